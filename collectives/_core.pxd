@@ -1,0 +1,107 @@
+"""The C entries (csrc/*.h), as Cython sees them."""
+
+from libc.stdint cimport int32_t, intptr_t
+
+cdef extern from "error.h" nogil:
+    enum:
+        COLL_OK
+        COLL_PENDING
+        COLL_ERR_MEMORY
+        COLL_ERR_SCHEDULE
+        COLL_ERR_MESSAGE
+        COLL_ERR_MPI
+        COLL_ERR_ARGUMENT
+        COLL_ERR_OP
+
+cdef extern from "partition.h" nogil:
+    size_t coll_part(size_t n, size_t parts, size_t i)
+
+cdef extern from "kernels/kernels.h" nogil:
+    ctypedef void (*coll_reduce2_fn)(void *, const void *, const void *, size_t) noexcept
+    ctypedef void (*coll_reducep_fn)(void **, int, const void **, int, size_t) noexcept
+    ctypedef void (*coll_scale_fn)(void *, const void *, int, size_t) noexcept
+    int coll_ndtypes()
+    int coll_nops()
+    const char *coll_dtype_name(int)
+    const char *coll_op_name(int)
+    size_t coll_dtype_size(int)
+    coll_reduce2_fn coll_reduce2(int, int)
+    coll_reducep_fn coll_reducep(int, int)
+    coll_scale_fn coll_scale(int)
+    const char *coll_isa()
+    int coll_isa_supported(const char *)
+    int coll_isa_select(const char *)
+
+cdef extern from "schedule.h" nogil:
+    ctypedef struct coll_step:
+        int32_t kind
+    ctypedef struct coll_program:
+        int nactions, nrounds, nblocks, nscratch, nslots, max_messages, slot_blocks
+    coll_program *coll_program_new(const coll_step *, int, int, int, int, int, int *, int *)
+    void coll_program_free(coll_program *)
+
+cdef extern from "transport.h" nogil:
+    ctypedef struct coll_transport:
+        void (*endpoint_free)(coll_endpoint *) noexcept
+    ctypedef struct coll_endpoint:
+        const coll_transport *transport
+        int rank, size, tag_limit, mpi_error
+        size_t message_limit
+    ctypedef struct coll_inproc:
+        pass
+    coll_inproc *coll_inproc_new(int, unsigned)
+    void coll_inproc_free(coll_inproc *)
+    coll_endpoint *coll_inproc_endpoint(coll_inproc *, int)
+
+cdef extern from "transport_mpi.h" nogil:
+    enum:
+        COLL_MPI_VERSION
+    ctypedef struct coll_mpi_api:
+        int version
+        const char *abi
+        int (*initialized)() noexcept
+        const char *(*library_version)() noexcept
+        coll_endpoint *(*endpoint_new)(intptr_t) noexcept
+        void (*poll)(coll_endpoint *) noexcept
+        int (*reduce_local)(intptr_t, intptr_t, const void *, void *, size_t) noexcept
+        int (*request_start)(intptr_t *, int **) noexcept
+        int (*request_complete)(intptr_t) noexcept
+
+cdef extern from "executor.h" nogil:
+    ctypedef int (*coll_user_op)(void *, void *, const void *, const void *, void *, size_t) noexcept
+    ctypedef struct coll_message:
+        size_t count, itemsize
+        int segments, depth
+        coll_reduce2_fn reduce
+        coll_scale_fn scale
+        coll_user_op user_op
+        void *user_context
+    ctypedef struct coll_exec:
+        pass
+    coll_exec *coll_exec_new(const coll_program *, coll_endpoint *, const coll_message *, int *)
+    void coll_exec_free(coll_exec *)
+    int coll_exec_start(coll_exec *, const void *, void *, int)
+    int coll_exec_progress(coll_exec *, size_t)
+    int coll_exec_waiting(const coll_exec *, int *, int)
+    int coll_exec_busy(const coll_exec *)
+    size_t coll_exec_footprint(const coll_exec *)
+
+cdef extern from "user_op.h" nogil:
+    ctypedef struct coll_mpi_op:
+        const coll_mpi_api *mpi
+        intptr_t op, datatype
+        size_t itemsize
+    int coll_mpi_op_apply(void *, void *, const void *, const void *, void *, size_t) noexcept
+
+cdef extern from "progress.h" nogil:
+    ctypedef struct coll_request:
+        coll_exec *exec
+        int status
+        const coll_mpi_api *mpi
+        intptr_t handle
+        int *handle_status
+    int coll_progress_submit(coll_request *)
+    void coll_progress_poll()
+    int coll_progress_outstanding()
+    int coll_progress_wait(coll_exec *, const coll_request *, int, long)
+    void coll_progress_stop()

@@ -1,0 +1,400 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
+"""The boundary to C: buffers become pointers, names become codes, and error codes become exceptions. No logic."""
+
+from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport intptr_t, uintptr_t
+from libc.string cimport memcpy
+
+import os
+
+cimport numpy as cnp
+
+cnp.import_array()
+
+cdef extern from "dlfcn.h" nogil:
+    void *dlopen(const char *, int)
+    void *dlsym(void *, const char *)
+    const char *dlerror()
+    enum:
+        RTLD_NOW
+        RTLD_LOCAL
+
+__all__ = [
+    "DTYPES", "OPS", "Endpoint", "InProcess", "MPILibrary", "Plan", "Program", "Request", "address", "itemsize", "has_kernel",
+    "isa", "isa_supported", "outstanding", "partition", "write_handle", "reduce2", "reducep", "scale", "select_isa", "stop_progress",
+]
+
+#: Names of the element types and ops; the place in the tuple is the code that C takes.
+DTYPES = tuple(coll_dtype_name(i).decode() for i in range(coll_ndtypes()))
+OPS = tuple(coll_op_name(i).decode() for i in range(coll_nops()))
+
+cdef int FAILED_ISA = coll_isa_select(NULL)
+if FAILED_ISA:
+    raise ImportError(
+        f"COLLECTIVES_ISA={os.environ.get('COLLECTIVES_ISA')!r}: this processor has none of that name; "
+        f"known: {', '.join(n for n in ('baseline', 'avx2', 'avx512') if coll_isa_supported(n.encode()))}"
+    )
+
+
+cdef object error(int code, str what):
+    """The exception for a C error code."""
+    if code == COLL_ERR_MEMORY:
+        return MemoryError(f"{what}: out of memory")
+    if code == COLL_ERR_MESSAGE:
+        return RuntimeError(f"{what}: a message of another length arrived; do all ranks pass the same count and datatype?")
+    if code == COLL_ERR_MPI:
+        return RuntimeError(f"{what}: MPI reported an error")
+    if code == COLL_ERR_OP:
+        return RuntimeError(f"{what}: the user-defined op failed")
+    if code == COLL_ERR_SCHEDULE:
+        return ValueError(f"{what}: malformed schedule")
+    return ValueError(f"{what}: argument out of range")
+
+
+cdef int check(int code, str what) except -1:
+    if code < 0:
+        raise error(code, what)
+    return code
+
+
+def isa():
+    """Name of the instruction set in use."""
+    return coll_isa().decode()
+
+
+def isa_supported(str name):
+    """Whether this processor has that instruction set."""
+    return bool(coll_isa_supported(name.encode()))
+
+
+def select_isa(str name):
+    """Use that instruction set from now on; ValueError if the processor lacks it."""
+    if coll_isa_select(name.encode()):
+        raise ValueError(f"no instruction set {name!r} here")
+
+
+def partition(size_t n, size_t parts):
+    """First element of each of ``parts`` balanced parts of ``n`` elements, and ``n``: ``parts + 1`` ints."""
+    if parts == 0:
+        raise ValueError("cannot divide into 0 parts")
+    return [coll_part(n, parts, i) for i in range(parts + 1)]
+
+
+def itemsize(int dtype):
+    """Bytes of one element of a type."""
+    return coll_dtype_size(dtype)
+
+
+def address(array):
+    """Address of the first element of a NumPy array (``ctypes.data``, twenty times faster)."""
+    return <uintptr_t>cnp.PyArray_DATA(<cnp.ndarray?>array)
+
+
+def has_kernel(int dtype, int op):
+    """Whether the op applies to the type."""
+    return coll_reduce2(dtype, op) != NULL
+
+
+cdef class _View:
+    """A contiguous buffer, held while it lives."""
+
+    cdef Py_buffer view
+
+    def __cinit__(self, obj, bint writable):
+        PyObject_GetBuffer(obj, &self.view, PyBUF_SIMPLE | (PyBUF_WRITABLE if writable else 0))
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+
+cdef coll_reduce2_fn _reduce2(int dtype, int op) except NULL:
+    cdef coll_reduce2_fn fn = coll_reduce2(dtype, op)
+    if fn == NULL:
+        raise TypeError(f"no {OPS[op]} for {DTYPES[dtype]}")
+    return fn
+
+
+def reduce2(int dtype, int op, dst, left, right):
+    """``dst[i] = left[i] op right[i]`` on contiguous buffers of bytes."""
+    cdef _View d = _View(dst, True), a = _View(left, False), b = _View(right, False)
+    if d.view.len != a.view.len or d.view.len != b.view.len:
+        raise ValueError("buffers of different lengths")
+    cdef coll_reduce2_fn fn = _reduce2(dtype, op)
+    cdef size_t n = <size_t>d.view.len // coll_dtype_size(dtype)
+    with nogil:
+        fn(d.view.buf, a.view.buf, b.view.buf, n)
+
+
+def reducep(int dtype, int op, list targets, list sources):
+    """Every target gets ``sources[0] op sources[1] op ...``, folded from the left; contiguous buffers of bytes."""
+    cdef coll_reducep_fn fn = coll_reducep(dtype, op)
+    if fn == NULL:
+        raise TypeError(f"no {OPS[op]} for {DTYPES[dtype]}")
+    cdef list dst = [_View(t, True) for t in targets], src = [_View(s, False) for s in sources]
+    cdef int p = len(src), q = len(dst), i
+    if p < 1 or q < 1 or len({(<_View>v).view.len for v in dst + src}) != 1:
+        raise ValueError("needs targets and sources of one length")
+    cdef size_t n = <size_t>(<_View>src[0]).view.len // coll_dtype_size(dtype)
+    cdef void **pointers = <void **>PyMem_Malloc((p + q) * sizeof(void *))
+    if pointers == NULL:
+        raise MemoryError
+    for i in range(p + q):
+        pointers[i] = (<_View>(src[i] if i < p else dst[i - p])).view.buf
+    with nogil:
+        fn(pointers + p, q, <const void **>pointers, p, n)
+    PyMem_Free(pointers)
+
+
+def scale(int dtype, dst, src, int p):
+    """``dst[i] = src[i] / p`` on contiguous buffers of bytes."""
+    cdef _View d = _View(dst, True), s = _View(src, False)
+    cdef coll_scale_fn fn = coll_scale(dtype)
+    if fn == NULL:
+        raise TypeError(f"no avg for {DTYPES[dtype]}")
+    if d.view.len != s.view.len:
+        raise ValueError("buffers of different lengths")
+    with nogil:
+        fn(d.view.buf, s.view.buf, p, <size_t>d.view.len // coll_dtype_size(dtype))
+
+
+cdef class Program:
+    """A schedule with its dependencies; serves every message. ``steps`` is an array of ``schedule.STEP``."""
+
+    cdef coll_program *program
+    cdef readonly int size, slots, slot_blocks, nblocks, nscratch
+
+    def __cinit__(self, steps, int size, int nblocks, int nscratch, bint in_place):
+        cdef _View view = _View(steps, False)
+        cdef int code, bad
+        self.program = coll_program_new(<const coll_step *>view.view.buf, view.view.len // sizeof(int) // 10, size,
+                                        nblocks, nscratch, in_place, &code, &bad)
+        if self.program == NULL:
+            raise error(code, f"step {bad}")
+        self.size = size
+        self.slots = self.program.nslots
+        self.slot_blocks = self.program.slot_blocks
+        self.nblocks = nblocks
+        self.nscratch = nscratch
+
+    def __dealloc__(self):
+        coll_program_free(self.program)
+
+
+cdef class Endpoint:
+    """One rank's end of a transport; ``owner`` is kept alive with it."""
+
+    cdef coll_endpoint *endpoint
+    cdef object owner
+    cdef readonly int rank, size, tag_limit
+    cdef readonly size_t message_limit
+
+    @property
+    def mpi_error(self):
+        """MPI's error code of the last failure, 0 if there was none."""
+        return self.endpoint.mpi_error
+
+    def __dealloc__(self):
+        if self.endpoint != NULL:
+            self.endpoint.transport.endpoint_free(self.endpoint)
+
+
+cdef Endpoint make_endpoint(coll_endpoint *endpoint, object owner):
+    if endpoint == NULL:
+        raise MemoryError
+    cdef Endpoint made = Endpoint.__new__(Endpoint)
+    made.endpoint = endpoint
+    made.owner = owner
+    made.rank = endpoint.rank
+    made.size = endpoint.size
+    made.tag_limit = endpoint.tag_limit
+    made.message_limit = endpoint.message_limit
+    return made
+
+
+cdef class InProcess:
+    """Mailboxes between ``size`` ranks of one process; a ``seed`` other than 0 reports completions in random order."""
+
+    cdef coll_inproc *group
+    cdef readonly int size
+
+    def __cinit__(self, int size, unsigned seed=0):
+        if size < 1:
+            raise ValueError("size must be at least 1")
+        self.group = coll_inproc_new(size, seed)
+        if self.group == NULL:
+            raise MemoryError
+        self.size = size
+
+    def __dealloc__(self):
+        coll_inproc_free(self.group)
+
+    def endpoint(self, int rank):
+        """The endpoint of one rank."""
+        if not 0 <= rank < self.size:
+            raise ValueError(f"rank {rank} is not in a group of {self.size}")
+        return make_endpoint(coll_inproc_endpoint(self.group, rank), self)
+
+
+cdef class MPILibrary:
+    """The MPI transport (one per ABI), loaded from its shared library; ImportError when it cannot be."""
+
+    cdef const coll_mpi_api *api
+    cdef readonly str abi
+
+    def __cinit__(self, str path):
+        cdef void *handle = dlopen(path.encode(), RTLD_NOW | RTLD_LOCAL)
+        if handle == NULL:
+            raise ImportError(dlerror().decode())
+        self.api = <const coll_mpi_api *>dlsym(handle, b"coll_mpi")
+        if self.api == NULL or self.api.version != COLL_MPI_VERSION:
+            raise ImportError(f"{path} is not of this version of collectives; build again")
+        self.abi = self.api.abi.decode()
+
+    def shares_mpi(self, bint initialized, str version):
+        """Whether the transport is linked to the MPI library whose state and version these are."""
+        return bool(self.api.initialized()) == initialized and self.api.library_version().decode() == version.rstrip("\0")
+
+    def endpoint(self, uintptr_t comm, owner):
+        """An endpoint on the communicator with that handle; ``owner`` keeps it alive."""
+        return make_endpoint(self.api.endpoint_new(<intptr_t>comm), owner)
+
+
+cdef class Plan:
+    """A program bound to an endpoint and to the shape of a message; runs any number of times, one run at a time.
+
+    ``op`` is the code of an op with a kernel, or ``(library, op handle, datatype handle)`` for MPI's own reduction.
+    """
+
+    cdef coll_exec *execution
+    cdef coll_mpi_op mpi_op
+    cdef object keep, buffers
+    cdef readonly Program program
+    cdef readonly Endpoint endpoint
+    cdef readonly int segments, depth
+    cdef readonly size_t footprint
+
+    def __cinit__(self, Program program, Endpoint endpoint, size_t count, size_t itemsize, int dtype, op, int segments=1,
+                  int depth=2):
+        cdef coll_message m
+        cdef int code
+        if program.size != endpoint.size:
+            raise ValueError(f"a schedule for {program.size} ranks on a communicator of {endpoint.size}")
+        m.count = count
+        m.itemsize = itemsize
+        m.segments = segments
+        m.depth = min(segments, depth)
+        m.reduce = NULL
+        m.scale = NULL
+        m.user_op = NULL
+        if isinstance(op, int):
+            m.reduce = _reduce2(dtype, op)
+            m.scale = coll_scale(dtype) if OPS[op] == "avg" else NULL
+        else:
+            library, op_handle, type_handle = op
+            self.mpi_op.op = <intptr_t><uintptr_t>op_handle
+            self.mpi_op.datatype = <intptr_t><uintptr_t>type_handle
+            self.keep = library
+            self.mpi_op.mpi = (<MPILibrary?>library).api
+            self.mpi_op.itemsize = itemsize
+            m.user_op = coll_mpi_op_apply
+            m.user_context = &self.mpi_op
+        self.execution = coll_exec_new(program.program, endpoint.endpoint, &m, &code)
+        if self.execution == NULL:
+            raise error(code, "plan")
+        self.program = program
+        self.endpoint = endpoint
+        self.segments = segments
+        self.depth = m.depth
+        self.footprint = coll_exec_footprint(self.execution)
+
+    def __dealloc__(self):
+        # MPI may still write into the memory of a run that never ended, so that memory stays.
+        if self.execution != NULL and not coll_exec_busy(self.execution):
+            coll_exec_free(self.execution)
+
+    @property
+    def busy(self):
+        """Whether a run is under way, or ended by an error."""
+        return bool(coll_exec_busy(self.execution))
+
+    def start(self, uintptr_t input, uintptr_t vector, int tag, buffers=None):
+        """Begin a run on memory at two addresses; ``buffers`` is kept until the next run."""
+        check(coll_exec_start(self.execution, <const void *>input, <void *>vector, tag), "start")
+        self.buffers = buffers
+
+    def progress(self, size_t budget=1 << 62):
+        """Move the run on, for about ``budget`` bytes of local work; True when it is done."""
+        return check(coll_exec_progress(self.execution, budget), "collective") == COLL_OK
+
+    def wait(self, bint yield_at_once=False, long limit=20_000_000):
+        """Progress for up to ``limit`` ns without the GIL; True when the run is done."""
+        cdef int code
+        with nogil:
+            code = coll_progress_wait(self.execution, NULL, yield_at_once, limit)
+        return check(code, "collective") == COLL_OK
+
+    def waiting(self):
+        """Ranks whose messages the run waits for."""
+        cdef int n = self.endpoint.size
+        cdef int *peers = <int *>PyMem_Malloc(n * sizeof(int))
+        if peers == NULL:
+            raise MemoryError
+        n = coll_exec_waiting(self.execution, peers, n)
+        found = sorted(peers[i] for i in range(n))
+        PyMem_Free(peers)
+        return found
+
+
+cdef class Request:
+    """A started plan in the queue of the progress thread. With a library, ``handle`` is an MPI generalized request."""
+
+    cdef coll_request request
+    cdef readonly Plan plan
+    cdef object library
+
+    def __cinit__(self, Plan plan, MPILibrary library=None):
+        cdef int code
+        self.plan = plan
+        self.library = library
+        self.request.exec = plan.execution
+        self.request.mpi = NULL
+        if library is not None:
+            self.request.mpi = library.api
+            check(library.api.request_start(&self.request.handle, &self.request.handle_status), "request")
+        with nogil:
+            code = coll_progress_submit(&self.request)
+        check(code, "progress thread")
+
+    @property
+    def handle(self):
+        """MPI's handle, as an int."""
+        return <uintptr_t>self.request.handle
+
+    @property
+    def done(self):
+        """Whether the run has ended; raises the error that ended it."""
+        return self.request.status != COLL_PENDING
+
+    def wait(self, bint yield_at_once=False, long limit=20_000_000):
+        """Progress for up to ``limit`` ns without the GIL; True when the run is done."""
+        cdef int code
+        with nogil:
+            code = coll_progress_wait(NULL, &self.request, yield_at_once, limit)
+        return check(code, "collective") == COLL_OK
+
+
+def write_handle(uintptr_t address, size_t size, uintptr_t handle):
+    """Put an MPI handle of ``size`` bytes at an address (``MPI._addressof`` of an mpi4py object)."""
+    memcpy(<void *>address, &handle, size)  # little-endian, like every machine with these MPIs: an int is the low half
+
+
+def outstanding():
+    """Number of queued requests that are not done."""
+    return coll_progress_outstanding()
+
+
+def stop_progress():
+    """End the progress thread."""
+    with nogil:
+        coll_progress_stop()

@@ -1,0 +1,339 @@
+"""The communicator people use: mpi4py's, with the algorithm chosen per call."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from . import _core, lifetime, reference
+from .buffers import AVG, DTYPE_CODES, Buffer, op_code, parse
+from .context import Context, Run, Shape, schedule_of
+from .registry import NativeAlgorithm, find, register_native
+from .request import Flight, PersistentRequest, Request
+from .select import Choice
+
+__all__ = ["Cartcomm", "Communicator", "Distgraphcomm", "Graphcomm", "Record"]
+
+for _collective in ("allreduce", "barrier"):
+    register_native(_collective, "mpi", "The MPI library's own collective.", ordered=True, linear=False)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the last collective did: the algorithm that ran, bytes of the vector, seconds until it returned."""
+
+    collective: str
+    algorithm: str
+    nbytes: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Call:
+    """A collective call, checked, before anything is sent."""
+
+    choice: Choice
+    shape: Shape
+    source: int
+    target: Buffer
+    owners: Any
+
+
+class Communicator(MPI.Intracomm):
+    """An mpi4py intracommunicator whose collectives are this library's.
+
+    Made from any intracommunicator, by all its ranks together; it works on duplicates, so that the messages of program
+    and library never meet. What it does not override is mpi4py's.
+    """
+
+    _context: Context | None = None
+    _last: tuple[str, str, int, float] | None = None
+
+    def __new__(cls, comm: MPI.Intracomm | None = None) -> Communicator:
+        """Duplicate ``comm``; the null communicator stays null. TypeError for anything but an intracommunicator."""
+        if comm is None or comm == MPI.COMM_NULL:
+            return super().__new__(cls)
+        if not isinstance(comm, MPI.Intracomm):
+            raise TypeError(f"expected an mpi4py.MPI.Intracomm, not {type(comm).__name__}")
+        return cls._adopt(MPI.Intracomm(comm).Dup())
+
+    @classmethod
+    def _adopt(cls, plain: MPI.Comm) -> Any:
+        """Make an MPI communicator ours without duplicating it once more; null stays null."""
+        self = MPI.Intracomm.__new__(cls, plain)
+        if plain != MPI.COMM_NULL:
+            self._enter()
+        return self
+
+    def _enter(self) -> Context:
+        """The library's side of the communicator; set up, by all ranks together, where there is none yet."""
+        if self._context is None:
+            if self == MPI.COMM_NULL:
+                raise MPI.Exception(MPI.ERR_COMM)
+            plain = MPI.Intracomm(self)
+            self._context = context = Context(plain)
+            self._finalizer = lifetime.watch(self, context.identity, context.size, [context.internal, plain])
+        return self._context
+
+    @property
+    def last(self) -> Record | None:
+        """Record of the last collective on this communicator that this rank began."""
+        return None if self._last is None else Record(*self._last)
+
+    def explain(self, collective: str, nbytes: int, dtype: Any = "float32", op: Any = MPI.SUM) -> str:
+        """Which algorithm would run for a vector of ``nbytes`` bytes, and why."""
+        del dtype  # no rule depends on it yet
+        commutes = op_code(op) is not None or op.Is_commutative()
+        return str(self._enter().choose(collective, nbytes, None, commutes, False))
+
+    # All-reduce
+
+    def Allreduce(
+        self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None,
+        deterministic: bool | None = None, timeout: float | None = None, stream: Any = None, engine: str | None = None,
+    ) -> None:  # fmt: skip
+        """Reduce over all ranks, and give all ranks the result.
+
+        ``sendbuf`` (or ``MPI.IN_PLACE``) and ``recvbuf`` are buffers of the same number of elements; ``op`` an mpi4py
+        op or ``collectives.AVG``. ``algorithm`` is a name of ``collectives.algorithms("allreduce")``;
+        ``deterministic`` demands a fold in rank order; ``timeout`` is in seconds; ``engine="python"`` runs the schedule
+        in the readable executor. Raises TypeError or ValueError, before anything is sent, for arguments that cannot be
+        served, and CollectiveTimeout when the time is over.
+        """
+        begin = time.perf_counter()
+        call = self._prepare(sendbuf, recvbuf, op, algorithm, deterministic, stream, engine)
+        name = call.choice.algorithm.name
+        if isinstance(call.choice.algorithm, NativeAlgorithm):
+            super().Allreduce(sendbuf, recvbuf, op)
+        elif engine == "python":
+            self._reference(call)
+        else:
+            self._blocking(call, timeout)
+        self._last = "allreduce", name, call.target.nbytes, time.perf_counter() - begin
+
+    def Iallreduce(
+        self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None,
+        deterministic: bool | None = None, stream: Any = None,
+    ) -> MPI.Request:  # fmt: skip
+        """Non-blocking :meth:`Allreduce`; the request also works in ``MPI.Request.Waitall`` and its kin.
+
+        Needs ``MPI.THREAD_MULTIPLE`` (mpi4py's default); below that it is the MPI library's own.
+        """
+        begin = time.perf_counter()
+        call = self._prepare(sendbuf, recvbuf, op, algorithm, deterministic, stream, None, threads=True)
+        self._last = "allreduce", call.choice.algorithm.name, call.target.nbytes, time.perf_counter() - begin
+        if isinstance(call.choice.algorithm, NativeAlgorithm):
+            return super().Iallreduce(sendbuf, recvbuf, op)
+        return Request(self._launch(call, self._enter().tag()))
+
+    def Allreduce_init(
+        self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: str | None = None, deterministic: bool | None = None, stream: Any = None,
+    ) -> MPI.Prequest:  # fmt: skip
+        """Persistent :meth:`Allreduce`: ``Start`` and ``Wait`` any number of times, then ``Free``."""
+        call = self._prepare(sendbuf, recvbuf, op, algorithm, deterministic, stream, None, threads=True)
+        if isinstance(call.choice.algorithm, NativeAlgorithm):
+            return super().Allreduce_init(sendbuf, recvbuf, op, info)
+        tag = self._enter().persistent_tag()
+        return PersistentRequest(lambda: self._launch(call, tag))
+
+    def Barrier(self, *, algorithm: str | None = None, timeout: float | None = None) -> None:
+        """Return when all ranks have called it."""
+        context = self._enter()
+        begin = time.perf_counter()
+        choice = context.choose("barrier", 1, algorithm, True, False)
+        if isinstance(choice.algorithm, NativeAlgorithm):
+            super().Barrier()
+        else:
+            token = parse(np.zeros(1, np.uint8), "token", True)
+            shape = Shape(1, 1, DTYPE_CODES["uint8"], op_code(MPI.BOR), True)
+            self._blocking(_Call(choice, shape, token.address, token, token), timeout)
+        self._last = "barrier", choice.algorithm.name, 0, time.perf_counter() - begin
+
+    # The way of a call
+
+    def _prepare(
+        self, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None, deterministic: bool | None, stream: Any,
+        engine: str | None, threads: bool = False,
+    ) -> _Call:  # fmt: skip
+        """Check an all-reduce and choose its algorithm."""
+        context = self._enter()
+        if stream is not None:
+            raise ValueError("stream: this build moves arrays in host memory only")
+        if engine not in (None, "c", "python"):
+            raise ValueError(f"engine: {engine!r} is not one of 'c', 'python'")
+        target = parse(recvbuf, "recvbuf", True)
+        in_place = sendbuf is MPI.IN_PLACE
+        source = target if in_place else parse(sendbuf, "sendbuf", False)
+        _match(source, target)
+        code = op_code(op)
+        obstacle = _obstacle(target, op, code)
+        if obstacle is None and threads and not context.threaded:
+            obstacle = "non-blocking schedules need MPI.THREAD_MULTIPLE"
+        forced = algorithm
+        if obstacle is not None:
+            forced = _hand_over(obstacle, algorithm, op, target)
+        commutes = code is not None or op.Is_commutative()
+        choice = context.choose("allreduce", target.nbytes, forced, commutes, bool(deterministic))
+        if isinstance(choice.algorithm, NativeAlgorithm):
+            _serve_by_mpi(target, op)
+        applied: Any = code
+        if code is None and obstacle is None:
+            applied = (context.library, op.handle, target.datatype.handle)
+        dtype = target.dtype if target.dtype is not None else -1
+        same = in_place or (source.address == target.address and target.count > 0)
+        shape = Shape(target.count, target.itemsize, dtype, applied, same)
+        return _Call(choice, shape, source.address, target, (sendbuf, recvbuf, op))
+
+    def _acquire(self, call: _Call) -> Run:
+        return self._enter().acquire(call.choice, call.shape)
+
+    def _blocking(self, call: _Call, timeout: float | None) -> None:
+        context = self._enter()
+        run = self._acquire(call)
+        run.start(call.source, call.target.address, context.tag(), call.owners)
+        context.wait(run, run.plan.wait, timeout)
+        run.release()
+
+    def _launch(self, call: _Call, tag: int) -> Flight:
+        Flight.sweep()
+        run = self._acquire(call)
+        run.start(call.source, call.target.address, tag, call.owners)
+        return Flight(self._enter(), run)
+
+    def _reference(self, call: _Call) -> None:
+        """The same call in the readable executor."""
+        context, shape = self._enter(), call.shape
+        if not isinstance(shape.op, int):
+            raise ValueError("engine='python' applies the predefined ops only")
+        target = np.frombuffer(MPI.buffer.fromaddress(call.target.address, call.target.nbytes), np.uint8)
+        source = np.frombuffer(MPI.buffer.fromaddress(call.source, call.target.nbytes), np.uint8)
+        schedule = schedule_of(call.choice.algorithm, context.rank, context.size)  # type: ignore[arg-type]
+        reference.execute(
+            schedule, context.internal, source, target, shape.itemsize,
+            lambda dst, left, right: _core.reduce2(shape.dtype, shape.op, dst, left, right), context.tag(),
+        )  # fmt: skip
+        if _core.OPS[shape.op] == "avg":
+            _core.scale(shape.dtype, target, target, context.size)
+
+    # Communicators made from this one, and its end
+
+    def Dup(self, info: MPI.Info | None = None) -> Communicator:
+        """Duplicate, keeping our type."""
+        return Communicator._adopt(MPI.Intracomm(self).Dup(info))
+
+    Clone = Dup
+
+    def Dup_with_info(self, info: MPI.Info) -> Communicator:
+        """Duplicate with hints, keeping our type."""
+        return self.Dup(info)
+
+    def Idup(self, info: MPI.Info | None = None) -> tuple[Communicator, MPI.Request]:
+        """Non-blocking duplicate, keeping our type; the library's side is set up by its first collective."""
+        plain, request = MPI.Intracomm(self).Idup(info)
+        return MPI.Intracomm.__new__(Communicator, plain), request
+
+    Idup_with_info = Idup
+
+    def Split(self, color: int = 0, key: int = 0) -> Communicator:
+        """Split by color and key, keeping our type."""
+        return Communicator._adopt(super().Split(color, key))
+
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Communicator:
+        """Split by what ranks share, keeping our type."""
+        return Communicator._adopt(super().Split_type(split_type, key, info))
+
+    def Create(self, group: MPI.Group) -> Communicator:
+        """A communicator of a subgroup, keeping our type."""
+        return Communicator._adopt(super().Create(group))
+
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> Communicator:
+        """A communicator of a subgroup, made by its members only, keeping our type."""
+        return Communicator._adopt(super().Create_group(group, tag))
+
+    def Create_cart(self, dims: Any, periods: Any = None, reorder: bool = False) -> Cartcomm:
+        """A Cartesian communicator, keeping our collectives."""
+        return Cartcomm._adopt(super().Create_cart(dims, periods, reorder))
+
+    def Create_graph(self, index: Any, edges: Any, reorder: bool = False) -> Graphcomm:
+        """A graph communicator, keeping our collectives."""
+        return Graphcomm._adopt(super().Create_graph(index, edges, reorder))
+
+    def Create_dist_graph_adjacent(self, *args: Any, **kwargs: Any) -> Distgraphcomm:
+        """A distributed graph communicator, keeping our collectives."""
+        return Distgraphcomm._adopt(super().Create_dist_graph_adjacent(*args, **kwargs))
+
+    def Create_dist_graph(self, *args: Any, **kwargs: Any) -> Distgraphcomm:
+        """A distributed graph communicator, keeping our collectives."""
+        return Distgraphcomm._adopt(super().Create_dist_graph(*args, **kwargs))
+
+    def Free(self) -> None:
+        """Complete what is under way and free the communicator with its duplicate; collective."""
+        if self._context is not None:
+            self._finalizer.detach()
+            self._context.free()
+            self._context = None
+        super().Free()
+
+    def Disconnect(self) -> None:
+        """As :meth:`Free`, after all communication on it."""
+        self.Free()
+
+
+class Cartcomm(Communicator, MPI.Cartcomm):
+    """mpi4py's Cartesian communicator with our collectives."""
+
+    def Sub(self, remain_dims: Any) -> Cartcomm:
+        """Lower-dimensional communicators, keeping our type."""
+        return Cartcomm._adopt(super().Sub(remain_dims))
+
+
+class Graphcomm(Communicator, MPI.Graphcomm):
+    """mpi4py's graph communicator with our collectives."""
+
+
+class Distgraphcomm(Communicator, MPI.Distgraphcomm):
+    """mpi4py's distributed graph communicator with our collectives."""
+
+
+def _match(source: Buffer, target: Buffer) -> None:
+    if source.count != target.count:
+        raise ValueError(f"sendbuf has {source.count} elements, recvbuf {target.count}")
+    if source.itemsize != target.itemsize or source.dtype != target.dtype:
+        raise TypeError(f"sendbuf is of {source.type_name}, recvbuf of {target.type_name}")
+    apart = abs(source.address - target.address)
+    if 0 < apart < target.nbytes:
+        raise ValueError("sendbuf and recvbuf overlap; pass MPI.IN_PLACE to reduce in place")
+
+
+def _obstacle(target: Buffer, op: Any, code: int | None) -> str | None:
+    """Why our own algorithms cannot serve a call, or None."""
+    if not target.dense:
+        return "a derived datatype with gaps"
+    if code is None and target.datatype is None:
+        return f"a user-defined op on {target.type_name}, which MPI does not know"
+    if code is not None and target.dtype is None:
+        return f"no kernel for {target.type_name}"
+    if code is not None and not _core.has_kernel(target.dtype, code):
+        name = "avg" if op is AVG else _core.OPS[code]
+        raise TypeError(f"op: {name} does not apply to {target.type_name}")
+    return None
+
+
+def _hand_over(obstacle: str, algorithm: str | None, op: Any, target: Buffer) -> str:
+    """The MPI library serves what we cannot, unless an algorithm of ours was asked for."""
+    if algorithm not in (None, "mpi"):
+        find("allreduce", algorithm)
+        raise ValueError(f"algorithm {algorithm!r} cannot serve this call: {obstacle}")
+    return "mpi"
+
+
+def _serve_by_mpi(target: Buffer, op: Any) -> None:
+    if op is AVG:
+        raise ValueError("algorithm 'mpi' cannot serve collectives.AVG, which MPI does not know")
+    if target.datatype is None:
+        raise TypeError(f"algorithm 'mpi' cannot serve {target.type_name}, which MPI does not know")

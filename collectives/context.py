@@ -1,0 +1,199 @@
+"""What a communicator holds for the library: a duplicate of its own, the rules all ranks agreed on, and plans."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import itertools
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+from . import _core, lifetime, machine, mpilib
+from .errors import CollectiveError, CollectiveTimeout
+from .registry import ScheduleAlgorithm
+from .request import Flight
+from .schedule import Schedule, build
+from .select import Choice, Rules, choose, segments_for
+
+__all__ = ["Context", "Run", "Shape", "program_of", "schedule_of"]
+
+DEPTH = 4  # segments of one call in flight, and so tags of one call
+PLAN_BYTES = 64 << 20  # scratch that idle plans may hold
+WAIT_SLICE = 20_000_000  # ns between looks at signals and deadlines
+
+_serial = itertools.count()
+atexit.register(_core.stop_progress)
+
+
+@functools.lru_cache(maxsize=256)
+def schedule_of(algorithm: ScheduleAlgorithm, rank: int, size: int) -> Schedule:
+    """The schedule of one rank, built once."""
+    return build(algorithm, rank, size)
+
+
+@functools.lru_cache(maxsize=256)
+def program_of(algorithm: ScheduleAlgorithm, rank: int, size: int, in_place: bool) -> _core.Program:
+    """The schedule of one rank with its dependencies, for calls in place or out of place."""
+    s = schedule_of(algorithm, rank, size)
+    return _core.Program(s.steps, size, s.nblocks, s.scratch, in_place)
+
+
+class Shape(NamedTuple):
+    """What a plan is made for, besides the algorithm: elements, bytes of one, the kernels' type and op.
+
+    ``op`` is a kernel's code, or ``(library, MPI op, MPI datatype)`` as integers behind the library.
+    """
+
+    count: int
+    itemsize: int
+    dtype: int
+    op: Any
+    in_place: bool
+
+
+class Run:
+    """One run of a plan, which goes back to the cache when it is released."""
+
+    __slots__ = ("buffers", "context", "key", "plan")
+
+    def __init__(self, context: Context, key: Any, plan: _core.Plan):
+        self.context = context
+        self.key = key
+        self.plan = plan
+        self.buffers: Any = None
+
+    def __str__(self) -> str:
+        choice, shape = self.key
+        algorithm = choice.algorithm
+        return f"{algorithm.collective} ({algorithm.name}, {shape.count * shape.itemsize} bytes)"
+
+    def start(self, source: int, target: int, tag: int, buffers: Any) -> None:
+        """Begin, on memory at two addresses; ``buffers`` own it and live as long as the run."""
+        self.buffers = buffers
+        self.plan.start(source, target, tag, buffers)
+
+    def release(self) -> None:
+        """Give the plan back."""
+        self.buffers = None
+        self.context.keep(self.key, self.plan)
+
+
+class Context:
+    """The library's side of one communicator; made on all its ranks together."""
+
+    def __init__(self, visible: MPI.Intracomm):
+        self.library = mpilib.library()
+        self.internal = MPI.Intracomm(visible).Dup()
+        self.rank, self.size = self.internal.rank, self.internal.size
+        self.pid = os.getpid()
+        self.broken: str | None = None
+        hellos = self.internal.allgather(self._hello())
+        self.identity, self.rules = hellos[0]["identity"], hellos[0]["rules"]
+        lifetime.free_agreed(h["dead"] for h in hellos)
+        here = [h for h in hellos if h["node"] == hellos[self.rank]["node"]]
+        self.node_of = [h["node"] for h in hellos]
+        self.yield_at_once = len(here) > machine.usable_cores(h["affinity"] for h in here)
+        self.threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self.endpoint = self.library.endpoint(self.internal.handle, self.internal)
+        calls = self.endpoint.tag_limit // DEPTH
+        self._persistent_calls = min(calls // 2, 1 << 16)
+        self._calls = min(calls - self._persistent_calls, 1 << 16)
+        self._call, self._persistent_call = itertools.count(), itertools.count()
+        self._choices: dict[Any, Choice] = {}
+        self._idle: OrderedDict[Any, list[_core.Plan]] = OrderedDict()
+        self._idle_bytes = 0
+
+    def _hello(self) -> dict[str, Any]:
+        """What ranks tell each other when a communicator is made; rank 0's identity and rules hold for all."""
+        return {
+            "identity": f"{machine.node_name()}/{os.getpid()}/{next(_serial)}",
+            "rules": Rules.from_environment() if self.rank == 0 else None,
+            "dead": lifetime.dead(),
+            "node": machine.node_name(),
+            "affinity": machine.affinity(),
+        }
+
+    def tag(self) -> int:
+        """First of the tags of the next call; calls come in the same order on all ranks."""
+        return next(self._call) % self._calls * DEPTH
+
+    def persistent_tag(self) -> int:
+        """Tags of a persistent call, its own while there are no more than 65536 of them."""
+        return (self._calls + next(self._persistent_call) % self._persistent_calls) * DEPTH
+
+    def choose(self, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool) -> Choice:
+        """The algorithm of a call (see :func:`collectives.select.choose`), remembered."""
+        key = collective, nbytes, forced, commutes, linear
+        choice = self._choices.get(key)
+        if choice is None:
+            if len(self._choices) > 10_000:
+                self._choices.clear()
+            choice = self._choices[key] = choose(
+                self.rules, collective, nbytes, forced=forced, commutes=commutes, linear=linear
+            )
+        return choice
+
+    def acquire(self, choice: Choice, shape: Shape) -> Run:
+        """A plan for a call, from the cache or made now."""
+        self.check()
+        key = choice, shape
+        algorithm = choice.algorithm
+        assert isinstance(algorithm, ScheduleAlgorithm)
+        idle = self._idle.get(key)
+        if idle:
+            plan = idle.pop()
+            self._idle_bytes -= plan.footprint
+            return Run(self, key, plan)
+        program = program_of(algorithm, self.rank, self.size, shape.in_place)
+        nbytes = shape.count * shape.itemsize
+        segments = segments_for(choice, program, nbytes, self.endpoint.message_limit, DEPTH)
+        plan = _core.Plan(
+            program, self.endpoint, shape.count, shape.itemsize, shape.dtype, shape.op, segments, min(segments, DEPTH)
+        )
+        return Run(self, key, plan)
+
+    def keep(self, key: Any, plan: _core.Plan) -> None:
+        """Take a plan back; the least recently used go when they hold too much memory."""
+        if plan.busy or plan.footprint > PLAN_BYTES:
+            return
+        self._idle.setdefault(key, []).append(plan)
+        self._idle.move_to_end(key)
+        self._idle_bytes += plan.footprint
+        while self._idle_bytes > PLAN_BYTES or len(self._idle) > 256:
+            _, plans = self._idle.popitem(last=False)
+            self._idle_bytes -= sum(p.footprint for p in plans)
+
+    def wait(self, run: Run, progress: Callable[[bool, int], bool], timeout: float | None = None) -> None:
+        """Progress a run to its end; anything else breaks the communicator."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            while not progress(self.yield_at_once, WAIT_SLICE):
+                if deadline is not None and time.monotonic() > deadline:
+                    waiting = ", ".join(map(str, run.plan.waiting()))
+                    raise CollectiveTimeout(
+                        f"{run} on rank {self.rank} of {self.size}: not complete after {timeout} s; "
+                        f"waiting for messages with rank {waiting}"
+                    )
+        except BaseException as e:
+            self.broken = f"{type(e).__name__}: {e}"
+            raise
+
+    def check(self) -> None:
+        """Refuse work on a communicator that failed, or in a forked child."""
+        if self.broken is not None:
+            raise CollectiveError(f"this communicator is broken since an earlier call failed ({self.broken})")
+        if os.getpid() != self.pid:
+            raise CollectiveError("this process was forked from an MPI process; it cannot take part in collectives")
+
+    def free(self) -> None:
+        """Complete what is under way and free the duplicate; collective."""
+        for flight in Flight.of(self):
+            flight.wait()
+        Flight.sweep()
+        self._idle.clear()
+        self.internal.Free()

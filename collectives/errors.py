@@ -1,0 +1,17 @@
+"""Errors that concern several ranks. Wrong arguments are plain TypeError and ValueError, raised before anything is sent."""
+
+
+class CollectiveError(RuntimeError):
+    """A collective could not be completed; the communicator is broken from then on."""
+
+
+class CollectiveMismatch(CollectiveError):
+    """The ranks' calls differ in collective, type signature, op or root."""
+
+
+class CollectiveTimeout(CollectiveError):
+    """The collective was not complete in time; the message names the ranks waited for."""
+
+
+class PeerFailure(CollectiveError):
+    """A rank of the communicator died."""

@@ -1,0 +1,49 @@
+"""Communicators that nobody holds any more: queued where they die, freed together where all ranks meet.
+
+MPI_Comm_free is collective, and garbage collectors do not run in step. A dead communicator is therefore only noted;
+the next creation of a communicator, where ranks exchange a few words anyway, frees those that are dead on all their
+ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from mpi4py import MPI
+
+_dead: dict[str, tuple[int, list[MPI.Intracomm]]] = {}  # id: (ranks, the MPI communicators)
+_lock = threading.RLock()  # a garbage collector may interrupt its own thread
+
+
+def watch(holder: Any, identity: str, size: int, handles: list[MPI.Intracomm]) -> weakref.finalize:
+    """Note the communicator as dead when ``holder`` is collected."""
+    finalizer = weakref.finalize(holder, _bury, os.getpid(), identity, size, handles)
+    finalizer.atexit = False  # MPI_Finalize frees what is left
+    return finalizer
+
+
+def _bury(pid: int, identity: str, size: int, handles: list[MPI.Intracomm]) -> None:
+    if os.getpid() == pid:
+        with _lock:
+            _dead[identity] = (size, handles)
+
+
+def dead() -> list[tuple[str, int]]:
+    """Identity and size of the communicators that are dead on this rank."""
+    with _lock:
+        return [(identity, size) for identity, (size, _) in _dead.items()]
+
+
+def free_agreed(lists: Iterable[list[tuple[str, int]]]) -> None:
+    """Free, in one order, the communicators that all their ranks named in :func:`dead`; ``lists`` has every rank's."""
+    votes = Counter(entry for entries in lists for entry in entries)
+    for identity in sorted(identity for (identity, size), count in votes.items() if count == size):
+        with _lock:
+            mine = _dead.pop(identity, None)
+        for handle in mine[1] if mine else ():
+            handle.Free()

@@ -1,0 +1,36 @@
+"""What this process may use of the machine: its node's name and its cores."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def node_name() -> str:
+    """Host name and boot, which two containers or machines rarely share."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    return f"{socket.gethostname()}/{boot}"
+
+
+def affinity() -> frozenset[int]:
+    """Cores this process may run on."""
+    return frozenset(os.sched_getaffinity(0))
+
+
+def cgroup_quota() -> float:
+    """Cores' worth of time that the control group grants, infinity without a limit."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return float("inf")
+    return float("inf") if quota == "max" else int(quota) / int(period)
+
+
+def usable_cores(affinities: Iterable[frozenset[int]]) -> float:
+    """Cores that processes of these affinities share: their union, or the control group's quota if that is less."""
+    return min(len(frozenset().union(*affinities)), cgroup_quota())

@@ -1,0 +1,45 @@
+"""The MPI transport that fits the MPI that mpi4py runs on."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from mpi4py import MPI
+
+from . import _core
+
+__all__ = ["abi", "library", "library_path"]
+
+
+def abi() -> str:
+    """ABI of the MPI that mpi4py loaded: ``"mpich"`` (Intel MPI too) or ``"openmpi"``."""
+    return "openmpi" if "Open MPI" in MPI.Get_library_version() else "mpich"
+
+
+def library_path(name: str) -> Path:
+    """Where the transport for an ABI is, if it was built."""
+    return Path(__file__).with_name(f"transport_{name}.so")
+
+
+@functools.cache
+def library() -> _core.MPILibrary:
+    """The loaded transport; ImportError, in one sentence, when there is none for this MPI."""
+    name = abi()
+    path = library_path(name)
+    version = MPI.Get_library_version().split("\n")[0].split(",")[0].strip()
+    if not path.exists():
+        raise ImportError(
+            f"mpi4py runs on {version}, and collectives was built without a transport for that ABI ({name}); "
+            "build it again with COLLECTIVES_MPICC set to the mpicc of this MPI"
+        )
+    try:
+        loaded = _core.MPILibrary(str(path))
+    except ImportError as e:
+        raise ImportError(f"the transport for {version} does not load: {e}; is mpi4py linked to another libmpi?") from None
+    if loaded.abi != name or not loaded.shares_mpi(MPI.Is_initialized(), MPI.Get_library_version()):
+        raise ImportError(
+            f"mpi4py runs on {version}, but {path.name} was linked to another MPI library in this process; "
+            "build collectives again with COLLECTIVES_MPICC set to the mpicc of mpi4py's MPI"
+        )
+    return loaded

@@ -1,0 +1,123 @@
+"""Peer arithmetic: who talks to whom, without messages, blocks or data. All functions take ints or integer arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Ints = Any
+
+
+def ceil_log2(size: int) -> int:
+    """Smallest k with ``2**k >= size``."""
+    return (size - 1).bit_length()
+
+
+def floor_power_of_two(size: int) -> int:
+    """Largest power of two that is at most ``size``."""
+    return 1 << (size.bit_length() - 1)
+
+
+def ring(rank: Ints, size: int) -> tuple[Ints, Ints]:
+    """Left and right neighbour on a ring."""
+    return (rank - 1) % size, (rank + 1) % size
+
+
+def doublings(size: int) -> list[int]:
+    """The distances 1, 2, 4, ... below ``size``."""
+    return [1 << k for k in range(ceil_log2(size))]
+
+
+def survivors(size: int, target: int) -> np.ndarray:
+    """The ranks that stay when ``size`` is folded to ``target`` ranks, ``size / 2 <= target <= size``, in rank order.
+
+    The first ``2 * (size - target)`` ranks pair up, even with odd, and the odd one of each pair stays; so do all
+    later ranks.
+    """
+    rem = size - target
+    return np.concatenate((np.arange(1, 2 * rem, 2), np.arange(2 * rem, size)))
+
+
+def factors(size: int, merged: int = 4) -> list[int]:
+    """Prime factors of ``size``, largest first, small ones multiplied together as long as the product is <= ``merged``.
+
+    >>> factors(60), factors(32), factors(1)
+    ([5, 4, 3], [4, 4, 2], [])
+    """
+    primes = []
+    divisor = 2
+    while size > 1:
+        while size % divisor == 0:
+            primes.append(divisor)
+            size //= divisor
+        divisor += 1
+    found: list[int] = []
+    for prime in primes:  # ascending, so equal small primes meet
+        if found and found[-1] * prime <= merged:
+            found[-1] *= prime
+        else:
+            found.append(prime)
+    return sorted(found, reverse=True)
+
+
+def largest_smooth(size: int, limit: int = 7) -> int:
+    """Largest number <= ``size`` without a prime factor above ``limit``; above ``size / 2``, as powers of two are."""
+    return next(m for m in range(size, 0, -1) if max(factors(m), default=1) <= limit)
+
+
+def bit_reversed(rank: Ints, size: int) -> Ints:
+    """``rank`` with its log2(size) bits in reverse; ``size`` is a power of two."""
+    result = 0 * rank
+    for distance in doublings(size):
+        result = 2 * result + rank // distance % 2
+    return result
+
+
+def circulant_skips(size: int) -> Iterator[tuple[int, int]]:
+    """Pairs (skip, blocks) of the circulant all-reduce: ``size`` is halved, rounding up, until 1 is left.
+
+    >>> list(circulant_skips(6))
+    [(3, 3), (2, 1), (1, 1)]
+    """
+    while size > 1:
+        skip = (size + 1) // 2
+        yield skip, size - skip
+        size = skip
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A binary tree over positions 0..size-1, as seen from some positions; -1 stands for no parent, no child.
+
+    ``level`` is log2 of the lowest set bit: leaves have 0, and every child has a lower level than its parent.
+    """
+
+    level: Ints
+    parent: Ints
+    children: tuple[Ints, Ints]
+
+
+def in_order_level(position: Ints, size: int) -> Ints:
+    """Level of a position in the in-order tree; the root, position 0, counts as the first power of two >= ``size``."""
+    bit = np.where(position == 0, 1 << ceil_log2(size), position & -position)
+    return np.rint(np.log2(bit)).astype(np.int64)
+
+
+def in_order_tree(position: Ints, size: int) -> Tree:
+    """The in-order numbered tree of Sanders, Speck and Traeff (2009): root 0 has one child, odd positions are leaves.
+
+    Everything in a left child's subtree has a lower position than the parent, in a right child's a higher one.
+    """
+    level = in_order_level(position, size)
+    bit = np.left_shift(1, level)
+    up = (position ^ bit) | 2 * bit
+    parent = np.where(up < size, up, position ^ bit)
+    low = bit // 2
+    left = np.where((low > 0) & (position > 0), position - low, -1)
+    while np.any(position + low >= size):
+        low = np.where(position + low >= size, low // 2, low)
+    right = np.where(low > 0, position + low, -1)
+    return Tree(level, np.where(position == 0, -1, parent), (left, right))

