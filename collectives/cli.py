@@ -274,7 +274,7 @@ def _verify(args: argparse.Namespace) -> int:
         if error is not None:
             print(f"    {error}", flush=True)
     outcome = f"{failed} FAILED" if failed else "all hold"
-    print(f"{len(schedules)} algorithms, {proofs} proofs, {time.perf_counter() - begin:.1f} s: {outcome}")
+    print(f"algorithms: {len(schedules)}, proofs: {proofs}, {time.perf_counter() - begin:.1f} s: {outcome}")
     return 1 if failed else 0
 
 

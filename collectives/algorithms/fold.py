@@ -1,0 +1,40 @@
+"""Folding: an algorithm that wants a friendlier number of ranks (a power of two, say) on any number of them.
+
+With rem = p - target, the first 2 rem ranks pair up. The even rank of a pair hands its vector to the odd one, rests
+while the survivors run the inner algorithm, and is sent the result. Pairs are neighbours, so rank order is kept.
+
+    p = 6, target = 4        rank 0    rank 1    rank 2    rank 3    rank 4    rank 5
+      before                 to 1 ->   +         to 3 ->   +
+      inner, on 4 ranks                as 0                as 1      as 2      as 3
+      after                            <- to 0             <- to 2
+
+Cost: 2 rounds and up to 2n beta + n gamma on top of the inner algorithm's (Thakur, Rabenseifner, Gropp 2005,
+section 4.4).
+"""
+
+from collections.abc import Callable, Iterator
+
+from ..patterns import floor_power_of_two, survivors
+from ..schedule import Ints, Round, Rounds, recv, recv_reduce, send
+
+
+def fold(inner: Rounds, target: Callable[[int], int] = floor_power_of_two) -> Rounds:
+    """``inner`` among ``target(p)`` of the p ranks, with the others folded into them; p/2 <= target(p) <= p."""
+
+    def folded(rank: Ints, size: int) -> Iterator[Round]:
+        rem = size - target(size)
+        paired = rank < 2 * rem
+        stays, leaves = paired & (rank % 2 == 1), paired & (rank % 2 == 0)
+        partner = rank ^ 1
+        if rem:
+            yield [send(partner, when=leaves), recv_reduce(partner, received_left=True, when=stays)]
+        yield from inner.on(survivors(size, size - rem))(rank, size)
+        if rem:
+            yield [send(partner, when=stays), recv(partner, when=leaves)]
+
+    return Rounds(folded)
+
+
+def folds(size: int) -> bool:
+    """Whether ``size`` is no power of two, so that :func:`fold` adds its two rounds."""
+    return size != floor_power_of_two(size)

@@ -1,0 +1,56 @@
+"""Recursive halving and doubling (Rabenseifner): exchange ever smaller halves, then gather them back.
+
+Reduce-scatter, then all-gather, on p blocks, p a power of two. Partners at distance d = 1, 2, 4, ... split the range of
+blocks that they share: the lower rank keeps the lower half, the higher rank the upper. Distances grow while the
+halves shrink, so that what is folded always stems from a run of consecutive ranks: rank order is kept.
+
+    round      rank 0        rank 1        rank 2        rank 3        (blocks that the rank keeps)
+    d = 1      0-1           2-3           0-1           2-3
+    d = 2      0             2             1             3
+    d = 2      0-1           2-3           0-1           2-3
+    d = 1      0-3           0-3           0-3           0-3
+
+Cost 2 lg p alpha + 2n(p-1)/p beta + n(p-1)/p gamma; where p is no power of two, a fold adds 2 rounds and up to
+2n beta (Rabenseifner 2004; Thakur, Rabenseifner, Gropp 2005, section 4.5).
+"""
+
+from collections.abc import Iterator
+
+from ..patterns import bit_reversed, doublings, floor_power_of_two
+from ..registry import register
+from ..schedule import Ints, Round, Rounds, recv, recv_reduce, send
+from .fold import fold, folds
+
+
+@Rounds
+def reduce_scatter(rank: Ints, size: int) -> Iterator[Round]:
+    """Rank r ends with the reduced block whose number is r with its bits in reverse."""
+    first, width = 0 * rank, size
+    for d in doublings(size):
+        width //= 2
+        upper = rank // d % 2
+        keep, give = first + upper * width, first + (1 - upper) * width
+        yield [send(rank ^ d, give, width), recv_reduce(rank ^ d, keep, width, received_left=upper == 1)]
+        first = keep
+
+
+@Rounds
+def allgather(rank: Ints, size: int) -> Iterator[Round]:
+    """The same exchanges backwards, from one block on each rank to all blocks everywhere."""
+    first, width = bit_reversed(rank, size), 1
+    for d in reversed(doublings(size)):
+        upper = rank // d % 2
+        yield [send(rank ^ d, first, width), recv(rank ^ d, first + (1 - 2 * upper) * width, width)]
+        first, width = first - upper * width, 2 * width
+
+
+register(
+    "allreduce",
+    "recursive_halving",
+    fold(reduce_scatter + allgather),
+    doc=__doc__,
+    blocks=floor_power_of_two,
+    rounds=lambda p: 2 * len(doublings(floor_power_of_two(p))) + 2 * folds(p),
+    sent=lambda p: 2 * (floor_power_of_two(p) - 1) + folds(p) * floor_power_of_two(p),
+    ordered=True,
+)

@@ -1,0 +1,157 @@
+"""Every algorithm: proved for every p, the same for one rank as for all, and right on numbers."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from collectives import registry
+from collectives.registry import ScheduleAlgorithm
+from collectives.schedule import Kind, Step, all_ranks, assemble, build
+from collectives.verify import verify
+
+FOUND = [registry.find(kind, name) for kind in registry.collectives() for name in registry.algorithms(kind)]
+SCHEDULES = [a for a in FOUND if isinstance(a, ScheduleAlgorithm)]
+each_algorithm = pytest.mark.parametrize("algorithm", SCHEDULES, ids=lambda a: f"{a.collective}-{a.name}")
+
+
+@each_algorithm
+def test_proved_for_every_size(algorithm):
+    for p in range(1, 34):
+        proof = verify(algorithm, p)
+        assert (proof.rounds, proof.sent) == (algorithm.rounds(p), algorithm.sent(p))
+
+
+@pytest.mark.slow
+@each_algorithm
+def test_proved_for_larger_sizes(algorithm):
+    for p in (*range(34, 65), 96, 100, 127, 128, 129):
+        verify(algorithm, p)
+
+
+@each_algorithm
+@pytest.mark.parametrize("p", [1, 2, 3, 5, 6, 7, 8, 11, 12, 13, 16, 22, 33])
+def test_all_ranks_at_once_are_the_ranks_one_by_one(algorithm, p):
+    rounds = list(all_ranks(algorithm, p))
+    for rank in range(p):
+        mine = [[_of_rank(step, rank) for step in steps if step.when[rank]] for steps in rounds]
+        together = assemble(algorithm.name, rank, p, algorithm.blocks(p), mine)
+        alone = build(algorithm, rank, p)
+        assert np.array_equal(together.steps, alone.steps)
+        assert together.scratch == alone.scratch
+
+
+def _of_rank(step, rank):
+    values = {f.name: getattr(step, f.name) for f in fields(Step) if f.name != "kind"}
+    return Step(step.kind, **{name: value[rank] for name, value in values.items()})
+
+
+@each_algorithm
+@pytest.mark.parametrize("p", [2, 3, 6, 8, 13])
+def test_no_more_memory_than_needed(algorithm, p):
+    """Only recursive multiplying keeps arrivals apart: it folds them in rank order."""
+    scratch = max(build(algorithm, rank, p).scratch for rank in range(p))
+    assert scratch == 0 or (algorithm.name == "recursive_multiplying" and scratch <= 6)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 16, 21])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("algorithm", [a for a in SCHEDULES if a.collective == "allreduce"], ids=lambda a: a.name)
+def test_sums_and_ordered_products(algorithm, p, in_place):
+    """Run on real operands: sums for all, words (which do not commute) for those that keep the order."""
+    nblocks = algorithm.blocks(p)
+    numbers = np.random.default_rng(p).integers(0, 1000, (p, nblocks)).astype(object)
+    for result in _run(algorithm, numbers, in_place):
+        assert result == numbers.sum(axis=0).tolist()
+    if algorithm.ordered:
+        words = np.array([[f"{r}.{b} " for b in range(nblocks)] for r in range(p)], dtype=object)
+        for result in _run(algorithm, words, in_place):
+            assert result == ["".join(words[:, b]) for b in range(nblocks)]
+
+
+def _run(algorithm, inputs, in_place):
+    """A plain interpreter of the records: each round of each rank when its messages can be had."""
+    p, nblocks = inputs.shape
+    schedules = [build(algorithm, rank, p) for rank in range(p)]
+    memory = []
+    for rank, schedule in enumerate(schedules):
+        own = inputs[rank].copy()
+        fresh = [np.full(nblocks, None, dtype=object) for _ in range(schedule.scratch)]
+        memory.append([own, own if in_place else np.full(nblocks, None, dtype=object), *fresh])
+    runs = [_rank(schedule, memory[rank]) for rank, schedule in enumerate(schedules)]
+    wires, waiting = {}, {rank: next(run, None) for rank, run in enumerate(runs)}
+    while any(waiting.values()):
+        for rank, request in waiting.items():
+            if request is None:
+                continue
+            sends, peers = request
+            for peer, data in sends:
+                wires.setdefault((peer, rank), []).append(data)
+            request[0].clear()
+            if all(len(wires.get((rank, peer), [])) >= peers.count(peer) for peer in peers):
+                arrived = [wires[rank, peer].pop(0) for peer in peers]
+                try:
+                    waiting[rank] = runs[rank].send(arrived)
+                except StopIteration:
+                    waiting[rank] = None
+    return [vectors[1].tolist() for vectors in memory]
+
+
+def _rank(schedule, memory):
+    def part(buffer, step, arrived):
+        return arrived if buffer == -1 else memory[buffer][step["block"] : step["block"] + step["nblocks"]]
+
+    for steps in schedule.rounds():
+        sends = [(int(s["peer"]), part(s["left"], s, None).copy()) for s in steps if s["kind"] == Kind.SEND]
+        receives = [s for s in steps if s["kind"] in (Kind.RECV, Kind.RECV_REDUCE)]
+        arrived = yield sends, [int(s["peer"]) for s in receives]
+        pairs = list(zip(receives, arrived, strict=True))
+        pairs = [x for x in pairs if x[0]["kind"] == Kind.RECV] + [x for x in pairs if x[0]["kind"] != Kind.RECV]
+        for s, data in pairs + [(s, None) for s in steps if s["kind"] >= Kind.REDUCE]:
+            if s["kind"] == Kind.RECV:
+                result = data
+            elif s["kind"] == Kind.COPY:
+                result = part(s["left"], s, data).copy()
+            else:
+                result = part(s["left"], s, data) + part(s["right"], s, data)
+            memory[s["dst"]][s["block"] : s["block"] + s["nblocks"]] = result
+
+
+def test_the_promised_names_are_there():
+    names = registry.algorithms("allreduce")
+    assert {"naive", "ring", "tree", "double_tree", "recursive_doubling", "recursive_halving"} <= set(names)
+    assert {"recursive_multiplying", "circulant"} <= set(names)
+    assert "dissemination" in registry.algorithms("barrier")
+
+
+def test_which_keep_the_order():
+    ordered = {a.name for a in SCHEDULES if a.ordered}
+    expected = {"naive", "tree", "recursive_doubling", "recursive_halving", "recursive_multiplying"}
+    assert ordered == expected
+    assert {a.name for a in SCHEDULES if a.linear} == {"naive"}
+
+
+@each_algorithm
+def test_says_what_it_is_in_one_line(algorithm):
+    name, _, what = algorithm.summary.partition(": ")
+    assert name
+    assert what.endswith(".")
+    assert len(algorithm.summary) < 110
+
+
+def test_all_reduce_volume_is_the_optimum_where_it_is_promised():
+    for name in ("ring", "circulant"):
+        algorithm = registry.find("allreduce", name)
+        for p in range(2, 40):
+            assert algorithm.sent(p) / algorithm.blocks(p) == pytest.approx(2 * (p - 1) / p)
+
+
+def test_registering_a_name_twice_is_refused():
+    ring = registry.find("allreduce", "ring")
+    with pytest.raises(ValueError, match="ring"):
+        registry.register("allreduce", "ring", ring.generator, blocks=ring.blocks, rounds=ring.rounds, sent=ring.sent)
+
+
+def test_rank_outside_the_communicator_is_refused():
+    with pytest.raises(ValueError, match="rank 4"):
+        build(registry.find("allreduce", "ring"), 4, 4)
