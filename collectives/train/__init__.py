@@ -1,0 +1,50 @@
+"""Training on top of a communicator: networks in NumPy, sharded data, strategies, runs.
+
+Only the communicator that is given is used (mpi4py's methods); importing this needs neither MPI nor a data package.
+"""
+
+from .agree import same_bits
+from .data import Dataset, digits, load_npz, stratified_split
+from .distribute import distribute
+from .evaluate import evaluate
+from .layers import Conv2d, Flatten, Linear, MaxPool2d, ReLU
+from .loader import Loader
+from .loss import CrossEntropyLoss, Loss
+from .models import cnn, mlp
+from .nn import Layer, Output, Parameter, Sequential
+from .optim import SGD, Warmup
+from .plot import draw_curves
+from .run import Run, read_log
+from .strategies import AllReduce, NoComm, Strategy
+
+__all__ = [
+    "SGD",
+    "AllReduce",
+    "Conv2d",
+    "CrossEntropyLoss",
+    "Dataset",
+    "Flatten",
+    "Layer",
+    "Linear",
+    "Loader",
+    "Loss",
+    "MaxPool2d",
+    "NoComm",
+    "Output",
+    "Parameter",
+    "ReLU",
+    "Run",
+    "Sequential",
+    "Strategy",
+    "Warmup",
+    "cnn",
+    "digits",
+    "distribute",
+    "draw_curves",
+    "evaluate",
+    "load_npz",
+    "mlp",
+    "read_log",
+    "same_bits",
+    "stratified_split",
+]

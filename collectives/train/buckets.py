@@ -1,0 +1,95 @@
+"""Gradients fused into flat arrays, handed on in the order in which the backward pass completes them.
+
+Many small messages cost latency, one large message cannot overlap with the backward pass; buckets are between the two
+(Li et al., PyTorch Distributed, VLDB 2020, sec. 3.2.3). The parameters' ``grad`` are views into the bucket, so
+nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from .nn import Array, Parameter, Sequential
+
+
+def allocate(comm: Any, count: int, dtype: DTypeLike) -> Array:
+    """Zeroed memory for one bucket: `count` elements, shape (count,). The one place bucket memory comes from."""
+    return np.zeros(count, dtype)
+
+
+class Bucket:
+    """Gradients of some parameters, in one array: ``flat`` = ``grads`` (all of them) and then ``weight`` (one element).
+
+    ``weight`` is for the strategy: a number that is reduced together with the gradients, such as the rank's samples.
+    ``samples`` is how many samples this rank's gradients are the mean of.
+    """
+
+    def __init__(self, index: int, parameters: list[Parameter], comm: Any) -> None:
+        self.index = index
+        self.parameters = parameters
+        self.samples = 0
+        self.missing = len(parameters)
+        count = sum(p.data.size for p in parameters)
+        self.flat = allocate(comm, count + 1, parameters[0].data.dtype)
+        self.grads, self.weight = self.flat[:count], self.flat[count:]
+        start = 0
+        for p in parameters:
+            p.bind_grad(self.grads[start : start + p.data.size].reshape(p.data.shape))
+            start += p.data.size
+
+
+def cut(parameters: list[Parameter], bucket_bytes: int) -> list[list[Parameter]]:
+    """Group `parameters`, last first, into runs of one dtype of at most `bucket_bytes` (or of one parameter)."""
+    groups: list[list[Parameter]] = []
+    room = 0
+    for p in reversed(parameters):
+        if not groups or p.data.nbytes > room or p.data.dtype != groups[-1][0].data.dtype:
+            groups.append([])
+            room = bucket_bytes
+        groups[-1].append(p)
+        room -= p.data.nbytes
+    return groups
+
+
+class Buckets:
+    """All buckets of a network. ``on_bucket(bucket)`` is called for each as soon as it is full, always in index order:
+    the order of collective calls must be the same on all ranks, whatever order the gradients come in."""
+
+    def __init__(self, net: Sequential, bucket_bytes: int, on_bucket: Callable[[Bucket], None], comm: Any) -> None:
+        self._net = net
+        self._on_bucket = on_bucket
+        self._next = 0
+        self._done: set[str] = set()
+        groups = cut(net.parameters(), bucket_bytes)
+        self.buckets = [Bucket(i, group, comm) for i, group in enumerate(groups)]
+        self._home = {p.name: bucket for bucket in self.buckets for p in bucket.parameters}
+        for p in net.parameters():
+            p.register_post_accumulate_grad_hook(self._ready)
+
+    def __len__(self) -> int:
+        return len(self.buckets)
+
+    def _ready(self, parameter: Parameter) -> None:
+        if parameter.name in self._done:
+            raise RuntimeError("backward() ran twice before opt.step(): the first gradients are already on their way")
+        self._done.add(parameter.name)
+        bucket = self._home[parameter.name]
+        bucket.missing -= 1
+        bucket.samples = self._net.samples
+        while self._next < len(self.buckets) and self.buckets[self._next].missing == 0:
+            self._next += 1
+            self._on_bucket(self.buckets[self._next - 1])
+
+    def complete(self) -> None:
+        """Get ready for the next backward pass. Raises RuntimeError unless this one has filled every bucket."""
+        if self._next < len(self.buckets):
+            absent = [name for name in self._home if name not in self._done]
+            raise RuntimeError(f"opt.step() without a backward() through {', '.join(absent)}")
+        self._next = 0
+        self._done.clear()
+        for bucket in self.buckets:
+            bucket.missing = len(bucket.parameters)

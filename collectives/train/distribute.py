@@ -1,0 +1,54 @@
+"""Make a network and its optimizer train on all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .agree import communicator, same_as_rank_0
+from .buckets import Buckets
+from .nn import Sequential
+from .optim import SGD
+from .strategies import AllReduce, Strategy
+
+
+def distribute(
+    net: Sequential, opt: SGD, strategy: Strategy | None = None, *, comm: Any = None
+) -> tuple[Sequential, SGD]:
+    """Let `strategy` (default: `AllReduce`) act in ``loss.backward()`` and ``opt.step()``; return `net` and `opt`
+    themselves.
+
+    Rank 0's parameters are broadcast, gradients move into buckets. Collective over `comm` (default: a
+    ``collectives.Communicator`` of the world). Raises on all ranks, before any array is sent: TypeError for a network
+    whose parameters are not NumPy arrays, ValueError if the ranks' networks or settings differ, if `opt` is not over
+    the parameters of `net`, or if they are distributed already.
+    """
+    strategy = AllReduce() if strategy is None else strategy
+    parameters = net.parameters()
+    for p in parameters:
+        if not isinstance(p.data, np.ndarray):
+            raise TypeError(f"distribute takes networks whose parameters are NumPy arrays, not {type(p.data).__name__}")
+    if {id(p) for p in parameters} != {id(p) for p in opt.parameters}:
+        raise ValueError("the optimizer is not over the parameters of this network")
+    if opt.strategy is not None:
+        raise ValueError("this optimizer is distributed already")
+    if isinstance(getattr(strategy, "net", None), Sequential):
+        raise ValueError("this strategy serves another network already")
+    comm = communicator(comm)
+    shapes = {f"parameter {p.name}": (p.data.shape, p.data.dtype.str) for p in parameters}
+    same_as_rank_0(comm, {**strategy.settings(), **opt.settings(), **shapes}, "distribute")
+
+    for p in parameters:
+        comm.Bcast(p.data, root=0)
+    strategy.setup(net, opt, comm)
+    buckets = Buckets(net, strategy.bucket_bytes, strategy.on_bucket, comm)
+
+    def before_step(*_: Any) -> None:
+        buckets.complete()
+        strategy.before_step()
+
+    opt.strategy = strategy
+    opt.register_step_pre_hook(before_step)
+    opt.register_step_post_hook(lambda *_: strategy.after_step())
+    return net, opt

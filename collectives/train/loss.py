@@ -1,0 +1,63 @@
+"""Softmax cross-entropy, the loss of a classifier."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .nn import Array, Output
+
+
+class Loss:
+    """A loss value: ``float(loss)`` or ``loss.item()``, ``samples`` (how many it is the mean of) and `backward`."""
+
+    def __init__(self, value: float, output: Output, grad: Array) -> None:
+        self.value = value
+        self.samples = len(grad)
+        self._output = output
+        self._grad = grad
+
+    def __float__(self) -> float:
+        return self.value
+
+    def item(self) -> float:
+        """The value as a plain float."""
+        return self.value
+
+    def __repr__(self) -> str:
+        return f"Loss({self.value:.6g}, samples={self.samples})"
+
+    def backward(self) -> None:
+        """Add the gradient of this mean to every parameter's ``grad``, last layer first."""
+        self._output.backward(self._grad)
+
+
+class CrossEntropyLoss:
+    """Mean over the samples of ``-log softmax(logits)[label]``, a loss function to call.
+
+    Called with ``(output, labels)``: output (samples, classes), labels (samples,) of integers in [0, classes). The
+    mean of no sample (a rank may have none in a step) is 0. Raises ValueError for other shapes or labels.
+    """
+
+    def __call__(self, output: Output, labels: Any) -> Loss:
+        """Return the mean loss of this rank's samples."""
+        logits, y = output.data, np.asarray(labels)
+        if logits.ndim != 2 or y.shape != logits.shape[:1] or y.dtype.kind not in "iu":
+            raise ValueError(
+                f"a loss of (samples, classes) and integer labels (samples,), got {logits.shape}, {y.dtype} {y.shape}"
+            )
+        n, classes = logits.shape
+        if n == 0:
+            return Loss(0.0, output, np.zeros_like(logits))
+        if y.min() < 0 or y.max() >= classes:
+            raise ValueError(f"labels run from {y.min()} to {y.max()}, but the network has {classes} outputs")
+        rows = np.arange(n)
+        shifted = logits - logits.max(axis=1, keepdims=True)  # so that exp cannot overflow
+        exp = np.exp(shifted)
+        total = exp.sum(axis=1, keepdims=True)
+        value = float(np.mean(np.log(total[:, 0]) - shifted[rows, y], dtype=np.float64))
+        grad = exp / total
+        grad[rows, y] -= 1
+        grad /= n
+        return Loss(value, output, grad)

@@ -1,0 +1,164 @@
+"""Parameters, layers in a row, and the backward pass that announces each gradient as soon as it is there.
+
+The faces are PyTorch's (``net(x)``, ``parameters()``, ``.data``, ``.grad``, ``loss.backward()``, ``state_dict()``),
+the inside is plain NumPy: there is no autograd, a layer knows its own derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class Parameter:
+    """A trainable array: ``data``, its gradient ``grad`` (same shape and dtype), and ``name`` (given by the
+    network)."""
+
+    def __init__(self, data: Array, name: str = "") -> None:
+        self.data = data
+        self.grad: Array = np.zeros_like(data)
+        self.name = name
+        self._fresh = True
+        self._hooks: list[Callable[[Parameter], None]] = []
+
+    def __repr__(self) -> str:
+        return f"Parameter({self.name or 'unnamed'}, {self.data.shape}, {self.data.dtype})"
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Parameter], None]) -> None:
+        """Call ``hook(self)`` each time a backward pass has completed this gradient (the name is PyTorch's)."""
+        self._hooks.append(hook)
+
+    def zero_grad(self) -> None:
+        """Set ``grad`` to zero."""
+        self.grad.fill(0)
+        self._fresh = True
+
+    def bind_grad(self, view: Array) -> None:
+        """Let ``grad`` live in `view` (a piece of a bucket), with the values it has now."""
+        view[...] = self.grad
+        self.grad = view
+
+    def accumulate(self, function: Callable[..., Array], *args: Any, **kwargs: Any) -> None:
+        """``grad += function(*args, **kwargs)``; the first time after ``zero_grad`` without a temporary array."""
+        if self._fresh:
+            function(*args, **kwargs, out=self.grad)
+        else:
+            self.grad += function(*args, **kwargs)
+        self._fresh = False
+
+    def ready(self) -> None:
+        """Say that this backward pass adds nothing more to ``grad``."""
+        for hook in self._hooks:
+            hook(self)
+
+
+class Layer:
+    """A function with a derivative. `forward` returns its result and whatever `backward` will need; nothing is kept
+    in the layer, so that a network may be evaluated between a forward pass and its backward pass."""
+
+    def parameters(self) -> dict[str, Parameter]:
+        """The layer's own parameters by name, in a fixed order."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Parameter)}
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """Return the layer's result for `x` and what `backward` needs."""
+        raise NotImplementedError
+
+    def backward(self, saved: Any, grad: Array, need_input: bool) -> Array | None:
+        """Add to the parameters' gradients; return the gradient of the input, or None where it is not needed."""
+        raise NotImplementedError
+
+
+class Output:
+    """What ``net(x)`` returns: ``data``, the array, and the way back through the layers that made it."""
+
+    def __init__(self, net: Sequential, data: Array, saved: list[Any]) -> None:
+        self.net = net
+        self.data = data
+        self._saved: list[Any] | None = saved
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of ``data``: (samples, ...)."""
+        return self.data.shape
+
+    def backward(self, grad: Array) -> None:
+        """Go back from `grad`, the loss's gradient with respect to ``data`` (same shape), last layer first.
+
+        Raises ValueError for a wrong shape, RuntimeError when called twice (what the layers saved is freed).
+        """
+        if grad.shape != self.data.shape:
+            raise ValueError(f"backward got a gradient of shape {grad.shape} for an output of shape {self.data.shape}")
+        if self._saved is None:
+            raise RuntimeError("backward() was called twice on the same output; call the network again first")
+        saved, self._saved = self._saved, None
+        self.net.backward(saved, grad)
+
+
+class Sequential:
+    """Layers, one after the other. Parameters are named ``<index of the layer>.<name>`` as in PyTorch.
+
+    ``samples`` is the number of samples of the last backward pass: strategies weight this rank's gradient with it.
+    """
+
+    def __init__(self, *layers: Layer) -> None:
+        self.layers = layers
+        self.samples = 0
+        self._parameters: list[Parameter] = []
+        for i, layer in enumerate(layers):
+            for name, parameter in layer.parameters().items():
+                parameter.name = f"{i}.{name}"
+                self._parameters.append(parameter)
+        with_parameters = [i for i, layer in enumerate(layers) if layer.parameters()]
+        if not with_parameters:
+            raise ValueError("a network needs at least one layer with parameters")
+        self._first = with_parameters[0]
+        self.dtype = self._parameters[0].data.dtype
+
+    def parameters(self) -> list[Parameter]:
+        """All parameters, first layer first."""
+        return list(self._parameters)
+
+    def __call__(self, x: Any) -> Output:
+        """Run the layers on `x`, shape (samples, ...); a rank's batch may hold no sample at all."""
+        x = np.asarray(x, dtype=self.dtype)
+        saved: list[Any] = []
+        for layer in self.layers:
+            x, kept = layer.forward(x)
+            saved.append(kept)
+        return Output(self, x, saved)
+
+    def backward(self, saved: list[Any], grad: Array) -> None:
+        """The backward pass of `Output.backward`. Below the first layer with parameters no gradient is needed."""
+        self.samples = len(grad)
+        below: Array | None = grad
+        for i in range(len(self.layers) - 1, self._first - 1, -1):
+            layer = self.layers[i]
+            assert below is not None
+            below = layer.backward(saved[i], below, i > self._first)
+            saved[i] = None
+            for parameter in reversed(layer.parameters().values()):
+                parameter.ready()
+
+    def state_dict(self) -> dict[str, Array]:
+        """Copies of all parameters by name."""
+        return {p.name: p.data.copy() for p in self._parameters}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Copy parameters in place. Raises ValueError, changing nothing, unless names and shapes are this network's."""
+        mine, theirs = {p.name for p in self._parameters}, set(state)
+        if mine != theirs:
+            raise ValueError(f"parameters missing: {sorted(mine - theirs)}; unexpected: {sorted(theirs - mine)}")
+        for p in self._parameters:
+            if np.shape(state[p.name]) != p.data.shape:
+                raise ValueError(f"parameter {p.name} has shape {p.data.shape}, the state {np.shape(state[p.name])}")
+        for p in self._parameters:
+            p.data[...] = state[p.name]

@@ -1,0 +1,95 @@
+"""The learning curves of a log, as a picture."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+# Okabe and Ito's palette, told apart with any kind of colour vision; line styles and markers say it a second time.
+STYLES = [
+    {"color": "#0072B2", "linestyle": "-", "marker": "o"},
+    {"color": "#D55E00", "linestyle": "--", "marker": "s"},
+    {"color": "#009E73", "linestyle": "-.", "marker": "^"},
+    {"color": "#CC79A7", "linestyle": ":", "marker": "D"},
+]
+ROWS = [("loss", "training loss, ranks' own samples"), ("accuracy", "test accuracy")]
+COLUMNS = [("seconds", "seconds"), ("samples", "samples seen by all ranks")]
+
+
+def require_matplotlib() -> None:
+    """Raise ImportError, naming the extra to install, without matplotlib."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ImportError("drawing needs matplotlib, which is not installed: pip install 'collectives[plot]'")
+
+
+def draw_curves(log: dict[str, Any], path: str | Path, title: str = "") -> None:
+    """Draw loss and accuracy of every run in `log` (see ``read_log``) against time and against samples.
+
+    `path` is the picture: .png, .svg or .pdf. Raises ImportError, naming the extra to install, without matplotlib;
+    OSError where `path` cannot be written.
+    """
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 6.4), dpi=150, layout="constrained")  # no pyplot: nothing global, no display
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2, 2, sharex="col", sharey="row", squeeze=False)
+    for (name, run), style in zip(log["runs"].items(), STYLES * len(log["runs"]), strict=False):
+        label = run["settings"].get("label", name)
+        for i, (value, _) in enumerate(ROWS):
+            for j, (along, _) in enumerate(COLUMNS):
+                _line(axes[i, j], run["records"], along, value, label, style)
+    _dress(axes)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=11)
+    if title:
+        figure.suptitle(title, fontsize=13)
+    figure.savefig(path)
+
+
+def _line(axis: Any, records: list[dict[str, Any]], along: str, value: str, label: str, style: dict[str, Any]) -> None:
+    points = [r for r in records if value in r]
+    xs = [r[along] for r in points]
+    every = max(1, len(points) // 12)
+    axis.plot(xs, [r[value] for r in points], label=label, linewidth=2, markersize=5, markevery=every, **style)
+    if value == "accuracy" and points:
+        _final(axis, xs[-1], points[-1][value], style["color"])
+    if points and f"{value}_min" in points[0]:  # from the worst to the best rank
+        low, high = ([r[f"{value}_{end}"] for r in points] for end in ("min", "max"))
+        axis.fill_between(xs, low, high, color=style["color"], alpha=0.2, linewidth=0)
+
+
+def _final(axis: Any, x: float, y: float, color: str) -> None:
+    """Write the last value at the end of its line, on the side where there is room."""
+    offset, side = (-9, "top") if y > 0.5 else (9, "bottom")
+    axis.annotate(
+        f"{y:.1%}",
+        (x, y),
+        xytext=(0, offset),
+        textcoords="offset points",
+        color=color,
+        ha="right",
+        va=side,
+        fontsize=11,
+        weight="bold",
+    )
+
+
+def _dress(axes: Any) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    for i, (_, y_label) in enumerate(ROWS):
+        axes[i, 0].set_ylabel(y_label, fontsize=11)
+    for j, (_, x_label) in enumerate(COLUMNS):
+        axes[1, j].set_xlabel(x_label, fontsize=11)
+    for axis in axes.flat:
+        axis.grid(True, color="0.88", linewidth=0.8)
+        axis.set_axisbelow(True)
+        axis.set_xlim(left=0)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0, 0].set_yscale("log")
+    axes[1, 0].set_ylim(0, 1.02)
+    axes[1, 0].yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes[1, 1].xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

@@ -1,0 +1,48 @@
+"""As many BLAS threads per rank as the machine has cores to give."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def _quota() -> float:
+    """The CPUs that the control group allows (Linux, cgroup v2), infinite without a limit."""
+    try:
+        quota, period = CPU_MAX.read_text().split()
+        return float(quota) / float(period)
+    except (OSError, ValueError):  # no such file; or "max", no limit
+        return float("inf")
+
+
+def threads_per_rank(comm: Any) -> int:
+    """This node's usable cores, shared evenly by its ranks, at least 1. Collective."""
+    from mpi4py import MPI
+
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = min(len(set().union(*node.allgather(mine))), _quota())
+    share = max(1, int(cores // node.size))
+    node.Free()
+    return share
+
+
+def limit_threads(comm: Any) -> str | None:
+    """Keep the ranks of a node from starting one BLAS thread per core each, which is many times slower than one thread.
+
+    A number the user has set in the environment stands. Returns a sentence for the user where nothing could be done.
+    Collective.
+    """
+    if any(name in os.environ for name in VARIABLES):
+        return None
+    share = threads_per_rank(comm)
+    try:
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped, unused-ignore]
+    except ImportError:
+        return f"threadpoolctl is not installed; if training is slow, set {VARIABLES[0]}={share}"
+    threadpool_limits(share)
+    return None

@@ -1,0 +1,160 @@
+"""The driver in one process: results, files, and what it says to bad input."""
+
+import argparse
+import json
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from collectives import train
+from collectives.train import cli, threads
+
+QUICK = ["--epochs", "2", "--batch", "64"]
+
+
+def parse(*options):
+    parser = argparse.ArgumentParser(prog="train")
+    cli.add_arguments(parser)
+    return parser.parse_args(options)
+
+
+def main(*options):
+    return cli.main(parse(*options), MPI.COMM_SELF)
+
+
+@pytest.fixture
+def images(tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    x = 0.2 * rng.random((60, 6, 6))
+    x[np.arange(60), 2 * y] += 1  # a bright row, where the label says
+    np.savez(tmp_path / "images.npz", x=x, y=y)
+    return str(tmp_path / "images.npz")
+
+
+def test_files(tmp_path, capsys):
+    assert main(*QUICK, "--out", str(tmp_path)) == 0
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "curve.png").stat().st_size > 10_000
+    run = json.loads((tmp_path / "log.json").read_text())["runs"]["all-reduce"]
+    assert run["settings"]["epochs"] == 2
+    last = run["records"][-1]
+    assert last["epoch"] == 2
+    assert last["samples"] == 2 * 1442
+    assert set(last) == {"epoch", "step", "samples", "seconds", "lr", "loss", "accuracy"}
+    out = capsys.readouterr().out
+    assert "digits: 1442 training and 355 test samples, 10 classes" in out
+    assert f"test accuracy {last['accuracy']:.4f}" in out
+    assert "the same bits" in out
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_own_data(images, model, capsys):
+    assert main("--data", images, "--model", model, "--epochs", "15", "--batch", "10", "--dtype", "float64") == 0
+    assert "test accuracy 1.0000" in capsys.readouterr().out
+
+
+def test_the_model_follows_the_data(tmp_path, images, capsys):
+    np.savez(tmp_path / "flat.npz", x=np.eye(20)[np.arange(40) % 20], y=np.arange(40) % 2)
+    main("--data", str(tmp_path / "flat.npz"), "--epochs", "1")
+    main("--data", images, "--epochs", "1")
+    out = capsys.readouterr().out
+    assert out.index("mlp, float32") < out.index("cnn, float32")
+
+
+def test_same_seed_same_bits(tmp_path, images):
+    def losses(seed):
+        main("--data", images, "--epochs", "3", "--seed", seed, "--out", str(tmp_path / "out"))
+        records = train.read_log(tmp_path / "out" / "log.json")["runs"]["all-reduce"]["records"]
+        return [r["loss"] for r in records]
+
+    assert losses("1") == losses("1") != losses("2")
+
+
+def test_curve_of_several_runs(tmp_path):
+    records = [{"seconds": i, "samples": 10 * i, "loss": 1 / (i + 1), "accuracy": 0.5} for i in range(30)]
+    for r in records:
+        r["accuracy_min"], r["accuracy_max"] = 0.4, 0.6
+    runs = {name: {"settings": {}, "records": records[: 5 + 5 * i]} for i, name in enumerate("abcde")}
+    train.draw_curves({"format": 1, "runs": runs}, tmp_path / "curve.png", "title")
+    assert (tmp_path / "curve.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--data", "absent.npz"], "cannot read absent.npz"),
+        (["--momentum", "1"], "--momentum must be below 1"),
+        (["--lr", "1e30", "--epochs", "2"], "loss is nan"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_errors(options, message, capsys):
+    assert main(*options) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("train: error: ")
+    assert message in err
+
+
+def test_wrong_data_for_the_cnn(tmp_path, capsys):
+    np.savez(tmp_path / "flat.npz", x=np.eye(20), y=np.arange(20) % 2)
+    assert main("--data", str(tmp_path / "flat.npz"), "--model", "cnn") == 2
+    assert "the cnn takes images" in capsys.readouterr().err
+
+
+def test_out_that_is_a_file(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main("--out", str(tmp_path / "file")) == 2
+    assert "file" in capsys.readouterr().err
+
+
+def test_out_without_matplotlib_is_told_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main("--out", str(tmp_path)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "collectives[plot]" in err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--epochs", "0"],
+        ["--batch", "-1"],
+        ["--batch", "2.5"],
+        ["--lr", "0"],
+        ["--lr", "nan"],
+        ["--weight-decay", "-1"],
+        ["--bucket-kib", "0"],
+        ["--model", "rnn"],
+        ["--shard", "none"],
+        ["--dtype", "float16"],
+        ["--scale-lr", "cubic"],
+    ],
+)
+def test_bad_options(options, capsys):
+    with pytest.raises(SystemExit) as end:
+        parse(*options)
+    assert end.value.code == 2
+    assert options[0] in capsys.readouterr().err
+
+
+def test_help_is_readable(capsys):
+    with pytest.raises(SystemExit):
+        parse("-h")
+    out = capsys.readouterr().out
+    for option in ("--data", "--shard", "--batch", "--algorithm", "--bucket-kib", "--no-control", "--out"):
+        assert option in out
+
+
+def test_threads(monkeypatch, tmp_path):
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda pid: set(range(6)))
+    monkeypatch.setattr(threads, "CPU_MAX", tmp_path / "cpu.max")
+    assert threads.threads_per_rank(MPI.COMM_SELF) == 6
+    (tmp_path / "cpu.max").write_text("250000 100000\n")
+    assert threads.threads_per_rank(MPI.COMM_SELF) == 2
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    assert threads.threads_per_rank(MPI.COMM_SELF) == 1
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert threads.threads_per_rank(MPI.COMM_SELF) == 6
