@@ -8,13 +8,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
+def boot_id() -> str:
+    """Identity of the running kernel: two processes on different machines never share it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
 def node_name() -> str:
     """Host name and boot, which two containers or machines rarely share."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = ""
-    return f"{socket.gethostname()}/{boot}"
+    return f"{socket.gethostname()}/{boot_id()}"
 
 
 def affinity() -> frozenset[int]:

@@ -1,0 +1,76 @@
+"""Arrays in shared memory: the heap of this process, and NumPy arrays on it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+import numpy as np
+
+from . import _core
+
+__all__ = ["attach", "empty", "process_heap", "share_arrays", "why_not"]
+
+SIZE = 64 << 30  # bytes of address space; memory only where it is used
+
+_why_not: str | None = None
+
+
+@functools.cache
+def process_heap() -> _core.Heap | None:
+    """The heap of this process, made when it is first asked for; None where the system gives no shared memory."""
+    global _why_not
+    reasons = []
+    for posix in (False, True):
+        try:
+            return _core.Heap(SIZE, posix)
+        except OSError as e:
+            reasons.append(f"{'POSIX shared memory' if posix else 'memfd'}: {e}")
+    _why_not = "; ".join(reasons)
+    return None
+
+
+def why_not() -> str | None:
+    """Why there is no heap, or None."""
+    return _why_not
+
+
+@functools.cache
+def attach(identity: bytes) -> _core.Mapping:
+    """A peer's heap, mapped once and for all; OSError where it cannot be mapped."""
+    return _core.Mapping(identity)
+
+
+def empty(shape: Any, dtype: Any = np.float64, *, zero: bool = False) -> np.ndarray:
+    """A new array on the heap; MemoryError, in a sentence, where it is full."""
+    heap = process_heap()
+    if heap is None:
+        raise MemoryError(f"this process has no heap ({_why_not})")
+    dtype = np.dtype(dtype)
+    if dtype.hasobject:
+        raise TypeError(f"arrays of {dtype} hold Python objects, which cannot be shared")
+    shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    count = int(np.prod(shape, dtype=object)) if shape else 1
+    block = _core.HeapBlock(heap, max(1, count * dtype.itemsize), zero)
+    return np.ndarray(shape, dtype, buffer=block)
+
+
+def share_arrays(threshold: int = 4096) -> contextlib.AbstractContextManager[None]:
+    """Let NumPy put its new arrays of at least ``threshold`` bytes on the heap, so that collectives need not copy them.
+
+    Holds from the call on, in the calling thread; used as a context manager, until the end of the block. Arrays that
+    exist already stay where they are. Method: NumPy's own allocator hook (NEP 49).
+    """
+    heap = process_heap()
+    if heap is None:
+        raise MemoryError(f"this process has no heap ({_why_not})")
+    return _until_exit(_core.share_arrays(heap, threshold))
+
+
+class _until_exit(contextlib.AbstractContextManager[None]):
+    def __init__(self, before: Any):
+        self.before = before
+
+    def __exit__(self, *exception: Any) -> None:
+        _core.restore_handler(self.before)

@@ -1,0 +1,70 @@
+"""Which ranks of a communicator share memory, and their group in the node-local engine.
+
+That two ranks are on one node is proved by mapping: each tries to map the other's heap and reads a nonce there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import _core, heap, machine
+
+__all__ = ["Offer", "group_of", "join", "offer"]
+
+Offer = tuple[str, bytes, int]  # boot id, identity of the heap, offset of the area of flags
+
+
+def offer() -> tuple[Offer | None, _core.HeapBlock | None]:
+    """What this rank tells the others, and the block of flags it made for the group; None without a heap."""
+    own = heap.process_heap()
+    if own is None:
+        return None, None
+    try:
+        area = _core.HeapBlock(own, _core.area_bytes(), True)
+    except MemoryError:
+        return None, None
+    return (machine.boot_id(), own.identify(), area.offset), area
+
+
+def _reachable(rank: int, offers: list[Offer | None]) -> dict[int, Any]:
+    """The ranks whose heaps this rank can map, with the mappings."""
+    mine, found = offers[rank], {}
+    for peer, theirs in enumerate(offers):
+        if mine is None or theirs is None or theirs[0] != mine[0]:
+            continue
+        try:
+            found[peer] = heap.attach(theirs[1])
+        except OSError:
+            continue
+    return found
+
+
+def group_of(rank: int, reached: list[set[int]]) -> list[int]:
+    """The ranks that share a node with ``rank``: those that reach the same ranks as it does, each the others.
+
+    All ranks compute the same groups from the same lists; who reaches only some of a group is a node of its own.
+    """
+    mine = reached[rank]
+    group = [peer for peer in sorted(mine) if reached[peer] == mine]
+    return group if set(group) == mine and rank in mine else [rank]
+
+
+def join(
+    rank: int, offers: list[Offer | None], area: _core.HeapBlock | None, exchange: Callable[[Any], list[Any]],
+    library: _core.MPILibrary | None = None, endpoint: _core.Endpoint | None = None,
+) -> tuple[list[int], _core.Node | None]:  # fmt: skip
+    """The ranks of this rank's node, and its group; None where it has no heap. All ranks call it together.
+
+    ``exchange`` gathers an object from all ranks on all ranks (the bootstrap: MPI, a store, a thread group).
+    """
+    mappings = _reachable(rank, offers)
+    reached = exchange(set(mappings)) if len(offers) > 1 else [set(mappings)]
+    group = group_of(rank, reached)
+    own = heap.process_heap()
+    if own is None or area is None or rank not in mappings:
+        return group, None
+    members = [offers[peer] for peer in group]
+    areas = [member[2] for member in members if member is not None]
+    node = _core.Node(own, group.index(rank), [mappings[p] for p in group], areas, area, library, endpoint)
+    return group, node

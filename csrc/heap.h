@@ -1,0 +1,46 @@
+/* The heap: the shared memory of one process, mapped by the other ranks of its node.
+ *
+ * One sparse memfd, reached by peers through /proc/PID/fd: it has no name, so nothing is left when its processes end,
+ * however they end. Where /proc/PID/fd is closed, POSIX shared memory, unlinked once it is mapped. Pages are reserved
+ * when they are allocated, so that a lack of memory is an error then, and never a signal later. */
+#ifndef COLL_HEAP_H
+#define COLL_HEAP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum { COLL_HEAP_MEMFD, COLL_HEAP_POSIX } coll_heap_kind;
+
+typedef struct coll_heap coll_heap;
+
+/* What a peer needs to map a heap; plain bytes, to be sent. */
+typedef struct {
+    int64_t pid, fd, kind;
+    uint64_t size, nonce, base; /* base: for peers in the same process */
+    char name[40];              /* of POSIX shared memory */
+} coll_heap_id;
+
+/* A heap of `size` bytes of address space. NULL with errno set. */
+coll_heap *coll_heap_new(size_t size, coll_heap_kind kind);
+void coll_heap_free(coll_heap *);
+coll_heap_id coll_heap_identify(const coll_heap *);
+char *coll_heap_base(const coll_heap *);
+size_t coll_heap_size(const coll_heap *);
+/* Every rank that will has mapped it: take away its name, if it has one. */
+void coll_heap_unlink(coll_heap *);
+
+/* Zeroed or not, aligned to 64 bytes; NULL with errno set (ENOMEM, ENOSPC). Any thread of the owner may call. */
+void *coll_heap_alloc(coll_heap *, size_t nbytes);
+/* Gives memory back; does nothing in a forked child. */
+void coll_heap_release(coll_heap *, void *);
+/* Bytes that an allocation can hold. */
+size_t coll_heap_usable(const void *);
+/* Bytes reserved at present, those kept for reuse included. */
+size_t coll_heap_reserved(coll_heap *);
+static inline int coll_heap_has(const char *base, size_t size, const void *p) { return (size_t)((const char *)p - base) < size; }
+
+/* Maps a peer's heap and proves by its nonce that it is the one meant. Its base, or NULL with errno set. */
+char *coll_heap_attach(const coll_heap_id *);
+void coll_heap_detach(const coll_heap_id *, char *base);
+
+#endif

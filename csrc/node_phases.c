@@ -1,0 +1,204 @@
+/* What ranks do with each other's data once they have all arrived. */
+#include "node_internal.h"
+#include "error.h"
+#include "partition.h"
+
+static const char *input_at(const coll_node_call *c, size_t element) {
+    return (const char *)c->message.input + element * c->message.itemsize;
+}
+
+static char *output_at(const coll_node_call *c, size_t element) {
+    return (char *)c->message.output + element * c->message.itemsize;
+}
+
+/* Ops without a kernel, in pieces: acc = acc op source, rank after rank, then acc to the targets. */
+static int fold_by_user(coll_node_call *c, int q, size_t elements) {
+    coll_node *n = c->node;
+    size_t item = c->message.itemsize, most = COLL_NODE_PIECE / item;
+    char *acc = c->message.user_spare, *spare = acc + COLL_NODE_PIECE;
+    int error = COLL_OK;
+    for (size_t i = 0, m; i < elements && !error; i += m) {
+        m = elements - i < most ? elements - i : most;
+        memcpy(acc, (const char *)n->sources[0] + i * item, m * item);
+        for (int s = 1; s < n->size && !error; s++)
+            error = c->message.user_op(c->message.user_context, acc, acc, (const char *)n->sources[s] + i * item, spare, m);
+        for (int t = 0; t < q; t++)
+            memcpy((char *)n->targets[t] + i * item, acc, m * item);
+    }
+    return error;
+}
+
+int coll_node_fold(coll_node_call *c, int q, size_t elements, int stream) {
+    coll_node *n = c->node;
+    if (c->message.user_op)
+        return fold_by_user(c, q, elements);
+    coll_model_point();
+    (stream ? c->fold_stream : c->fold)(n->targets, q, n->sources, n->size, elements);
+    coll_model_point();
+    return COLL_OK;
+}
+
+static int all_past(const coll_node *n, size_t which, uint64_t value) {
+    for (int q = 0; q < n->size; q++)
+        if (q != n->rank && see(&((const counter *)((const char *)n->peers[q].area + which))->value) < value)
+            return 0;
+    return 1;
+}
+
+/* Read: fold all inputs into the own result. Inputs on the heap are read where they lie, so their owners stay until all
+ * have read them; a result that would overwrite such an input waits in the staging area. */
+int coll_node_read(coll_node_call *c) {
+    coll_node *n = c->node;
+    const arrival *own = &n->peers[n->rank].arrival;
+    size_t bytes = c->message.count * c->message.itemsize;
+    char *aside = n->peers[n->rank].base + own->staging;
+    int wait_aside = own->input && own->input == own->output;
+    if (!c->reduced) {
+        for (int q = 0; q < n->size; q++) {
+            const struct peer *p = &n->peers[q];
+            n->sources[q] = p->base + (p->arrival.input ? p->arrival.input : p->arrival.staging);
+        }
+        n->targets[0] = wait_aside ? aside : c->message.output;
+        int error = coll_node_fold(c, 1, c->message.count, 0);
+        if (error)
+            return error;
+        c->reduced = 1;
+        publish(&own_area(n)->done.value, c->number);
+    }
+    if (own->input && !all_past(n, offsetof(area, done), c->number))
+        return COLL_PENDING;
+    if (wait_aside)
+        move(c->message.output, aside, bytes);
+    return COLL_OK;
+}
+
+/* Slices */
+
+typedef struct {
+    size_t first, count; /* elements of the vector */
+} span;
+
+static span segment_of(const coll_node_call *c, int k) {
+    size_t first = (size_t)k * c->segment, left = c->message.count - first;
+    return (span){first, left < c->segment ? left : c->segment};
+}
+
+/* Rank q's slice of a segment, whole cache lines so that no two ranks write the same one. */
+static span slice_of(const coll_node_call *c, span s, int q) {
+    size_t item = c->message.itemsize, per_line = 64 % item ? 1 : 64 / item, size = (size_t)c->node->size;
+    size_t lines = (s.count + per_line - 1) / per_line;
+    size_t from = coll_part(lines, size, (size_t)q) * per_line, to = coll_part(lines, size, (size_t)q + 1) * per_line;
+    from = from < s.count ? from : s.count;
+    to = to < s.count ? to : s.count;
+    return (span){s.first + from, to - from};
+}
+
+static char *staging_at(const coll_node_call *c, int q, int k, size_t element) {
+    const struct peer *p = &c->node->peers[q];
+    size_t in_segment = (element - (size_t)k * c->segment) * c->message.itemsize;
+    return p->base + p->arrival.staging + (size_t)(k % RING) * COLL_NODE_SEGMENT + in_segment;
+}
+
+static char *result_at(const coll_node_call *c, int q, int k) {
+    const struct peer *p = &c->node->peers[q];
+    return p->base + p->arrival.results + (size_t)(k % RING) * c->node->result_bytes;
+}
+
+/* Copy in the slices of a segment that others own. The slot is free once all owners have folded what was in it. */
+static int stage_next(coll_node_call *c) {
+    coll_node *n = c->node;
+    int k = c->staged;
+    if (k >= c->segments || k > c->reduced + 1)
+        return 0;
+    if (k >= RING && !all_past(n, offsetof(area, reduced), progress_of(c, k - RING + 1)))
+        return 0;
+    span s = segment_of(c, k);
+    for (int i = 1; i < n->size; i++) {
+        int q = n->rank + i < n->size ? n->rank + i : n->rank + i - n->size;
+        span part = slice_of(c, s, q);
+        move(staging_at(c, n->rank, k, part.first), input_at(c, part.first), part.count * c->message.itemsize);
+    }
+    c->staged++;
+    publish(&own_area(n)->staged.value, progress_of(c, c->staged));
+    return 1;
+}
+
+void coll_node_stage(coll_node_call *c) {
+    if (!c->node->peers[c->node->rank].arrival.input)
+        while (stage_next(c))
+            ;
+}
+
+static int inputs_here(const coll_node_call *c, int k) {
+    const coll_node *n = c->node;
+    for (int q = 0; q < n->size; q++)
+        if (q != n->rank && !n->peers[q].arrival.input && see(&n->peers[q].area->staged.value) < progress_of(c, k + 1))
+            return 0;
+    return 1;
+}
+
+/* Whether the slot of the result ring has been read by all who copy out. Who has arrived has read those of earlier calls. */
+static int result_slot_free(const coll_node_call *c, int k) {
+    return k < RING || all_past(c->node, offsetof(area, copied), progress_of(c, k - RING + 1));
+}
+
+/* Fold the own slice: from the private array, heaps and staging areas, to the private array, heaps and the result ring. */
+static int reduce_next(coll_node_call *c) {
+    coll_node *n = c->node;
+    int k = c->reduced, q = 0, ring = 0;
+    if (k >= c->segments || !inputs_here(c, k) || (!c->everything_shared && !result_slot_free(c, k)))
+        return COLL_PENDING;
+    span own = slice_of(c, segment_of(c, k), n->rank);
+    size_t at = own.first * c->message.itemsize;
+    for (int i = 0; i < n->size; i++) {
+        const struct peer *p = &n->peers[i];
+        n->sources[i] = i == n->rank ? input_at(c, own.first)
+                        : p->arrival.input ? p->base + p->arrival.input + at
+                                           : staging_at(c, i, k, own.first);
+        if (i == n->rank)
+            n->targets[q++] = output_at(c, own.first);
+        else if (p->arrival.output)
+            n->targets[q++] = p->base + p->arrival.output + at;
+        else
+            ring = 1;
+    }
+    if (ring)
+        n->targets[q++] = result_at(c, n->rank, k);
+    int stream = !ring && c->message.count * c->message.itemsize >= n->limits.stream;
+    int error = own.count ? coll_node_fold(c, q, own.count, stream) : COLL_OK;
+    c->reduced++;
+    publish(&own_area(n)->reduced.value, progress_of(c, c->reduced));
+    return error;
+}
+
+/* Copy out what the other owners have folded; those who could have written it here already. */
+static int copy_next(coll_node_call *c) {
+    coll_node *n = c->node;
+    int k = c->copied;
+    if (k >= c->segments || !all_past(n, offsetof(area, reduced), progress_of(c, k + 1)) || k >= c->reduced)
+        return 0;
+    if (!n->peers[n->rank].arrival.output) {
+        span s = segment_of(c, k);
+        for (int i = 1; i < n->size; i++) {
+            int q = n->rank + i < n->size ? n->rank + i : n->rank + i - n->size;
+            span part = slice_of(c, s, q);
+            move(output_at(c, part.first), result_at(c, q, k), part.count * c->message.itemsize);
+        }
+    }
+    c->copied++;
+    if (!c->everything_shared)
+        publish(&own_area(n)->copied.value, progress_of(c, c->copied));
+    return 1;
+}
+
+int coll_node_slices(coll_node_call *c) {
+    for (int moved = 1; moved;) {
+        coll_node_stage(c);
+        int folded = reduce_next(c);
+        if (folded < 0)
+            return folded;
+        moved = folded == COLL_OK;
+        moved |= copy_next(c);
+    }
+    return c->copied < c->segments ? COLL_PENDING : COLL_OK;
+}

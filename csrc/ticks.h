@@ -1,0 +1,34 @@
+/* The processor's time counter: cheaper than a clock, for waits of microseconds and records of calls. */
+#ifndef COLL_TICKS_H
+#define COLL_TICKS_H
+
+#include <stdint.h>
+#include <time.h>
+
+static inline uint64_t coll_ticks(void) {
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+    uint64_t t;
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(t));
+    return t;
+#else
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+#endif
+}
+
+/* Tell the processor that this is a wait. */
+static inline void coll_pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Calibrated when the library is loaded. */
+double coll_ticks_to_seconds(uint64_t ticks);
+
+#endif

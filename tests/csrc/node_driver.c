@@ -1,0 +1,47 @@
+/* Threads drive the node-local engine through random calls.   node_driver RANKS CALLS SEED LONGEST */
+#include "node_calls.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+static int ranks;
+static long calls;
+static unsigned seed;
+static size_t longest;
+static pthread_barrier_t barrier;
+static char *bases[256];
+static size_t limits[256];
+static uint64_t areas[256];
+
+static void give_way(void) { sched_yield(); }
+
+static void *run(void *argument) {
+    player p;
+    int rank = (int)(intptr_t)argument;
+    areas[rank] = prepare(&p, ranks, rank, seed, longest, give_way);
+    bases[rank] = coll_heap_base(p.heap);
+    limits[rank] = coll_heap_size(p.heap);
+    pthread_barrier_wait(&barrier);
+    join(&p, bases, limits, areas);
+    while (p.call < calls)
+        play(&p);
+    pthread_barrier_wait(&barrier);
+    leave(&p);
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    pthread_t threads[256];
+    if (argc < 5 || (ranks = atoi(argv[1])) < 1 || ranks > 256)
+        return 2;
+    calls = atol(argv[2]);
+    seed = (unsigned)atoi(argv[3]);
+    longest = (size_t)atol(argv[4]);
+    pthread_barrier_init(&barrier, NULL, (unsigned)ranks);
+    for (int i = 0; i < ranks; i++)
+        pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i);
+    for (int i = 0; i < ranks; i++)
+        pthread_join(threads[i], NULL);
+    printf("%ld calls on %d ranks: every result right\n", calls, ranks);
+    return 0;
+}
