@@ -1,6 +1,7 @@
 /* Elementwise reductions: one list of types, one list of ops, one plain loop, compiled once per instruction set.
  *
- * Every function works on buffers of n elements and allocates nothing. All instruction sets give the same bits. */
+ * Every function works on buffers of n elements and allocates nothing. All instruction sets give the same bits; only
+ * where float32, float64 and complex operands are different NaN, either may survive. */
 #ifndef COLL_KERNELS_H
 #define COLL_KERNELS_H
 
@@ -41,8 +42,9 @@ coll_reduce2_fn coll_reduce2_stream(coll_dtype t, coll_op op);
 coll_reducep_fn coll_reducep_stream(coll_dtype t, coll_op op);
 size_t coll_stream_bytes(size_t nbytes);
 
-/* Instruction sets: "baseline", "avx2", "avx512". coll_isa_select(NULL) takes the best one that the processor has, or what
- * COLLECTIVES_ISA names; returns 0, or -1 when the name is unknown or the processor lacks it (the choice is then unchanged). */
+/* Instruction sets: "baseline", "avx2", "avx512". coll_isa_select(NULL) takes the best one that the processor has, or
+ * what COLLECTIVES_ISA names; returns 0, or -1 when the name is unknown or the processor lacks it (the choice is then
+ * unchanged). */
 const char *coll_isa(void);
 int coll_isa_supported(const char *name);
 int coll_isa_select(const char *name);

@@ -1,0 +1,63 @@
+/* What the loops of one instruction set hand to the code that is the same for all. */
+#ifndef COLL_KERNELS_INTERNAL_H
+#define COLL_KERNELS_INTERNAL_H
+
+#include <stdatomic.h>
+#include "kernels.h"
+#include "ops.h"
+#include "types.h"
+
+/* Sources that one pass folds into the first operand: more would run out of registers and of hardware prefetchers. */
+#define COLL_FAN 4
+
+/* dst[i] = first[i] op src[0][i] op ... op src[m-1][i], for 1 <= m <= COLL_FAN. */
+typedef void (*coll_fold_fn)(void *dst, const void *first, const void *const *src, int m, size_t n);
+
+/* Copies whole 64-byte lines past the cache; dst is aligned to 64 bytes. */
+typedef void (*coll_stream_fn)(void *dst, const void *src, size_t nbytes);
+
+/* One op on one type. The four folds differ only where the accumulator is wider than the element. */
+struct coll_fold {
+    coll_fold_fn fold;     /* elements to elements */
+    coll_fold_fn begin;    /* elements to accumulators */
+    coll_fold_fn extend;   /* accumulators and elements to accumulators */
+    coll_fold_fn finish;   /* accumulators and elements to elements */
+    coll_stream_fn stream; /* NULL where the machine has no such stores */
+    size_t size, acc_size;
+};
+
+#define COLL_PASTE_(a, b) a##b
+#define COLL_PASTE(a, b)  COLL_PASTE_(a, b)
+#define COLL_STRING_(a)   #a
+#define COLL_STRING(a)    COLL_STRING_(a)
+
+struct coll_entry {
+    coll_reduce2_fn reduce2, reduce2_stream;
+    coll_reducep_fn reducep, reducep_stream;
+};
+
+struct coll_isa {
+    const char *name;
+    const struct coll_isa *next; /* has the entries that this one lacks; may be NULL */
+    struct coll_entry entry[COLL_NTYPES][COLL_NOPS];
+    coll_scale_fn scale[COLL_NTYPES];
+};
+
+extern const struct coll_isa coll_isa_baseline;
+#ifdef __x86_64__
+extern const struct coll_isa coll_isa_avx2, coll_isa_avx512;
+#endif
+
+/* Calls that touch at least so many bytes store past the cache. */
+extern _Atomic size_t coll_stream_from;
+
+static inline int coll_streams(size_t n, size_t nbytes_each) {
+    return n >= atomic_load_explicit(&coll_stream_from, memory_order_relaxed) / nbytes_each;
+}
+
+/* Runs a fold over q targets and p sources, tile by tile. divide, where not NULL, makes the mean: accumulators / p to
+ * elements. stream asks for stores past the cache, which happen if the targets' places allow them. */
+void coll_run(const struct coll_fold *f, void *const *dst, int q, const void *const *src, int p, size_t n,
+              coll_scale_fn divide, int stream);
+
+#endif

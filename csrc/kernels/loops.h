@@ -1,0 +1,190 @@
+/* The one plain loop, compiled for every type and op, and the table of the results. Included once per instruction set,
+ * by a file that names it (COLL_ISA, COLL_F16C where it converts float16, COLL_NEXT where it leaves out entries) and
+ * switches the compiler to it. */
+#include "half.h"
+#include "stream.h"
+
+#define COLL_INLINE static inline __attribute__((always_inline))
+
+/* A target may be a source, exactly: the compiler may assume that no iteration depends on another. */
+#ifdef __clang__
+#define COLL_FOREACH  _Pragma("clang loop vectorize(assume_safety)")
+#define COLL_UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define COLL_FOREACH  _Pragma("GCC ivdep")
+#define COLL_UNROLLED _Pragma("GCC unroll 32")
+#endif
+
+/* get and set move elements to and from accumulators: one, or as many as the lanes of the type. Where the accumulator
+ * is the element, the loop goes one by one, and the compiler makes vectors of it. */
+#define COLL_ACCESS_PLAIN(T)                                                                                           \
+    enum { COLL_LANES_##T = 1 };                                                                                       \
+    COLL_INLINE void get_##T(coll_acc_##T *x, const coll_elem_##T *p, int lanes) {                                     \
+        (void)lanes, *x = *p;                                                                                          \
+    }                                                                                                                  \
+    COLL_INLINE void set_##T(coll_elem_##T *p, const coll_acc_##T *x, int lanes) {                                     \
+        (void)lanes, *p = *x;                                                                                          \
+    }
+#define COLL_ACCESS_HALF(T)                                                                                            \
+    enum { COLL_LANES_##T = 32 };                                                                                      \
+    COLL_INLINE void get_##T(coll_acc_##T *x, const coll_elem_##T *p, int lanes) {                                     \
+        if (lanes == 1)                                                                                                \
+            *x = widen_##T(*p);                                                                                        \
+        else                                                                                                           \
+            widen32_##T(x, p);                                                                                         \
+    }                                                                                                                  \
+    COLL_INLINE void set_##T(coll_elem_##T *p, const coll_acc_##T *x, int lanes) {                                     \
+        if (lanes == 1)                                                                                                \
+            *p = (coll_elem_##T)narrow_##T(*x);                                                                        \
+        else                                                                                                           \
+            narrow32_##T(p, x);                                                                                        \
+    }
+
+#define COLL_ACCESS(T, element, accumulator, access, class, twin) COLL_ACCESS_##access(T)
+COLL_TYPES(COLL_ACCESS)
+
+/* What get and set are for elements and for accumulators. */
+#define COLL_COPY(to, from, lanes)                                                                                     \
+    COLL_UNROLLED                                                                                                      \
+    for (int l = 0; l < lanes; l++)                                                                                    \
+    (to)[l] = (from)[l]
+#define COLL_GET_elem(T, x, p, lanes) get_##T(x, p, lanes)
+#define COLL_SET_elem(T, p, x, lanes) set_##T(p, x, lanes)
+#define COLL_GET_acc(T, x, p, lanes)  COLL_COPY(x, p, lanes)
+#define COLL_SET_acc(T, p, x, lanes)  COLL_COPY(p, x, lanes)
+
+#define COLL_APPLY(T, loop)                                                                                            \
+    COLL_INLINE void apply_##T##_##loop(coll_acc_##T *x, const coll_elem_##T *p, int lanes) {                          \
+        coll_acc_##T y[COLL_LANES_##T];                                                                                \
+        get_##T(y, p, lanes);                                                                                          \
+        for (int l = 0; l < lanes; l++)                                                                                \
+            x[l] = COLL_EVAL_##loop(coll_acc_##T, x[l], y[l]);                                                         \
+    }
+
+/* A fold (internal.h) from F to D, each of them elem or acc. Its m is a constant in every copy of the loop, so that all
+ * operands of one place stay in registers. */
+#define COLL_FOLD(name, T, loop, D, F)                                                                                 \
+    COLL_INLINE void name##_step_##T##_##loop(coll_##D##_##T *d, const coll_##F##_##T *f,                              \
+                                              const coll_elem_##T *const *s, int m, size_t i, int lanes) {             \
+        coll_acc_##T x[COLL_LANES_##T];                                                                                \
+        COLL_GET_##F(T, x, f + i, lanes);                                                                              \
+        apply_##T##_##loop(x, s[0] + i, lanes);                                                                        \
+        if (m > 1)                                                                                                     \
+            apply_##T##_##loop(x, s[1] + i, lanes);                                                                    \
+        if (m > 2)                                                                                                     \
+            apply_##T##_##loop(x, s[2] + i, lanes);                                                                    \
+        if (m > 3)                                                                                                     \
+            apply_##T##_##loop(x, s[3] + i, lanes);                                                                    \
+        COLL_SET_##D(T, d + i, x, lanes);                                                                              \
+    }                                                                                                                  \
+    COLL_INLINE void name##_loop_##T##_##loop(void *dst, const void *first, const void *const *src, int m, size_t n) { \
+        const coll_elem_##T *s[COLL_FAN];                                                                              \
+        for (int k = 0; k < m; k++)                                                                                    \
+            s[k] = src[k];                                                                                             \
+        size_t whole = n / COLL_LANES_##T * COLL_LANES_##T;                                                            \
+        COLL_FOREACH                                                                                                   \
+        for (size_t i = 0; i < whole; i += COLL_LANES_##T)                                                             \
+            name##_step_##T##_##loop(dst, first, s, m, i, COLL_LANES_##T);                                             \
+        for (size_t i = whole; COLL_LANES_##T > 1 && i < n; i++)                                                       \
+            name##_step_##T##_##loop(dst, first, s, m, i, 1);                                                          \
+    }                                                                                                                  \
+    static void name##_##T##_##loop(void *dst, const void *first, const void *const *src, int m, size_t n) {           \
+        switch (m) {                                                                                                   \
+        case 1:                                                                                                        \
+            name##_loop_##T##_##loop(dst, first, src, 1, n);                                                           \
+            break;                                                                                                     \
+        case 2:                                                                                                        \
+            name##_loop_##T##_##loop(dst, first, src, 2, n);                                                           \
+            break;                                                                                                     \
+        case 3:                                                                                                        \
+            name##_loop_##T##_##loop(dst, first, src, 3, n);                                                           \
+            break;                                                                                                     \
+        default:                                                                                                       \
+            name##_loop_##T##_##loop(dst, first, src, COLL_FAN, n);                                                    \
+        }                                                                                                              \
+    }
+
+/* The folds of one op on one type, and the functions of kernels.h that run them. */
+#define COLL_ENTRIES(T, loop, begin_, extend_, finish_)                                                                \
+    static const struct coll_fold folds_##T##_##loop = {                                                               \
+        fold_##T##_##loop, begin_##_##T##_##loop, extend_##_##T##_##loop, finish_##_##T##_##loop,                      \
+        COLL_STREAM,       sizeof(coll_elem_##T), sizeof(coll_acc_##T)};                                               \
+    static void reduce2_stream_##T##_##loop(void *dst, const void *left, const void *right, size_t n) {                \
+        coll_run(&folds_##T##_##loop, &dst, 1, (const void *[]){left, right}, 2, n, NULL, 1);                          \
+    }                                                                                                                  \
+    static void reduce2_##T##_##loop(void *dst, const void *left, const void *right, size_t n) {                       \
+        if (coll_streams(n, 3 * sizeof(coll_elem_##T)))                                                                \
+            reduce2_stream_##T##_##loop(dst, left, right, n);                                                          \
+        else                                                                                                           \
+            fold_loop_##T##_##loop(dst, left, &right, 1, n);                                                           \
+    }                                                                                                                  \
+    COLL_MANY(reducep, T, loop, NULL)
+
+#define COLL_MANY(name, T, loop, divide)                                                                               \
+    static void name##_stream_##T##_##loop(void *const *dst, int q, const void *const *src, int p, size_t n) {         \
+        coll_run(&folds_##T##_##loop, dst, q, src, p, n, divide, 1);                                                   \
+    }                                                                                                                  \
+    static void name##_##T##_##loop(void *const *dst, int q, const void *const *src, int p, size_t n) {                \
+        int stream = coll_streams(n, ((size_t)p + (size_t)q) * sizeof(coll_elem_##T));                                 \
+        coll_run(&folds_##T##_##loop, dst, q, src, p, n, divide, stream);                                              \
+    }
+
+#define COLL_DEFINE_PLAIN(T, loop)                                                                                     \
+    COLL_APPLY(T, loop)                                                                                                \
+    COLL_FOLD(fold, T, loop, elem, elem)                                                                               \
+    COLL_ENTRIES(T, loop, fold, fold, fold)
+
+#define COLL_DEFINE_HALF(T, loop)                                                                                      \
+    COLL_APPLY(T, loop)                                                                                                \
+    COLL_FOLD(fold, T, loop, elem, elem)                                                                               \
+    COLL_FOLD(begin, T, loop, acc, elem)                                                                               \
+    COLL_FOLD(extend, T, loop, acc, acc)                                                                               \
+    COLL_FOLD(finish, T, loop, elem, acc)                                                                              \
+    COLL_ENTRIES(T, loop, begin, extend, finish)
+
+#define COLL_DEFINE(T, element, accumulator, access, class, twin) COLL_LOOPS_##class(COLL_DEFINE_##access, T)
+COLL_TYPES(COLL_DEFINE)
+
+/* dst[i] = src[i] / p, from elements (scale) and from accumulators (mean). */
+#define COLL_SCALE(name, T, loop, F)                                                                                   \
+    COLL_INLINE void name##_step_##T(coll_elem_##T *d, const coll_##F##_##T *s, int p, size_t i, int lanes) {          \
+        coll_acc_##T x[COLL_LANES_##T];                                                                                \
+        COLL_GET_##F(T, x, s + i, lanes);                                                                              \
+        for (int l = 0; l < lanes; l++)                                                                                \
+            x[l] = COLL_DIVIDE_##loop(coll_acc_##T, x[l], p);                                                          \
+        COLL_SET_elem(T, d + i, x, lanes);                                                                             \
+    }                                                                                                                  \
+    static void name##_##T(void *dst, const void *src, int p, size_t n) {                                              \
+        size_t whole = n / COLL_LANES_##T * COLL_LANES_##T;                                                            \
+        COLL_FOREACH                                                                                                   \
+        for (size_t i = 0; i < whole; i += COLL_LANES_##T)                                                             \
+            name##_step_##T(dst, src, p, i, COLL_LANES_##T);                                                           \
+        for (size_t i = whole; COLL_LANES_##T > 1 && i < n; i++)                                                       \
+            name##_step_##T(dst, src, p, i, 1);                                                                        \
+    }
+
+#define COLL_AVG(T, loop)                                                                                              \
+    COLL_SCALE(scale, T, loop, elem)                                                                                   \
+    COLL_SCALE(mean, T, loop, acc)                                                                                     \
+    COLL_MANY(avg, T, loop, mean_##T)
+
+#define COLL_DEFINE_AVG(T, element, accumulator, access, class, twin) COLL_AVG_##class(COLL_AVG, T)
+COLL_TYPES(COLL_DEFINE_AVG)
+
+/* The table. */
+#define COLL_ENTRY_OF(op, T, loop)                                                                                     \
+    [COLL_OP_##op] = {reduce2_##T##_##loop, reduce2_stream_##T##_##loop, reducep_##T##_##loop,                         \
+                      reducep_stream_##T##_##loop},
+#define COLL_AVG_OF(T, loop)                                                                                           \
+    [COLL_OP_avg] = {reduce2_##T##_##loop, reduce2_stream_##T##_##loop, avg_##T##_##loop, avg_stream_##T##_##loop},
+#define COLL_ROW(T, element, accumulator, access, class, twin)                                                         \
+    [COLL_TYPE_##T] = {COLL_ROW_##class(COLL_ENTRY_OF, T, twin) COLL_AVG_##class(COLL_AVG_OF, T)},
+#define COLL_SCALE_OF(T, loop)                                       [COLL_TYPE_##T] = scale_##T,
+#define COLL_SCALE_ROW(T, element, accumulator, access, class, twin) COLL_AVG_##class(COLL_SCALE_OF, T)
+
+#ifndef COLL_NEXT
+#define COLL_NEXT NULL
+#endif
+
+const struct coll_isa COLL_PASTE(coll_isa_, COLL_ISA) = {
+    COLL_STRING(COLL_ISA), COLL_NEXT, {COLL_TYPES(COLL_ROW)}, {COLL_TYPES(COLL_SCALE_ROW)}};

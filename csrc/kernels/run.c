@@ -1,0 +1,113 @@
+/* Folds over many sources and targets, tile by tile: what is the same for every type, op and instruction set. */
+#include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+#include "internal.h"
+
+enum {
+    LINE = 64,
+    /* Accumulators stay near, and a source is read for long enough to make up for finding its page. */
+    TILE = 16384,
+    /* Reading and storing past the cache alternate: in longer turns memory serves each of them slower. With many
+     * sources the turns are too short for reading, and the stores too few to matter. */
+    STREAM_TILE = 256,
+    STREAM_MIN = 64 * STREAM_TILE,
+    STREAM_SOURCES = 8
+};
+
+struct job {
+    const struct coll_fold *fold;
+    void *const *dst;
+    const void *const *src;
+    int q, p;
+    coll_scale_fn divide;
+};
+
+static void *target(const struct job *job, int j, size_t i) {
+    return (char *)job->dst[j] + i * job->fold->size;
+}
+
+/* The n elements from i of all sources into out. */
+static void fold_tile(const struct job *job, void *out, size_t i, size_t n) {
+    const struct coll_fold *f = job->fold;
+    _Alignas(LINE) char acc[TILE];
+    const void *first = (const char *)job->src[0] + i * f->size;
+    for (int k = 1, m; k < job->p; k += m) {
+        const void *s[COLL_FAN];
+        m = job->p - k < COLL_FAN ? job->p - k : COLL_FAN;
+        for (int j = 0; j < m; j++)
+            s[j] = (const char *)job->src[k + j] + i * f->size;
+        if (k + m == job->p && !job->divide)
+            (k == 1 ? f->fold : f->finish)(out, first, s, m, n);
+        else
+            (k == 1 ? f->begin : f->extend)(acc, first, s, m, n);
+        first = acc;
+    }
+    if (job->divide)
+        job->divide(out, acc, job->p, n);
+}
+
+static void run_cached(const struct job *job, size_t from, size_t to) {
+    size_t size = job->fold->size, tile = TILE / job->fold->acc_size;
+    /* One pass needs no accumulators, and a single target no copies: nothing has to stay in the cache. */
+    if (job->p <= 1 + COLL_FAN && job->q == 1 && !job->divide)
+        tile = to - from;
+    for (size_t i = from, n; i < to; i += n) {
+        n = to - i < tile ? to - i : tile;
+        fold_tile(job, target(job, 0, i), i, n);
+        for (int j = 1; j < job->q; j++)
+            memcpy(target(job, j, i), target(job, 0, i), n * size);
+    }
+}
+
+static void run_streamed(const struct job *job, size_t from, size_t to) {
+    _Alignas(LINE) char out[STREAM_TILE];
+    size_t tile = STREAM_TILE / job->fold->size;
+    for (size_t i = from; i < to; i += tile) {
+        fold_tile(job, out, i, tile);
+        for (int j = 0; j < job->q; j++)
+            job->fold->stream(target(job, j, i), out, STREAM_TILE);
+    }
+#ifdef __x86_64__
+    _mm_sfence();
+#endif
+}
+
+/* Stores past the cache need targets that share their place in a cache line, which elements must be able to reach; and
+ * a target that is a source is in the cache anyway. */
+static int can_stream(const struct job *job, size_t n) {
+    size_t size = job->fold->size, place = (uintptr_t)job->dst[0] % LINE;
+    if (!job->fold->stream || job->p > STREAM_SOURCES || n * size < STREAM_MIN || place % size || LINE % size)
+        return 0;
+    for (int j = 0; j < job->q; j++) {
+        if ((uintptr_t)job->dst[j] % LINE != place)
+            return 0;
+        for (int k = 0; k < job->p; k++)
+            if (job->dst[j] == job->src[k])
+                return 0;
+    }
+    return 1;
+}
+
+static void copy_all(const struct job *job, size_t n) {
+    for (int j = 0; j < job->q; j++)
+        if (n && job->dst[j] != job->src[0])
+            memcpy(job->dst[j], job->src[0], n * job->fold->size);
+}
+
+void coll_run(const struct coll_fold *f, void *const *dst, int q, const void *const *src, int p, size_t n,
+              coll_scale_fn divide, int stream) {
+    struct job job = {f, dst, src, q, p, divide};
+    if (p == 1) {
+        copy_all(&job, n);
+    } else if (stream && can_stream(&job, n)) {
+        size_t head = (LINE - (uintptr_t)dst[0] % LINE) % LINE / f->size, tile = STREAM_TILE / f->size;
+        size_t tail = head + (n - head) / tile * tile;
+        run_cached(&job, 0, head);
+        run_streamed(&job, head, tail);
+        run_cached(&job, tail, n);
+    } else {
+        run_cached(&job, 0, n);
+    }
+}

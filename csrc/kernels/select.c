@@ -1,0 +1,124 @@
+/* The lookups of kernels.h, and which instruction set they serve. */
+#include <stdlib.h>
+#include <string.h>
+#include "internal.h"
+
+static const struct coll_isa *const isas[] = {
+#ifdef __x86_64__
+    &coll_isa_avx512, &coll_isa_avx2,
+#endif
+    &coll_isa_baseline};
+
+enum { NISAS = sizeof isas / sizeof *isas };
+
+static _Atomic(const struct coll_isa *) chosen = &coll_isa_baseline;
+
+/* What a core can hope to keep in a cache that it shares. Asking the system does not help: virtual machines report the
+ * caches of the whole host. */
+_Atomic size_t coll_stream_from = (size_t)16 << 20;
+
+static int runs(const struct coll_isa *isa) {
+#ifdef __x86_64__
+    int f16c = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    if (isa == &coll_isa_avx2)
+        return f16c;
+    if (isa == &coll_isa_avx512)
+        return f16c && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#endif
+    return isa == &coll_isa_baseline;
+}
+
+static const struct coll_isa *current(void) {
+    return atomic_load_explicit(&chosen, memory_order_acquire);
+}
+
+const char *coll_isa(void) {
+    return current()->name;
+}
+
+int coll_isa_supported(const char *name) {
+    for (int i = 0; i < NISAS; i++)
+        if (!strcmp(isas[i]->name, name))
+            return runs(isas[i]);
+    return 0;
+}
+
+int coll_isa_select(const char *name) {
+    if (!name)
+        name = getenv("COLLECTIVES_ISA");
+    for (int i = 0; i < NISAS; i++)
+        if (runs(isas[i]) && (!name || !*name || !strcmp(isas[i]->name, name))) {
+            atomic_store_explicit(&chosen, isas[i], memory_order_release);
+            return 0;
+        }
+    return -1;
+}
+
+size_t coll_stream_bytes(size_t nbytes) {
+    return atomic_exchange(&coll_stream_from, nbytes);
+}
+
+/* A wrong COLLECTIVES_ISA is reported by whoever calls coll_isa_select(NULL); until then the baseline serves. */
+__attribute__((constructor)) static void choose_at_load(void) {
+#ifdef __x86_64__
+    __builtin_cpu_init();
+#endif
+    coll_isa_select(NULL);
+}
+
+int coll_ndtypes(void) {
+    return COLL_NTYPES;
+}
+
+int coll_nops(void) {
+    return COLL_NOPS;
+}
+
+const char *coll_dtype_name(coll_dtype t) {
+#define COLL_TYPE_STRING(name, element, accumulator, access, class, twin) #name,
+    static const char *const names[] = {COLL_TYPES(COLL_TYPE_STRING)};
+    return t >= 0 && t < COLL_NTYPES ? names[t] : NULL;
+}
+
+const char *coll_op_name(coll_op op) {
+#define COLL_OP_STRING(op) #op,
+    static const char *const names[] = {COLL_OPS(COLL_OP_STRING)};
+    return op >= 0 && op < COLL_NOPS ? names[op] : NULL;
+}
+
+size_t coll_dtype_size(coll_dtype t) {
+#define COLL_TYPE_SIZE(name, element, accumulator, access, class, twin) sizeof(coll_elem_##name),
+    static const size_t sizes[] = {COLL_TYPES(COLL_TYPE_SIZE)};
+    return t >= 0 && t < COLL_NTYPES ? sizes[t] : 0;
+}
+
+static const struct coll_entry *find(coll_dtype t, coll_op op) {
+    static const struct coll_entry none;
+    if (t < 0 || t >= COLL_NTYPES || op < 0 || op >= COLL_NOPS)
+        return &none;
+    const struct coll_isa *isa = current();
+    while (!isa->entry[t][op].reduce2 && isa->next)
+        isa = isa->next;
+    return &isa->entry[t][op];
+}
+
+coll_reduce2_fn coll_reduce2(coll_dtype t, coll_op op) {
+    return find(t, op)->reduce2;
+}
+
+coll_reducep_fn coll_reducep(coll_dtype t, coll_op op) {
+    return find(t, op)->reducep;
+}
+
+coll_reduce2_fn coll_reduce2_stream(coll_dtype t, coll_op op) {
+    return find(t, op)->reduce2_stream;
+}
+
+coll_reducep_fn coll_reducep_stream(coll_dtype t, coll_op op) {
+    return find(t, op)->reducep_stream;
+}
+
+coll_scale_fn coll_scale(coll_dtype t) {
+    return t >= 0 && t < COLL_NTYPES ? current()->scale[t] : NULL;
+}

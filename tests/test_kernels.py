@@ -1,0 +1,378 @@
+"""The C reduction kernels against NumPy, on every instruction set that this processor has."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+
+import kernel_lib
+import ml_dtypes
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.skipif(kernel_lib.compiler() is None, reason="needs a C compiler")
+
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+HALVES = ("float16", "bfloat16")
+FLOATS = (*HALVES, "float32", "float64")
+COMPLEX = ("complex64", "complex128")
+PAIRS = ("float_int", "double_int", "long_int", "two_int", "short_int", "long_double_int")
+LOGICAL = ("land", "lor", "lxor")
+BITWISE = ("band", "bor", "bxor")
+VALID = {
+    "bool": ("sum", "prod", "min", "max", *LOGICAL, *BITWISE),
+    **{dtype: ("sum", "prod", "min", "max", *LOGICAL, *BITWISE) for dtype in INTEGERS},
+    **{dtype: ("sum", "prod", "min", "max", "avg") for dtype in FLOATS},
+    **{dtype: ("sum", "prod", "avg") for dtype in COMPLEX},
+    **{dtype: ("minloc", "maxloc") for dtype in PAIRS},
+}
+CASES = [(dtype, op) for dtype, ops in VALID.items() for op in ops]
+LENGTHS = (0, 1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 1000, 4099)
+CANONICAL_NAN = {"float16": 0x7E00, "bfloat16": 0x7FC0}
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    """The kernels in a library of their own."""
+    return kernel_lib.Kernels(kernel_lib.build(tmp_path_factory.mktemp("kernels")))
+
+
+@pytest.fixture(autouse=True)
+def best_isa(kernels):
+    """Leave the best instruction set selected after every test."""
+    yield
+    kernels.select(kernels.isas()[-1])
+
+
+def specials(dtype: str) -> np.ndarray:
+    """Values on which implementations tend to differ."""
+    kind = kernel_lib.DTYPES[dtype]
+    if dtype == "bool":
+        return np.array([False, True])
+    if dtype in INTEGERS:
+        limits = np.iinfo(kind)
+        return np.array([0, 1, 2, 3, 101, limits.max, limits.max - 1, limits.min, limits.min + 1], kind)
+    if dtype in FLOATS:
+        limits = ml_dtypes.finfo(kind)
+        tiny = [limits.smallest_subnormal, 3 * limits.smallest_subnormal, limits.tiny]
+        values = [0.0, 1.0, 1.5, 3.0, limits.max, np.inf, limits.eps, 1 + limits.eps, *tiny]
+        with np.errstate(over="ignore"):
+            numbers = np.array([float(v) for v in values]).astype(kind)
+        nans = np.array([np.nan], kind).view(f"u{kind.itemsize}")
+        nans = np.concatenate([nans, nans | 5]).view(kind)
+        return np.concatenate([numbers, -numbers, nans, -nans])
+    if dtype in COMPLEX:
+        part = specials("float32" if dtype == "complex64" else "float64")
+        return (np.array([part, np.roll(part, 5)]).T.copy().view(kind)).ravel()
+    values = specials(
+        {"float_int": "float32", "double_int": "float64", "long_double_int": "float64"}.get(dtype, "int16")
+    )
+    pairs = np.zeros(3 * len(values), kind)
+    pairs["value"] = np.repeat(values, 3)
+    pairs["index"] = np.arange(len(pairs)) % 3 - 1
+    return pairs
+
+
+def operands(dtype: str, n: int, count: int, seed: int = 0) -> list[np.ndarray]:
+    """Arrays of n elements: every pair of special values first, then random bits among special values."""
+    rng = np.random.default_rng(seed)
+    values, kind = specials(dtype), kernel_lib.DTYPES[dtype]
+    arrays = []
+    for k in range(count):
+        turns = np.arange(n) // len(values) ** (k % 3)
+        array = values[turns % len(values)]
+        if dtype not in ("bool", *PAIRS) and n > 1000:
+            bits = rng.bytes((n - 1000) * kind.itemsize)
+            array[1000:] = np.frombuffer(bits, kind)
+            if dtype in FLOATS and k:
+                array[1500:] = rng.normal(1, 1, len(array[1500:])).astype(kind)
+        arrays.append(array)
+    return arrays
+
+
+def place(array: np.ndarray, skip: int) -> np.ndarray:
+    """A copy that starts skip elements after a 64-byte line."""
+    raw = np.zeros(array.nbytes + 128 + (skip + 1) * array.dtype.itemsize, np.uint8)
+    start = -kernel_lib.address(raw) % 64 + skip * array.dtype.itemsize
+    copy = raw[start : start + array.nbytes].view(array.dtype)
+    copy[:] = array
+    return copy
+
+
+def combine(dtype: str, op: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """What x op y is, in the accumulators' type."""
+    if dtype == "bool":
+        names = {"sum": "or", "max": "or", "prod": "and", "min": "and"}
+        name = names.get(op) or op.removeprefix("l").removeprefix("b")
+        return getattr(np, f"logical_{name}")(x, y)
+    if op in LOGICAL:
+        return getattr(np, f"logical_{op[1:]}")(x, y).astype(x.dtype)
+    if op in BITWISE:
+        return getattr(np, f"bitwise_{op[1:]}")(x, y)
+    if op in ("minloc", "maxloc"):
+        a, b = x["value"], y["value"]
+        better = b < a if op == "minloc" else b > a
+        even = (a == b) | ((a != a) & (b != b))
+        right = better | ((b != b) & (a == a)) | (even & (y["index"] < x["index"]))
+        return np.where(right, y, x)
+    if op in ("min", "max"):
+        return np.where(y != y, y, np.where(y < x if op == "min" else y > x, y, x))
+    if op in ("sum", "avg"):
+        return x + y
+    if dtype not in COMPLEX:
+        return x * y
+    product = np.empty_like(x)
+    product.real = x.real * y.real - x.imag * y.imag
+    product.imag = x.real * y.imag + x.imag * y.real
+    return product
+
+
+def expect(dtype: str, op: str, sources: list[np.ndarray], divide: bool = True) -> np.ndarray:
+    """The fold of the sources from the left."""
+    kind = kernel_lib.DTYPES[dtype]
+    if len(sources) == 1:
+        return sources[0]
+    wide = [source.astype(np.float32) if dtype in HALVES else source for source in sources]
+    with np.errstate(all="ignore"):
+        total = functools.reduce(functools.partial(combine, dtype, op), wide)
+        if op == "avg" and divide and dtype in COMPLEX:
+            total.real, total.imag = total.real / len(sources), total.imag / len(sources)
+        elif op == "avg" and divide:
+            total = total / total.dtype.type(len(sources))
+        result = total.astype(kind)
+    if dtype in HALVES:
+        result.view(np.uint16)[np.isnan(total)] = CANONICAL_NAN[dtype]
+    return result
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """What two results must share: all bits, but for padding and the choice between different NaN."""
+    if array.dtype.names:
+        value = np.ascontiguousarray(array["value"])
+        if value.dtype == np.longdouble:
+            value = value.astype(np.float64)
+        return np.concatenate([bits(value), bits(np.ascontiguousarray(array["index"]))])
+    if array.dtype.kind in "fc" and array.dtype != np.float16:
+        parts = array.view(array.real.dtype)
+        array = np.where(np.isnan(parts), parts.dtype.type(np.nan), parts)
+    return array.view(np.uint8)
+
+
+def check(got: np.ndarray, want: np.ndarray, what) -> None:
+    """Compare a result with what it should be."""
+    assert np.array_equal(bits(got), bits(want)), what
+
+
+def test_types_and_ops(kernels):
+    """Names, sizes and their order."""
+    assert kernels.dtypes == list(kernel_lib.DTYPES)
+    assert set(kernels.ops) == {op for ops in VALID.values() for op in ops}
+    for t, dtype in enumerate(kernel_lib.DTYPES.values()):
+        assert kernels.lib.coll_dtype_size(t) == dtype.itemsize
+    for outside in (-1, len(kernels.dtypes)):
+        assert kernels.lib.coll_dtype_name(outside) is None
+        assert kernels.lib.coll_dtype_size(outside) == 0
+        assert not kernels.lib.coll_reduce2(outside, 0)
+        assert not kernels.lib.coll_scale(outside)
+    for outside in (-1, len(kernels.ops)):
+        assert kernels.lib.coll_op_name(outside) is None
+        assert not kernels.lib.coll_reducep(0, outside)
+
+
+def test_only_valid_combinations(kernels):
+    """NULL where the op does not apply to the type, on every instruction set."""
+    for isa in kernels.isas():
+        kernels.select(isa)
+        for t, dtype in enumerate(kernels.dtypes):
+            for op in kernels.ops:
+                for kind in ("reduce2", "reducep", "reduce2_stream", "reducep_stream"):
+                    assert bool(kernels.find(kind, dtype, op)) == (op in VALID[dtype]), (isa, dtype, op)
+            assert bool(kernels.lib.coll_scale(t)) == ("avg" in VALID[dtype])
+
+
+@pytest.mark.parametrize(("dtype", "op"), CASES)
+def test_two_operands(kernels, dtype, op):
+    """Every length, unaligned starts, targets that are sources; the instruction sets agree to the bit."""
+    for n in LENGTHS:
+        a, b = operands(dtype, n, 2, seed=n)
+        want = expect(dtype, op, [a, b], divide=False)
+        results = []
+        for isa in kernels.isas():
+            kernels.select(isa)
+            for skip in (0, 1, 3):
+                left, right, dst = place(a, skip), place(b, skip // 2), place(a[::-1], skip)
+                kernels.reduce2(dtype, op, dst, left, right)
+                check(dst, want, (isa, n, skip))
+                results.append(bits(dst))
+                kernels.reduce2(dtype, op, left, left, right)
+                results.append(bits(left))
+                left = place(a, 0)
+                kernels.reduce2(dtype, op, right, left, right)
+                results.append(bits(right))
+        assert all(np.array_equal(results[0], result) for result in results), n
+
+
+@pytest.mark.parametrize(("dtype", "op"), CASES)
+def test_many_operands(kernels, dtype, op):
+    """p sources to q targets, the last of which is a source."""
+    for p in (*range(1, 10), 16, 33):
+        for q, n in ((1, 0), (1, 1), (2, 31), (3, 4099), (4, 2600)):
+            sources = operands(dtype, n, p, seed=p)
+            want = expect(dtype, op, sources)
+            results = []
+            for isa in kernels.isas():
+                kernels.select(isa)
+                placed = [place(source, k % 3) for k, source in enumerate(sources)]
+                targets = [place(sources[0], j) for j in range(q - 1)] + [placed[-1]]
+                kernels.reducep(dtype, op, targets, placed)
+                check(targets[0], want, (isa, p, q, n))
+                results += map(bits, targets)
+            assert all(np.array_equal(results[0], result) for result in results), (p, q, n)
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in VALID if "avg" in VALID[dtype]])
+def test_scale(kernels, dtype):
+    """Division by p, in place too."""
+    for p in (1, 2, 3, 7, 1000):
+        for n in (0, 1, 33, 4099):
+            (a,) = operands(dtype, n, 1, seed=p)
+            wide = a.astype(np.float32) if dtype in HALVES else a
+            parts = wide.view(wide.real.dtype)
+            with np.errstate(all="ignore"):
+                want = (parts / parts.dtype.type(p)).view(wide.dtype).astype(a.dtype)
+            if dtype in HALVES:
+                want.view(np.uint16)[np.isnan(wide)] = CANONICAL_NAN[dtype]
+            results = []
+            for isa in kernels.isas():
+                kernels.select(isa)
+                dst, src = place(a[::-1], 1), place(a, 2)
+                kernels.scale(dtype, dst, src, p)
+                check(dst, want, (isa, p, n))
+                kernels.scale(dtype, src, src, p)
+                results += [bits(dst), bits(src)]
+            assert all(np.array_equal(results[0], result) for result in results), (p, n)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int16", "float16", "float32", "complex128", "double_int"])
+def test_streams(kernels, dtype):
+    """Stores past the cache change no bit and touch nothing else, whatever the targets' places."""
+    op, n = VALID[dtype][0], 70001
+    for p, skips in ((2, [0]), (2, [3]), (3, [1, 1]), (3, [0, 1]), (8, [5]), (9, [0])):
+        sources = operands(dtype, n, p, seed=p)
+        want = expect(dtype, op, sources)
+        for isa in kernels.isas():
+            kernels.select(isa)
+            around = [place(np.zeros(n + 2, want.dtype), skip) for skip in skips]
+            targets = [array[1:-1] for array in around]
+            kernels.reducep(dtype, op, targets, sources, stream=True)
+            for target, whole in zip(targets, around, strict=True):
+                check(target, want, (isa, p, skips))
+                assert not whole[[0, -1]].view(np.uint8).any()
+            placed = [place(source, 0) for source in sources]
+            kernels.reducep(dtype, op, placed[-1:], placed, stream=True)
+            check(placed[-1], want, (isa, p, "in place"))
+            if p == 2:
+                targets[0][:] = sources[0]
+                kernels.reduce2(dtype, op, targets[0], *sources, stream=True)
+                check(targets[0], want, (isa, "reduce2"))
+
+
+def test_stream_threshold(kernels):
+    """The setter returns the former value, and calls above it give the same result."""
+    former = kernels.lib.coll_stream_bytes(1)
+    try:
+        a, b = operands("float32", 20000, 2)
+        dst = np.empty_like(a)
+        kernels.reduce2("float32", "sum", dst, a, b)
+        check(dst, expect("float32", "sum", [a, b]), "above")
+        assert kernels.lib.coll_stream_bytes(former) == 1
+    finally:
+        kernels.lib.coll_stream_bytes(former)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_every_half(kernels, dtype):
+    """All 65536 values against a shuffled copy of themselves."""
+    kind = kernel_lib.DTYPES[dtype]
+    a = np.arange(65536, dtype=np.uint16).view(kind)
+    b = np.random.default_rng(3).permutation(65536).astype(np.uint16).view(kind)
+    for isa in kernels.isas():
+        kernels.select(isa)
+        for op in ("sum", "prod", "min", "max"):
+            for right in (a, b):
+                dst = np.empty_like(a)
+                kernels.reduce2(dtype, op, dst, a, right)
+                check(dst, expect(dtype, op, [a, right]), (isa, op))
+
+
+def test_halves_round_once(kernels):
+    """2048 + 1 + 1 is 2050 in float16 only when nothing is rounded on the way."""
+    sources = [np.full(40, value, np.float16) for value in (2048, 1, 1)]
+    dst = np.empty_like(sources[0])
+    for isa in kernels.isas():
+        kernels.select(isa)
+        kernels.reducep("float16", "sum", [dst], sources)
+        assert (dst == 2050).all()
+        kernels.reducep("float16", "avg", [dst], [np.full(40, 60000, np.float16)] * 3)
+        assert (dst == 60000).all()
+
+
+def test_bools_of_any_byte(kernels):
+    """Bytes other than 0 and 1 count as true, and results are 0 or 1."""
+    a = np.arange(256, dtype=np.uint8)
+    left, right = a.view(bool), np.roll(a, 7).view(bool)
+    for isa in kernels.isas():
+        kernels.select(isa)
+        for op in VALID["bool"]:
+            dst = np.empty(256, bool)
+            kernels.reduce2("bool", op, dst, left, right)
+            want = combine("bool", op, left.view(np.uint8) != 0, right.view(np.uint8) != 0)
+            assert np.array_equal(dst.view(np.uint8), want.view(np.uint8)), (isa, op)
+
+
+def test_signed_zeros(kernels):
+    """Of -0 and +0 min and max keep the left one, on every instruction set."""
+    a, b = np.array([0.0, -0.0] * 20), np.array([-0.0, 0.0] * 20)
+    for dtype in FLOATS:
+        left, right = (x.astype(kernel_lib.DTYPES[dtype]) for x in (a, b))
+        for isa in kernels.isas():
+            kernels.select(isa)
+            for op in ("min", "max"):
+                dst = np.empty_like(left)
+                kernels.reduce2(dtype, op, dst, left, right)
+                assert np.array_equal(bits(dst), bits(left)), (dtype, isa, op)
+
+
+def test_isa_selection(kernels, monkeypatch):
+    """By name, by environment, and unchanged after a name that is unknown."""
+    lib = kernels.lib
+    assert lib.coll_isa_supported(b"baseline")
+    assert not lib.coll_isa_supported(b"mmx")
+
+    def select(name):
+        return lib.coll_isa_select(name), lib.coll_isa().decode()
+
+    assert select(b"baseline") == (0, "baseline")
+    assert select(b"mmx") == (-1, "baseline")
+    monkeypatch.delenv("COLLECTIVES_ISA", raising=False)
+    assert select(None) == (0, kernels.isas()[-1])
+    monkeypatch.setenv("COLLECTIVES_ISA", "baseline")
+    assert select(None) == (0, "baseline")
+    monkeypatch.setenv("COLLECTIVES_ISA", "mmx")
+    assert select(None) == (-1, "baseline")
+
+
+def test_sanitizers(tmp_path):
+    """No access outside buffers and no undefined behaviour in any kernel."""
+    flags = ["-O1", "-std=c11", "-ffp-contract=off"]
+    sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    program, empty = tmp_path / "check_kernels", tmp_path / "empty.c"
+    empty.write_text("int main(void) { return 0; }\n")
+    probe = [kernel_lib.compiler(), *sanitize, "-o", program]
+    if subprocess.run([*probe, empty], capture_output=True).returncode:
+        pytest.skip("the compiler has no sanitizers")
+    source = kernel_lib.ROOT / "tests" / "csrc" / "check_kernels.c"
+    objects = kernel_lib.compile_all(tmp_path, [*kernel_lib.SOURCES, source], flags + sanitize)
+    subprocess.run([*probe, *objects], check=True)
+    done = subprocess.run([program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
