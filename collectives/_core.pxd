@@ -1,6 +1,6 @@
 """The C entries (csrc/*.h), as Cython sees them."""
 
-from libc.stdint cimport int32_t, intptr_t
+from libc.stdint cimport int32_t, intptr_t, uint64_t
 
 cdef extern from "error.h" nogil:
     enum:
@@ -59,13 +59,15 @@ cdef extern from "transport_mpi.h" nogil:
     ctypedef struct coll_mpi_api:
         int version
         const char *abi
-        int (*initialized)() noexcept
-        const char *(*library_version)() noexcept
-        coll_endpoint *(*endpoint_new)(intptr_t) noexcept
-        void (*poll)(coll_endpoint *) noexcept
-        int (*reduce_local)(intptr_t, intptr_t, const void *, void *, size_t) noexcept
-        int (*request_start)(intptr_t *, int **) noexcept
-        int (*request_complete)(intptr_t) noexcept
+        int (*initialized)() noexcept nogil
+        const char *(*library_version)() noexcept nogil
+        coll_endpoint *(*endpoint_new)(intptr_t) noexcept nogil
+        void (*poll)(coll_endpoint *) noexcept nogil
+        int (*reduce_local)(intptr_t, intptr_t, const void *, void *, size_t) noexcept nogil
+        int (*request_start)(intptr_t *, int **) noexcept nogil
+        int (*request_complete)(intptr_t) noexcept nogil
+        int (*at_finalize)(void (*)()) noexcept nogil
+        void (*abort)(int) noexcept nogil
 
 cdef extern from "executor.h" nogil:
     ctypedef int (*coll_user_op)(void *, void *, const void *, const void *, void *, size_t) noexcept
@@ -94,8 +96,12 @@ cdef extern from "user_op.h" nogil:
     int coll_mpi_op_apply(void *, void *, const void *, const void *, void *, size_t) noexcept
 
 cdef extern from "progress.h" nogil:
+    ctypedef struct coll_task:
+        void *self
+        int (*progress)(void *, size_t) noexcept
+    coll_task coll_exec_task(coll_exec *)
     ctypedef struct coll_request:
-        coll_exec *exec
+        coll_task task
         int status
         const coll_mpi_api *mpi
         intptr_t handle
@@ -103,5 +109,74 @@ cdef extern from "progress.h" nogil:
     int coll_progress_submit(coll_request *)
     void coll_progress_poll()
     int coll_progress_outstanding()
-    int coll_progress_wait(coll_exec *, const coll_request *, int, long)
-    void coll_progress_stop()
+    int coll_progress_waiting(const coll_task *, int *, int)
+    int coll_progress_wait(const coll_task *, const coll_request *, int, long)
+    void coll_progress_stop(long)
+    void coll_progress_broken(const char *)
+    int coll_progress_watch_end(const coll_mpi_api *)
+    int coll_progress_ended()
+
+cdef extern from "heap.h" nogil:
+    ctypedef enum coll_heap_kind:
+        COLL_HEAP_MEMFD
+        COLL_HEAP_POSIX
+    ctypedef struct coll_heap:
+        pass
+    ctypedef struct coll_heap_id:
+        uint64_t size
+    coll_heap *coll_heap_new(size_t, coll_heap_kind)
+    void coll_heap_free(coll_heap *)
+    coll_heap_id coll_heap_identify(const coll_heap *)
+    char *coll_heap_base(const coll_heap *)
+    size_t coll_heap_size(const coll_heap *)
+    void coll_heap_unlink(coll_heap *)
+    void *coll_heap_alloc(coll_heap *, size_t)
+    void coll_heap_release(coll_heap *, void *)
+    size_t coll_heap_usable(const void *)
+    size_t coll_heap_reserved(coll_heap *)
+    int coll_heap_has(const char *, size_t, const void *)
+    char *coll_heap_attach(const coll_heap_id *)
+    void coll_heap_detach(const coll_heap_id *, char *)
+
+cdef extern from "node.h" nogil:
+    enum:
+        COLL_NODE_INLINE
+        COLL_NODE_READ
+        COLL_NODE_SEGMENT
+        COLL_NODE_PIECE
+    ctypedef struct coll_node:
+        pass
+    ctypedef struct coll_node_limits:
+        size_t read, segment, stream
+    ctypedef struct coll_node_message:
+        const void *input
+        void *output
+        size_t count, itemsize
+        int dtype, op
+        coll_user_op user_op
+        void *user_context
+        char *user_spare
+    ctypedef struct coll_node_call:
+        coll_node_message message
+        uint64_t number
+        int status
+    size_t coll_node_area_bytes()
+    coll_node *coll_node_new(coll_heap *, int, int, char **, const size_t *, const uint64_t *)
+    void coll_node_free(coll_node *)
+    void coll_node_set_limits(coll_node *, const coll_node_limits *)
+    void coll_node_begin(coll_node_call *, coll_node *, const coll_node_message *)
+    int coll_node_progress(coll_node_call *)
+    int coll_node_waiting(const coll_node_call *, int *, int)
+
+cdef extern from "node_wait.h" nogil:
+    ctypedef struct coll_node_job:
+        coll_node_call call
+        const coll_mpi_api *mpi
+        coll_endpoint *endpoint
+        uint64_t polled
+    coll_task coll_node_task(coll_node_job *)
+    int coll_node_spin(coll_node_call *)
+
+cdef extern from "ticks.h" nogil:
+    uint64_t coll_ticks()
+    double coll_ticks_to_seconds(uint64_t)

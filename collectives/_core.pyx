@@ -3,14 +3,34 @@
 
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.stdint cimport intptr_t, uintptr_t
-from libc.string cimport memcpy
+from cpython.buffer cimport PyBuffer_FillInfo
+from libc.errno cimport errno
+from libc.stdint cimport intptr_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memset, strerror
 
 import os
 
 cimport numpy as cnp
 
 cnp.import_array()
+
+cdef extern from "Python.h":
+    void *PyList_GET_ITEM(list, Py_ssize_t)
+    object PyCapsule_New(void *, const char *, void *)
+
+cdef extern from "numpy/arrayobject.h":
+    ctypedef struct PyDataMemAllocator:
+        void *ctx
+        void *(*malloc)(void *, size_t) noexcept nogil
+        void *(*calloc)(void *, size_t, size_t) noexcept nogil
+        void *(*realloc)(void *, void *, size_t) noexcept nogil
+        void (*free)(void *, void *, size_t) noexcept nogil
+    ctypedef struct PyDataMem_Handler:
+        char name[127]
+        unsigned char version
+        PyDataMemAllocator allocator
+    object PyDataMem_SetHandler(object)
 
 cdef extern from "dlfcn.h" nogil:
     void *dlopen(const char *, int)
@@ -21,8 +41,9 @@ cdef extern from "dlfcn.h" nogil:
         RTLD_LOCAL
 
 __all__ = [
-    "DTYPES", "OPS", "Endpoint", "InProcess", "MPILibrary", "Plan", "Program", "Request", "address", "itemsize", "has_kernel",
-    "isa", "isa_supported", "outstanding", "partition", "write_handle", "reduce2", "reducep", "scale", "select_isa", "stop_progress",
+    "DTYPES", "OPS", "Endpoint", "InProcess", "MPILibrary", "MismatchError", "Plan", "Task", "Program", "Request", "address",
+    "broken", "ended", "has_kernel", "isa", "isa_supported", "itemsize", "outstanding", "partition", "reduce2", "reducep",
+    "scale", "select_isa", "stop_progress", "write_handle",
 ]
 
 #: Names of the element types and ops; the place in the tuple is the code that C takes.
@@ -37,12 +58,16 @@ if FAILED_ISA:
     )
 
 
+class MismatchError(RuntimeError):
+    """A message of another length than expected arrived."""
+
+
 cdef object error(int code, str what):
     """The exception for a C error code."""
     if code == COLL_ERR_MEMORY:
         return MemoryError(f"{what}: out of memory")
     if code == COLL_ERR_MESSAGE:
-        return RuntimeError(f"{what}: a message of another length arrived; do all ranks pass the same count and datatype?")
+        return MismatchError(f"{what}: a message of another length arrived; do all ranks pass the same count and datatype?")
     if code == COLL_ERR_MPI:
         return RuntimeError(f"{what}: MPI reported an error")
     if code == COLL_ERR_OP:
@@ -167,7 +192,9 @@ cdef class Program:
     def __cinit__(self, steps, int size, int nblocks, int nscratch, bint in_place):
         cdef _View view = _View(steps, False)
         cdef int code, bad
-        self.program = coll_program_new(<const coll_step *>view.view.buf, view.view.len // sizeof(int) // 10, size,
+        if view.view.len % sizeof(coll_step) or view.view.len // sizeof(coll_step) > 1 << 30:
+            raise ValueError("steps must be an array of schedule.STEP")
+        self.program = coll_program_new(<const coll_step *>view.view.buf, view.view.len // sizeof(coll_step), size,
                                         nblocks, nscratch, in_place, &code, &bad)
         if self.program == NULL:
             raise error(code, f"step {bad}")
@@ -257,10 +284,59 @@ cdef class MPILibrary:
 
     def endpoint(self, uintptr_t comm, owner):
         """An endpoint on the communicator with that handle; ``owner`` keeps it alive."""
+        check(coll_progress_watch_end(self.api), "watch for MPI_Finalize")
         return make_endpoint(self.api.endpoint_new(<intptr_t>comm), owner)
 
 
-cdef class Plan:
+cdef int apply_op(void *context, void *dst, const void *left, const void *right, void *spare, size_t n) noexcept with gil:
+    """MPI's reduction, which may call Python, with Python's lock taken first.
+
+    Some MPIs hold their own lock meanwhile, and other threads call MPI with Python's lock taken.
+    """
+    return coll_mpi_op_apply(context, dst, left, right, spare, n)
+
+
+cdef class Task:
+    """Something under way that progresses when it is asked to."""
+
+    cdef coll_task task
+    cdef int ranks  # of the communicator
+
+    def progress(self, size_t budget=1 << 62):
+        """Move the run on, for about ``budget`` bytes of local work; True when it is done."""
+        return check(self.task.progress(self.task.self, budget), "collective") == COLL_OK
+
+    def wait(self, bint yield_at_once=False, long limit=20_000_000):
+        """Progress for up to ``limit`` ns without the GIL; True when the run is done."""
+        cdef int code
+        with nogil:
+            code = coll_progress_wait(&self.task, NULL, yield_at_once, limit)
+        return check(code, "collective") == COLL_OK
+
+    def waiting(self):
+        """Ranks whose part the run waits for."""
+        cdef int n = self.ranks
+        cdef int *peers = <int *>PyMem_Malloc(n * sizeof(int))
+        if peers == NULL:
+            raise MemoryError
+        with nogil:
+            n = coll_progress_waiting(&self.task, peers, n)
+        found = sorted(peers[i] for i in range(n))
+        PyMem_Free(peers)
+        return found
+
+
+cdef int set_mpi_op(coll_mpi_op *target, op, size_t itemsize) except -1:
+    """``op`` is ``(library, op handle, datatype handle)``."""
+    library, op_handle, type_handle = op
+    target.mpi = (<MPILibrary?>library).api
+    target.op = <intptr_t><uintptr_t>op_handle
+    target.datatype = <intptr_t><uintptr_t>type_handle
+    target.itemsize = itemsize
+    return 0
+
+
+cdef class Plan(Task):
     """A program bound to an endpoint and to the shape of a message; runs any number of times, one run at a time.
 
     ``op`` is the code of an op with a kernel, or ``(library, op handle, datatype handle)`` for MPI's own reduction.
@@ -268,7 +344,7 @@ cdef class Plan:
 
     cdef coll_exec *execution
     cdef coll_mpi_op mpi_op
-    cdef object keep, buffers
+    cdef object keep
     cdef readonly Program program
     cdef readonly Endpoint endpoint
     cdef readonly int segments, depth
@@ -291,17 +367,15 @@ cdef class Plan:
             m.reduce = _reduce2(dtype, op)
             m.scale = coll_scale(dtype) if OPS[op] == "avg" else NULL
         else:
-            library, op_handle, type_handle = op
-            self.mpi_op.op = <intptr_t><uintptr_t>op_handle
-            self.mpi_op.datatype = <intptr_t><uintptr_t>type_handle
-            self.keep = library
-            self.mpi_op.mpi = (<MPILibrary?>library).api
-            self.mpi_op.itemsize = itemsize
-            m.user_op = coll_mpi_op_apply
+            set_mpi_op(&self.mpi_op, op, itemsize)
+            self.keep = op
+            m.user_op = apply_op
             m.user_context = &self.mpi_op
         self.execution = coll_exec_new(program.program, endpoint.endpoint, &m, &code)
         if self.execution == NULL:
             raise error(code, "plan")
+        self.task = coll_exec_task(self.execution)
+        self.ranks = endpoint.size
         self.program = program
         self.endpoint = endpoint
         self.segments = segments
@@ -318,50 +392,29 @@ cdef class Plan:
         """Whether a run is under way, or ended by an error."""
         return bool(coll_exec_busy(self.execution))
 
-    def start(self, uintptr_t input, uintptr_t vector, int tag, buffers=None):
-        """Begin a run on memory at two addresses; ``buffers`` is kept until the next run."""
+    def start(self, uintptr_t input, uintptr_t vector, int tag):
+        """Begin a run on memory at two addresses, which must stay until the run is done."""
         check(coll_exec_start(self.execution, <const void *>input, <void *>vector, tag), "start")
-        self.buffers = buffers
-
-    def progress(self, size_t budget=1 << 62):
-        """Move the run on, for about ``budget`` bytes of local work; True when it is done."""
-        return check(coll_exec_progress(self.execution, budget), "collective") == COLL_OK
-
-    def wait(self, bint yield_at_once=False, long limit=20_000_000):
-        """Progress for up to ``limit`` ns without the GIL; True when the run is done."""
-        cdef int code
-        with nogil:
-            code = coll_progress_wait(self.execution, NULL, yield_at_once, limit)
-        return check(code, "collective") == COLL_OK
-
-    def waiting(self):
-        """Ranks whose messages the run waits for."""
-        cdef int n = self.endpoint.size
-        cdef int *peers = <int *>PyMem_Malloc(n * sizeof(int))
-        if peers == NULL:
-            raise MemoryError
-        n = coll_exec_waiting(self.execution, peers, n)
-        found = sorted(peers[i] for i in range(n))
-        PyMem_Free(peers)
-        return found
 
 
 cdef class Request:
-    """A started plan in the queue of the progress thread. With a library, ``handle`` is an MPI generalized request."""
+    """A started task in the queue of the progress thread. With a library, ``handle`` is an MPI generalized request."""
 
     cdef coll_request request
-    cdef readonly Plan plan
+    cdef readonly Task task
     cdef object library
 
-    def __cinit__(self, Plan plan, MPILibrary library=None):
+    def __cinit__(self, Task task, MPILibrary library=None):
         cdef int code
-        self.plan = plan
+        self.task = task
         self.library = library
-        self.request.exec = plan.execution
+        self.request.task = task.task
         self.request.mpi = NULL
         if library is not None:
             self.request.mpi = library.api
-            check(library.api.request_start(&self.request.handle, &self.request.handle_status), "request")
+            with nogil:  # a thread that holds MPI's lock may be waiting for Python's
+                code = self.request.mpi.request_start(&self.request.handle, &self.request.handle_status)
+            check(code, "request")
         with nogil:
             code = coll_progress_submit(&self.request)
         check(code, "progress thread")
@@ -373,8 +426,12 @@ cdef class Request:
 
     @property
     def done(self):
-        """Whether the run has ended; raises the error that ended it."""
+        """Whether the run has ended."""
         return self.request.status != COLL_PENDING
+
+    def error(self):
+        """What ended the run early, or None."""
+        return error(self.request.status, "collective") if self.request.status < 0 else None
 
     def wait(self, bint yield_at_once=False, long limit=20_000_000):
         """Progress for up to ``limit`` ns without the GIL; True when the run is done."""
@@ -394,7 +451,20 @@ def outstanding():
     return coll_progress_outstanding()
 
 
-def stop_progress():
-    """End the progress thread."""
+def stop_progress(long limit=0):
+    """Wait up to ``limit`` ns for the requests that are not done, and end the progress thread."""
     with nogil:
-        coll_progress_stop()
+        coll_progress_stop(limit)
+
+
+def broken(str why):
+    """Note that MPI_Finalize might hang, so that MPI_Abort takes its place."""
+    coll_progress_broken(why.encode())
+
+
+def ended():
+    """Whether this process is done with MPI: MPI has been finalized, or this is the forked child of an MPI process."""
+    return bool(coll_progress_ended())
+
+
+include "_node.pxi"

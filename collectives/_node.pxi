@@ -92,13 +92,11 @@ cdef class Node:
     """
 
     cdef coll_node *node
-    cdef const coll_mpi_api *mpi
-    cdef coll_endpoint *endpoint
     cdef object keep
     cdef readonly int rank, size
     cdef public bint yield_at_once
-    cdef public bint usable
-    cdef coll_node_call call
+    cdef public bint usable  # by the short path
+    cdef coll_node_job job   # of the short path
     cdef uint64_t begun, ended
 
     def __cinit__(self, Heap heap, int rank, list mappings, list areas, HeapBlock area, MPILibrary library=None,
@@ -122,8 +120,8 @@ cdef class Node:
         self.usable = True
         self.keep = (heap, mappings, area, library, endpoint)
         if library is not None:
-            self.mpi = library.api
-            self.endpoint = endpoint.endpoint
+            self.job.mpi = library.api
+            self.job.endpoint = endpoint.endpoint
 
     def __dealloc__(self):
         coll_node_free(self.node)
@@ -141,25 +139,85 @@ cdef class Node:
         """Bytes and seconds of the last call by :func:`node_allreduce`, or None."""
         if self.ended == 0:
             return None
-        return self.call.message.count * self.call.message.itemsize, coll_ticks_to_seconds(self.ended - self.begun)
+        cdef size_t nbytes = self.job.call.message.count * self.job.call.message.itemsize
+        return nbytes, coll_ticks_to_seconds(self.ended - self.begun)
 
     def forget(self):
         """There is a newer call than :attr:`last`."""
         self.ended = 0
 
-    cdef int finish(self) except -1:
-        """Wait for the call under way, without the interpreter's lock."""
-        cdef int status = COLL_PENDING
-        try:
-            while status == COLL_PENDING:
-                with nogil:
-                    status = coll_node_wait(&self.call, self.yield_at_once, self.mpi, self.endpoint, 20_000_000)
-                PyErr_CheckSignals()
-            check(status, "allreduce (shm)")
-        except BaseException:
-            self.usable = False
-            raise
-        return 0
+    def finish(self, long limit=20_000_000):
+        """Go on with a call that :func:`node_allreduce` left under way, for up to ``limit`` ns; True when it is done."""
+        cdef coll_task task = coll_node_task(&self.job)
+        cdef int code
+        with nogil:
+            code = coll_progress_wait(&task, NULL, self.yield_at_once, limit)
+        if code == COLL_OK:
+            self.ended = coll_ticks()
+        return check(code, "allreduce (shm)") == COLL_OK
+
+    def waiting(self):
+        """Ranks that the call under way waits for."""
+        cdef int *ranks = <int *>PyMem_Malloc(self.size * sizeof(int))
+        if ranks == NULL:
+            raise MemoryError
+        cdef int n = coll_node_waiting(&self.job.call, ranks, self.size), i
+        found = [ranks[i] for i in range(n)]
+        PyMem_Free(ranks)
+        return found
+
+
+cdef class NodePlan(Task):
+    """An all-reduce of one shape on a node, run any number of times; as :class:`Plan`, with the engine for a program."""
+
+    cdef coll_node_job job
+    cdef coll_node_message message
+    cdef coll_mpi_op mpi_op
+    cdef object keep
+    cdef readonly Node node
+    cdef readonly int segments, depth
+    cdef readonly size_t footprint
+
+    def __cinit__(self, Node node, size_t count, size_t itemsize, int dtype, op):
+        self.node = node
+        self.ranks = node.size
+        self.segments = self.depth = 1
+        self.message.count = count
+        self.message.itemsize = itemsize
+        self.message.dtype = dtype
+        self.job.mpi = node.job.mpi
+        self.job.endpoint = node.job.endpoint
+        self.task = coll_node_task(&self.job)
+        if isinstance(op, int):
+            self.message.op = op
+            if coll_reducep(dtype, op) == NULL:
+                raise TypeError(f"no {OPS[op]} for {DTYPES[dtype]}")
+            return
+        if itemsize > COLL_NODE_PIECE:
+            raise ValueError(f"elements of {itemsize} bytes")
+        set_mpi_op(&self.mpi_op, op, itemsize)
+        self.keep = op
+        self.footprint = 2 * COLL_NODE_PIECE
+        self.message.op = -1
+        self.message.user_op = apply_op
+        self.message.user_context = &self.mpi_op
+        self.message.user_spare = <char *>malloc(self.footprint)
+        if self.message.user_spare == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.message.user_spare)
+
+    @property
+    def busy(self):
+        """Whether a run is under way, or ended by an error."""
+        return self.job.call.number != 0 and self.job.call.status != COLL_OK
+
+    def start(self, uintptr_t input, uintptr_t vector, int tag):
+        """Begin a run on memory at two addresses, which must stay until the run is done; there are no tags here."""
+        self.message.input = <const void *>input
+        self.message.output = <void *>vector
+        coll_node_begin(&self.job.call, self.node.node, &self.message)
 
 
 def area_bytes():
@@ -171,14 +229,6 @@ cdef int[256] DTYPE_OF_NUMPY  # kernels' code of each built-in NumPy type, or -1
 cdef object IN_PLACE = None
 cdef list OP_OBJECTS = []  # mpi4py's predefined ops, most used first
 cdef list OP_CODES = []
-cdef bint forked = False
-
-
-def _after_fork():
-    global forked
-    forked = True
-
-
 def know(in_place, ops, dtypes):
     """Learn mpi4py's ``IN_PLACE`` and ops (object, code), and NumPy's types (number, code), for the short path."""
     global IN_PLACE
@@ -191,7 +241,6 @@ def know(in_place, ops, dtypes):
     for op, code in ops:
         OP_OBJECTS.append(op)
         OP_CODES.append(code)
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 cdef inline bint plain(object array, bint writable):
@@ -236,21 +285,22 @@ cdef int fill(coll_node_message *m, object send, object recv, object op) except 
 
 
 def node_allreduce(Node node, send, recv, op):
-    """All-reduce on the node, if the call is an ordinary one: False, with nothing done, where it is not."""
+    """All-reduce on the node, if the call is an ordinary one.
+
+    1: done; 0: not an ordinary one, nothing has been done; -1: begun, and to be gone on with by ``node.finish``.
+    """
     cdef coll_node_message message
     cdef uint64_t begun = coll_ticks()
-    if forked or not node.usable or not fill(&message, send, recv, op):
-        return False
-    coll_node_begin(&node.call, node.node, &message)
-    cdef int status = coll_node_progress(&node.call) if node.yield_at_once else coll_node_spin(&node.call)
-    if status == COLL_PENDING:
-        node.finish()
-    elif status < 0:
-        node.usable = False
-        raise error(status, "allreduce (shm)")
+    if not node.usable or coll_progress_ended() or not fill(&message, send, recv, op):
+        return 0
+    coll_node_begin(&node.job.call, node.node, &message)
+    cdef int status = coll_node_progress(&node.job.call) if node.yield_at_once else coll_node_spin(&node.job.call)
     node.begun = begun
+    if status != COLL_OK:
+        check(status, "allreduce (shm)")
+        return -1
     node.ended = coll_ticks()
-    return True
+    return 1
 
 
 # NumPy's allocator (NEP 49): arrays from a size on live on the heap.

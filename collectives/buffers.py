@@ -79,7 +79,7 @@ class Buffer:
         """Name of the element type, for messages."""
         if self.dtype is not None:
             return _core.DTYPES[self.dtype]
-        return self.named.Get_name() if self.named is not None else "unknown type"
+        return self.named.Get_name() if self.named is not None else str(getattr(self.owner, "dtype", "unknown type"))
 
 
 def op_code(op: Any) -> int | None:
@@ -99,6 +99,8 @@ def parse(spec: Any, argument: str, writable: bool) -> Buffer:
     """
     if isinstance(spec, (list, tuple)):
         return _from_list(spec, argument, writable)
+    if spec is MPI.IN_PLACE:
+        raise TypeError(f"{argument}: expected a buffer, not MPI.IN_PLACE")
     return _whole(spec, argument, writable)
 
 
@@ -111,13 +113,15 @@ def _whole(array: Any, argument: str, writable: bool) -> Buffer:
     if dtype is not None and not isinstance(dtype, np.dtype):
         return _from_tensor(array, str(dtype).rpartition(".")[2], argument, writable)
     try:
-        memory = MPI.buffer(array)
-    except Exception as e:
+        view = memoryview(array)
+        dtype = np.dtype(view.format or "u1")
+    except (TypeError, ValueError) as e:
         raise TypeError(f"{argument}: expected a buffer, not {type(array).__name__} ({e})") from None
-    if writable and memory.readonly:
-        raise ValueError(f"{argument}: read-only buffer")
-    dtype = np.dtype(memoryview(array).format or "u1")
-    return _typed(memory.address, memory.nbytes // dtype.itemsize, dtype, array)
+    if not view.contiguous:
+        raise ValueError(f"{argument}: the buffer is strided; pass a contiguous one")
+    if writable and view.readonly:
+        raise ValueError(f"{argument}: the buffer is read-only")
+    return _typed(MPI.Get_address(view) if view.nbytes else 0, view.nbytes // dtype.itemsize, dtype, array)
 
 
 def _check_ndarray(array: np.ndarray, argument: str, writable: bool) -> None:
@@ -131,7 +135,11 @@ def _check_ndarray(array: np.ndarray, argument: str, writable: bool) -> None:
 def _from_tensor(tensor: Any, name: str, argument: str, writable: bool) -> Buffer:
     """A tensor of another library (PyTorch), known by what it offers: data_ptr, is_contiguous, numel."""
     if not hasattr(tensor, "data_ptr") or not hasattr(tensor, "is_contiguous"):
-        return _whole(np.from_dlpack(tensor), argument, writable)
+        try:
+            array = np.from_dlpack(tensor)
+        except Exception as e:  # whatever the other library raises
+            raise TypeError(f"{argument}: cannot take this {type(tensor).__name__} ({e})") from None
+        return _whole(array, argument, writable)
     if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
         raise TypeError(f"{argument}: a tensor on {tensor.device}; this build moves tensors in host memory only")
     if not tensor.is_contiguous():
@@ -155,7 +163,7 @@ def _typed(address: int, count: int, dtype: np.dtype, owner: Any) -> Buffer:
 def _unserved(dtype: np.dtype) -> MPI.Datatype | None:
     """MPI's datatype for a NumPy type without kernels (long double, say)."""
     try:
-        return MPI.Datatype.fromcode(dtype.char) if dtype.isnative else None
+        return MPI.Datatype.fromcode(dtype.char) if dtype.isnative and dtype.kind in "biufc" else None
     except (ValueError, TypeError):
         return None
 
@@ -169,9 +177,13 @@ def _mpi_datatype(name: str) -> MPI.Datatype | None:
 
 def _from_list(spec: Any, argument: str, writable: bool) -> Buffer:
     parts = list(spec)
-    if not 1 <= len(parts) <= 3:
-        raise ValueError(f"{argument}: expected [buffer, count, datatype], got {len(parts)} parts")
+    if not 1 <= len(parts) <= 4:
+        raise ValueError(f"{argument}: expected [buffer, count, displacement, datatype], got {len(parts)} parts")
     datatype = parts.pop() if len(parts) > 1 and isinstance(parts[-1], (MPI.Datatype, str)) else None
+    if len(parts) == 4:
+        raise TypeError(f"{argument}: {parts[3]!r} is no MPI datatype")
+    if len(parts) == 3:
+        parts[1:] = [(parts[1], parts[2])]
     whole = _whole(parts[0], argument, writable)
     if isinstance(datatype, str):
         datatype = MPI.Datatype.fromcode(datatype)

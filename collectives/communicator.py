@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from mpi4py import MPI
 
 from . import _core, lifetime, reference
 from .buffers import AVG, DTYPE_CODES, Buffer, op_code, parse
-from .context import Context, Run, Shape, schedule_of
+from .context import Context, Shape, schedule_of
 from .registry import NativeAlgorithm, find
 from .request import Flight, PersistentRequest, Request
 from .select import Choice
@@ -48,6 +49,7 @@ class Communicator(MPI.Intracomm):
     """
 
     _context: Context | None = None
+    _owned = False  # whether MPI's communicator dies with this object
     _last: tuple[str, str, int, float] | None = None
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Communicator:
@@ -63,18 +65,22 @@ class Communicator(MPI.Intracomm):
         """Make an MPI communicator ours without duplicating it once more; null stays null."""
         self = MPI.Intracomm.__new__(cls, plain)
         if plain != MPI.COMM_NULL:
+            self._owned = True
             self._enter()
         return self
 
     def _enter(self) -> Context:
         """The library's side of the communicator; set up, by all ranks together, where there is none yet."""
-        if self._context is None:
+        context = self._context
+        if context is None:
             if self == MPI.COMM_NULL:
                 raise MPI.Exception(MPI.ERR_COMM)
             plain = MPI.Intracomm(self)
             self._context = context = Context(plain)
-            self._finalizer = lifetime.watch(self, context.identity, context.size, [context.internal, plain])
-        return self._context
+            handles = [context.internal, plain] if self._owned else [context.internal]
+            self._finalizer = lifetime.watch(self, context, handles)
+        context.check()
+        return context
 
     @property
     def last(self) -> Record | None:
@@ -105,9 +111,9 @@ class Communicator(MPI.Intracomm):
         call = self._prepare(sendbuf, recvbuf, op, algorithm, deterministic, stream, engine)
         name = call.choice.algorithm.name
         if isinstance(call.choice.algorithm, NativeAlgorithm):
-            super().Allreduce(sendbuf, recvbuf, op)
+            self._enter().by_mpi("allreduce", super().Allreduce, super().Iallreduce, call.owners, timeout)
         elif engine == "python":
-            self._reference(call)
+            self._reference(call, timeout)
         else:
             self._blocking(call, timeout)
         self._last = "allreduce", name, call.target.nbytes, time.perf_counter() - begin
@@ -125,7 +131,7 @@ class Communicator(MPI.Intracomm):
         self._last = "allreduce", call.choice.algorithm.name, call.target.nbytes, time.perf_counter() - begin
         if isinstance(call.choice.algorithm, NativeAlgorithm):
             return super().Iallreduce(sendbuf, recvbuf, op)
-        return Request(self._launch(call, self._enter().tag()))
+        return Request(self._launch(call))
 
     def Allreduce_init(
         self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, info: MPI.Info = MPI.INFO_NULL, *,
@@ -144,7 +150,7 @@ class Communicator(MPI.Intracomm):
         begin = time.perf_counter()
         choice = context.choose("barrier", 1, algorithm, True, False)
         if isinstance(choice.algorithm, NativeAlgorithm):
-            super().Barrier()
+            context.by_mpi("barrier", super().Barrier, super().Ibarrier, (), timeout)
         else:
             token = parse(np.zeros(1, np.uint8), "token", True)
             shape = Shape(1, 1, DTYPE_CODES["uint8"], op_code(MPI.BOR), True)
@@ -169,15 +175,15 @@ class Communicator(MPI.Intracomm):
         _match(source, target)
         code = op_code(op)
         obstacle = _obstacle(target, op, code)
-        if obstacle is None and threads and not context.threaded:
-            obstacle = "non-blocking schedules need MPI.THREAD_MULTIPLE"
+        if obstacle is None and threads:
+            obstacle = context.obstacle_to_threads(code is None)
         forced = algorithm
         if obstacle is not None:
             forced = _hand_over(obstacle, algorithm, op, target)
         commutes = code is not None or op.Is_commutative()
         choice = context.choose("allreduce", target.nbytes, forced, commutes, bool(deterministic))
         if isinstance(choice.algorithm, NativeAlgorithm):
-            _serve_by_mpi(target, op)
+            _check_mpi(target, op, engine, obstacle)
         applied: Any = code
         if code is None and obstacle is None:
             applied = (context.library, op.handle, target.datatype.handle)
@@ -186,34 +192,50 @@ class Communicator(MPI.Intracomm):
         shape = Shape(target.count, target.itemsize, dtype, applied, same)
         return _Call(choice, shape, source.address, target, (sendbuf, recvbuf, op))
 
-    def _acquire(self, call: _Call) -> Run:
-        return self._enter().acquire(call.choice, call.shape)
-
     def _blocking(self, call: _Call, timeout: float | None) -> None:
         context = self._enter()
-        run = self._acquire(call)
-        run.start(call.source, call.target.address, context.tag(), call.owners)
-        context.wait(run, run.plan.wait, timeout)
+        run = context.acquire(call.choice, call.shape)
+        try:
+            run.start(call.source, call.target.address, context.tag(), call.owners)
+            context.wait(run, run.plan, timeout)
+        except BaseException as e:
+            context.fail(run, e)
         run.release()
 
-    def _launch(self, call: _Call, tag: int) -> Flight:
-        Flight.sweep()
-        run = self._acquire(call)
-        run.start(call.source, call.target.address, tag, call.owners)
-        return Flight(self._enter(), run)
+    def _launch(self, call: _Call, tag: int | None = None) -> Flight:
+        context = self._enter()
+        run = context.acquire(call.choice, call.shape)
+        try:
+            run.start(call.source, call.target.address, context.tag() if tag is None else tag, call.owners)
+            return Flight(context, run, self)
+        except BaseException as e:
+            context.fail(run, e)
 
-    def _reference(self, call: _Call) -> None:
-        """The same call in the readable executor."""
+    def _reference(self, call: _Call, timeout: float | None) -> None:
+        """The same call in the readable executor: the same segments, one after the other."""
         context, shape = self._enter(), call.shape
         if not isinstance(shape.op, int):
-            raise ValueError("engine='python' applies the predefined ops only")
-        target = np.frombuffer(MPI.buffer.fromaddress(call.target.address, call.target.nbytes), np.uint8)
-        source = np.frombuffer(MPI.buffer.fromaddress(call.source, call.target.nbytes), np.uint8)
+            raise ValueError("engine: 'python' applies the predefined ops only")
+        if timeout is not None:
+            raise ValueError("timeout: engine='python' has none")
+        run = context.acquire(call.choice, shape)
+        source, target = (
+            np.frombuffer(MPI.buffer.fromaddress(address, call.target.nbytes), np.uint8)
+            for address in (call.source, call.target.address)
+        )
         schedule = schedule_of(call.choice.algorithm, context.rank, context.size)  # type: ignore[arg-type]
-        reference.execute(
-            schedule, context.internal, source, target, shape.itemsize,
-            lambda dst, left, right: _core.reduce2(shape.dtype, shape.op, dst, left, right), context.tag(),
-        )  # fmt: skip
+        cuts = [i * shape.itemsize for i in _core.partition(shape.count, run.plan.segments)]
+        tag = context.tag()
+        try:
+            for segment, (a, b) in enumerate(itertools.pairwise(cuts)):
+                reference.execute(
+                    schedule, context.internal, source[a:b], target[a:b], shape.itemsize,
+                    lambda dst, left, right: _core.reduce2(shape.dtype, shape.op, dst, left, right),
+                    tag + segment % run.plan.depth,
+                )  # fmt: skip
+        except BaseException as e:
+            context.fail(run, e)
+        run.release()
         if _core.OPS[shape.op] == "avg":
             _core.scale(shape.dtype, target, target, context.size)
 
@@ -221,7 +243,7 @@ class Communicator(MPI.Intracomm):
 
     def Dup(self, info: MPI.Info | None = None) -> Communicator:
         """Duplicate, keeping our type."""
-        return Communicator._adopt(MPI.Intracomm(self).Dup(info))
+        return type(self)._adopt(MPI.Intracomm(self).Dup(info))
 
     Clone = Dup
 
@@ -232,7 +254,9 @@ class Communicator(MPI.Intracomm):
     def Idup(self, info: MPI.Info | None = None) -> tuple[Communicator, MPI.Request]:
         """Non-blocking duplicate, keeping our type; the library's side is set up by its first collective."""
         plain, request = MPI.Intracomm(self).Idup(info)
-        return MPI.Intracomm.__new__(Communicator, plain), request
+        duplicate = MPI.Intracomm.__new__(type(self), plain)
+        duplicate._owned = True
+        return duplicate, request
 
     Idup_with_info = Idup
 
@@ -270,10 +294,14 @@ class Communicator(MPI.Intracomm):
 
     def Free(self) -> None:
         """Complete what is under way and free the communicator with its duplicate; collective."""
-        if self._context is not None:
+        context, self._context = self._context, None
+        if context is not None:
             self._finalizer.detach()
-            self._context.free()
-            self._context = None
+            if context.broken is not None:  # its messages may be under way for ever: MPI's communicators stay
+                _core.write_handle(MPI._addressof(self), MPI._sizeof(self), MPI.COMM_NULL.handle)
+                return
+            context.check()
+            context.free()
         super().Free()
 
     def Disconnect(self) -> None:
@@ -329,8 +357,12 @@ def _hand_over(obstacle: str, algorithm: str | None, op: Any, target: Buffer) ->
     return "mpi"
 
 
-def _serve_by_mpi(target: Buffer, op: Any) -> None:
+def _check_mpi(target: Buffer, op: Any, engine: str | None, obstacle: str | None) -> None:
+    """Refuse what the MPI library cannot serve; ``obstacle`` is why it should."""
+    why = f" (and ours cannot: {obstacle})" if obstacle else ""
     if op is AVG:
-        raise ValueError("algorithm 'mpi' cannot serve collectives.AVG, which MPI does not know")
+        raise ValueError(f"algorithm 'mpi' cannot serve collectives.AVG, which MPI does not know{why}")
     if target.datatype is None:
-        raise TypeError(f"algorithm 'mpi' cannot serve {target.type_name}, which MPI does not know")
+        raise TypeError(f"algorithm 'mpi' cannot serve {target.type_name}, which MPI does not know{why}")
+    if engine is not None:
+        raise ValueError(f"engine: the MPI library serves this call; engine={engine!r} runs schedules{why}")

@@ -6,15 +6,16 @@ import atexit
 import functools
 import itertools
 import os
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from mpi4py import MPI
 
 from . import _core, lifetime, machine, mpilib
-from .errors import CollectiveError, CollectiveTimeout
+from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
 from .registry import ScheduleAlgorithm
 from .request import Flight
 from .schedule import Schedule, build
@@ -25,9 +26,17 @@ __all__ = ["Context", "Run", "Shape", "program_of", "schedule_of"]
 DEPTH = 4  # segments of one call in flight, and so tags of one call
 PLAN_BYTES = 64 << 20  # scratch that idle plans may hold
 WAIT_SLICE = 20_000_000  # ns between looks at signals and deadlines
+LAST_CALL = 5_000_000_000  # ns that the end of the program waits for requests nobody waited for
 
+_library = mpilib.library()
 _serial = itertools.count()
-atexit.register(_core.stop_progress)
+_pid = os.getpid()
+
+
+@atexit.register
+def _stop() -> None:
+    if os.getpid() == _pid:
+        _core.stop_progress(LAST_CALL)
 
 
 @functools.lru_cache(maxsize=256)
@@ -75,7 +84,7 @@ class Run:
     def start(self, source: int, target: int, tag: int, buffers: Any) -> None:
         """Begin, on memory at two addresses; ``buffers`` own it and live as long as the run."""
         self.buffers = buffers
-        self.plan.start(source, target, tag, buffers)
+        self.plan.start(source, target, tag)
 
     def release(self) -> None:
         """Give the plan back."""
@@ -87,17 +96,23 @@ class Context:
     """The library's side of one communicator; made on all its ranks together."""
 
     def __init__(self, visible: MPI.Intracomm):
-        self.library = mpilib.library()
+        self.library = _library
         self.internal = MPI.Intracomm(visible).Dup()
+        self.internal.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = self.internal.rank, self.internal.size
-        self.pid = os.getpid()
         self.broken: str | None = None
+        Flight.sweep()
         hellos = self.internal.allgather(self._hello())
-        self.identity, self.rules = hellos[0]["identity"], hellos[0]["rules"]
         lifetime.free_agreed(h["dead"] for h in hellos)
+        self.identity, settings = hellos[0]["identity"], hellos[0]["settings"]
+        if isinstance(settings, Exception):
+            self.internal.Free()
+            raise settings
+        self.rules, self.timeout = settings
         here = [h for h in hellos if h["node"] == hellos[self.rank]["node"]]
         self.node_of = [h["node"] for h in hellos]
         self.yield_at_once = len(here) > machine.usable_cores(h["affinity"] for h in here)
+        self.locks_ops = mpilib.locks_ops()
         self.threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.endpoint = self.library.endpoint(self.internal.handle, self.internal)
         calls = self.endpoint.tag_limit // DEPTH
@@ -105,6 +120,7 @@ class Context:
         self._calls = min(calls - self._persistent_calls, 1 << 16)
         self._call, self._persistent_call = itertools.count(), itertools.count()
         self._choices: dict[Any, Choice] = {}
+        self._lock = threading.Lock()  # of the idle plans, which any thread may give back
         self._idle: OrderedDict[Any, list[_core.Plan]] = OrderedDict()
         self._idle_bytes = 0
 
@@ -112,7 +128,7 @@ class Context:
         """What ranks tell each other when a communicator is made; rank 0's identity and rules hold for all."""
         return {
             "identity": f"{machine.node_name()}/{os.getpid()}/{next(_serial)}",
-            "rules": Rules.from_environment() if self.rank == 0 else None,
+            "settings": _settings() if self.rank == 0 else None,
             "dead": lifetime.dead(),
             "node": machine.node_name(),
             "affinity": machine.affinity(),
@@ -140,18 +156,19 @@ class Context:
 
     def acquire(self, choice: Choice, shape: Shape) -> Run:
         """A plan for a call, from the cache or made now."""
-        self.check()
+        Flight.sweep()
         key = choice, shape
+        with self._lock:
+            idle = self._idle.get(key)
+            if idle:
+                plan = idle.pop()
+                self._idle_bytes -= plan.footprint
+                return Run(self, key, plan)
         algorithm = choice.algorithm
         assert isinstance(algorithm, ScheduleAlgorithm)
-        idle = self._idle.get(key)
-        if idle:
-            plan = idle.pop()
-            self._idle_bytes -= plan.footprint
-            return Run(self, key, plan)
         program = program_of(algorithm, self.rank, self.size, shape.in_place)
-        nbytes = shape.count * shape.itemsize
-        segments = segments_for(choice, program, nbytes, self.endpoint.message_limit, DEPTH)
+        nbytes, most = shape.count * shape.itemsize, self.endpoint.message_limit - shape.itemsize
+        segments = segments_for(choice, program, nbytes, most, DEPTH)
         plan = _core.Plan(
             program, self.endpoint, shape.count, shape.itemsize, shape.dtype, shape.op, segments, min(segments, DEPTH)
         )
@@ -159,41 +176,108 @@ class Context:
 
     def keep(self, key: Any, plan: _core.Plan) -> None:
         """Take a plan back; the least recently used go when they hold too much memory."""
-        if plan.busy or plan.footprint > PLAN_BYTES:
+        if plan.footprint > PLAN_BYTES:
             return
-        self._idle.setdefault(key, []).append(plan)
-        self._idle.move_to_end(key)
-        self._idle_bytes += plan.footprint
-        while self._idle_bytes > PLAN_BYTES or len(self._idle) > 256:
-            _, plans = self._idle.popitem(last=False)
-            self._idle_bytes -= sum(p.footprint for p in plans)
+        with self._lock:
+            self._idle.setdefault(key, []).append(plan)
+            self._idle.move_to_end(key)
+            self._idle_bytes += plan.footprint
+            while self._idle_bytes > PLAN_BYTES or len(self._idle) > 256:
+                _, plans = self._idle.popitem(last=False)
+                self._idle_bytes -= sum(p.footprint for p in plans)
 
-    def wait(self, run: Run, progress: Callable[[bool, int], bool], timeout: float | None = None) -> None:
-        """Progress a run to its end; anything else breaks the communicator."""
+    def wait(self, run: Run, progressing: _core.Plan | _core.Request, timeout: float | None = None) -> None:
+        """Progress a run to its end, or to the timeout (default: ``COLLECTIVES_TIMEOUT``)."""
+        timeout = self.timeout if timeout is None else timeout
         deadline = None if timeout is None else time.monotonic() + timeout
+        limit = WAIT_SLICE if timeout is None else max(0, min(WAIT_SLICE, int(timeout * 1e9)))
+        while not progressing.wait(self.yield_at_once, limit):
+            if deadline is not None and time.monotonic() >= deadline:
+                waiting = ", ".join(map(str, run.plan.waiting()))
+                raise CollectiveTimeout(
+                    f"{run} on rank {self.rank} of {self.size}: not complete after {timeout} s; "
+                    f"waiting for messages with rank {waiting}"
+                )
+
+    def obstacle_to_threads(self, user_defined: bool) -> str | None:
+        """Why the progress thread cannot serve a non-blocking call, or None."""
+        if not self.threaded:
+            return "non-blocking schedules need MPI.THREAD_MULTIPLE"
+        if user_defined and self.locks_ops:
+            return "this MPI holds its lock while it applies a user-defined op, so no thread beside the program's may"
+        return None
+
+    def by_mpi(
+        self, name: str, blocking: Callable[..., None], starting: Callable[..., MPI.Request], arguments: Any,
+        timeout: float | None,
+    ) -> None:  # fmt: skip
+        """Run the MPI library's own collective; with a timeout, its non-blocking one."""
+        timeout = self.timeout if timeout is None else timeout
+        if timeout is None:
+            blocking(*arguments)
+            return
+        request = starting(*arguments)
+        deadline = time.monotonic() + timeout
         try:
-            while not progress(self.yield_at_once, WAIT_SLICE):
-                if deadline is not None and time.monotonic() > deadline:
-                    waiting = ", ".join(map(str, run.plan.waiting()))
+            while not request.Test():
+                if time.monotonic() >= deadline:
+                    where = f"{name} (mpi) on rank {self.rank} of {self.size}"
                     raise CollectiveTimeout(
-                        f"{run} on rank {self.rank} of {self.size}: not complete after {timeout} s; "
-                        f"waiting for messages with rank {waiting}"
+                        f"{where}: not complete after {timeout} s; MPI does not say whom it waits for"
                     )
         except BaseException as e:
-            self.broken = f"{type(e).__name__}: {e}"
+            self.note((request, arguments), e)
             raise
 
+    def note(self, run: Any, error: BaseException) -> None:
+        """A run ended early: what it left under way stays in memory, and no more is begun on this communicator.
+
+        The other ranks cannot know. Whatever ended the run, they and this rank would no longer agree on the next one.
+        """
+        lifetime.keep(run)
+        if self.broken is None:
+            self.broken = f"{type(error).__name__}: {error}"
+            _core.broken(f"rank {self.rank} of {self.size}: {self.broken}")
+
+    def fail(self, run: Run, error: BaseException) -> NoReturn:
+        """:meth:`note` it, and raise the error, as a CollectiveError where MPI or the other ranks are to blame."""
+        self.note(run, error)
+        where = f"{run} on rank {self.rank} of {self.size}"
+        if isinstance(error, _core.MismatchError):
+            raise CollectiveMismatch(f"{where}: {error}") from None
+        if isinstance(error, RuntimeError) and not isinstance(error, CollectiveError):
+            code = self.endpoint.mpi_error
+            detail = f" ({MPI.Get_error_string(code)})" if code else ""
+            raise CollectiveError(f"{where}: {error}{detail}") from error
+        raise error
+
     def check(self) -> None:
-        """Refuse work on a communicator that failed, or in a forked child."""
+        """Refuse work on a communicator that failed, in a forked child, and after MPI's end."""
         if self.broken is not None:
             raise CollectiveError(f"this communicator is broken since an earlier call failed ({self.broken})")
-        if os.getpid() != self.pid:
-            raise CollectiveError("this process was forked from an MPI process; it cannot take part in collectives")
+        if _core.ended():
+            if os.getpid() != _pid:
+                raise CollectiveError("this process was forked from an MPI process; it cannot take part in collectives")
+            raise CollectiveError("MPI has been finalized; there are no more collectives")
 
     def free(self) -> None:
         """Complete what is under way and free the duplicate; collective."""
         for flight in Flight.of(self):
             flight.wait()
-        Flight.sweep()
         self._idle.clear()
         self.internal.Free()
+
+
+def _settings() -> tuple[Rules, float | None] | Exception:
+    """Rank 0's rules and default timeout, or what is wrong with them: all ranks are to raise it."""
+    try:
+        text = os.environ.get("COLLECTIVES_TIMEOUT")
+        timeout = float(text) if text else None
+        if timeout is not None and not timeout > 0:
+            raise ValueError("not a positive number of seconds")
+    except ValueError as e:
+        return ValueError(f"COLLECTIVES_TIMEOUT={text!r}: {e}")
+    try:
+        return Rules.from_environment(), timeout
+    except ValueError as e:
+        return ValueError(f"COLLECTIVES_ALGORITHM={os.environ['COLLECTIVES_ALGORITHM']!r}: {e}")

@@ -1,4 +1,7 @@
-"""Errors that concern several ranks. Wrong arguments are plain TypeError and ValueError, raised before anything is sent."""
+"""Errors that concern several ranks.
+
+Wrong arguments are plain TypeError and ValueError, raised before anything is sent.
+"""
 
 
 class CollectiveError(RuntimeError):

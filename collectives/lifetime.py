@@ -2,7 +2,7 @@
 
 MPI_Comm_free is collective, and garbage collectors do not run in step. A dead communicator is therefore only noted;
 the next creation of a communicator, where ranks exchange a few words anyway, frees those that are dead on all their
-ranks.
+ranks. What MPI may still write into after a failure is kept here as well, to the end of the process.
 """
 
 from __future__ import annotations
@@ -10,32 +10,36 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Any
 
 from mpi4py import MPI
 
+_buried: deque[tuple[str, int, list[MPI.Intracomm]]] = deque()  # by garbage collectors, which must not take locks
 _dead: dict[str, tuple[int, list[MPI.Intracomm]]] = {}  # id: (ranks, the MPI communicators)
-_lock = threading.RLock()  # a garbage collector may interrupt its own thread
+_lock = threading.Lock()
+_kept: list[Any] = []
 
 
-def watch(holder: Any, identity: str, size: int, handles: list[MPI.Intracomm]) -> weakref.finalize:
-    """Note the communicator as dead when ``holder`` is collected."""
-    finalizer = weakref.finalize(holder, _bury, os.getpid(), identity, size, handles)
+def watch(holder: Any, context: Any, handles: list[MPI.Intracomm]) -> weakref.finalize:
+    """Note the communicator as dead when ``holder`` is collected; ``context`` says who and how it is."""
+    finalizer = weakref.finalize(holder, _bury, os.getpid(), context, handles)
     finalizer.atexit = False  # MPI_Finalize frees what is left
     return finalizer
 
 
-def _bury(pid: int, identity: str, size: int, handles: list[MPI.Intracomm]) -> None:
-    if os.getpid() == pid:
-        with _lock:
-            _dead[identity] = (size, handles)
+def _bury(pid: int, context: Any, handles: list[MPI.Intracomm]) -> None:
+    if os.getpid() == pid and context.broken is None:
+        _buried.append((context.identity, context.size, handles))
 
 
 def dead() -> list[tuple[str, int]]:
     """Identity and size of the communicators that are dead on this rank."""
     with _lock:
+        while _buried:
+            identity, size, handles = _buried.popleft()
+            _dead[identity] = size, handles
         return [(identity, size) for identity, (size, _) in _dead.items()]
 
 
@@ -47,3 +51,8 @@ def free_agreed(lists: Iterable[list[tuple[str, int]]]) -> None:
             mine = _dead.pop(identity, None)
         for handle in mine[1] if mine else ():
             handle.Free()
+
+
+def keep(what: Any) -> None:
+    """Never collect it: MPI may still read or write its memory."""
+    _kept.append(what)

@@ -9,12 +9,21 @@ from mpi4py import MPI
 
 from . import _core
 
-__all__ = ["abi", "library", "library_path"]
+__all__ = ["abi", "library", "library_path", "locks_ops"]
 
 
 def abi() -> str:
     """ABI of the MPI that mpi4py loaded: ``"mpich"`` (Intel MPI too) or ``"openmpi"``."""
     return "openmpi" if "Open MPI" in MPI.Get_library_version() else "mpich"
+
+
+def locks_ops() -> bool:
+    """Whether this MPI holds its lock while it applies an op.
+
+    A user's op then waits for Python's lock with MPI's taken: while other threads may do the reverse, as mpi4py's local
+    functions do, the op must not run in a thread that the program knows nothing of.
+    """
+    return "Intel" in MPI.Get_library_version()
 
 
 def library_path(name: str) -> Path:
@@ -36,7 +45,7 @@ def library() -> _core.MPILibrary:
     try:
         loaded = _core.MPILibrary(str(path))
     except ImportError as e:
-        raise ImportError(f"the transport for {version} does not load: {e}; is mpi4py linked to another libmpi?") from None
+        raise ImportError(f"{path.name}, the transport for {version}, does not load: {e}") from None
     if loaded.abi != name or not loaded.shares_mpi(MPI.Is_initialized(), MPI.Get_library_version()):
         raise ImportError(
             f"mpi4py runs on {version}, but {path.name} was linked to another MPI library in this process; "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -12,13 +13,92 @@ from . import _core
 if TYPE_CHECKING:
     from .context import Context, Run
 
-__all__ = ["PersistentRequest", "Request"]
+__all__ = ["Flight", "PersistentRequest", "Request"]
+
+
+class Flight:
+    """A collective under way: it keeps the communicator, the plan and the buffers, whatever becomes of the request.
+
+    They are given back when it has landed: by ``Wait`` or ``Test`` of its request, else by the next call of the
+    library.
+    """
+
+    _all: set[Flight] = set()
+    _lock = threading.Lock()  # a program may have a thread for each communicator
+
+    def __init__(self, context: Context, run: Run, holder: Any):
+        self.context = context
+        self.run = run
+        self.holder = holder
+        self.abandoned = False  # the request was freed by the program before the end
+        self.core = _core.Request(run.plan, context.library)
+        with Flight._lock:
+            Flight._all.add(self)
+
+    @property
+    def landed(self) -> bool:
+        """Whether the collective has ended."""
+        return self.core.done
+
+    def wait(self) -> None:
+        """Wait to the end; raises what ended the collective early."""
+        try:
+            if not self.landed:
+                self.context.check()
+            self.context.wait(self.run, self.core)
+        except BaseException as e:
+            self.context.fail(self.run, e)
+        self.sweep()
+
+    def test(self) -> bool:
+        """Move the collective on; whether it has ended. Raises what ended it early."""
+        try:
+            landed = self.core.wait(False, 0)
+        except BaseException as e:
+            self.context.fail(self.run, e)
+        if landed:
+            self.sweep()
+        return landed
+
+    def abandon(self) -> bool:
+        """Have MPI's request freed at the end; False if the end is past."""
+        with Flight._lock:
+            self.abandoned = self in Flight._all
+        return self.abandoned
+
+    @classmethod
+    def sweep(cls) -> None:
+        """Give back what belongs to collectives that have ended."""
+        if not cls._all:
+            return
+        with cls._lock:
+            landed = [flight for flight in cls._all if flight.landed]
+            cls._all.difference_update(landed)
+        for flight in landed:
+            flight._land()
+
+    def _land(self) -> None:
+        if self.abandoned:
+            MPI.Request.fromhandle(self.core.handle).Free()
+        error = self.core.error()
+        if error is None:
+            self.run.release()
+        else:
+            self.context.note(self.run, error)
+        self.holder = None
+
+    @classmethod
+    def of(cls, context: Context) -> list[Flight]:
+        """What is under way on a communicator."""
+        cls.sweep()
+        with cls._lock:
+            return [flight for flight in cls._all if flight.context is context]
 
 
 class _Waits:
     """Waiting that moves the collective itself, rather than wait for the progress thread to do so."""
 
-    _flight: Flight | None
+    _flight: Flight | None = None
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait until the collective is complete."""
@@ -28,8 +108,8 @@ class _Waits:
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Whether the collective is complete; moves it on."""
-        if self._flight is not None:
-            self._flight.core.wait(False, 0)
+        if self._flight is not None and not self._flight.test():
+            return False
         return super().Test(status)  # type: ignore[misc]
 
     def Cancel(self) -> None:
@@ -45,44 +125,6 @@ class _Waits:
         return self.Test(status), None
 
 
-class Flight:
-    """A collective under way. It outlives the user's request object, and gives the plan back when it has landed."""
-
-    _all: list[Flight] = []
-
-    def __init__(self, context: Context, run: Run):
-        self.context = context
-        self.run = run
-        self.core = _core.Request(run.plan, context.library)
-        Flight._all.append(self)
-
-    @property
-    def landed(self) -> bool:
-        """Whether the collective has ended."""
-        return self.core.done
-
-    def wait(self) -> None:
-        """Wait to the end; raises what ended the collective early."""
-        self.context.wait(self.run, self.core.wait)
-
-    @classmethod
-    def sweep(cls) -> None:
-        """Give back the plans of collectives that have ended."""
-        under_way = []
-        for flight in cls._all:
-            if flight.landed:
-                flight.run.release()
-            else:
-                under_way.append(flight)
-        cls._all[:] = under_way
-
-    @classmethod
-    def of(cls, context: Context) -> list[Flight]:
-        """What is under way on a communicator."""
-        cls.sweep()
-        return [flight for flight in cls._all if flight.context is context]
-
-
 class Request(_Waits, MPI.Request):
     """Request of a non-blocking collective."""
 
@@ -92,28 +134,43 @@ class Request(_Waits, MPI.Request):
         request._flight = flight
         return request
 
+    def Free(self) -> None:
+        """Give up the request; the collective goes on to its end."""
+        if self._flight is not None and self != MPI.REQUEST_NULL and self._flight.abandon():
+            _set_handle(self, MPI.REQUEST_NULL.handle)  # not all MPIs let a generalized request be freed while active
+        else:
+            super().Free()
+        self._flight = None
+
 
 class PersistentRequest(_Waits, MPI.Prequest):
     """A collective that was set up once and can be started any number of times."""
+
+    _launch: Callable[[], Flight] | None
 
     def __new__(cls, launch: Callable[[], Flight] | None = None) -> PersistentRequest:
         """``launch`` starts one run."""
         request = super().__new__(cls)
         request._launch = launch
-        request._flight = None
         return request
 
     def Start(self) -> None:
         """Begin a run; the one before must be complete."""
         if self._launch is None:
             raise ValueError("this persistent request has been freed")
-        if self._flight is not None and not self._flight.landed:
-            raise ValueError("this persistent request is under way already")
+        if self._flight is not None:
+            if not self._flight.landed:
+                raise ValueError("this persistent request is under way already")
+            self.Wait()
         self._flight = self._launch()
-        _core.write_handle(MPI._addressof(self), MPI._sizeof(self), self._flight.core.handle)
+        _set_handle(self, self._flight.core.handle)
 
     def Free(self) -> None:
         """Give up the plan, after the run under way if there is one."""
         if self._flight is not None:
             self.Wait()
         self._launch = self._flight = None
+
+
+def _set_handle(request: MPI.Request, handle: int) -> None:
+    _core.write_handle(MPI._addressof(request), MPI._sizeof(request), handle)

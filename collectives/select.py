@@ -66,6 +66,7 @@ def choose(
     ``commutes``: whether the op does; ``linear``: only folds in rank order, element by element, will do. ValueError
     when an algorithm asked for by name cannot serve the call.
     """
+    registry.algorithms(collective)  # there is such a collective
     source = "asked for in the call"
     if forced is None and collective in rules.forced:
         forced, source = rules.forced[collective], "set by COLLECTIVES_ALGORITHM"

@@ -3,8 +3,11 @@
 #include "error.h"
 #include "partition.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { SLOT_BYTES = 64 }; /* what a transport keeps for a message, about */
 
 typedef struct {
     size_t first, count; /* the segment: elements of the vector */
@@ -106,7 +109,9 @@ static int work(coll_exec *e, cursor *c, int action) {
     const char *left = address(e, c, a, a->left, a->kind == COLL_COPY ? a->src_block : a->block);
     int error = COLL_OK;
     if (a->kind == COLL_COPY) {
-        if (bytes && dst != left)
+        if (offset(e, c, a->src_block + a->nblocks) - offset(e, c, a->src_block) != bytes)
+            error = COLL_ERR_SCHEDULE; /* blocks of different lengths cannot stand for each other */
+        else if (bytes && dst != left)
             memmove(dst, left, bytes);
     } else if (bytes) {
         const char *right = address(e, c, a, a->right, a->block);
@@ -224,9 +229,13 @@ int coll_exec_waiting(const coll_exec *e, int *peers, int max) {
     return n;
 }
 
-int coll_exec_busy(const coll_exec *e) { return e->active > 0; }
+int coll_exec_busy(const coll_exec *e) {
+    return e->active > 0;
+}
 
-size_t coll_exec_footprint(const coll_exec *e) { return e->footprint; }
+size_t coll_exec_footprint(const coll_exec *e) {
+    return e->footprint;
+}
 
 /* Bytes of the longest action that is staged, and of the longest message at all, in the first (longest) segment. */
 static void measure(coll_exec *e, size_t *staged, size_t *longest) {
@@ -242,25 +251,33 @@ static void measure(coll_exec *e, size_t *staged, size_t *longest) {
     }
 }
 
-static size_t lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
+static size_t lines(size_t bytes) {
+    return (bytes + 63) / 64 * 64;
+}
+
+/* a * b + c, or more than there is. */
+static size_t total(size_t a, size_t b, size_t c) {
+    size_t sum;
+    return __builtin_mul_overflow(a, b, &sum) || __builtin_add_overflow(sum, c, &sum) ? SIZE_MAX / 2 : sum;
+}
 
 static int allocate_cursors(coll_exec *e) {
     const coll_program *p = e->program;
-    int depth = e->message.depth;
+    size_t depth = (size_t)e->message.depth, tables = 2 * (size_t)p->nactions + (size_t)p->nrounds + 1;
     size_t segment = lines(coll_part(e->message.count, (size_t)e->message.segments, 1) * e->message.itemsize);
-    size_t each = (size_t)p->nscratch * segment + (size_t)p->nslots * e->slot_bytes;
-    size_t spare = e->message.reduce ? 0 : segment;
+    size_t each = total((size_t)p->nscratch, segment, total((size_t)p->nslots, e->slot_bytes, 0));
+    size_t spare = e->message.reduce ? 0 : segment, scratch = total(depth, each, spare);
     e->scratch_bytes = segment;
-    e->footprint = (size_t)depth * each + spare;
-    e->cursors = calloc((size_t)depth, sizeof *e->cursors);
-    e->spare = aligned_alloc(64, e->footprint + 64);
-    if (!e->cursors || !e->spare)
+    e->footprint = scratch + depth * (sizeof *e->cursors + tables * sizeof(int32_t));
+    e->cursors = scratch < SIZE_MAX / 2 ? calloc(depth, sizeof *e->cursors) : NULL;
+    e->spare = e->cursors ? aligned_alloc(64, lines(scratch) + 64) : NULL;
+    if (!e->spare)
         return 0;
-    for (int i = 0; i < depth; i++) {
+    for (size_t i = 0; i < depth; i++) {
         cursor *c = &e->cursors[i];
-        c->scratch = e->spare + spare + (size_t)i * each;
+        c->scratch = e->spare + spare + i * each;
         c->slots = c->scratch + (size_t)p->nscratch * segment;
-        c->waits = calloc(2 * (size_t)p->nactions + (size_t)p->nrounds + 1, sizeof *c->waits);
+        c->waits = calloc(tables, sizeof *c->waits);
         if (!c->waits)
             return 0;
         c->ready = c->waits + p->nactions;
@@ -270,7 +287,10 @@ static int allocate_cursors(coll_exec *e) {
 }
 
 static int allocate_messages(coll_exec *e) {
+    if (e->program->max_messages > (INT_MAX - 1) / e->message.depth)
+        return 0;
     e->capacity = e->program->max_messages * e->message.depth + 1;
+    e->footprint += (size_t)e->capacity * (2 * sizeof *e->free_slots + sizeof *e->owner + SLOT_BYTES);
     e->messages = e->endpoint->transport->messages_new(e->endpoint, e->capacity);
     e->free_slots = calloc(2 * (size_t)e->capacity, sizeof *e->free_slots);
     e->owner = calloc((size_t)e->capacity, sizeof *e->owner);
@@ -285,6 +305,8 @@ static int allocate_messages(coll_exec *e) {
 coll_exec *coll_exec_new(const coll_program *p, coll_endpoint *endpoint, const coll_message *m, int *error) {
     *error = COLL_ERR_ARGUMENT;
     if (m->segments < 1 || m->depth < 1 || m->itemsize < 1 || (!m->reduce && !m->user_op))
+        return NULL;
+    if (m->count > PTRDIFF_MAX / m->itemsize) /* no array is longer, so that products of offsets cannot overflow */
         return NULL;
     *error = COLL_ERR_MEMORY;
     coll_exec *e = calloc(1, sizeof *e);

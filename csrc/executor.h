@@ -34,7 +34,7 @@ int coll_exec_progress(coll_exec *, size_t budget);
 /* Peers that the run waits for, each once, into peers[max]; returns their number. */
 int coll_exec_waiting(const coll_exec *, int *peers, int max);
 int coll_exec_busy(const coll_exec *);
-/* Bytes held by the execution's scratch, for caches of plans. */
+/* Bytes held by the execution, about, for caches of plans. */
 size_t coll_exec_footprint(const coll_exec *);
 
 #endif

@@ -13,7 +13,7 @@
 enum {
     LINE = 64,
     PAGE = 4096,
-    STEPS = 4,        /* size classes from one power of two to the next */
+    STEPS = 4, /* size classes from one power of two to the next */
     CLASSES = 64 * STEPS,
     SMALL = 64 << 10, /* shorter blocks share pages and stay reserved */
 };
@@ -55,7 +55,9 @@ static size_t class_of(size_t n, size_t *size) {
     return class + k;
 }
 
-static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+static size_t round_up(size_t n, size_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
 
 /* Pages for [from, to); fails where memory does, instead of a signal at the first touch. */
 static int reserve(coll_heap *h, size_t from, size_t to) {
@@ -140,7 +142,9 @@ void coll_heap_release(coll_heap *h, void *p) {
     pthread_mutex_unlock(&h->lock);
 }
 
-size_t coll_heap_usable(const void *p) { return ((const block *)((const char *)p - LINE))->usable; }
+size_t coll_heap_usable(const void *p) {
+    return ((const block *)((const char *)p - LINE))->usable;
+}
 
 size_t coll_heap_reserved(coll_heap *h) {
     pthread_mutex_lock(&h->lock);
@@ -221,9 +225,13 @@ coll_heap_id coll_heap_identify(const coll_heap *h) {
     return id;
 }
 
-char *coll_heap_base(const coll_heap *h) { return h->base; }
+char *coll_heap_base(const coll_heap *h) {
+    return h->base;
+}
 
-size_t coll_heap_size(const coll_heap *h) { return h->size; }
+size_t coll_heap_size(const coll_heap *h) {
+    return h->size;
+}
 
 /* The base of a heap of this process, for ranks that are threads of it; NULL if it is another process's. */
 static char *own_base(const coll_heap_id *id) {

@@ -37,7 +37,9 @@ void coll_heap_release(coll_heap *, void *);
 size_t coll_heap_usable(const void *);
 /* Bytes reserved at present, those kept for reuse included. */
 size_t coll_heap_reserved(coll_heap *);
-static inline int coll_heap_has(const char *base, size_t size, const void *p) { return (size_t)((const char *)p - base) < size; }
+static inline int coll_heap_has(const char *base, size_t size, const void *p) {
+    return (size_t)((const char *)p - base) < size;
+}
 
 /* Maps a peer's heap and proves by its nonce that it is the one meant. Its base, or NULL with errno set. */
 char *coll_heap_attach(const coll_heap_id *);

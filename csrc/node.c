@@ -8,7 +8,9 @@ enum { TURN, INLINE, ARRIVE, READ, SLICES, ENDED };
 
 static const uint64_t NUMBER_MASK = ((uint64_t)1 << NUMBER_BITS) - 1;
 
-size_t coll_node_area_bytes(void) { return sizeof(area); }
+size_t coll_node_area_bytes(void) {
+    return sizeof(area);
+}
 
 coll_node *coll_node_new(coll_heap *own, int size, int rank, char *const *bases, const size_t *limits,
                          const uint64_t *areas) {
@@ -66,7 +68,9 @@ void coll_node_begin(coll_node_call *c, coll_node *n, const coll_node_message *m
     c->fold_stream = m->user_op ? NULL : coll_reducep_stream(m->dtype, m->op);
 }
 
-static size_t bytes_of(const coll_node_call *c) { return c->message.count * c->message.itemsize; }
+static size_t bytes_of(const coll_node_call *c) {
+    return c->message.count * c->message.itemsize;
+}
 
 /* Whether all ranks' lines are those of this call. */
 static int all_here(const coll_node_call *c) {
@@ -80,9 +84,13 @@ static int all_here(const coll_node_call *c) {
     return COLL_OK;
 }
 
-static line *say(const coll_node_call *c) { return &own_area(c->node)->lines[c->number & 1]; }
+static line *say(const coll_node_call *c) {
+    return &own_area(c->node)->lines[c->number & 1];
+}
 
-static void arrive(const coll_node_call *c) { publish(&say(c)->word, c->word); }
+static void arrive(const coll_node_call *c) {
+    publish(&say(c)->word, c->word);
+}
 
 static void begin_inline(coll_node_call *c) {
     move(say(c)->payload, c->message.input, bytes_of(c));
@@ -111,7 +119,9 @@ static uint64_t offset_in(const coll_node *n, const void *p) {
     return coll_heap_has(self->base, self->limit, p) ? (uint64_t)((const char *)p - self->base) : 0;
 }
 
-static size_t lines_of(size_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
+static size_t lines_of(size_t bytes) {
+    return (bytes + LINE - 1) / LINE * LINE;
+}
 
 static int allocate_work(coll_node *n) {
     if (!n->work) {

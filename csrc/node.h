@@ -3,12 +3,12 @@
  * Schemes, by length and by where the arrays lie:
  *   inline   up to 56 bytes travel in the line that carries the flag; every rank folds all of them
  *   read     copy in, publish, fold all inputs into the result; one synchronisation
- *   slices   every rank owns a slice: copy in what others own, by segments; fold the own slice, publish; copy the rest out
- *   direct   slices of arrays that all lie on heaps: nothing is copied, owners read all inputs and write all outputs
+ *   slices   every rank owns a slice: copy in what others own, by segments; fold the own slice, publish; copy the rest
+ * out direct   slices of arrays that all lie on heaps: nothing is copied, owners read all inputs and write all outputs
  * What is rank-local (input or output on the heap or not) travels with the flags, and every mixture is served.
  *
- * Flags are 64-bit counters that only grow and have one writer each. A call's number is in their high bits, so that they
- * never need to be reset. Elements are folded in rank order, whatever the scheme. */
+ * Flags are 64-bit counters that only grow and have one writer each. A call's number is in their high bits, so that
+ * they never need to be reset. Elements are folded in rank order, whatever the scheme. */
 #ifndef COLL_NODE_H
 #define COLL_NODE_H
 
@@ -22,8 +22,8 @@ typedef struct coll_node coll_node;
 /* Bytes of the area of flags that each rank gives to the group, zeroed, in its own heap. */
 size_t coll_node_area_bytes(void);
 
-/* A group of `size` ranks. bases[i] and limits[i] are rank i's heap as mapped here and its size; areas[i] the offset of its
- * area. All ranks must have zeroed their area before any rank calls this. NULL: no memory. */
+/* A group of `size` ranks. bases[i] and limits[i] are rank i's heap as mapped here and its size; areas[i] the offset of
+ * its area. All ranks must have zeroed their area before any rank calls this. NULL: no memory. */
 coll_node *coll_node_new(coll_heap *own, int size, int rank, char *const *bases, const size_t *limits,
                          const uint64_t *areas);
 /* Every rank is done with its calls. The areas belong to the caller. */
@@ -67,8 +67,8 @@ typedef struct {
 
 /* Take a number: calls run in this order, which must be the same on all ranks. */
 void coll_node_begin(coll_node_call *, coll_node *, const coll_node_message *);
-/* COLL_OK when the result is there and the buffers are the caller's again, COLL_PENDING, or COLL_ERR_MESSAGE when another
- * rank's call differs in length, type or op. Never blocks. */
+/* COLL_OK when the result is there and the buffers are the caller's again, COLL_PENDING, or COLL_ERR_MESSAGE when
+ * another rank's call differs in length, type or op. Never blocks. */
 int coll_node_progress(coll_node_call *);
 /* Ranks that the call waits for at present, into ranks[max]; returns their number. */
 int coll_node_waiting(const coll_node_call *, int *ranks, int max);

@@ -8,8 +8,8 @@
 #include <string.h>
 
 enum {
-    LINE = 128,   /* apart enough for prefetchers that fetch lines in pairs */
-    RING = 4,     /* segments that a rank's staging and result rings hold */
+    LINE = 128, /* apart enough for prefetchers that fetch lines in pairs */
+    RING = 4,   /* segments that a rank's staging and result rings hold */
     NUMBER_BITS = 40,
 };
 
@@ -91,7 +91,9 @@ static inline void move(void *to, const void *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
-static inline area *own_area(const coll_node *n) { return n->peers[n->rank].area; }
+static inline area *own_area(const coll_node *n) {
+    return n->peers[n->rank].area;
+}
 
 /* sources -> q targets, by kernel or user-defined op. */
 int coll_node_fold(coll_node_call *c, int q, size_t elements, int stream);

@@ -21,7 +21,8 @@ static int fold_by_user(coll_node_call *c, int q, size_t elements) {
         m = elements - i < most ? elements - i : most;
         memcpy(acc, (const char *)n->sources[0] + i * item, m * item);
         for (int s = 1; s < n->size && !error; s++)
-            error = c->message.user_op(c->message.user_context, acc, acc, (const char *)n->sources[s] + i * item, spare, m);
+            error =
+                c->message.user_op(c->message.user_context, acc, acc, (const char *)n->sources[s] + i * item, spare, m);
         for (int t = 0; t < q; t++)
             memcpy((char *)n->targets[t] + i * item, acc, m * item);
     }
@@ -137,12 +138,14 @@ static int inputs_here(const coll_node_call *c, int k) {
     return 1;
 }
 
-/* Whether the slot of the result ring has been read by all who copy out. Who has arrived has read those of earlier calls. */
+/* Whether the slot of the result ring has been read by all who copy out. Who has arrived has read those of earlier
+ * calls. */
 static int result_slot_free(const coll_node_call *c, int k) {
     return k < RING || all_past(c->node, offsetof(area, copied), progress_of(c, k - RING + 1));
 }
 
-/* Fold the own slice: from the private array, heaps and staging areas, to the private array, heaps and the result ring. */
+/* Fold the own slice: from the private array, heaps and staging areas, to the private array, heaps and the result ring.
+ */
 static int reduce_next(coll_node_call *c) {
     coll_node *n = c->node;
     int k = c->reduced, q = 0, ring = 0;
@@ -152,7 +155,7 @@ static int reduce_next(coll_node_call *c) {
     size_t at = own.first * c->message.itemsize;
     for (int i = 0; i < n->size; i++) {
         const struct peer *p = &n->peers[i];
-        n->sources[i] = i == n->rank ? input_at(c, own.first)
+        n->sources[i] = i == n->rank       ? input_at(c, own.first)
                         : p->arrival.input ? p->base + p->arrival.input + at
                                            : staging_at(c, i, k, own.first);
         if (i == n->rank)

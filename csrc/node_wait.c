@@ -1,9 +1,6 @@
 #include "node_wait.h"
 #include "error.h"
-#include "progress.h"
 #include "ticks.h"
-
-#include <sched.h>
 
 static uint64_t ticks_per_us;
 
@@ -19,7 +16,9 @@ __attribute__((constructor)) static void calibrate(void) {
     ticks_per_us = (coll_ticks() - t) * 1000 / (uint64_t)ns + 1;
 }
 
-double coll_ticks_to_seconds(uint64_t ticks) { return (double)ticks / (double)ticks_per_us * 1e-6; }
+double coll_ticks_to_seconds(uint64_t ticks) {
+    return (double)ticks / (double)ticks_per_us * 1e-6;
+}
 
 int coll_node_spin(coll_node_call *c) {
     for (uint64_t end = coll_ticks() + 2 * ticks_per_us;;) {
@@ -30,24 +29,24 @@ int coll_node_spin(coll_node_call *c) {
     }
 }
 
-int coll_node_wait(coll_node_call *c, int yield_at_once, const coll_mpi_api *mpi, coll_endpoint *endpoint, long limit) {
-    uint64_t begin = coll_ticks(), polled = begin, end = begin + (uint64_t)limit * ticks_per_us / 1000;
-    for (;;) {
-        int status = coll_node_progress(c);
-        if (status != COLL_PENDING)
-            return status;
+static int job_progress(void *self, size_t budget) {
+    coll_node_job *job = self;
+    (void)budget; /* a call returns wherever it must wait */
+    int status = coll_node_progress(&job->call);
+    if (status == COLL_PENDING && job->mpi) {
         uint64_t now = coll_ticks();
-        if (yield_at_once || now - begin > 5 * ticks_per_us)
-            sched_yield();
-        else
-            coll_pause();
-        if (now - polled > 15 * ticks_per_us) {
-            coll_progress_poll();
-            if (mpi)
-                mpi->poll(endpoint);
-            polled = now;
-            if (now > end)
-                return COLL_PENDING;
+        if (now - job->polled > 15 * ticks_per_us) {
+            job->mpi->poll(job->endpoint);
+            job->polled = now;
         }
     }
+    return status;
+}
+
+static int job_waiting(const void *self, int *ranks, int max) {
+    return coll_node_waiting(&((const coll_node_job *)self)->call, ranks, max);
+}
+
+coll_task coll_node_task(coll_node_job *job) {
+    return (coll_task){job, job_progress, job_waiting};
 }

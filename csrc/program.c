@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int buffer_ok(int buffer, int nscratch) { return buffer >= COLL_INPUT && buffer < COLL_SCRATCH + nscratch; }
+static int buffer_ok(int buffer, int nscratch) {
+    return buffer >= COLL_INPUT && buffer - COLL_SCRATCH < nscratch;
+}
 
 static int range_ok(int block, int nblocks, int total) {
     return block >= 0 && nblocks > 0 && nblocks <= total && block <= total - nblocks;
@@ -17,7 +19,8 @@ static int operand_ok(const coll_step *s, int buffer, int nscratch) {
 
 static int step_ok(const coll_step *s, int size, int nblocks, int nscratch, int last_round) {
     int message = s->kind <= COLL_RECV_REDUCE;
-    if (s->kind < COLL_SEND || s->kind > COLL_COPY || s->round < 0 || s->round < last_round || s->round > last_round + 1)
+    if (s->kind < COLL_SEND || s->kind > COLL_COPY || s->round < 0 || s->round < last_round ||
+        s->round > last_round + 1)
         return 0;
     if (!range_ok(s->block, s->nblocks, nblocks) || (message && (s->peer < 0 || s->peer >= size)))
         return 0;
@@ -69,9 +72,11 @@ static int conflict(const coll_action *a, const coll_action *b, int in_place) {
            overlap(wb, read_by(a, a->right), in_place);
 }
 
-static int is_message(const coll_action *a) { return a->kind == COLL_SEND || a->kind == COLL_RECV; }
+static int is_message(const coll_action *a) {
+    return a->kind == COLL_SEND || a->kind == COLL_RECV;
+}
 
-/* Messages of one direction to one peer are posted in the order of the program, since MPI matches them in that order. */
+/* Messages of one direction to one peer are posted in the order of the program, since MPI matches them so. */
 static int same_channel(const coll_action *a, const coll_action *b) {
     return is_message(a) && a->kind == b->kind && a->peer == b->peer;
 }
@@ -85,10 +90,15 @@ static void lower(coll_program *p, const coll_step *steps, int nsteps) {
             const coll_step *s = &steps[i];
             int staged = s->kind == COLL_RECV_REDUCE;
             if (s->kind <= COLL_RECV_REDUCE) {
-                *a++ = (coll_action){.kind = s->kind == COLL_SEND ? COLL_SEND : COLL_RECV, .round = round,
-                                     .peer = s->peer, .block = s->block, .nblocks = s->nblocks,
-                                     .dst = staged ? COLL_RECEIVED : s->dst, .left = staged ? COLL_NONE : s->left,
-                                     .right = COLL_NONE, .slot = staged ? slot++ * COLL_WINDOW + round % COLL_WINDOW : -1};
+                *a++ = (coll_action){.kind = s->kind == COLL_SEND ? COLL_SEND : COLL_RECV,
+                                     .round = round,
+                                     .peer = s->peer,
+                                     .block = s->block,
+                                     .nblocks = s->nblocks,
+                                     .dst = staged ? COLL_RECEIVED : s->dst,
+                                     .left = staged ? COLL_NONE : s->left,
+                                     .right = COLL_NONE,
+                                     .slot = staged ? slot++ * COLL_WINDOW + round % COLL_WINDOW : -1};
                 if (staged && s->nblocks > p->slot_blocks)
                     p->slot_blocks = s->nblocks;
             }
@@ -98,9 +108,14 @@ static void lower(coll_program *p, const coll_step *steps, int nsteps) {
             const coll_step *s = &steps[j];
             int staged = s->kind == COLL_RECV_REDUCE;
             if (s->kind >= COLL_RECV_REDUCE)
-                *a++ = (coll_action){.kind = s->kind == COLL_COPY ? COLL_COPY : COLL_REDUCE, .round = round,
-                                     .peer = -1, .block = s->block, .nblocks = s->nblocks, .dst = s->dst,
-                                     .left = s->left, .right = s->kind == COLL_COPY ? COLL_NONE : s->right,
+                *a++ = (coll_action){.kind = s->kind == COLL_COPY ? COLL_COPY : COLL_REDUCE,
+                                     .round = round,
+                                     .peer = -1,
+                                     .block = s->block,
+                                     .nblocks = s->nblocks,
+                                     .dst = s->dst,
+                                     .left = s->left,
+                                     .right = s->kind == COLL_COPY ? COLL_NONE : s->right,
                                      .src_block = s->src_block,
                                      .slot = staged ? slot++ * COLL_WINDOW + round % COLL_WINDOW : -1};
         }

@@ -4,42 +4,58 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <sys/prctl.h>
 #include <time.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the queue and every execution in it */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the queue and every task in it */
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 static coll_request *head, **tail = &head;
 static _Atomic int outstanding;
 static pthread_t thread;
-static int running, stopping, watching_forks;
+static int running, stopping;
+static _Atomic int ended; /* MPI is finalized, or this is a forked child */
+static char broken[256];  /* why MPI_Finalize might hang; written once */
+static const coll_mpi_api *world;
+
+static int exec_progress(void *e, size_t budget) {
+    return coll_exec_progress(e, budget);
+}
+
+static int exec_waiting(const void *e, int *ranks, int max) {
+    return coll_exec_waiting(e, ranks, max);
+}
+
+coll_task coll_exec_task(coll_exec *e) {
+    return (coll_task){e, exec_progress, exec_waiting};
+}
 
 static void complete(coll_request *r, int status) {
-    atomic_fetch_sub(&outstanding, 1);
     if (r->mpi) {
         *r->handle_status = status;
         r->mpi->request_complete(r->handle);
     }
     atomic_store_explicit(&r->status, status, memory_order_release); /* the owner may free r from here on */
+    atomic_fetch_sub(&outstanding, 1); /* last: who sees 0 finds every request done, and this thread out of MPI */
 }
 
 /* One pass over the queue, first come first; returns whether something ended. Called with the lock. */
 static int pass(void) {
-    int ended = 0;
+    int moved = 0;
     for (coll_request **at = &head; *at;) {
         coll_request *r = *at;
-        int status = coll_exec_progress(r->exec, 1 << 20);
+        int status = r->task.progress(r->task.self, 1 << 20);
         if (status == COLL_PENDING) {
             at = &r->next;
             continue;
         }
         *at = r->next;
         complete(r, status);
-        ended = 1;
+        moved = 1;
     }
     for (tail = &head; *tail;)
         tail = &(*tail)->next;
-    return ended;
+    return moved;
 }
 
 void coll_progress_poll(void) {
@@ -73,25 +89,22 @@ static void *serve(void *unused) {
     return NULL;
 }
 
-static void before_fork(void) { pthread_mutex_lock(&lock); }
-
-static void after_fork_parent(void) { pthread_mutex_unlock(&lock); }
-
-/* The child has neither the thread nor any business with the parent's messages. */
+/* The child has neither the thread nor any business with the parent's messages. The lock is made anew, not taken before
+ * the fork: its holder may be waiting for Python's lock, to call a user's op, and the forking thread holds that one. */
 static void after_fork_child(void) {
+    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    work = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     head = NULL;
     tail = &head;
     running = 0;
+    ended = 1;
     atomic_store(&outstanding, 0);
-    pthread_mutex_unlock(&lock);
 }
 
 int coll_progress_submit(coll_request *r) {
     r->next = NULL;
     atomic_store_explicit(&r->status, COLL_PENDING, memory_order_relaxed);
     pthread_mutex_lock(&lock);
-    if (!watching_forks)
-        watching_forks = pthread_atfork(before_fork, after_fork_parent, after_fork_child) == 0;
     if (!running) {
         stopping = 0;
         running = pthread_create(&thread, NULL, serve, NULL) == 0;
@@ -109,7 +122,16 @@ int coll_progress_submit(coll_request *r) {
     return COLL_OK;
 }
 
-int coll_progress_outstanding(void) { return atomic_load(&outstanding); }
+int coll_progress_outstanding(void) {
+    return atomic_load(&outstanding);
+}
+
+int coll_progress_waiting(const coll_task *t, int *ranks, int max) {
+    pthread_mutex_lock(&lock);
+    int n = t->waiting(t->self, ranks, max);
+    pthread_mutex_unlock(&lock);
+    return n;
+}
 
 static long long now(void) {
     struct timespec t;
@@ -119,10 +141,10 @@ static long long now(void) {
 
 enum { SPINS = 100, CLOCK_EVERY = 64 }; /* polls before giving way; polls between looks at the clock */
 
-int coll_progress_wait(coll_exec *e, const coll_request *r, int yield_at_once, long limit) {
+int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_once, long limit) {
     long long end = limit > 0 ? now() + limit : 0;
     for (unsigned polls = 0;; polls++) {
-        int status = e ? coll_exec_progress(e, SIZE_MAX) : atomic_load_explicit(&r->status, memory_order_acquire);
+        int status = t ? t->progress(t->self, SIZE_MAX) : atomic_load_explicit(&r->status, memory_order_acquire);
         if (status != COLL_PENDING)
             return status;
         coll_progress_poll();
@@ -133,7 +155,9 @@ int coll_progress_wait(coll_exec *e, const coll_request *r, int yield_at_once, l
     }
 }
 
-void coll_progress_stop(void) {
+void coll_progress_stop(long limit) {
+    for (long long end = now() + limit; coll_progress_outstanding() && now() < end; sched_yield())
+        coll_progress_poll();
     pthread_mutex_lock(&lock);
     int join = running;
     stopping = 1;
@@ -142,4 +166,35 @@ void coll_progress_stop(void) {
     pthread_mutex_unlock(&lock);
     if (join)
         pthread_join(thread, NULL);
+}
+
+void coll_progress_broken(const char *why) {
+    if (!broken[0])
+        snprintf(broken, sizeof broken, "%s", why);
+}
+
+/* MPI calls this when MPI_Finalize begins, when all of MPI still works. A thread that may be waiting for Python's lock,
+ * which the caller may hold, cannot be joined here; but then a request is outstanding. */
+static void at_end(void) {
+    int left = coll_progress_outstanding();
+    if (broken[0] || left) {
+        if (!broken[0])
+            snprintf(broken, sizeof broken, "%d non-blocking collectives are not complete", left);
+        fprintf(stderr, "collectives: MPI_Abort instead of MPI_Finalize, which might hang: %s\n", broken);
+        fflush(stderr);
+        world->abort(1);
+    }
+    coll_progress_stop(0);
+    ended = 1;
+}
+
+int coll_progress_watch_end(const coll_mpi_api *mpi) {
+    if (world)
+        return COLL_OK;
+    world = mpi;
+    return pthread_atfork(NULL, NULL, after_fork_child) == 0 ? mpi->at_finalize(at_end) : COLL_ERR_MEMORY;
+}
+
+int coll_progress_ended(void) {
+    return ended;
 }

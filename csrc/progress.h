@@ -1,31 +1,49 @@
-/* Non-blocking executions: a queue, and the thread that moves it while it is not empty. */
+/* Non-blocking collectives: a queue, and the thread that moves it while it is not empty. */
 #ifndef COLL_PROGRESS_H
 #define COLL_PROGRESS_H
 
 #include "executor.h"
 #include "transport_mpi.h"
 
+/* Something under way that progresses when it is asked to: the run of a schedule, or a call of the node-local engine. */
+typedef struct {
+    void *self;
+    int (*progress)(void *self, size_t budget); /* COLL_OK, COLL_PENDING or an error */
+    int (*waiting)(const void *self, int *ranks, int max);
+} coll_task;
+
+coll_task coll_exec_task(coll_exec *);
+
 typedef struct coll_request coll_request;
 struct coll_request {
-    coll_exec *exec;
+    coll_task task;
     coll_request *next;
     _Atomic int status; /* COLL_PENDING, then COLL_OK or an error */
     const coll_mpi_api *mpi;
-    intptr_t handle;    /* MPI's generalized request; completed with the execution */
+    intptr_t handle; /* MPI's generalized request; completed with the execution */
     int *handle_status;
 };
 
-/* Queue a request whose execution has been started. The thread starts with the first one. COLL_OK or an error. */
+/* Queue a request whose task has been started. The thread starts with the first one. COLL_OK or an error. */
 int coll_progress_submit(coll_request *);
-/* Move every queued execution once, unless another thread is doing so. */
+/* Move every queued task once, unless another thread is doing so. */
 void coll_progress_poll(void);
 /* Number of requests that are not done. */
 int coll_progress_outstanding(void);
-/* Progress a blocking execution (or, with e == NULL, wait for a queued request), and the queue beside it, for about
+/* Progress a blocking task (or, with t == NULL, wait for a queued request), and the queue beside it, for about
  * `limit` nanoseconds: COLL_OK, COLL_PENDING when the time is over, or an error. yield_at_once: there are more ranks
  * than cores, so that spinning would keep the others from running. */
-int coll_progress_wait(coll_exec *e, const coll_request *r, int yield_at_once, long limit);
-/* End the thread, if there is one; requests that are not done stay so. */
-void coll_progress_stop(void);
+int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_once, long limit);
+/* Ranks that a task waits for, which may be in the queue: into ranks[max]; returns their number. */
+int coll_progress_waiting(const coll_task *, int *ranks, int max);
+/* Wait, for about `limit` nanoseconds, until no request is outstanding, and end the thread. */
+void coll_progress_stop(long limit);
+
+/* MPI's end. A failed execution may have messages under way, and other ranks may wait for its next ones: MPI_Finalize
+ * could hang. So what follows a coll_progress_broken, or finalizing with requests outstanding, is MPI_Abort. */
+void coll_progress_broken(const char *why);
+int coll_progress_watch_end(const coll_mpi_api *);
+/* Whether this process is done with MPI: MPI has been finalized, or this is a forked child. */
+int coll_progress_ended(void);
 
 #endif

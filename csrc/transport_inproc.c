@@ -166,7 +166,9 @@ static int inproc_test(coll_messages *m, int *done) {
     return n;
 }
 
-static void inproc_endpoint_free(coll_endpoint *endpoint) { (void)endpoint; /* the group owns it */ }
+static void inproc_endpoint_free(coll_endpoint *endpoint) {
+    (void)endpoint; /* the group owns it */
+}
 
 static const coll_transport inproc_transport = {inproc_messages_new, inproc_messages_free, inproc_send,
                                                 inproc_recv,         inproc_test,          inproc_endpoint_free};
@@ -208,4 +210,6 @@ void coll_inproc_free(coll_inproc *g) {
     free(g);
 }
 
-coll_endpoint *coll_inproc_endpoint(coll_inproc *g, int rank) { return &g->endpoints[rank].base; }
+coll_endpoint *coll_inproc_endpoint(coll_inproc *g, int rank) {
+    return &g->endpoints[rank].base;
+}

@@ -5,6 +5,7 @@
 #include "transport_mpi.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #if defined(OPEN_MPI)
 #define ABI "openmpi"
@@ -105,7 +106,9 @@ static int mpi_test(coll_messages *m, int *done) {
     return n;
 }
 
-static void mpi_endpoint_free(coll_endpoint *e) { free(e); }
+static void mpi_endpoint_free(coll_endpoint *e) {
+    free(e);
+}
 
 static const coll_transport mpi_transport = {mpi_messages_new, mpi_messages_free, mpi_send,
                                              mpi_recv,         mpi_test,          mpi_endpoint_free};
@@ -190,6 +193,31 @@ static int request_complete(intptr_t request) {
     return MPI_Grequest_complete((MPI_Request)request) == MPI_SUCCESS ? COLL_OK : COLL_ERR_MPI;
 }
 
+static void (*at_finalize_function)(void);
+static pid_t at_finalize_pid;
+
+/* MPI_Finalize begins by deleting the attributes of MPI_COMM_SELF. */
+static int self_deleted(MPI_Comm comm, int key, void *value, void *extra) {
+    (void)comm, (void)key, (void)value, (void)extra;
+    if (getpid() == at_finalize_pid)
+        at_finalize_function();
+    return MPI_SUCCESS;
+}
+
+static int at_finalize(void (*function)(void)) {
+    int key;
+    at_finalize_function = function;
+    at_finalize_pid = getpid();
+    if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, self_deleted, &key, NULL) != MPI_SUCCESS)
+        return COLL_ERR_MPI;
+    return MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL) == MPI_SUCCESS ? COLL_OK : COLL_ERR_MPI;
+}
+
+static void abort_all(int code) {
+    MPI_Abort(MPI_COMM_WORLD, code);
+}
+
 extern __attribute__((visibility("default"))) const coll_mpi_api coll_mpi;
-const coll_mpi_api coll_mpi = {COLL_MPI_VERSION, ABI,      initialized,  library_version, endpoint_new,
-                               poll_mpi,         reduce_local, request_start, request_complete};
+const coll_mpi_api coll_mpi = {COLL_MPI_VERSION, ABI,         initialized,  library_version,
+                               endpoint_new,     poll_mpi,    reduce_local, request_start,
+                               request_complete, at_finalize, abort_all};

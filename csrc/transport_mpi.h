@@ -7,11 +7,11 @@
 
 #include <stdint.h>
 
-#define COLL_MPI_VERSION 1
+#define COLL_MPI_VERSION 2
 
 typedef struct {
-    int version;      /* COLL_MPI_VERSION */
-    const char *abi;  /* "mpich" or "openmpi" */
+    int version;     /* COLL_MPI_VERSION */
+    const char *abi; /* "mpich" or "openmpi" */
     /* Whether the MPI library that the transport is linked to has been initialized, and its version text: the caller
      * compares both with mpi4py's, lest a second MPI library was loaded into the process. */
     int (*initialized)(void);
@@ -26,6 +26,10 @@ typedef struct {
      * does not touch it afterwards. */
     int (*request_start)(intptr_t *request, int **status);
     int (*request_complete)(intptr_t request);
+    /* Have a function called when MPI_Finalize begins; not in a forked child. COLL_OK or an error. */
+    int (*at_finalize)(void (*function)(void));
+    /* End all ranks. */
+    void (*abort)(int code);
 } coll_mpi_api;
 
 #endif

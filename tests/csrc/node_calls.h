@@ -13,14 +13,14 @@
 
 typedef struct {
     int ranks, rank;
-    size_t longest;     /* elements of uint32 */
-    uint64_t common;    /* random numbers that all ranks draw alike, */
-    uint64_t own;       /* and those of this rank */
+    size_t longest;  /* elements of uint32 */
+    uint64_t common; /* random numbers that all ranks draw alike, */
+    uint64_t own;    /* and those of this rank */
     long call;
     coll_heap *heap;
     coll_node *node;
     uint32_t *arrays[4]; /* input on the heap, private input, output on the heap, private output */
-    void (*wait)(void); /* between polls */
+    void (*wait)(void);  /* between polls */
 } player;
 
 static unsigned next(uint64_t *x) {

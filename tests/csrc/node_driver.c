@@ -13,7 +13,9 @@ static char *bases[256];
 static size_t limits[256];
 static uint64_t areas[256];
 
-static void give_way(void) { sched_yield(); }
+static void give_way(void) {
+    sched_yield();
+}
 
 static void *run(void *argument) {
     player p;

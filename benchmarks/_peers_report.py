@@ -1,0 +1,300 @@
+"""Statistics, tables and targets of ``peers.py``."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import platform
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+CONFIDENCE = 0.95
+UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+
+LIMIT_SIZE = 64 << 20  # where the passes over memory are measured
+LIMIT_MEANING = "each reading s bytes and writing s bytes"
+ENOUGH = 6  # rounds, for an interval of that confidence
+Samples = Mapping[str, Sequence[float]]  # contestant: seconds in each round
+
+
+# --- statistics ---------------------------------------------------------------------------------------------------
+
+
+def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Confidence interval of the median from order statistics; the whole range where the values are too few for one.
+
+    The k-th smallest and the k-th largest of n values enclose the median unless fewer than k values lie on one side of
+    it, which is a matter of coin tosses, whatever the distribution.
+    """
+    ordered, n = sorted(values), len(values)
+    outside, k = 0.0, 0
+    while k < n // 2:
+        outside += 2 * math.comb(n, k) / 2**n
+        if outside > 1 - confidence:
+            break
+        k += 1
+    k = max(k, 1)
+    return ordered[k - 1], ordered[n - k]
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Geometric mean of positive numbers."""
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Ours to another's: the median over rounds, its confidence interval, and the ratio of the minima."""
+
+    median: float
+    low: float
+    high: float
+    minima: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """Compare round by round, so that what slows the machine in a round slows both."""
+    rounds = [a / b for a, b in zip(ours, theirs, strict=True)]
+    return Ratio(statistics.median(rounds), *median_interval(rounds), min(ours) / min(theirs))
+
+
+def best(samples: Samples, names: Sequence[str]) -> str | None:
+    """Who has the lowest median."""
+    return min((name for name in names if name in samples), key=lambda n: statistics.median(samples[n]), default=None)
+
+
+class Mode(NamedTuple):
+    """Where the result goes, and whether the arrays change from call to call."""
+
+    place: str
+    reuse: str
+
+    def __str__(self) -> str:
+        place = {"out": "out of place", "in": "in place"}[self.place]
+        return f"{place}, {dict(one='one buffer', rotating='rotating buffers')[self.reuse]}"
+
+
+# --- tables -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Table:
+    """One contestant of ours beside all peers, under one set of conditions."""
+
+    ranks: int
+    cores: int
+    ours: str  # contestant: private, heap or program
+    mode: Mode
+    rounds: int
+    peers: Sequence[str]
+    rows: Mapping[int, Samples]  # by bytes; contestants that failed are left out
+    limits: Sequence[str] = ()
+    slow: Collection[tuple[int, str]] = ()  # sizes and peers that were too slow to go through the rounds
+    algorithms: Mapping[int, str] = field(default_factory=dict)  # of ours, by bytes, where they are known
+
+    def title(self) -> str:
+        """The conditions in words."""
+        arrays = {"private": "private arrays", "heap": "heap arrays", "program": "unchanged program"}[self.ours]
+        return f"{self.ranks} ranks, {arrays}, {self.mode}"
+
+    def ratio(self, nbytes: int, prefixes: tuple[str, ...] = ("",)) -> Ratio | None:
+        """Ours to the best of the peers whose names begin so."""
+        samples = self.rows[nbytes]
+        peer = best(samples, [name for name in self.peers if name.startswith(prefixes)])
+        return ratio(samples[self.ours], samples[peer]) if peer and self.ours in samples else None
+
+    def limit_ratio(self, nbytes: int) -> Ratio | None:
+        """Ours to the fastest pass over memory."""
+        samples = self.rows.get(nbytes, {})
+        limit = best(samples, self.limits)
+        return ratio(samples[self.ours], samples[limit]) if limit and self.ours in samples else None
+
+    def geometric_mean(self, value: Callable[[Ratio], float] = lambda ratio: ratio.median) -> float | None:
+        """Geometric mean over the sizes; None unless all were measured."""
+        found = [value(ratio) for ratio in map(self.ratio, self.rows) if ratio]
+        return geometric_mean(found) if found and len(found) == len(self.rows) else None
+
+    def lines(self) -> list[str]:
+        """The table in medians, then in minima."""
+        interval = "[95 %]" if self.rounds >= ENOUGH else "[range]"
+        head = f"{'bytes':>6}{'ours':>8}{'best':>9}" + "".join(f"{name:>8}" for name in self.peers)
+        lines = [f"{self.title()}: us, medians of {self.rounds} rounds", head + f"{'ours/best ' + interval:>20}"]
+        for nbytes in self.rows:
+            lines.append(self.row(nbytes, statistics.median) + f" {str(self.ratio(nbytes) or '-'):>19}")
+        lines.append(mean_line(self.geometric_mean()))
+        lines += [f"algorithms of ours: {names}"] if (names := self.runs_of_algorithms()) else []
+        lines += ["", f"{self.title()}: us, minima", head + f"{'ours/best':>20}"]
+        for nbytes in self.rows:
+            found = self.ratio(nbytes)
+            lines.append(self.row(nbytes, min) + (f"{found.minima:20.2f}" if found else f"{'-':>20}"))
+        lines.append(mean_line(self.geometric_mean(lambda ratio: ratio.minima)))
+        return lines
+
+    def runs_of_algorithms(self) -> str:
+        """The algorithms by size: "shm up to 16Mi, ring up to 64Mi"."""
+        runs = [list(group) for _, group in itertools.groupby(self.algorithms.items(), key=lambda item: item[1])]
+        named = [(run[-1][1], size_name(run[-1][0])) for run in runs if run[-1][1]]
+        return named[0][0] if len(runs) == len(named) == 1 else ", ".join(f"{name} up to {n}" for name, n in named)
+
+    def row(self, nbytes: int, of: Callable[[Sequence[float]], float]) -> str:
+        """Size, ours, the best peer's name, and each peer's time."""
+        samples = self.rows[nbytes]
+        times = [f"{self.cell(nbytes, name, of):>8}" for name in (self.ours, *self.peers)]
+        peer = best(samples, self.peers) or "-"
+        return f"{size_name(nbytes):>6}{times[0]}{peer:>9}" + "".join(times[1:])
+
+    def cell(self, nbytes: int, name: str, of: Callable[[Sequence[float]], float]) -> str:
+        """A contestant's time, "slow" for one that sat out, "-" for one that is missing."""
+        if name in self.rows[nbytes]:
+            return micro(of(self.rows[nbytes][name]))
+        return "slow" if (nbytes, name) in self.slow else "-"
+
+
+def mean_line(mean: float | None) -> str:
+    """The line under a table."""
+    return f"geometric mean of the ratios {'-' if mean is None else f'{mean:.3f}'}"
+
+
+def limit_lines(table: Table, nbytes: int) -> list[str]:
+    """What the passes over memory took, and how many bytes a second that is over all ranks."""
+    lines = []
+    for name in table.limits:
+        if seconds := table.rows.get(nbytes, {}).get(name):
+            middle = statistics.median(seconds)
+            speed = 2 * nbytes * table.ranks / middle / 1e9
+            lines.append(f"  {name:6}{micro(middle):>8} us  {speed:6.1f} GB/s over all ranks")
+    if lines:
+        lines.insert(0, f"memory limit at {size_name(nbytes)}, {table.ranks} ranks at once, {LIMIT_MEANING}:")
+    return lines
+
+
+def micro(seconds: float) -> str:
+    """Microseconds, with three digits or all before the point."""
+    us = seconds * 1e6
+    return f"{us:.2f}" if us < 9.995 else f"{us:.1f}" if us < 99.95 else f"{us:.0f}"
+
+
+def size_name(nbytes: int) -> str:
+    """8, 16Ki, 64Mi."""
+    for unit, factor in reversed(UNITS.items()):
+        if nbytes >= factor and nbytes % factor == 0:
+            return f"{nbytes // factor}{unit}"
+    return str(nbytes)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of '8', '16Ki', '64MiB'; ValueError for what is no size of whole float32."""
+    number, factor = text.strip().removesuffix("B"), 1
+    for unit in UNITS:
+        if number.endswith(unit):
+            number, factor = number.removesuffix(unit), UNITS[unit]
+    nbytes = int(number) * factor
+    if nbytes < 4 or nbytes % 4:
+        raise ValueError(f"{text}: not a positive multiple of 4 bytes")
+    return nbytes
+
+
+# --- targets ------------------------------------------------------------------------------------------------------
+
+
+class Target(NamedTuple):
+    """A figure and the most that it may be; None where it was not measured."""
+
+    where: str
+    what: str
+    value: float | None
+    most: float
+
+    @property
+    def verdict(self) -> str:
+        """PASS, FAIL or not measured."""
+        if self.value is None:
+            return "not measured"
+        return "PASS" if self.value <= self.most else "FAIL"
+
+    def __str__(self) -> str:
+        value = "-" if self.value is None else f"{self.value:.3f}"
+        return f"{self.verdict:12}  {value:>7}, at most {self.most:<4g}  {self.what}"
+
+
+def targets(table: Table) -> list[Target]:
+    """What the figures of a table should be."""
+    found = {n: r for n in table.rows if (r := table.ratio(n))}
+    mean = table.geometric_mean()
+    goals: list[tuple[str, float | None, float]] = []
+    if table.ranks == 2:
+        if table.ours == "private":
+            most = max((r.median for r in found.values()), default=None)
+            goals += [(worst(found), most if len(found) == len(table.rows) else None, 1.05)]
+            goals += [("geometric mean of the ratios", mean, 0.62)]
+        else:
+            limit = table.limit_ratio(LIMIT_SIZE)
+            goals += [("geometric mean of the ratios", mean, 0.2)]
+            goals += [("64Mi, ratio to the memory limit", limit.median if limit else None, 1.5)]
+        if table.mode.reuse == "one":
+            ours = table.rows.get(8, {}).get(table.ours)
+            goals += [("8 bytes, us", statistics.median(ours) * 1e6 if ours else None, 0.35)]
+    elif table.ranks == 4 and table.cores < 4 and table.ours == "private":
+        strongest = ("ompi", "impi")
+        small = {n: r for n in table.rows if n <= 64 and (r := table.ratio(n, strongest))}
+        most = max((r.median for r in small.values()), default=None)
+        goals += [(worst(small) + " of ompi and impi up to 64 bytes", most, 1.1)]
+        goals += [("geometric mean of the ratios", mean, 0.6)]
+    return [Target(table.title(), what, value, most) for what, value, most in goals]
+
+
+def worst(found: Mapping[int, Ratio]) -> str:
+    """Where the ratio is highest."""
+    if not found:
+        return "highest ratio"
+    return f"highest ratio (at {size_name(max(found, key=lambda n: found[n].median))})"
+
+
+# --- the machine --------------------------------------------------------------------------------------------------
+
+
+def machine() -> dict:
+    """Processor, cores, caches and system."""
+    return {
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "caches": {f"L{level}": size for level, size in caches().items()},
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "load": os.getloadavg(),
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name as the system has it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or "unknown")
+
+
+def caches() -> dict[int, int]:
+    """Bytes of the data caches of one core, by level."""
+    found = {}
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            kind, level, size = ((index / name).read_text().strip() for name in ("type", "level", "size"))
+        except OSError:
+            continue
+        if kind != "Instruction" and size.endswith("K"):
+            found[int(level)] = int(size[:-1]) << 10
+    return dict(sorted(found.items()))
+
+
+def last_level_cache() -> int:
+    """Bytes of the largest cache, 32 MiB where the system does not say."""
+    return max(caches().values(), default=32 << 20)

@@ -1,0 +1,253 @@
+"""The rounds of ``peers.py``: all contestants on one number of ranks, taking turns."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import _peers_jobs as jobs
+import _peers_report as report
+from _peers_jobs import LIMITS, Contestant, Failure, Job
+from _peers_report import LIMIT_SIZE, Mode
+
+PAGE = 4096
+WARM_SECONDS = 1e-3
+SLOW_SECONDS = 1.0
+OURS = ("ours", "program")
+
+Key = tuple[Mode, int, Contestant]
+
+
+class Run:
+    """All contestants on one number of ranks."""
+
+    def __init__(self, args: argparse.Namespace, ranks: int):
+        self.args, self.ranks = args, ranks
+        self.modes = [Mode(*mode) for mode in itertools.product(args.place, args.reuse)]
+        self.temporary = tempfile.TemporaryDirectory(prefix="peers-")
+        self.jobs = {job.name: job for job in self.all_jobs(Path(self.temporary.name))}
+        self.contestants = self.all_contestants()
+        self.quickest: dict[Key, float] = {}  # seconds of a call so far: the length of a batch follows from it
+        self.seconds: dict[Key, list[float]] = {}
+        self.algorithms: dict[Key, str] = {}
+        self.sitting: dict[tuple[Mode, Contestant], int] = {}  # from which size on
+        self.missing: list[str] = []
+        self.slow: list[str] = []
+        self.described: list[dict[str, Any]] = []
+
+    def all_jobs(self, folder: Path) -> Iterator[Job]:
+        """Ours first, then every peer."""
+
+        def job(name: str, environment: str, kind: str, level: str = "multiple") -> Job:
+            return Job(name, environment, kind, self.ranks, level, folder, self.args.limit)
+
+        yield job("ours", self.args.ours_on, "ours")
+        if self.args.program:
+            yield job("program", self.args.ours_on, "program")
+        for mpi, level in itertools.product(jobs.MPIS, self.args.threads):
+            if mpi in self.args.peers:
+                yield job(f"{jobs.MPIS[mpi]}/{level[0]}", mpi, "mpi", level)
+        if "gloo" in self.args.peers:
+            yield job("gloo", "torch", "gloo", "none")
+
+    def all_contestants(self) -> list[Contestant]:
+        """One for each peer, and ours in each kind of memory."""
+        found = [Contestant(kind, "ours", kind) for kind in self.args.buffers]
+        found += [Contestant(name, name) for name in self.jobs if name != "ours"]
+        if "heap" in self.args.buffers and LIMIT_SIZE in self.args.sizes:
+            found += [Contestant(name, "ours", limit=name) for name in LIMITS]
+        return found
+
+    def measure(self) -> None:
+        """Start all jobs, prove their results, and go through the rounds."""
+        self.start()
+        for mode, nbytes in itertools.product(self.modes, self.args.sizes):
+            for contestant in self.entrants(mode, nbytes):
+                self.attempt(self.try_out, contestant, mode, nbytes)
+        for number in range(self.args.rounds):
+            progress(f"{self.ranks} ranks: round {number + 1} of {self.args.rounds}")
+            for mode, nbytes in itertools.product(self.modes, self.args.sizes):
+                entrants = self.entrants(mode, nbytes)
+                random.Random(f"{self.args.seed} {number} {mode} {nbytes}").shuffle(entrants)
+                for contestant in entrants:
+                    self.attempt(self.turn, contestant, mode, nbytes)
+        progress("")
+
+    def start(self) -> None:
+        """Make the environments, start the jobs, and have them take their memory."""
+        self.check_memory()
+        progress(f"{self.ranks} ranks: starting {len(self.jobs)} jobs")
+        for job in self.jobs.values():
+            try:
+                jobs.prepare(job.environment, 1800)
+                job.start()
+            except Failure as failure:
+                job.failure = str(failure)
+        for job in self.jobs.values():
+            job.join()
+            if job.failure:
+                self.miss(job.name, job.failure)
+            else:
+                self.describe(job)
+        for contestant in list(self.contestants):
+            self.take_memory(contestant)
+
+    def describe(self, job: Job) -> None:
+        """Say what a job runs on and where its ranks may run."""
+        hello = job.hellos[0]
+        cores = [hello["cores"] for hello in job.hellos]
+        bound = f"ranks on cores {cores}" if any(len(c) < jobs.usable_cores() for c in cores) else "ranks not bound"
+        level = "" if job.kind == "gloo" else f", thread level {hello['level']}"
+        progress("")
+        print(f"{self.ranks} ranks  {job.name:8} {hello['software']['library']}{level}, {bound}", flush=True)
+        software = {**hello["software"], "thread_level": hello["level"]}
+        self.described.append({"contestant": job.name, "ranks": self.ranks, "software": software, "cores": cores})
+
+    def take_memory(self, contestant: Contestant) -> None:
+        """Memory for all sizes of a contestant."""
+        job = self.jobs[contestant.job]
+        if job.failure:
+            return
+        without = [hello for hello in job.hellos if contestant.buffers not in hello["buffers"]]
+        if without:
+            self.contestants.remove(contestant)
+            self.miss(f"ours, {contestant.name} arrays", without[0]["why_not"])
+            return
+        try:
+            job.ask("setup", buffers=contestant.buffers, nbytes=self.footprint())
+        except Failure as failure:
+            self.miss(job.name, str(failure))
+
+    def sets(self, mode: Mode, nbytes: int) -> int:
+        """Pairs of arrays of each rank."""
+        if mode.reuse == "one":
+            return 1
+        return max(2, math.ceil(2 * report.last_level_cache() / (self.ranks * 2 * whole_pages(nbytes))))
+
+    def footprint(self) -> int:
+        """Bytes of arrays of each rank."""
+        return max(2 * self.sets(mode, n) * whole_pages(n) for mode in self.modes for n in self.args.sizes)
+
+    def check_memory(self) -> None:
+        """Refuse a run that does not fit."""
+        needed = self.footprint() * self.ranks * (len(self.jobs) + 1)
+        if needed > 0.8 * jobs.available_memory():
+            sys.exit(f"peers.py: {needed >> 20} MiB of arrays are too much here; give fewer --peers or smaller --sizes")
+
+    def entrants(self, mode: Mode, nbytes: int) -> list[Contestant]:
+        """Who takes part; passes over memory where they are the measure."""
+        alive = [c for c in self.contestants if not self.jobs[c.job].failure]
+        rested = [c for c in alive if nbytes < self.sitting.get((mode, c), nbytes + 1)]
+        return [c for c in rested if not c.limit or nbytes == LIMIT_SIZE]
+
+    def arguments(self, contestant: Contestant, mode: Mode, nbytes: int) -> dict[str, Any]:
+        """What is reduced, as a worker takes it."""
+        what = {"buffers": contestant.buffers, "nbytes": nbytes, "sets": self.sets(mode, nbytes)}
+        return {**what, "in_place": mode.place == "in", "limit": contestant.limit}
+
+    def try_out(self, contestant: Contestant, mode: Mode, nbytes: int) -> None:
+        """Prove the result, and learn how long a call takes."""
+        progress(f"{self.ranks} ranks: trying {contestant.name}, {report.size_name(nbytes)}, {mode}")
+        what = self.arguments(contestant, mode, nbytes)
+        job = self.jobs[contestant.job]
+        if not contestant.limit:
+            first = max(job.ask("verify", **{name: value for name, value in what.items() if name != "limit"}))
+            if first > SLOW_SECONDS and (first := max(job.ask("measure", calls=1, warm=0, **what))) > SLOW_SECONDS:
+                self.sit_out(contestant, mode, nbytes, first)
+                return
+        first = max(job.ask("measure", calls=1, warm=1, **what))
+        calls = min(100, math.ceil(WARM_SECONDS / first))
+        self.quickest[mode, nbytes, contestant] = max(job.ask("measure", calls=calls, warm=0, **what))
+        if not contestant.limit:
+            self.algorithms[mode, nbytes, contestant] = job.ask("algorithm")[0]
+
+    def sit_out(self, contestant: Contestant, mode: Mode, nbytes: int, seconds: float) -> None:
+        """Leave a contestant out of the rounds, from this size on: it is no rival. Ours counts as missing."""
+        self.sitting[mode, contestant] = nbytes
+        what = f"from {report.size_name(nbytes)}, {mode}: a call takes {seconds:.1f} s"
+        if contestant.job in OURS:
+            self.miss(contestant.name, what)
+        else:
+            self.slow.append(f"{self.ranks} ranks, {contestant.name} {what}")
+
+    def turn(self, contestant: Contestant, mode: Mode, nbytes: int) -> None:
+        """One batch."""
+        key = mode, nbytes, contestant
+        calls = max(2, math.ceil(self.args.batch * 1e-3 / self.quickest[key]))
+        warm = max(1, math.ceil(WARM_SECONDS / self.quickest[key]))
+        what = self.arguments(contestant, mode, nbytes)
+        seconds = max(self.jobs[contestant.job].ask("measure", calls=calls, warm=warm, **what))
+        self.quickest[key] = min(self.quickest[key], seconds)
+        self.seconds.setdefault(key, []).append(seconds)
+
+    def attempt(self, step: Callable[..., None], contestant: Contestant, mode: Mode, nbytes: int) -> None:
+        """Give a contestant its turn; note one that fails, and go on with the others."""
+        if self.jobs[contestant.job].failure:
+            return
+        try:
+            step(contestant, mode, nbytes)
+        except Failure as failure:
+            self.miss(contestant.job, f"{report.size_name(nbytes)}, {mode}: {failure}")
+
+    def miss(self, name: str, why: str) -> None:
+        """Note, and say at once, that a contestant is missing."""
+        progress("")
+        self.missing.append(f"{self.ranks} ranks, {name}: {why}")
+        print(f"missing: {self.missing[-1]}", flush=True)
+
+    def stop(self) -> None:
+        """End all jobs."""
+        for job in self.jobs.values():
+            job.stop()
+        self.temporary.cleanup()
+
+    def tables(self) -> list[report.Table]:
+        """One for each of ours and each mode."""
+        ours = [c for c in self.contestants if c.job in OURS and not c.limit]
+        peers = [name for name in self.jobs if name not in OURS]
+        cores = jobs.usable_cores()
+        return [
+            report.Table(
+                self.ranks, cores, c.name, mode, self.args.rounds, peers,
+                {nbytes: self.samples(mode, nbytes) for nbytes in self.args.sizes}, LIMITS,
+                self.slow_cells(mode), {n: self.algorithms.get((mode, n, c), "") for n in self.args.sizes},
+            )
+            for c, mode in itertools.product(ours, self.modes)
+        ]  # fmt: skip
+
+    def slow_cells(self, mode: Mode) -> list[tuple[int, str]]:
+        """Sizes and contestants that sat out."""
+        sitting = [(c.name, least) for (m, c), least in self.sitting.items() if m == mode]
+        return [(nbytes, name) for name, least in sitting for nbytes in self.args.sizes if nbytes >= least]
+
+    def samples(self, mode: Mode, nbytes: int) -> dict[str, list[float]]:
+        """Seconds by contestant, of those that took part in every round."""
+        found = {c.name: self.seconds.get((mode, nbytes, c), []) for c in self.contestants}
+        return {name: seconds for name, seconds in found.items() if len(seconds) == self.args.rounds}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Everything measured, for JSON."""
+        return [
+            {"ranks": self.ranks, **mode._asdict(), "bytes": nbytes, "contestant": contestant.name,
+             "algorithm": self.algorithms.get((mode, nbytes, contestant), ""),
+             "us": [round(s * 1e6, 4) for s in seconds]}
+            for (mode, nbytes, contestant), seconds in self.seconds.items()
+        ]  # fmt: skip
+
+
+def whole_pages(nbytes: int) -> int:
+    """Bytes of the pages that so many bytes take."""
+    return -(-nbytes // PAGE) * PAGE
+
+
+def progress(text: str) -> None:
+    """Show where the run is, on a terminal only."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,279 @@
+"""One rank of one contestant of ``peers.py``: waits on a socket, and reduces when its turn comes.
+
+    python _peers_worker.py SOCKET KIND THREAD_LEVEL [RANK SIZE HOST:PORT]
+
+KIND is ``mpi`` (an ordinary mpi4py program that knows nothing of ours), ``ours`` or ``gloo`` (which has no launcher:
+its rank, size and meeting point are arguments). Commands and answers are lines of JSON; between turns the rank sleeps
+in ``recv``.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import itertools
+import json
+import os
+import platform
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+PAGE = 4096
+PATTERN = 4099  # a prime: data moved by any power of two is seen
+THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
+
+Pair = tuple[Any, Any]
+
+
+class Group:
+    """What all contestants have."""
+
+    why_not = ""  # there are no heap arrays
+    buffers: tuple[str, ...] = ("private",)
+
+    def allocate(self, nbytes: int, buffers: str) -> np.ndarray:
+        """Bytes of the kind of memory."""
+        return np.empty(nbytes, np.uint8)
+
+    def algorithm(self) -> str:
+        """What ran last, where that is known."""
+        return ""
+
+
+class MpiGroup(Group):
+    """MPI.COMM_WORLD, as any mpi4py program has it."""
+
+    def __init__(self, level: str, *_: str):
+        import mpi4py
+
+        mpi4py.rc.thread_level = level
+        from mpi4py import MPI
+
+        self.level = THREAD_LEVELS[MPI.Query_thread()]
+        self.comm: Any = MPI.COMM_WORLD
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.barrier = self.comm.Barrier
+        self.in_place_of = lambda array: (MPI.IN_PLACE, array)
+        library = MPI.Get_library_version().rstrip("\0").split("\n")[0].split(", ")[0]
+        self.software = {"library": " ".join(library.split()), "mpi4py": mpi4py.__version__}
+
+    def call(self, in_place: bool) -> Callable[[Any, Any], Any]:
+        """The all-reduce of a pair."""
+        return self.comm.Allreduce
+
+    def pair(self, x: np.ndarray, y: np.ndarray, in_place: bool) -> Pair:
+        """What :meth:`call` takes for two arrays."""
+        return self.in_place_of(y) if in_place else (x, y)
+
+
+class OurGroup(MpiGroup):
+    """collectives.Communicator, and the passes over memory that its time is compared with."""
+
+    def __init__(self, level: str, *_: str):
+        super().__init__(level)
+        import collectives
+
+        self.comm = collectives.Communicator(self.comm)
+        self.barrier = self.comm.Barrier
+        self.software["collectives"] = collectives.__version__
+        try:
+            self.comm.empty(1, np.uint8)
+        except (AttributeError, MemoryError) as error:
+            self.why_not = str(error)
+        else:
+            self.buffers = ("private", "heap")
+
+    def allocate(self, nbytes: int, buffers: str) -> np.ndarray:
+        """Bytes of an ordinary array or on the heap."""
+        return self.comm.empty(nbytes, np.uint8) if buffers == "heap" else super().allocate(nbytes, buffers)
+
+    def algorithm(self) -> str:
+        """What ran last."""
+        return self.comm.last.algorithm if self.comm.last else ""
+
+    def limit(self, name: str, x: np.ndarray, y: np.ndarray) -> Callable[[Any, Any], Any]:
+        """A pass that reads as many bytes as x has and writes as many, or both together: see LIMITS in _peers_jobs."""
+        from mpi4py import MPI
+
+        from collectives import _core, buffers
+
+        kernels: Any = _core
+        codes = buffers.DTYPE_CODES["float32"], buffers.op_code(MPI.SUM)
+        if name == "copy":
+            return lambda _x, _y: np.copyto(y, x)
+        if name == "triad":
+            third = len(x) * 2 // 3 // 16 * 16
+            left, right, target = x[:third], y[-third:], np.empty(third, np.float32)
+            target.fill(0)
+            return lambda _x, _y: kernels.reduce2(*codes, target, left, right)
+        cut = len(x) // self.size // 16 * 16
+        sources, targets = ([a[i * cut : (i + 1) * cut] for i in range(self.size)] for a in (x, y))
+        return lambda _x, _y: kernels.reducep(*codes, targets, sources)
+
+
+class GlooGroup(Group):
+    """torch.distributed on Gloo over the loopback interface; its all-reduce is in place only."""
+
+    level = "none"
+
+    def __init__(self, _level: str, rank: str, size: str, meeting: str):
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        torch: Any = importlib.import_module("torch")
+        dist: Any = importlib.import_module("torch.distributed")
+        torch.set_num_threads(1)
+        self.torch, self.dist = torch, dist
+        self.rank, self.size = int(rank), int(size)
+        host, _, port = meeting.rpartition(":")
+        store = dist.TCPStore(host, int(port), self.size, self.rank == 0)
+        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size)
+        self.barrier = dist.barrier
+        self.software = {"library": f"Gloo of torch {torch.__version__}"}
+
+    def call(self, in_place: bool) -> Callable[[Any, Any], Any]:
+        """The all-reduce of a pair; out of place is a copy first."""
+        all_reduce = self.dist.all_reduce
+        if in_place:
+            return lambda _, y: all_reduce(y)
+        return lambda x, y: all_reduce(y.copy_(x))
+
+    def pair(self, x: np.ndarray, y: np.ndarray, in_place: bool) -> Pair:
+        """What :meth:`call` takes for two arrays."""
+        return self.torch.from_numpy(x), self.torch.from_numpy(y)
+
+
+GROUPS: dict[str, Any] = {"mpi": MpiGroup, "ours": OurGroup, "gloo": GlooGroup}
+
+
+def pattern(rank: int) -> np.ndarray:
+    """The data of a rank: whole numbers, so that sums of float32 are exact, and different on every rank."""
+    return (np.arange(PATTERN) * (7 * rank + 3) % 1021 + rank).astype(np.float32)
+
+
+def spend(call: Callable[[Any, Any], Any], pairs: Sequence[Pair], calls: int) -> float:
+    """Seconds that so many calls take, on one pair again and again or on each in turn."""
+    if len(pairs) == 1:
+        x, y = pairs[0]
+        begin = time.perf_counter()
+        for _ in itertools.repeat(None, calls):
+            call(x, y)
+        return time.perf_counter() - begin
+    turns = itertools.islice(itertools.cycle(pairs), calls)
+    begin = time.perf_counter()
+    for x, y in turns:
+        call(x, y)
+    return time.perf_counter() - begin
+
+
+class Worker:
+    """Carries out the coordinator's commands on one rank."""
+
+    def __init__(self, group: Any):
+        self.group = group
+        self.memory: dict[str, np.ndarray] = {}
+        self.views: dict[tuple, tuple] = {}
+
+    def hello(self) -> dict[str, Any]:
+        """What this rank is."""
+        software = {**self.group.software, "python": platform.python_version(), "numpy": version("numpy")}
+        group = self.group
+        return {
+            "rank": group.rank, "size": group.size, "pid": os.getpid(), "level": group.level, "software": software,
+            "buffers": group.buffers, "why_not": group.why_not, "cores": sorted(os.sched_getaffinity(0)),
+        }  # fmt: skip
+
+    def setup(self, buffers: str, nbytes: int) -> None:
+        """Take memory for all sizes, once, and touch it; it begins on a page."""
+        if buffers in self.memory:
+            return
+        raw = self.group.allocate(nbytes + PAGE, buffers)
+        start = -raw.__array_interface__["data"][0] % PAGE
+        self.memory[buffers] = raw[start : start + nbytes]
+        self.memory[buffers].fill(0)
+
+    def arrays(self, buffers: str, nbytes: int, sets: int) -> list[Pair]:
+        """Input and output, so many times, each on pages of its own."""
+        stride = -(-nbytes // PAGE) * PAGE
+        memory = self.memory[buffers]
+        each = [memory[i * stride : i * stride + nbytes].view(np.float32) for i in range(2 * sets)]
+        return list(zip(each[::2], each[1::2], strict=True))
+
+    def prepared(self, buffers: str, nbytes: int, sets: int, in_place: bool, limit: str) -> tuple:
+        """The call and its pairs, made once."""
+        key = buffers, nbytes, sets, in_place, limit
+        if key not in self.views:
+            arrays = self.arrays(buffers, nbytes, sets)
+            if limit:
+                self.views[key] = self.group.limit(limit, *arrays[0]), arrays[:1]
+            else:
+                pairs = [self.group.pair(x, y, in_place) for x, y in arrays]
+                self.views[key] = self.group.call(in_place), pairs
+        return self.views[key]
+
+    def verify(self, buffers: str, nbytes: int, sets: int, in_place: bool) -> float:
+        """Reduce data of each rank's own, in the first and the last pair, and compare; seconds of the last call."""
+        call, pairs = self.prepared(buffers, nbytes, sets, in_place, "")
+        arrays = self.arrays(buffers, nbytes, sets)
+        for i in {0, sets - 1}:
+            x, y = arrays[i]
+            x[:] = np.resize(pattern(self.group.rank), len(x))
+            y[:] = x if in_place else -1
+            seconds = spend(call, [pairs[i]], 1)
+            expected = np.resize(sum(pattern(rank) for rank in range(self.group.size)), len(y))
+            if not np.array_equal(y, expected):
+                where = int(np.argmax(y != expected))
+                raise ValueError(f"wrong result: element {where} is {y[where]}, not {expected[where]}")
+        return seconds
+
+    def algorithm(self) -> str:
+        """The algorithm of the last call, where it is known."""
+        return self.group.algorithm()
+
+    def measure(self, calls: int, warm: int, **what: Any) -> float:
+        """Mean seconds of a call in one batch."""
+        call, pairs = self.prepared(**what)
+        spend(call, pairs, warm)
+        gc.disable()
+        self.group.barrier()
+        seconds = spend(call, pairs, calls)
+        gc.enable()
+        return seconds / calls
+
+    def serve(self, connection: socket.socket) -> None:
+        """Answer commands until told to stop, or until the coordinator is gone."""
+        lines = connection.makefile("rwb")
+        reply: dict[str, Any] = self.hello()
+        while True:
+            lines.write(json.dumps(reply).encode() + b"\n")
+            lines.flush()
+            line = lines.readline()
+            if not line:
+                os._exit(1)
+            command = json.loads(line)
+            name = command.pop("do")
+            if name == "stop":
+                return
+            try:
+                reply = {"value": getattr(self, name)(**command)}
+            except Exception as error:
+                traceback.print_exc()
+                reply = {"error": f"{type(error).__name__}: {error}"}
+
+
+def main() -> None:
+    """Join the group, then say hello and serve."""
+    path, kind, level, *rest = sys.argv[1:]
+    worker = Worker(GROUPS[kind](level, *rest))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        worker.serve(connection)
+
+
+if __name__ == "__main__":
+    main()

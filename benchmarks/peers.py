@@ -1,0 +1,149 @@
+"""Our all-reduce beside those of MPICH, Open MPI, Intel MPI and torch/Gloo: float32 SUM, through Python, in one run.
+
+    python benchmarks/peers.py                         2 ranks, out of place, one buffer; private and heap arrays
+    python benchmarks/peers.py --ranks 2,4 --check     exit 1 when a target is missed or a contestant is missing
+    python benchmarks/peers.py --full --json FILE      every mode, every power of two
+    python benchmarks/peers.py --program               an unchanged mpi4py program on ours too
+
+Each contestant is a job that is started once and sleeps between its turns. In every round the contestants take turns
+at each size, in an order drawn for that round and size: a warm-up, a barrier, a batch of calls of at least --batch ms.
+The time of a batch is the largest over the ranks of the mean per call. A ratio is ours to the best peer (the
+lowest median of all at that size), taken round by round: its median, and the 95 % confidence interval of that median.
+
+A peer whose call takes more than a second sits out from that size on ("slow"), one that gives no answer within --limit
+seconds is ended and missing; both are named at the end.
+
+ompi, mpich, impi: the MPIs from PyPI through mpi4py; /m and /s: mpi4py's thread levels multiple and single.
+gloo: torch.distributed, in place; out of place is a copy first. Ours runs at mpi4py's default level, multiple, on
+--ours-on. Peers always have private arrays. Rotating buffers are so many that all ranks' arrays together fill the
+last-level cache twice (at least two pairs). Arrays begin on a page.
+
+The memory limit is what one must pay when all arrays are shared: a rank reads its part of p inputs, s bytes in all, and
+writes it to p outputs, s bytes in all. It is measured in the same rounds by passes that move as many bytes on all
+ranks at once, without waiting for anybody: NumPy's copy, the sum of two arrays of 2s/3 bytes into a third (triad), and
+our kernel from p inputs to p outputs (fold); the fastest of them is the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import _peers_jobs as jobs
+import _peers_report as report
+from _peers_run import Run
+
+QUICK = "8,64,1Ki,16Ki,64Ki,256Ki,1Mi,4Mi,16Mi,64Mi"
+FULL = ",".join(str(8 << i) for i in range(24))
+
+
+def main() -> int:
+    """Measure, print, and with --check judge; 1 also when ours does not run."""
+    args = arguments()
+    machine = report.machine()
+    print_machine(machine)
+    runs = [Run(args, ranks) for ranks in args.ranks]
+    for run in runs:
+        try:
+            run.measure()
+        finally:
+            run.stop()
+    goals = print_results(runs)
+    if args.json:
+        content = {"machine": machine, "rounds": args.rounds, "batch_ms": args.batch, **everything(runs, goals)}
+        args.json.write_text(json.dumps(content, indent=1) + "\n")
+    bad = any(run.missing for run in runs) or any(goal.verdict != "PASS" for goal in goals)
+    return 1 if args.check and bad or any(run.jobs["ours"].failure for run in runs) else 0
+
+
+def arguments() -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=listed_numbers, help="numbers of ranks (2)")
+    parser.add_argument("--sizes", type=listed_sizes, help=f"bytes ({QUICK})")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds (%(default)s)")
+    parser.add_argument("--buffers", type=listed, help="ours: private,heap (both)")
+    parser.add_argument("--place", type=listed, help="out,in (out)")
+    parser.add_argument("--reuse", type=listed, help="one,rotating (one)")
+    parser.add_argument("--peers", type=listed, default=[*jobs.MPIS, "gloo"], help="openmpi,mpich,impi,gloo (all)")
+    parser.add_argument("--threads", type=listed, default=["multiple", "single"], help="multiple,single (both)")
+    parser.add_argument("--ours-on", choices=jobs.MPIS, default="openmpi", help="MPI under ours (%(default)s)")
+    parser.add_argument("--program", action="store_true", help="also an unchanged mpi4py program on ours")
+    parser.add_argument("--full", action="store_true", help="2 and 4 ranks, all modes, every power of two")
+    parser.add_argument("--batch", type=float, default=5, help="ms of a batch (%(default)g)")
+    parser.add_argument("--limit", type=float, default=60, help="seconds that a turn may take (%(default)g)")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of turns (%(default)s)")
+    parser.add_argument("--json", type=Path, help="write everything there")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
+    args = parser.parse_args()
+    args.ranks = args.ranks or ([2, 4] if args.full else [2])
+    args.sizes = args.sizes or listed_sizes(FULL if args.full else QUICK)
+    args.buffers = args.buffers or ["private", "heap"]
+    args.place = args.place or (["out", "in"] if args.full else ["out"])
+    args.reuse = args.reuse or (["one", "rotating"] if args.full else ["one"])
+    for given, known in (
+        (args.buffers, ["private", "heap"]), (args.place, ["out", "in"]), (args.reuse, ["one", "rotating"]),
+        (args.peers, [*jobs.MPIS, "gloo"]), (args.threads, ["multiple", "single"]),
+    ):  # fmt: skip
+        if unknown := [word for word in given if word not in known]:
+            parser.error(f"{unknown[0]}: not one of {', '.join(known)}")
+    if args.rounds < 1 or min(args.ranks) < 2 or args.batch <= 0 or args.limit <= 0:
+        parser.error("at least 1 round and 2 ranks, and positive times")
+    return args
+
+
+def listed(text: str) -> list[str]:
+    """Words between commas."""
+    return [word.strip() for word in text.split(",")]
+
+
+def listed_numbers(text: str) -> list[int]:
+    """Numbers between commas."""
+    return [int(word) for word in listed(text)]
+
+
+def listed_sizes(text: str) -> list[int]:
+    """Sizes between commas, ascending."""
+    return sorted({report.parse_size(word) for word in listed(text)})
+
+
+def print_machine(machine: dict[str, Any]) -> None:
+    """What the figures were taken on."""
+    caches = ", ".join(f"{level} {size >> 10} KiB" for level, size in machine["caches"].items())
+    print(f"{machine['cpu']}, {machine['cores']} cores, {caches}; {machine['system']}; load {machine['load'][0]:.1f}")
+    print("float32 SUM through Python; ranks are placed as each mpiexec does by default")
+
+
+def print_results(runs: Sequence[Run]) -> list[report.Target]:
+    """Tables, then the memory limit, the targets, and who sat out or is missing."""
+    tables = [table for run in runs for table in run.tables()]
+    for table in tables:
+        print("", *table.lines(), *report.limit_lines(table, report.LIMIT_SIZE), sep="\n")
+    goals = []
+    for table in tables:
+        if found := report.targets(table):
+            print("", f"targets: {table.title()}", *found, sep="\n")
+            goals += found
+    for title, kind in (("too slow for the rounds", "slow"), ("missing", "missing")):
+        if names := [name for run in runs for name in getattr(run, kind)]:
+            print("", title, *names, sep="\n")
+    return goals
+
+
+def everything(runs: Sequence[Run], goals: Sequence[report.Target]) -> dict[str, list]:
+    """What was found, for JSON."""
+    return {
+        "contestants": [job for run in runs for job in run.described],
+        "missing": [name for run in runs for name in run.missing],
+        "slow": [name for run in runs for name in run.slow],
+        "targets": [goal._asdict() | {"verdict": goal.verdict} for goal in goals],
+        "results": [record for run in runs for record in run.records()],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,309 @@
+"""Non-blocking and persistent all-reduce: many in flight, waited for in any order and by any of MPI's waits."""
+
+import gc
+import sys
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import collectives
+from collectives import _core, registry
+from collectives.request import Flight
+
+RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+NAMES = [name for name in registry.algorithms("allreduce") if name != "mpi"]
+RANKS_SUM = SIZE * (SIZE - 1) // 2
+
+
+class Job:
+    """A vector, its all-reduce and the result that it must have."""
+
+    def __init__(self, start, i, count=None, **options):
+        self.count = 7 * i + 1 if count is None else count
+        self.result = np.arange(self.count) * (RANK + 1) + i
+        self.expected = np.arange(self.count) * (RANKS_SUM + SIZE) + SIZE * i
+        self.request = start(MPI.IN_PLACE, self.result, **options)
+
+    def check(self):
+        np.testing.assert_array_equal(self.result, self.expected)
+
+
+def settle():
+    """Wait until nothing is under way and nothing is held."""
+    while _core.outstanding():
+        time.sleep(0.001)
+    Flight.sweep()
+
+
+@pytest.mark.parametrize("name", [None, "mpi", *NAMES])
+def test_many_in_flight_waited_in_other_orders(world, name):
+    """Every rank has an order of its own."""
+    for count in (None, 40_000):
+        jobs = [Job(world.Iallreduce, i, count, algorithm=name) for i in range(20)]
+        for i in np.random.permutation(20):
+            assert jobs[i].request.Wait()
+            jobs[i].check()
+
+
+def test_segments_in_flight(world):
+    jobs = [Job(world.Iallreduce, i, 400_000) for i in range(3)]
+    for job in reversed(jobs):
+        job.request.Wait()
+        job.check()
+
+
+def test_blocking_and_persistent_calls_in_between(world):
+    plan = Job(world.Allreduce_init, 5)
+    for i in range(10):
+        first = Job(world.Iallreduce, i)
+        plan.result[:] = RANK
+        plan.request.Start()
+        total = np.array([RANK])
+        world.Allreduce(MPI.IN_PLACE, total)
+        assert total == RANKS_SUM
+        world.Barrier()
+        plan.request.Wait()
+        assert (plan.result == RANKS_SUM).all()
+        first.request.Wait()
+        first.check()
+    plan.request.Free()
+
+
+def test_test(world):
+    job = Job(world.Iallreduce, 3, 10_000)
+    while not job.request.Test():
+        pass
+    job.check()
+    assert job.request == MPI.REQUEST_NULL
+    assert job.request.Test()
+    assert job.request.Wait()
+    job = Job(world.Iallreduce, 3)
+    while not job.request.test()[0]:
+        pass
+    job = Job(world.Iallreduce, 3)
+    assert job.request.wait() is None
+    job.check()
+
+
+def test_status(world):
+    job, status = Job(world.Iallreduce, 3), MPI.Status()
+    job.request.Wait(status)
+    assert not status.Is_cancelled()
+    assert status.Get_count(MPI.BYTE) == 0
+
+
+def test_the_progress_thread_completes_them(world):
+    """No rank calls the library again, or MPI at all."""
+    job = Job(world.Iallreduce, 2, 100_000)
+    end = time.monotonic() + 60
+    while not job.request._flight.landed and time.monotonic() < end:
+        time.sleep(0.001)
+    job.check()
+    job.request.Wait()
+
+
+def mixed(world, n=4):
+    """Our requests and MPI's own, shuffled; the check to make when all are complete."""
+    jobs = [Job(world.Iallreduce, i) for i in range(n)]
+    left, right = (RANK - 1) % SIZE, (RANK + 1) % SIZE
+    got = np.zeros(n, int)
+    theirs = [MPI.COMM_WORLD.Irecv(got[i : i + 1], left, i) for i in range(n)]
+    theirs += [MPI.COMM_WORLD.Isend(np.array([100 * RANK + i]), right, i) for i in range(n)]
+    requests = [job.request for job in jobs] + theirs
+    order = np.random.permutation(len(requests))
+
+    def check():
+        for job in jobs:
+            job.check()
+        assert got.tolist() == [100 * left + i for i in range(n)]
+
+    return [requests[i] for i in order], check
+
+
+def test_waitall_testall(world):
+    for _ in range(5):
+        requests, check = mixed(world)
+        MPI.Request.Waitall(requests)
+        check()
+        assert all(r == MPI.REQUEST_NULL for r in requests)
+        requests, check = mixed(world)
+        while not MPI.Request.Testall(requests):
+            pass
+        check()
+
+
+def test_waitany_waitsome_testany_testsome(world):
+    for _ in range(5):
+        requests, check = mixed(world)
+        seen = [MPI.Request.Waitany(requests) for _ in requests]
+        assert sorted(seen) == list(range(len(requests)))
+        check()
+        assert MPI.Request.Waitany(requests) == MPI.UNDEFINED
+        requests, check = mixed(world)
+        seen = []
+        while len(seen) < len(requests):
+            seen += MPI.Request.Waitsome(requests)
+        check()
+        requests, check = mixed(world)
+        seen = []
+        while len(seen) < len(requests):
+            index, found = MPI.Request.Testany(requests)
+            seen += [index] * (found and index != MPI.UNDEFINED)
+            seen += MPI.Request.Testsome(requests) or []
+        check()
+
+
+def test_cancel_is_an_error(world):
+    job = Job(world.Iallreduce, 2)
+    with pytest.raises(MPI.Exception):
+        job.request.Cancel()
+    job.request.Wait()
+    job.check()
+
+
+def test_persistent_many_times(world):
+    for name in (None, *NAMES):
+        a, b = np.zeros(50), np.zeros(50)
+        plan = world.Allreduce_init(a, b, algorithm=name)
+        for i in range(30):
+            a[:] = RANK + i
+            plan.Start()
+            assert plan.Wait()
+            assert (b == RANKS_SUM + SIZE * i).all()
+        plan.Free()
+
+
+def test_persistent_started_in_different_orders(world):
+    plans = [Job(world.Allreduce_init, i) for i in range(12)]
+    for turn in range(10):
+        for job in plans:
+            job.result[:] = RANK + turn
+        for i in np.random.permutation(12):  # another order on every rank
+            plans[i].request.Start()
+        if turn % 2:
+            MPI.Request.Waitall([job.request for job in plans])
+        else:
+            for i in np.random.permutation(12):
+                plans[i].request.Wait()
+        for job in plans:
+            assert (job.result == RANKS_SUM + SIZE * turn).all()
+    for job in plans:
+        job.request.Free()
+
+
+def test_persistent_life(world):
+    plan = Job(world.Allreduce_init, 1000).request
+    assert plan.Test()
+    assert plan.Wait()  # not started: nothing to wait for
+    plan.Start()
+    plan.Wait()
+    plan.Start()
+    while not plan.Test():
+        pass
+    plan.Start()
+    plan.Free()  # completes the run first
+    with pytest.raises(ValueError, match="freed"):
+        plan.Start()
+    for _ in range(300):
+        plan = world.Allreduce_init(MPI.IN_PLACE, np.zeros(3))
+        plan.Start()
+        plan.Wait()
+        plan.Free()
+
+
+def test_started_twice_is_refused(world):
+    """The second start comes while the first cannot have ended: rank 0 has not begun."""
+    plan = world.Allreduce_init(MPI.IN_PLACE, np.zeros(3))
+    if RANK == 0:
+        MPI.COMM_WORLD.Barrier()
+        plan.Start()
+    else:
+        plan.Start()
+        with pytest.raises(ValueError, match="under way already"):
+            plan.Start()
+        MPI.COMM_WORLD.Barrier()
+    plan.Wait()
+    plan.Free()
+
+
+def test_buffers_live_as_long_as_the_request(world):
+    a, b = np.zeros(1000), np.zeros(1000)
+    before = sys.getrefcount(a), sys.getrefcount(b)
+    request = world.Iallreduce(a, b)
+    assert sys.getrefcount(a) > before[0]
+    request.Wait()
+    assert (sys.getrefcount(a), sys.getrefcount(b)) == before
+    MPI.Request.Waitall([world.Iallreduce(a, b) for _ in range(3)])
+    settle()
+    assert (sys.getrefcount(a), sys.getrefcount(b)) == before
+    plan = world.Allreduce_init(a, b)
+    plan.Start()
+    plan.Wait()
+    plan.Free()
+    del plan
+    assert (sys.getrefcount(a), sys.getrefcount(b)) == before
+
+
+def test_dropped_requests_and_arrays(world):
+    """Nobody holds request or arrays: the collective still ends, in memory that stays until then."""
+    for i in range(20):
+        Job(world.Iallreduce, i, 5000)
+    gc.collect()
+    job = Job(world.Iallreduce, 4)
+    job.request.Free()
+    assert job.request == MPI.REQUEST_NULL
+    settle()
+    job.check()
+    assert not Flight._all
+    job = Job(world.Iallreduce, 4)
+    settle()
+    job.request.Free()  # when it is complete already
+    job.check()
+
+
+def test_communicator_dropped_while_under_way():
+    comm = collectives.Communicator(MPI.COMM_WORLD)
+    jobs = [Job(comm.Iallreduce, i, 30_000) for i in range(5)]
+    plan = Job(comm.Allreduce_init, 3)
+    del comm
+    gc.collect()
+    other = collectives.Communicator(MPI.COMM_WORLD)  # frees what is dead
+    plan.request.Start()
+    for job in [*jobs, plan]:
+        job.request.Wait()
+        job.check()
+    other.Free()
+
+
+def test_free_completes_what_is_under_way():
+    comm = collectives.Communicator(MPI.COMM_WORLD)
+    jobs = [Job(comm.Iallreduce, i, 30_000) for i in range(5)]
+    comm.Free()
+    for job in jobs:
+        job.check()
+        job.request.Wait()
+
+
+def test_user_defined_op_in_flight(world):
+    """The progress thread and the waiting thread both call Python."""
+    add = MPI.Op.Create(lambda a, b, datatype: np.frombuffer(b)[:].__iadd__(np.frombuffer(a)) is None, commute=True)
+    vectors = [np.full(3000, float(RANK + i)) for i in range(10)]
+    requests = [world.Iallreduce(MPI.IN_PLACE, v, add) for v in vectors]
+    MPI.Request.Waitall(requests[::2])
+    for request in requests[1::2]:
+        request.Wait()
+    for i, v in enumerate(vectors):
+        assert (v == RANKS_SUM + SIZE * i).all()
+    add.Free()
+
+
+def test_thousands_in_flight(world):
+    vectors = [np.full(3, RANK + i) for i in range(2000)]
+    requests = [world.Iallreduce(MPI.IN_PLACE, v) for v in vectors]
+    MPI.Request.Waitall(requests)
+    for i, v in enumerate(vectors):
+        assert (v == RANKS_SUM + SIZE * i).all()
+    settle()
+    assert world._context._idle_bytes <= 64 << 20

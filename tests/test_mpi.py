@@ -1,0 +1,21 @@
+"""The files of tests/mpi under mpiexec: Open MPI, MPICH and Intel MPI, on several numbers of ranks."""
+
+import re
+
+import pytest
+from conftest import mpiexec
+
+FILES = ("allreduce", "requests", "communicator")
+RANKS = {"openmpi": (1, 2, 3, 4, 5, 7, 8), "mpich": (1, 2, 3), "impi": (1, 2, 3)}  # ranks of the last two spin
+RUNS = [(mpi, ranks, file) for mpi, sizes in RANKS.items() for ranks in sizes for file in FILES]
+RUNS += [("openmpi", ranks, "train_mpi") for ranks in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(("mpi", "ranks", "file"), RUNS)
+def test_under_mpiexec(mpi, ranks, file):
+    command = ("-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", f"tests/mpi/test_{file}.py")
+    done = mpiexec(mpi, ranks, *command, timeout=120)
+    passed = re.search(r"^(\d+) passed", done.stdout, re.MULTILINE)
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-20_000:]
+    assert passed, done.stdout
+    assert int(passed[1]) > 0

@@ -1,0 +1,215 @@
+"""The comparison with other MPIs: its statistics on known data, its tables, and a small run of it."""
+
+import json
+import math
+import random
+import statistics
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import _peers_report as report  # noqa: E402
+from _peers_jobs import Failure, Job  # noqa: E402
+from _peers_report import Mode, Table  # noqa: E402
+
+PEERS = ["ompi/m", "ompi/s", "mpich/m", "mpich/s", "impi/m", "impi/s", "gloo"]
+ONE = Mode("out", "one")
+
+
+def table(rows, ranks=2, ours="private", mode=ONE, rounds=3, **more):
+    """A table of times in us."""
+    seconds = {n: {name: [us * 1e-6 for us in times] for name, times in row.items()} for n, row in rows.items()}
+    return Table(ranks, 2, ours, mode, rounds, PEERS, seconds, **more)
+
+
+# --- statistics ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "ranks"),  # which of the ordered values, from tables of the sign test at 95 %
+    [(1, (1, 1)), (2, (1, 2)), (5, (1, 5)), (6, (1, 6)), (8, (1, 8)), (9, (2, 8)), (15, (4, 12)), (20, (6, 15)),
+     (25, (8, 18)), (50, (18, 33))],
+)  # fmt: skip
+def test_the_interval_is_that_of_the_sign_test(n, ranks):
+    values = random.Random(n).sample(range(1, n + 1), n)
+    assert report.median_interval(values) == ranks
+
+
+def test_the_interval_covers_the_median_as_often_as_it_says():
+    draw = random.Random(1)
+    trials = [report.median_interval([draw.expovariate(1) for _ in range(20)]) for _ in range(2000)]
+    covered = sum(low <= math.log(2) <= high for low, high in trials) / len(trials)
+    assert 0.94 <= covered <= 0.98
+
+
+def test_ratios_are_taken_round_by_round():
+    """A machine that is ten times slower in one round is so for both."""
+    theirs = [2.0, 20.0, 4.0]
+    found = report.ratio([1.0, 10.0, 3.0], theirs)
+    assert (found.median, found.low, found.high, found.minima) == (0.5, 0.5, 0.75, 0.5)
+    assert str(found) == "0.50 [0.50, 0.75]"
+
+
+def test_geometric_mean():
+    assert report.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
+
+
+def test_the_best_has_the_lowest_median_not_the_lowest_time():
+    samples = {"a": [1.0, 5.0, 5.0], "b": [4.0, 4.0, 4.0], "c": [0.1, 0.1, 0.1]}
+    assert report.best(samples, ["a", "b", "missing"]) == "b"
+    assert report.best(samples, ["missing"]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"), [("8", 8), ("64Ki", 65536), ("64KiB", 65536), ("64MiB", 64 << 20), ("2Gi", 2 << 30)]
+)
+def test_sizes(text, nbytes):
+    assert report.parse_size(text) == nbytes
+    assert report.parse_size(report.size_name(nbytes)) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "x", "0", "6", "-8", "4kB"])
+def test_what_is_no_size(text):
+    with pytest.raises(ValueError):  # noqa: PT011  # argparse shows its own text
+        report.parse_size(text)
+
+
+# --- tables and targets -------------------------------------------------------------------------------------------
+
+
+def full_row(scale):
+    return {"private": [scale] * 3, **{name: [scale * (i + 2)] * 3 for i, name in enumerate(PEERS)}}
+
+
+def test_the_layout_of_a_table():
+    made = table({8: full_row(0.25), 64 << 20: full_row(12345.6)})
+    lines = made.lines()
+    assert lines[0] == "2 ranks, private arrays, out of place, one buffer: us, medians of 3 rounds"
+    assert lines[1].split() == ["bytes", "ours", "best", *PEERS, "ours/best", "[range]"]
+    assert lines[2].split()[:5] == ["8", "0.25", "ompi/m", "0.50", "0.75"]
+    assert lines[2].endswith("0.50 [0.50, 0.50]")
+    assert lines[3].split()[:4] == ["64Mi", "12346", "ompi/m", "24691"]
+    assert lines[4] == "geometric mean of the ratios 0.500"
+    assert lines[6] == "2 ranks, private arrays, out of place, one buffer: us, minima"
+    assert max(map(len, lines)) <= 100
+    assert len({len(line) for line in lines[1:4] + lines[7:10]}) == 1
+
+
+def test_who_is_missing_or_slow_has_no_figure():
+    row = {name: times for name, times in full_row(1).items() if name not in ("ompi/m", "mpich/s")}
+    line = table({8: row}, slow=[(8, "mpich/s")]).lines()[2].split()
+    assert line[:7] == ["8", "1.00", "ompi/s", "-", "3.00", "4.00", "slow"]
+    assert table({8: {}}).lines()[2].split() == ["8", "-", "-", *"-------", "-"]
+
+
+def test_the_algorithms_of_ours():
+    assert table({8: full_row(1)}, algorithms={8: "shm"}).lines()[4] == "algorithms of ours: shm"
+    made = table({}, algorithms={8: "shm", 64: "shm", 1 << 20: "ring"})
+    assert made.runs_of_algorithms() == "shm up to 64, ring up to 1Mi"
+    assert table({}, algorithms={8: ""}).runs_of_algorithms() == ""
+
+
+def test_targets_of_two_ranks():
+    rows = {8: {"private": [0.3] * 3, "impi/s": [0.7] * 3}, 64: {"private": [1.1] * 3, "impi/s": [1] * 3}}
+    highest, mean, small = report.targets(table(rows))
+    assert (highest.value, highest.verdict) == (pytest.approx(1.1), "FAIL")
+    assert "(at 64)" in highest.what
+    assert (mean.value, mean.verdict) == (pytest.approx(math.sqrt(0.3 / 0.7 * 1.1)), "FAIL")
+    assert (small.value, small.verdict) == (pytest.approx(0.3), "PASS")
+
+
+def test_targets_of_the_heap():
+    """The memory limit is the fastest of the passes."""
+    rows = {64 << 20: {"heap": [1400] * 3, "impi/s": [9000] * 3, "copy": [2000] * 3, "fold": [1000] * 3}}
+    mean, limit, small = report.targets(table(rows, ours="heap", limits=("copy", "triad", "fold")))
+    assert (mean.value, mean.verdict) == (pytest.approx(14 / 90), "PASS")
+    assert (limit.value, limit.verdict) == (pytest.approx(1.4), "PASS")
+    assert small.verdict == "not measured"
+
+
+def test_targets_of_four_ranks_on_two_cores():
+    """Small messages against Open MPI and Intel MPI, the mean against all."""
+    rows = {8: {"private": [2] * 3, "mpich/m": [1] * 3, "impi/m": [2] * 3, "ompi/s": [3] * 3}}
+    highest, mean = report.targets(table(rows, ranks=4))
+    assert (highest.value, highest.verdict) == (1.0, "PASS")
+    assert (mean.value, mean.verdict) == (2.0, "FAIL")
+    assert report.targets(table(rows, ranks=3)) == []
+
+
+def test_what_was_not_measured_does_not_pass():
+    assert {goal.verdict for goal in report.targets(table({}))} == {"not measured"}
+
+
+# --- jobs ---------------------------------------------------------------------------------------------------------
+
+
+class Script(Job):
+    """A job of plain Python processes that say hello and then do something of their own."""
+
+    def commands(self):
+        hello = "import json, os, socket, time\ns = socket.socket(socket.AF_UNIX)\ns.connect(PATH)\n"
+        hello += "s.sendall(json.dumps(dict(rank=RANK, size=2, pid=os.getpid())).encode() + b'\\n')\n"
+        scripts = [
+            f"PATH, RANK = {str(self.file('sock'))!r}, {rank}\n{hello}s.recv(99)\n{self.kind}" for rank in range(2)
+        ]
+        return [[sys.executable, "-c", script] for script in scripts]
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Makes such a job."""
+    made = []
+
+    def make(code, limit=20.0):
+        made.append(Script("a/b", "openmpi", code, 2, "multiple", tmp_path, limit))
+        made[0].start()
+        made[0].join()
+        return made[0]
+
+    yield make
+    made[0].kill()
+
+
+def test_a_job_answers(script):
+    assert script("s.sendall(b'{\"value\": %d}\\n' % RANK)\ns.recv(99)").ask("anything") in ([0, 1], [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("code", "limit", "words"),
+    [
+        ("time.sleep(60)", 1.0, "2 of 2 ranks gave no answer within 1 s"),
+        ("RANK or time.sleep(60); raise SystemExit('no more')", 20.0, "ended [no more]"),
+        ('s.sendall(b\'{"error": "ValueError: 1"}\\n\') if RANK else time.sleep(60)\ntime.sleep(60)', 20.0, "Error: 1"),
+    ],
+)
+def test_a_job_that_fails_is_ended_and_says_why(script, code, limit, words):
+    job = script(code, limit)
+    with pytest.raises(Failure) as caught:
+        job.ask("anything")
+    assert words in str(caught.value)
+    assert words in job.failure
+    assert all(process.poll() is not None for process in job.processes)
+
+
+# --- all of it ----------------------------------------------------------------------------------------------------
+
+
+def test_a_small_run(tmp_path):
+    file = tmp_path / "peers.json"
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "peers.py", "--rounds", "2", "--sizes", "8,64Ki", "--peers", "openmpi",
+         "--buffers", "private", "--place", "out,in", "--json", file],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "targets: 2 ranks, private arrays, in place, one buffer" in done.stdout
+    found = json.loads(file.read_text())
+    assert found["missing"] == []
+    assert [job["software"]["thread_level"] for job in found["contestants"]] == ["multiple", "multiple", "single"]
+    results = {(r["place"], r["bytes"], r["contestant"]): r["us"] for r in found["results"]}
+    names = ("private", "ompi/m", "ompi/s")
+    assert set(results) == {(place, n, name) for place in ("out", "in") for n in (8, 65536) for name in names}
+    assert all(len(us) == 2 and 0 < statistics.median(us) < 1e6 for us in results.values())

