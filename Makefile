@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 PYTHON ?= python3
 PIP := -m pip --disable-pip-version-check --quiet
-SOURCES := setup.py $(wildcard collectives/*.p[yx]x collectives/*.pxd csrc/*.[ch] csrc/kernels/*.[ch])
+SOURCES := setup.py $(wildcard collectives/*.p[yx][xid] csrc/*.[ch] csrc/kernels/*.[ch])
 
 # MPI: the one whose mpicc is on the PATH, else Open MPI from PyPI, whose ranks give way where there are more than cores.
 SYSTEM_MPICC := $(shell command -v mpicc 2>/dev/null)

@@ -48,7 +48,7 @@ def wrapper_flags(wrapper: str) -> tuple[list[str], list[str]]:
 
 
 def abi_of(compile_flags: list[str], cc: str) -> str:
-    """"openmpi" or "mpich", from what mpi.h defines."""
+    """Which ABI mpi.h is of, openmpi or mpich, from what it defines."""
     macros = subprocess.run(
         [cc, "-dM", "-E", *compile_flags, "-include", "mpi.h", "-x", "c", "/dev/null"],
         capture_output=True, text=True, check=True,
@@ -87,7 +87,9 @@ core = Extension(
     ["collectives/_core.pyx", *sources()],
     include_dirs=["csrc", numpy.get_include()],
     define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-    depends=[str(f) for pattern in ("csrc/*.h", "csrc/kernels/*.h") for f in HERE.glob(pattern)],
+    depends=[
+        str(f) for pattern in ("csrc/*.h", "csrc/kernels/*.h", "collectives/*.px[id]") for f in HERE.glob(pattern)
+    ],
     extra_compile_args=CFLAGS,
     extra_link_args=["-pthread"],
 )

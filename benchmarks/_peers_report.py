@@ -48,12 +48,11 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ours to another's: the median over rounds, its confidence interval, and the ratio of the minima."""
+    """Ours to another's: the median over rounds and its confidence interval."""
 
     median: float
     low: float
     high: float
-    minima: float
 
     def __str__(self) -> str:
         return f"{self.median:.2f} [{self.low:.2f}, {self.high:.2f}]"
@@ -62,12 +61,14 @@ class Ratio:
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """Compare round by round, so that what slows the machine in a round slows both."""
     rounds = [a / b for a, b in zip(ours, theirs, strict=True)]
-    return Ratio(statistics.median(rounds), *median_interval(rounds), min(ours) / min(theirs))
+    return Ratio(statistics.median(rounds), *median_interval(rounds))
 
 
-def best(samples: Samples, names: Sequence[str]) -> str | None:
-    """Who has the lowest median."""
-    return min((name for name in names if name in samples), key=lambda n: statistics.median(samples[n]), default=None)
+def best(
+    samples: Samples, names: Sequence[str], of: Callable[[Sequence[float]], float] = statistics.median
+) -> str | None:
+    """Who has the lowest median, or other measure."""
+    return min((name for name in names if name in samples), key=lambda name: of(samples[name]), default=None)
 
 
 class Mode(NamedTuple):
@@ -116,10 +117,20 @@ class Table:
         limit = best(samples, self.limits)
         return ratio(samples[self.ours], samples[limit]) if limit and self.ours in samples else None
 
-    def geometric_mean(self, value: Callable[[Ratio], float] = lambda ratio: ratio.median) -> float | None:
+    def minima(self, nbytes: int) -> float | None:
+        """Our shortest time to the shortest of all peers."""
+        samples = self.rows[nbytes]
+        peer = best(samples, self.peers, min)
+        return min(samples[self.ours]) / min(samples[peer]) if peer and self.ours in samples else None
+
+    def mean(self, ratios: Sequence[float | None]) -> float | None:
         """Geometric mean over the sizes; None unless all were measured."""
-        found = [value(ratio) for ratio in map(self.ratio, self.rows) if ratio]
+        found = [value for value in ratios if value is not None]
         return geometric_mean(found) if found and len(found) == len(self.rows) else None
+
+    def mean_ratio(self) -> float | None:
+        """Geometric mean of the median ratios."""
+        return self.mean([found.median if found else None for found in map(self.ratio, self.rows)])
 
     def lines(self) -> list[str]:
         """The table in medians, then in minima."""
@@ -128,13 +139,13 @@ class Table:
         lines = [f"{self.title()}: us, medians of {self.rounds} rounds", head + f"{'ours/best ' + interval:>20}"]
         for nbytes in self.rows:
             lines.append(self.row(nbytes, statistics.median) + f" {str(self.ratio(nbytes) or '-'):>19}")
-        lines.append(mean_line(self.geometric_mean()))
+        lines.append(mean_line(self.mean_ratio()))
         lines += [f"algorithms of ours: {names}"] if (names := self.runs_of_algorithms()) else []
         lines += ["", f"{self.title()}: us, minima", head + f"{'ours/best':>20}"]
-        for nbytes in self.rows:
-            found = self.ratio(nbytes)
-            lines.append(self.row(nbytes, min) + (f"{found.minima:20.2f}" if found else f"{'-':>20}"))
-        lines.append(mean_line(self.geometric_mean(lambda ratio: ratio.minima)))
+        minima = {nbytes: self.minima(nbytes) for nbytes in self.rows}
+        for nbytes, value in minima.items():
+            lines.append(self.row(nbytes, min) + (f"{value:20.2f}" if value else f"{'-':>20}"))
+        lines.append(mean_line(self.mean(list(minima.values()))))
         return lines
 
     def runs_of_algorithms(self) -> str:
@@ -147,7 +158,7 @@ class Table:
         """Size, ours, the best peer's name, and each peer's time."""
         samples = self.rows[nbytes]
         times = [f"{self.cell(nbytes, name, of):>8}" for name in (self.ours, *self.peers)]
-        peer = best(samples, self.peers) or "-"
+        peer = best(samples, self.peers, of) or "-"
         return f"{size_name(nbytes):>6}{times[0]}{peer:>9}" + "".join(times[1:])
 
     def cell(self, nbytes: int, name: str, of: Callable[[Sequence[float]], float]) -> str:
@@ -163,9 +174,9 @@ def mean_line(mean: float | None) -> str:
 
 
 def limit_lines(table: Table, nbytes: int) -> list[str]:
-    """What the passes over memory took, and how many bytes a second that is over all ranks."""
+    """What the passes over memory took, and how many bytes a second that is over all ranks; for shared arrays only."""
     lines = []
-    for name in table.limits:
+    for name in table.limits if table.ours != "private" else ():
         if seconds := table.rows.get(nbytes, {}).get(name):
             middle = statistics.median(seconds)
             speed = 2 * nbytes * table.ranks / middle / 1e9
@@ -227,7 +238,7 @@ class Target(NamedTuple):
 def targets(table: Table) -> list[Target]:
     """What the figures of a table should be."""
     found = {n: r for n in table.rows if (r := table.ratio(n))}
-    mean = table.geometric_mean()
+    mean = table.mean_ratio()
     goals: list[tuple[str, float | None, float]] = []
     if table.ranks == 2:
         if table.ours == "private":

@@ -21,11 +21,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-import kernel_lib  # noqa: E402
+import kernel_lib  # type: ignore[import-not-found]  # noqa: E402
 
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 SIZES = ("16KiB", "256KiB", "64MiB")
@@ -64,7 +65,7 @@ def aligned(nbytes: int) -> np.ndarray:
 
 def fill(buffer: np.ndarray, dtype: np.dtype, seed: int) -> np.ndarray:
     """View a buffer as dtype, with ordinary values (no NaN, no subnormals)."""
-    values = np.random.default_rng(seed).integers(1, 100, 4096)
+    values: np.ndarray = np.random.default_rng(seed).integers(1, 100, 4096)
     view = buffer[: buffer.nbytes // dtype.itemsize * dtype.itemsize].view(dtype)
     if dtype.names:
         values = np.array([(v, i) for i, v in enumerate(values)], dtype)
@@ -74,7 +75,7 @@ def fill(buffer: np.ndarray, dtype: np.dtype, seed: int) -> np.ndarray:
     return view
 
 
-def medians(calls: dict, rounds: int) -> dict[str, float]:
+def medians(calls: dict, rounds: int) -> dict[Any, float]:
     """Median seconds of each call. They take turns: a slow moment of the machine meets all of them."""
     times = {}
     for name, call in calls.items():
@@ -82,7 +83,7 @@ def medians(calls: dict, rounds: int) -> dict[str, float]:
         start = time.perf_counter()
         call()
         times[name] = max(1, min(1000, int(SAMPLE_SECONDS / max(time.perf_counter() - start, 1e-7))))
-    samples = {name: [] for name in calls}
+    samples: dict[Any, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             start = time.perf_counter()

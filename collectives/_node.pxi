@@ -35,6 +35,7 @@ cdef class Heap:
         return coll_heap_reserved(self.heap)
 
 
+@cython.no_gc_clear  # __dealloc__ needs what it refers to
 cdef class HeapBlock:
     """Memory on a heap, given back when the last array on it is collected; a writable buffer of bytes."""
 
@@ -85,6 +86,7 @@ cdef class Mapping:
         coll_heap_detach(&self.identity, self.base)
 
 
+@cython.no_gc_clear  # __dealloc__ needs what it refers to
 cdef class Node:
     """A group of ranks that map each other's heaps; ``mappings`` and ``areas`` (offsets) are in their order.
 
@@ -146,12 +148,12 @@ cdef class Node:
         """There is a newer call than :attr:`last`."""
         self.ended = 0
 
-    def finish(self, long limit=20_000_000):
+    def wait(self, bint yield_at_once, long limit):
         """Go on with a call that :func:`node_allreduce` left under way, for up to ``limit`` ns; True when it is done."""
         cdef coll_task task = coll_node_task(&self.job)
         cdef int code
         with nogil:
-            code = coll_progress_wait(&task, NULL, self.yield_at_once, limit)
+            code = coll_progress_wait(&task, NULL, yield_at_once, limit)
         if code == COLL_OK:
             self.ended = coll_ticks()
         return check(code, "allreduce (shm)") == COLL_OK
@@ -167,6 +169,7 @@ cdef class Node:
         return found
 
 
+@cython.no_gc_clear  # __dealloc__ needs what it refers to
 cdef class NodePlan(Task):
     """An all-reduce of one shape on a node, run any number of times; as :class:`Plan`, with the engine for a program."""
 
@@ -287,7 +290,7 @@ cdef int fill(coll_node_message *m, object send, object recv, object op) except 
 def node_allreduce(Node node, send, recv, op):
     """All-reduce on the node, if the call is an ordinary one.
 
-    1: done; 0: not an ordinary one, nothing has been done; -1: begun, and to be gone on with by ``node.finish``.
+    1: done; 0: not an ordinary one, nothing has been done; -1: begun, and to be gone on with by ``node.wait``.
     """
     cdef coll_node_message message
     cdef uint64_t begun = coll_ticks()

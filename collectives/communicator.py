@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from . import _core, lifetime, reference
+from . import _core, heap, lifetime, reference
 from .buffers import AVG, DTYPE_CODES, Buffer, op_code, parse
-from .context import Context, Shape, schedule_of
-from .registry import NativeAlgorithm, find
+from .context import Context, Shape, ShortCall, schedule_of
+from .registry import find
 from .request import Flight, PersistentRequest, Request
 from .select import Choice
 
@@ -49,6 +49,7 @@ class Communicator(MPI.Intracomm):
     """
 
     _context: Context | None = None
+    _node: _core.Node | None = None  # where the short way is open
     _owned = False  # whether MPI's communicator dies with this object
     _last: tuple[str, str, int, float] | None = None
 
@@ -77,6 +78,7 @@ class Communicator(MPI.Intracomm):
                 raise MPI.Exception(MPI.ERR_COMM)
             plain = MPI.Intracomm(self)
             self._context = context = Context(plain)
+            self._node = context.node
             handles = [context.internal, plain] if self._owned else [context.internal]
             self._finalizer = lifetime.watch(self, context, handles)
         context.check()
@@ -85,13 +87,39 @@ class Communicator(MPI.Intracomm):
     @property
     def last(self) -> Record | None:
         """Record of the last collective on this communicator that this rank began."""
+        if self._node is not None and self._node.last is not None:
+            return Record("allreduce", "shm", *self._node.last)
         return None if self._last is None else Record(*self._last)
+
+    def _record(self, collective: str, algorithm: str, nbytes: int, begin: float) -> None:
+        self._last = collective, algorithm, nbytes, time.perf_counter() - begin
+        if self._node is not None:
+            self._node.forget()
 
     def explain(self, collective: str, nbytes: int, dtype: Any = "float32", op: Any = MPI.SUM) -> str:
         """Which algorithm would run for a vector of ``nbytes`` bytes, and why."""
         del dtype  # no rule depends on it yet
         commutes = op_code(op) is not None or op.Is_commutative()
         return str(self._enter().choose(collective, nbytes, None, commutes, False))
+
+    # Arrays on the heap
+
+    def empty(self, shape: Any, dtype: Any = np.float64) -> np.ndarray:
+        """A new array in memory that the ranks of this node share, so that collectives on it copy nothing.
+
+        A local call; the array works in every communicator. MemoryError where shared memory is full.
+        """
+        return heap.empty(shape, dtype)
+
+    def zeros(self, shape: Any, dtype: Any = np.float64) -> np.ndarray:
+        """As :meth:`empty`, filled with zeros."""
+        return heap.empty(shape, dtype, zero=True)
+
+    def full(self, shape: Any, fill_value: Any, dtype: Any = None) -> np.ndarray:
+        """As :meth:`empty`, filled with a value; of its type where ``dtype`` is None."""
+        array = heap.empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype)
+        array[...] = fill_value
+        return array
 
     # All-reduce
 
@@ -107,16 +135,22 @@ class Communicator(MPI.Intracomm):
         in the readable executor. Raises TypeError or ValueError, before anything is sent, for arguments that cannot be
         served, and CollectiveTimeout when the time is over.
         """
+        if self._node is not None and algorithm is deterministic is timeout is stream is engine is None:
+            state = _core.node_allreduce(self._node, sendbuf, recvbuf, op)
+            if state:
+                if state < 0:
+                    self._finish(sendbuf, recvbuf)
+                return
         begin = time.perf_counter()
         call = self._prepare(sendbuf, recvbuf, op, algorithm, deterministic, stream, engine)
         name = call.choice.algorithm.name
-        if isinstance(call.choice.algorithm, NativeAlgorithm):
+        if call.choice.algorithm.name == "mpi":
             self._enter().by_mpi("allreduce", super().Allreduce, super().Iallreduce, call.owners, timeout)
         elif engine == "python":
             self._reference(call, timeout)
         else:
             self._blocking(call, timeout)
-        self._last = "allreduce", name, call.target.nbytes, time.perf_counter() - begin
+        self._record("allreduce", name, call.target.nbytes, begin)
 
     def Iallreduce(
         self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None,
@@ -128,8 +162,8 @@ class Communicator(MPI.Intracomm):
         """
         begin = time.perf_counter()
         call = self._prepare(sendbuf, recvbuf, op, algorithm, deterministic, stream, None, threads=True)
-        self._last = "allreduce", call.choice.algorithm.name, call.target.nbytes, time.perf_counter() - begin
-        if isinstance(call.choice.algorithm, NativeAlgorithm):
+        self._record("allreduce", call.choice.algorithm.name, call.target.nbytes, begin)
+        if call.choice.algorithm.name == "mpi":
             return super().Iallreduce(sendbuf, recvbuf, op)
         return Request(self._launch(call))
 
@@ -139,7 +173,7 @@ class Communicator(MPI.Intracomm):
     ) -> MPI.Prequest:  # fmt: skip
         """Persistent :meth:`Allreduce`: ``Start`` and ``Wait`` any number of times, then ``Free``."""
         call = self._prepare(sendbuf, recvbuf, op, algorithm, deterministic, stream, None, threads=True)
-        if isinstance(call.choice.algorithm, NativeAlgorithm):
+        if call.choice.algorithm.name == "mpi":
             return super().Allreduce_init(sendbuf, recvbuf, op, info)
         tag = self._enter().persistent_tag()
         return PersistentRequest(lambda: self._launch(call, tag))
@@ -149,15 +183,26 @@ class Communicator(MPI.Intracomm):
         context = self._enter()
         begin = time.perf_counter()
         choice = context.choose("barrier", 1, algorithm, True, False)
-        if isinstance(choice.algorithm, NativeAlgorithm):
+        if choice.algorithm.name == "mpi":
             context.by_mpi("barrier", super().Barrier, super().Ibarrier, (), timeout)
         else:
             token = parse(np.zeros(1, np.uint8), "token", True)
             shape = Shape(1, 1, DTYPE_CODES["uint8"], op_code(MPI.BOR), True)
             self._blocking(_Call(choice, shape, token.address, token, token), timeout)
-        self._last = "barrier", choice.algorithm.name, 0, time.perf_counter() - begin
+        self._record("barrier", choice.algorithm.name, 0, begin)
 
     # The way of a call
+
+    def _finish(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Wait for a call that the short way began."""
+        context, node = self._context, self._node
+        assert context is not None
+        assert node is not None
+        call = ShortCall(node, (sendbuf, recvbuf))
+        try:
+            context.wait(call, node)
+        except BaseException as e:
+            context.fail(call, e)
 
     def _prepare(
         self, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None, deterministic: bool | None, stream: Any,
@@ -181,11 +226,13 @@ class Communicator(MPI.Intracomm):
         if obstacle is not None:
             forced = _hand_over(obstacle, algorithm, op, target)
         commutes = code is not None or op.Is_commutative()
-        choice = context.choose("allreduce", target.nbytes, forced, commutes, bool(deterministic))
-        if isinstance(choice.algorithm, NativeAlgorithm):
+        choice = context.choose(
+            "allreduce", target.nbytes, forced, commutes, bool(deterministic), schedule=engine == "python"
+        )
+        if choice.algorithm.name == "mpi":
             _check_mpi(target, op, engine, obstacle)
         applied: Any = code
-        if code is None and obstacle is None:
+        if code is None and obstacle is None and target.datatype is not None:
             applied = (context.library, op.handle, target.datatype.handle)
         dtype = target.dtype if target.dtype is not None else -1
         same = in_place or (source.address == target.address and target.count > 0)
@@ -220,11 +267,11 @@ class Communicator(MPI.Intracomm):
             raise ValueError("timeout: engine='python' has none")
         run = context.acquire(call.choice, shape)
         source, target = (
-            np.frombuffer(MPI.buffer.fromaddress(address, call.target.nbytes), np.uint8)
+            np.asarray(MPI.buffer.fromaddress(address, call.target.nbytes))
             for address in (call.source, call.target.address)
         )
-        schedule = schedule_of(call.choice.algorithm, context.rank, context.size)  # type: ignore[arg-type]
-        cuts = [i * shape.itemsize for i in _core.partition(shape.count, run.plan.segments)]
+        schedule = schedule_of(call.choice.algorithm, context.rank, context.size)
+        cuts = [i * shape.itemsize for i in _core.partition(shape.elements, run.plan.segments)]
         tag = context.tag()
         try:
             for segment, (a, b) in enumerate(itertools.pairwise(cuts)):
@@ -294,7 +341,7 @@ class Communicator(MPI.Intracomm):
 
     def Free(self) -> None:
         """Complete what is under way and free the communicator with its duplicate; collective."""
-        context, self._context = self._context, None
+        context, self._context, self._node = self._context, None, None
         if context is not None:
             self._finalizer.detach()
             if context.broken is not None:  # its messages may be under way for ever: MPI's communicators stay
@@ -325,6 +372,18 @@ class Distgraphcomm(Communicator, MPI.Distgraphcomm):
     """mpi4py's distributed graph communicator with our collectives."""
 
 
+_core.know(
+    MPI.IN_PLACE,
+    [(op, op_code(op)) for op in (
+        MPI.SUM, MPI.MAX, MPI.MIN, MPI.PROD, MPI.LAND, MPI.LOR, MPI.LXOR, MPI.BAND, MPI.BOR, MPI.BXOR, AVG,
+    )],
+    [(np.dtype(name).num, DTYPE_CODES[name]) for name in (
+        "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
+        "float64", "complex64", "complex128",
+    )] + [(np.dtype(c).num, DTYPE_CODES[np.dtype(c).name]) for c in "qQlL"],
+)  # fmt: skip
+
+
 def _match(source: Buffer, target: Buffer) -> None:
     if source.count != target.count:
         raise ValueError(f"sendbuf has {source.count} elements, recvbuf {target.count}")
@@ -341,9 +400,11 @@ def _obstacle(target: Buffer, op: Any, code: int | None) -> str | None:
         return "a derived datatype with gaps"
     if code is None and target.datatype is None:
         return f"a user-defined op on {target.type_name}, which MPI does not know"
-    if code is not None and target.dtype is None:
+    if code is None:
+        return None
+    if target.dtype is None:
         return f"no kernel for {target.type_name}"
-    if code is not None and not _core.has_kernel(target.dtype, code):
+    if not _core.has_kernel(target.dtype, code):
         name = "avg" if op is AVG else _core.OPS[code]
         raise TypeError(f"op: {name} does not apply to {target.type_name}")
     return None

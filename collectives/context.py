@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, NoReturn
 
 from mpi4py import MPI
 
-from . import _core, lifetime, machine, mpilib
+from . import _core, lifetime, machine, mpilib, node
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
 from .registry import ScheduleAlgorithm
 from .request import Flight
 from .schedule import Schedule, build
 from .select import Choice, Rules, choose, segments_for
 
-__all__ = ["Context", "Run", "Shape", "program_of", "schedule_of"]
+__all__ = ["Context", "Run", "Shape", "ShortCall", "program_of", "schedule_of"]
 
 DEPTH = 4  # segments of one call in flight, and so tags of one call
 PLAN_BYTES = 64 << 20  # scratch that idle plans may hold
@@ -58,7 +58,7 @@ class Shape(NamedTuple):
     ``op`` is a kernel's code, or ``(library, MPI op, MPI datatype)`` as integers behind the library.
     """
 
-    count: int
+    elements: int
     itemsize: int
     dtype: int
     op: Any
@@ -70,7 +70,7 @@ class Run:
 
     __slots__ = ("buffers", "context", "key", "plan")
 
-    def __init__(self, context: Context, key: Any, plan: _core.Plan):
+    def __init__(self, context: Context, key: Any, plan: _core.Plan | _core.NodePlan):
         self.context = context
         self.key = key
         self.plan = plan
@@ -79,7 +79,7 @@ class Run:
     def __str__(self) -> str:
         choice, shape = self.key
         algorithm = choice.algorithm
-        return f"{algorithm.collective} ({algorithm.name}, {shape.count * shape.itemsize} bytes)"
+        return f"{algorithm.collective} ({algorithm.name}, {shape.elements * shape.itemsize} bytes)"
 
     def start(self, source: int, target: int, tag: int, buffers: Any) -> None:
         """Begin, on memory at two addresses; ``buffers`` own it and live as long as the run."""
@@ -92,6 +92,16 @@ class Run:
         self.context.keep(self.key, self.plan)
 
 
+class ShortCall(NamedTuple):
+    """A call of the node-local engine that took the short way; it is waited for as a run is."""
+
+    plan: _core.Node
+    buffers: Any
+
+    def __str__(self) -> str:
+        return "allreduce (shm)"
+
+
 class Context:
     """The library's side of one communicator; made on all its ranks together."""
 
@@ -102,7 +112,8 @@ class Context:
         self.rank, self.size = self.internal.rank, self.internal.size
         self.broken: str | None = None
         Flight.sweep()
-        hellos = self.internal.allgather(self._hello())
+        offer, area = node.offer()
+        hellos = self.internal.allgather({**self._hello(), "offer": offer})
         lifetime.free_agreed(h["dead"] for h in hellos)
         self.identity, settings = hellos[0]["identity"], hellos[0]["settings"]
         if isinstance(settings, Exception):
@@ -110,18 +121,24 @@ class Context:
             raise settings
         self.rules, self.timeout = settings
         here = [h for h in hellos if h["node"] == hellos[self.rank]["node"]]
-        self.node_of = [h["node"] for h in hellos]
         self.yield_at_once = len(here) > machine.usable_cores(h["affinity"] for h in here)
         self.locks_ops = mpilib.locks_ops()
         self.threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.endpoint = self.library.endpoint(self.internal.handle, self.internal)
+        self.group, self.node = node.join(
+            self.rank, [h["offer"] for h in hellos], area, self.internal.allgather, self.library, self.endpoint
+        )
+        self.apart = node.why_apart(self.size, self.group, self.node)
+        if self.node is not None:
+            self.node.yield_at_once = self.yield_at_once
+            self.node.usable = self.apart is None and "allreduce" not in self.rules.forced
         calls = self.endpoint.tag_limit // DEPTH
         self._persistent_calls = min(calls // 2, 1 << 16)
         self._calls = min(calls - self._persistent_calls, 1 << 16)
         self._call, self._persistent_call = itertools.count(), itertools.count()
         self._choices: dict[Any, Choice] = {}
         self._lock = threading.Lock()  # of the idle plans, which any thread may give back
-        self._idle: OrderedDict[Any, list[_core.Plan]] = OrderedDict()
+        self._idle: OrderedDict[Any, list[_core.Plan | _core.NodePlan]] = OrderedDict()
         self._idle_bytes = 0
 
     def _hello(self) -> dict[str, Any]:
@@ -142,15 +159,18 @@ class Context:
         """Tags of a persistent call, its own while there are no more than 65536 of them."""
         return (self._calls + next(self._persistent_call) % self._persistent_calls) * DEPTH
 
-    def choose(self, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool) -> Choice:
-        """The algorithm of a call (see :func:`collectives.select.choose`), remembered."""
-        key = collective, nbytes, forced, commutes, linear
+    def choose(
+        self, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool, schedule: bool = False
+    ) -> Choice:  # fmt: skip
+        """The algorithm of a call (see :func:`collectives.select.choose`), remembered; ``schedule``: only schedules."""
+        key = collective, nbytes, forced, commutes, linear, schedule
+        apart = "schedules run between processes" if schedule else self.apart
         choice = self._choices.get(key)
         if choice is None:
             if len(self._choices) > 10_000:
                 self._choices.clear()
             choice = self._choices[key] = choose(
-                self.rules, collective, nbytes, forced=forced, commutes=commutes, linear=linear
+                self.rules, collective, nbytes, forced=forced, commutes=commutes, linear=linear, apart=apart
             )
         return choice
 
@@ -164,17 +184,28 @@ class Context:
                 plan = idle.pop()
                 self._idle_bytes -= plan.footprint
                 return Run(self, key, plan)
+        return Run(self, key, self._plan(choice, shape))
+
+    def _plan(self, choice: Choice, shape: Shape) -> _core.Plan | _core.NodePlan:
         algorithm = choice.algorithm
+        if algorithm.name == "shm" and self.node is not None:
+            return _core.NodePlan(self.node, shape.elements, shape.itemsize, shape.dtype, shape.op)
         assert isinstance(algorithm, ScheduleAlgorithm)
         program = program_of(algorithm, self.rank, self.size, shape.in_place)
-        nbytes, most = shape.count * shape.itemsize, self.endpoint.message_limit - shape.itemsize
+        nbytes, most = shape.elements * shape.itemsize, self.endpoint.message_limit - shape.itemsize
         segments = segments_for(choice, program, nbytes, most, DEPTH)
-        plan = _core.Plan(
-            program, self.endpoint, shape.count, shape.itemsize, shape.dtype, shape.op, segments, min(segments, DEPTH)
+        return _core.Plan(
+            program,
+            self.endpoint,
+            shape.elements,
+            shape.itemsize,
+            shape.dtype,
+            shape.op,
+            segments,
+            min(segments, DEPTH),
         )
-        return Run(self, key, plan)
 
-    def keep(self, key: Any, plan: _core.Plan) -> None:
+    def keep(self, key: Any, plan: _core.Plan | _core.NodePlan) -> None:
         """Take a plan back; the least recently used go when they hold too much memory."""
         if plan.footprint > PLAN_BYTES:
             return
@@ -186,7 +217,7 @@ class Context:
                 _, plans = self._idle.popitem(last=False)
                 self._idle_bytes -= sum(p.footprint for p in plans)
 
-    def wait(self, run: Run, progressing: _core.Plan | _core.Request, timeout: float | None = None) -> None:
+    def wait(self, run: Run | ShortCall, progressing: Any, timeout: float | None = None) -> None:
         """Progress a run to its end, or to the timeout (default: ``COLLECTIVES_TIMEOUT``)."""
         timeout = self.timeout if timeout is None else timeout
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -196,7 +227,7 @@ class Context:
                 waiting = ", ".join(map(str, run.plan.waiting()))
                 raise CollectiveTimeout(
                     f"{run} on rank {self.rank} of {self.size}: not complete after {timeout} s; "
-                    f"waiting for messages with rank {waiting}"
+                    f"waiting for rank {waiting}"
                 )
 
     def obstacle_to_threads(self, user_defined: bool) -> str | None:
@@ -237,9 +268,11 @@ class Context:
         lifetime.keep(run)
         if self.broken is None:
             self.broken = f"{type(error).__name__}: {error}"
+            if self.node is not None:
+                self.node.usable = False
             _core.broken(f"rank {self.rank} of {self.size}: {self.broken}")
 
-    def fail(self, run: Run, error: BaseException) -> NoReturn:
+    def fail(self, run: Run | ShortCall, error: BaseException) -> NoReturn:
         """:meth:`note` it, and raise the error, as a CollectiveError where MPI or the other ranks are to blame."""
         self.note(run, error)
         where = f"{run} on rank {self.rank} of {self.size}"
@@ -265,6 +298,9 @@ class Context:
         for flight in Flight.of(self):
             flight.wait()
         self._idle.clear()
+        if self.node is not None:
+            self.node.usable = False
+            self.internal.Barrier()  # the others may still look at this rank's flags
         self.internal.Free()
 
 

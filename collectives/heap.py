@@ -53,7 +53,7 @@ def empty(shape: Any, dtype: Any = np.float64, *, zero: bool = False) -> np.ndar
     shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     count = int(np.prod(shape, dtype=object)) if shape else 1
     block = _core.HeapBlock(heap, max(1, count * dtype.itemsize), zero)
-    return np.ndarray(shape, dtype, buffer=block)
+    return np.ndarray(shape, dtype, buffer=memoryview(block))
 
 
 def share_arrays(threshold: int = 4096) -> contextlib.AbstractContextManager[None]:

@@ -16,8 +16,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-_buried: deque[tuple[str, int, list[MPI.Intracomm]]] = deque()  # by garbage collectors, which must not take locks
-_dead: dict[str, tuple[int, list[MPI.Intracomm]]] = {}  # id: (ranks, the MPI communicators)
+_buried: deque[tuple[str, int, list[MPI.Intracomm], Any]] = deque()  # by garbage collectors, which must not take locks
+_dead: dict[str, tuple[int, list[MPI.Intracomm], Any]] = {}  # id: (ranks, MPI's communicators, flags others may read)
 _lock = threading.Lock()
 _kept: list[Any] = []
 
@@ -31,16 +31,16 @@ def watch(holder: Any, context: Any, handles: list[MPI.Intracomm]) -> weakref.fi
 
 def _bury(pid: int, context: Any, handles: list[MPI.Intracomm]) -> None:
     if os.getpid() == pid and context.broken is None:
-        _buried.append((context.identity, context.size, handles))
+        _buried.append((context.identity, context.size, handles, context.node))
 
 
 def dead() -> list[tuple[str, int]]:
     """Identity and size of the communicators that are dead on this rank."""
     with _lock:
         while _buried:
-            identity, size, handles = _buried.popleft()
-            _dead[identity] = size, handles
-        return [(identity, size) for identity, (size, _) in _dead.items()]
+            identity, size, handles, node = _buried.popleft()
+            _dead[identity] = size, handles, node
+        return [(identity, size) for identity, (size, *_) in _dead.items()]
 
 
 def free_agreed(lists: Iterable[list[tuple[str, int]]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _core, heap, machine
 
-__all__ = ["Offer", "group_of", "join", "offer"]
+__all__ = ["Offer", "group_of", "join", "offer", "why_apart"]
 
 Offer = tuple[str, bytes, int]  # boot id, identity of the heap, offset of the area of flags
 
@@ -68,3 +68,13 @@ def join(
     areas = [member[2] for member in members if member is not None]
     node = _core.Node(own, group.index(rank), [mappings[p] for p in group], areas, area, library, endpoint)
     return group, node
+
+
+def why_apart(size: int, group: list[int], engine: _core.Node | None) -> str | None:
+    """Why the ranks of a communicator cannot use the node-local engine together, or None if they can."""
+    if len(group) < size:
+        others = next(rank for rank in range(size) if rank not in group)
+        return f"rank {others} does not share memory with rank {group[0]}"
+    if engine is None:
+        return heap.why_not() or "there is no shared memory left"
+    return None

@@ -125,7 +125,7 @@ class _Waits:
         return self.Test(status), None
 
 
-class Request(_Waits, MPI.Request):
+class Request(_Waits, MPI.Request):  # type: ignore[misc]
     """Request of a non-blocking collective."""
 
     def __new__(cls, flight: Flight | None = None) -> Request:
@@ -143,7 +143,7 @@ class Request(_Waits, MPI.Request):
         self._flight = None
 
 
-class PersistentRequest(_Waits, MPI.Prequest):
+class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
     """A collective that was set up once and can be started any number of times."""
 
     _launch: Callable[[], Flight] | None

@@ -128,6 +128,7 @@ class Rounds:
         self.__doc__ = function.__doc__
 
     def __call__(self, rank: Ints, size: int, **params: Any) -> Iterator[Round]:
+        """The rounds of one rank, or of an array of ranks."""
         return self.function(rank, size, **params)
 
     def __add__(self, other: Rounds) -> Rounds:

@@ -21,6 +21,9 @@ DEFAULT: dict[str, list[tuple[int | None, str, int | None]]] = {
     "barrier": [(None, "dissemination", None)],
 }
 
+#: Where all ranks share a node.
+LOCAL = {"allreduce": "shm", "barrier": "shm"}
+
 #: For ops that do not commute, and for deterministic=True.
 ORDERED = {"allreduce": "recursive_doubling"}
 LINEAR = {"allreduce": "naive"}
@@ -59,12 +62,13 @@ class Choice:
 
 
 def choose(
-    rules: Rules, collective: str, nbytes: int, *, forced: str | None, commutes: bool, linear: bool
+    rules: Rules, collective: str, nbytes: int, *, forced: str | None, commutes: bool, linear: bool, apart: str | None
 ) -> Choice:
     """The algorithm of one call.
 
-    ``commutes``: whether the op does; ``linear``: only folds in rank order, element by element, will do. ValueError
-    when an algorithm asked for by name cannot serve the call.
+    ``commutes``: whether the op does; ``linear``: only folds in rank order, element by element, will do; ``apart``:
+    why the ranks do not share memory, None if they do. ValueError when an algorithm asked for by name cannot serve the
+    call.
     """
     registry.algorithms(collective)  # there is such a collective
     source = "asked for in the call"
@@ -72,8 +76,10 @@ def choose(
         forced, source = rules.forced[collective], "set by COLLECTIVES_ALGORITHM"
     if forced is not None:
         algorithm = registry.find(collective, forced)
-        _refuse(algorithm, commutes, linear)
+        _refuse(algorithm, commutes, linear, apart)
         return Choice(algorithm, _segment(rules, collective, forced), source)
+    if apart is None:
+        return Choice(registry.find(collective, LOCAL[collective]), None, "all ranks share a node")
     if linear:
         return Choice(registry.find(collective, LINEAR[collective]), 1 << 20, "deterministic: folds in rank order")
     if not commutes:
@@ -85,7 +91,9 @@ def choose(
     raise ValueError(f"the selection table has no rule for {collective} of {nbytes} bytes")
 
 
-def _refuse(algorithm: Algorithm, commutes: bool, linear: bool) -> None:
+def _refuse(algorithm: Algorithm, commutes: bool, linear: bool, apart: str | None) -> None:
+    if algorithm.name == "shm" and apart is not None:
+        raise ValueError(f"algorithm 'shm' cannot serve this communicator: {apart}")
     if linear and not algorithm.linear:
         raise ValueError(f"{algorithm.name} does not fold in rank order, as deterministic=True demands")
     if not commutes and not algorithm.ordered:

@@ -4,13 +4,13 @@
 
 enum {
     COLL_OK = 0,
-    COLL_PENDING = 1,        /* progress made no end yet; call again */
-    COLL_ERR_MEMORY = -1,    /* allocation failed */
-    COLL_ERR_SCHEDULE = -2,  /* malformed step: kind, buffer, block or peer out of range */
-    COLL_ERR_MESSAGE = -3,   /* a message of another length arrived: the ranks' calls differ */
-    COLL_ERR_MPI = -4,       /* an MPI function failed; coll_endpoint.mpi_error has its code */
-    COLL_ERR_ARGUMENT = -5,  /* argument out of range */
-    COLL_ERR_OP = -6,        /* a user-defined op failed */
+    COLL_PENDING = 1,       /* progress made no end yet; call again */
+    COLL_ERR_MEMORY = -1,   /* allocation failed */
+    COLL_ERR_SCHEDULE = -2, /* malformed step: kind, buffer, block or peer out of range */
+    COLL_ERR_MESSAGE = -3,  /* a message of another length arrived: the ranks' calls differ */
+    COLL_ERR_MPI = -4,      /* an MPI function failed; coll_endpoint.mpi_error has its code */
+    COLL_ERR_ARGUMENT = -5, /* argument out of range */
+    COLL_ERR_OP = -6,       /* a user-defined op failed */
 };
 
 #endif

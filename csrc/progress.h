@@ -5,7 +5,8 @@
 #include "executor.h"
 #include "transport_mpi.h"
 
-/* Something under way that progresses when it is asked to: the run of a schedule, or a call of the node-local engine. */
+/* Something under way that progresses when it is asked to: the run of a schedule, or a call of the node-local engine.
+ */
 typedef struct {
     void *self;
     int (*progress)(void *self, size_t budget); /* COLL_OK, COLL_PENDING or an error */

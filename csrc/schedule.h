@@ -21,18 +21,18 @@ typedef struct {
  * means the staging slot. */
 typedef struct {
     int32_t kind, round, peer, block, nblocks, dst, left, right, src_block;
-    int32_t slot;                 /* staging slot, or -1 */
-    int32_t waits;                /* what must happen before it may start */
-    int32_t on_start, on_done;    /* first edge in coll_program.edges of each kind; ends where the next begins */
+    int32_t slot;              /* staging slot, or -1 */
+    int32_t waits;             /* what must happen before it may start */
+    int32_t on_start, on_done; /* first edge in coll_program.edges of each kind; ends where the next begins */
 } coll_action;
 
 typedef struct {
     int nactions, nrounds, nblocks, nscratch, nslots;
-    int max_messages;             /* messages that can be under way at once */
-    int slot_blocks;              /* most blocks that a staging slot holds */
-    coll_action *actions;         /* nactions + 1: the last one only ends the edge lists */
-    int32_t *edges;               /* actions that wait for a start or an end */
-    int32_t *round_first;         /* nrounds + 1: first action of each round */
+    int max_messages;     /* messages that can be under way at once */
+    int slot_blocks;      /* most blocks that a staging slot holds */
+    coll_action *actions; /* nactions + 1: the last one only ends the edge lists */
+    int32_t *edges;       /* actions that wait for a start or an end */
+    int32_t *round_first; /* nrounds + 1: first action of each round */
 } coll_program;
 
 /* Checks every field and derives the dependencies; in_place says that COLL_INPUT and COLL_VECTOR are the same memory.

@@ -12,7 +12,8 @@ typedef struct coll_endpoint coll_endpoint;
 typedef struct {
     coll_messages *(*messages_new)(coll_endpoint *, int capacity); /* NULL: no memory */
     void (*messages_free)(coll_messages *);
-    /* Begin to move `bytes` bytes, in slot. Messages of one (source, destination, tag) match in the order of the calls. */
+    /* Begin to move `bytes` bytes, in slot. Messages of one (source, destination, tag) match in the order of the calls.
+     */
     int (*send)(coll_messages *, int slot, const void *buf, size_t bytes, int peer, int tag);
     int (*recv)(coll_messages *, int slot, void *buf, size_t bytes, int peer, int tag);
     /* Slots that completed since the last call, into done[capacity]; returns how many, or an error. */
@@ -23,9 +24,9 @@ typedef struct {
 struct coll_endpoint {
     const coll_transport *transport;
     int rank, size;
-    int tag_limit;            /* tags lie in [0, tag_limit) */
-    size_t message_limit;     /* bytes in one message */
-    int mpi_error;            /* code of the last COLL_ERR_MPI */
+    int tag_limit;        /* tags lie in [0, tag_limit) */
+    size_t message_limit; /* bytes in one message */
+    int mpi_error;        /* code of the last COLL_ERR_MPI */
 };
 
 /* In-process mailboxes: `size` endpoints in one process, usable from several threads. A message moves when both sides

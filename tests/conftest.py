@@ -19,7 +19,7 @@ def mpiexec(mpi: str, ranks: int, *command: str, timeout: float = 600, env: dict
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **(env or {}),
     }  # fmt: skip
     return subprocess.run(
-        ["timeout", str(timeout), home / "mpiexec", *flags, "-n", str(ranks), home / "python", *command],
+        ["timeout", "-k", "5", str(timeout), home / "mpiexec", *flags, "-n", str(ranks), home / "python", *command],
         capture_output=True, text=True, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 

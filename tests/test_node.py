@@ -1,4 +1,4 @@
-"""The node-local engine's C code under threads, ThreadSanitizer and a model checker, and its Python side in one process."""
+"""The node-local engine: its C code under threads, sanitizers and a model checker; its Python side in one process."""
 
 import subprocess
 import sys
@@ -71,7 +71,11 @@ def test_random_interleavings(tmp_path, kernel_objects, ranks):
 
 #: Waits without which the protocol is wrong: (file, what stands there, what a mistaken author would write).
 MISTAKES = [
-    ("node_phases.c", "if (k >= RING && !all_past(n, offsetof(area, reduced), progress_of(c, k - RING + 1)))", "if (0)"),
+    (
+        "node_phases.c",
+        "if (k >= RING && !all_past(n, offsetof(area, reduced), progress_of(c, k - RING + 1)))",
+        "if (0)",
+    ),
     ("node_phases.c", "(!c->everything_shared && !result_slot_free(c, k))", "0"),
     ("node_phases.c", "if (own->input && !all_past(n, offsetof(area, done), c->number))", "if (0)"),
     ("node_phases.c", "n->targets[0] = wait_aside ? aside : c->message.output;", "n->targets[0] = c->message.output;"),

@@ -49,7 +49,7 @@ def test_ratios_are_taken_round_by_round():
     """A machine that is ten times slower in one round is so for both."""
     theirs = [2.0, 20.0, 4.0]
     found = report.ratio([1.0, 10.0, 3.0], theirs)
-    assert (found.median, found.low, found.high, found.minima) == (0.5, 0.5, 0.75, 0.5)
+    assert (found.median, found.low, found.high) == (0.5, 0.5, 0.75)
     assert str(found) == "0.50 [0.50, 0.75]"
 
 
@@ -103,6 +103,23 @@ def test_who_is_missing_or_slow_has_no_figure():
     line = table({8: row}, slow=[(8, "mpich/s")]).lines()[2].split()
     assert line[:7] == ["8", "1.00", "ompi/s", "-", "3.00", "4.00", "slow"]
     assert table({8: {}}).lines()[2].split() == ["8", "-", "-", *"-------", "-"]
+
+
+def test_minima_are_compared_with_the_lowest_of_all():
+    row = {"private": [3, 2, 9], "ompi/m": [5, 5, 5], "impi/s": [1, 8, 8]}
+    lines = table({8: row}).lines()
+    assert (lines[2].split()[2], lines[7].split()[2]) == ("ompi/m", "impi/s")
+    assert lines[7].endswith(" 2.00")
+    assert lines[8] == "geometric mean of the ratios 2.000"
+
+
+def test_the_memory_limit_is_shown_beside_shared_arrays():
+    row = {"heap": [2000] * 3, "private": [3000] * 3, "copy": [1024] * 3, "fold": [512] * 3}
+    shown = [report.limit_lines(table({1 << 20: row}, ours=name, limits=("copy", "fold")), 1 << 20)
+             for name in ("heap", "private")]  # fmt: skip
+    assert shown[0][0] == "memory limit at 1Mi, 2 ranks at once, each reading s bytes and writing s bytes:"
+    assert shown[0][2].split() == ["fold", "512", "us", "8.2", "GB/s", "over", "all", "ranks"]
+    assert shown[1] == []
 
 
 def test_the_algorithms_of_ours():

@@ -2,5 +2,8 @@
 
 from ..registry import register_native
 
-register_native("allreduce", "mpi", "The MPI library's own all-reduce.", ordered=True, linear=False)
-register_native("barrier", "mpi", "The MPI library's own barrier.", ordered=True, linear=True)
+for _collective, _what in (("allreduce", "all-reduce"), ("barrier", "barrier")):
+    register_native(
+        _collective, "shm", "ranks of one node share memory and exchange no messages.", ordered=True, linear=True
+    )
+    register_native(_collective, "mpi", f"the MPI library's own {_what}.", ordered=True, linear=False)

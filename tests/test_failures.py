@@ -1,0 +1,310 @@
+"""What goes wrong in a running program: errors that name ranks, and an end instead of a hang. On each of the MPIs."""
+
+import textwrap
+import time
+
+import pytest
+from conftest import mpiexec
+
+PREAMBLE = """
+import os, signal, sys, threading, time
+import numpy as np
+from mpi4py import MPI
+import collectives
+rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+comm = collectives.Communicator(MPI.COMM_WORLD)
+def report(*words):
+    print(f"rank {rank}:", *words, flush=True)
+"""
+ABORT = "MPI_Abort instead of MPI_Finalize"
+
+
+def run(mpi, program, ranks=2, env=None, preamble=PREAMBLE):
+    """The exit code and all output of a program on all ranks; it must end by itself."""
+    begin = time.monotonic()
+    done = mpiexec(mpi, ranks, "-c", preamble + textwrap.dedent(program), timeout=60, env=env)
+    assert time.monotonic() - begin < 55, "hangs\n" + done.stdout + done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_rank_that_does_not_come(mpi):
+    """CollectiveTimeout names it; then the communicator is broken, and the program ends although rank 1 never joins."""
+    code, output = run(mpi, """
+        if rank == 1:
+            MPI.COMM_WORLD.recv()  # for ever
+        if rank == 0:
+            for call in (lambda: comm.Allreduce(np.ones(10), np.ones(10), timeout=0.3, algorithm="ring"),
+                         lambda: comm.Allreduce(np.ones(10), np.ones(10)),
+                         lambda: comm.Iallreduce(np.ones(10), np.ones(10)), comm.Barrier):
+                try:
+                    call()
+                except collectives.CollectiveTimeout as e:
+                    report("timeout", e)
+                except collectives.CollectiveError as e:
+                    report("error", e)
+            comm.Free()
+            sys.exit(0)
+    """)  # fmt: skip
+    assert code != 0
+    assert "rank 0: timeout allreduce (ring, 80 bytes) on rank 0 of 2: not complete after 0.3 s; waiting for" in output
+    assert "messages with rank 1\n" in output
+    assert output.count("rank 0: error this communicator is broken since an earlier call failed (CollectiveTim") == 3
+    assert f"{ABORT}, which might hang: rank 0 of 2: CollectiveTimeout" in output
+
+
+@pytest.mark.parametrize(
+    "call", ["comm.Barrier(", "comm.Barrier(algorithm='mpi', ", "comm.Allreduce(a, b, algorithm='mpi', "]
+)
+def test_timeouts_of_others(mpi, call):
+    code, output = run(mpi, f"""
+        a, b = np.ones(10), np.ones(10)
+        if rank == 1:
+            MPI.COMM_WORLD.recv()
+        try:
+            {call}timeout=0.3)
+        except collectives.CollectiveTimeout as e:
+            report("timeout", e)
+    """)  # fmt: skip
+    assert code != 0
+    assert "rank 0: timeout " in output
+    assert ABORT in output
+
+
+def test_default_timeout(mpi):
+    """COLLECTIVES_TIMEOUT, of rank 0, holds for blocking calls and waits."""
+    code, output = run(mpi, """
+        if rank == 1:
+            MPI.COMM_WORLD.recv()
+        request = comm.Iallreduce(np.ones(10), np.ones(10))
+        for call in (request.Wait, request.Wait, request.Test):
+            try:
+                report("returned", call())
+            except collectives.CollectiveError as e:
+                report(type(e).__name__, e)
+    """, env={"COLLECTIVES_TIMEOUT": "0.5"})  # fmt: skip
+    assert code != 0
+    assert (
+        "rank 0: CollectiveTimeout allreduce (recursive_doubling, 80 bytes) on rank 0 of 2: not complete after"
+        in output
+    )
+    assert "rank 0: CollectiveError this communicator is broken" in output
+    assert "rank 0: returned False" in output
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_counts_that_differ(mpi, blocking):
+    """The ranks that can see it raise CollectiveMismatch, the others end with them."""
+    code, output = run(mpi, f"""
+        a = np.ones(10 + rank)
+        guard = np.full(100, 7.0)
+        b = guard[: 10 + rank]
+        try:
+            if {blocking}:
+                comm.Allreduce(a, b, algorithm="recursive_doubling", timeout=5)
+            else:
+                MPI.Request.Waitall([comm.Iallreduce(a, b, algorithm="recursive_doubling")])
+        except collectives.CollectiveMismatch as e:
+            report("mismatch", e)
+        except MPI.Exception as e:
+            report("mismatch by MPI", e)
+        assert (guard[12:] == 7).all()
+        try:
+            comm.Allreduce(a, a.copy(), timeout=5)
+        except collectives.CollectiveError as e:
+            report("later", e)
+    """)  # fmt: skip
+    assert code != 0
+    assert "mismatch" in output
+    assert "broken since an earlier call failed" in output
+    assert ABORT in output
+    if blocking:
+        assert "a message of another length arrived; do all ranks pass the same count and datatype?" in output
+
+
+def test_an_exception_on_one_rank(mpi):
+    """Wrong arguments raise before anything is sent; the others learn of it by their timeout."""
+    code, output = run(mpi, """
+        a = np.ones(10)
+        if rank == 1:
+            try:
+                comm.Allreduce(a[::2], a[:5])
+            except ValueError as e:
+                report("refused", e)
+            MPI.COMM_WORLD.recv()
+        try:
+            comm.Allreduce(a, a.copy(), timeout=1, algorithm="recursive_doubling")
+        except collectives.CollectiveTimeout as e:
+            report(e)
+    """, ranks=3)  # fmt: skip
+    assert code != 0
+    assert "rank 1: refused sendbuf: the array is strided" in output
+    assert "with rank 1" in output
+
+
+def test_interrupt(mpi):
+    """Ctrl-C while waiting: KeyboardInterrupt, a broken communicator, and the end."""
+    code, output = run(mpi, """
+        if rank == 1:
+            MPI.COMM_WORLD.recv()
+        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            comm.Allreduce(np.ones(10), np.ones(10))
+        except KeyboardInterrupt:
+            report("interrupted")
+        try:
+            comm.Barrier()
+        except collectives.CollectiveError as e:
+            report("later", e)
+    """)  # fmt: skip
+    assert code != 0
+    assert "rank 0: interrupted" in output
+    assert "rank 0: later this communicator is broken since an earlier call failed (KeyboardInterrupt" in output
+
+
+def test_memory_of_a_failed_run_stays(mpi):
+    """Messages that come late are written into buffers that nobody holds any more."""
+    code, output = run(mpi, """
+        import gc
+        n = 200_000
+        if rank == 1:
+            time.sleep(1.5)
+        def call():
+            a = np.ones(n)
+            comm.Allreduce(MPI.IN_PLACE, a, algorithm="ring", timeout=0.3 if rank == 0 else 5)
+        try:
+            call()
+        except collectives.CollectiveError as e:
+            report(type(e).__name__)
+        comm = None
+        gc.collect()
+        other = [np.zeros(n) for _ in range(20)]
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            MPI.COMM_WORLD.Iprobe()
+            assert not any(x.any() for x in other)
+        report("clean")
+    """)  # fmt: skip
+    assert code != 0
+    assert "rank 0: CollectiveTimeout" in output
+    assert "rank 0: clean" in output
+
+
+def test_outstanding_at_the_end(mpi):
+    """Requests that nobody waited for are completed before MPI_Finalize."""
+    code, output = run(mpi, """
+        a = np.ones(100_000)
+        time.sleep(rank / 2)
+        requests = [comm.Iallreduce(MPI.IN_PLACE, a.copy()) for _ in range(5)]
+        report("done")
+    """)  # fmt: skip
+    assert code == 0, output
+    assert output.count("done") == 2
+
+
+def test_finalize_with_requests_outstanding(mpi):
+    code, output = run(mpi, """
+        if rank == 1:
+            MPI.COMM_WORLD.recv()
+        request = comm.Iallreduce(np.ones(3), np.ones(3))
+        MPI.Finalize()
+    """)  # fmt: skip
+    assert code != 0
+    assert f"{ABORT}, which might hang: 1 non-blocking collective" in output
+
+
+def test_after_finalize(mpi):
+    code, output = run(mpi, """
+        plan = comm.Allreduce_init(np.ones(3), np.ones(3))
+        for _ in range(3):
+            plan.Start()
+            plan.Wait()
+        MPI.Finalize()
+        for call in (lambda: comm.Allreduce(np.ones(3), np.ones(3)), lambda: comm.Iallreduce(np.ones(3), np.ones(3)),
+                     plan.Start, comm.Barrier):
+            try:
+                call()
+            except collectives.CollectiveError as e:
+                report(e)
+        del comm, plan
+    """)  # fmt: skip
+    assert code == 0, output
+    assert output.count("MPI has been finalized") == 8
+
+
+def test_lower_thread_levels(mpi):
+    """Without THREAD_MULTIPLE, blocking calls are ours and non-blocking ones MPI's."""
+    for level in ("single", "funneled", "serialized"):
+        preamble = f"import mpi4py\nmpi4py.rc.thread_level = {level!r}\n" + PREAMBLE
+        code, output = run(mpi, """
+            assert MPI.Query_thread() < MPI.THREAD_MULTIPLE
+            a = np.ones(1000)
+            comm.Allreduce(MPI.IN_PLACE, a, algorithm="ring")
+            assert (a == size).all() and comm.last.algorithm == "ring"
+            comm.Iallreduce(MPI.IN_PLACE, a).Wait()
+            assert (a == size**2).all() and comm.last.algorithm == "mpi"
+            for arguments, options in (((np.ones(3),), dict(algorithm="ring")), ((np.ones(3, "f2"),), {}),
+                                       ((np.ones(3), collectives.AVG), {})):
+                try:
+                    comm.Iallreduce(MPI.IN_PLACE, *arguments, **options)
+                except (ValueError, TypeError) as e:
+                    report(e)
+            try:
+                plan = comm.Allreduce_init(MPI.IN_PLACE, a)
+            except NotImplementedError:  # MPI 3
+                plan = None
+            if plan is not None:
+                plan.Start()
+                plan.Wait()
+                assert (a == size**3).all()
+                plan.Free()
+            report("fine")
+        """, preamble=preamble)  # fmt: skip
+        assert code == 0, output
+        assert output.count("fine") == 2
+        assert output.count("THREAD_MULTIPLE") == 6
+
+
+def test_a_failing_user_defined_op_ends_the_program(mpi):
+    """As with mpi4py: an exception in an op has nowhere to go but to all ranks."""
+    code, output = run(mpi, """
+        op = MPI.Op.Create(lambda a, b, datatype: 1 / 0)
+        comm.Allreduce(MPI.IN_PLACE, np.ones(3), op)
+    """)  # fmt: skip
+    assert code != 0
+    assert "ZeroDivisionError" in output
+
+
+def test_fork_while_the_progress_thread_calls_python(mpi):
+    """The thread holds its own lock and waits for Python's, which the forking thread has."""
+    code, output = run(mpi, """
+        op = MPI.Op.Create(lambda a, b, datatype: time.sleep(0.002), commute=True)
+        for _ in range(20):
+            requests = [comm.Iallreduce(MPI.IN_PLACE, np.ones(3), op) for _ in range(5)]
+            for _ in range(5):
+                child = os.fork()
+                if child == 0:
+                    os._exit(0)
+                os.waitpid(child, 0)
+            MPI.Request.Waitall(requests)
+        report("done")
+    """)  # fmt: skip
+    assert code == 0, output
+    assert output.count("done") == 2
+
+
+def test_exit_in_a_forked_child(mpi):
+    """A child that ends by sys.exit runs Python's exit functions; they leave the parent's collectives alone."""
+    code, output = run(mpi, """
+        request = comm.Iallreduce(MPI.IN_PLACE, np.ones(300_000))
+        child = os.fork()
+        if child == 0:
+            import atexit
+            atexit._run_exitfuncs()
+            os._exit(0)
+        os.waitpid(child, 0)
+        request.Wait()
+        comm.Barrier()
+        report("done")
+    """)  # fmt: skip
+    assert code == 0, output
+    assert output.count("done") == 2
