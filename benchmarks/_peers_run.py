@@ -20,6 +20,7 @@ from _peers_report import LIMIT_SIZE, Mode
 PAGE = 4096
 WARM_SECONDS = 1e-3
 SLOW_SECONDS = 1.0
+LARGE = 64 << 10
 OURS = ("ours", "program")
 
 Key = tuple[Mode, int, Contestant]
@@ -103,7 +104,8 @@ class Run:
         """Say what a job runs on and where its ranks may run."""
         hello = job.hellos[0]
         cores = [hello["cores"] for hello in job.hellos]
-        bound = f"ranks on cores {cores}" if any(len(c) < jobs.usable_cores() for c in cores) else "ranks not bound"
+        placed = f"on cores {' | '.join(','.join(map(str, c)) for c in cores)}"
+        bound = placed if any(len(c) < jobs.usable_cores() for c in cores) else "not bound"
         level = "" if job.kind == "gloo" else f", thread level {hello['level']}"
         progress("")
         print(f"{self.ranks} ranks  {job.name:8} {hello['software']['library']}{level}, {bound}", flush=True)
@@ -157,6 +159,9 @@ class Run:
         progress(f"{self.ranks} ranks: trying {contestant.name}, {report.size_name(nbytes)}, {mode}")
         what = self.arguments(contestant, mode, nbytes)
         job = self.jobs[contestant.job]
+        if (expected := self.expected(contestant, mode, nbytes)) > self.args.limit / 3:
+            self.sit_out(contestant, mode, nbytes, expected)
+            return
         if not contestant.limit:
             first = max(job.ask("verify", **{name: value for name, value in what.items() if name != "limit"}))
             if first > SLOW_SECONDS and (first := max(job.ask("measure", calls=1, warm=0, **what))) > SLOW_SECONDS:
@@ -168,10 +173,15 @@ class Run:
         if not contestant.limit:
             self.algorithms[mode, nbytes, contestant] = job.ask("algorithm")[0]
 
+    def expected(self, contestant: Contestant, mode: Mode, nbytes: int) -> float:
+        """Seconds of a call, from the bytes a second of the largest size so far, if that was large; else 0."""
+        known = {n: s for (m, n, c), s in self.quickest.items() if (m, c) == (mode, contestant) and n >= LARGE}
+        return known[max(known)] * nbytes / max(known) if known else 0.0
+
     def sit_out(self, contestant: Contestant, mode: Mode, nbytes: int, seconds: float) -> None:
         """Leave a contestant out of the rounds, from this size on: it is no rival. Ours counts as missing."""
         self.sitting[mode, contestant] = nbytes
-        what = f"from {report.size_name(nbytes)}, {mode}: a call takes {seconds:.1f} s"
+        what = f"from {report.size_name(nbytes)}, {mode}: a call takes {seconds:.1f} s or so"
         if contestant.job in OURS:
             self.miss(contestant.name, what)
         else:

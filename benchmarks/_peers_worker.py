@@ -61,7 +61,7 @@ class MpiGroup(Group):
         self.rank, self.size = self.comm.rank, self.comm.size
         self.barrier = self.comm.Barrier
         self.in_place_of = lambda array: (MPI.IN_PLACE, array)
-        library = MPI.Get_library_version().rstrip("\0").split("\n")[0].split(", ")[0]
+        library = MPI.Get_library_version().rstrip("\0").split("\n")[0].split(", ")[0].partition(" for ")[0]
         self.software = {"library": " ".join(library.split()), "mpi4py": mpi4py.__version__}
 
     def call(self, in_place: bool) -> Callable[[Any, Any], Any]:

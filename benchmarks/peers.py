@@ -10,8 +10,8 @@ at each size, in an order drawn for that round and size: a warm-up, a barrier, a
 The time of a batch is the largest over the ranks of the mean per call. A ratio is ours to the best peer (the
 lowest median of all at that size), taken round by round: its median, and the 95 % confidence interval of that median.
 
-A peer whose call takes more than a second sits out from that size on ("slow"), one that gives no answer within --limit
-seconds is ended and missing; both are named at the end.
+A peer whose call takes more than a second, or would take a third of --limit going by a smaller size, sits out from that
+size on ("slow"); one that gives no answer within --limit seconds is ended and missing. Both are named at the end.
 
 ompi, mpich, impi: the MPIs from PyPI through mpi4py; /m and /s: mpi4py's thread levels multiple and single.
 gloo: torch.distributed, in place; out of place is a copy first. Ours runs at mpi4py's default level, multiple, on

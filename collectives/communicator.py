@@ -123,9 +123,9 @@ class Communicator(MPI.Intracomm):
 
     # All-reduce
 
-    def Allreduce(
-        self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None,
-        deterministic: bool | None = None, timeout: float | None = None, stream: Any = None, engine: str | None = None,
+    def _allreduce(
+        self, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None, deterministic: bool | None,
+        timeout: float | None, stream: Any, engine: str | None,
     ) -> None:  # fmt: skip
         """Reduce over all ranks, and give all ranks the result.
 
@@ -135,12 +135,6 @@ class Communicator(MPI.Intracomm):
         in the readable executor. Raises TypeError or ValueError, before anything is sent, for arguments that cannot be
         served, and CollectiveTimeout when the time is over.
         """
-        if self._node is not None and algorithm is deterministic is timeout is stream is engine is None:
-            state = _core.node_allreduce(self._node, sendbuf, recvbuf, op)
-            if state:
-                if state < 0:
-                    self._finish(sendbuf, recvbuf)
-                return
         begin = time.perf_counter()
         call = self._prepare(sendbuf, recvbuf, op, algorithm, deterministic, stream, engine)
         name = call.choice.algorithm.name
@@ -151,6 +145,8 @@ class Communicator(MPI.Intracomm):
         else:
             self._blocking(call, timeout)
         self._record("allreduce", name, call.target.nbytes, begin)
+
+    Allreduce = _core.short_way(MPI.SUM, _allreduce)
 
     def Iallreduce(
         self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None,
@@ -175,8 +171,13 @@ class Communicator(MPI.Intracomm):
         call = self._prepare(sendbuf, recvbuf, op, algorithm, deterministic, stream, None, threads=True)
         if call.choice.algorithm.name == "mpi":
             return super().Allreduce_init(sendbuf, recvbuf, op, info)
-        tag = self._enter().persistent_tag()
-        return PersistentRequest(lambda: self._launch(call, tag))
+        context = self._enter()
+        tag, node = context.persistent_tag(), None
+        if call.choice.algorithm.name == "shm":  # ranks may start their persistent calls in different orders
+            node = context.another_node()
+            if node is None:
+                call.choice = context.choose("allreduce", call.target.nbytes, None, False, False, schedule=True)
+        return PersistentRequest(lambda: self._launch(call, tag, node))
 
     def Barrier(self, *, algorithm: str | None = None, timeout: float | None = None) -> None:
         """Return when all ranks have called it."""
@@ -249,9 +250,9 @@ class Communicator(MPI.Intracomm):
             context.fail(run, e)
         run.release()
 
-    def _launch(self, call: _Call, tag: int | None = None) -> Flight:
+    def _launch(self, call: _Call, tag: int | None = None, node: _core.Node | None = None) -> Flight:
         context = self._enter()
-        run = context.acquire(call.choice, call.shape)
+        run = context.acquire(call.choice, call.shape, node)
         try:
             run.start(call.source, call.target.address, context.tag() if tag is None else tag, call.owners)
             return Flight(context, run, self)

@@ -77,7 +77,7 @@ class Run:
         self.buffers: Any = None
 
     def __str__(self) -> str:
-        choice, shape = self.key
+        choice, shape, _ = self.key
         algorithm = choice.algorithm
         return f"{algorithm.collective} ({algorithm.name}, {shape.elements * shape.itemsize} bytes)"
 
@@ -125,10 +125,9 @@ class Context:
         self.locks_ops = mpilib.locks_ops()
         self.threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.endpoint = self.library.endpoint(self.internal.handle, self.internal)
-        self.group, self.node = node.join(
-            self.rank, [h["offer"] for h in hellos], area, self.internal.allgather, self.library, self.endpoint
-        )
+        self.group, self.node = self._join([h["offer"] for h in hellos], area)
         self.apart = node.why_apart(self.size, self.group, self.node)
+        self._more_nodes: list[_core.Node] = []
         if self.node is not None:
             self.node.yield_at_once = self.yield_at_once
             self.node.usable = self.apart is None and "allreduce" not in self.rules.forced
@@ -150,6 +149,22 @@ class Context:
             "node": machine.node_name(),
             "affinity": machine.affinity(),
         }
+
+    def _join(self, offers: list[node.Offer | None], area: _core.HeapBlock | None) -> tuple[list[int], Any]:
+        return node.join(self.rank, offers, area, self.internal.allgather, self.library, self.endpoint)
+
+    def another_node(self) -> _core.Node | None:
+        """A group of the node-local engine with an order of calls of its own, made by all ranks together.
+
+        None, on all ranks, where there is no memory for it. It lasts as long as the communicator: others may read its
+        flags after this rank's last call.
+        """
+        offer, area = node.offer()
+        group, engine = self._join(self.internal.allgather(offer), area)
+        if node.why_apart(self.size, group, engine) is not None:
+            return None
+        self._more_nodes.append(engine)
+        return engine
 
     def tag(self) -> int:
         """First of the tags of the next call; calls come in the same order on all ranks."""
@@ -174,22 +189,24 @@ class Context:
             )
         return choice
 
-    def acquire(self, choice: Choice, shape: Shape) -> Run:
-        """A plan for a call, from the cache or made now."""
+    def acquire(self, choice: Choice, shape: Shape, engine: _core.Node | None = None) -> Run:
+        """A plan for a call, from the cache or made now; ``engine`` is the group of a persistent call."""
         Flight.sweep()
-        key = choice, shape
+        self.check()
+        engine = engine or self.node
+        key = choice, shape, engine
         with self._lock:
             idle = self._idle.get(key)
             if idle:
                 plan = idle.pop()
                 self._idle_bytes -= plan.footprint
                 return Run(self, key, plan)
-        return Run(self, key, self._plan(choice, shape))
+        return Run(self, key, self._plan(choice, shape, engine))
 
-    def _plan(self, choice: Choice, shape: Shape) -> _core.Plan | _core.NodePlan:
+    def _plan(self, choice: Choice, shape: Shape, engine: _core.Node | None) -> _core.Plan | _core.NodePlan:
         algorithm = choice.algorithm
-        if algorithm.name == "shm" and self.node is not None:
-            return _core.NodePlan(self.node, shape.elements, shape.itemsize, shape.dtype, shape.op)
+        if algorithm.name == "shm" and engine is not None:
+            return _core.NodePlan(engine, shape.elements, shape.itemsize, shape.dtype, shape.op)
         assert isinstance(algorithm, ScheduleAlgorithm)
         program = program_of(algorithm, self.rank, self.size, shape.in_place)
         nbytes, most = shape.elements * shape.itemsize, self.endpoint.message_limit - shape.itemsize

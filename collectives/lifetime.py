@@ -31,15 +31,15 @@ def watch(holder: Any, context: Any, handles: list[MPI.Intracomm]) -> weakref.fi
 
 def _bury(pid: int, context: Any, handles: list[MPI.Intracomm]) -> None:
     if os.getpid() == pid and context.broken is None:
-        _buried.append((context.identity, context.size, handles, context.node))
+        _buried.append((context.identity, context.size, handles, context))
 
 
 def dead() -> list[tuple[str, int]]:
     """Identity and size of the communicators that are dead on this rank."""
     with _lock:
         while _buried:
-            identity, size, handles, node = _buried.popleft()
-            _dead[identity] = size, handles, node
+            identity, size, handles, context = _buried.popleft()
+            _dead[identity] = size, handles, context
         return [(identity, size) for identity, (size, *_) in _dead.items()]
 
 

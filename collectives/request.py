@@ -161,7 +161,8 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
         if self._flight is not None:
             if not self._flight.landed:
                 raise ValueError("this persistent request is under way already")
-            self.Wait()
+            if self != MPI.REQUEST_NULL:
+                self.Wait()
         self._flight = self._launch()
         _set_handle(self, self._flight.core.handle)
 

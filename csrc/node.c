@@ -20,7 +20,7 @@ coll_node *coll_node_new(coll_heap *own, int size, int rank, char *const *bases,
     n->heap = own;
     n->size = size;
     n->rank = rank;
-    n->limits = (coll_node_limits){.read = 16 << 10, .segment = 64 << 10, .stream = 16 << 20};
+    n->limits = (coll_node_limits){.read = 4 << 10, .segment = COLL_NODE_SEGMENT, .stream = 16 << 20};
     n->sources = calloc((size_t)size, sizeof *n->sources);
     n->targets = calloc((size_t)size + 1, sizeof *n->targets);
     if (!n->sources || !n->targets) {
@@ -45,8 +45,9 @@ void coll_node_set_limits(coll_node *n, const coll_node_limits *l) {
     n->limits = *l;
     if (n->limits.read > COLL_NODE_READ)
         n->limits.read = COLL_NODE_READ;
-    if (n->limits.segment > COLL_NODE_SEGMENT)
-        n->limits.segment = COLL_NODE_SEGMENT;
+    n->limits.segment = LEAST;
+    while (n->limits.segment < COLL_NODE_SEGMENT && n->limits.segment * 2 <= l->segment)
+        n->limits.segment *= 2;
 }
 
 /* 24 bits that differ, nearly always, when length, type or op do. */
@@ -123,32 +124,57 @@ static size_t lines_of(size_t bytes) {
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
+static size_t result_bytes(const coll_node *n) {
+    return STAGING / (size_t)n->size + STAGING / LEAST * RESULT_SLACK;
+}
+
 static int allocate_work(coll_node *n) {
-    if (!n->work) {
-        n->result_bytes = lines_of(COLL_NODE_SEGMENT / (size_t)n->size + 2 * LINE);
-        n->work = coll_heap_alloc(n->heap, 2 * COLL_NODE_READ + RING * (COLL_NODE_SEGMENT + n->result_bytes));
-    }
+    if (!n->work)
+        n->work = coll_heap_alloc(n->heap, STAGING + result_bytes(n));
     return n->work ? COLL_OK : COLL_ERR_MEMORY;
+}
+
+/* A quarter of the vector, so that copying and folding overlap, within limits. */
+static size_t segment_bytes(const coll_node *n, size_t bytes) {
+    size_t segment = SHORTEST;
+    while (segment < bytes / 4)
+        segment *= 2;
+    return segment < n->limits.segment ? segment : n->limits.segment;
+}
+
+/* The next place in the ring, and the call's segments in it; the same on all ranks, wherever their arrays lie. */
+static void take_place(coll_node_call *c, int whole) {
+    coll_node *n = c->node;
+    size_t bytes = bytes_of(c), unit = whole ? lines_of(bytes) : segment_bytes(n, bytes);
+    c->segment_bytes = unit;
+    c->segment = unit / c->message.itemsize;
+    c->segments = (int)((c->message.count + c->segment - 1) / c->segment);
+    if (whole) {
+        c->at = n->at + unit <= STAGING ? n->at : 0;
+        n->at = c->at + unit;
+    } else {
+        c->at = (n->at + unit - 1) / unit * unit % STAGING;
+        n->at = (c->at + (size_t)c->segments * unit) % STAGING;
+    }
 }
 
 /* Says where the own data are, and copies in what may be copied before the others come. */
 static int begin_arrival(coll_node_call *c) {
     coll_node *n = c->node;
     arrival *a = &say(c)->arrival;
-    a->input = offset_in(n, c->message.input);
-    a->output = offset_in(n, c->message.output);
+    int whole = bytes_of(c) <= n->limits.read;
+    if (c->message.itemsize > n->limits.segment)
+        return COLL_ERR_ARGUMENT;
     if (allocate_work(n))
         return COLL_ERR_MEMORY;
-    uint64_t work = (uint64_t)(n->work - n->peers[n->rank].base);
-    int whole = bytes_of(c) <= n->limits.read;
-    a->staging = whole ? work + (c->number & 1) * COLL_NODE_READ : work + 2 * COLL_NODE_READ;
-    a->results = work + 2 * COLL_NODE_READ + RING * COLL_NODE_SEGMENT;
+    take_place(c, whole);
+    a->input = offset_in(n, c->message.input);
+    a->output = offset_in(n, c->message.output);
+    a->staging = (uint64_t)(n->work - n->peers[n->rank].base);
+    a->results = a->staging + STAGING;
     n->peers[n->rank].arrival = *a;
-    c->segment = n->limits.segment / c->message.itemsize;
-    c->segment += c->segment == 0;
-    c->segments = (int)((c->message.count + c->segment - 1) / c->segment);
     if (whole && !a->input)
-        move(n->peers[n->rank].base + a->staging, c->message.input, bytes_of(c));
+        move(n->work + c->at, c->message.input, bytes_of(c));
     arrive(c);
     if (!whole)
         coll_node_stage(c);

@@ -32,7 +32,7 @@ void coll_node_free(coll_node *);
 /* Limits between schemes, in bytes: from the selection table, the same on all ranks. */
 typedef struct {
     size_t read;    /* longest message that every rank reads whole, at most COLL_NODE_READ */
-    size_t segment; /* of slices, at most COLL_NODE_SEGMENT */
+    size_t segment; /* longest of slices, a power of two, at most COLL_NODE_SEGMENT */
     size_t stream;  /* vectors at least so long are stored past the cache */
 } coll_node_limits;
 enum { COLL_NODE_INLINE = 56, COLL_NODE_READ = 64 << 10, COLL_NODE_SEGMENT = 256 << 10 };
@@ -61,7 +61,9 @@ typedef struct {
     uint64_t word;   /* what this rank's line says in this call, and the others' must */
     int state, status, everything_shared;
     int segments, staged, reduced, copied;
-    size_t segment; /* elements */
+    size_t segment;       /* elements */
+    size_t segment_bytes; /* of its place in the ring */
+    size_t at;            /* of the first one's */
     coll_reducep_fn fold, fold_stream;
 } coll_node_call;
 

@@ -9,7 +9,6 @@
 
 enum {
     LINE = 128, /* apart enough for prefetchers that fetch lines in pairs */
-    RING = 4,   /* segments that a rank's staging and result rings hold */
     NUMBER_BITS = 40,
 };
 
@@ -40,13 +39,27 @@ typedef struct {
     counter done;    /* calls in which it reads nobody's memory any more */
 } area;
 
+/* Places to stage in are taken in turn from a ring that is longer than a second-level cache: what another core has read
+ * a moment ago is slow to write. Bytes of the ring, a power of two and several times as long as what a call may stage
+ * before the others have arrived, for they may still read what it staged in the call before. */
+#ifdef COLL_MODEL
+enum { STAGING = 16 << 10 };
+#else
+enum { STAGING = 2 << 20 };
+#endif
+enum {
+    LEAST = 4 << 10,
+    SHORTEST = 16 << 10,
+    RESULT_SLACK = 256
+}; /* of segments: ever, and by choice; and of results */
+
 struct coll_node {
     int size, rank;
     coll_heap *heap;
     coll_node_limits limits;
     _Atomic uint64_t issued, finished; /* calls */
-    char *work;                        /* read[2], staging ring, result ring; allocated when they are first needed */
-    size_t result_bytes;               /* of one slot of the result ring */
+    char *work;                        /* staging ring, result ring; allocated when they are first needed */
+    size_t at;                         /* next place of the staging ring */
     const void **sources;              /* per rank, for one fold */
     void **targets;                    /* per rank, and one more */
     struct peer {

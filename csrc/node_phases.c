@@ -52,12 +52,12 @@ int coll_node_read(coll_node_call *c) {
     coll_node *n = c->node;
     const arrival *own = &n->peers[n->rank].arrival;
     size_t bytes = c->message.count * c->message.itemsize;
-    char *aside = n->peers[n->rank].base + own->staging;
+    char *aside = n->work + c->at;
     int wait_aside = own->input && own->input == own->output;
     if (!c->reduced) {
         for (int q = 0; q < n->size; q++) {
             const struct peer *p = &n->peers[q];
-            n->sources[q] = p->base + (p->arrival.input ? p->arrival.input : p->arrival.staging);
+            n->sources[q] = p->base + (p->arrival.input ? p->arrival.input : p->arrival.staging + c->at);
         }
         n->targets[0] = wait_aside ? aside : c->message.output;
         int error = coll_node_fold(c, 1, c->message.count, 0);
@@ -94,15 +94,25 @@ static span slice_of(const coll_node_call *c, span s, int q) {
     return (span){s.first + from, to - from};
 }
 
+static size_t place_of(const coll_node_call *c, int k) {
+    return (c->at + (size_t)k * c->segment_bytes) % STAGING;
+}
+
+/* Segments of the call that the rings hold at once. */
+static int ring_of(const coll_node_call *c) {
+    return (int)(STAGING / c->segment_bytes);
+}
+
 static char *staging_at(const coll_node_call *c, int q, int k, size_t element) {
     const struct peer *p = &c->node->peers[q];
     size_t in_segment = (element - (size_t)k * c->segment) * c->message.itemsize;
-    return p->base + p->arrival.staging + (size_t)(k % RING) * COLL_NODE_SEGMENT + in_segment;
+    return p->base + p->arrival.staging + place_of(c, k) + in_segment;
 }
 
 static char *result_at(const coll_node_call *c, int q, int k) {
     const struct peer *p = &c->node->peers[q];
-    return p->base + p->arrival.results + (size_t)(k % RING) * c->node->result_bytes;
+    size_t each = (c->segment_bytes / (size_t)c->node->size + RESULT_SLACK) / LINE * LINE;
+    return p->base + p->arrival.results + place_of(c, k) / c->segment_bytes * each;
 }
 
 /* Copy in the slices of a segment that others own. The slot is free once all owners have folded what was in it. */
@@ -111,7 +121,7 @@ static int stage_next(coll_node_call *c) {
     int k = c->staged;
     if (k >= c->segments || k > c->reduced + 1)
         return 0;
-    if (k >= RING && !all_past(n, offsetof(area, reduced), progress_of(c, k - RING + 1)))
+    if (k >= ring_of(c) && !all_past(n, offsetof(area, reduced), progress_of(c, k - ring_of(c) + 1)))
         return 0;
     span s = segment_of(c, k);
     for (int i = 1; i < n->size; i++) {
@@ -141,7 +151,7 @@ static int inputs_here(const coll_node_call *c, int k) {
 /* Whether the slot of the result ring has been read by all who copy out. Who has arrived has read those of earlier
  * calls. */
 static int result_slot_free(const coll_node_call *c, int k) {
-    return k < RING || all_past(c->node, offsetof(area, copied), progress_of(c, k - RING + 1));
+    return k < ring_of(c) || all_past(c->node, offsetof(area, copied), progress_of(c, k - ring_of(c) + 1));
 }
 
 /* Fold the own slice: from the private array, heaps and staging areas, to the private array, heaps and the result ring.

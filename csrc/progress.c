@@ -181,7 +181,7 @@ static void at_end(void) {
         if (!broken[0])
             snprintf(broken, sizeof broken, "%d non-blocking collectives are not complete", left);
         fprintf(stderr, "collectives: MPI_Abort instead of MPI_Finalize, which might hang: %s\n", broken);
-        fflush(stderr);
+        nanosleep(&(struct timespec){0, 200000000}, NULL); /* launchers drop what they have not read by then */
         world->abort(1);
     }
     coll_progress_stop(0);

@@ -47,7 +47,7 @@ def test_a_rank_that_does_not_come(mpi):
     """)  # fmt: skip
     assert code != 0
     assert "rank 0: timeout allreduce (ring, 80 bytes) on rank 0 of 2: not complete after 0.3 s; waiting for" in output
-    assert "messages with rank 1\n" in output
+    assert "waiting for rank 1\n" in output
     assert output.count("rank 0: error this communicator is broken since an earlier call failed (CollectiveTim") == 3
     assert f"{ABORT}, which might hang: rank 0 of 2: CollectiveTimeout" in output
 
@@ -83,10 +83,7 @@ def test_default_timeout(mpi):
                 report(type(e).__name__, e)
     """, env={"COLLECTIVES_TIMEOUT": "0.5"})  # fmt: skip
     assert code != 0
-    assert (
-        "rank 0: CollectiveTimeout allreduce (recursive_doubling, 80 bytes) on rank 0 of 2: not complete after"
-        in output
-    )
+    assert "rank 0: CollectiveTimeout allreduce (shm, 80 bytes) on rank 0 of 2: not complete after" in output
     assert "rank 0: CollectiveError this communicator is broken" in output
     assert "rank 0: returned False" in output
 
@@ -138,7 +135,7 @@ def test_an_exception_on_one_rank(mpi):
     """, ranks=3)  # fmt: skip
     assert code != 0
     assert "rank 1: refused sendbuf: the array is strided" in output
-    assert "with rank 1" in output
+    assert "waiting for rank 1\n" in output
 
 
 def test_interrupt(mpi):

@@ -73,7 +73,7 @@ def test_random_interleavings(tmp_path, kernel_objects, ranks):
 MISTAKES = [
     (
         "node_phases.c",
-        "if (k >= RING && !all_past(n, offsetof(area, reduced), progress_of(c, k - RING + 1)))",
+        "if (k >= ring_of(c) && !all_past(n, offsetof(area, reduced), progress_of(c, k - ring_of(c) + 1)))",
         "if (0)",
     ),
     ("node_phases.c", "(!c->everything_shared && !result_slot_free(c, k))", "0"),
@@ -81,7 +81,7 @@ MISTAKES = [
     ("node_phases.c", "n->targets[0] = wait_aside ? aside : c->message.output;", "n->targets[0] = c->message.output;"),
     ("node_phases.c", "!all_past(n, offsetof(area, reduced), progress_of(c, k + 1))", "0"),
     ("node_phases.c", "!inputs_here(c, k)", "0"),
-    ("node.c", "work + (c->number & 1) * COLL_NODE_READ", "work"),
+    ("node.c", "n->at = c->at + unit;", ""),
     ("node.c", "lines[c->number & 1]", "lines[0]"),
 ]
 

@@ -13,8 +13,23 @@ class FakeProgram:
         self.slots, self.slot_blocks, self.nblocks, self.nscratch = slots, slot_blocks, nblocks, nscratch
 
 
-def pick(nbytes, rules=None, collective="allreduce", forced=None, commutes=True, linear=False):
-    return choose(rules or Rules(), collective, nbytes, forced=forced, commutes=commutes, linear=linear)
+def pick(nbytes, rules=None, collective="allreduce", forced=None, commutes=True, linear=False, apart="two nodes"):
+    return choose(rules or Rules(), collective, nbytes, forced=forced, commutes=commutes, linear=linear, apart=apart)
+
+
+@pytest.mark.parametrize("nbytes", [0, 8, 1 << 20, 1 << 40])
+def test_on_one_node(nbytes):
+    """The engine serves everything there, and nothing elsewhere."""
+    for collective in select.LOCAL:
+        for commutes in (True, False):
+            for linear in (True, False):
+                choice = pick(nbytes, collective=collective, commutes=commutes, linear=linear, apart=None)
+                assert choice.algorithm.name == "shm"
+                assert "share a node" in str(choice)
+    with pytest.raises(ValueError, match="'shm' cannot serve this communicator: two nodes"):
+        pick(nbytes, forced="shm")
+    assert pick(nbytes, forced="shm", apart=None).algorithm.name == "shm"
+    assert pick(nbytes, forced="ring", apart=None).algorithm.name == "ring"
 
 
 def test_the_table():
@@ -39,7 +54,7 @@ def test_ops_that_do_not_commute_and_deterministic_calls(nbytes):
 def test_forced_by_name():
     for name in registry.algorithms("allreduce"):
         algorithm = registry.find("allreduce", name)
-        choice = pick(1000, forced=name)
+        choice = pick(1000, forced=name, apart=None)
         assert choice.algorithm is algorithm
         assert "call" in choice.why
         for commutes, linear, able in ((False, False, algorithm.ordered), (True, True, algorithm.linear)):
