@@ -166,7 +166,7 @@ def _transports() -> list[str]:
 
 
 def _engines(mpi: Section, core: Section) -> Section:
-    """What can run a schedule, and why it is off; both engines need MPI, its transport and the kernels."""
+    """What can run a collective, and why it is off; all engines need MPI, its transport and the kernels."""
     why = mpi.get("missing") or core.get("missing")
     if why is None:
         from . import mpilib
@@ -175,7 +175,12 @@ def _engines(mpi: Section, core: Section) -> Section:
             mpilib.library()
         except ImportError as error:
             why = str(error)
-    return {name: {"on": why is None, "why": why} for name in ("c", "python")}
+    engines = {name: {"on": why is None, "why": why} for name in ("c", "python")}
+    if why is None:
+        from . import heap
+
+        why = None if heap.process_heap() is not None else f"no shared memory: {heap.why_not()}"
+    return {**engines, "shm": {"on": why is None, "why": why}}
 
 
 def _environment() -> Section:

@@ -51,7 +51,7 @@ def test_everything_is_there():
     assert Path(mpi["file"]).exists()
     assert account["transports"]["in_use"] == mpi["abi"]
     assert mpi["abi"] in account["transports"]["built"]
-    assert account["engines"] == {"c": {"on": True, "why": None}, "python": {"on": True, "why": None}}
+    assert account["engines"] == {name: {"on": True, "why": None} for name in ("c", "python", "shm")}
     assert account["cpu"]["instruction_set"] in account["cpu"]["supported"]
     assert 0 < account["cpu"]["usable_cores"] <= account["cpu"]["cores_by_affinity"]
     assert account["environment"] == {}
