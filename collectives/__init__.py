@@ -39,6 +39,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
     except (ImportError, RuntimeError) as e:  # mpi4py raises RuntimeError where it finds no MPI library
         missing = "mpi4py" if isinstance(e, RuntimeError) else e.name or ""
+        if "'_core'" in str(e):  # from . import _core
+            missing = "collectives._core"
         remedy = next((text for module, text in _REMEDY.items() if missing.startswith(module)), None)
         raise ImportError(f"collectives.{name}: {remedy or e}", name=missing) from e
     globals()[name] = value
