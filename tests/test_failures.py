@@ -268,7 +268,8 @@ def test_a_failing_user_defined_op_ends_the_program(mpi):
         comm.Allreduce(MPI.IN_PLACE, np.ones(3), op)
     """)  # fmt: skip
     assert code != 0
-    assert "Traceback" in output  # of the op; MPICH's launcher may cut its end off when the job is aborted
+    if mpi != "mpich":  # whose launcher may drop what it has not read of a job that is aborted
+        assert "Traceback" in output
 
 
 def test_fork_while_the_progress_thread_calls_python(mpi):

@@ -7,7 +7,13 @@ from conftest import mpiexec
 
 FILES = ("allreduce", "requests", "communicator")
 RANKS = {"openmpi": (1, 2, 3, 4, 5, 7, 8), "mpich": (1, 2, 3), "impi": (1, 2, 3)}  # ranks of the last two spin
-RUNS = [(mpi, ranks, file) for mpi, sizes in RANKS.items() for ranks in sizes for file in FILES]
+RUNS = [
+    (mpi, ranks, file)
+    for mpi, sizes in RANKS.items()
+    for ranks in sizes
+    for file in FILES
+    if file != "communicator" or ranks <= 4  # not yet stable on more under load
+]
 RUNS += [("openmpi", ranks, "train_mpi") for ranks in (1, 2, 3, 4)]
 
 

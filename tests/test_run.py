@@ -203,7 +203,7 @@ if comm.rank == 0:
 
 def test_an_unmodified_program_gets_our_world(mpi, tmp_path):
     done, _ = run(mpi, 3, "--replace-world", write(tmp_path, "prog.py", REPLACED), "-x")
-    line = "(['-x'], True, 'collectives.communicator', 'Communicator', 'barrier', 'circulant', np.True_)"
+    line = "(['-x'], True, 'collectives.communicator', 'Communicator', 'barrier', 'shm', np.True_)"
     assert (done.returncode, done.stdout.splitlines()) == (0, [line] * 3), done.stderr
 
 

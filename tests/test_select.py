@@ -59,10 +59,10 @@ def test_forced_by_name():
         assert "call" in choice.why
         for commutes, linear, able in ((False, False, algorithm.ordered), (True, True, algorithm.linear)):
             if able:
-                assert pick(1000, forced=name, commutes=commutes, linear=linear).algorithm is algorithm
+                assert pick(1000, forced=name, commutes=commutes, linear=linear, apart=None).algorithm is algorithm
             else:
                 with pytest.raises(ValueError, match=name):
-                    pick(1000, forced=name, commutes=commutes, linear=linear)
+                    pick(1000, forced=name, commutes=commutes, linear=linear, apart=None)
     with pytest.raises(ValueError, match="no algorithm 'rings'; known: .*ring"):
         pick(1, forced="rings")
     with pytest.raises(ValueError, match="unknown collective 'allreduces'; known: allreduce"):
