@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-enum { TURN, INLINE, ARRIVE, READ, SLICES, ENDED };
+enum { TURN, INLINE, ARRIVE, READ, SLICES, PULL, ENDED };
 
 static const uint64_t NUMBER_MASK = ((uint64_t)1 << NUMBER_BITS) - 1;
 
@@ -20,7 +20,9 @@ coll_node *coll_node_new(coll_heap *own, int size, int rank, char *const *bases,
     n->heap = own;
     n->size = size;
     n->rank = rank;
-    n->limits = (coll_node_limits){.read = 4 << 10, .segment = COLL_NODE_SEGMENT, .stream = 16 << 20};
+    n->sector = -1;
+    n->limits = (coll_node_limits){
+        .copy = 512, .read = 4 << 10, .shortest = 16 << 10, .segment = COLL_NODE_SEGMENT, .stream = 16 << 20};
     n->sources = calloc((size_t)size, sizeof *n->sources);
     n->targets = calloc((size_t)size + 1, sizeof *n->targets);
     if (!n->sources || !n->targets) {
@@ -41,141 +43,174 @@ void coll_node_free(coll_node *n) {
     free(n);
 }
 
+/* The largest one up to n, within the bounds of segments. */
+static size_t power_of_two(size_t n) {
+    size_t power = LEAST;
+    while (power < COLL_NODE_SEGMENT && power * 2 <= n)
+        power *= 2;
+    return power;
+}
+
 void coll_node_set_limits(coll_node *n, const coll_node_limits *l) {
     n->limits = *l;
     if (n->limits.read > COLL_NODE_READ)
         n->limits.read = COLL_NODE_READ;
-    n->limits.segment = LEAST;
-    while (n->limits.segment < COLL_NODE_SEGMENT && n->limits.segment * 2 <= l->segment)
-        n->limits.segment *= 2;
+    if (n->limits.copy > n->limits.read)
+        n->limits.copy = n->limits.read;
+    n->limits.segment = power_of_two(l->segment);
+    n->limits.shortest = power_of_two(l->shortest < l->segment ? l->shortest : l->segment);
 }
 
-/* 24 bits that differ, nearly always, when length, type or op do. */
-static uint64_t signature(const coll_node_message *m) {
-    uint64_t h = (uint64_t)m->count * 0x9E3779B97F4A7C15u ^ (uint64_t)(m->dtype + 1) * 0xC2B2AE3D27D4EB4Fu ^
-                 (uint64_t)(m->op + 1) * 0x165667B19E3779F9u ^ (uint64_t)m->itemsize * 0xD6E8FEB86659FD93u;
-    return (h ^ h >> 29) >> 3 << NUMBER_BITS;
+static int gathers(const coll_node_message *m) {
+    return m->kind == COLL_NODE_ALLGATHER || m->kind == COLL_NODE_GATHER;
+}
+
+/* Lengths that a rank knows of itself and those who read its line know too, as one number. */
+static uint64_t known_lengths(const coll_node_message *m, int size, int rank) {
+    if (!m->cuts)
+        return m->count;
+    if (gathers(m))
+        return m->cuts[rank + 1] - m->cuts[rank];
+    uint64_t all = 0;
+    for (int i = 0; i < size && m->kind == COLL_NODE_REDUCE_SCATTER; i++)
+        all = (all + m->cuts[i + 1]) * 0x9E3779B97F4A7C15u;
+    return all; /* of other blocks there is a table */
+}
+
+/* 23 bits that differ, nearly always, when kind, root, type, op or known lengths do. */
+static uint64_t signature(const coll_node_message *m, int size, int rank) {
+    uint64_t count = known_lengths(m, size, rank), kind = (uint64_t)m->kind | (uint64_t)m->root << 8;
+    uint64_t h = count * 0x9E3779B97F4A7C15u ^ (uint64_t)(m->dtype + 1) * 0xC2B2AE3D27D4EB4Fu ^
+                 (uint64_t)(m->op + 1) * 0x165667B19E3779F9u ^ (uint64_t)m->itemsize * 0xD6E8FEB86659FD93u ^
+                 kind * 0x9FB21C651E98DF25u;
+    return (h ^ h >> 29) >> 3 << NUMBER_BITS & ~INLINE_FLAG;
+}
+
+uint64_t coll_node_calls(const coll_node *n) {
+    return atomic_load_explicit(&n->issued, memory_order_relaxed);
 }
 
 void coll_node_begin(coll_node_call *c, coll_node *n, const coll_node_message *m) {
     c->node = n;
     c->message = *m;
     c->number = atomic_fetch_add_explicit(&n->issued, 1, memory_order_relaxed) + 1;
-    c->word = signature(m) | (c->number & NUMBER_MASK);
+    c->word = signature(m, n->size, n->rank) | (c->number & NUMBER_MASK);
     c->state = TURN;
     c->status = COLL_PENDING;
-    c->everything_shared = c->segments = c->staged = c->reduced = c->copied = 0;
+    c->everything_shared = c->segments = c->staged = c->reduced = c->copied = c->inlined = 0;
     c->fold = m->user_op ? NULL : coll_reducep(m->dtype, m->op);
     c->fold_stream = m->user_op ? NULL : coll_reducep_stream(m->dtype, m->op);
 }
 
-static size_t bytes_of(const coll_node_call *c) {
-    return c->message.count * c->message.itemsize;
+int coll_node_arrived(const coll_node_call *c, int q) {
+    uint64_t word = see(&c->node->peers[q].area->lines[c->number % LINES].word) & ~INLINE_FLAG, expected = c->word;
+    if (c->message.cuts && gathers(&c->message)) /* blocks of different lengths */
+        expected = signature(&c->message, c->node->size, q) | (c->number & NUMBER_MASK);
+    if (word == expected)
+        return COLL_OK;
+    return (word & NUMBER_MASK) == (c->number & NUMBER_MASK) ? COLL_ERR_MESSAGE : COLL_PENDING;
 }
 
-/* Whether all ranks' lines are those of this call. */
+/* Whether all ranks have arrived at this call; if so, they have ended the one before. */
 static int all_here(const coll_node_call *c) {
-    const coll_node *n = c->node;
+    coll_node *n = c->node;
     for (int i = n->size, q = n->rank; --i > 0;) {
         q = q + 1 < n->size ? q + 1 : 0;
-        uint64_t word = see(&n->peers[q].area->lines[c->number & 1].word);
-        if (word != c->word)
-            return (word & NUMBER_MASK) == (c->number & NUMBER_MASK) ? COLL_ERR_MESSAGE : COLL_PENDING;
+        int error = coll_node_arrived(c, q);
+        if (error)
+            return error;
     }
+    n->all_done = c->number - 1;
     return COLL_OK;
 }
 
-static line *say(const coll_node_call *c) {
-    return &own_area(c->node)->lines[c->number & 1];
-}
-
-static void arrive(const coll_node_call *c) {
-    publish(&say(c)->word, c->word);
-}
-
-static void begin_inline(coll_node_call *c) {
-    move(say(c)->payload, c->message.input, bytes_of(c));
-    arrive(c);
-    c->state = INLINE;
-}
-
-static int end_inline(coll_node_call *c) {
-    coll_node *n = c->node;
-    _Alignas(64) unsigned char result[COLL_NODE_INLINE];
-    int error = all_here(c);
-    if (error)
-        return error;
-    if (c->message.count) {
-        for (int q = 0; q < n->size; q++)
-            n->sources[q] = n->peers[q].area->lines[c->number & 1].payload;
-        n->targets[0] = result;
-        error = coll_node_fold(c, 1, c->message.count, 0);
-        memcpy(c->message.output, result, bytes_of(c));
+int coll_node_all_ended(coll_node *n, uint64_t number) {
+    if (n->all_done >= number)
+        return 1;
+    uint64_t least = UINT64_MAX;
+    for (int q = 0; q < n->size; q++) {
+        uint64_t done = q == n->rank ? UINT64_MAX : see(&n->peers[q].area->done.value);
+        least = done < least ? done : least;
     }
-    return error;
+    n->all_done = least;
+    return least >= number;
 }
 
-static uint64_t offset_in(const coll_node *n, const void *p) {
-    const struct peer *self = &n->peers[n->rank];
-    return coll_heap_has(self->base, self->limit, p) ? (uint64_t)((const char *)p - self->base) : 0;
+/* A sector is looked at when the first place in it is taken: what lies ahead in it was used one turn of the ring ago.
+ */
+int coll_node_claim(coll_node_call *c, size_t at, size_t bytes) {
+    coll_node *n = c->node;
+    int first = (int)(at / (STAGING / SECTORS)), last = (int)((at + bytes - 1) / (STAGING / SECTORS));
+    for (int s = first; s <= last; s++)
+        if (s != n->sector && n->users[s] != c->number && !coll_node_all_ended(n, n->users[s]))
+            return 0;
+    for (int s = first; s <= last; s++)
+        n->users[s] = c->number;
+    n->sector = last;
+    return 1;
 }
 
-static size_t lines_of(size_t bytes) {
-    return (bytes + LINE - 1) / LINE * LINE;
+void coll_node_advance(coll_node_call *c, size_t at, size_t next) {
+    if (at < c->node->at)
+        c->node->sector = -1; /* a new turn */
+    c->at = at;
+    c->node->at = next;
 }
 
 static size_t result_bytes(const coll_node *n) {
     return STAGING / (size_t)n->size + STAGING / LEAST * RESULT_SLACK;
 }
 
-static int allocate_work(coll_node *n) {
+int coll_node_allocate(coll_node *n) {
     if (!n->work)
         n->work = coll_heap_alloc(n->heap, STAGING + result_bytes(n));
     return n->work ? COLL_OK : COLL_ERR_MEMORY;
 }
 
 /* A quarter of the vector, so that copying and folding overlap, within limits. */
-static size_t segment_bytes(const coll_node *n, size_t bytes) {
-    size_t segment = SHORTEST;
+size_t coll_node_segment_bytes(const coll_node *n, size_t bytes) {
+    size_t segment = n->limits.shortest;
     while (segment < bytes / 4)
         segment *= 2;
     return segment < n->limits.segment ? segment : n->limits.segment;
 }
 
-/* The next place in the ring, and the call's segments in it; the same on all ranks, wherever their arrays lie. */
+/* The next place in the ring, and the call's segments in it. */
 static void take_place(coll_node_call *c, int whole) {
     coll_node *n = c->node;
-    size_t bytes = bytes_of(c), unit = whole ? lines_of(bytes) : segment_bytes(n, bytes);
+    size_t bytes = bytes_of(c), unit = whole ? lines_of(bytes) : coll_node_segment_bytes(n, bytes);
     c->segment_bytes = unit;
     c->segment = unit / c->message.itemsize;
     c->segments = (int)((c->message.count + c->segment - 1) / c->segment);
-    if (whole) {
-        c->at = n->at + unit <= STAGING ? n->at : 0;
-        n->at = c->at + unit;
-    } else {
-        c->at = (n->at + unit - 1) / unit * unit % STAGING;
-        n->at = (c->at + (size_t)c->segments * unit) % STAGING;
-    }
+    size_t at = n->at + unit <= STAGING ? n->at : 0;
+    if (!whole)
+        at = (n->at + unit - 1) / unit * unit % STAGING;
+    coll_node_advance(c, at, whole ? at + unit : (at + (size_t)c->segments * unit) % STAGING);
 }
 
 /* Says where the own data are, and copies in what may be copied before the others come. */
 static int begin_arrival(coll_node_call *c) {
     coll_node *n = c->node;
-    arrival *a = &say(c)->arrival;
+    arrival *a = &own_line(c)->arrival;
     int whole = bytes_of(c) <= n->limits.read;
     if (c->message.itemsize > n->limits.segment)
         return COLL_ERR_ARGUMENT;
-    if (allocate_work(n))
+    if (coll_node_allocate(n))
         return COLL_ERR_MEMORY;
-    take_place(c, whole);
-    a->input = offset_in(n, c->message.input);
-    a->output = offset_in(n, c->message.output);
+    if (!c->segments)
+        take_place(c, whole);
+    if (whole && !coll_node_claim(c, c->at, c->segment_bytes))
+        return COLL_PENDING;
+    int private = bytes_of(c) <= n->limits.copy;
+    a->input = private ? 0 : offset_in_heap(n, c->message.input);
+    a->output = private ? 0 : offset_in_heap(n, c->message.output);
     a->staging = (uint64_t)(n->work - n->peers[n->rank].base);
     a->results = a->staging + STAGING;
+    a->at = c->at;
     n->peers[n->rank].arrival = *a;
     if (whole && !a->input)
         move(n->work + c->at, c->message.input, bytes_of(c));
-    arrive(c);
+    publish(&own_line(c)->word, c->word);
     if (!whole)
         coll_node_stage(c);
     c->state = ARRIVE;
@@ -191,8 +226,8 @@ static int end_arrival(coll_node_call *c) {
     c->everything_shared = 1;
     for (int q = 0; q < n->size; q++) {
         struct peer *p = &n->peers[q];
-        p->arrival = p->area->lines[c->number & 1].arrival;
-        c->everything_shared &= p->arrival.input && p->arrival.output;
+        p->arrival = p->area->lines[c->number % LINES].arrival;
+        c->everything_shared &= p->arrival.input && (p->arrival.output || !coll_node_wants(c, q));
     }
     if (c->everything_shared) {
         c->segment = c->message.count;
@@ -202,29 +237,51 @@ static int end_arrival(coll_node_call *c) {
     return COLL_OK;
 }
 
+/* Reduce of long vectors: many ranks share the work; few have less of it if the root does all. */
+static int by_slices(const coll_node_call *c) {
+    return c->message.kind == COLL_NODE_REDUCE && c->node->size >= 4 && bytes_of(c) > c->node->limits.read;
+}
+
+static int begin(coll_node_call *c) {
+    coll_node *n = c->node;
+    if (atomic_load_explicit(&n->finished, memory_order_acquire) + 1 != c->number)
+        return COLL_PENDING;
+    if (c->number > LINES && !coll_node_all_ended(n, c->number - LINES))
+        return COLL_PENDING;
+    if (c->message.kind != COLL_NODE_ALLREDUCE && !by_slices(c)) {
+        int error = coll_node_pull_begin(c);
+        c->state = error ? TURN : PULL;
+        return error;
+    }
+    if (bytes_of(c) > COLL_NODE_INLINE)
+        return begin_arrival(c);
+    coll_node_inline_begin(c);
+    c->state = INLINE;
+    return COLL_OK;
+}
+
 static int advance(coll_node_call *c) {
+    int error;
     switch (c->state) {
     case TURN:
-        if (atomic_load_explicit(&c->node->finished, memory_order_acquire) + 1 != c->number)
-            return COLL_PENDING;
-        if (bytes_of(c) <= COLL_NODE_INLINE)
-            begin_inline(c);
-        else
-            return begin_arrival(c);
-        return COLL_OK;
-    case INLINE: {
-        int error = end_inline(c);
-        c->state = error ? INLINE : ENDED;
-        return error;
-    }
+        return begin(c);
+    case INLINE:
+        error = coll_node_inline(c);
+        break;
     case ARRIVE:
         return end_arrival(c);
-    default: {
-        int error = c->state == READ ? coll_node_read(c) : coll_node_slices(c);
-        c->state = error ? c->state : ENDED;
-        return error;
+    case READ:
+        error = coll_node_read(c);
+        break;
+    case SLICES:
+        error = coll_node_slices(c);
+        break;
+    default:
+        error = coll_node_pull(c);
     }
-    }
+    if (error == COLL_OK)
+        c->state = ENDED;
+    return error;
 }
 
 int coll_node_progress(coll_node_call *c) {
@@ -243,16 +300,29 @@ int coll_node_progress(coll_node_call *c) {
     return c->status;
 }
 
-int coll_node_waiting(const coll_node_call *c, int *ranks, int max) {
-    const coll_node *n = c->node;
-    int found = 0;
-    for (int q = 0; q < n->size && found < max; q++) {
-        const area *a = n->peers[q].area;
-        uint64_t word = see(&a->lines[c->number & 1].word);
-        int late = word != c->word || (c->state == READ && see(&a->done.value) < c->number) ||
-                   (c->state == SLICES && see(&a->reduced.value) < progress_of(c, c->copied + 1));
-        if (late && q != n->rank && c->state != TURN)
-            ranks[found++] = q;
+/* Whether the call waits for rank q at present. */
+static int waits_for(const coll_node_call *c, int q) {
+    const area *a = c->node->peers[q].area;
+    switch (c->state) {
+    case TURN:
+        return c->number > LINES && see(&a->done.value) < c->number - LINES;
+    case READ:
+        return see(&a->done.value) < c->number;
+    case SLICES:
+        return see(&a->reduced.value) < progress_of(c, c->copied + 1);
+    case PULL:
+        return coll_node_pull_waits_for(c, q);
+    case INLINE:
+        return coll_node_inline_waits_for(c, q);
+    default:
+        return coll_node_arrived(c, q) != COLL_OK;
     }
+}
+
+int coll_node_waiting(const coll_node_call *c, int *ranks, int max) {
+    int found = 0;
+    for (int q = 0; q < c->node->size && found < max; q++)
+        if (q != c->node->rank && waits_for(c, q))
+            ranks[found++] = q;
     return found;
 }

@@ -1,10 +1,12 @@
-/* The node-local engine: ranks that map each other's heaps reduce without messages.
+/* The node-local engine: collectives of ranks that map each other's heaps, without messages.
  *
- * Schemes, by length and by where the arrays lie:
- *   inline   up to 56 bytes travel in the line that carries the flag; every rank folds all of them
- *   read     copy in, publish, fold all inputs into the result; one synchronisation
- *   slices   every rank owns a slice: copy in what others own, by segments; fold the own slice, publish; copy the rest
- * out direct   slices of arrays that all lie on heaps: nothing is copied, owners read all inputs and write all outputs
+ * Schemes, by collective, length and by where the arrays lie:
+ *   inline   up to 120 bytes travel in the pair of lines that carries the flag; every rank folds all of them
+ *   read     (all-reduce) copy in, publish, fold all inputs into the result; one synchronisation
+ *   slices   (all-reduce, long reduce) every rank owns a slice: copy in what others own, by segments; fold the own
+ *            slice, publish; copy the rest out
+ *   direct   slices of arrays that all lie on heaps: nothing is copied, owners read all inputs and write all outputs
+ *   pull     (all others) copy in by segments what others want, publish; take or fold what one wants oneself
  * What is rank-local (input or output on the heap or not) travels with the flags, and every mixture is served.
  *
  * Flags are 64-bit counters that only grow and have one writer each. A call's number is in their high bits, so that
@@ -31,23 +33,51 @@ void coll_node_free(coll_node *);
 
 /* Limits between schemes, in bytes: from the selection table, the same on all ranks. */
 typedef struct {
-    size_t read;    /* longest message that every rank reads whole, at most COLL_NODE_READ */
-    size_t segment; /* longest of slices, a power of two, at most COLL_NODE_SEGMENT */
-    size_t stream;  /* vectors at least so long are stored past the cache */
+    size_t copy;              /* longest message that is copied in wherever it lies: with one synchronisation less */
+    size_t read;              /* longest message that every rank reads whole, at most COLL_NODE_READ */
+    size_t shortest, segment; /* of segments, powers of two, at most COLL_NODE_SEGMENT */
+    size_t stream;            /* vectors at least so long are stored past the cache */
 } coll_node_limits;
-enum { COLL_NODE_INLINE = 56, COLL_NODE_READ = 64 << 10, COLL_NODE_SEGMENT = 256 << 10 };
+enum { COLL_NODE_INLINE = 120, COLL_NODE_READ = 64 << 10, COLL_NODE_SEGMENT = 256 << 10 };
 void coll_node_set_limits(coll_node *, const coll_node_limits *);
 
 /* dst[i] = left[i] op right[i] for ops without a kernel; `spare` holds COLL_NODE_PIECE bytes. Returns 0 or an error. */
 typedef int (*coll_node_user_op)(void *context, void *dst, const void *left, const void *right, void *spare, size_t n);
 enum { COLL_NODE_PIECE = 64 << 10 };
 
-/* What is reduced; the same on all ranks, but for the addresses. */
+/* A barrier is an all-reduce of nothing. */
+typedef enum {
+    COLL_NODE_ALLREDUCE,
+    COLL_NODE_REDUCE,
+    COLL_NODE_BCAST,
+    COLL_NODE_ALLGATHER,
+    COLL_NODE_GATHER,
+    COLL_NODE_REDUCE_SCATTER,
+    COLL_NODE_SCATTER,
+    COLL_NODE_ALLTOALL,
+    COLL_NODE_SCAN,
+    COLL_NODE_EXSCAN,
+} coll_node_kind;
+
+/* One rank's part of a call. Kind, root, itemsize, dtype and op are the same on all ranks, and so is count where cuts
+ * is NULL.
+ *
+ * The vector has a block for each rank: count / size elements, or from cuts[i] to cuts[i + 1]. Input and output are the
+ * whole vector, but: the block of this rank only is the input of all-gather and gather, and the output of
+ * reduce-scatter and scatter. In all-to-all, block i of the input (input_cuts, if they differ) is for rank i, block i
+ * of the output from it. bcast, reduce and the scans know no blocks. Buffers that have no meaning on a rank (the output
+ * of a reduce elsewhere than at the root) may be NULL; the buffer of bcast is the input at the root, the output
+ * elsewhere. Input and output are the same (in place) or do not overlap; all-to-all and reduce-scatter are never in
+ * place, all-gather and gather are where the input is its own block of the output, scatter where the output is its own
+ * block of the input. */
 typedef struct {
-    const void *input; /* input == output: in place */
+    coll_node_kind kind;
+    int root;
+    const void *input;
     void *output;
     size_t count, itemsize; /* itemsize <= COLL_NODE_PIECE */
-    int dtype, op;          /* of the kernels; without a kernel user_op, its context, and 2 * COLL_NODE_PIECE bytes */
+    const size_t *cuts, *input_cuts;
+    int dtype, op; /* of the kernels; without a kernel user_op, its context, and 2 * COLL_NODE_PIECE bytes */
     coll_node_user_op user_op;
     void *user_context;
     char *user_spare;
@@ -59,14 +89,17 @@ typedef struct {
     coll_node_message message;
     uint64_t number; /* in the group: its turn comes when all before it are done */
     uint64_t word;   /* what this rank's line says in this call, and the others' must */
-    int state, status, everything_shared;
+    int state, status, everything_shared, inlined;
     int segments, staged, reduced, copied;
     size_t segment;       /* elements */
     size_t segment_bytes; /* of its place in the ring */
     size_t at;            /* of the first one's */
+    int slots;            /* of the ring, used in turn */
     coll_reducep_fn fold, fold_stream;
 } coll_node_call;
 
+/* Numbers taken so far. */
+uint64_t coll_node_calls(const coll_node *);
 /* Take a number: calls run in this order, which must be the same on all ranks. */
 void coll_node_begin(coll_node_call *, coll_node *, const coll_node_message *);
 /* COLL_OK when the result is there and the buffers are the caller's again, COLL_PENDING, or COLL_ERR_MESSAGE when

@@ -10,11 +10,17 @@
 enum {
     LINE = 128, /* apart enough for prefetchers that fetch lines in pairs */
     NUMBER_BITS = 40,
+    LINES = 8,  /* calls that a rank which waits for nobody may be ahead of the others */
+    GROUP = 16, /* ranks that read each other's lines in inline calls; more ranks form groups of so many */
 };
+static const uint64_t INLINE_FLAG = (uint64_t)1 << 63; /* in a word: the data are in the line */
 
-/* What a rank says when it arrives at a call: its data, or where they are. Offsets are in its heap; 0 is nowhere. */
+/* What a rank says when it arrives at a call: where its data are. Offsets are in its heap; 0 is nowhere. */
 typedef struct {
     uint64_t input, output, staging, results;
+    uint64_t at;    /* its place in the rings */
+    uint64_t lane;  /* bytes of a segment for one receiver, and above 32 bits the slots of its ring */
+    uint64_t table; /* where its blocks begin in its input, if receivers cannot know */
 } arrival;
 
 typedef struct {
@@ -26,17 +32,24 @@ typedef struct {
 } line;
 
 typedef struct {
+    _Alignas(LINE) _Atomic uint64_t word;
+    unsigned char payload[GROUP * COLL_NODE_INLINE];
+} bundle;
+
+typedef struct {
     _Alignas(LINE) _Atomic uint64_t value;
 } counter;
 
-/* One rank's flags; it alone writes them. A line is written again two calls later: by then every rank has completed the
- * call between, and so the one before it. */
+/* One rank's flags; it alone writes them. A line is written again LINES calls later, when all ranks have ended the call
+ * that it was for. */
 typedef struct {
-    line lines[2];
-    counter staged;  /* segments copied in: call's number << 24 | segments */
-    counter reduced; /* segments of the own slice folded */
-    counter copied;  /* segments copied out */
-    counter done;    /* calls in which it reads nobody's memory any more */
+    line lines[LINES];
+    line results[LINES];   /* leaders of groups: the result of an inline call, for their members */
+    bundle bundles[LINES]; /* leaders of groups: their members' lines side by side */
+    counter staged;        /* segments copied in: call's number << 24 | segments */
+    counter reduced;       /* segments folded, or taken from all ranks */
+    counter copied;        /* segments copied out */
+    counter done;          /* calls in which it reads nobody's memory any more */
 } area;
 
 /* Places to stage in are taken in turn from a ring that is longer than a second-level cache: what another core has read
@@ -48,10 +61,10 @@ enum { STAGING = 16 << 10 };
 enum { STAGING = 2 << 20 };
 #endif
 enum {
-    LEAST = 4 << 10,
-    SHORTEST = 16 << 10,
+    LEAST = 4 << 10, /* of segments */
     RESULT_SLACK = 256
-}; /* of segments: ever, and by choice; and of results */
+};
+enum { SECTORS = 16 }; /* of the ring: who still reads is known for each */
 
 struct coll_node {
     int size, rank;
@@ -60,13 +73,18 @@ struct coll_node {
     _Atomic uint64_t issued, finished; /* calls */
     char *work;                        /* staging ring, result ring; allocated when they are first needed */
     size_t at;                         /* next place of the staging ring */
+    int sector;                        /* the one that the last claim was in, or -1 */
+    uint64_t users[SECTORS];           /* last call that staged something in each */
+    uint64_t all_done;                 /* calls that all ranks are known to have ended */
     const void **sources;              /* per rank, for one fold */
     void **targets;                    /* per rank, and one more */
     struct peer {
         char *base;
         size_t limit;
         area *area;
-        arrival arrival; /* of the call under way */
+        arrival arrival;     /* of the call under way, */
+        const char *inlined; /* or the data in the line; */
+        int here, taken;     /* whether either is known; segments taken from it */
     } peers[];
 };
 
@@ -74,26 +92,39 @@ static inline uint64_t progress_of(const coll_node_call *c, int segments) {
     return c->number << 24 | (uint64_t)segments;
 }
 
-/* The model checker (tests/csrc/node_model.c) switches ranks at these points, the others are compiled away. */
+/* The model checker (tests/csrc/node_model.c) switches ranks at these points, and tests/csrc/node_lines.c counts what
+ * is loaded and stored; otherwise both are compiled away. */
 #ifdef COLL_MODEL
 void coll_model_point(void);
+void coll_model_load(const volatile void *from, size_t bytes);
+void coll_model_store(const volatile void *to, size_t bytes);
 #else
 static inline void coll_model_point(void) {}
+static inline void coll_model_load(const volatile void *from, size_t bytes) {
+    (void)from, (void)bytes;
+}
+static inline void coll_model_store(const volatile void *to, size_t bytes) {
+    (void)to, (void)bytes;
+}
 #endif
 
 static inline uint64_t see(const _Atomic uint64_t *flag) {
     coll_model_point();
+    coll_model_load(flag, sizeof *flag);
     return atomic_load_explicit(flag, memory_order_acquire);
 }
 
 static inline void publish(_Atomic uint64_t *flag, uint64_t value) {
     coll_model_point();
+    coll_model_store(flag, sizeof *flag);
     atomic_store_explicit(flag, value, memory_order_release);
     coll_model_point();
 }
 
 /* Copies between private and shared memory. */
 static inline void move(void *to, const void *from, size_t bytes) {
+    coll_model_load(from, bytes);
+    coll_model_store(to, bytes);
 #ifdef COLL_MODEL
     for (; bytes > 64; bytes -= 64, to = (char *)to + 64, from = (const char *)from + 64) {
         coll_model_point();
@@ -108,12 +139,62 @@ static inline area *own_area(const coll_node *n) {
     return n->peers[n->rank].area;
 }
 
-/* sources -> q targets, by kernel or user-defined op. */
-int coll_node_fold(coll_node_call *c, int q, size_t elements, int stream);
-/* The phases after arrival; each returns COLL_OK, COLL_PENDING or an error. */
+static inline size_t bytes_of(const coll_node_call *c) {
+    return c->message.count * c->message.itemsize;
+}
+
+static inline size_t lines_of(size_t bytes) {
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
+/* Whether a rank gets the result of a reduction that all ranks' slices make up. */
+static inline int coll_node_wants(const coll_node_call *c, int q) {
+    return c->message.kind == COLL_NODE_ALLREDUCE || q == c->message.root;
+}
+
+static inline line *own_line(const coll_node_call *c) {
+    return &own_area(c->node)->lines[c->number % LINES];
+}
+
+/* Where p is in the own heap, or 0. */
+static inline uint64_t offset_in_heap(const coll_node *n, const void *p) {
+    const struct peer *self = &n->peers[n->rank];
+    return coll_heap_has(self->base, self->limit, p) ? (uint64_t)((const char *)p - self->base) : 0;
+}
+
+/* node.c */
+
+/* Whether rank q's line is that of this call: COLL_OK, COLL_PENDING or COLL_ERR_MESSAGE. */
+int coll_node_arrived(const coll_node_call *c, int q);
+/* Whether all ranks have ended call `number` and all before it. */
+int coll_node_all_ended(coll_node *n, uint64_t number);
+/* Whether nobody reads [at, at + bytes) of the own staging ring, which are next in turn, for an earlier call; if so,
+ * they are this call's. */
+int coll_node_claim(coll_node_call *c, size_t at, size_t bytes);
+/* The call's place begins at `at`, the next one's at `next`. */
+void coll_node_advance(coll_node_call *c, size_t at, size_t next);
+int coll_node_allocate(coll_node *n);
+size_t coll_node_segment_bytes(const coll_node *n, size_t bytes);
+
+/* node_fold.c */
+
+/* The first `sources` sources -> q targets, by kernel or user-defined op. */
+int coll_node_fold(coll_node_call *c, int sources, int q, size_t elements, int stream);
+
+/* The phases; each returns COLL_OK, COLL_PENDING or an error. */
+
+/* node_inline.c: all-reduce of what fits in lines. */
+void coll_node_inline_begin(coll_node_call *c);
+int coll_node_inline(coll_node_call *c);
+int coll_node_inline_waits_for(const coll_node_call *c, int q);
+/* node_phases.c: all-reduce, and reduce of long vectors, after arrival. */
 int coll_node_read(coll_node_call *c);
 int coll_node_slices(coll_node_call *c);
 /* Copies in what may be copied in before the others have arrived. */
 void coll_node_stage(coll_node_call *c);
+/* node_pull.c: all other collectives. */
+int coll_node_pull_begin(coll_node_call *c);
+int coll_node_pull(coll_node_call *c);
+int coll_node_pull_waits_for(const coll_node_call *c, int q);
 
 #endif

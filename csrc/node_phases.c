@@ -1,4 +1,4 @@
-/* What ranks do with each other's data once they have all arrived. */
+/* All-reduce, and reduce of long vectors: what ranks do with each other's data once they have all arrived. */
 #include "node_internal.h"
 #include "error.h"
 #include "partition.h"
@@ -9,34 +9,6 @@ static const char *input_at(const coll_node_call *c, size_t element) {
 
 static char *output_at(const coll_node_call *c, size_t element) {
     return (char *)c->message.output + element * c->message.itemsize;
-}
-
-/* Ops without a kernel, in pieces: acc = acc op source, rank after rank, then acc to the targets. */
-static int fold_by_user(coll_node_call *c, int q, size_t elements) {
-    coll_node *n = c->node;
-    size_t item = c->message.itemsize, most = COLL_NODE_PIECE / item;
-    char *acc = c->message.user_spare, *spare = acc + COLL_NODE_PIECE;
-    int error = COLL_OK;
-    for (size_t i = 0, m; i < elements && !error; i += m) {
-        m = elements - i < most ? elements - i : most;
-        memcpy(acc, (const char *)n->sources[0] + i * item, m * item);
-        for (int s = 1; s < n->size && !error; s++)
-            error =
-                c->message.user_op(c->message.user_context, acc, acc, (const char *)n->sources[s] + i * item, spare, m);
-        for (int t = 0; t < q; t++)
-            memcpy((char *)n->targets[t] + i * item, acc, m * item);
-    }
-    return error;
-}
-
-int coll_node_fold(coll_node_call *c, int q, size_t elements, int stream) {
-    coll_node *n = c->node;
-    if (c->message.user_op)
-        return fold_by_user(c, q, elements);
-    coll_model_point();
-    (stream ? c->fold_stream : c->fold)(n->targets, q, n->sources, n->size, elements);
-    coll_model_point();
-    return COLL_OK;
 }
 
 static int all_past(const coll_node *n, size_t which, uint64_t value) {
@@ -51,16 +23,15 @@ static int all_past(const coll_node *n, size_t which, uint64_t value) {
 int coll_node_read(coll_node_call *c) {
     coll_node *n = c->node;
     const arrival *own = &n->peers[n->rank].arrival;
-    size_t bytes = c->message.count * c->message.itemsize;
     char *aside = n->work + c->at;
     int wait_aside = own->input && own->input == own->output;
     if (!c->reduced) {
         for (int q = 0; q < n->size; q++) {
             const struct peer *p = &n->peers[q];
-            n->sources[q] = p->base + (p->arrival.input ? p->arrival.input : p->arrival.staging + c->at);
+            n->sources[q] = p->base + (p->arrival.input ? p->arrival.input : p->arrival.staging + p->arrival.at);
         }
         n->targets[0] = wait_aside ? aside : c->message.output;
-        int error = coll_node_fold(c, 1, c->message.count, 0);
+        int error = coll_node_fold(c, n->size, 1, c->message.count, 0);
         if (error)
             return error;
         c->reduced = 1;
@@ -69,7 +40,7 @@ int coll_node_read(coll_node_call *c) {
     if (own->input && !all_past(n, offsetof(area, done), c->number))
         return COLL_PENDING;
     if (wait_aside)
-        move(c->message.output, aside, bytes);
+        move(c->message.output, aside, bytes_of(c));
     return COLL_OK;
 }
 
@@ -94,8 +65,9 @@ static span slice_of(const coll_node_call *c, span s, int q) {
     return (span){s.first + from, to - from};
 }
 
-static size_t place_of(const coll_node_call *c, int k) {
-    return (c->at + (size_t)k * c->segment_bytes) % STAGING;
+/* Where the ring of a rank that begins at `at` has segment k. */
+static size_t place_of(const coll_node_call *c, size_t at, int k) {
+    return (at + (size_t)k * c->segment_bytes) % STAGING;
 }
 
 /* Segments of the call that the rings hold at once. */
@@ -106,13 +78,13 @@ static int ring_of(const coll_node_call *c) {
 static char *staging_at(const coll_node_call *c, int q, int k, size_t element) {
     const struct peer *p = &c->node->peers[q];
     size_t in_segment = (element - (size_t)k * c->segment) * c->message.itemsize;
-    return p->base + p->arrival.staging + place_of(c, k) + in_segment;
+    return p->base + p->arrival.staging + place_of(c, p->arrival.at, k) + in_segment;
 }
 
 static char *result_at(const coll_node_call *c, int q, int k) {
     const struct peer *p = &c->node->peers[q];
     size_t each = (c->segment_bytes / (size_t)c->node->size + RESULT_SLACK) / LINE * LINE;
-    return p->base + p->arrival.results + place_of(c, k) / c->segment_bytes * each;
+    return p->base + p->arrival.results + place_of(c, p->arrival.at, k) / c->segment_bytes * each;
 }
 
 /* Copy in the slices of a segment that others own. The slot is free once all owners have folded what was in it. */
@@ -121,8 +93,12 @@ static int stage_next(coll_node_call *c) {
     int k = c->staged;
     if (k >= c->segments || k > c->reduced + 1)
         return 0;
+    if (k < ring_of(c) && !coll_node_claim(c, place_of(c, c->at, k), c->segment_bytes))
+        return 0;
     if (k >= ring_of(c) && !all_past(n, offsetof(area, reduced), progress_of(c, k - ring_of(c) + 1)))
         return 0;
+    if (k >= ring_of(c))
+        n->sector = -1; /* what lies ahead is no longer of the turn before */
     span s = segment_of(c, k);
     for (int i = 1; i < n->size; i++) {
         int q = n->rank + i < n->size ? n->rank + i : n->rank + i - n->size;
@@ -168,6 +144,8 @@ static int reduce_next(coll_node_call *c) {
         n->sources[i] = i == n->rank       ? input_at(c, own.first)
                         : p->arrival.input ? p->base + p->arrival.input + at
                                            : staging_at(c, i, k, own.first);
+        if (!coll_node_wants(c, i))
+            continue;
         if (i == n->rank)
             n->targets[q++] = output_at(c, own.first);
         else if (p->arrival.output)
@@ -177,8 +155,8 @@ static int reduce_next(coll_node_call *c) {
     }
     if (ring)
         n->targets[q++] = result_at(c, n->rank, k);
-    int stream = !ring && c->message.count * c->message.itemsize >= n->limits.stream;
-    int error = own.count ? coll_node_fold(c, q, own.count, stream) : COLL_OK;
+    int stream = !ring && bytes_of(c) >= n->limits.stream;
+    int error = own.count ? coll_node_fold(c, n->size, q, own.count, stream) : COLL_OK;
     c->reduced++;
     publish(&own_area(n)->reduced.value, progress_of(c, c->reduced));
     return error;
@@ -190,7 +168,7 @@ static int copy_next(coll_node_call *c) {
     int k = c->copied;
     if (k >= c->segments || !all_past(n, offsetof(area, reduced), progress_of(c, k + 1)) || k >= c->reduced)
         return 0;
-    if (!n->peers[n->rank].arrival.output) {
+    if (!n->peers[n->rank].arrival.output && coll_node_wants(c, n->rank)) {
         span s = segment_of(c, k);
         for (int i = 1; i < n->size; i++) {
             int q = n->rank + i < n->size ? n->rank + i : n->rank + i - n->size;

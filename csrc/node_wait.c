@@ -21,11 +21,16 @@ double coll_ticks_to_seconds(uint64_t ticks) {
 }
 
 int coll_node_spin(coll_node_call *c) {
-    for (uint64_t end = coll_ticks() + 2 * ticks_per_us;;) {
+    uint64_t begin = coll_ticks(), end = begin + 2 * ticks_per_us;
+    for (;;) {
         int status = coll_node_progress(c);
-        if (status != COLL_PENDING || coll_ticks() > end)
+        uint64_t now = coll_ticks();
+        if (now - begin > ticks_per_us)
+            end = now + 2 * ticks_per_us; /* that was work: the time for waiting begins after it */
+        if (status != COLL_PENDING || now > end)
             return status;
         coll_pause();
+        begin = coll_ticks();
     }
 }
 

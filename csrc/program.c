@@ -5,33 +5,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int buffer_ok(int buffer, int nscratch) {
-    return buffer >= COLL_INPUT && buffer - COLL_SCRATCH < nscratch;
-}
-
 static int range_ok(int block, int nblocks, int total) {
     return block >= 0 && nblocks > 0 && nblocks <= total && block <= total - nblocks;
 }
 
-static int operand_ok(const coll_step *s, int buffer, int nscratch) {
-    return buffer_ok(buffer, nscratch) || (s->kind == COLL_RECV_REDUCE && buffer == COLL_RECEIVED);
+/* Whether the blocks lie in a buffer: the caller's may hold one block only, or be missing. */
+static int within(const coll_layout *l, int buffer, int block, int nblocks) {
+    if (buffer < COLL_INPUT || buffer - COLL_SCRATCH >= l->nscratch || !range_ok(block, nblocks, l->nblocks))
+        return 0;
+    int held = buffer == COLL_INPUT ? l->input_block : buffer == COLL_VECTOR ? l->vector_block : COLL_ALL;
+    return held == COLL_ALL || (held == block && nblocks == 1);
 }
 
-static int step_ok(const coll_step *s, int size, int nblocks, int nscratch, int last_round) {
+static int operand_ok(const coll_layout *l, const coll_step *s, int buffer) {
+    if (s->kind == COLL_RECV_REDUCE && buffer == COLL_RECEIVED)
+        return 1;
+    return within(l, buffer, s->kind == COLL_COPY ? s->src_block : s->block, s->nblocks);
+}
+
+static int step_ok(const coll_layout *l, const coll_step *s, int last_round) {
     int message = s->kind <= COLL_RECV_REDUCE;
     if (s->kind < COLL_SEND || s->kind > COLL_COPY || s->round < 0 || s->round < last_round ||
         s->round > last_round + 1)
         return 0;
-    if (!range_ok(s->block, s->nblocks, nblocks) || (message && (s->peer < 0 || s->peer >= size)))
+    if (!range_ok(s->block, s->nblocks, l->nblocks) || (message && (s->peer < 0 || s->peer >= l->size)))
         return 0;
-    if (s->kind != COLL_SEND && (!buffer_ok(s->dst, nscratch) || s->dst == COLL_INPUT))
+    if (s->kind != COLL_SEND && (s->dst == COLL_INPUT || !within(l, s->dst, s->block, s->nblocks)))
         return 0;
-    if (s->kind != COLL_RECV && !operand_ok(s, s->left, nscratch))
-        return 0;
-    if (s->kind == COLL_COPY && !range_ok(s->src_block, s->nblocks, nblocks))
+    if (s->kind != COLL_RECV && !operand_ok(l, s, s->left))
         return 0;
     if (s->kind == COLL_REDUCE || s->kind == COLL_RECV_REDUCE) {
-        if (!operand_ok(s, s->right, nscratch))
+        if (!operand_ok(l, s, s->right))
             return 0;
         if (s->kind == COLL_RECV_REDUCE && (s->left == COLL_RECEIVED) == (s->right == COLL_RECEIVED))
             return 0;
@@ -127,8 +131,8 @@ static void lower(coll_program *p, const coll_step *steps, int nsteps) {
 }
 
 /* Counts the edges (edges == NULL) or writes them; returns their number. */
-static int link_actions(coll_program *p, int in_place, int32_t *edges) {
-    int n = 0;
+static int link_actions(coll_program *p, int32_t *edges) {
+    int n = 0, in_place = p->layout.in_place;
     for (int i = 0; i < p->nactions; i++) {
         coll_action *a = &p->actions[i];
         int horizon = a->round + COLL_WINDOW < p->nrounds ? p->round_first[a->round + COLL_WINDOW] : p->nactions;
@@ -156,29 +160,25 @@ static int link_actions(coll_program *p, int in_place, int32_t *edges) {
     return n;
 }
 
-static void count_messages(coll_program *p) {
-    for (int i = 0; i < p->nactions; i++)
-        p->actions[i].waits += p->actions[i].round >= COLL_WINDOW; /* for its round to open */
-    for (int r = 0; r < p->nrounds; r++) {
-        int end = r + COLL_WINDOW < p->nrounds ? p->round_first[r + COLL_WINDOW] : p->nactions, n = 0;
-        for (int i = p->round_first[r]; i < end; i++)
-            n += is_message(&p->actions[i]);
-        if (n > p->max_messages)
-            p->max_messages = n;
+/* A round waits for the window to open, besides. */
+static void finish_actions(coll_program *p) {
+    p->single = 1;
+    for (int i = 0; i < p->nactions; i++) {
+        p->actions[i].waits += p->actions[i].round >= COLL_WINDOW;
+        p->single &= p->actions[i].nblocks == 1;
     }
 }
 
-coll_program *coll_program_new(const coll_step *steps, int nsteps, int size, int nblocks, int nscratch, int in_place,
-                               int *error, int *bad_step) {
+coll_program *coll_program_new(const coll_step *steps, int nsteps, const coll_layout *layout, int *error,
+                               int *bad_step) {
     coll_program *p = calloc(1, sizeof *p);
     *error = COLL_ERR_MEMORY;
     *bad_step = -1;
     if (!p)
         return NULL;
-    p->nblocks = nblocks;
-    p->nscratch = nscratch;
+    p->layout = *layout;
     for (int i = 0, last = -1; i < nsteps; last = steps[i++].round)
-        if (nblocks < 1 || nscratch < 0 || !step_ok(&steps[i], size, nblocks, nscratch, last)) {
+        if (layout->nblocks < 1 || layout->nscratch < 0 || !step_ok(layout, &steps[i], last)) {
             *error = COLL_ERR_SCHEDULE;
             *bad_step = i;
             goto fail;
@@ -189,11 +189,11 @@ coll_program *coll_program_new(const coll_step *steps, int nsteps, int size, int
     if (!p->actions || !p->round_first)
         goto fail;
     lower(p, steps, nsteps);
-    p->edges = calloc((size_t)link_actions(p, in_place, NULL) + 1, sizeof *p->edges);
+    p->edges = calloc((size_t)link_actions(p, NULL) + 1, sizeof *p->edges);
     if (!p->edges)
         goto fail;
-    link_actions(p, in_place, p->edges);
-    count_messages(p);
+    link_actions(p, p->edges);
+    finish_actions(p);
     *error = COLL_OK;
     return p;
 fail:

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 enum { COLL_SEND, COLL_RECV, COLL_RECV_REDUCE, COLL_REDUCE, COLL_COPY };
-enum { COLL_NONE = -2, COLL_RECEIVED = -1, COLL_INPUT = 0, COLL_VECTOR = 1, COLL_SCRATCH = 2 };
+enum { COLL_ALL = -1, COLL_NONE = -2, COLL_RECEIVED = -1, COLL_INPUT = 0, COLL_VECTOR = 1, COLL_SCRATCH = 2 };
 
 typedef struct {
     int32_t kind, round, peer, block, nblocks, dst, left, right, src_block, reserved;
@@ -27,18 +27,25 @@ typedef struct {
 } coll_action;
 
 typedef struct {
-    int nactions, nrounds, nblocks, nscratch, nslots;
-    int max_messages;     /* messages that can be under way at once */
+    int size, nblocks, nscratch;
+    int in_place;                  /* COLL_INPUT and COLL_VECTOR are the same memory, block by block */
+    int input_block, vector_block; /* the one block that the caller's memory holds; COLL_ALL, COLL_NONE */
+    int blockwise;                 /* block i is rank i's: segments cut each block, else the vector */
+} coll_layout;
+
+typedef struct {
+    coll_layout layout;
+    int nactions, nrounds, nslots;
+    int single;           /* every step is of one block */
     int slot_blocks;      /* most blocks that a staging slot holds */
     coll_action *actions; /* nactions + 1: the last one only ends the edge lists */
     int32_t *edges;       /* actions that wait for a start or an end */
     int32_t *round_first; /* nrounds + 1: first action of each round */
 } coll_program;
 
-/* Checks every field and derives the dependencies; in_place says that COLL_INPUT and COLL_VECTOR are the same memory.
+/* Checks every field and derives the dependencies.
  * NULL with *error set (COLL_ERR_SCHEDULE, COLL_ERR_MEMORY) and, in *bad_step, the step that is malformed. */
-coll_program *coll_program_new(const coll_step *steps, int nsteps, int size, int nblocks, int nscratch, int in_place,
-                               int *error, int *bad_step);
+coll_program *coll_program_new(const coll_step *steps, int nsteps, const coll_layout *, int *error, int *bad_step);
 void coll_program_free(coll_program *p);
 
 #endif

@@ -13,15 +13,19 @@
 /* dst[i] = first[i] op src[0][i] op ... op src[m-1][i], for 1 <= m <= COLL_FAN. */
 typedef void (*coll_fold_fn)(void *dst, const void *first, const void *const *src, int m, size_t n);
 
+/* dst0[i] = dst1[i] = left[i] op right[i]; each target may be a source, exactly. */
+typedef void (*coll_twin_fn)(void *dst0, void *dst1, const void *left, const void *right, size_t n);
+
 /* Copies whole 64-byte lines past the cache; dst is aligned to 64 bytes. */
 typedef void (*coll_stream_fn)(void *dst, const void *src, size_t nbytes);
 
 /* One op on one type. The four folds differ only where the accumulator is wider than the element. */
 struct coll_fold {
-    coll_fold_fn fold;     /* elements to elements */
-    coll_fold_fn begin;    /* elements to accumulators */
-    coll_fold_fn extend;   /* accumulators and elements to accumulators */
-    coll_fold_fn finish;   /* accumulators and elements to elements */
+    coll_fold_fn fold;   /* elements to elements */
+    coll_fold_fn begin;  /* elements to accumulators */
+    coll_fold_fn extend; /* accumulators and elements to accumulators */
+    coll_fold_fn finish; /* accumulators and elements to elements */
+    coll_twin_fn twin;
     coll_stream_fn stream; /* NULL where the machine has no such stores */
     size_t size, acc_size;
 };

@@ -104,11 +104,33 @@ COLL_TYPES(COLL_ACCESS)
         }                                                                                                              \
     }
 
+/* Two operands to two targets at once, which the ranks of a pair need: the result is not read again. */
+#define COLL_TWIN(T, loop)                                                                                             \
+    COLL_INLINE void twin_step_##T##_##loop(coll_elem_##T *d, coll_elem_##T *e, const coll_elem_##T *a,                \
+                                            const coll_elem_##T *b, int lanes) {                                       \
+        coll_acc_##T x[COLL_LANES_##T];                                                                                \
+        get_##T(x, a, lanes);                                                                                          \
+        apply_##T##_##loop(x, b, lanes);                                                                               \
+        set_##T(d, x, lanes);                                                                                          \
+        set_##T(e, x, lanes);                                                                                          \
+    }                                                                                                                  \
+    static void twin_##T##_##loop(void *dst0, void *dst1, const void *left, const void *right, size_t n) {             \
+        coll_elem_##T *d = dst0, *e = dst1;                                                                            \
+        const coll_elem_##T *a = left, *b = right;                                                                     \
+        size_t whole = n / COLL_LANES_##T * COLL_LANES_##T;                                                            \
+        COLL_FOREACH                                                                                                   \
+        for (size_t i = 0; i < whole; i += COLL_LANES_##T)                                                             \
+            twin_step_##T##_##loop(d + i, e + i, a + i, b + i, COLL_LANES_##T);                                        \
+        for (size_t i = whole; COLL_LANES_##T > 1 && i < n; i++)                                                       \
+            twin_step_##T##_##loop(d + i, e + i, a + i, b + i, 1);                                                     \
+    }
+
 /* The folds of one op on one type, and the functions of kernels.h that run them. */
 #define COLL_ENTRIES(T, loop, begin_, extend_, finish_)                                                                \
+    COLL_TWIN(T, loop)                                                                                                 \
     static const struct coll_fold folds_##T##_##loop = {                                                               \
         fold_##T##_##loop, begin_##_##T##_##loop, extend_##_##T##_##loop, finish_##_##T##_##loop,                      \
-        COLL_STREAM,       sizeof(coll_elem_##T), sizeof(coll_acc_##T)};                                               \
+        twin_##T##_##loop, COLL_STREAM,           sizeof(coll_elem_##T),  sizeof(coll_acc_##T)};                       \
     static void reduce2_stream_##T##_##loop(void *dst, const void *left, const void *right, size_t n) {                \
         coll_run(&folds_##T##_##loop, &dst, 1, (const void *[]){left, right}, 2, n, NULL, 1);                          \
     }                                                                                                                  \

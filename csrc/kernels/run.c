@@ -9,6 +9,8 @@ enum {
     LINE = 64,
     /* Accumulators stay near, and a source is read for long enough to make up for finding its page. */
     TILE = 16384,
+    /* What goes to more targets is read again: it and the sources have to stay in the first-level cache meanwhile. */
+    SHARED_TILE = 4096,
     /* Reading and storing past the cache alternate: in longer turns memory serves each of them slower. With many
      * sources the turns are too short for reading, and the stores too few to matter. */
     STREAM_TILE = 256,
@@ -49,7 +51,12 @@ static void fold_tile(const struct job *job, void *out, size_t i, size_t n) {
 }
 
 static void run_cached(const struct job *job, size_t from, size_t to) {
-    size_t size = job->fold->size, tile = TILE / job->fold->acc_size;
+    size_t size = job->fold->size, tile = (job->q > 1 ? SHARED_TILE : TILE) / job->fold->acc_size;
+    if (job->p == 2 && job->q == 2 && !job->divide) {
+        const char *left = (const char *)job->src[0] + from * size, *right = (const char *)job->src[1] + from * size;
+        job->fold->twin(target(job, 0, from), target(job, 1, from), left, right, to - from);
+        return;
+    }
     /* One pass needs no accumulators, and a single target no copies: nothing has to stay in the cache. */
     if (job->p <= 1 + COLL_FAN && job->q == 1 && !job->divide)
         tile = to - from;

@@ -1,9 +1,10 @@
-/* Random all-reduce calls whose results are checked, for the drivers of the node-local engine. */
+/* Random collective calls whose results are checked, for the drivers of the node-local engine. */
 #ifndef NODE_CALLS_H
 #define NODE_CALLS_H
 
 #include "error.h"
 #include "node.h"
+#include "partition.h"
 #include "ticks.h"
 
 #include <stdio.h>
@@ -11,17 +12,27 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { KINDS = COLL_NODE_EXSCAN + 1, MOST_RANKS = 256, UINT32 = 7, SUM = 0 };
+
 typedef struct {
-    int ranks, rank;
-    size_t longest;  /* elements of uint32 */
-    uint64_t common; /* random numbers that all ranks draw alike, */
-    uint64_t own;    /* and those of this rank */
+    int ranks, rank, kinds; /* kinds: how many of the collectives are called */
+    size_t longest;         /* elements of uint32 */
+    uint64_t common;        /* random numbers that all ranks draw alike, */
+    uint64_t own;           /* and those of this rank */
     long call;
     coll_heap *heap;
     coll_node *node;
     uint32_t *arrays[4]; /* input on the heap, private input, output on the heap, private output */
     void (*wait)(void);  /* between polls */
 } player;
+
+/* What all ranks know of a call; blocks is a table of the blocks' lengths: from rank q (row) to rank d. */
+typedef struct {
+    coll_node_kind kind;
+    int root, uneven;
+    size_t count;
+    size_t cuts[MOST_RANKS + 1], input_cuts[MOST_RANKS + 1];
+} plan;
 
 static unsigned next(uint64_t *x) {
     *x = *x * 6364136223846793005u + 1442695040888963407u;
@@ -44,58 +55,164 @@ static void fail(const player *p, const char *what) {
     _exit(1);
 }
 
-static void check(const player *p, const uint32_t *output, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        uint32_t want = 0;
-        for (int q = 0; q < p->ranks; q++)
-            want += value(p->call, q, i);
-        if (output[i] != want)
-            fail(p, "wrong sum");
+/* Elements that rank q sends to rank d in an uneven all-to-all: anything that both can compute. */
+static size_t sent(const plan *s, int q, int d, int ranks) {
+    size_t each = s->count / (size_t)ranks;
+    return s->uneven ? (each * (size_t)((q * 3 + d * 5) % 4) + (size_t)(q + d) % 3) / 4 : each;
+}
+
+static void cut(player *p, plan *s) {
+    int n = p->ranks;
+    for (int i = 0; i < n; i++) {
+        size_t in = sent(s, i, p->rank, n), out = sent(s, p->rank, i, n);
+        if (s->kind != COLL_NODE_ALLTOALL)
+            in = out = sent(s, i, 0, n);
+        int foreign = s->uneven && p->rank != s->root && i != p->rank; /* only the root knows the others' lengths */
+        if (foreign && (s->kind == COLL_NODE_GATHER || s->kind == COLL_NODE_SCATTER))
+            in = out = 0;
+        s->cuts[i + 1] = s->cuts[i] + in;
+        s->input_cuts[i + 1] = s->input_cuts[i] + out;
     }
 }
 
-/* One call: its length is drawn alike by all; where the arrays lie and delays, by each rank. */
+static int has_blocks(coll_node_kind k) {
+    return k != COLL_NODE_ALLREDUCE && k != COLL_NODE_REDUCE && k != COLL_NODE_BCAST && k != COLL_NODE_SCAN &&
+           k != COLL_NODE_EXSCAN;
+}
+
+static plan draw(player *p) {
+    plan s = {.kind = (coll_node_kind)(next(&p->common) % (unsigned)p->kinds)};
+    s.root = (int)(next(&p->common) % (unsigned)p->ranks);
+    s.uneven = next(&p->common) % 2 && has_blocks(s.kind);
+    s.count = draw_count(p);
+    if (has_blocks(s.kind)) {
+        s.count -= s.count % (size_t)p->ranks;
+        cut(p, &s);
+    }
+    return s;
+}
+
+static uint32_t folded(const player *p, size_t i, int operands) {
+    uint32_t sum = 0;
+    for (int q = 0; q < operands; q++)
+        sum += value(p->call, q, i);
+    return sum;
+}
+
+/* Where rank q's block begins in what is numbered through all blocks. */
+static size_t first_of(const player *p, const plan *s, int q) {
+    size_t first = 0;
+    for (int i = 0; i < q; i++)
+        first += sent(s, i, 0, p->ranks);
+    return first;
+}
+
+static void expect(const player *p, int right) {
+    if (!right)
+        fail(p, "wrong result");
+}
+
+static void check(const player *p, const plan *s, const uint32_t *output) {
+    int root = p->rank == s->root, n = p->ranks;
+    size_t own = first_of(p, s, p->rank);
+    switch (s->kind) {
+    case COLL_NODE_ALLREDUCE:
+    case COLL_NODE_REDUCE:
+        for (size_t i = 0; i < s->count && (root || s->kind == COLL_NODE_ALLREDUCE); i++)
+            expect(p, output[i] == folded(p, i, n));
+        break;
+    case COLL_NODE_SCAN:
+    case COLL_NODE_EXSCAN:
+        for (size_t i = 0; i < s->count && (p->rank || s->kind == COLL_NODE_SCAN); i++)
+            expect(p, output[i] == folded(p, i, p->rank + (s->kind == COLL_NODE_SCAN)));
+        break;
+    case COLL_NODE_BCAST:
+        for (size_t i = 0; i < s->count; i++)
+            expect(p, output[i] == value(p->call, s->root, i));
+        break;
+    case COLL_NODE_REDUCE_SCATTER:
+        for (size_t i = 0; i < sent(s, p->rank, 0, n); i++)
+            expect(p, output[i] == folded(p, own + i, n));
+        break;
+    case COLL_NODE_SCATTER:
+        for (size_t i = 0; i < sent(s, p->rank, 0, n); i++)
+            expect(p, output[i] == value(p->call, s->root, own + i));
+        break;
+    default: /* blocks side by side */
+        for (int q = 0; q < n && (root || s->kind != COLL_NODE_GATHER); q++) {
+            size_t length = s->cuts[q + 1] - s->cuts[q], shift = 0;
+            for (int d = 0; s->kind == COLL_NODE_ALLTOALL && d < p->rank; d++)
+                shift += sent(s, q, d, n);
+            for (size_t i = 0; i < length; i++)
+                expect(p, output[s->cuts[q] + i] == value(p->call, q, shift + i));
+        }
+    }
+}
+
+/* Elements of this rank's input. */
+static size_t input_length(const player *p, const plan *s) {
+    if (s->kind == COLL_NODE_ALLGATHER || s->kind == COLL_NODE_GATHER)
+        return sent(s, p->rank, 0, p->ranks);
+    if (s->kind == COLL_NODE_ALLTOALL)
+        return s->input_cuts[p->ranks];
+    return has_blocks(s->kind) ? s->cuts[p->ranks] : s->count;
+}
+
+static int may_be_in_place(const plan *s) {
+    return !has_blocks(s->kind);
+}
+
+/* One call: what it is, is drawn alike by all; where the arrays lie and delays, by each rank. */
 static void play(player *p) {
-    size_t count = draw_count(p);
+    plan s = draw(p);
     int all_shared = next(&p->common) % 4 == 0, delay = next(&p->own) % 16 == 0;
     uint32_t *input = p->arrays[all_shared ? 0 : next(&p->own) % 2];
     uint32_t *output = p->arrays[2 + (all_shared ? 0 : next(&p->own) % 2)];
-    if (next(&p->own) % 3 == 0)
+    if (may_be_in_place(&s) && (s.kind == COLL_NODE_BCAST || next(&p->own) % 3 == 0))
         output = input;
-    for (size_t i = 0; i < count; i++)
+    int has_input = (s.kind != COLL_NODE_BCAST && s.kind != COLL_NODE_SCATTER) || p->rank == s.root;
+    for (size_t i = 0; has_input && i < input_length(p, &s); i++)
         input[i] = value(p->call, p->rank, i);
     for (unsigned n = delay ? next(&p->own) % 50 : 0; n > 0; n--)
         p->wait();
     coll_node_call c;
-    coll_node_message m = {.input = input, .output = output, .count = count, .itemsize = 4, .dtype = 7, .op = 0};
+    coll_node_message m = {.kind = s.kind, .root = s.root, .input = input, .output = output, .itemsize = 4};
+    m.dtype = UINT32;
+    m.op = SUM;
+    m.count = s.uneven ? s.cuts[p->ranks] : s.count;
+    m.cuts = s.uneven ? s.cuts : NULL;
+    m.input_cuts = s.uneven && s.kind == COLL_NODE_ALLTOALL ? s.input_cuts : NULL;
     coll_node_begin(&c, p->node, &m);
     int status;
     while ((status = coll_node_progress(&c)) == COLL_PENDING)
         p->wait();
     if (status != COLL_OK)
         fail(p, "error");
-    check(p, output, count);
-    memset(input, 0xEE, count * 4); /* whoever reads it after the call reads this */
+    check(p, &s, output);
+    if (has_input)
+        memset(input, 0xEE, input_length(p, &s) * 4); /* whoever reads it after the call reads this */
     p->call++;
 }
 
 /* Everything a player has of its own; the areas of all must be there before join. */
-static uint64_t prepare(player *p, int ranks, int rank, unsigned seed, size_t longest, void (*wait)(void)) {
-    *p = (player){.ranks = ranks, .rank = rank, .longest = longest, .common = seed, .wait = wait};
+static uint64_t prepare(player *p, int ranks, int rank, int kinds, unsigned seed, size_t longest, void (*wait)(void)) {
+    *p = (player){.ranks = ranks, .rank = rank, .kinds = kinds, .longest = longest, .common = seed, .wait = wait};
     p->own = seed * 31u + (unsigned)rank;
     p->heap = coll_heap_new((size_t)1 << 30, COLL_HEAP_MEMFD);
     char *area = p->heap ? coll_heap_alloc(p->heap, coll_node_area_bytes()) : NULL;
     if (!area)
         fail(p, "no heap");
     memset(area, 0, coll_node_area_bytes());
-    for (int i = 0; i < 4; i++)
-        p->arrays[i] = i % 2 ? malloc(longest * 4 + 4) : coll_heap_alloc(p->heap, longest * 4 + 4);
+    for (int i = 0; i < 4; i++) {
+        size_t bytes = (longest + 4 * (size_t)ranks) * 8;
+        p->arrays[i] = i % 2 ? malloc(bytes) : coll_heap_alloc(p->heap, bytes);
+    }
     return (uint64_t)(area - coll_heap_base(p->heap));
 }
 
 static void join(player *p, char **bases, size_t *limits, uint64_t *areas) {
     p->node = coll_node_new(p->heap, p->ranks, p->rank, bases, limits, areas);
-    coll_node_limits l = {.read = 2 << 10, .segment = 4 << 10, .stream = 64 << 10};
+    coll_node_limits l = {.copy = 100, .read = 2 << 10, .shortest = 4 << 10, .segment = 4 << 10, .stream = 64 << 10};
     coll_node_set_limits(p->node, &l);
 }
 

@@ -1,10 +1,10 @@
-/* Threads drive the node-local engine through random calls.   node_driver RANKS CALLS SEED LONGEST */
+/* Threads drive the node-local engine through random calls.   node_driver RANKS CALLS SEED LONGEST KINDS */
 #include "node_calls.h"
 
 #include <pthread.h>
 #include <sched.h>
 
-static int ranks;
+static int ranks, kinds;
 static long calls;
 static unsigned seed;
 static size_t longest;
@@ -14,13 +14,18 @@ static size_t limits[256];
 static uint64_t areas[256];
 
 static void give_way(void) {
-    sched_yield();
+    static _Thread_local unsigned polls;
+    polls++;
+    if (polls % 256 == 0 || ranks > 2)
+        sched_yield();
+    else
+        coll_pause();
 }
 
 static void *run(void *argument) {
     player p;
     int rank = (int)(intptr_t)argument;
-    areas[rank] = prepare(&p, ranks, rank, seed, longest, give_way);
+    areas[rank] = prepare(&p, ranks, rank, kinds, seed, longest, give_way);
     bases[rank] = coll_heap_base(p.heap);
     limits[rank] = coll_heap_size(p.heap);
     pthread_barrier_wait(&barrier);
@@ -34,11 +39,12 @@ static void *run(void *argument) {
 
 int main(int argc, char **argv) {
     pthread_t threads[256];
-    if (argc < 5 || (ranks = atoi(argv[1])) < 1 || ranks > 256)
+    if (argc < 6 || (ranks = atoi(argv[1])) < 1 || ranks > 256)
         return 2;
     calls = atol(argv[2]);
     seed = (unsigned)atoi(argv[3]);
     longest = (size_t)atol(argv[4]);
+    kinds = atoi(argv[5]);
     pthread_barrier_init(&barrier, NULL, (unsigned)ranks);
     for (int i = 0; i < ranks; i++)
         pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i);

@@ -1,5 +1,5 @@
 /* The engine's own code under a scheduler that switches ranks at random at every access to shared memory.
- * Compiled with -DCOLL_MODEL.   node_model RANKS CALLS SEED LONGEST */
+ * Compiled with -DCOLL_MODEL.   node_model RANKS CALLS SEED LONGEST KINDS */
 #include "node_calls.h"
 
 #include <ucontext.h>
@@ -13,6 +13,16 @@ static long calls;
 static uint64_t chance;
 
 void coll_model_point(void);
+void coll_model_load(const volatile void *from, size_t bytes);
+void coll_model_store(const volatile void *to, size_t bytes);
+
+void coll_model_load(const volatile void *from, size_t bytes) {
+    (void)from, (void)bytes;
+}
+
+void coll_model_store(const volatile void *to, size_t bytes) {
+    (void)to, (void)bytes;
+}
 
 /* Ranks run for turns of random length: long ones let one rank run far ahead of another. */
 void coll_model_point(void) {
@@ -39,13 +49,14 @@ int main(int argc, char **argv) {
     static char *bases[MOST];
     static size_t limits[MOST];
     static uint64_t areas[MOST];
-    int ranks = argc < 5 ? 0 : atoi(argv[1]);
+    int ranks = argc < 6 ? 0 : atoi(argv[1]);
     if (ranks < 1 || ranks > MOST)
         return 2;
     calls = atol(argv[2]);
     chance = (uint64_t)atol(argv[3]) + 1;
     for (int i = 0; i < ranks; i++) {
-        areas[i] = prepare(&players[i], ranks, i, (unsigned)atoi(argv[3]), (size_t)atol(argv[4]), give_way);
+        areas[i] =
+            prepare(&players[i], ranks, i, atoi(argv[5]), (unsigned)atoi(argv[3]), (size_t)atol(argv[4]), give_way);
         bases[i] = coll_heap_base(players[i].heap);
         limits[i] = coll_heap_size(players[i].heap);
     }

@@ -1,0 +1,456 @@
+/* All collectives but all-reduce: who has something publishes it, by segments, and who wants it takes it or folds it.
+ *
+ * What a rank publishes goes to all who want it alike, or has a lane for each receiver. Short data are in the line
+ * itself; data on the heap are read where they lie, all others in the staging ring. Nobody waits for ranks from which
+ * it takes nothing: rooted collectives may run ahead of the slowest rank, as far as lines and ring go. */
+#include "node_internal.h"
+#include "error.h"
+
+enum { ALL_TAKEN = (1 << 24) - 1 };
+
+typedef struct {
+    size_t first, count; /* elements */
+} span;
+
+static int folds(const coll_node_call *c) {
+    switch (c->message.kind) {
+    case COLL_NODE_REDUCE:
+    case COLL_NODE_REDUCE_SCATTER:
+    case COLL_NODE_SCAN:
+    case COLL_NODE_EXSCAN:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* Whether a rank's data differ from receiver to receiver. */
+static int has_lanes(const coll_node_call *c) {
+    switch (c->message.kind) {
+    case COLL_NODE_REDUCE_SCATTER:
+    case COLL_NODE_SCATTER:
+    case COLL_NODE_ALLTOALL:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* Whether rank d takes something from rank q. */
+static int takes(const coll_node_call *c, int q, int d) {
+    if (q == d)
+        return 0;
+    switch (c->message.kind) {
+    case COLL_NODE_BCAST:
+    case COLL_NODE_SCATTER:
+        return q == c->message.root;
+    case COLL_NODE_REDUCE:
+    case COLL_NODE_GATHER:
+        return d == c->message.root;
+    case COLL_NODE_SCAN:
+    case COLL_NODE_EXSCAN:
+        return d > q;
+    default:
+        return 1;
+    }
+}
+
+/* Whether anybody takes something from this rank. */
+static int publishes(const coll_node_call *c) {
+    for (int d = 0; d < c->node->size; d++)
+        if (takes(c, c->node->rank, d))
+            return 1;
+    return 0;
+}
+
+/* Ranks, from 0 on, whose data this rank folds, itself included. */
+static int operands(const coll_node_call *c) {
+    const coll_node *n = c->node;
+    switch (c->message.kind) {
+    case COLL_NODE_REDUCE:
+        return n->rank == c->message.root ? n->size : 0;
+    case COLL_NODE_SCAN:
+        return n->rank + 1;
+    case COLL_NODE_EXSCAN:
+        return n->rank;
+    default:
+        return n->size;
+    }
+}
+
+static span block(const coll_node_call *c, const size_t *cuts, int i) {
+    size_t each = c->message.count / (size_t)c->node->size;
+    return cuts ? (span){cuts[i], cuts[i + 1] - cuts[i]} : (span){(size_t)i * each, each};
+}
+
+/* What this rank publishes for rank d, in its input. */
+static span published(const coll_node_call *c, int d) {
+    const coll_node_message *m = &c->message;
+    switch (m->kind) {
+    case COLL_NODE_ALLGATHER:
+    case COLL_NODE_GATHER:
+        return (span){0, block(c, m->cuts, c->node->rank).count};
+    case COLL_NODE_REDUCE_SCATTER:
+    case COLL_NODE_SCATTER:
+        return block(c, m->cuts, d);
+    case COLL_NODE_ALLTOALL:
+        return block(c, m->input_cuts ? m->input_cuts : m->cuts, d);
+    default:
+        return (span){0, m->count};
+    }
+}
+
+/* Where what is taken from rank q goes, in the output. */
+static span wanted(const coll_node_call *c, int q) {
+    const coll_node_message *m = &c->message;
+    switch (m->kind) {
+    case COLL_NODE_ALLGATHER:
+    case COLL_NODE_GATHER:
+    case COLL_NODE_ALLTOALL:
+        return block(c, m->cuts, q);
+    case COLL_NODE_REDUCE_SCATTER:
+    case COLL_NODE_SCATTER:
+        return (span){0, block(c, m->cuts, c->node->rank).count};
+    default:
+        return (span){0, m->count};
+    }
+}
+
+/* Only the sender knows where a receiver's block begins in its input, and how long it is. */
+static int needs_table(const coll_node_call *c) {
+    return c->message.cuts && (c->message.kind == COLL_NODE_SCATTER || c->message.kind == COLL_NODE_ALLTOALL);
+}
+
+static size_t table_bytes(const coll_node_call *c) {
+    return needs_table(c) ? lines_of(2 * (size_t)c->node->size * sizeof(uint64_t)) : 0;
+}
+
+/* The longest of the lanes, and all of them together. Who folds goes through all ranks' lanes in step, so there the own
+ * block, which is the others' lane, counts as well. */
+static size_t longest_published(const coll_node_call *c, size_t *total) {
+    size_t longest = 0;
+    *total = 0;
+    for (int d = 0; d < c->node->size; d++) {
+        size_t count = takes(c, c->node->rank, d) || folds(c) ? published(c, d).count : 0;
+        longest = count > longest ? count : longest;
+        *total = has_lanes(c) ? *total + count : longest;
+    }
+    return longest;
+}
+
+/* Elements of a lane in one segment: whole lines where elements allow. */
+static size_t lane_elements(const coll_node_call *c, size_t longest, size_t total) {
+    size_t lanes = has_lanes(c) ? (size_t)c->node->size : 1, item = c->message.itemsize;
+    size_t most = coll_node_segment_bytes(c->node, total * item) / lanes;
+    most = most / LINE * LINE > item ? most / LINE * LINE / item : 1;
+    return longest < most ? longest : most;
+}
+
+/* Puts the segments in the next place of the ring that is long enough, or in all of it in turn. */
+static int take_place(coll_node_call *c, size_t longest, size_t total) {
+    coll_node *n = c->node;
+    size_t lanes = has_lanes(c) ? (size_t)n->size : 1, lane = lane_elements(c, longest, total);
+    size_t unit = lines_of(lane * c->message.itemsize) * lanes;
+    size_t table = table_bytes(c);
+    if (table + unit > STAGING / 2)
+        return COLL_ERR_ARGUMENT;
+    c->segment = lane;
+    c->segment_bytes = unit;
+    c->segments = (int)((longest + lane - 1) / lane);
+    size_t at = table + (size_t)c->segments * unit > STAGING - n->at ? 0 : n->at;
+    c->slots = (int)((STAGING - at - table) / unit);
+    c->slots = c->slots < c->segments ? c->slots : c->segments;
+    coll_node_advance(c, at, at + table + (size_t)c->slots * unit);
+    return COLL_OK;
+}
+
+static void say_where(coll_node_call *c, int on_heap) {
+    coll_node *n = c->node;
+    arrival *a = &own_line(c)->arrival;
+    a->input = on_heap ? offset_in_heap(n, c->message.input) : 0;
+    a->staging = (uint64_t)(n->work - n->peers[n->rank].base);
+    a->at = c->at;
+    a->lane = c->segment | (uint64_t)c->slots << 48;
+    a->table = 0;
+    if (needs_table(c)) {
+        uint64_t *table = (uint64_t *)(n->work + c->at);
+        for (int d = 0; d < n->size; d++) {
+            table[2 * d] = published(c, d).first;
+            table[2 * d + 1] = published(c, d).count;
+        }
+        a->table = a->staging + c->at;
+        a->at = c->at += table_bytes(c);
+    }
+}
+
+/* Data on the heap may be read where they lie unless the result goes there as well. */
+static int stays_put(const coll_node_call *c) {
+    return bytes_of(c) > c->node->limits.copy && offset_in_heap(c->node, c->message.input) &&
+           !(folds(c) && c->message.input == c->message.output);
+}
+
+/* Whether the data go into the line: the whole input, whose blocks the receivers find by themselves. */
+static int fits_line(const coll_node_call *c, size_t longest) {
+    if (!has_lanes(c))
+        return longest * c->message.itemsize <= COLL_NODE_INLINE;
+    return !c->message.cuts && bytes_of(c) <= COLL_NODE_INLINE;
+}
+
+static int publish_input(coll_node_call *c) {
+    coll_node *n = c->node;
+    size_t total, longest = longest_published(c, &total);
+    if (fits_line(c, longest)) {
+        move(own_line(c)->payload, c->message.input, (has_lanes(c) ? c->message.count : longest) * c->message.itemsize);
+        c->inlined = 1;
+        publish(&own_line(c)->word, c->word | INLINE_FLAG);
+        return COLL_OK;
+    }
+    if (coll_node_allocate(n))
+        return COLL_ERR_MEMORY;
+    if (!c->segments) {
+        int error = take_place(c, longest ? longest : 1, total);
+        if (error)
+            return error;
+    }
+    if (!coll_node_claim(c, c->at, needs_table(c) ? table_bytes(c) : 1))
+        return COLL_PENDING;
+    int on_heap = stays_put(c);
+    say_where(c, on_heap);
+    publish(&own_line(c)->word, c->word);
+    if (on_heap)
+        c->staged = c->segments;
+    return COLL_OK;
+}
+
+/* Blocks that stay on this rank. */
+static void keep_own(const coll_node_call *c) {
+    const coll_node_message *m = &c->message;
+    int rank = c->node->rank, kind = (int)m->kind;
+    if (kind != COLL_NODE_ALLGATHER && kind != COLL_NODE_ALLTOALL &&
+        !((kind == COLL_NODE_GATHER || kind == COLL_NODE_SCATTER) && rank == m->root))
+        return;
+    span from = published(c, rank), to = wanted(c, rank);
+    char *target = (char *)m->output + to.first * m->itemsize;
+    const char *source = (const char *)m->input + from.first * m->itemsize;
+    size_t count = from.count < to.count ? from.count : to.count;
+    if (count && source != target)
+        memcpy(target, source, count * m->itemsize);
+}
+
+/* Ranks that still need the slot which segment k - slots was in. */
+static int slot_in_use(const coll_node_call *c, int k) {
+    const coll_node *n = c->node;
+    for (int d = 0; d < n->size; d++)
+        if (takes(c, n->rank, d) && see(&n->peers[d].area->reduced.value) < progress_of(c, k - c->slots + 1))
+            return 1;
+    return 0;
+}
+
+static int stage_next(coll_node_call *c) {
+    coll_node *n = c->node;
+    int k = c->staged;
+    if (k >= c->segments)
+        return 0;
+    size_t item = c->message.itemsize, from = (size_t)k * c->segment;
+    size_t at = c->at + (size_t)(k % c->slots) * c->segment_bytes;
+    if (k < c->slots ? !coll_node_claim(c, at, c->segment_bytes) : slot_in_use(c, k))
+        return 0;
+    for (int d = 0, lane = 0; d < n->size; d++) {
+        if (!takes(c, n->rank, d) || (lane && !has_lanes(c)))
+            continue;
+        lane = 1;
+        span s = published(c, d);
+        size_t count = s.count < from ? 0 : s.count - from < c->segment ? s.count - from : c->segment;
+        char *to = n->work + at + (has_lanes(c) ? (size_t)d * (c->segment_bytes / (size_t)n->size) : 0);
+        if (count)
+            move(to, (const char *)c->message.input + (s.first + from) * item, count * item);
+    }
+    c->staged++;
+    publish(&own_area(n)->staged.value, progress_of(c, c->staged));
+    return 1;
+}
+
+int coll_node_pull_begin(coll_node_call *c) {
+    coll_node *n = c->node;
+    int error = publishes(c) ? publish_input(c) : COLL_OK;
+    if (error)
+        return error;
+    for (int q = 0; q < n->size; q++)
+        n->peers[q].here = n->peers[q].taken = 0;
+    stage_next(c); /* the others can begin with it meanwhile */
+    keep_own(c);
+    return COLL_OK;
+}
+
+/* First element and length of this rank's block in rank q's input. */
+static const uint64_t *table_entry(const coll_node_call *c, int q) {
+    const struct peer *p = &c->node->peers[q];
+    return (const uint64_t *)(p->base + p->arrival.table) + 2 * c->node->rank;
+}
+
+/* Whether it is known where rank q's data are. */
+static int look(coll_node_call *c, int q) {
+    coll_node *n = c->node;
+    struct peer *p = &n->peers[q];
+    if (p->here)
+        return COLL_OK;
+    int error = coll_node_arrived(c, q);
+    if (error)
+        return error;
+    line *l = &p->area->lines[c->number % LINES];
+    if (see(&l->word) & INLINE_FLAG)
+        p->inlined = (const char *)l->payload;
+    else
+        p->arrival = l->arrival;
+    p->here = see(&l->word) & INLINE_FLAG ? 2 : 1;
+    return p->here == 1 && p->arrival.table && table_entry(c, q)[1] != wanted(c, q).count ? COLL_ERR_MESSAGE : COLL_OK;
+}
+
+/* Elements in a segment of what rank q publishes. */
+static size_t segment_of(const coll_node_call *c, int q) {
+    const struct peer *p = &c->node->peers[q];
+    return p->here == 2 ? SIZE_MAX : (size_t)(p->arrival.lane << 16 >> 16);
+}
+
+/* Where segment k of what rank q publishes for this rank is; NULL while it is not there. */
+static const char *found(const coll_node_call *c, int q, int k) {
+    const coll_node *n = c->node;
+    const struct peer *p = &n->peers[q];
+    size_t item = c->message.itemsize, rank = has_lanes(c) ? (size_t)n->rank : 0;
+    if (p->here == 2)
+        return p->inlined + (has_lanes(c) ? block(c, c->message.cuts, n->rank).first * item : 0);
+    size_t segment = segment_of(c, q), slots = p->arrival.lane >> 48;
+    if (p->arrival.input) {
+        size_t first = p->arrival.table ? table_entry(c, q)[0]
+                       : has_lanes(c)   ? block(c, c->message.cuts, n->rank).first
+                                        : 0;
+        return p->base + p->arrival.input + (first + (size_t)k * segment) * item;
+    }
+    if (see(&p->area->staged.value) < progress_of(c, k + 1))
+        return NULL;
+    size_t lane = lines_of(segment * item), unit = has_lanes(c) ? lane * (size_t)n->size : lane;
+    return p->base + p->arrival.staging + p->arrival.at + (size_t)k % slots * unit + rank * lane;
+}
+
+/* Segments that this rank takes from rank q in all, once that one is here. Data on the heap are taken at once. */
+static int segments_from(const coll_node_call *c, int q) {
+    const struct peer *p = &c->node->peers[q];
+    size_t count = wanted(c, q).count, segment = segment_of(c, q);
+    if (!takes(c, q, c->node->rank) || !count)
+        return 0;
+    return p->here == 2 || p->arrival.input ? 1 : (int)((count + segment - 1) / segment);
+}
+
+/* Takes the next segment from rank q if it is there; COLL_OK when that was all. One at a time: the sender learns of it
+ * before the next one, and goes on. */
+static int copy_from(coll_node_call *c, int q, int *moved) {
+    struct peer *p = &c->node->peers[q];
+    span to = wanted(c, q);
+    int error = to.count ? look(c, q) : COLL_OK;
+    if (error)
+        return error;
+    int all = segments_from(c, q);
+    const char *source = p->taken < all ? found(c, q, p->taken) : NULL;
+    if (source) {
+        size_t from = all == 1 ? 0 : (size_t)p->taken * segment_of(c, q), count = to.count - from;
+        count = all > 1 && count > segment_of(c, q) ? segment_of(c, q) : count;
+        move((char *)c->message.output + (to.first + from) * c->message.itemsize, source, count * c->message.itemsize);
+        p->taken++;
+        *moved = 1;
+    }
+    if (p->taken < all)
+        return COLL_PENDING;
+    p->taken = ALL_TAKEN;
+    return COLL_OK;
+}
+
+/* Takes what is there; the fewest segments taken from any rank tell all of them what they may overwrite. */
+static int copy_next(coll_node_call *c, int *moved) {
+    coll_node *n = c->node;
+    int least = ALL_TAKEN, before = c->reduced;
+    for (int i = 1, q = n->rank; i < n->size; i++) {
+        q = q + 1 < n->size ? q + 1 : 0;
+        if (!takes(c, q, n->rank))
+            continue;
+        int error = n->peers[q].taken == ALL_TAKEN ? COLL_OK : copy_from(c, q, moved);
+        if (error < 0)
+            return error;
+        least = n->peers[q].taken < least ? n->peers[q].taken : least;
+    }
+    c->reduced = least;
+    if (least != before)
+        publish(&own_area(n)->reduced.value, progress_of(c, least));
+    return least == ALL_TAKEN ? COLL_OK : COLL_PENDING;
+}
+
+/* Folds the next segment once it is there from all ranks; all segments are as long as the staged ones. */
+static int fold_next(coll_node_call *c, int *moved) {
+    coll_node *n = c->node;
+    int k = c->reduced, number = operands(c);
+    span to = wanted(c, n->rank), own = published(c, n->rank);
+    size_t item = c->message.itemsize, segment = SIZE_MAX;
+    for (int q = 0; q < number; q++) {
+        int error = q == n->rank ? COLL_OK : look(c, q);
+        if (error)
+            return error;
+        if (q != n->rank && n->peers[q].here == 1)
+            segment = segment_of(c, q);
+    }
+    size_t from = k ? (size_t)k * segment : 0;
+    if (!number || from >= to.count)
+        return COLL_OK;
+    if (c->message.input == c->message.output && c->staged <= k && c->staged < c->segments)
+        return COLL_PENDING; /* the result would overwrite what others wait for */
+    size_t count = to.count - from < segment ? to.count - from : segment;
+    for (int q = 0; q < number; q++) {
+        n->sources[q] = q == n->rank ? (const char *)c->message.input + (own.first + from) * item : found(c, q, k);
+        if (!n->sources[q])
+            return COLL_PENDING;
+    }
+    n->targets[0] = (char *)c->message.output + from * item;
+    int error = coll_node_fold(c, number, 1, count, 0);
+    c->reduced++;
+    publish(&own_area(n)->reduced.value, progress_of(c, c->reduced));
+    *moved = 1;
+    return error ? error : from + count < to.count ? COLL_PENDING : COLL_OK;
+}
+
+/* Whether everybody who reads the own input where it lies has done so. */
+static int released(const coll_node_call *c) {
+    const coll_node *n = c->node;
+    for (int d = 0; d < n->size; d++)
+        if (takes(c, n->rank, d) && see(&n->peers[d].area->done.value) < c->number)
+            return 0;
+    return 1;
+}
+
+int coll_node_pull(coll_node_call *c) {
+    coll_node *n = c->node;
+    int taken = c->copied;
+    for (int moved = 1; moved;) {
+        moved = stage_next(c);
+        if (taken)
+            continue;
+        int status = folds(c) ? fold_next(c, &moved) : copy_next(c, &moved);
+        if (status < 0)
+            return status;
+        taken = status == COLL_OK;
+    }
+    if (taken && !c->copied) {
+        c->copied = 1;
+        publish(&own_area(n)->reduced.value, progress_of(c, ALL_TAKEN));
+    }
+    if (!taken || c->staged < c->segments)
+        return COLL_PENDING;
+    publish(&own_area(n)->done.value, c->number);
+    return c->segments && stays_put(c) && !released(c) ? COLL_PENDING : COLL_OK;
+}
+
+int coll_node_pull_waits_for(const coll_node_call *c, int q) {
+    const coll_node *n = c->node;
+    if (c->copied)
+        return takes(c, n->rank, q) && see(&n->peers[q].area->done.value) < c->number;
+    return takes(c, q, n->rank) && n->peers[q].taken != ALL_TAKEN &&
+           (coll_node_arrived(c, q) != COLL_OK ||
+            (folds(c) ? see(&n->peers[q].area->staged.value) < progress_of(c, c->reduced + 1) : 1));
+}
