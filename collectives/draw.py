@@ -6,17 +6,19 @@ Both are drawn from the rounds as the algorithm writes them, all ranks side by s
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from .folds import rank_set
 from .registry import ScheduleAlgorithm
 from .schedule import INPUT, RECEIVED, SCRATCH, VECTOR, Kind, Round, Step, all_ranks
+from .spec import ALL
 
-__all__ = ["Frame", "frames", "svg", "text"]
+__all__ = ["Frame", "complete", "frames", "initial", "svg", "text"]
 
 Contents = list[list[int]]  # for each rank, for each block of VECTOR: a bit mask of the contributions in it
 
@@ -29,24 +31,53 @@ class Frame:
     values: Contents
 
 
-def frames(algorithm: ScheduleAlgorithm, size: int) -> Iterator[Frame]:
+def initial(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Contents:
+    """What the vector of each rank holds before the first round."""
+    spec, nblocks = algorithm.spec, algorithm.blocks(size)
+    found = [[0] * nblocks for _ in range(size)]
+    for rank, vector in enumerate(found):
+        part = ALL if algorithm.collective == "bcast" and rank == root else spec.held(rank, root)
+        if spec.exchanges:
+            continue
+        for block in range(nblocks):
+            vector[block] = (1 << rank) * (part in (ALL, block))
+    return found
+
+
+def complete(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 0) -> list[int | None]:
+    """Whose contributions each block of a rank must hold at the end; None where nothing is required of it."""
+    spec = algorithm.spec
+    part = spec.owned(rank, root)
+    return [
+        spec.wanted(rank, block, size, root)[0] if part in (ALL, block) else None
+        for block in range(algorithm.blocks(size))
+    ]
+
+
+def frames(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterator[Frame]:
     """The rounds of an algorithm on ``size`` ranks, played on sets of contributions; empty rounds are left out."""
     nblocks = algorithm.blocks(size)
     memory: list[defaultdict[int, list[int]]] = []
-    for rank in range(size):
-        memory.append(defaultdict(lambda: [0] * nblocks, {VECTOR: [1 << rank] * nblocks}))
+    for rank, before in enumerate(initial(algorithm, size, root)):
+        own = {VECTOR: before, INPUT: list(before)}
+        if algorithm.spec.exchanges:  # sends from one vector and receives into another
+            own = {VECTOR: [0] * nblocks, INPUT: [1 << rank] * nblocks}
+        memory.append(defaultdict(lambda: [0] * nblocks, own))
     channels: defaultdict[tuple[int, int], deque[list[int]]] = defaultdict(deque)
-    for together in all_ranks(algorithm, size):
+    for together in all_ranks(algorithm, size, root):
         steps = [_steps_of(together, rank) for rank in range(size)]
         for rank in range(size):
             for step in steps[rank]:
                 if step.kind is Kind.SEND:
                     channels[rank, step.peer].append(_get(memory[rank], step.left, step))
         for rank in range(size):
-            arrivals = [channels[s.peer, rank].popleft() for s in steps[rank] if _receives(s)]
-            _play(memory[rank], steps[rank], iter(arrivals))
+            _play(memory[rank], steps[rank], functools.partial(_arrival, channels, rank))
         if any(steps):
             yield Frame(steps, [list(vectors[VECTOR]) for vectors in memory])
+
+
+def _arrival(channels: defaultdict[tuple[int, int], deque[list[int]]], rank: int, source: int) -> list[int]:
+    return channels[source, rank].popleft()
 
 
 def _receives(step: Step) -> bool:
@@ -54,26 +85,26 @@ def _receives(step: Step) -> bool:
 
 
 def _steps_of(together: Round, rank: int) -> list[Step]:
-    """The steps of one rank, with plain ints, messages first."""
+    """The steps of one rank, with plain ints, sends and receives first."""
     own = [
         Step(s.kind, *(int(f[rank]) for f in (s.peer, s.block, s.nblocks, s.dst, s.left, s.right, s.src_block)))
         for s in together
         if s.when[rank]
     ]
-    return sorted(own, key=lambda step: step.kind > Kind.RECV_REDUCE)
+    return sorted(own, key=lambda step: step.kind >= Kind.RECV_REDUCE)
 
 
 def _get(vectors: defaultdict[int, list[int]], buffer: int, step: Step) -> list[int]:
     first = step.src_block if step.kind is Kind.COPY else step.block
-    return vectors[VECTOR if buffer == INPUT else buffer][first : first + step.nblocks]
+    return vectors[buffer][first : first + step.nblocks]
 
 
-def _play(vectors: defaultdict[int, list[int]], steps: list[Step], arrivals: Iterator[list[int]]) -> None:
+def _play(vectors: defaultdict[int, list[int]], steps: list[Step], arrival: Callable[[int], list[int]]) -> None:
     """Perform the receives and the local steps of one rank."""
     for step in steps:
         if step.kind is Kind.SEND:
             continue
-        arrived = next(arrivals) if _receives(step) else []
+        arrived = arrival(step.peer) if _receives(step) else []
         if step.kind is Kind.RECV:
             result = arrived
         elif step.kind is Kind.COPY:
@@ -91,12 +122,19 @@ LEGEND = {
     "<": "<q   receive from rank q",
     "+q": "+q   receive from rank q and reduce, own data on the left",
     "q+": "q+   receive from rank q and reduce, own data on the right",
-    "=": "V=S0+V   reduce or copy on the rank itself (V: the vector, S0, S1, ...: scratch)",
-    "[": "[2] block 2, [2-4] blocks 2 to 4; without brackets: the whole vector",
+    "=": "V=S0+V   reduce or copy on the rank itself (V: the vector, I: the input, S0, S1, ...: scratch)",
+    "[": "[2] block 2, [2-4] blocks 2 to 4, [2<-0] from block 0 on; without brackets: the whole vector",
 }
 
 
-def text(algorithm: ScheduleAlgorithm, size: int, *, ranks: Sequence[int] | None = None, values: bool = False) -> str:
+def text(
+    algorithm: ScheduleAlgorithm,
+    size: int,
+    *,
+    ranks: Sequence[int] | None = None,
+    values: bool = False,
+    root: int = 0,
+) -> str:
     """The rounds as rows, the ranks (all, or those given) as columns, and a legend of the signs that occur.
 
     With ``values``, each round is followed by what the blocks hold: the ranks whose contributions are in, ``*`` where
@@ -104,7 +142,7 @@ def text(algorithm: ScheduleAlgorithm, size: int, *, ranks: Sequence[int] | None
     """
     ranks = range(size) if ranks is None else ranks
     nblocks = algorithm.blocks(size)
-    pictures = list(frames(algorithm, size))
+    pictures = list(frames(algorithm, size, root))
     cells: list[tuple[str, list[list[str]]]] = []
     for number, frame in enumerate(pictures):
         row = [_cell(frame.steps[rank], nblocks) for rank in ranks]
@@ -115,7 +153,7 @@ def text(algorithm: ScheduleAlgorithm, size: int, *, ranks: Sequence[int] | None
     columns = [f"rank {rank}" for rank in ranks]
     width = max((len(line) for _, row in cells for cell in row for line in cell), default=0)
     width = max(width, max(map(len, columns))) + 2
-    lines = [_title(algorithm, size, len(pictures)), "", _line("round", columns, width)]
+    lines = [_title(algorithm, size, root, len(pictures)), "", _line("round", columns, width)]
     for label, row in cells:
         lines.append("")
         for i in range(max(map(len, row))):
@@ -123,9 +161,10 @@ def text(algorithm: ScheduleAlgorithm, size: int, *, ranks: Sequence[int] | None
     return "\n".join(lines + ["", *_legend(cells, values)]) + "\n"
 
 
-def _title(algorithm: ScheduleAlgorithm, size: int, rounds: int) -> str:
+def _title(algorithm: ScheduleAlgorithm, size: int, root: int, rounds: int) -> str:
     nblocks = algorithm.blocks(size)
-    head = f"{algorithm.collective} {algorithm.name}, p = {size}, {nblocks} block{'s' * (nblocks != 1)}, "
+    to = f"root {root}, " if algorithm.spec.rooted else ""
+    head = f"{algorithm.collective} {algorithm.name}, p = {size}, {to}{nblocks} block{'s' * (nblocks != 1)}, "
     return head + (f"{rounds} round{'s' * (rounds != 1)}" if rounds else "no messages: the result is the input")
 
 
@@ -145,7 +184,9 @@ def _legend(cells: list[tuple[str, list[list[str]]]], values: bool) -> list[str]
     }
     shown = [LEGEND[sign] for sign, occurs in signs.items() if occurs]
     if values and steps:
-        shown.append("2: 0,3-5   block 2 holds the contributions of ranks 0, 3, 4, 5; * written in this round")
+        shown.append(
+            "2: 0,3-5   block 2 holds the contributions of ranks 0, 3, 4, 5 (-: none); * written in this round"
+        )
     return [f"  {line}" for line in shown]
 
 
@@ -156,6 +197,8 @@ def _cell(steps: list[Step], nblocks: int) -> list[str]:
         before, after = _signs(step)
         peers = [step.peer] if step.kind <= Kind.RECV_REDUCE else []
         blocks = [] if step.nblocks == nblocks else [_run(step.block, step.nblocks)]
+        if step.kind is Kind.COPY and step.src_block != step.block:
+            blocks = [f"{_run(step.block, step.nblocks)}<-{step.src_block}"]
         last = merged[-1] if merged else None
         if last and peers and (last[0], last[2]) == (before, after) and last[1] == peers:
             last[3].extend(blocks)
@@ -182,7 +225,7 @@ def _signs(step: Step) -> tuple[str, str]:
 
 
 def _buffer(buffer: int) -> str:
-    return "V" if buffer in (INPUT, VECTOR) else f"S{buffer - SCRATCH}"
+    return {INPUT: "I", VECTOR: "V"}.get(buffer, f"S{buffer - SCRATCH}")
 
 
 def _peers(peers: list[int]) -> str:
@@ -201,7 +244,8 @@ def _contents(frame: Frame, rank: int, size: int) -> list[str]:
     lines = []
     for block, ranks in enumerate(frame.values[rank]):
         written = any(_writes(step, block) for step in frame.steps[rank])
-        lines.append(f"{block}: {'all' if ranks == everybody else rank_set(ranks)}{'*' if written else ''}")
+        whose = "all" if ranks == everybody else rank_set(ranks) or "-"
+        lines.append(f"{block}: {whose}{'*' if written else ''}")
     return lines
 
 
@@ -235,12 +279,13 @@ MARKER = (
 )
 
 
-def svg(algorithm: ScheduleAlgorithm, size: int) -> str:
+def svg(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> str:
     """The same as a picture: ranks as lanes, rounds as bands from top to bottom, messages as arrows.
 
-    The strip on a lane is the rank's vector, darker where a block holds more contributions, green when it holds all.
+    The strip on a lane is the rank's vector, darker where a block holds more contributions, green when it holds all
+    that it must hold at the end.
     """
-    pictures = list(frames(algorithm, size))
+    pictures = list(frames(algorithm, size, root))
     width = max(LEFT + LANE * size + 20, 640)
     bottom = TOP + BAND * len(pictures)
     height = bottom + 92
@@ -250,7 +295,7 @@ def svg(algorithm: ScheduleAlgorithm, size: int) -> str:
         f"<style>{STYLE}</style>",
         f"<defs>{MARKER.format('reduced', REDUCED)}{MARKER.format('stored', STORED)}</defs>",
         '<rect width="100%" height="100%" fill="#fff"/>',
-        f'<text class="title" x="20" y="30">{escape(_title(algorithm, size, len(pictures)))}</text>',
+        f'<text class="title" x="20" y="30">{escape(_title(algorithm, size, root, len(pictures)))}</text>',
     ]
     for number in range(len(pictures)):
         y = TOP + BAND * number
@@ -263,10 +308,10 @@ def svg(algorithm: ScheduleAlgorithm, size: int) -> str:
         parts.append(f'<line class="lane" x1="{x}" y1="{TOP}" x2="{x}" y2="{bottom}"/>')
     for number, frame in enumerate(pictures):
         parts += _arrows(frame, TOP + BAND * number, nblocks)
-    before = [[1 << rank] * nblocks for rank in range(size)]
-    for number, values in enumerate([before, *(frame.values for frame in pictures)]):
+    for number, values in enumerate([initial(algorithm, size, root), *(frame.values for frame in pictures)]):
         for rank in range(size):
-            parts.append(_strip(values[rank], _lane(rank), TOP + BAND * number, size))
+            wanted = complete(algorithm, rank, size, root)
+            parts.append(_strip(values[rank], wanted, _lane(rank), TOP + BAND * number, size))
     return "\n".join([*parts, *_svg_legend(bottom + 40), "</svg>"]) + "\n"
 
 
@@ -296,25 +341,26 @@ def _arrows(frame: Frame, y: int, nblocks: int) -> list[str]:
     return lines + labels
 
 
-def _strip(values: list[int], x: int, y: int, size: int) -> str:
+def _strip(values: list[int], wanted: list[int | None], x: int, y: int, size: int) -> str:
     """The blocks of one rank between two rounds."""
     each = STRIP / len(values)
     cells = []
     for block, ranks in enumerate(values):
         title = f"<title>block {block}: {rank_set(ranks)}</title>"
         left = x - STRIP / 2 + block * each
+        shade = _shade(ranks, size, wanted[block])
         cells.append(
-            f'<rect x="{left:.1f}" y="{y - 6}" width="{each:.1f}" height="12" fill="{_shade(ranks, size)}" '
+            f'<rect x="{left:.1f}" y="{y - 6}" width="{each:.1f}" height="12" fill="{shade}" '
             f'stroke="#fff" stroke-width="{min(1.0, each / 8):.2f}">{title}</rect>'
         )
     frame = f'<rect x="{x - STRIP / 2}" y="{y - 6}" width="{STRIP}" height="12" fill="none" stroke="{FAINT}"/>'
     return "".join(cells) + frame
 
 
-def _shade(ranks: int, size: int) -> str:
-    """Between the two shades by the share of the contributions."""
+def _shade(ranks: int, size: int, wanted: int | None = None) -> str:
+    """Between the two shades by the share of the contributions; another where they are those wanted."""
     share = ranks.bit_count() / size
-    if share == 1:
+    if ranks == wanted:
         return DONE
     light, dark = ([int(shade[i : i + 2], 16) for i in (1, 3, 5)] for shade in SHADES)
     return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in zip(light, dark, strict=True))

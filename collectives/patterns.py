@@ -41,6 +41,13 @@ def survivors(size: int, target: int) -> np.ndarray:
     return np.concatenate((np.arange(1, 2 * rem, 2), np.arange(2 * rem, size)))
 
 
+def shares(size: int, target: int, first: Ints, count: Ints) -> tuple[Ints, Ints]:
+    """Blocks, as (first, number), of ``count`` survivors from number ``first`` on, each with its partner's."""
+    rem = size - target
+    begin, end = first + np.minimum(first, rem), first + count + np.minimum(first + count, rem)
+    return begin, end - begin
+
+
 def factors(size: int, merged: int = 4) -> list[int]:
     """Prime factors of ``size``, largest first, small ones multiplied together as long as the product is <= ``merged``.
 

@@ -2,30 +2,93 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _core
-from .schedule import RECEIVED, SCRATCH, Kind, Schedule
+from .schedule import INPUT, RECEIVED, SCRATCH, VECTOR, Kind, Schedule
+
+if TYPE_CHECKING:
+    from .context import Shape
+
+__all__ = ["execute", "run"]
 
 Reduction = Any  # callable (dst, left, right) on uint8 arrays of one length
 
 
+def run(
+    schedule: Schedule, comm: Any, shape: Shape, source: int, target: int, segments: int, tags: Sequence[int],
+    region: Callable[[int, int], np.ndarray],
+) -> None:  # fmt: skip
+    """A call of a shape on memory at two addresses, 0 for none, segment by segment.
+
+    ``region`` gives memory at an address as an array of bytes.
+    """
+    size, dtype, op = shape.itemsize, shape.dtype, shape.op
+
+    def reduction(dst: Any, left: Any, right: Any) -> None:
+        _core.reduce2(dtype, op, dst, left, right)
+
+    cuts = list(shape.cuts or _core.partition(shape.elements, schedule.nblocks))
+    input_cuts = list(shape.input_cuts or cuts)
+    send = _memory(source, input_cuts, schedule.input_block, size, region)
+    recv = _memory(target, cuts, schedule.vector_block, size, region)
+    if schedule.blockwise:  # segments cut every block, which changes nothing here
+        execute(schedule, comm, send, recv, size, reduction, tags[0], cuts, input_cuts)
+    else:
+        bounds = _core.partition(shape.elements, segments)
+        for segment, (a, b) in enumerate(itertools.pairwise(bounds)):
+            here, tag = slice(a * size, b * size), tags[segment % len(tags)]
+            own = _core.partition(b - a, schedule.nblocks)
+            execute(schedule, comm, send[here], recv[here], size, reduction, tag, own)
+    if op is not None and _core.OPS[op] == "avg":
+        _core.scale(dtype, recv, recv, schedule.size)
+
+
+def _memory(
+    address: int, cuts: list[int], block: int, size: int, region: Callable[[int, int], np.ndarray]
+) -> np.ndarray:  # fmt: skip
+    """A buffer of which a rank has all, or one ``block``, or nothing."""
+    if not address:
+        return np.empty(0, np.uint8)
+    elements = cuts[block + 1] - cuts[block] if block >= 0 else cuts[-1]
+    return region(address, elements * size)
+
+
 def execute(
-    schedule: Schedule, comm: Any, send: np.ndarray, recv: np.ndarray, itemsize: int, op: Reduction, tag: int
+    schedule: Schedule,
+    comm: Any,
+    send: np.ndarray,
+    recv: np.ndarray,
+    itemsize: int,
+    op: Reduction,
+    tag: int,
+    cuts: Sequence[int] | None = None,
+    input_cuts: Sequence[int] | None = None,
 ) -> None:
     """Run one rank's schedule.
 
-    ``send`` and ``recv`` are uint8 arrays of the whole vector (the same memory for an in-place call); ``op(dst, left,
-    right)`` reduces arrays of bytes. ``comm`` has mpi4py's ``Isend`` and ``Irecv``; requests have ``Wait``.
+    ``send`` and ``recv`` are uint8 arrays of what the rank has (the same memory for an in-place call): the whole
+    vector, its own block, or nothing. ``cuts`` are the boundaries of the blocks in elements, ``input_cuts`` those of
+    ``send``; by default blocks are as equal as can be, and ``recv`` is the whole vector. ``op(dst, left, right)``
+    reduces arrays of bytes. ``comm`` has mpi4py's ``Isend`` and ``Irecv``; requests have ``Wait``.
     """
-    buffers = {0: send, 1: recv}
-    buffers.update({SCRATCH + i: np.empty_like(recv) for i in range(schedule.scratch)})
-    cuts = [itemsize * i for i in _core.partition(len(recv) // itemsize, schedule.nblocks)]
+    if cuts is None:
+        cuts = _core.partition(len(recv) // itemsize, schedule.nblocks)
+    bounds = [itemsize * i for i in cuts]
+    input_bounds = bounds if input_cuts is None else [itemsize * i for i in input_cuts]
+    buffers = {INPUT: send, VECTOR: recv}
+    buffers.update({SCRATCH + i: np.empty(bounds[-1], np.uint8) for i in range(schedule.scratch)})
+    origin = {
+        INPUT: input_bounds[max(schedule.input_block, 0)], VECTOR: bounds[max(schedule.vector_block, 0)]
+    }  # fmt: skip
 
     def part(buffer: int, block: int, nblocks: int) -> np.ndarray:
-        return buffers[buffer][cuts[block] : cuts[block + nblocks]]
+        at, first = input_bounds if buffer == INPUT else bounds, origin.get(buffer, 0)
+        return buffers[buffer][at[block] - first : at[block + nblocks] - first]
 
     for steps in schedule.rounds():
         requests, arrived = [], {}
@@ -33,7 +96,7 @@ def execute(
             if s["kind"] > Kind.RECV_REDUCE:
                 continue
             source = s["left"] if s["kind"] == Kind.SEND else s["dst"]
-            data = part(source, s["block"], s["nblocks"])
+            data = part(int(source), s["block"], s["nblocks"])
             if s["kind"] == Kind.RECV_REDUCE:
                 data = arrived[i] = np.empty_like(data)
             if len(data):
@@ -44,12 +107,12 @@ def execute(
         for i, s in enumerate(steps):
             if s["kind"] < Kind.RECV_REDUCE:
                 continue
-            dst = part(s["dst"], s["block"], s["nblocks"])
+            dst = part(int(s["dst"]), s["block"], s["nblocks"])
             if s["kind"] == Kind.COPY:
-                dst[:] = part(s["left"], s["src_block"], s["nblocks"])
+                dst[:] = part(int(s["left"]), s["src_block"], s["nblocks"])
                 continue
             left, right = (
-                arrived[i] if s[side] == RECEIVED else part(s[side], s["block"], s["nblocks"])
+                arrived[i] if s[side] == RECEIVED else part(int(s[side]), s["block"], s["nblocks"])
                 for side in ("left", "right")
             )
             if len(dst):

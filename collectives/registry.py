@@ -6,9 +6,24 @@ import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .schedule import Round, Rounds
+from .schedule import Ints, Round, Rounds
+from .spec import SPECS, Spec
 
-__all__ = ["Algorithm", "NativeAlgorithm", "ScheduleAlgorithm", "algorithms", "find", "register", "register_native"]
+__all__ = [
+    "Algorithm", "NativeAlgorithm", "ScheduleAlgorithm", "algorithms", "base", "collectives", "find", "register",
+    "register_native",
+]  # fmt: skip
+
+#: Calls that run the algorithms of another collective, and whether their blocks may differ in length.
+_VARIANTS = {
+    "allgatherv": ("allgather", True),
+    "alltoallv": ("alltoall", True),
+    "gatherv": ("gather", True),
+    "scatterv": ("scatter", True),
+    "reduce_scatter_block": ("reduce_scatter", False),
+}
+#: Collectives whose own name allows blocks of any length.
+_UNEVEN = frozenset({"reduce_scatter", *(name for name, (_, uneven) in _VARIANTS.items() if uneven)})
 
 
 @dataclass(frozen=True)
@@ -17,6 +32,7 @@ class Algorithm:
 
     ``ordered``: operands are folded in rank order, so that ops that do not commute are served.
     ``linear``: every element is folded ``((x0 op x1) op x2) ...``, whatever its position (deterministic mode).
+    Both hold where nothing is folded. ``uneven``: the ranks' blocks may differ in length.
     """
 
     collective: str
@@ -24,6 +40,12 @@ class Algorithm:
     summary: str
     ordered: bool
     linear: bool
+    uneven: bool
+
+    @property
+    def spec(self) -> Spec:
+        """What the collective starts from and must end with."""
+        return SPECS[self.collective]
 
 
 @dataclass(frozen=True)
@@ -32,13 +54,24 @@ class ScheduleAlgorithm(Algorithm):
 
     ``blocks(p)`` is the number of blocks of the vector; ``rounds(p)`` the rounds with messages that must follow each
     other (the longest chain over all ranks); ``sent(p)`` the most blocks that one rank sends in all. The last two are
-    promises: verification counts them again.
+    promises: verification counts them again. In rooted collectives they take the root as well, 0 by default.
     """
 
     generator: Rounds
     blocks: Callable[[int], int]
-    rounds: Callable[[int], int]
-    sent: Callable[[int], int]
+    rounds: Callable[..., int]
+    sent: Callable[..., int]
+
+    def rounds_of(self, rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
+        """The rounds of one rank, or of an array of ranks."""
+        return self.generator(rank, size, **self._root(root))
+
+    def promise(self, size: int, root: int = 0) -> tuple[int, int]:
+        """Rounds, and blocks sent by the busiest rank."""
+        return self.rounds(size, **self._root(root)), self.sent(size, **self._root(root))
+
+    def _root(self, root: int) -> dict[str, int]:
+        return {"root": root} if self.spec.rooted else {}
 
 
 @dataclass(frozen=True)
@@ -62,33 +95,42 @@ def register(
     generator: Rounds | Callable[..., Iterator[Round]],
     *,
     blocks: Callable[[int], int],
-    rounds: Callable[[int], int],
-    sent: Callable[[int], int],
+    rounds: Callable[..., int],
+    sent: Callable[..., int],
     ordered: bool = False,
     linear: bool = False,
+    uneven: bool = True,
     doc: str | None = None,
 ) -> ScheduleAlgorithm:
     """Enter a schedule algorithm; its summary is the first line of ``doc`` (default: the generator's docstring)."""
     generator = generator if isinstance(generator, Rounds) else Rounds(generator)
     summary = (doc or generator.__doc__ or "").strip().split("\n")[0]
-    algorithm = ScheduleAlgorithm(collective, name, summary, ordered, linear, generator, blocks, rounds, sent)
+    if not SPECS[collective].reduces:
+        ordered = linear = True
+    algorithm = ScheduleAlgorithm(collective, name, summary, ordered, linear, uneven, generator, blocks, rounds, sent)
     _add(algorithm)
     return algorithm
 
 
 def register_native(collective: str, name: str, summary: str, *, ordered: bool, linear: bool) -> NativeAlgorithm:
     """Enter an algorithm that is not a schedule."""
-    algorithm = NativeAlgorithm(collective, name, summary, ordered, linear)
+    algorithm = NativeAlgorithm(collective, name, summary, ordered, linear, uneven=True)
     _add(algorithm)
     return algorithm
+
+
+def base(collective: str) -> str:
+    """The collective whose algorithms serve a call: ``"allgather"`` for ``"allgatherv"``."""
+    return _VARIANTS.get(collective, (collective, False))[0]
 
 
 def algorithms(collective: str) -> list[str]:
     """Names of the algorithms of a collective, e.g. ``"allreduce"``; ValueError for an unknown collective."""
     _load()
-    names = [name for kind, name in _table if kind == collective]
+    owner = base(collective)
+    names = [name for (kind, name), a in _table.items() if kind == owner and (a.uneven or collective not in _UNEVEN)]
     if not names:
-        known = ", ".join(sorted({kind for kind, _ in _table}))
+        known = ", ".join(sorted({kind for kind, _ in _table} | _VARIANTS.keys()))
         raise ValueError(f"unknown collective {collective!r}; known: {known}")
     return names
 
@@ -97,8 +139,10 @@ def find(collective: str, name: str) -> Algorithm:
     """The algorithm of that name; ValueError with the known names otherwise."""
     known = algorithms(collective)
     if name not in known:
-        raise ValueError(f"{collective} has no algorithm {name!r}; known: {', '.join(known)}")
-    return _table[collective, name]
+        other = _table.get((base(collective), name))
+        what = f"no algorithm {name!r}" if other is None else f"no use for {name!r}, whose blocks are of one length"
+        raise ValueError(f"{collective} has {what}; known: {', '.join(known)}")
+    return _table[base(collective), name]
 
 
 def collectives() -> list[str]:

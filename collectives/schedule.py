@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .spec import ALL, NONE, SPECS
+
 if TYPE_CHECKING:
     from .registry import ScheduleAlgorithm
 
@@ -39,12 +41,10 @@ class Kind(enum.IntEnum):
     COPY = 4
 
 
-NONE = -2  # a field that the step's kind does not use
 RECEIVED = -1  # operand of a RECV_REDUCE: what arrives
 INPUT = 0  # the caller's send buffer, never written
-VECTOR = 1  # the result; algorithms read and write this one, build() redirects first reads to INPUT
+VECTOR = 1  # the vector; algorithms read and write this one, build() redirects first reads to INPUT
 SCRATCH = 2  # first of the schedule's own vectors: SCRATCH, SCRATCH + 1, ...
-ALL = -1  # nblocks: the whole vector
 
 #: One step as C reads it (csrc/schedule.h): 10 32-bit integers.
 STEP = np.dtype(
@@ -82,15 +82,22 @@ def recv(peer: Ints, block: Ints = 0, nblocks: Ints = ALL, *, dst: int = VECTOR,
 
 
 def recv_reduce(
-    peer: Ints, block: Ints = 0, nblocks: Ints = ALL, *, received_left: Any, src: int = VECTOR, when: Any = True
+    peer: Ints,
+    block: Ints = 0,
+    nblocks: Ints = ALL,
+    *,
+    received_left: Any,
+    src: int = VECTOR,
+    dst: int = VECTOR,
+    when: Any = True,
 ) -> Step:
-    """Receive blocks from ``peer`` and reduce them into the vector.
+    """Receive blocks from ``peer``, reduce them with those of ``src`` and put the result into ``dst``.
 
     ``received_left`` says which operand the received data is: left where they stem from lower ranks.
     """
     left = np.where(received_left, RECEIVED, src)
     right = np.where(received_left, src, RECEIVED)
-    return Step(Kind.RECV_REDUCE, peer, block, nblocks, dst=VECTOR, left=left, right=right, when=when)
+    return Step(Kind.RECV_REDUCE, peer, block, nblocks, dst=dst, left=left, right=right, when=when)
 
 
 def reduce(
@@ -165,7 +172,7 @@ class Schedule:
     """All steps of one rank.
 
     ``steps`` is a read-only array of :data:`STEP`, in order of rounds; ``nblocks`` cuts the vector, ``scratch`` counts
-    the extra vectors it needs.
+    the extra vectors it needs. ``root`` is 0 where there is none.
     """
 
     name: str
@@ -174,6 +181,23 @@ class Schedule:
     nblocks: int
     scratch: int
     steps: np.ndarray
+    collective: str = "allreduce"
+    root: int = 0
+
+    @property
+    def input_block(self) -> int:
+        """What the rank's send buffer holds: ALL, NONE, or the number of its one block."""
+        return SPECS[self.collective].held(self.rank, self.root)
+
+    @property
+    def vector_block(self) -> int:
+        """What the rank's receive buffer holds, likewise."""
+        return SPECS[self.collective].owned(self.rank, self.root)
+
+    @property
+    def blockwise(self) -> bool:
+        """Whether block i is rank i's, so that segments cut each block rather than the vector."""
+        return SPECS[self.collective].blockwise
 
     def rounds(self) -> Iterator[np.ndarray]:
         """The steps of each round in turn, local-only rounds included."""
@@ -182,21 +206,22 @@ class Schedule:
             yield from np.split(self.steps, cuts)
 
 
-def build(algorithm: ScheduleAlgorithm, rank: int, size: int, **params: Any) -> Schedule:
-    """The schedule of one rank; raises ValueError for a rank outside ``range(size)``."""
-    if not 0 <= rank < size:
-        raise ValueError(f"rank {rank} is not in a communicator of size {size}")
-    nblocks = algorithm.blocks(size)
-    return assemble(algorithm.name, rank, size, nblocks, algorithm.generator(rank, size, **params))
+def build(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 0) -> Schedule:
+    """The schedule of one rank; raises ValueError for a rank or root outside ``range(size)``."""
+    for what, number in (("rank", rank), ("root", root)):
+        if not 0 <= number < size:
+            raise ValueError(f"{what} {number} is not in a communicator of size {size}")
+    rounds = algorithm.rounds_of(rank, size, root)
+    return assemble(algorithm.name, rank, size, algorithm.blocks(size), rounds, algorithm.collective, root)
 
 
-def all_ranks(algorithm: ScheduleAlgorithm, size: int, **params: Any) -> Iterator[Round]:
+def all_ranks(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterator[Round]:
     """The rounds of every rank at once, as written: each field of a step is an array over the ranks.
 
     ``when`` is False where a rank has no such step or an empty one; ``nblocks`` is never ALL.
     """
     total = algorithm.blocks(size)
-    for steps in algorithm.generator(np.arange(size), size, **params):
+    for steps in algorithm.rounds_of(np.arange(size), size, root):
         whole = []
         for step in steps:
             nblocks = np.where(np.asarray(step.nblocks) == ALL, total, step.nblocks)
@@ -207,16 +232,31 @@ def all_ranks(algorithm: ScheduleAlgorithm, size: int, **params: Any) -> Iterato
         yield whole
 
 
-def assemble(name: str, rank: int, size: int, nblocks: int, rounds: Iterable[Round]) -> Schedule:
-    """Fix the steps of one rank: masks applied, messages before local steps, first reads taken from INPUT."""
-    builder = _Builder(nblocks)
+def assemble(
+    name: str,
+    rank: int,
+    size: int,
+    nblocks: int,
+    rounds: Iterable[Round],
+    collective: str = "allreduce",
+    root: int = 0,
+) -> Schedule:
+    """Fix the steps of one rank: masks applied, first reads taken from INPUT, results where the caller wants them.
+
+    What the rounds call VECTOR holds all blocks; where the caller's memory does not, a scratch vector stands for it.
+    """
+    spec = SPECS[collective]
+    builder = _Builder(nblocks, spec.held(rank, root))
     for steps in rounds:
-        builder.add_round(_scalar(step, nblocks) for step in steps)
-    builder.finish()
+        builder.add_round([_scalar(step, nblocks) for step in steps])
+    owned = spec.owned(rank, root)
+    builder.finish(owned)
     table = np.array(builder.steps, dtype=STEP)
+    if owned != ALL:
+        table = _without_vector(table, owned)
     table.flags.writeable = False
     used = [int(table[name].max(initial=VECTOR)) for name in ("dst", "left", "right")]
-    return Schedule(name, rank, size, nblocks, max(used) - VECTOR, table)
+    return Schedule(name, rank, size, nblocks, max(used) - VECTOR, table, collective, root)
 
 
 def _scalar(step: Step, nblocks: int) -> Step | None:
@@ -236,49 +276,54 @@ def _scalar(step: Step, nblocks: int) -> Step | None:
 class _Builder:
     """Collects rounds, and sends the first read of every block to INPUT, so that nothing is copied beforehand."""
 
-    def __init__(self, nblocks: int):
+    def __init__(self, nblocks: int, held: int):
         self.steps: list[tuple[int, ...]] = []
         self.round = 0
-        self.live = np.zeros(nblocks, dtype=bool)  # blocks that VECTOR holds; the others are still in INPUT
+        self.fresh = np.full(nblocks, held == ALL)  # blocks that INPUT holds, and VECTOR does not yet
+        if held >= 0:
+            self.fresh[held] = True
 
     def add_round(self, steps: Iterable[Step | None]) -> None:
-        present = [s for s in steps if s is not None]
-        messages = [s for s in present if s.kind <= Kind.RECV_REDUCE]
-        local = [s for s in present if s.kind > Kind.RECV_REDUCE]
-        # Sends read what the round found; reductions of arrivals follow each other, after all messages.
-        ready = [s if s.kind is Kind.RECV_REDUCE else self._redirect(s) for s in messages]
-        for i, s in enumerate(messages):
-            if s.kind is Kind.RECV_REDUCE:
+        """Sends read what the round found; local steps, reductions of arrivals among them, follow the messages."""
+        ready = [s for s in steps if s is not None]
+        for i, s in enumerate(ready):
+            if s.kind is Kind.SEND:
                 ready[i] = self._redirect(s)
-            self._written(s)
-        for s in local:
-            ready.append(self._redirect(s))
-            self._written(s)
+        for s in ready:
+            if s.kind is Kind.RECV:
+                self._written(s)
+        for i, s in enumerate(ready):
+            if s.kind >= Kind.RECV_REDUCE:
+                ready[i] = self._redirect(s)
+                self._written(s)
         self._emit(ready)
 
-    def finish(self) -> None:
-        """Blocks that nothing wrote are the caller's own."""
-        self._emit(self._copies(0, len(self.live)))
+    def finish(self, owned: int) -> None:
+        """Blocks of the result that nothing wrote are the caller's own."""
+        if owned != NONE:
+            first, count = (0, len(self.fresh)) if owned == ALL else (owned, 1)
+            self._emit(self._copies(first, count))
 
     def _redirect(self, step: Step) -> Step:
         start = step.src_block if step.kind is Kind.COPY else step.block
         reads = [name for name in ("left", "right") if getattr(step, name) == VECTOR]
-        sources: dict[str, Any] = {name: self._source(start, step.nblocks) for name in reads}
+        if not reads or self._source(start, step.nblocks) == VECTOR:
+            return step
+        sources: dict[str, Any] = dict.fromkeys(reads, INPUT)
         return replace(step, **sources)
 
     def _source(self, block: int, nblocks: int) -> int:
-        live = self.live[block : block + nblocks]
-        if live.all():
-            return VECTOR
-        if not live.any():
+        fresh = self.fresh[block : block + nblocks]
+        if fresh.all():
             return INPUT
-        self._emit(self._copies(block, nblocks))
-        self.live[block : block + nblocks] = True
+        if fresh.any():
+            self._emit(self._copies(block, nblocks))
+            fresh[:] = False
         return VECTOR
 
     def _copies(self, block: int, nblocks: int) -> list[Step]:
-        """Copies of the runs of blocks in the range that are still in INPUT."""
-        fresh = np.concatenate(([False], ~self.live[block : block + nblocks], [False]))
+        """Copies of the runs of blocks in the range that only INPUT holds."""
+        fresh = np.concatenate(([False], self.fresh[block : block + nblocks], [False]))
         edges = np.flatnonzero(np.diff(fresh.astype(np.int8)))
         return [
             Step(Kind.COPY, NONE, block + int(a), int(b - a), dst=VECTOR, left=INPUT, src_block=block + int(a))
@@ -287,7 +332,7 @@ class _Builder:
 
     def _written(self, step: Step) -> None:
         if step.dst == VECTOR:
-            self.live[step.block : step.block + step.nblocks] = True
+            self.fresh[step.block : step.block + step.nblocks] = False
 
     def _emit(self, steps: list[Step]) -> None:
         for s in steps:
@@ -295,3 +340,39 @@ class _Builder:
                 (int(s.kind), self.round, s.peer, s.block, s.nblocks, s.dst, s.left, s.right, s.src_block, 0)
             )
         self.round += bool(steps)
+
+
+def _without_vector(table: np.ndarray, owned: int) -> np.ndarray:
+    """The steps with VECTOR made a scratch vector, but for the last write of the block ``owned``.
+
+    Where that write is not of this block alone, or something reads the block afterwards, a copy is added instead. Where
+    no other block is touched at all, nothing changes.
+    """
+    old = table.copy()
+    first = np.where(old["kind"] == Kind.COPY, old["src_block"], old["block"])
+    names = {"dst": old["block"], "left": first, "right": first}
+    touched = {name: old[name] == VECTOR for name in names}
+    if all((names[name][t] == owned).all() and (old["nblocks"][t] == 1).all() for name, t in touched.items()):
+        return table
+    stand_in = max(int(old[name].max(initial=VECTOR)) for name in names) + 1
+    for name, t in touched.items():
+        table[name][t] = stand_in
+    if owned == NONE:
+        return table
+    meets = (old["block"] <= owned) & (owned < old["block"] + old["nblocks"])
+    writes = np.flatnonzero(meets & touched["dst"])
+    if not len(writes):
+        return table
+    last = int(writes[-1])
+    reads = (first <= owned) & (owned < first + old["nblocks"]) & (touched["left"] | touched["right"])
+    if old["kind"][last] == Kind.RECV:  # all local steps of its round come after it
+        later = (old["round"] > old["round"][last]) | (
+            (old["round"] == old["round"][last]) & (old["kind"] >= Kind.RECV_REDUCE)
+        )
+    else:  # the sends of its round come before it
+        later = (np.arange(len(old)) > last) & ((old["round"] > old["round"][last]) | (old["kind"] != Kind.SEND))
+    if old["nblocks"][last] == 1 and not (reads & later).any():
+        table["dst"][last] = VECTOR
+        return table
+    end = (Kind.COPY, old["round"][-1] + 1, NONE, owned, 1, VECTOR, stand_in, NONE, owned, 0)
+    return np.append(table, np.array([end], dtype=STEP))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Any
 
 from . import registry
+from .cost import memory
 from .registry import Algorithm, ScheduleAlgorithm
 
 __all__ = ["Choice", "Rules", "choose", "segments_for"]
@@ -15,26 +15,61 @@ __all__ = ["Choice", "Rules", "choose", "segments_for"]
 #: Staging memory that one call may take, bytes; longer vectors are cut into more segments.
 STAGING_LIMIT = 256 << 20
 
+Rows = list[tuple[int | None, str, int | None]]
+_KB, _MB = 1 << 10, 1 << 20
+
 #: (largest message in bytes or None, algorithm, bytes of a segment or None), the first that fits; per collective.
-DEFAULT: dict[str, list[tuple[int | None, str, int | None]]] = {
-    "allreduce": [(16 << 10, "recursive_doubling", None), (None, "circulant", 1 << 20)],
+#: Bytes are those of the whole vector, all blocks together.
+DEFAULT: dict[str, Rows] = {
+    "allreduce": [(16 * _KB, "recursive_doubling", None), (None, "circulant", _MB)],
+    "reduce": [(64 * _KB, "binomial", None), (None, "scatter_gather", _MB)],
+    "bcast": [(64 * _KB, "binomial", None), (None, "scatter_allgather", _MB)],
+    "allgather": [(64 * _KB, "bruck", None), (None, "circulant", None)],
+    "allgatherv": [(None, "circulant", None)],
+    "reduce_scatter": [(None, "circulant", None)],
+    "reduce_scatter_block": [(None, "circulant", None)],
+    "alltoall": [(4 * _KB, "bruck", None), (_MB, "linear", None), (None, "pairwise", None)],
+    "alltoallv": [(None, "pairwise", None)],
+    "gather": [(64 * _KB, "binomial", None), (None, "linear", None)],
+    "gatherv": [(None, "linear", None)],
+    "scatter": [(64 * _KB, "binomial", None), (None, "linear", None)],
+    "scatterv": [(None, "linear", None)],
+    "scan": [(256 * _KB, "recursive_doubling", None), (None, "linear", 256 * _KB)],
+    "exscan": [(256 * _KB, "recursive_doubling", None), (None, "linear", 256 * _KB)],
     "barrier": [(None, "dissemination", None)],
 }
 
+#: Calls whose ranks do not know the same number of bytes: one row above, and never in segments.
+PRIVATE_LENGTHS = frozenset({"alltoallv", "gatherv", "scatterv"})
+
 #: Where all ranks share a node.
-LOCAL = {"allreduce": "shm", "barrier": "shm"}
+LOCAL = dict.fromkeys(DEFAULT, "shm")
+
+#: Limits between the schemes of the node-local engine, in bytes, where ranks have a core each (False), and where they
+#: outnumber the cores and every synchronisation costs a switch (True). See coll_node_limits in csrc/node.h.
+NODE_LIMITS = {
+    False: (512, 4 * _KB, 16 * _KB, 256 * _KB, 16 * _MB),
+    True: (4 * _KB, 16 * _KB, 256 * _KB, 256 * _KB, 16 * _MB),
+}  # copy, read, shortest and longest segment, stream
 
 #: For ops that do not commute, and for deterministic=True.
-ORDERED = {"allreduce": "recursive_doubling"}
-LINEAR = {"allreduce": "naive"}
+ORDERED = {
+    "allreduce": "recursive_doubling", "reduce": "binomial_in_order", "reduce_scatter": "linear",
+    "reduce_scatter_block": "linear", "scan": "recursive_doubling", "exscan": "recursive_doubling",
+}  # fmt: skip
+LINEAR = {
+    "allreduce": "naive", "reduce": "naive", "reduce_scatter": "linear", "reduce_scatter_block": "linear",
+    "scan": "linear", "exscan": "linear",
+}  # fmt: skip
 
 
 @dataclass
 class Rules:
     """The selection table of one communicator, the same on all ranks."""
 
-    table: dict[str, list[tuple[int | None, str, int | None]]] = field(default_factory=lambda: dict(DEFAULT))
+    table: dict[str, Rows] = field(default_factory=lambda: dict(DEFAULT))
     forced: dict[str, str] = field(default_factory=dict)
+    node_limits: dict[bool, tuple[int, int, int, int, int]] = field(default_factory=lambda: dict(NODE_LIMITS))
 
     @staticmethod
     def from_environment() -> Rules:
@@ -72,17 +107,18 @@ def choose(
     """
     registry.algorithms(collective)  # there is such a collective
     source = "asked for in the call"
-    if forced is None and collective in rules.forced:
-        forced, source = rules.forced[collective], "set by COLLECTIVES_ALGORITHM"
+    by_rule = rules.forced.get(collective, rules.forced.get(registry.base(collective)))
+    if forced is None and by_rule is not None:
+        forced, source = by_rule, "set by COLLECTIVES_ALGORITHM"
     if forced is not None:
         algorithm = registry.find(collective, forced)
         _refuse(algorithm, commutes, linear, apart)
         return Choice(algorithm, _segment(rules, collective, forced), source)
     if apart is None:
         return Choice(registry.find(collective, LOCAL[collective]), None, "all ranks share a node")
-    if linear:
-        return Choice(registry.find(collective, LINEAR[collective]), 1 << 20, "deterministic: folds in rank order")
-    if not commutes:
+    if linear and collective in LINEAR:
+        return Choice(registry.find(collective, LINEAR[collective]), _MB, "deterministic: folds in rank order")
+    if not commutes and collective in ORDERED:
         return Choice(registry.find(collective, ORDERED[collective]), None, "the op does not commute")
     for limit, name, segment in rules.table[collective]:
         if limit is None or nbytes <= limit:
@@ -102,13 +138,17 @@ def _refuse(algorithm: Algorithm, commutes: bool, linear: bool, apart: str | Non
 
 def _segment(rules: Rules, collective: str, name: str) -> int | None:
     known = [segment for _, n, segment in rules.table[collective] if n == name]
-    return known[0] if known else 1 << 20
+    return known[0] if known else None if collective in PRIVATE_LENGTHS else _MB
 
 
-def segments_for(choice: Choice, program: Any, nbytes: int, message_limit: int, depth: int) -> int:
-    """Number of segments of a vector of ``nbytes``: by the choice, the transport's message limit, and memory."""
+def segments_for(choice: Choice, size: int, nbytes: int, depth: int, root: int = 0) -> int:
+    """Number of segments of a vector of ``nbytes``, up to ``depth`` of them at once: by the choice, and by memory.
+
+    All ranks that know the same ``nbytes`` find the same number. It is 1 where steps are of several ranks' blocks.
+    """
     assert isinstance(choice.algorithm, ScheduleAlgorithm)
+    need = memory(choice.algorithm, size, root)
+    if not need.divisible:
+        return 1
     parts = -(-nbytes // choice.segment) if choice.segment else 1
-    parts = max(parts, -(-nbytes // message_limit))
-    staged = (program.slots * program.slot_blocks / program.nblocks + program.nscratch) * depth
-    return max(1, parts, math.ceil(nbytes * staged / STAGING_LIMIT))
+    return max(1, parts, math.ceil(nbytes * need.vectors * depth / STAGING_LIMIT))

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
 from .folds import FoldError, Folds
-from .schedule import RECEIVED, SCRATCH, VECTOR, Kind, Schedule
+from .schedule import INPUT, RECEIVED, SCRATCH, VECTOR, Kind, Schedule
+from .spec import ALL, NONE, SPECS, Spec
 
 __all__ = ["Case", "MessageId", "Place", "Step", "VerificationError", "decode", "evaluate", "match", "run"]
 
@@ -57,7 +58,9 @@ class Case:
     """All schedules of one algorithm and p, and what has been found out about them."""
 
     schedules: Sequence[Schedule]
+    uneven: bool = True  # blocks may differ in length
     rounds: list[list[Round]] = field(default_factory=list)
+    buffers: list[dict[int, int]] = field(default_factory=list)  # of each rank: its one block, ALL or NONE
     sender: dict[MessageId, MessageId] = field(default_factory=dict)  # receive -> its send
     partners: dict[Place, list[Place]] = field(default_factory=dict)
 
@@ -71,13 +74,35 @@ class Case:
         """Blocks of the vector."""
         return self.schedules[0].nblocks
 
+    @property
+    def root(self) -> int:
+        """The root, 0 where there is none."""
+        return self.schedules[0].root
+
+    @property
+    def spec(self) -> Spec:
+        """What must be achieved."""
+        return SPECS[self.schedules[0].collective]
+
+    def owned(self, rank: int) -> range:
+        """The blocks that a rank's VECTOR must hold at the end."""
+        return _blocks(self.spec.owned(rank, self.root), self.nblocks)
+
+    def results(self) -> Iterator[tuple[int, int]]:
+        """Rank and block of everything that must be held at the end."""
+        return ((rank, block) for rank in range(self.size) for block in self.owned(rank))
+
+    def held(self, rank: int) -> range:
+        """The blocks that a rank's INPUT holds."""
+        return _blocks(self.spec.held(rank, self.root), self.nblocks)
+
     def fail(self, rank: int, number: int | None, block: int | None, what: str) -> NoReturn:
         """Raise for a place; ``number`` is the round."""
         at = f"rank {rank}"
         at += "" if number is None else f", round {number}"
         at += "" if block is None else f", block {block}"
-        name = self.schedules[0].name if self.schedules else "no schedule"
-        raise VerificationError(f"{name}, p = {self.size}: {at}: {what}")
+        to = f", root = {self.root}" if self.spec.rooted else ""
+        raise VerificationError(f"{self.schedules[0].name}, p = {self.size}{to}: {at}: {what}")
 
     def messages(self) -> Iterator[tuple[MessageId, Step]]:
         """All messages, in the order in which each rank posts them."""
@@ -87,14 +112,20 @@ class Case:
                     yield (rank, number, index), step
 
 
+def _blocks(part: int, nblocks: int) -> range:
+    return range(nblocks) if part == ALL else range(0) if part == NONE else range(part, part + 1)
+
+
 def decode(case: Case) -> None:
     """Ranks, blocks and round numbers fit each other; fills ``case.rounds``."""
-    if not case.schedules:
-        raise VerificationError("no schedule, p = 0: there is nothing to verify")
     for rank, schedule in enumerate(case.schedules):
-        if (schedule.rank, schedule.size, schedule.nblocks) != (rank, case.size, case.nblocks):
-            found = f"rank {schedule.rank} of {schedule.size} with {schedule.nblocks} blocks"
-            case.fail(rank, None, None, f"its schedule is that of {found}; rank 0 has {case.nblocks} blocks")
+        what = f"{schedule.collective} of {schedule.nblocks} blocks with root {schedule.root}"
+        first = f"{case.schedules[0].collective} of {case.nblocks} blocks with root {case.root}"
+        if (schedule.rank, schedule.size, what) != (rank, case.size, first):
+            found = f"rank {schedule.rank} of {schedule.size}, {what}"
+            case.fail(rank, None, None, f"its schedule is that of {found}; rank 0 has {first}")
+        case.buffers.append({INPUT: schedule.input_block, VECTOR: schedule.vector_block})
+        case.buffers[rank].update({SCRATCH + i: ALL for i in range(schedule.scratch)})
         rounds: list[Round] = []
         for record in schedule.steps.tolist():
             step = Step(*record)
@@ -110,7 +141,12 @@ def decode(case: Case) -> None:
 
 
 def match(case: Case) -> None:
-    """Pair the n-th send with the n-th receive of each channel; they must name the same blocks."""
+    """Pair the n-th send with the n-th receive of each channel.
+
+    They must name as many blocks, and the same ones where blocks may differ in length; but an exchange calls a block by
+    the number of the other rank on either side.
+    """
+    named = case.uneven and not case.spec.exchanges
     channels: dict[tuple[int, int], tuple[list[MessageId], list[MessageId]]] = defaultdict(lambda: ([], []))
     for message, step in case.messages():
         if step.kind == Kind.SEND:
@@ -121,7 +157,7 @@ def match(case: Case) -> None:
     for (source, target), (sends, receives) in channels.items():
         for sent, received in zip(sends, receives, strict=False):
             a, b = _step(case, sent), _step(case, received)
-            if (a.block, a.nblocks) != (b.block, b.nblocks):
+            if a.nblocks != b.nblocks or (named and a.block != b.block):
                 what = f"{a} meets {b} on rank {target}, round {received[1]}"
                 case.fail(source, sent[1], a.block, what)
             case.sender[received] = sent
@@ -199,13 +235,21 @@ def _deadlock(case: Case, missing: dict[tuple[int, int, int], int], posted: set[
 Vectors = list[list[int | None]]  # of one rank: for each buffer, for each block, a fold or nothing
 
 
+def _initial(case: Case, folds: Folds, rank: int, in_place: bool) -> Vectors:
+    """A rank's INPUT, VECTOR and scratch vectors before the first round."""
+    own: list[int | None] = [None] * case.nblocks
+    for block in case.held(rank):
+        own[block] = folds.leaf(rank, block)
+    vector: list[int | None] = own if in_place else [None] * case.nblocks
+    if not case.held(rank) and case.spec.owned(case.root, case.root) == ALL and rank == case.root:
+        vector = [folds.leaf(rank, block) for block in range(case.nblocks)]  # a broadcast's data
+    empty: Vectors = [[None] * case.nblocks for _ in range(case.schedules[rank].scratch)]
+    return [own, vector, *empty]
+
+
 def evaluate(case: Case, order: list[Place], folds: Folds, in_place: bool) -> list[list[int | None]]:
     """What VECTOR holds at the end on each rank: a fold for each block, None where nothing was written."""
-    memory: list[Vectors] = []
-    for rank, schedule in enumerate(case.schedules):
-        own: list[int | None] = [folds.leaf(rank, block) for block in range(case.nblocks)]
-        empty: Vectors = [[None] * case.nblocks for _ in range(1 + schedule.scratch)]
-        memory.append([own, own, *empty[1:]] if in_place else [own, *empty])
+    memory = [_initial(case, folds, rank, in_place) for rank in range(case.size)]
     on_the_way: dict[MessageId, list[int]] = {}
 
     def post(rank: int, number: int) -> None:
@@ -223,7 +267,7 @@ def evaluate(case: Case, order: list[Place], folds: Folds, in_place: bool) -> li
             if step.kind != Kind.SEND:
                 arrived = on_the_way.pop(case.sender[rank, number, index])
                 if step.kind == Kind.RECV:
-                    _write(memory[rank], step, arrived)
+                    _write(case, memory[rank], folds, rank, step, arrived)
                 else:
                     staged.append(arrived)
         arrivals = iter(staged)
@@ -237,7 +281,7 @@ def _perform(case: Case, vectors: Vectors, folds: Folds, rank: int, step: Step, 
     """A reduction or copy; operands RECEIVED are what arrived."""
     left = arrived if step.left == RECEIVED else _read(case, vectors, rank, step, step.left)
     if step.kind == Kind.COPY:
-        _write(vectors, step, left)
+        _write(case, vectors, folds, rank, step, left)
         return
     right = arrived if step.right == RECEIVED else _read(case, vectors, rank, step, step.right)
     result = []
@@ -246,16 +290,23 @@ def _perform(case: Case, vectors: Vectors, folds: Folds, rank: int, step: Step, 
             result.append(folds.join(a, b, (rank, step.round)))
         except FoldError as error:
             case.fail(rank, step.round, step.block + len(result), f"{step} {error}")
-    _write(vectors, step, result)
+    _write(case, vectors, folds, rank, step, result)
 
 
 def _read(case: Case, vectors: Vectors, rank: int, step: Step, buffer: int) -> list[int]:
-    found = vectors[buffer][step.block : step.block + step.nblocks]
+    first = step.src_block if step.kind == Kind.COPY else step.block
+    found = vectors[buffer][first : first + step.nblocks]
     if None in found:
-        name = "VECTOR" if buffer == VECTOR else f"SCRATCH + {buffer - SCRATCH}"
-        case.fail(rank, step.round, step.block + found.index(None), f"{step} reads {name}, which nothing has written")
+        name = {INPUT: "INPUT", VECTOR: "VECTOR"}.get(buffer, f"SCRATCH + {buffer - SCRATCH}")
+        case.fail(rank, step.round, first + found.index(None), f"{step} reads {name}, which nothing has written")
     return found  # type: ignore[return-value]  # no None in it
 
 
-def _write(vectors: Vectors, step: Step, values: list[int]) -> None:
+def _write(case: Case, vectors: Vectors, folds: Folds, rank: int, step: Step, values: list[int]) -> None:
+    if case.uneven and case.spec.exchanges:
+        for block, value in enumerate(values, step.block):
+            wanted, index = case.spec.wanted(rank, block, case.size, case.root)
+            if step.dst != VECTOR or folds.ranks[value] != wanted or folds.block[value] != index:
+                what = f"{step} puts a block where one of another length belongs"
+                case.fail(rank, step.round, block, what)
     vectors[step.dst][step.block : step.block + step.nblocks] = values

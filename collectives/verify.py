@@ -15,10 +15,14 @@ Matching is in order per (source, destination, tag). What is proved of this mode
   that has finished a segment begins the next with the same tag, whether or not its peers have. As every channel has
   as many sends as receives in one segment, the n-th send of a later segment still meets its n-th receive.
 * Blocks can be of unequal length (and empty: executors leave empty messages out on both sides, which only removes
-  waits). So the two sides of a message must name the same blocks, and a copy may not move a block.
+  waits). So the two sides of a message must name the same blocks, and a copy may not move a block. In an exchange,
+  where block j of rank i is block i of rank j, what arrives must have its final place. An algorithm for blocks of one
+  length (``uneven=False``) may do otherwise.
 
-Values are fold trees over the contributions (:mod:`collectives.folds`). Everything is proved out of place and in
-place (INPUT and VECTOR the same memory).
+What must be achieved is in :mod:`collectives.spec`: what each rank begins with, and whose contributions it must end
+with. Values are fold trees over the contributions (:mod:`collectives.folds`). Everything is proved out of place and,
+where a call can be, in place (INPUT and VECTOR the same memory); rooted collectives for every root on up to 8 ranks,
+for roots 0, 1 and p - 1 on more.
 """
 
 from __future__ import annotations
@@ -28,13 +32,15 @@ from dataclasses import dataclass
 
 from .folds import Folds, rank_set
 from .registry import ScheduleAlgorithm
-from .schedule import INPUT, NONE, RECEIVED, SCRATCH, VECTOR, Kind, Schedule, build
+from .schedule import INPUT, RECEIVED, VECTOR, Kind, Schedule, build
+from .spec import ALL, NONE
 from .symbolic import Case, Place, Step, VerificationError, decode, evaluate, match, run
 
 __all__ = ["Proof", "VerificationError", "verify", "verify_schedules"]
 
-SEGMENTS_IN_FLIGHT = (1, 2, 3)
+SEGMENTS_IN_FLIGHT = 3  # cursors have tags and slices of their own, so this includes 1 and 2
 IDEMPOTENT = frozenset({"barrier"})  # collectives whose op may meet a contribution twice
+EVERY_ROOT = 8  # ranks up to which every root is proved
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,34 +62,42 @@ class Proof:
 
 
 def verify(algorithm: ScheduleAlgorithm, size: int) -> Proof:
-    """Prove every promise of an algorithm on ``size`` ranks; raises :class:`VerificationError` if one is broken."""
-    return verify_schedules([build(algorithm, rank, size) for rank in range(size)], algorithm)
+    """Prove every promise of an algorithm on ``size`` ranks; raises :class:`VerificationError` if one is broken.
+
+    The proof returned is that for root 0.
+    """
+    roots = [0]
+    if algorithm.spec.rooted:
+        roots = list(range(size)) if size <= EVERY_ROOT else [0, 1, size - 1]
+    proofs = [
+        verify_schedules([build(algorithm, rank, size, root) for rank in range(size)], algorithm) for root in roots
+    ]
+    return proofs[0]
 
 
-def verify_schedules(
-    schedules: Sequence[Schedule], algorithm: ScheduleAlgorithm | None = None, *, collective: str = "allreduce"
-) -> Proof:
+def verify_schedules(schedules: Sequence[Schedule], algorithm: ScheduleAlgorithm | None = None) -> Proof:
     """Prove that the schedules of all ranks, in rank order, work together.
 
-    Without an ``algorithm``, ``collective`` says what they must achieve, and nothing is promised beyond that.
+    Without an ``algorithm``, nothing is promised beyond what the collective must achieve with blocks of any length.
     """
-    collective = algorithm.collective if algorithm else collective
-    case = Case(schedules)
+    if not schedules:
+        raise VerificationError("no schedule, p = 0: there is nothing to verify")
+    case = Case(schedules, uneven=algorithm is None or algorithm.uneven)
     decode(case)
     for rank in range(case.size):
         for number in range(len(case.rounds[rank])):
             _check_round(case, rank, number)
     match(case)
     order = run(case, segments=1, in_flight=1)
-    for in_flight in SEGMENTS_IN_FLIGHT:
-        run(case, segments=2 * in_flight, in_flight=in_flight)
-    folds = Folds(idempotent=collective in IDEMPOTENT)
-    results = [evaluate(case, order, folds, in_place) for in_place in (False, True)]
+    run(case, segments=SEGMENTS_IN_FLIGHT + 1, in_flight=SEGMENTS_IN_FLIGHT)
+    folds = Folds(idempotent=case.schedules[0].collective in IDEMPOTENT)
+    results = [evaluate(case, order, folds, in_place) for in_place in (False, True)[: 1 + case.spec.aliases]]
     for result in results:
         _check_result(case, folds, result)
-    for rank, block in ((r, b) for r in range(case.size) for b in range(case.nblocks)):
-        if results[0][rank][block] != results[1][rank][block]:
-            case.fail(rank, _last_write(case, rank, block), block, "in place, the fold is not that of out of place")
+        for rank, block in case.results():
+            if result[rank][block] != results[0][rank][block]:
+                what = "in place, the fold is not that of out of place"
+                case.fail(rank, _last_write(case, rank, block), block, what)
     proof = _proof(case, order, folds, results[0])
     if algorithm:
         _check_promises(case, proof, algorithm, folds, results[0])
@@ -94,59 +108,81 @@ def _check_round(case: Case, rank: int, number: int) -> None:
     """Every step is well formed, and no message reads or writes what a receive of the round writes."""
     messages, local = case.rounds[rank][number]
     for step in messages + local:
-        wrong = _malformed(step, case.size, case.nblocks, case.schedules[rank].scratch, rank)
+        wrong = _malformed(case, step, rank)
         if wrong:
             case.fail(rank, number, step.block, f"malformed step: {wrong}")
+    aliases = case.spec.aliases
     for a in messages:
         if a.kind != Kind.RECV:
             continue
+        end, vector = a.block + a.nblocks, aliases and a.dst == VECTOR
         for b in messages:
-            touched = {b.left, b.right, b.dst} - {NONE, RECEIVED}
-            meet = a.block < b.block + b.nblocks and b.block < a.block + a.nblocks
-            clash = a.dst in touched or (a.dst == VECTOR and INPUT in touched)  # in place, INPUT is VECTOR
-            if a is not b and meet and clash:
+            if b is a or a.block >= b.block + b.nblocks or b.block >= end or b.kind == Kind.RECV_REDUCE:
+                continue  # a reduction follows the messages
+            touched = (b.left, b.dst)
+            if a.dst in touched or (vector and INPUT in touched):  # in place, INPUT is VECTOR
                 what = f"{a} from rank {a.peer} may write while {b} of the same round reads or writes there"
                 case.fail(rank, number, max(a.block, b.block), what)
 
 
-def _malformed(step: Step, size: int, nblocks: int, scratch: int, rank: int) -> str:
+def _malformed(case: Case, step: Step, rank: int) -> str:
     """What is wrong with one step, or an empty string."""
-    buffers = range(INPUT, SCRATCH + scratch)
-    if step.kind not in list(Kind):
+    if step.kind not in _OPERANDS:
         return f"unknown kind {step.kind}"
-    if step.block < 0 or step.nblocks < 1 or step.block + step.nblocks > nblocks:
-        return f"{step} in a vector of {nblocks} blocks"
-    if step.kind <= Kind.RECV_REDUCE and (not 0 <= step.peer < size or step.peer == rank):
+    if step.block < 0 or step.nblocks < 1 or step.block + step.nblocks > case.nblocks:
+        return f"{step} in a vector of {case.nblocks} blocks"
+    if step.kind <= Kind.RECV_REDUCE and (not 0 <= step.peer < case.size or step.peer == rank):
         return f"{step} has peer {step.peer}"
-    if step.kind != Kind.SEND and (step.dst not in buffers or step.dst == INPUT):
+    if step.kind != Kind.SEND and (step.dst == INPUT or not _within(case, rank, step.dst, step.block, step.nblocks)):
         return f"{step} writes to buffer {step.dst}"
-    operands = {Kind.SEND: (step.left,), Kind.COPY: (step.left,), Kind.RECV: ()}.get(
-        Kind(step.kind), (step.left, step.right)
-    )
+    operands = [getattr(step, name) for name in _OPERANDS[step.kind]]
     own = [operand for operand in operands if operand != RECEIVED]
-    if any(operand not in buffers for operand in own) or len(operands) - len(own) != (step.kind == Kind.RECV_REDUCE):
-        return f"{step} has operands {operands}"
-    if step.kind == Kind.COPY and step.src_block != step.block:
+    first = step.src_block if step.kind == Kind.COPY else step.block
+    known = all(_within(case, rank, operand, first, step.nblocks) for operand in own)
+    if not known or len(operands) - len(own) != (step.kind == Kind.RECV_REDUCE):
+        return f"{step} has operands {tuple(operands)}"
+    if case.uneven and step.kind == Kind.COPY and step.src_block != step.block and not case.spec.exchanges:
         return f"{step} comes from block {step.src_block}, which may have another length"
+    if case.uneven and case.spec.blockwise and case.spec.rooted and rank != case.root:
+        if (step.block, step.nblocks) != (rank, 1):
+            return f"{step}, which only the root knows the length of"
     return ""
 
 
+_OPERANDS: dict[int, tuple[str, ...]] = {
+    Kind.SEND: ("left",), Kind.RECV: (), Kind.RECV_REDUCE: ("left", "right"), Kind.REDUCE: ("left", "right"),
+    Kind.COPY: ("left",),
+}  # fmt: skip
+
+
+def _within(case: Case, rank: int, buffer: int, first: int, count: int) -> bool:
+    """Whether blocks lie in a buffer of a rank; that of the caller may be one block, or missing."""
+    part = case.buffers[rank].get(buffer, NONE)
+    return first >= 0 and first + count <= case.nblocks and (part == ALL or (part, 1) == (first, count))
+
+
 def _check_result(case: Case, folds: Folds, result: list[list[int | None]]) -> None:
-    """Every block, on every rank, has all contributions, and the same fold of them as on rank 0 (barrier: any fold)."""
-    everybody = (1 << case.size) - 1
-    for rank, vector in enumerate(result):
-        for block, fold in enumerate(vector):
-            if fold is None:
-                what = "nothing is ever written to it"
-            elif folds.block[fold] != block:
-                what = f"ends with the contents of block {folds.block[fold]}"
-            elif folds.ranks[fold] != everybody:
-                what = f"ends without the contribution of rank {rank_set(everybody & ~folds.ranks[fold])}"
-            elif fold != result[0][block] and not folds.idempotent:
-                what = f"ends with the fold {folds.text(fold)}, rank 0 with {folds.text(result[0][block] or 0)}"
+    """Every block of every result has the contributions it must have, in one fold where several have the same ones.
+
+    In a barrier, any fold will do.
+    """
+    known: dict[tuple[int, int], tuple[int, int]] = {}
+    for rank, block in case.results():
+        fold = result[rank][block]
+        ranks, index = case.spec.wanted(rank, block, case.size, case.root)
+        what = "nothing is ever written to it"
+        if fold is not None:
+            other, first = known.setdefault((ranks, index), (rank, fold))
+            missing, surplus = ranks & ~folds.ranks[fold], folds.ranks[fold] & ~ranks
+            if folds.block[fold] != index:
+                what = f"ends with the contents of block {folds.block[fold]}, not {index}"
+            elif missing or surplus:
+                what = f"ends with{'out' if missing else ''} the contribution of rank {rank_set(missing or surplus)}"
+            elif fold != first and not folds.idempotent:
+                what = f"ends with the fold {folds.text(fold)}, rank {other} with {folds.text(first)}"
             else:
                 continue
-            case.fail(rank, _last_write(case, rank, block), block, what)
+        case.fail(rank, _last_write(case, rank, block), block, what)
 
 
 def _last_write(case: Case, rank: int, block: int) -> int:
@@ -165,7 +201,7 @@ def _proof(case: Case, order: list[Place], folds: Folds, result: list[list[int |
         posted = [(rank, number), *case.partners.get((rank, number), ())]
         before = max(level.get((r, n - 1), 0) for r, n in posted)
         level[rank, number] = before + bool(case.rounds[rank][number].messages)
-    final = {fold for vector in result for fold in vector if fold is not None}
+    final = {result[rank][block] or 0 for rank, block in case.results()}
     return Proof(
         name=case.schedules[0].name,
         size=case.size,
@@ -188,20 +224,22 @@ def _check_promises(
     case: Case, proof: Proof, algorithm: ScheduleAlgorithm, folds: Folds, result: list[list[int | None]]
 ) -> None:
     """What the algorithm says of itself is what was counted."""
-    final = [fold for fold in result[0] if fold is not None]
-    for block, fold in enumerate(final):
+    for rank, block in case.results() if case.spec.reduces else ():
+        fold = result[rank][block] or 0
         if algorithm.ordered and not folds.ordered[fold]:
-            rank, number = folds.culprit(fold)
-            case.fail(rank, number, block, f"breaks the rank order that is promised: {folds.text(fold)}")
+            place = folds.culprit(fold)
+            case.fail(*place, block, f"breaks the rank order that is promised: {folds.text(fold)}")
         if algorithm.linear and not folds.linear[fold]:
-            case.fail(0, _last_write(case, 0, block), block, f"is not folded from left to right: {folds.text(fold)}")
+            what = f"is not folded from left to right: {folds.text(fold)}"
+            case.fail(rank, _last_write(case, rank, block), block, what)
     sent = _blocks_sent(case)
     busiest = sent.index(max(sent))
     last = len(case.rounds[busiest]) - 1
+    rounds, most = algorithm.promise(case.size, case.root)
     for what, promised, counted in (
         ("blocks in the vector", algorithm.blocks(case.size), case.nblocks),
-        ("rounds", algorithm.rounds(case.size), proof.rounds),
-        ("blocks sent by the busiest rank", algorithm.sent(case.size), proof.sent),
+        ("rounds", rounds, proof.rounds),
+        ("blocks sent by the busiest rank", most, proof.sent),
     ):
         if promised != counted:
             case.fail(busiest, last, None, f"promises {promised} {what}, but has {counted}")

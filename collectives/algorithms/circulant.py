@@ -9,8 +9,8 @@ R[0..s'-s-1]; R[0] ends reduced. The all-gather runs the same skips backwards.
     s = 3 -> 2      r + 2    R[2]        R[0]
     s = 2 -> 1      r + 1    R[1]        R[0]
 
-Cost 2 ceil(lg p) alpha + 2n(p-1)/p beta + n(p-1)/p gamma. Ranks wrap round, so the op must commute (Traeff 2024,
-arXiv 2410.14234).
+Each half is a collective of its own. Cost of both 2 ceil(lg p) alpha + 2n(p-1)/p beta + n(p-1)/p gamma. Ranks wrap
+round, so the op must commute (Traeff 2024, arXiv 2410.14234).
 """
 
 from collections.abc import Iterator
@@ -39,12 +39,15 @@ def allgather(rank: Ints, size: int) -> Iterator[Round]:
         yield [*wrapped(send(to, rank, count), size), *wrapped(recv(source, rank + skip, count), size)]
 
 
-register(
-    "allreduce",
-    "circulant",
-    reduce_scatter + allgather,
-    doc=__doc__,
-    blocks=lambda p: p,
-    rounds=lambda p: 2 * ceil_log2(p),
-    sent=lambda p: 2 * (p - 1),
-)
+for _collective, _generator, _halves in (
+    ("allreduce", reduce_scatter + allgather, 2), ("reduce_scatter", reduce_scatter, 1), ("allgather", allgather, 1)
+):  # fmt: skip
+    register(
+        _collective,
+        "circulant",
+        _generator,
+        doc=__doc__,
+        blocks=lambda p: p,
+        rounds=lambda p, halves=_halves: halves * ceil_log2(p),
+        sent=lambda p, halves=_halves: halves * (p - 1),
+    )

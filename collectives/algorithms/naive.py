@@ -1,35 +1,71 @@
-"""Naive: all send to one driver, which reduces and sends back.
+"""Naive: all send to one driver, which reduces, and for an all-reduce sends back.
 
     round      rank 0 (driver)                rank 1        rank 2
       0      ((x0 op x1) op x2) ...  <-      send x1       send x2
       1      send the result  ->             receive       receive
 
-Cost 2(p-1)(alpha + n beta) + (p-1) n gamma, all at the driver: never the fastest, the baseline to compare with.
-Every element is folded in rank order, so this is also the plainest deterministic fold.
+Cost of both (p-1)(alpha + n beta) a round + (p-1) n gamma, all at the driver: never the fastest, the baseline to
+compare with. Every element is folded in rank order, so this is also the plainest deterministic fold.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from ..registry import register
-from ..schedule import Ints, Round, Rounds, recv, recv_reduce, send
+from ..schedule import ALL, SCRATCH, VECTOR, Ints, Round, Rounds, Step, recv, recv_reduce, send
+from ..schedule import reduce as reduce_step
+
+
+def fold_arrivals(
+    size: int, me: Ints, block: Ints = 0, nblocks: int = ALL, *, low: int = SCRATCH, own: int = VECTOR, when: Any = True
+) -> list[Step]:
+    """Steps that receive from all others and fold in rank order, with the data of ``me`` in ``own``, into VECTOR.
+
+    What comes from lower ranks is folded in ``low``.
+    """
+    steps = []
+    for peer in range(size):
+        blocks = (peer, block, nblocks)
+        steps += [
+            recv(*blocks, dst=low, when=when & (peer == 0) & (me > 0)),
+            recv_reduce(*blocks, received_left=False, src=low, dst=low, when=when & (0 < peer) & (peer < me)),
+            reduce_step(low, own, block, nblocks, when=when & (peer == me) & (me > 0)),
+            recv_reduce(*blocks, received_left=False, when=when & (peer > me)),
+        ]
+    return steps
 
 
 @Rounds
-def gather_and_return(rank: Ints, size: int) -> Iterator[Round]:
-    """Whole vectors, one block."""
-    driver, others = rank == 0, range(1, size)
-    yield [send(0, when=rank > 0)] + [recv_reduce(r, received_left=False, when=driver) for r in others]
-    yield [recv(0, when=rank > 0)] + [send(r, when=driver) for r in others]
+def reduce(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
+    """Whole vectors, one block, to the root."""
+    yield [send(root, when=rank != root), *fold_arrivals(size, root, when=rank == root)]
+
+
+@Rounds
+def send_back(rank: Ints, size: int) -> Iterator[Round]:
+    """From rank 0 to everybody."""
+    yield [recv(0, when=rank > 0)] + [send(r, when=rank == 0) for r in range(1, size)]
 
 
 register(
     "allreduce",
     "naive",
-    gather_and_return,
+    reduce + send_back,
     doc=__doc__,
     blocks=lambda p: 1,
     rounds=lambda p: 2 if p > 1 else 0,
     sent=lambda p: p - 1,
+    ordered=True,
+    linear=True,
+)
+register(
+    "reduce",
+    "naive",
+    reduce,
+    doc="Naive: all send to the root, which folds in rank order.",
+    blocks=lambda p: 1,
+    rounds=lambda p, root=0: int(p > 1),
+    sent=lambda p, root=0: int(p > 1),
     ordered=True,
     linear=True,
 )

@@ -1,9 +1,10 @@
 """Algorithms that are not schedules: declared here, run by the communicator."""
 
 from ..registry import register_native
+from ..spec import SPECS
 
-for _collective, _what in (("allreduce", "all-reduce"), ("barrier", "barrier")):
+for _collective in SPECS:
     register_native(
         _collective, "shm", "ranks of one node share memory and exchange no messages.", ordered=True, linear=True
     )
-    register_native(_collective, "mpi", f"the MPI library's own {_what}.", ordered=True, linear=False)
+    register_native(_collective, "mpi", f"the MPI library's own {_collective}.", ordered=True, linear=False)

@@ -4,16 +4,17 @@
     d = 1        <-- 0, 1 -->        <-- 2, 3 -->
     d = 2        <----- 0-1, 2-3 ----->               (and ranks 1, 3 likewise)
 
-Both partners fold lower ranks op higher ranks, so all hold the same fold, in rank order. Cost lg p (alpha + n beta +
-n gamma), with the two extra rounds of a fold where p is no power of two (Thakur, Rabenseifner, Gropp 2005,
-section 4.4).
+In an all-reduce, both partners fold lower ranks op higher ranks, so all hold the same fold, in rank order. Cost
+lg p (alpha + n beta + n gamma). In an all-gather, what they exchange is the blocks of a run of ranks: lg p alpha +
+n(p-1)/p beta. Both have the two extra rounds of a fold where p is no power of two (Thakur, Rabenseifner, Gropp 2005,
+sections 4.1 and 4.4).
 """
 
 from collections.abc import Iterator
 
-from ..patterns import doublings, floor_power_of_two
+from ..patterns import doublings, floor_power_of_two, shares, survivors
 from ..registry import register
-from ..schedule import Ints, Round, Rounds, recv_reduce, send
+from ..schedule import Ints, Round, Rounds, recv, recv_reduce, send
 from .fold import fold, folds
 
 
@@ -22,6 +23,26 @@ def exchanges(rank: Ints, size: int) -> Iterator[Round]:
     """All-reduce of whole vectors on a power of two of ranks."""
     for d in doublings(size):
         yield [send(rank ^ d), recv_reduce(rank ^ d, received_left=rank & d != 0)]
+
+
+@Rounds
+def allgather(rank: Ints, size: int) -> Iterator[Round]:
+    """Pairs put their blocks together; then the ranks that stay exchange ever longer runs."""
+    target = floor_power_of_two(size)
+    paired, partner = rank < 2 * (size - target), rank ^ 1
+    stays, leaves = paired & (rank % 2 == 1), paired & (rank % 2 == 0)
+
+    def runs(member: Ints, count: int) -> Iterator[Round]:
+        for d in doublings(count):
+            keep, get = member // d * d, (member ^ d) // d * d
+            own, other = (shares(size, target, g, d) for g in (keep, get))
+            yield [send(member ^ d, *own), recv(member ^ d, *other)]
+
+    if folds(size):
+        yield [send(partner, rank, 1, when=leaves), recv(partner, partner, 1, when=stays)]
+    yield from Rounds(runs).on(survivors(size, target))(rank, size)
+    if folds(size):
+        yield [send(partner, when=stays), recv(partner, when=leaves)]
 
 
 register(
@@ -33,4 +54,20 @@ register(
     rounds=lambda p: len(doublings(floor_power_of_two(p))) + 2 * folds(p),
     sent=lambda p: len(doublings(floor_power_of_two(p))) + folds(p),
     ordered=True,
+)
+
+
+def _longest_runs(size: int, target: int) -> int:
+    """Blocks that the first survivor sends to others."""
+    return sum(int(shares(size, target, 0, d)[1]) for d in doublings(target))
+
+
+register(
+    "allgather",
+    "recursive_doubling",
+    allgather,
+    doc=__doc__,
+    blocks=lambda p: p,
+    rounds=lambda p: len(doublings(floor_power_of_two(p))) + 2 * folds(p),
+    sent=lambda p: _longest_runs(p, floor_power_of_two(p)) + p * folds(p),
 )

@@ -11,12 +11,16 @@ halves shrink, so that what is folded always stems from a run of consecutive ran
     d = 1      0-3           0-3           0-3           0-3
 
 Cost 2 lg p alpha + 2n(p-1)/p beta + n(p-1)/p gamma; where p is no power of two, a fold adds 2 rounds and up to
-2n beta (Rabenseifner 2004; Thakur, Rabenseifner, Gropp 2005, section 4.5).
+2n beta (Rabenseifner 2004; Thakur, Rabenseifner, Gropp 2005, section 4.5). The first half is a collective of its own,
+with the ranks in another order, so that rank r ends with block r.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from ..patterns import bit_reversed, doublings, floor_power_of_two
+import numpy as np
+
+from ..patterns import bit_reversed, doublings, floor_power_of_two, shares, survivors
 from ..registry import register
 from ..schedule import Ints, Round, Rounds, recv, recv_reduce, send
 from .fold import fold, folds
@@ -44,6 +48,22 @@ def allgather(rank: Ints, size: int) -> Iterator[Round]:
         first, width = first - upper * width, 2 * width
 
 
+@Rounds
+def reduce_scatter_by_rank(rank: Ints, size: int) -> Iterator[Round]:
+    """Rank r ends with the reduced block r, on any number of ranks: pairs share a run of two blocks meanwhile."""
+    target = floor_power_of_two(size)
+    paired, partner = rank < 2 * (size - target), rank ^ 1
+    stays, leaves = paired & (rank % 2 == 1), paired & (rank % 2 == 0)
+    if folds(size):
+        yield [send(partner, when=leaves), recv_reduce(partner, received_left=True, when=stays)]
+    turned = survivors(size, target)[bit_reversed(np.arange(target), target)]
+    for steps in reduce_scatter.on(turned)(rank, size):
+        runs = [shares(size, target, s.block, s.nblocks) for s in steps]
+        yield [replace(s, block=run[0], nblocks=run[1]) for s, run in zip(steps, runs, strict=True)]
+    if folds(size):
+        yield [send(partner, partner, 1, when=stays), recv(partner, rank, 1, when=leaves)]
+
+
 register(
     "allreduce",
     "recursive_halving",
@@ -53,4 +73,13 @@ register(
     rounds=lambda p: 2 * len(doublings(floor_power_of_two(p))) + 2 * folds(p),
     sent=lambda p: 2 * (floor_power_of_two(p) - 1) + folds(p) * floor_power_of_two(p),
     ordered=True,
+)
+register(
+    "reduce_scatter",
+    "recursive_halving",
+    reduce_scatter_by_rank,
+    doc=__doc__,
+    blocks=lambda p: p,
+    rounds=lambda p: len(doublings(floor_power_of_two(p))) + 2 * folds(p),
+    sent=lambda p: p - 1 + folds(p),
 )

@@ -1,13 +1,14 @@
 """Ring: every rank talks to its two neighbours only.
 
-Reduce-scatter, then all-gather, p blocks, p - 1 rounds each. In round t of the first, rank r passes on block r - t
-and adds its own share to block r - t - 1, so that after p - 1 rounds block r + 1 is complete on rank r:
+Reduce-scatter, then all-gather, p blocks, p - 1 rounds each. In round t of the first, rank r passes on block r - t - 1
+and adds its own share to block r - t - 2, so that after p - 1 rounds block r is complete on rank r:
 
     round      rank 0       rank 1       rank 2          (-> to the right neighbour)
-      0      send 0 ->    send 1 ->    send 2 ->
-      1      send 2 ->    send 0 ->    send 1 ->
+      0      send 2 ->    send 0 ->    send 1 ->
+      1      send 1 ->    send 2 ->    send 0 ->
 
-Cost 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma (Thakur, Rabenseifner, Gropp 2005, section 4.1).
+Each half is a collective of its own. Cost of both 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma (Thakur, Rabenseifner,
+Gropp 2005, section 4.1).
 """
 
 from collections.abc import Iterator
@@ -19,29 +20,32 @@ from ..schedule import Ints, Round, Rounds, recv, recv_reduce, send
 
 @Rounds
 def reduce_scatter(rank: Ints, size: int) -> Iterator[Round]:
-    """Block r + 1 ends, reduced, on rank r."""
+    """Block r ends, reduced, on rank r."""
     left, right = neighbours(rank, size)
     for t in range(size - 1):
         yield [
-            send(right, (rank - t) % size, 1),
-            recv_reduce(left, (rank - t - 1) % size, 1, received_left=left < rank),
+            send(right, (rank - t - 1) % size, 1),
+            recv_reduce(left, (rank - t - 2) % size, 1, received_left=left < rank),
         ]
 
 
 @Rounds
 def allgather(rank: Ints, size: int) -> Iterator[Round]:
-    """From block r + 1 on rank r to all blocks everywhere."""
+    """From block r on rank r to all blocks everywhere."""
     left, right = neighbours(rank, size)
     for t in range(size - 1):
-        yield [send(right, (rank + 1 - t) % size, 1), recv(left, (rank - t) % size, 1)]
+        yield [send(right, (rank - t) % size, 1), recv(left, (rank - t - 1) % size, 1)]
 
 
-register(
-    "allreduce",
-    "ring",
-    reduce_scatter + allgather,
-    doc=__doc__,
-    blocks=lambda p: p,
-    rounds=lambda p: 2 * (p - 1),
-    sent=lambda p: 2 * (p - 1),
-)
+for _collective, _generator, _halves in (
+    ("allreduce", reduce_scatter + allgather, 2), ("reduce_scatter", reduce_scatter, 1), ("allgather", allgather, 1)
+):  # fmt: skip
+    register(
+        _collective,
+        "ring",
+        _generator,
+        doc=__doc__,
+        blocks=lambda p: p,
+        rounds=lambda p, halves=_halves: halves * (p - 1),
+        sent=lambda p, halves=_halves: halves * (p - 1),
+    )

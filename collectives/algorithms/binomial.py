@@ -1,0 +1,116 @@
+"""Binomial tree: twice as many ranks take part in every round of a broadcast, half as many in a reduction.
+
+Ranks are numbered from the root: position v = r - root, modulo p. A position has a child v + d for every power of two d
+below its lowest set bit, and the subtree of that child is the positions v + d .. v + 2d - 1.
+
+    round    bcast, scatter: position 0   1   2   3        reduce, gather: the same edges, backwards
+    d = 2                    0 --------> 2
+    d = 1                    0 -> 1      2 -> 3
+
+Broadcast and reduction move whole vectors: ceil(lg p) (alpha + n beta), and n gamma for each round of a reduction. A
+scatter sends to a child the blocks of its subtree, a gather receives them: ceil(lg p) alpha + n(p-1)/p beta (Thakur,
+Rabenseifner, Gropp 2005, section 4).
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..patterns import ceil_log2, doublings
+from ..registry import register
+from ..schedule import Ints, Round, Rounds, recv, recv_reduce, send, wrapped
+
+
+def _edge(rank: Ints, size: int, root: int, d: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Of the edges of length d: who is a child, who a parent, the peer of each, and blocks of the child's subtree."""
+    position = (rank - root) % size
+    child = position % (2 * d) == d
+    parent = (position % (2 * d) == 0) & (position + d < size)
+    return child, parent, (rank - d) % size, (rank + d) % size, np.clip(size - position - d * parent, 0, d)
+
+
+@Rounds
+def bcast(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
+    """The whole vector from the root to everybody."""
+    for d in reversed(doublings(size)):
+        child, parent, up, down, _ = _edge(rank, size, root, d)
+        yield [recv(up, when=child), send(down, when=parent)]
+
+
+@Rounds
+def reduce(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
+    """The whole vector ends, reduced, on the root; in rank order for root 0."""
+    for d in doublings(size):
+        child, parent, up, down, _ = _edge(rank, size, root, d)
+        yield [send(up, when=child), recv_reduce(down, received_left=down < rank, when=parent)]
+
+
+@Rounds
+def scatter(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
+    """Block r from the root to rank r."""
+    for d in reversed(doublings(size)):
+        child, parent, up, down, count = _edge(rank, size, root, d)
+        yield [
+            *wrapped(recv(up, rank, count, when=child), size),
+            *wrapped(send(down, rank + d, count, when=parent), size),
+        ]
+
+
+@Rounds
+def gather(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
+    """Block r from rank r to the root."""
+    for d in doublings(size):
+        child, parent, up, down, count = _edge(rank, size, root, d)
+        yield [
+            *wrapped(send(up, rank, count, when=child), size),
+            *wrapped(recv(down, rank + d, count, when=parent), size),
+        ]
+
+
+@Rounds
+def reduce_in_order(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
+    """Ranks below the root reduce to rank 0, the others to the root, which puts the two together."""
+    if root:
+        yield from reduce.on(range(root))(rank, size)
+    yield from reduce.on(range(root, size))(rank, size)
+    if root:
+        yield [send(root, when=rank == 0), recv_reduce(0, received_left=True, when=rank == root)]
+
+
+def gathered(size: int, root: int = 0) -> int:
+    """Blocks that the busiest rank sends to its parent: the largest subtree but the whole, that of half of a power."""
+    half = 1 << ceil_log2(size) >> 1
+    return max(size - half, half >> 1) if size > 1 else 0
+
+
+def _in_order_rounds(size: int, root: int = 0) -> int:
+    longest = max(ceil_log2(size - root), ceil_log2(max(root, 1)))
+    return longest + 1 if root else longest
+
+
+for _collective, _generator, _blocks, _sent in (
+    ("bcast", bcast, lambda p: 1, lambda p, root=0: ceil_log2(p)),
+    ("reduce", reduce, lambda p: 1, lambda p, root=0: int(p > 1)),
+    ("scatter", scatter, lambda p: p, lambda p, root=0: p - 1),
+    ("gather", gather, lambda p: p, gathered),
+):
+    register(
+        _collective,
+        "binomial",
+        _generator,
+        doc=__doc__,
+        blocks=_blocks,
+        rounds=lambda p, root=0: ceil_log2(p),
+        sent=_sent,
+        uneven=_collective in ("bcast", "reduce"),
+    )
+register(
+    "reduce",
+    "binomial_in_order",
+    reduce_in_order,
+    doc="Binomial in rank order: the ranks below the root reduce among themselves, the others to the root.",
+    blocks=lambda p: 1,
+    rounds=_in_order_rounds,
+    sent=lambda p, root=0: int(p > 1),
+    ordered=True,
+)

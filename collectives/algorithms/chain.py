@@ -1,0 +1,34 @@
+"""Chain: from the root to the next rank, from there to the one after it, and so on.
+
+    root 0, p = 4      0 -> 1, then 1 -> 2, then 2 -> 3
+
+Slow for one message, (p-1)(alpha + n beta); but a pipeline of k segments takes (p + k - 2)(alpha + n/k beta), about
+n beta for long vectors, the least that there is.
+"""
+
+from collections.abc import Iterator
+
+from ..registry import register
+from ..schedule import Ints, Round, Rounds, recv, send
+
+
+@Rounds
+def bcast(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
+    """The whole vector from the root to everybody."""
+    position = (rank - root) % size
+    for v in range(1, size):
+        yield [
+            send((root + v) % size, when=position == v - 1),
+            recv((root + v - 1) % size, when=position == v),
+        ]
+
+
+register(
+    "bcast",
+    "chain",
+    bcast,
+    doc=__doc__,
+    blocks=lambda p: 1,
+    rounds=lambda p, root=0: p - 1,
+    sent=lambda p, root=0: int(p > 1),
+)

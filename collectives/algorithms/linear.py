@@ -1,0 +1,73 @@
+"""Linear: whoever has a block sends it straight to whom it is for, in one round.
+
+    p = 4         gather to 1       scatter from 1     all-to-all, reduce-scatter
+    rank 0        0 -> 1                               0 -> 1, 2, 3
+    rank 1        <- 0, 2, 3        1 -> 0, 2, 3       1 -> 2, 3, 0
+    rank 2        2 -> 1                               2 -> 3, 0, 1
+    rank 3        3 -> 1                               3 -> 0, 1, 2
+
+No byte is sent twice, and no rank needs to know of a block that is not its own, but the busiest rank handles p - 1
+messages: alpha to (p-1) alpha, as they overlap, + n(p-1)/p beta. In a reduce-scatter, every rank folds the arrivals for
+its block in rank order, with n(p-1)/p gamma.
+"""
+
+from collections.abc import Iterator
+
+from ..registry import register
+from ..schedule import INPUT, VECTOR, Ints, Round, Rounds, copy, recv, send
+from .naive import fold_arrivals
+
+
+@Rounds
+def gather(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
+    """Block r from rank r to the root."""
+    others = [r for r in range(size) if r != root]
+    yield [send(root, rank, 1, when=rank != root)] + [recv(r, r, 1, when=rank == root) for r in others]
+
+
+@Rounds
+def scatter(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
+    """Block r from the root to rank r."""
+    others = [r for r in range(size) if r != root]
+    yield [recv(root, rank, 1, when=rank != root)] + [send(r, r, 1, when=rank == root) for r in others]
+
+
+@Rounds
+def alltoall(rank: Ints, size: int) -> Iterator[Round]:
+    """All pairs at once."""
+    steps = [copy(INPUT, VECTOR, rank, 1)]
+    for shift in range(1, size):
+        to, source = (rank + shift) % size, (rank - shift) % size
+        steps += [recv(source, source, 1), send(to, to, 1, src=INPUT)]
+    yield steps
+
+
+@Rounds
+def reduce_scatter(rank: Ints, size: int) -> Iterator[Round]:
+    """Everybody sends block j to rank j, which folds."""
+    others = [(rank + shift) % size for shift in range(1, size)]
+    sends = [send(to, to, 1, src=INPUT) for to in others]
+    yield sends + fold_arrivals(size, rank, rank, 1, low=VECTOR, own=INPUT)
+
+
+for _collective, _generator in (("gather", gather), ("scatter", scatter), ("alltoall", alltoall)):
+    register(
+        _collective,
+        "linear",
+        _generator,
+        doc=__doc__,
+        blocks=lambda p: p,
+        rounds=lambda p, root=0: int(p > 1),
+        sent=(lambda p, root=0: int(p > 1)) if _collective == "gather" else (lambda p, root=0: p - 1),
+    )
+register(
+    "reduce_scatter",
+    "linear",
+    reduce_scatter,
+    doc="Linear: everybody sends block j straight to rank j, which folds in rank order.",
+    blocks=lambda p: p,
+    rounds=lambda p: int(p > 1),
+    sent=lambda p: p - 1,
+    ordered=True,
+    linear=True,
+)

@@ -1,0 +1,35 @@
+"""Pairwise: in round t, every rank sends to the one t above it and receives from the one t below.
+
+    p = 4         rank 0       rank 1       rank 2       rank 3
+    round 0      1 out, 3 in  2, 0         3, 1         0, 2
+    round 1      2 out, 2 in  3, 3         0, 0         1, 1
+    round 2      3 out, 1 in  0, 2         1, 3         2, 0
+
+Every rank has one message out and one in at a time: (p-1) alpha + n(p-1)/p beta, for long blocks (Thakur, Rabenseifner,
+Gropp 2005, section 4.2).
+"""
+
+from collections.abc import Iterator
+
+from ..registry import register
+from ..schedule import INPUT, VECTOR, Ints, Round, Rounds, copy, recv, send
+
+
+@Rounds
+def alltoall(rank: Ints, size: int) -> Iterator[Round]:
+    """Block j of rank i becomes block i of rank j."""
+    yield [copy(INPUT, VECTOR, rank, 1)]
+    for shift in range(1, size):
+        to, source = (rank + shift) % size, (rank - shift) % size
+        yield [send(to, to, 1, src=INPUT), recv(source, source, 1)]
+
+
+register(
+    "alltoall",
+    "pairwise",
+    alltoall,
+    doc=__doc__,
+    blocks=lambda p: p,
+    rounds=lambda p: p - 1,
+    sent=lambda p: p - 1,
+)

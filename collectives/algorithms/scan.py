@@ -1,0 +1,92 @@
+"""Scans: rank r ends with the fold of the vectors of ranks 0 to r, in rank order; exclusive ones leave out its own.
+
+    linear        0 -> 1    then 1 -> 2    then 2 -> 3 ...               each passes on what it has
+    doubling      r -> r + 1, all at once; then r -> r + 2; r -> r + 4   after d, rank r has r - 2d + 1 .. r
+
+Exclusive scans first shift all vectors one rank up, and then scan on the ranks above 0. Cost, inclusive, ceil(lg p)
+(alpha + n beta + n gamma) by doubling (Hillis, Steele 1986); (p-1) (alpha + n beta + n gamma) linear, but a pipeline of
+segments: about n beta for long vectors.
+"""
+
+from collections.abc import Iterator
+
+from ..patterns import ceil_log2, doublings
+from ..registry import register
+from ..schedule import SCRATCH, VECTOR, Ints, Round, Rounds, copy, recv, recv_reduce, send
+
+
+@Rounds
+def chain(rank: Ints, size: int) -> Iterator[Round]:
+    """One rank after the other."""
+    for r in range(1, size):
+        yield [send(r, when=rank == r - 1), recv_reduce(r - 1, received_left=True, when=rank == r)]
+
+
+@Rounds
+def doubling(rank: Ints, size: int) -> Iterator[Round]:
+    """All ranks together, at twice the distance in every round."""
+    for d in doublings(size):
+        yield [
+            send(rank + d, when=rank + d < size),
+            recv_reduce(rank - d, received_left=True, when=rank >= d),
+        ]
+
+
+def exclusive(inclusive: Rounds) -> Rounds:
+    """Shift the vectors one rank up, then scan on the ranks above 0."""
+
+    def shifted(rank: Ints, size: int) -> Iterator[Round]:
+        if size == 1:
+            return
+        yield [
+            send(rank + 1, when=rank + 1 < size),
+            recv(rank - 1, dst=SCRATCH, when=rank > 0),  # in place, VECTOR is being sent
+            copy(SCRATCH, VECTOR, when=rank > 0),
+        ]
+        yield from inclusive.on(range(1, size))(rank, size)
+
+    return Rounds(shifted)
+
+
+register(
+    "scan",
+    "recursive_doubling",
+    doubling,
+    doc="Recursive doubling: in round d, rank r hands all it has to rank r + d.",
+    blocks=lambda p: 1,
+    rounds=ceil_log2,
+    sent=ceil_log2,
+    ordered=True,
+)
+register(
+    "exscan",
+    "recursive_doubling",
+    exclusive(doubling),
+    doc="Recursive doubling: vectors move one rank up, then rank r hands all it has to rank r + d.",
+    blocks=lambda p: 1,
+    rounds=lambda p: 1 + ceil_log2(p - 1) if p > 1 else 0,
+    sent=lambda p: 1 + ceil_log2(p - 1) if p > 1 else 0,
+    ordered=True,
+)
+register(
+    "scan",
+    "linear",
+    chain,
+    doc="Linear: every rank adds its vector to what comes from below, and hands the result up.",
+    blocks=lambda p: 1,
+    rounds=lambda p: p - 1,
+    sent=lambda p: int(p > 1),
+    ordered=True,
+    linear=True,
+)
+register(
+    "exscan",
+    "linear",
+    exclusive(chain),
+    doc="Linear: vectors move one rank up, then every rank adds its own to what comes from below.",
+    blocks=lambda p: 1,
+    rounds=lambda p: p - 1,
+    sent=lambda p: min(p - 1, 2),
+    ordered=True,
+    linear=True,
+)

@@ -1,0 +1,50 @@
+"""Scatter and all-gather: a broadcast of long vectors, or their reduction, backwards.
+
+A broadcast scatters the root's blocks along a binomial tree and then gathers them all on everybody, along a ring. A
+reduction does the opposite: a circulant reduce-scatter, then a binomial gather to the root. Either way a rank moves
+about 2n(p-1)/p bytes instead of the n ceil(lg p) of a tree of whole vectors.
+
+Cost of the broadcast (ceil(lg p) + p - 1) alpha + 2n(p-1)/p beta; of the reduction 2 ceil(lg p) alpha +
+2n(p-1)/p beta + n(p-1)/p gamma (Thakur, Rabenseifner, Gropp 2005, sections 4.3 and 4.4).
+"""
+
+from collections.abc import Iterator
+
+from ..patterns import ceil_log2
+from ..registry import register
+from ..schedule import Ints, Round, Rounds
+from . import binomial, circulant, ring
+
+
+@Rounds
+def bcast(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
+    """The whole vector from the root to everybody."""
+    yield from binomial.scatter(rank, size, root=root)
+    yield from ring.allgather(rank, size)
+
+
+@Rounds
+def reduce(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
+    """The whole vector ends, reduced, on the root."""
+    yield from circulant.reduce_scatter(rank, size)
+    yield from binomial.gather(rank, size, root=root)
+
+
+register(
+    "bcast",
+    "scatter_allgather",
+    bcast,
+    doc=__doc__,
+    blocks=lambda p: p,
+    rounds=lambda p, root=0: ceil_log2(p) + p - 1,
+    sent=lambda p, root=0: 2 * (p - 1),
+)
+register(
+    "reduce",
+    "scatter_gather",
+    reduce,
+    doc="Scatter and gather: a circulant reduce-scatter, then a binomial gather to the root.",
+    blocks=lambda p: p,
+    rounds=lambda p, root=0: 2 * ceil_log2(p),
+    sent=lambda p, root=0: p - 1 + binomial.gathered(p),
+)
