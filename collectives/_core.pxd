@@ -35,9 +35,11 @@ cdef extern from "kernels/kernels.h" nogil:
 cdef extern from "schedule.h" nogil:
     ctypedef struct coll_step:
         int32_t kind
+    ctypedef struct coll_layout:
+        int size, nblocks, nscratch, in_place, input_block, vector_block, blockwise
     ctypedef struct coll_program:
-        int nactions, nrounds, nblocks, nscratch, nslots, max_messages, slot_blocks
-    coll_program *coll_program_new(const coll_step *, int, int, int, int, int, int *, int *)
+        int nslots, slot_blocks, single
+    coll_program *coll_program_new(const coll_step *, int, const coll_layout *, int *, int *)
     void coll_program_free(coll_program *)
 
 cdef extern from "transport.h" nogil:
@@ -74,6 +76,8 @@ cdef extern from "executor.h" nogil:
     ctypedef struct coll_message:
         size_t count, itemsize
         int segments, depth
+        const size_t *cuts
+        const size_t *input_cuts
         coll_reduce2_fn reduce
         coll_scale_fn scale
         coll_user_op user_op
@@ -98,7 +102,8 @@ cdef extern from "user_op.h" nogil:
 cdef extern from "progress.h" nogil:
     ctypedef struct coll_task:
         void *self
-        int (*progress)(void *, size_t) noexcept
+        int (*progress)(void *, size_t) noexcept nogil
+        int (*waiting)(const void *, int *, int) noexcept nogil
     coll_task coll_exec_task(coll_exec *)
     ctypedef struct coll_request:
         coll_task task
@@ -147,11 +152,26 @@ cdef extern from "node.h" nogil:
     ctypedef struct coll_node:
         pass
     ctypedef struct coll_node_limits:
-        size_t read, segment, stream
+        size_t copy, read, shortest, segment, stream
+    ctypedef enum coll_node_kind:
+        COLL_NODE_ALLREDUCE
+        COLL_NODE_REDUCE
+        COLL_NODE_BCAST
+        COLL_NODE_ALLGATHER
+        COLL_NODE_GATHER
+        COLL_NODE_REDUCE_SCATTER
+        COLL_NODE_SCATTER
+        COLL_NODE_ALLTOALL
+        COLL_NODE_SCAN
+        COLL_NODE_EXSCAN
     ctypedef struct coll_node_message:
+        coll_node_kind kind
+        int root
         const void *input
         void *output
         size_t count, itemsize
+        const size_t *cuts
+        const size_t *input_cuts
         int dtype, op
         coll_user_op user_op
         void *user_context
@@ -164,6 +184,7 @@ cdef extern from "node.h" nogil:
     coll_node *coll_node_new(coll_heap *, int, int, char **, const size_t *, const uint64_t *)
     void coll_node_free(coll_node *)
     void coll_node_set_limits(coll_node *, const coll_node_limits *)
+    uint64_t coll_node_calls(const coll_node *)
     void coll_node_begin(coll_node_call *, coll_node *, const coll_node_message *)
     int coll_node_progress(coll_node_call *)
     int coll_node_waiting(const coll_node_call *, int *, int)

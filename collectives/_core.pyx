@@ -4,12 +4,15 @@
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport errno
-from libc.stdint cimport intptr_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset, strerror
 
+import array
 import os
+from inspect import signature
 
 cimport cython
 cimport numpy as cnp
@@ -19,6 +22,7 @@ cnp.import_array()
 cdef extern from "Python.h":
     void *PyList_GET_ITEM(list, Py_ssize_t)
     object PyCapsule_New(void *, const char *, void *)
+    void *PyCapsule_GetPointer(object, const char *) except NULL
 
 cdef extern from "numpy/arrayobject.h":
     ctypedef struct PyDataMemAllocator:
@@ -42,8 +46,8 @@ cdef extern from "dlfcn.h" nogil:
         RTLD_LOCAL
 
 __all__ = [
-    "DTYPES", "OPS", "Endpoint", "InProcess", "MPILibrary", "MismatchError", "Plan", "Task", "Program", "Request", "address",
-    "broken", "ended", "has_kernel", "isa", "isa_supported", "itemsize", "outstanding", "partition", "reduce2", "reducep",
+    "DTYPES", "OPS", "Endpoint", "Followed", "InProcess", "MPILibrary", "MismatchError", "Plan", "Task", "Program", "Request", "address",
+    "broken", "dlpack_type", "ended", "has_kernel", "isa", "isa_supported", "itemsize", "outstanding", "partition", "reduce2", "reducep",
     "scale", "select_isa", "stop_progress", "write_handle",
 ]
 
@@ -117,6 +121,12 @@ def address(array):
     return <uintptr_t>cnp.PyArray_DATA(<cnp.ndarray?>array)
 
 
+def dlpack_type(capsule):
+    """Code, bits and lanes of the elements of a DLPack capsule."""
+    cdef const unsigned char *tensor = <const unsigned char *>PyCapsule_GetPointer(capsule, b"dltensor")
+    return tensor[20], tensor[21], tensor[22] + 256 * tensor[23]  # after the address, the device and ndim
+
+
 def has_kernel(int dtype, int op):
     """Whether the op applies to the type."""
     return coll_reduce2(dtype, op) != NULL
@@ -185,18 +195,25 @@ def scale(int dtype, dst, src, int p):
 
 
 cdef class Program:
-    """A schedule with its dependencies; serves every message. ``steps`` is an array of ``schedule.STEP``."""
+    """A schedule with its dependencies; serves every message. ``steps`` is an array of ``schedule.STEP``.
+
+    ``input_block`` and ``vector_block`` say what memory the caller has: all blocks (-1), none (-2), or only that one;
+    ``blockwise``: block i is rank i's, so that segments cut each block, which ``divisible`` says can be done.
+    """
 
     cdef coll_program *program
     cdef readonly int size, slots, slot_blocks, nblocks, nscratch
+    cdef readonly bint blockwise, divisible
 
-    def __cinit__(self, steps, int size, int nblocks, int nscratch, bint in_place):
+    def __cinit__(self, steps, int size, int nblocks, int nscratch, bint in_place, int input_block=-1,
+                  int vector_block=-1, bint blockwise=False):
         cdef _View view = _View(steps, False)
+        cdef coll_layout layout = coll_layout(size, nblocks, nscratch, in_place, input_block, vector_block, blockwise)
         cdef int code, bad
         if view.view.len % sizeof(coll_step) or view.view.len // sizeof(coll_step) > 1 << 30:
             raise ValueError("steps must be an array of schedule.STEP")
-        self.program = coll_program_new(<const coll_step *>view.view.buf, view.view.len // sizeof(coll_step), size,
-                                        nblocks, nscratch, in_place, &code, &bad)
+        self.program = coll_program_new(<const coll_step *>view.view.buf, view.view.len // sizeof(coll_step), &layout,
+                                        &code, &bad)
         if self.program == NULL:
             raise error(code, f"step {bad}")
         self.size = size
@@ -204,6 +221,8 @@ cdef class Program:
         self.slot_blocks = self.program.slot_blocks
         self.nblocks = nblocks
         self.nscratch = nscratch
+        self.blockwise = blockwise
+        self.divisible = self.program.single or not blockwise
 
     def __dealloc__(self):
         coll_program_free(self.program)
@@ -242,17 +261,23 @@ cdef Endpoint make_endpoint(coll_endpoint *endpoint, object owner):
 
 
 cdef class InProcess:
-    """Mailboxes between ``size`` ranks of one process; a ``seed`` other than 0 reports completions in random order."""
+    """Mailboxes between ``size`` ranks of one process; a ``seed`` other than 0 reports completions in random order.
+
+    No message has more than ``message_limit`` bytes.
+    """
 
     cdef coll_inproc *group
     cdef readonly int size
 
-    def __cinit__(self, int size, unsigned seed=0):
-        if size < 1:
-            raise ValueError("size must be at least 1")
+    def __cinit__(self, int size, unsigned seed=0, size_t message_limit=1 << 62):
+        cdef int rank
+        if size < 1 or message_limit < 1:
+            raise ValueError("size and message_limit must be at least 1")
         self.group = coll_inproc_new(size, seed)
         if self.group == NULL:
             raise MemoryError
+        for rank in range(size):
+            coll_inproc_endpoint(self.group, rank).message_limit = message_limit
         self.size = size
 
     def __dealloc__(self):
@@ -338,11 +363,22 @@ cdef int set_mpi_op(coll_mpi_op *target, op, size_t itemsize) except -1:
     return 0
 
 
+cdef size_t[::1] _boundaries(Program program, cuts):
+    """Boundaries of blocks as C takes them, or None."""
+    if cuts is None:
+        return None
+    if len(cuts) != program.nblocks + 1 or min(cuts) < 0:
+        raise ValueError(f"cuts: needs {program.nblocks + 1} rising boundaries")
+    return array.array("L", cuts)
+
+
 @cython.no_gc_clear  # __dealloc__ needs what it refers to
 cdef class Plan(Task):
     """A program bound to an endpoint and to the shape of a message; runs any number of times, one run at a time.
 
-    ``op`` is the code of an op with a kernel, or ``(library, op handle, datatype handle)`` for MPI's own reduction.
+    ``elements`` counts those of the whole vector. ``op`` is the code of an op with a kernel, ``(library, op handle,
+    datatype handle)`` for MPI's own reduction, or None where nothing is reduced. ``cuts`` are the boundaries of the
+    blocks, in elements, and ``input_cuts`` those of the input; by default blocks are as equal as can be.
     """
 
     cdef coll_exec *execution
@@ -353,23 +389,26 @@ cdef class Plan(Task):
     cdef readonly int segments, depth
     cdef readonly size_t footprint
 
-    def __cinit__(self, Program program, Endpoint endpoint, size_t count, size_t itemsize, int dtype, op, int segments=1,
-                  int depth=2):
+    def __cinit__(self, Program program, Endpoint endpoint, size_t elements, size_t itemsize, int dtype, op,
+                  int segments=1, int depth=2, cuts=None, input_cuts=None):
         cdef coll_message m
         cdef int code
+        cdef size_t[::1] cut = _boundaries(program, cuts), input_cut = _boundaries(program, input_cuts)
         if program.size != endpoint.size:
             raise ValueError(f"a schedule for {program.size} ranks on a communicator of {endpoint.size}")
-        m.count = count
+        if segments > 1 and not program.program.single and (program.blockwise or cuts is not None):
+            raise ValueError("only a schedule whose steps are of single blocks can be cut in segments")
+        memset(&m, 0, sizeof(m))
+        m.count = elements
         m.itemsize = itemsize
         m.segments = segments
         m.depth = min(segments, depth)
-        m.reduce = NULL
-        m.scale = NULL
-        m.user_op = NULL
+        m.cuts = NULL if cut is None else &cut[0]
+        m.input_cuts = NULL if input_cut is None else &input_cut[0]
         if isinstance(op, int):
             m.reduce = _reduce2(dtype, op)
             m.scale = coll_scale(dtype) if OPS[op] == "avg" else NULL
-        else:
+        elif op is not None:
             set_mpi_op(&self.mpi_op, op, itemsize)
             self.keep = op
             m.user_op = apply_op
@@ -396,7 +435,10 @@ cdef class Plan(Task):
         return bool(coll_exec_busy(self.execution))
 
     def start(self, uintptr_t input, uintptr_t vector, int tag):
-        """Begin a run on memory at two addresses, which must stay until the run is done."""
+        """Begin a run on memory at two addresses, which must stay until the run is done.
+
+        They are of what the rank has: of its one block where input or vector hold no more, 0 where it has none.
+        """
         check(coll_exec_start(self.execution, <const void *>input, <void *>vector, tag), "start")
 
 
@@ -471,4 +513,9 @@ def ended():
     return bool(coll_progress_ended())
 
 
+include "_heap.pxi"
+include "_followed.pxi"
 include "_node.pxi"
+include "_short.pxi"
+include "_short_vectors.pxi"
+include "_objects.pxi"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,18 +10,11 @@ import numpy as np
 from mpi4py import MPI
 
 from . import _core
+from .datatypes import Type, of_mpi, of_name, of_numpy
 
-__all__ = ["AVG", "DTYPE_CODES", "Buffer", "op_code", "parse"]
+__all__ = ["AVG", "Buffer", "in_place", "op_code", "parse", "typed_memory"]
 
-#: Code of each element type by name ("float32"), as the kernels number them.
-DTYPE_CODES = {name: code for code, name in enumerate(_core.DTYPES)}
 _OP_CODES = {name: code for code, name in enumerate(_core.OPS)}
-
-_PAIRS = {
-    "float_int": MPI.FLOAT_INT, "double_int": MPI.DOUBLE_INT, "long_int": MPI.LONG_INT,
-    "two_int": MPI.INT_INT, "short_int": MPI.SHORT_INT, "long_double_int": MPI.LONG_DOUBLE_INT,
-}  # fmt: skip
-_PAIR_OF_HANDLE = {datatype.handle: name for name, datatype in _PAIRS.items()}
 
 
 class _Average:
@@ -48,38 +41,53 @@ _KERNEL_OPS = {
 
 @dataclass(slots=True)
 class Buffer:
-    """Memory as a collective sees it.
+    """Memory as a collective sees it: ``count`` elements of ``type`` at ``address``, for each of ``blocks`` blocks.
 
-    ``count`` elements of ``itemsize`` bytes at ``address``. ``dtype`` is the kernels' code, or None for types without
-    kernels; ``named`` is the MPI datatype where the caller named one. ``dense``: no gaps between elements.
+    The vector forms have a count and a displacement (in extents of the type) for every block instead, in ``counts`` and
+    ``displs``; ``count`` is then the sum.
     """
 
     address: int
     count: int
-    itemsize: int
-    dtype: int | None
-    named: MPI.Datatype | None
-    dense: bool
+    type: Type
     owner: Any
+    blocks: int = 1
+    counts: tuple[int, ...] | None = None
+    displs: tuple[int, ...] | None = None
 
     @property
-    def datatype(self) -> MPI.Datatype | None:
-        """MPI's datatype, or None where MPI has none (float16, bfloat16)."""
-        if self.named is not None or self.dtype is None:
-            return self.named
-        return _mpi_datatype(_core.DTYPES[self.dtype])
+    def elements(self) -> int:
+        """Elements of all blocks together."""
+        return self.count if self.counts is not None else self.count * self.blocks
 
     @property
     def nbytes(self) -> int:
-        """Bytes of data."""
-        return self.count * self.itemsize
+        """Bytes of data in all blocks together."""
+        return self.elements * self.type.size
 
     @property
-    def type_name(self) -> str:
-        """Name of the element type, for messages."""
-        if self.dtype is not None:
-            return _core.DTYPES[self.dtype]
-        return self.named.Get_name() if self.named is not None else str(getattr(self.owner, "dtype", "unknown type"))
+    def cuts(self) -> tuple[int, ...]:
+        """Boundaries of the blocks in the packed data, in bytes."""
+        size, position = self.type.size, 0
+        found = [0]
+        for count in self.counts if self.counts is not None else [self.count] * self.blocks:
+            position += count * size
+            found.append(position)
+        return tuple(found)
+
+    def pieces(self) -> list[tuple[int, int]]:
+        """Address and elements of every run of elements, in the order of the packed data."""
+        if self.counts is None or self.displs is None:
+            return [(self.address, self.elements)] if self.elements else []
+        found: list[tuple[int, int]] = []
+        end = None
+        for count, displ in zip(self.counts, self.displs, strict=True):
+            if count and displ == end:
+                found[-1] = found[-1][0], found[-1][1] + count
+            elif count:
+                found.append((self.address + displ * self.type.extent, count))
+            end = displ + count if count else end
+        return found
 
 
 def op_code(op: Any) -> int | None:
@@ -91,37 +99,113 @@ def op_code(op: Any) -> int | None:
     return _KERNEL_OPS.get(op.handle)
 
 
-def parse(spec: Any, argument: str, writable: bool) -> Buffer:
+def in_place(buffer: Any) -> bool:
+    """Whether an argument says that there is no buffer of its own; None does too, as with mpi4py."""
+    return buffer is None or buffer is MPI.IN_PLACE
+
+
+def parse(spec: Any, argument: str, writable: bool, blocks: int = 1) -> Buffer:
     """Understand a buffer specification: an array, or ``[array, count, datatype]`` with parts left out.
 
-    Raises TypeError for what is no buffer, ValueError for one that is strided, read-only where it is written, or too
-    short; the message names the argument.
+    Where the buffer has a block for every rank, counts are those of one block. Raises TypeError for what is no buffer,
+    ValueError for one that is strided, read-only where it is written, or too short; the message names the argument.
     """
-    if isinstance(spec, (list, tuple)):
-        return _from_list(spec, argument, writable)
-    if spec is MPI.IN_PLACE:
-        raise TypeError(f"{argument}: expected a buffer, not MPI.IN_PLACE")
-    return _whole(spec, argument, writable)
+    if not isinstance(spec, (list, tuple)):
+        if spec is MPI.IN_PLACE or spec is None:
+            name = "NoneType" if spec is None else "MPI.IN_PLACE"
+            raise TypeError(f"{argument}: expected a buffer, not {name}")
+        address, nbytes, own = typed_memory(spec, None, argument, writable)
+        return _counted(Buffer(address, 0, own, spec, blocks), nbytes, None, 0, argument)
+    memory, count, displ, datatype = _parts(spec, argument)
+    address, nbytes, own = typed_memory(memory, datatype, argument, writable)
+    if count is not None:
+        count = _index(count, argument)
+        if memory is None and count > 0:
+            raise ValueError(f"{argument}: the buffer is None, but the count is {count}")
+    shift = 0 if displ is None else _index(displ, argument)
+    buffer = Buffer(address, 0, own, (memory, datatype), blocks)
+    return _counted(buffer, None if memory is None or memory is MPI.BOTTOM else nbytes, count, shift, argument)
 
 
-def _whole(array: Any, argument: str, writable: bool) -> Buffer:
-    """All elements of an array-like object, typed by itself."""
-    if isinstance(array, np.ndarray):
-        _check_ndarray(array, argument, writable)
-        return _typed(_core.address(array), array.size, array.dtype, array)
-    dtype = getattr(array, "dtype", None)
-    if dtype is not None and not isinstance(dtype, np.dtype):
-        return _from_tensor(array, str(dtype).rpartition(".")[2], argument, writable)
+def _index(value: Any, argument: str) -> int:
     try:
-        view = memoryview(array)
-        dtype = np.dtype(view.format or "u1")
-    except (TypeError, ValueError) as e:
-        raise TypeError(f"{argument}: expected a buffer, not {type(array).__name__} ({e})") from None
-    if not view.contiguous:
-        raise ValueError(f"{argument}: the buffer is strided; pass a contiguous one")
-    if writable and view.readonly:
-        raise ValueError(f"{argument}: the buffer is read-only")
-    return _typed(MPI.Get_address(view) if view.nbytes else 0, view.nbytes // dtype.itemsize, dtype, array)
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{argument}: expected an integer count, not {type(value).__name__}") from None
+
+
+def _counted(buffer: Buffer, nbytes: int | None, count: int | None, shift: int, argument: str) -> Buffer:
+    """The buffer with its count, given or inferred from its ``nbytes`` bytes (None: of no known length)."""
+    extent = buffer.type.extent
+    if nbytes is None:
+        count, there = count or 0, None
+    else:
+        if extent <= 0 and (shift or count is None) and nbytes:
+            raise ValueError(f"{argument}: a datatype of extent {extent} needs a count, and no displacement")
+        there = nbytes // extent if extent > 0 else None
+    if count is None:
+        assert nbytes is not None
+        count = _inferred(nbytes, shift, buffer, argument)
+    if count < 0 or shift < 0 or (there is not None and not _fits(buffer, count * buffer.blocks, shift, nbytes)):
+        raise ValueError(f"{argument}: {count * buffer.blocks} elements from {shift} on in a buffer of {there}")
+    buffer.count = count
+    buffer.address += shift * extent
+    return buffer
+
+
+def _inferred(nbytes: int, shift: int, buffer: Buffer, argument: str) -> int:
+    extent, blocks = buffer.type.extent, buffer.blocks
+    if nbytes == 0:
+        return 0
+    if nbytes % extent:
+        raise ValueError(f"{argument}: {nbytes} bytes are not a multiple of the datatype's extent, {extent}")
+    elements = nbytes // extent - shift
+    if elements % blocks:
+        raise ValueError(f"{argument}: {elements} elements cannot be divided among {blocks} ranks")
+    return elements // blocks
+
+
+def _fits(buffer: Buffer, count: int, shift: int, nbytes: int | None) -> bool:
+    """Whether elements lie within the memory; the last one up to its last byte of data."""
+    assert nbytes is not None
+    kind = buffer.type
+    if count == 0:
+        return shift * kind.extent <= nbytes
+    return (shift + count - 1) * kind.extent + kind.upper <= nbytes
+
+
+def _parts(spec: Any, argument: str) -> tuple[Any, Any, Any, Any]:
+    """Memory, count, displacement and datatype of a specification."""
+    parts = list(spec)
+    if not 1 <= len(parts) <= 4:
+        raise ValueError(f"{argument}: expected [buffer, count, displacement, datatype], got {len(parts)} parts")
+    datatype = parts.pop() if len(parts) > 1 and isinstance(parts[-1], (MPI.Datatype, str)) else None
+    if len(parts) == 3 and datatype is None and parts[2] is None:
+        parts.pop()
+    if len(parts) == 4 or (len(parts) == 3 and datatype is None):
+        raise TypeError(f"{argument}: {parts[-1]!r} is no MPI datatype")
+    count = parts[1] if len(parts) > 1 else None
+    displ = parts[2] if len(parts) > 2 else None
+    if isinstance(count, (list, tuple)) and len(parts) == 2:
+        if len(count) != 2:
+            raise ValueError(f"{argument}: expected (count, displacement), got {count!r}")
+        count, displ = count
+    return parts[0], count, displ, datatype
+
+
+def typed_memory(memory: Any, datatype: Any, argument: str, writable: bool) -> tuple[int, int, Type]:
+    """Address and bytes of an object, and the type of its elements, given or its own."""
+    if memory is None or memory is MPI.BOTTOM:
+        if datatype is None:
+            raise TypeError(f"{argument}: {memory} needs a datatype")
+        return 0, 0, of_mpi(datatype, argument)
+    if isinstance(memory, np.ndarray):
+        _check_ndarray(memory, argument, writable)
+        own = of_mpi(datatype, argument) if datatype is not None else of_numpy(memory.dtype)
+        return _core.address(memory), memory.nbytes, own
+    if not isinstance(getattr(memory, "dtype", np.dtype("u1")), np.dtype):
+        return _tensor_memory(memory, datatype, argument, writable)
+    return _buffer_memory(memory, datatype, argument, writable)
 
 
 def _check_ndarray(array: np.ndarray, argument: str, writable: bool) -> None:
@@ -132,97 +216,64 @@ def _check_ndarray(array: np.ndarray, argument: str, writable: bool) -> None:
         raise ValueError(f"{argument}: the array is read-only")
 
 
-def _from_tensor(tensor: Any, name: str, argument: str, writable: bool) -> Buffer:
+def _buffer_memory(memory: Any, datatype: Any, argument: str, writable: bool) -> tuple[int, int, Type]:
+    """What offers Python's buffer protocol, DLPack, or (in host memory) CUDA's array interface."""
+    try:
+        view = memoryview(memory)
+    except TypeError as e:
+        return _foreign_memory(memory, datatype, argument, writable, e)
+    if not view.contiguous:
+        raise ValueError(f"{argument}: the buffer is strided; pass a contiguous one")
+    if writable and view.readonly:
+        raise ValueError(f"{argument}: the buffer is read-only")
+    try:
+        own = of_mpi(datatype, argument) if datatype is not None else of_numpy(np.dtype(view.format or "u1"))
+    except TypeError as e:
+        raise TypeError(f"{argument}: expected a buffer, not {type(memory).__name__} ({e})") from None
+    return MPI.Get_address(view) if view.nbytes else 0, view.nbytes, own
+
+
+def _foreign_memory(
+    memory: Any, datatype: Any, argument: str, writable: bool, error: Exception
+) -> tuple[int, int, Type]:
+    """Host memory behind DLPack or CUDA's array interface, both of which mpi4py reads."""
+    if not (hasattr(memory, "__dlpack__") or hasattr(memory, "__cuda_array_interface__")):
+        raise TypeError(f"{argument}: expected a buffer, not {type(memory).__name__} ({error})")
+    try:
+        raw = MPI.buffer.frombuffer(memory, readonly=not writable)
+    except (BufferError, ValueError, TypeError) as e:
+        raise ValueError(f"{argument}: {e}") from None
+    if datatype is not None:
+        own = of_mpi(datatype, argument)
+    elif hasattr(memory, "__dlpack__"):
+        own = of_name(_dlpack_name(memory, argument))
+    else:
+        own = of_numpy(np.dtype(memory.__cuda_array_interface__["typestr"]))
+    return raw.address, raw.nbytes, own
+
+
+def _dlpack_name(memory: Any, argument: str) -> str:
+    """Name of the element type of an object with ``__dlpack__``."""
+    code, bits, lanes = _core.dlpack_type(memory.__dlpack__())
+    if code == 2 and lanes == 2:
+        code, bits, lanes = 5, 2 * bits, 1
+    kind = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}.get(code)
+    if kind is None or lanes != 1:
+        raise TypeError(f"{argument}: elements of DLPack's type {code} of {bits} bits, {lanes} at once")
+    return kind if kind == "bool" else f"{kind}{bits}"
+
+
+def _tensor_memory(tensor: Any, datatype: Any, argument: str, writable: bool) -> tuple[int, int, Type]:
     """A tensor of another library (PyTorch), known by what it offers: data_ptr, is_contiguous, numel."""
     if not hasattr(tensor, "data_ptr") or not hasattr(tensor, "is_contiguous"):
-        try:
-            array = np.from_dlpack(tensor)
-        except Exception as e:  # whatever the other library raises
-            raise TypeError(f"{argument}: cannot take this {type(tensor).__name__} ({e})") from None
-        return _whole(array, argument, writable)
+        return _buffer_memory(tensor, datatype, argument, writable)
     if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
         raise TypeError(f"{argument}: a tensor on {tensor.device}; this build moves tensors in host memory only")
     if not tensor.is_contiguous():
         raise ValueError(f"{argument}: the tensor is strided; pass tensor.contiguous()")
-    code = DTYPE_CODES.get(name)
-    return Buffer(tensor.data_ptr(), tensor.numel(), tensor.element_size(), code, None, True, tensor)
-
-
-_of_dtype: dict[np.dtype, tuple[int, int | None, MPI.Datatype | None]] = {}  # itemsize, kernels' code, MPI's datatype
-
-
-def _typed(address: int, count: int, dtype: np.dtype, owner: Any) -> Buffer:
-    known = _of_dtype.get(dtype)
-    if known is None:
-        code = DTYPE_CODES.get(dtype.name) if dtype.isnative else None
-        known = _of_dtype[dtype] = dtype.itemsize, code, _unserved(dtype) if code is None else None
-    itemsize, code, named = known
-    return Buffer(address, count, itemsize, code, named, True, owner)
-
-
-def _unserved(dtype: np.dtype) -> MPI.Datatype | None:
-    """MPI's datatype for a NumPy type without kernels (long double, say)."""
-    try:
-        return MPI.Datatype.fromcode(dtype.char) if dtype.isnative and dtype.kind in "biufc" else None
-    except (ValueError, TypeError):
-        return None
-
-
-@functools.cache
-def _mpi_datatype(name: str) -> MPI.Datatype | None:
-    if name in ("float16", "bfloat16"):
-        return None
-    return _PAIRS[name] if name in _PAIRS else MPI.Datatype.fromcode(np.dtype(name).char)
-
-
-def _from_list(spec: Any, argument: str, writable: bool) -> Buffer:
-    parts = list(spec)
-    if not 1 <= len(parts) <= 4:
-        raise ValueError(f"{argument}: expected [buffer, count, displacement, datatype], got {len(parts)} parts")
-    datatype = parts.pop() if len(parts) > 1 and isinstance(parts[-1], (MPI.Datatype, str)) else None
-    if len(parts) == 4:
-        raise TypeError(f"{argument}: {parts[3]!r} is no MPI datatype")
-    if len(parts) == 3:
-        parts[1:] = [(parts[1], parts[2])]
-    whole = _whole(parts[0], argument, writable)
-    if isinstance(datatype, str):
-        datatype = MPI.Datatype.fromcode(datatype)
     if datatype is not None:
-        whole = _retyped(whole, datatype, argument)
-    if len(parts) > 1 and parts[1] is not None:
-        _take_count(whole, parts[1], argument)
-    return whole
-
-
-def _take_count(buffer: Buffer, count: Any, argument: str) -> None:
-    shift = 0
-    if isinstance(count, (list, tuple)):
-        count, shift = count
-        shift = shift or 0
-    if count is None:
-        count = buffer.count - shift
-    if count < 0 or shift < 0 or count + shift > buffer.count:
-        raise ValueError(f"{argument}: {count} elements from {shift} on in a buffer of {buffer.count}")
-    extent = buffer.itemsize if buffer.dense or buffer.named is None else buffer.named.Get_extent()[1]
-    buffer.address += shift * extent
-    buffer.count = count
-
-
-def _retyped(whole: Buffer, datatype: MPI.Datatype, argument: str) -> Buffer:
-    """The same memory as elements of an MPI datatype."""
-    size = datatype.Get_size()
-    lower, extent = datatype.Get_extent()
-    if size == 0 or extent <= 0:
-        raise ValueError(f"{argument}: datatype of size {size} and extent {extent}")
-    pair = _PAIR_OF_HANDLE.get(datatype.handle)
-    if pair is not None:
-        return Buffer(whole.address, whole.nbytes // extent, extent, DTYPE_CODES[pair], datatype, True, whole.owner)
-    named = datatype.Get_envelope()[3] == MPI.COMBINER_NAMED
-    code = None
-    if named and size == extent:
-        try:
-            code = DTYPE_CODES.get(np.dtype(datatype.tocode()).name)
-        except (ValueError, TypeError):
-            code = None
-    dense = size == extent and lower == 0
-    return Buffer(whole.address, whole.nbytes // extent, size, code, datatype, dense, whole.owner)
+        own = of_mpi(datatype, argument)
+    else:
+        name = str(tensor.dtype).rpartition(".")[2]
+        own = of_name(name, tensor.element_size())
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size(), own

@@ -119,9 +119,15 @@ def number_of_bytes(text: str) -> int:
 
 
 def _find(name: str, collective: str | None) -> Algorithm:
-    """The algorithm of that name; where several collectives have one and none is asked for, all-reduce's."""
+    """The algorithm of that name, ``ring`` or ``allgather/ring``.
+
+    Where several collectives have one and none is asked for, it is all-reduce's.
+    """
     from . import registry
 
+    owner, _, short = name.rpartition("/")
+    if owner:
+        name, collective = short, owner
     try:
         if collective:
             return registry.find(collective, name)
@@ -168,8 +174,9 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
     _collective_argument(parser)
     parser.epilog = """\
 'any op' algorithms keep the rank order, so that ops that do not commute are served; 'linear' ones fold every element as
-((x0 op x1) op x2) ..., wherever it is in the vector. 'rounds' are messages that must wait for each other, 'sent' is
-what the busiest rank sends, n the size of the vector."""
+((x0 op x1) op x2) ..., wherever it is in the vector; of collectives without an op, 'equal blocks' serve only blocks of
+one length. 'rounds' are messages that must wait for each other, 'sent' is what the busiest rank sends, n the size of
+the vector, all blocks together."""
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -186,7 +193,9 @@ def _list(args: argparse.Namespace) -> int:
                 promise = promised(algorithm, p, 1 if args.nbytes is None else args.nbytes)
                 rounds = str(promise.rounds)
                 sent = f"{promise.sent:.4g} n" if args.nbytes is None else f"{promise.sent:.0f} B"
-            if algorithm.collective == "barrier":  # no data, no op
+            if not algorithm.spec.reduces:
+                order = "any" if algorithm.uneven else "equal blocks"
+            if algorithm.collective == "barrier":  # no data
                 sent = order = "-"
             rows.append((algorithm.collective, algorithm.name, str(p), rounds, sent, order, what))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -203,8 +212,9 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _show_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", help="algorithm, e.g. ring")
+    parser.add_argument("name", help="algorithm, e.g. ring, or with its collective, e.g. allgather/ring")
     parser.add_argument("-p", dest="size", type=size, required=True, metavar="P", help="number of ranks")
+    parser.add_argument("--root", type=int, default=0, metavar="R", help="of a rooted collective (default 0)")
     parser.add_argument("--rank", type=int, metavar="R", help="only this rank")
     parser.add_argument("--values", action="store_true", help="also what each block holds after each round")
     parser.add_argument("--svg", metavar="FILE", help="write a picture there instead ('-': standard output)")
@@ -217,13 +227,15 @@ def _show(args: argparse.Namespace) -> int:
     algorithm = _find_schedule(args.name, args.collective)
     if args.rank is not None and not 0 <= args.rank < args.size:
         raise UsageError(f"--rank {args.rank}: the ranks are 0 to {args.size - 1}")
+    if not 0 <= args.root < (args.size if algorithm.spec.rooted else 1):
+        raise UsageError(f"--root {args.root}: {algorithm.collective} has no such root")
     if args.svg is None:
         ranks = None if args.rank is None else [args.rank]
-        print(draw.text(algorithm, args.size, ranks=ranks, values=args.values), end="")
+        print(draw.text(algorithm, args.size, ranks=ranks, values=args.values, root=args.root), end="")
         return 0
     if args.rank is not None or args.values:
         raise UsageError("--svg shows all ranks and their blocks; leave --rank and --values out")
-    picture = draw.svg(algorithm, args.size)
+    picture = draw.svg(algorithm, args.size, args.root)
     if args.svg == "-":
         print(picture, end="")
         return 0
@@ -239,16 +251,17 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _verify_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="algorithms, e.g. ring tree")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="algorithms, e.g. ring allgather/ring")
     parser.add_argument("--all", action="store_true", help="every algorithm that is a schedule")
     parser.add_argument(
         "-p", dest="sizes", type=sizes, default=sizes("1:16"), metavar="P", help="ranks: 6, 1:64, 2,4,8 (default 1:16)"
     )
     _collective_argument(parser)
     parser.epilog = """\
-Proves, for each number of ranks, out of place and in place, with 1, 2 and 3 segments in flight: every contribution
-arrives exactly once; operands keep the order that is promised; all ranks end with the same fold; nothing deadlocks when
-sends are synchronous; messages match; no step reads what another may be writing; rounds and volume are as promised.
+Proves, for each number of ranks (and every root up to 8 ranks, then roots 0, 1 and the last), out of place and in
+place, with 1, 2 and 3 segments in flight: every contribution arrives exactly once where it must; operands keep the
+order that is promised; all ranks end with the same fold; nothing deadlocks when sends are synchronous; messages match;
+no step reads what another may be writing; rounds and volume are as promised.
 The exit code is 1 if a proof fails."""
 
 

@@ -16,14 +16,16 @@ from mpi4py import MPI
 
 from . import _core, lifetime, machine, mpilib, node
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
+from .leases import Lease, Leases
 from .registry import ScheduleAlgorithm
 from .request import Flight
 from .schedule import Schedule, build
-from .select import Choice, Rules, choose, segments_for
+from .select import LOCAL, Choice, Rules, choose, segments_for
 
-__all__ = ["Context", "Run", "Shape", "ShortCall", "program_of", "schedule_of"]
+__all__ = ["Context", "Run", "Shape", "ShortCall", "duplicate", "program_of", "schedule_of"]
 
 DEPTH = 4  # segments of one call in flight, and so tags of one call
+LOCAL_LENGTHS = ("gather", "scatter", "alltoall")  # of unequal blocks ranks know but some lengths
 PLAN_BYTES = 64 << 20  # scratch that idle plans may hold
 WAIT_SLICE = 20_000_000  # ns between looks at signals and deadlines
 LAST_CALL = 5_000_000_000  # ns that the end of the program waits for requests nobody waited for
@@ -39,30 +41,52 @@ def _stop() -> None:
         _core.stop_progress(LAST_CALL)
 
 
-@functools.lru_cache(maxsize=256)
-def schedule_of(algorithm: ScheduleAlgorithm, rank: int, size: int) -> Schedule:
-    """The schedule of one rank, built once."""
-    return build(algorithm, rank, size)
-
-
-@functools.lru_cache(maxsize=256)
-def program_of(algorithm: ScheduleAlgorithm, rank: int, size: int, in_place: bool) -> _core.Program:
-    """The schedule of one rank with its dependencies, for calls in place or out of place."""
-    s = schedule_of(algorithm, rank, size)
-    return _core.Program(s.steps, size, s.nblocks, s.scratch, in_place)
-
-
 class Shape(NamedTuple):
-    """What a plan is made for, besides the algorithm: elements, bytes of one, the kernels' type and op.
+    """What a plan is made for, besides the algorithm.
 
-    ``op`` is a kernel's code, or ``(library, MPI op, MPI datatype)`` as integers behind the library.
+    ``collective`` is the one whose algorithms serve the call ("allgather" for an all-gather of unequal blocks too).
+    ``elements`` of ``itemsize`` bytes are those of all blocks together, as this rank knows them; ``dtype`` is the
+    kernels' code, or -1 for bytes that are only moved. ``op`` is a kernel's code, ``(library, MPI op, MPI datatype)``
+    as integers behind the library, or None where nothing is reduced. ``in_place``: input and vector are the same
+    memory. ``cuts`` are the boundaries of the blocks in elements where they are not as equal as can be, and
+    ``input_cuts`` those of the input where they differ.
     """
 
+    collective: str
+    root: int
     elements: int
     itemsize: int
     dtype: int
     op: Any
     in_place: bool
+    cuts: tuple[int, ...] | None = None
+    input_cuts: tuple[int, ...] | None = None
+
+
+@functools.lru_cache(maxsize=256)
+def schedule_of(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 0) -> Schedule:
+    """The schedule of one rank, built once."""
+    return build(algorithm, rank, size, root)
+
+
+@functools.lru_cache(maxsize=256)
+def program_of(algorithm: ScheduleAlgorithm, rank: int, size: int, in_place: bool, root: int = 0) -> _core.Program:
+    """The schedule of one rank with its dependencies, for calls in place or out of place."""
+    s = schedule_of(algorithm, rank, size, root)
+    return _core.Program(s.steps, size, s.nblocks, s.scratch, in_place, s.input_block, s.vector_block, s.blockwise)
+
+
+def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracomm:
+    """MPI's duplicate of a communicator; CollectiveError where MPI has no more of them."""
+    try:
+        return comm.Dup(info)
+    except MPI.Exception as e:
+        if e.Get_error_class() == MPI.ERR_COMM:
+            raise
+        why = str(e).splitlines()[0]
+        raise CollectiveError(
+            f"MPI makes no more communicators ({why}); free those that are done with: each of ours takes two of MPI's"
+        ) from e
 
 
 class Run:
@@ -78,8 +102,7 @@ class Run:
 
     def __str__(self) -> str:
         choice, shape, _ = self.key
-        algorithm = choice.algorithm
-        return f"{algorithm.collective} ({algorithm.name}, {shape.elements * shape.itemsize} bytes)"
+        return f"{shape.collective} ({choice.algorithm.name}, {shape.elements * shape.itemsize} bytes)"
 
     def start(self, source: int, target: int, tag: int, buffers: Any) -> None:
         """Begin, on memory at two addresses; ``buffers`` own it and live as long as the run."""
@@ -99,7 +122,8 @@ class ShortCall(NamedTuple):
     buffers: Any
 
     def __str__(self) -> str:
-        return "allreduce (shm)"
+        collective, nbytes = self.plan.call
+        return f"{collective} (shm, {nbytes} bytes)"
 
 
 class Context:
@@ -107,7 +131,7 @@ class Context:
 
     def __init__(self, visible: MPI.Intracomm):
         self.library = _library
-        self.internal = MPI.Intracomm(visible).Dup()
+        self.internal = duplicate(MPI.Intracomm(visible))
         self.internal.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = self.internal.rank, self.internal.size
         self.broken: str | None = None
@@ -127,10 +151,11 @@ class Context:
         self.endpoint = self.library.endpoint(self.internal.handle, self.internal)
         self.group, self.node = self._join([h["offer"] for h in hellos], area)
         self.apart = node.why_apart(self.size, self.group, self.node)
-        self._more_nodes: list[_core.Node] = []
+        self._leases = Leases()
         if self.node is not None:
-            self.node.yield_at_once = self.yield_at_once
-            self.node.usable = self.apart is None and "allreduce" not in self.rules.forced
+            self._set_up(self.node)
+            if self.apart is None:
+                self.node.open(name for name in LOCAL if name not in self.rules.forced)
         calls = self.endpoint.tag_limit // DEPTH
         self._persistent_calls = min(calls // 2, 1 << 16)
         self._calls = min(calls - self._persistent_calls, 1 << 16)
@@ -153,33 +178,53 @@ class Context:
     def _join(self, offers: list[node.Offer | None], area: _core.HeapBlock | None) -> tuple[list[int], Any]:
         return node.join(self.rank, offers, area, self.internal.allgather, self.library, self.endpoint)
 
-    def another_node(self) -> _core.Node | None:
-        """A group of the node-local engine with an order of calls of its own, made by all ranks together.
+    def _set_up(self, engine: _core.Node) -> None:
+        """How ranks wait there, and the limits between its schemes: the same on all of them."""
+        engine.yield_at_once = self.yield_at_once
+        engine.set_limits(*self.rules.node_limits[self.yield_at_once])
 
-        None, on all ranks, where there is no memory for it. It lasts as long as the communicator: others may read its
-        flags after this rank's last call.
+    def another_node(self) -> Lease | None:
+        """A group of the node-local engine with an order of calls of its own, agreed by all ranks together.
+
+        None, on all ranks, where there is no memory for it.
         """
         offer, area = node.offer()
-        group, engine = self._join(self.internal.allgather(offer), area)
-        if node.why_apart(self.size, group, engine) is not None:
+        offers, idle = zip(*self.internal.allgather((offer, self._leases.idle())), strict=True)
+        lease = self._leases.again(list(idle), self._forget_plans)
+        if lease is not None:
+            return lease
+        group, engine = self._join(list(offers), area)
+        if engine is None or node.why_apart(self.size, group, engine) is not None:
             return None
-        self._more_nodes.append(engine)
-        return engine
+        self._set_up(engine)
+        return self._leases.new(engine)
 
-    def tag(self) -> int:
-        """First of the tags of the next call; calls come in the same order on all ranks."""
-        return next(self._call) % self._calls * DEPTH
+    def _forget_plans(self, engine: _core.Node) -> None:
+        """Let go of the idle plans in a group."""
+        with self._lock:
+            for key in [key for key in self._idle if key[2] is engine]:
+                self._idle_bytes -= sum(plan.footprint for plan in self._idle.pop(key))
+
+    def tag(self, choice: Choice) -> int:
+        """First of the tags of the next call; calls come in the same order on all ranks.
+
+        The node-local engine has numbers of its own: a call may go the short way there on some ranks only.
+        """
+        return 0 if choice.algorithm.name == "shm" else next(self._call) % self._calls * DEPTH
 
     def persistent_tag(self) -> int:
         """Tags of a persistent call, its own while there are no more than 65536 of them."""
         return (self._calls + next(self._persistent_call) % self._persistent_calls) * DEPTH
 
     def choose(
-        self, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool, schedule: bool = False
+        self, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool, apart: str | None = None
     ) -> Choice:  # fmt: skip
-        """The algorithm of a call (see :func:`collectives.select.choose`), remembered; ``schedule``: only schedules."""
-        key = collective, nbytes, forced, commutes, linear, schedule
-        apart = "schedules run between processes" if schedule else self.apart
+        """The algorithm of a call (see :func:`collectives.select.choose`), remembered.
+
+        ``apart``: why this call cannot go to the node-local engine.
+        """
+        apart = self.apart or apart
+        key = collective, nbytes, forced, commutes, linear, apart
         choice = self._choices.get(key)
         if choice is None:
             if len(self._choices) > 10_000:
@@ -206,11 +251,12 @@ class Context:
     def _plan(self, choice: Choice, shape: Shape, engine: _core.Node | None) -> _core.Plan | _core.NodePlan:
         algorithm = choice.algorithm
         if algorithm.name == "shm" and engine is not None:
-            return _core.NodePlan(engine, shape.elements, shape.itemsize, shape.dtype, shape.op)
+            return _core.NodePlan(engine, shape)
         assert isinstance(algorithm, ScheduleAlgorithm)
-        program = program_of(algorithm, self.rank, self.size, shape.in_place)
-        nbytes, most = shape.elements * shape.itemsize, self.endpoint.message_limit - shape.itemsize
-        segments = segments_for(choice, program, nbytes, most, DEPTH)
+        program = program_of(algorithm, self.rank, self.size, shape.in_place, shape.root)
+        segments = 1
+        if shape.cuts is None or shape.collective not in LOCAL_LENGTHS:
+            segments = segments_for(choice, self.size, shape.elements * shape.itemsize, DEPTH, shape.root)
         return _core.Plan(
             program,
             self.endpoint,
@@ -220,6 +266,8 @@ class Context:
             shape.op,
             segments,
             min(segments, DEPTH),
+            shape.cuts,
+            shape.input_cuts,
         )
 
     def keep(self, key: Any, plan: _core.Plan | _core.NodePlan) -> None:
@@ -241,7 +289,8 @@ class Context:
         limit = WAIT_SLICE if timeout is None else max(0, min(WAIT_SLICE, int(timeout * 1e9)))
         while not progressing.wait(self.yield_at_once, limit):
             if deadline is not None and time.monotonic() >= deadline:
-                waiting = ", ".join(map(str, run.plan.waiting()))
+                behind = run.plan.waiting() or {rank for f in Flight.of(self) for rank in f.run.plan.waiting()}
+                waiting = ", ".join(map(str, sorted(behind)))
                 raise CollectiveTimeout(
                     f"{run} on rank {self.rank} of {self.size}: not complete after {timeout} s; "
                     f"waiting for rank {waiting}"
@@ -286,7 +335,7 @@ class Context:
         if self.broken is None:
             self.broken = f"{type(error).__name__}: {error}"
             if self.node is not None:
-                self.node.usable = False
+                self.node.open(())
             _core.broken(f"rank {self.rank} of {self.size}: {self.broken}")
 
     def fail(self, run: Run | ShortCall, error: BaseException) -> NoReturn:
@@ -316,7 +365,7 @@ class Context:
             flight.wait()
         self._idle.clear()
         if self.node is not None:
-            self.node.usable = False
+            self.node.open(())
             self.internal.Barrier()  # the others may still look at this rank's flags
         self.internal.Free()
 

@@ -30,8 +30,12 @@ def watch(holder: Any, context: Any, handles: list[MPI.Intracomm]) -> weakref.fi
 
 
 def _bury(pid: int, context: Any, handles: list[MPI.Intracomm]) -> None:
-    if os.getpid() == pid and context.broken is None:
+    if os.getpid() != pid:
+        return
+    if context.broken is None:
         _buried.append((context.identity, context.size, handles, context))
+    else:  # the others may be in a call still, and read this rank's memory
+        keep(context)
 
 
 def dead() -> list[tuple[str, int]]:

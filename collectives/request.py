@@ -13,7 +13,7 @@ from . import _core
 if TYPE_CHECKING:
     from .context import Context, Run
 
-__all__ = ["Flight", "PersistentRequest", "Request"]
+__all__ = ["Flight", "HandedOver", "HandedOverForGood", "PersistentRequest", "Request"]
 
 
 class Flight:
@@ -26,12 +26,14 @@ class Flight:
     _all: set[Flight] = set()
     _lock = threading.Lock()  # a program may have a thread for each communicator
 
-    def __init__(self, context: Context, run: Run, holder: Any):
+    def __init__(self, context: Context, run: Run, holder: Any, then: Callable[[], None] | None = None):
+        """``then`` runs after the last step and before anybody sees the end, in whichever thread that is."""
         self.context = context
         self.run = run
         self.holder = holder
         self.abandoned = False  # the request was freed by the program before the end
-        self.core = _core.Request(run.plan, context.library)
+        task = run.plan if then is None else _core.Followed(run.plan, then)
+        self.core = _core.Request(task, context.library)
         with Flight._lock:
             Flight._all.add(self)
 
@@ -171,6 +173,28 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
         if self._flight is not None:
             self.Wait()
         self._launch = self._flight = None
+
+
+class _Keeps:
+    """A request of MPI's own, which keeps the buffers: mpi4py's does not for reductions (seen with 4.1.2)."""
+
+    _owners: Any
+
+    @classmethod
+    def of(cls, request: MPI.Request, owners: Any) -> Any:
+        """The same request."""
+        make: Any = cls
+        made = make(request)
+        made._owners = owners
+        return made
+
+
+class HandedOver(_Keeps, MPI.Request):
+    """Request of a non-blocking collective that the MPI library serves."""
+
+
+class HandedOverForGood(_Keeps, MPI.Prequest):
+    """Request of a persistent collective that the MPI library serves."""
 
 
 def _set_handle(request: MPI.Request, handle: int) -> None:

@@ -1,0 +1,386 @@
+# Collectives of Python objects: frames of one length, then what did not fit; included by _core.pyx.
+#
+# A pickled object has a stream and, beside it, large buffers (PEP 574). Each call first exchanges frames, which hold
+# short streams whole and say what follows: a message of the streams where one of them is longer, and one for each buffer.
+# From the frames all ranks know the same about that. Frames are as long as they are because a node's ranks exchange
+# one cache line hardly faster, and because that holds the stream of a small array.
+
+cdef enum:
+    FRAME = 512
+    SMALL = 8192  # bytes of an array for which a message of its own is never worth its while
+
+cdef struct Head:
+    int64_t length   # of the stream, which is behind the head if it fits
+    int32_t buffers  # beside the stream
+    int32_t more     # what follows from this rank in this call: bit 0: a long stream; above: most buffers of an object
+
+cdef size_t ROOM = FRAME - sizeof(Head)
+
+cdef object MPI = None
+cdef object CHECKED_ROOT = None
+
+
+def know_objects(mpi4py_mpi, checked_root):
+    """Learn where the serializer is, and how a root is checked."""
+    global MPI, CHECKED_ROOT
+    MPI = mpi4py_mpi
+    CHECKED_ROOT = checked_root
+
+
+cdef class Frames:
+    """A communicator's memory for frames: one to each rank, and one from each."""
+
+    cdef char *to
+    cdef char *of
+    cdef readonly int rank, size
+
+    def __cinit__(self, int rank, int size):
+        self.to = <char *>calloc(2 * <size_t>size, FRAME)
+        if self.to == NULL:
+            raise MemoryError
+        self.of = self.to + <size_t>size * FRAME
+        self.rank = rank
+        self.size = size
+
+    def __dealloc__(self):
+        free(self.to)
+
+
+cdef Frames frames_of(comm):
+    """The communicator's frames, if it can be used; otherwise the error that says why not."""
+    if comm._open_group is not None:
+        comm._refuse_in_group("a call with objects")
+    node = comm._node
+    if node is None or not (<Node>node).usable:
+        comm._enter()
+    frames = comm._frames
+    return <Frames>frames if frames is not None else <Frames?>comm._new_frames()
+
+
+cdef int root_of(Frames f, root) except -1:
+    if type(root) is int and 0 <= root < f.size:
+        return root
+    return CHECKED_ROOT(root, f.size)
+
+
+# Pickling
+
+cdef class _Parcel:
+    """A pickled object. Where there are buffers, the stream begins with their sizes, as int64."""
+
+    cdef bytes stream
+    cdef list buffers
+    cdef int more
+
+
+cdef bint surely_small(o, int depth):
+    """Whether an object has no large buffers: the serializer is slower where it must look for them."""
+    kind = type(o)
+    if o is None or kind is int or kind is float or kind is str or kind is bool or kind is bytes:
+        return True
+    if kind is cnp.ndarray:
+        return cnp.PyArray_TYPE(<cnp.ndarray>o) < cnp.NPY_OBJECT and cnp.PyArray_NBYTES(<cnp.ndarray>o) <= SMALL
+    if depth == 0 or kind is not tuple and kind is not list and kind is not dict or len(o) > 8:
+        return False
+    if kind is dict:
+        for key, value in (<dict>o).items():
+            if not surely_small(key, depth - 1) or not surely_small(value, depth - 1):
+                return False
+        return True
+    for item in o:
+        if not surely_small(item, depth - 1):
+            return False
+    return True
+
+
+cdef _Parcel pickled(obj):
+    cdef _Parcel p = _Parcel.__new__(_Parcel)
+    serializer = MPI.pickle
+    buffers = None
+    if surely_small(obj, 2):
+        data = serializer.dumps(obj)
+    else:
+        try:
+            data, buffers = serializer.dumps_oob(obj)
+        except TypeError:  # the program has given mpi4py a serializer that knows nothing of buffers
+            data = serializer.dumps(obj)
+    if buffers:
+        p.buffers = buffers
+        data = array.array("q", [len(b) for b in buffers]).tobytes() + data
+    p.stream = data
+    p.more = (len(p.stream) > <Py_ssize_t>ROOM) | (len(p.buffers) if p.buffers is not None else 0) << 1
+    return p
+
+
+cdef inline int both(int more, int other) noexcept:
+    """What follows of two together."""
+    return max(more >> 1, other >> 1) << 1 | (more | other) & 1
+
+
+cdef list pickled_for_all(objects, int size):
+    items = list(objects) if objects is not None else [None] * size
+    if len(items) != size:
+        raise ValueError(f"sendobj: expected {size} objects, one for each rank, got {len(items)}")
+    return [pickled(item) for item in items]
+
+
+cdef void put(char *frame, _Parcel p, int more) noexcept:
+    cdef Head *head = <Head *>frame
+    head.length = len(p.stream)
+    head.buffers = <int32_t>len(p.buffers) if p.buffers is not None else 0
+    head.more = more
+    if <size_t>head.length <= ROOM:
+        memcpy(frame + sizeof(Head), <char *>p.stream, head.length)
+
+
+cdef int put_all(char *frames, list parcels) except -1:
+    """A frame for each rank, all with what follows of any of them; which is returned."""
+    cdef int more = 0
+    for parcel in parcels:
+        more = both(more, (<_Parcel>parcel).more)
+    for parcel in parcels:
+        put(frames, <_Parcel>parcel, more)
+        frames += FRAME
+    return more
+
+
+cdef int more_of_all(const char *frames, size_t size) noexcept:
+    cdef int more = 0
+    cdef size_t i
+    for i in range(size):
+        more = both(more, (<const Head *>(frames + i * FRAME)).more)
+    return more
+
+
+cdef list lengths_of(const char *frames, size_t size):
+    return [(<const Head *>(frames + i * FRAME)).length for i in range(size)]
+
+
+cdef bytes stream_in(const char *frame):
+    return PyBytes_FromStringAndSize(frame + sizeof(Head), (<const Head *>frame).length)
+
+
+cdef object unpickled(stream, buffers):
+    if buffers is None:
+        return MPI.pickle.loads(stream)
+    return MPI.pickle.loads_oob(memoryview(stream)[8 * len(buffers) :], buffers)
+
+
+def unpickle(list streams, list buffers):
+    """The objects; ``buffers`` are those of each."""
+    return [unpickled(stream, beside or None) for stream, beside in zip(streams, buffers)]
+
+
+# Messages: straight to the engine on a node, by the methods of the communicator elsewhere
+
+cdef as_array(char *data, size_t nbytes, owner):
+    cdef cnp.npy_intp n = <cnp.npy_intp>nbytes
+    array = cnp.PyArray_SimpleNewFromData(1, &n, cnp.NPY_UINT8, data)
+    cnp.set_array_base(array, owner)
+    return array
+
+
+cdef Node engine_for(comm, coll_node_kind kind):
+    """The node of a communicator where it serves a collective, or None."""
+    node = comm._node
+    return <Node>node if node is not None and (<Node>node).usable >> <int>kind & 1 and not coll_progress_ended() else None
+
+
+cdef int run(comm, Node node, coll_node_message *m, owner) except -1:
+    """A filled message through the engine."""
+    if launch(node, m, coll_ticks()) < 0:
+        comm._finish(owner, owner)
+    return 0
+
+
+cdef int send_frames(comm, coll_node_kind kind, Frames f, char *source, char *target, size_t frames, int root) except -1:
+    """A collective of frames; ``frames`` make up the vector."""
+    cdef coll_node_message m
+    m.kind = kind
+    m.root = root
+    m.input = source
+    m.output = target
+    m.cuts = m.input_cuts = NULL
+    as_bytes(&m, frames * FRAME)
+    node = engine_for(comm, kind)
+    if node is not None:
+        return run(comm, node, &m, f)
+    if kind == COLL_NODE_BCAST:
+        comm.Bcast(as_array(target, FRAME, f), root)
+    elif kind == COLL_NODE_ALLGATHER:
+        comm.Allgather(IN_PLACE, as_array(target, frames * FRAME, f))
+    elif kind == COLL_NODE_ALLTOALL:
+        comm.Alltoall(as_array(source, frames * FRAME, f), as_array(target, frames * FRAME, f))
+    else:
+        comm.Scatter(as_array(source, frames * FRAME, f) if source != NULL else None, as_array(target, FRAME, f), root)
+    return 0
+
+
+cdef int send_stream(comm, bytes stream, int root) except -1:
+    """A broadcast of a stream; its memory elsewhere than at the root."""
+    cdef coll_node_message m
+    m.kind = COLL_NODE_BCAST
+    m.root = root
+    m.input = m.output = <char *>stream
+    m.cuts = m.input_cuts = NULL
+    as_bytes(&m, len(stream))
+    node = engine_for(comm, COLL_NODE_BCAST)
+    if node is not None:
+        return run(comm, node, &m, stream)
+    comm.Bcast(as_array(<char *>stream, len(stream), stream), root)
+    return 0
+
+
+cdef list collect_streams(comm, Frames f, bytes mine, list lengths, int root):
+    """The streams of all ranks, on the root or (root -1) on all; None elsewhere."""
+    cdef coll_node_message m
+    cdef bint here = root < 0 or root == f.rank
+    data = PyBytes_FromStringAndSize(NULL, sum(lengths)) if here else b""
+    m.kind = COLL_NODE_ALLGATHER if root < 0 else COLL_NODE_GATHER
+    m.root = max(root, 0)
+    node = engine_for(comm, m.kind)
+    if node is not None:
+        m.input = <char *>mine
+        m.output = <char *>data if here else NULL
+        m.cuts = boundaries(node, lengths)
+        m.input_cuts = NULL
+        as_bytes(&m, m.cuts[f.size])
+        run(comm, node, &m, (mine, data))
+    else:
+        source = as_array(<char *>mine, len(mine), mine)
+        target = [as_array(<char *>data, len(data), data), lengths] if here else None
+        comm.Allgatherv(source, target) if root < 0 else comm.Gatherv(source, target, root)
+    return parts_of(data, lengths) if here else None
+
+
+cdef size_t *boundaries(Node node, list lengths) except NULL:
+    """Boundaries of blocks of these lengths, in memory of the node's."""
+    cdef size_t i = 0
+    node.cuts[0] = 0
+    for length in lengths:
+        node.cuts[i + 1] = node.cuts[i] + <size_t>length
+        i += 1
+    return node.cuts
+
+
+cdef list parts_of(data, list lengths):
+    view, end, parts = memoryview(data), 0, []
+    for length in lengths:
+        parts.append(view[end : end + length])
+        end += length
+    return parts
+
+
+# The collectives
+
+def bcast_object(comm, obj, root):
+    """The root's object; on the root the very same."""
+    cdef Frames f = frames_of(comm)
+    cdef int r = root_of(f, root)
+    cdef _Parcel p
+    cdef Head head
+    if r == f.rank:
+        p = pickled(obj)
+        put(f.to, p, p.more)
+        send_frames(comm, COLL_NODE_BCAST, f, f.to, f.to, 1, r)
+        if p.more & 1:
+            send_stream(comm, p.stream, r)
+        if p.buffers is not None:
+            comm._bcast_buffers(p.buffers, r)
+        return obj
+    send_frames(comm, COLL_NODE_BCAST, f, f.of, f.of, 1, r)
+    head = (<Head *>f.of)[0]
+    if not head.more & 1:
+        stream = stream_in(f.of)
+    else:
+        stream = PyBytes_FromStringAndSize(NULL, head.length)
+        send_stream(comm, stream, r)
+    return unpickled(stream, comm._bcast_buffers(sizes_in(stream, head.buffers), r) if head.buffers else None)
+
+
+def gather_objects(comm, obj, root=None, int end=-1):
+    """The objects of the ranks before ``end`` (of all: -1), on the root, or on all ranks if it is None; else None.
+
+    All ranks get all frames, so that they agree on what follows.
+    """
+    cdef Frames f = frames_of(comm)
+    cdef int r = -1 if root is None else root_of(f, root)
+    cdef _Parcel p = pickled(obj)
+    cdef char *own = f.of + <size_t>f.rank * FRAME
+    cdef int more, i
+    put(own, p, p.more)
+    send_frames(comm, COLL_NODE_ALLGATHER, f, own, f.of, f.size, 0)
+    more = more_of_all(f.of, f.size)
+    here = r < 0 or r == f.rank
+    if more == 0:
+        if not here:
+            return None
+        streams = [stream_in(f.of + <size_t>i * FRAME) for i in range(f.size if end < 0 else end)]
+    else:
+        counts = [(<Head *>(f.of + <size_t>i * FRAME)).buffers for i in range(f.size)]
+        if more & 1:
+            streams = collect_streams(comm, f, p.stream, lengths_of(f.of, f.size), r)
+        else:
+            streams = [stream_in(f.of + <size_t>i * FRAME) for i in range(f.size)]
+        if more >> 1:
+            objects = comm._gather_buffers(streams, counts, p.buffers or [], more >> 1, None if r < 0 else r)
+            return objects if end < 0 or not here else objects[:end]
+        if not here:
+            return None
+        if end >= 0:
+            streams = streams[:end]
+    loads = MPI.pickle.loads
+    return [loads(stream) for stream in streams]
+
+
+def scatter_object(comm, objects, root):
+    """One of the root's objects, one for each rank."""
+    cdef Frames f = frames_of(comm)
+    cdef int r = root_of(f, root)
+    cdef bint mine = r == f.rank
+    cdef Head head
+    parcels = pickled_for_all(objects, f.size) if mine else None
+    if mine:
+        put_all(f.to, parcels)
+    send_frames(comm, COLL_NODE_SCATTER, f, f.to if mine else NULL, f.of, f.size, r)
+    head = (<Head *>f.of)[0]
+    if head.more == 0:
+        return MPI.pickle.loads(stream_in(f.of))
+    stream = stream_in(f.of) if not head.more & 1 else comm._deal(streams_of(parcels), head.length, r)
+    if head.more >> 1 == 0:
+        return MPI.pickle.loads(stream)
+    return comm._scatter_buffers(stream, head.buffers, buffers_of(parcels), head.more >> 1, r)
+
+
+def alltoall_objects(comm, objects):
+    """An object from every rank, for one to every rank."""
+    cdef Frames f = frames_of(comm)
+    cdef int more, i
+    parcels = pickled_for_all(objects, f.size)
+    put_all(f.to, parcels)
+    send_frames(comm, COLL_NODE_ALLTOALL, f, f.to, f.of, f.size, 0)
+    more = more_of_all(f.of, f.size)
+    counts = [(<Head *>(f.of + <size_t>i * FRAME)).buffers for i in range(f.size)] if more >> 1 else None
+    if more & 1:
+        streams = comm._swap(streams_of(parcels), lengths_of(f.of, f.size))
+    else:
+        streams = [stream_in(f.of + <size_t>i * FRAME) for i in range(f.size)]
+    if more >> 1:
+        return comm._swap_buffers(streams, counts, buffers_of(parcels), more >> 1)
+    loads = MPI.pickle.loads
+    return [loads(stream) for stream in streams]
+
+
+def sizes_in(stream, int buffers):
+    """Sizes of the buffers beside a stream."""
+    sizes = array.array("q")
+    sizes.frombytes(bytes(stream[: 8 * buffers]))
+    return sizes.tolist()
+
+
+cdef list streams_of(parcels):
+    return [(<_Parcel>p).stream for p in parcels] if parcels is not None else None
+
+
+cdef list buffers_of(parcels):
+    return [(<_Parcel>p).buffers or [] for p in parcels] if parcels is not None else None

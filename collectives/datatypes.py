@@ -1,0 +1,159 @@
+"""Element types: MPI's datatypes and NumPy's dtypes, as sizes, extents and the kernels' codes."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from . import _core
+
+__all__ = ["DTYPE_CODES", "PAIRS", "Type", "of_mpi", "of_name", "of_numpy"]
+
+#: Code of each element type by name ("float32"), as the kernels number them.
+DTYPE_CODES = {name: code for code, name in enumerate(_core.DTYPES)}
+
+#: The types of MINLOC and MAXLOC.
+PAIRS = {
+    "float_int": MPI.FLOAT_INT, "double_int": MPI.DOUBLE_INT, "long_int": MPI.LONG_INT,
+    "two_int": MPI.INT_INT, "short_int": MPI.SHORT_INT, "long_double_int": MPI.LONG_DOUBLE_INT,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """The type of an element.
+
+    ``size`` bytes of data within ``extent`` bytes from one element to the next, the last of them before ``upper``;
+    ``code`` is the kernels', or None for types without kernels; ``named`` is the MPI datatype where there is one beyond
+    the code. ``dense``: elements follow each other without gaps, in the order of the type map, so that their bytes are
+    the message.
+    """
+
+    name: str
+    size: int
+    extent: int
+    upper: int
+    code: int | None
+    named: MPI.Datatype | None
+    dense: bool
+
+    @property
+    def datatype(self) -> MPI.Datatype | None:
+        """MPI's datatype, or None where MPI has none (float16, bfloat16)."""
+        if self.named is not None or self.code is None:
+            return self.named
+        return _mpi_datatype(_core.DTYPES[self.code])
+
+    @property
+    def gapless(self) -> bool:
+        """Whether an op on the type may be given one run of bytes."""
+        return self.code is not None or self.size == self.extent == self.upper
+
+
+@functools.cache
+def _mpi_datatype(name: str) -> MPI.Datatype | None:
+    if name in ("float16", "bfloat16"):
+        return None
+    return PAIRS[name] if name in PAIRS else MPI.Datatype.fromcode(np.dtype(name).char)
+
+
+_of_dtype: dict[np.dtype, Type] = {}
+
+
+def of_numpy(dtype: np.dtype) -> Type:
+    """The type of an array's elements; without kernels and without a datatype where MPI does not know it."""
+    known = _of_dtype.get(dtype)
+    if known is None:
+        if len(_of_dtype) > 1000:
+            _of_dtype.clear()
+        code = DTYPE_CODES.get(dtype.name) if dtype.isnative else None
+        named = _unserved(dtype) if code is None else None
+        known = Type(_name(dtype, code, named), dtype.itemsize, dtype.itemsize, dtype.itemsize, code, named, True)
+        _of_dtype[dtype] = known
+    return known
+
+
+def of_name(name: str, size: int | None = None) -> Type:
+    """The type of that name in NumPy or in the kernels; of ``size`` bytes where neither knows it."""
+    code = DTYPE_CODES.get(name)
+    if code is None and size is None:
+        return of_numpy(np.dtype(name))
+    size = size if code is None else _core.itemsize(code)
+    assert size is not None
+    return Type(name, size, size, size, code, None, True)
+
+
+def _name(dtype: np.dtype, code: int | None, named: MPI.Datatype | None) -> str:
+    return _core.DTYPES[code] if code is not None else named.Get_name() if named is not None else str(dtype)
+
+
+def _unserved(dtype: np.dtype) -> MPI.Datatype | None:
+    """MPI's datatype for a NumPy type without kernels (long double, say)."""
+    try:
+        return MPI.Datatype.fromcode(dtype.char) if dtype.isnative and dtype.kind in "biufc" else None
+    except (ValueError, TypeError):
+        return None
+
+
+_predefined: dict[int, Type] = {}
+
+
+def of_mpi(datatype: MPI.Datatype | str, argument: str) -> Type:
+    """The type that an MPI datatype, or the code of one, stands for."""
+    if isinstance(datatype, str):
+        try:
+            datatype = MPI.Datatype.fromcode(datatype)
+        except (KeyError, ValueError, TypeError) as e:
+            raise TypeError(f"{argument}: {e}") from None
+    if datatype == MPI.DATATYPE_NULL:
+        raise ValueError(f"{argument}: the datatype is null")
+    known = _predefined.get(datatype.handle)
+    if known is None:
+        known = _made(datatype)
+        if datatype.is_predefined:
+            _predefined[datatype.handle] = known
+    return known
+
+
+def _made(datatype: MPI.Datatype) -> Type:
+    size = datatype.Get_size()
+    lower, extent = datatype.Get_extent()
+    first, length = datatype.Get_true_extent()
+    upper = first + length
+    code = None
+    if datatype.is_named:
+        pair = next((name for name, known in PAIRS.items() if known == datatype), None)
+        if pair is not None:
+            code = DTYPE_CODES[pair]
+        elif size == extent:
+            code = _code(datatype)
+    dense = size == extent == upper and lower == first == 0 and _in_order(datatype)
+    return Type(_label(datatype), size, extent, upper, code, datatype, dense)
+
+
+def _label(datatype: MPI.Datatype) -> str:
+    return datatype.Get_name() or "a derived datatype"
+
+
+def _code(datatype: MPI.Datatype) -> int | None:
+    try:
+        return DTYPE_CODES.get(np.dtype(datatype.tocode()).name)
+    except (ValueError, TypeError):
+        return None
+
+
+def _in_order(datatype: MPI.Datatype) -> bool:
+    """Whether the parts of a datatype without gaps are sure to follow each other in memory as in its type map."""
+    combiner: Any
+    base, combiner, _ = datatype.decode()
+    if combiner == "NAMED":
+        return True
+    try:
+        return combiner in ("DUP", "CONTIGUOUS", "VECTOR", "HVECTOR", "RESIZED") and _made(base).dense
+    finally:
+        if isinstance(base, MPI.Datatype) and not base.is_predefined:
+            base.Free()

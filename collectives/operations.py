@@ -1,0 +1,269 @@
+"""The way of a call: its arguments checked, an algorithm chosen, a plan run. All collectives go this way."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from . import _core, movement, reductions, reference
+from .buffers import op_code
+from .calls import COLLECTIVES, Arguments, Collective, Draft, Options, checked_root
+from .context import Context, Shape, ShortCall, schedule_of
+from .datatypes import DTYPE_CODES
+from .leases import Lease
+from .packing import region
+from .recipes import Recipes
+from .registry import find
+from .request import Flight, HandedOver, HandedOverForGood, PersistentRequest, Request
+from .select import Choice
+
+__all__ = ["Operations"]
+
+DEFAULTS = Options()
+NO_MEMORY = "there is no shared memory left"
+LONGEST_ELEMENT, LONGEST_ELEMENTS = (
+    32 << 10,
+    512 << 10,
+)  # bytes; the latter on all ranks: they share a place to stage in
+_BARRIER = COLLECTIVES["barrier"]
+
+
+class Operations:
+    """What :class:`collectives.Communicator` does with a call; mixed into it."""
+
+    _context: Context | None
+    _node: _core.Node | None
+    _last: tuple[str, str, int, float] | None
+    _open_group: Any = None
+    _recipes: Recipes
+
+    if TYPE_CHECKING:
+
+        def _enter(self) -> Context: ...
+
+    def _record(self, collective: str, algorithm: str, nbytes: int, begin: float) -> None:
+        self._last = collective, algorithm, nbytes, time.perf_counter() - begin
+        if self._node is not None:
+            self._node.forget()
+
+    # The three forms
+
+    def _run(self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS) -> None:
+        """A blocking call."""
+        if self._open_group is not None:
+            self._open_group.add(collective, arguments, options)
+            return
+        begin = time.perf_counter()
+        self._enter()
+        key = None
+        if options is DEFAULTS:
+            key = self._recipes.key(collective, arguments)
+            if key is not None and self._run_again(collective, key, arguments, begin):
+                return
+        draft, choice = self._prepare(collective, arguments, options)
+        if key is not None:
+            self._recipes.remember(key, collective, arguments, draft, choice)
+        if choice.algorithm.name == "mpi":
+            blocking, starting = self._mpi(collective.method), self._mpi("I" + collective.name)
+            self._enter().by_mpi(collective.name, blocking, starting, arguments.of(collective), options.timeout)
+        elif options.engine == "python":
+            self._reference(choice, draft, options.timeout)
+        else:
+            self._blocking(choice, draft, options.timeout)
+        self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
+
+    def _run_again(self, collective: Collective, key: Any, arguments: Arguments, begin: float) -> bool:
+        """A blocking call like an earlier one; False, with nothing done, where there was none."""
+        found = self._recipes.find(key, arguments)
+        if found is None:
+            return False
+        (choice, shape, nbytes, _, _), source, target = found
+        context = self._enter()
+        run = context.acquire(choice, shape)
+        try:
+            run.start(source, target, context.tag(choice), arguments)
+            context.wait(run, run.plan)
+        except BaseException as e:
+            context.fail(run, e)
+        run.release()
+        self._record(collective.name, choice.algorithm.name, nbytes, begin)
+        return True
+
+    def _start(self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS) -> MPI.Request:
+        """A non-blocking call; below ``MPI.THREAD_MULTIPLE`` it is the MPI library's own."""
+        self._refuse_in_group(f"I{collective.name}")
+        begin = time.perf_counter()
+        draft, choice = self._prepare(collective, arguments, options, threads=True)
+        self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
+        if choice.algorithm.name == "mpi":
+            request = self._mpi("I" + collective.name)(*arguments.of(collective))
+            return HandedOver.of(request, draft.owners)
+        return Request(self._launch(choice, draft))
+
+    def _init(
+        self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS,
+        info: MPI.Info = MPI.INFO_NULL,
+    ) -> MPI.Prequest:  # fmt: skip
+        """A persistent call."""
+        self._refuse_in_group(f"{collective.method}_init")
+        draft, choice = self._prepare(collective, arguments, options, threads=True)
+        if choice.algorithm.name == "mpi":
+            request = self._mpi(f"{collective.method}_init")(*arguments.of(collective), info)
+            return HandedOverForGood.of(request, draft.owners)
+        context = self._enter()
+        tag, lease = context.persistent_tag(), None
+        if choice.algorithm.name == "shm":  # ranks may start their persistent calls in different orders
+            lease = context.another_node()
+            if lease is None:
+                choice = context.choose(
+                    collective.name, draft.agreed, options.algorithm, draft.commutes, False, NO_MEMORY
+                )
+        return PersistentRequest(lambda: self._launch(choice, draft, tag, lease))
+
+    def _run_draft(self, collective: Collective, draft: Draft, options: Options) -> None:
+        """A blocking call that :mod:`collectives.grouped` made of several."""
+        begin = time.perf_counter()
+        choice = self._choose(collective, draft, options, options.algorithm)
+        self._blocking(choice, draft, options.timeout)
+        self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
+
+    def _mpi(self, method: str) -> Any:
+        """mpi4py's own method."""
+        return getattr(MPI.Intracomm, method).__get__(self)
+
+    def _refuse_in_group(self, what: str) -> None:
+        if self._open_group is not None:
+            raise ValueError(f"{what} within a group: only blocking calls can be grouped")
+
+    # From arguments to a choice
+
+    def _prepare(
+        self, collective: Collective, arguments: Arguments, options: Options, threads: bool = False
+    ) -> tuple[Draft, Choice]:
+        """Check a call and choose its algorithm."""
+        context = self._enter()
+        if options.stream is not None:
+            raise ValueError("stream: this build moves arrays in host memory only")
+        if options.engine not in (None, "c", "python"):
+            raise ValueError(f"engine: {options.engine!r} is not one of 'c', 'python'")
+        draft = self._draft(context, collective, arguments)
+        obstacle = draft.obstacle
+        if obstacle is None and threads:
+            obstacle = context.obstacle_to_threads(collective.reduces and op_code(arguments.op) is None)
+        forced = options.algorithm
+        if obstacle is not None:
+            forced = _hand_over(collective, obstacle, forced)
+        choice = self._choose(collective, draft, options, forced)
+        if choice.algorithm.name == "mpi":
+            _check_mpi(draft, options.engine, obstacle)
+        return draft, choice
+
+    def _choose(self, collective: Collective, draft: Draft, options: Options, forced: str | None) -> Choice:
+        context = self._enter()
+        linear = bool(options.deterministic) and collective.reduces
+        apart = None
+        if options.engine == "python":
+            apart = "engine='python' runs schedules"
+        elif draft.shape.itemsize > min(LONGEST_ELEMENT, LONGEST_ELEMENTS // context.size):
+            apart = f"elements of {draft.shape.itemsize} bytes are too long"
+        return context.choose(collective.name, draft.agreed, forced, draft.commutes, linear, apart)
+
+    def _draft(self, context: Context, collective: Collective, arguments: Arguments) -> Draft:
+        if collective.rooted:
+            arguments.root = checked_root(arguments.root, context.size)
+        if collective is _BARRIER:
+            token = np.zeros(1, np.uint8)
+            shape = Shape("barrier", 0, 1, 1, DTYPE_CODES["uint8"], op_code(MPI.BOR), True)
+            address = _core.address(token)
+            return Draft(collective, shape, address, address, 0, token)
+        if collective.reduces:
+            if collective.name == "reduce_scatter" and arguments.recvcounts is None:
+                arguments.recvcounts = self._counts_of_all(arguments)
+            return reductions.draft(collective, arguments, context.library, context.rank, context.size)
+        return movement.draft(collective, arguments, context.rank, context.size)
+
+    def _counts_of_all(self, arguments: Arguments) -> Any:
+        """Elements that each rank receives of a reduce-scatter, asked for by all of them where none says so."""
+        if arguments.sendbuf is MPI.IN_PLACE or arguments.sendbuf is None:
+            raise TypeError("recvcounts: needed where sendbuf is MPI.IN_PLACE")
+        mine = np.array([reductions.parse(arguments.recvbuf, "recvbuf", True).count])
+        counts = np.zeros(self._enter().size, mine.dtype)
+        self._run(COLLECTIVES["allgather"], Arguments(mine, counts))
+        return counts
+
+    # Runs
+
+    def _blocking(self, choice: Choice, draft: Draft, timeout: float | None) -> None:
+        context = self._enter()
+        run = context.acquire(choice, draft.shape)
+        try:
+            draft.load()
+            run.start(draft.source, draft.target, context.tag(choice), draft)
+            context.wait(run, run.plan, timeout)
+            draft.store()
+        except BaseException as e:
+            context.fail(run, e)
+        run.release()
+
+    def _launch(self, choice: Choice, draft: Draft, tag: int | None = None, lease: Lease | None = None) -> Flight:
+        context = self._enter()
+        run = context.acquire(choice, draft.shape, None if lease is None else lease.engine)
+        try:
+            draft.load()
+            run.start(draft.source, draft.target, context.tag(choice) if tag is None else tag, draft)
+            return Flight(context, run, (self, lease), draft.store if draft.stores else None)
+        except BaseException as e:
+            context.fail(run, e)
+
+    def _finish(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Wait for a call that the short way began."""
+        context, node = self._context, self._node
+        assert context is not None
+        assert node is not None
+        call = ShortCall(node, (sendbuf, recvbuf))
+        try:
+            context.wait(call, node)
+        except BaseException as e:
+            context.fail(call, e)
+
+    def _reference(self, choice: Choice, draft: Draft, timeout: float | None) -> None:
+        """The same call in the readable executor: the same segments, one after the other."""
+        context, shape = self._enter(), draft.shape
+        if shape.op is not None and not isinstance(shape.op, int):
+            raise ValueError("engine: 'python' applies the predefined ops only")
+        if timeout is not None:
+            raise ValueError("timeout: engine='python' has none")
+        run = context.acquire(choice, shape)
+        schedule = schedule_of(choice.algorithm, context.rank, context.size, shape.root)
+        draft.load()
+        tag = context.tag(choice)
+        try:
+            reference.run(
+                schedule, context.internal, shape, draft.source, draft.target, run.plan.segments,
+                [tag + i for i in range(run.plan.depth)], region,
+            )  # fmt: skip
+        except BaseException as e:
+            context.fail(run, e)
+        run.release()
+        draft.store()
+
+
+def _hand_over(collective: Collective, obstacle: str, algorithm: str | None) -> str:
+    """The MPI library serves what we cannot, unless an algorithm of ours was asked for."""
+    if algorithm not in (None, "mpi"):
+        find(collective.name, algorithm)
+        raise ValueError(f"algorithm {algorithm!r} cannot serve this call: {obstacle}")
+    return "mpi"
+
+
+def _check_mpi(draft: Draft, engine: str | None, obstacle: str | None) -> None:
+    """Refuse what the MPI library cannot serve; ``obstacle`` is why it should."""
+    why = f" (and ours cannot: {obstacle})" if obstacle else ""
+    if draft.unknown is not None:
+        kind = ValueError if "AVG" in draft.unknown else TypeError
+        raise kind(f"algorithm 'mpi' cannot serve {draft.unknown}{why}")
+    if engine is not None:
+        raise ValueError(f"engine: the MPI library serves this call; engine={engine!r} runs schedules{why}")
