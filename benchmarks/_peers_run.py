@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import _peers_collectives as collectives
 import _peers_jobs as jobs
 import _peers_report as report
 from _peers_jobs import LIMITS, Contestant, Failure, Job
@@ -31,13 +32,13 @@ class Run:
 
     def __init__(self, args: argparse.Namespace, ranks: int):
         self.args, self.ranks = args, ranks
-        self.modes = [Mode(*mode) for mode in itertools.product(args.place, args.reuse)]
+        self.modes = [Mode(*mode) for mode in itertools.product(args.place, args.reuse, args.collective)]
         self.temporary = tempfile.TemporaryDirectory(prefix="peers-")
         self.jobs = {job.name: job for job in self.all_jobs(Path(self.temporary.name))}
         self.contestants = self.all_contestants()
         self.quickest: dict[Key, float] = {}  # seconds of a call so far: the length of a batch follows from it
         self.seconds: dict[Key, list[float]] = {}
-        self.algorithms: dict[Key, str] = {}
+        self.algorithms: dict[Key, tuple[str, str]] = {}  # and why
         self.sitting: dict[tuple[Mode, Contestant], int] = {}  # from which size on
         self.missing: list[str] = []
         self.slow: list[str] = []
@@ -69,17 +70,25 @@ class Run:
     def measure(self) -> None:
         """Start all jobs, prove their results, and go through the rounds."""
         self.start()
-        for mode, nbytes in itertools.product(self.modes, self.args.sizes):
+        for mode, nbytes in self.cells():
             for contestant in self.entrants(mode, nbytes):
                 self.attempt(self.try_out, contestant, mode, nbytes)
         for number in range(self.args.rounds):
             progress(f"{self.ranks} ranks: round {number + 1} of {self.args.rounds}")
-            for mode, nbytes in itertools.product(self.modes, self.args.sizes):
+            for mode, nbytes in self.cells():
                 entrants = self.entrants(mode, nbytes)
                 random.Random(f"{self.args.seed} {number} {mode} {nbytes}").shuffle(entrants)
                 for contestant in entrants:
                     self.attempt(self.turn, contestant, mode, nbytes)
         progress("")
+
+    def sizes(self, mode: Mode) -> list[int]:
+        """Bytes of the messages."""
+        return collectives.sizes(mode.collective, self.ranks, self.args.sizes)
+
+    def cells(self) -> Iterator[tuple[Mode, int]]:
+        """Every mode at each of its sizes."""
+        return ((mode, nbytes) for mode in self.modes for nbytes in self.sizes(mode))
 
     def start(self) -> None:
         """Make the environments, start the jobs, and have them take their memory."""
@@ -131,11 +140,15 @@ class Run:
         """Pairs of arrays of each rank."""
         if mode.reuse == "one":
             return 1
-        return max(2, math.ceil(2 * report.last_level_cache() / (self.ranks * 2 * whole_pages(nbytes))))
+        return max(2, math.ceil(2 * report.last_level_cache() / (self.ranks * 2 * self.pages(mode, nbytes))))
+
+    def pages(self, mode: Mode, nbytes: int) -> int:
+        """Bytes of the pages of the longest array."""
+        return max(1, -(-collectives.vector(mode.collective, self.ranks, nbytes) // PAGE)) * PAGE
 
     def footprint(self) -> int:
         """Bytes of arrays of each rank."""
-        return max(2 * self.sets(mode, n) * whole_pages(n) for mode in self.modes for n in self.args.sizes)
+        return max(2 * self.sets(mode, n) * self.pages(mode, n) for mode, n in self.cells())
 
     def check_memory(self) -> None:
         """Refuse a run that does not fit."""
@@ -150,9 +163,15 @@ class Run:
         return [c for c in rested if not c.limit or nbytes == LIMIT_SIZE]
 
     def arguments(self, contestant: Contestant, mode: Mode, nbytes: int) -> dict[str, Any]:
-        """What is reduced, as a worker takes it."""
-        what = {"buffers": contestant.buffers, "nbytes": nbytes, "sets": self.sets(mode, nbytes)}
-        return {**what, "in_place": mode.place == "in", "limit": contestant.limit}
+        """What is called, as a worker takes it."""
+        what = {"buffers": contestant.buffers, "collective": mode.collective, "nbytes": nbytes}
+        what |= {"sets": self.sets(mode, nbytes), "in_place": mode.place == "in"}
+        return what | {"limit": contestant.limit}
+
+    def batch(self, contestant: Contestant, mode: Mode, nbytes: int, calls: int, warm: int) -> float:
+        """Seconds of a call of the slowest rank."""
+        what = self.arguments(contestant, mode, nbytes)
+        return max(self.jobs[contestant.job].ask("measure", calls=calls, warm=warm, closed=self.args.survey, **what))
 
     def try_out(self, contestant: Contestant, mode: Mode, nbytes: int) -> None:
         """Prove the result, and learn how long a call takes."""
@@ -164,14 +183,15 @@ class Run:
             return
         if not contestant.limit:
             first = max(job.ask("verify", **{name: value for name, value in what.items() if name != "limit"}))
-            if first > SLOW_SECONDS and (first := max(job.ask("measure", calls=1, warm=0, **what))) > SLOW_SECONDS:
+            nbytes_of_all = collectives.vector(mode.collective, self.ranks, nbytes)
+            found = job.ask("algorithm", collective=mode.collective, nbytes=nbytes_of_all)[0]
+            self.algorithms[mode, nbytes, contestant] = found[0], found[1]
+            if first > SLOW_SECONDS and (first := self.batch(contestant, mode, nbytes, 1, 0)) > SLOW_SECONDS:
                 self.sit_out(contestant, mode, nbytes, first)
                 return
-        first = max(job.ask("measure", calls=1, warm=1, **what))
+        first = self.batch(contestant, mode, nbytes, 1, 1)
         calls = min(100, math.ceil(WARM_SECONDS / first))
-        self.quickest[mode, nbytes, contestant] = max(job.ask("measure", calls=calls, warm=0, **what))
-        if not contestant.limit:
-            self.algorithms[mode, nbytes, contestant] = job.ask("algorithm")[0]
+        self.quickest[mode, nbytes, contestant] = self.batch(contestant, mode, nbytes, calls, 0)
 
     def expected(self, contestant: Contestant, mode: Mode, nbytes: int) -> float:
         """Seconds of a call, from the bytes a second of the largest size so far, if that was large; else 0."""
@@ -192,8 +212,7 @@ class Run:
         key = mode, nbytes, contestant
         calls = max(2, math.ceil(self.args.batch * 1e-3 / self.quickest[key]))
         warm = max(1, math.ceil(WARM_SECONDS / self.quickest[key]))
-        what = self.arguments(contestant, mode, nbytes)
-        seconds = max(self.jobs[contestant.job].ask("measure", calls=calls, warm=warm, **what))
+        seconds = self.batch(contestant, mode, nbytes, calls, warm)
         self.quickest[key] = min(self.quickest[key], seconds)
         self.seconds.setdefault(key, []).append(seconds)
 
@@ -226,8 +245,8 @@ class Run:
         return [
             report.Table(
                 self.ranks, cores, c.name, mode, self.args.rounds, peers,
-                {nbytes: self.samples(mode, nbytes) for nbytes in self.args.sizes}, LIMITS,
-                self.slow_cells(mode), {n: self.algorithms.get((mode, n, c), "") for n in self.args.sizes},
+                {nbytes: self.samples(mode, nbytes) for nbytes in self.sizes(mode)}, LIMITS, self.slow_cells(mode),
+                *({n: self.algorithms.get((mode, n, c), ("", ""))[i] for n in self.sizes(mode)} for i in range(2)),
             )
             for c, mode in itertools.product(ours, self.modes)
         ]  # fmt: skip
@@ -235,7 +254,7 @@ class Run:
     def slow_cells(self, mode: Mode) -> list[tuple[int, str]]:
         """Sizes and contestants that sat out."""
         sitting = [(c.name, least) for (m, c), least in self.sitting.items() if m == mode]
-        return [(nbytes, name) for name, least in sitting for nbytes in self.args.sizes if nbytes >= least]
+        return [(nbytes, name) for name, least in sitting for nbytes in self.sizes(mode) if nbytes >= least]
 
     def samples(self, mode: Mode, nbytes: int) -> dict[str, list[float]]:
         """Seconds by contestant, of those that took part in every round."""
@@ -246,15 +265,10 @@ class Run:
         """Everything measured, for JSON."""
         return [
             {"ranks": self.ranks, **mode._asdict(), "bytes": nbytes, "contestant": contestant.name,
-             "algorithm": self.algorithms.get((mode, nbytes, contestant), ""),
+             "algorithm": self.algorithms.get((mode, nbytes, contestant), ("",))[0],
              "us": [round(s * 1e6, 4) for s in seconds]}
             for (mode, nbytes, contestant), seconds in self.seconds.items()
         ]  # fmt: skip
-
-
-def whole_pages(nbytes: int) -> int:
-    """Bytes of the pages that so many bytes take."""
-    return -(-nbytes // PAGE) * PAGE
 
 
 def progress(text: str) -> None:

@@ -1,4 +1,4 @@
-"""One rank of one contestant of ``peers.py``: waits on a socket, and reduces when its turn comes.
+"""One rank of one contestant of ``peers.py``: waits on a socket, and makes its calls when its turn comes.
 
     python _peers_worker.py SOCKET KIND THREAD_LEVEL [RANK SIZE HOST:PORT]
 
@@ -21,15 +21,19 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parent))  # a launcher that runs this file leaves it out
+import _peers_calls as calls_of  # noqa: E402
+from _peers_collectives import lengths  # noqa: E402
+
 PAGE = 4096
-PATTERN = 4099  # a prime: data moved by any power of two is seen
 THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 
-Pair = tuple[Any, Any]
+Given = tuple[Any, ...]  # the arguments of a call
 
 
 class Group:
@@ -42,9 +46,9 @@ class Group:
         """Bytes of the kind of memory."""
         return np.empty(nbytes, np.uint8)
 
-    def algorithm(self) -> str:
-        """What ran last, where that is known."""
-        return ""
+    def algorithm(self, collective: str, nbytes: int) -> tuple[str, str]:
+        """What ran last, and why, where that is known."""
+        return "", ""
 
 
 class MpiGroup(Group):
@@ -57,6 +61,7 @@ class MpiGroup(Group):
         from mpi4py import MPI
 
         self.level = THREAD_LEVELS[MPI.Query_thread()]
+        self.MPI = MPI
         self.comm: Any = MPI.COMM_WORLD
         self.rank, self.size = self.comm.rank, self.comm.size
         self.barrier = self.comm.Barrier
@@ -64,13 +69,13 @@ class MpiGroup(Group):
         library = MPI.Get_library_version().rstrip("\0").split("\n")[0].split(", ")[0].partition(" for ")[0]
         self.software = {"library": " ".join(library.split()), "mpi4py": mpi4py.__version__}
 
-    def call(self, in_place: bool) -> Callable[[Any, Any], Any]:
-        """The all-reduce of a pair."""
-        return self.comm.Allreduce
+    def call(self, collective: str, in_place: bool) -> Callable[..., Any]:
+        """The method."""
+        return getattr(self.comm, collective.capitalize())
 
-    def pair(self, x: np.ndarray, y: np.ndarray, in_place: bool) -> Pair:
-        """What :meth:`call` takes for two arrays."""
-        return self.in_place_of(y) if in_place else (x, y)
+    def given(self, collective: str, x: np.ndarray, y: np.ndarray, in_place: bool) -> Given:
+        """What :meth:`call` takes to send x and receive y; in place there is the all-reduce only."""
+        return self.in_place_of(y) if in_place else calls_of.arguments(self.MPI, collective, x, y, self.size)
 
 
 class OurGroup(MpiGroup):
@@ -94,18 +99,18 @@ class OurGroup(MpiGroup):
         """Bytes of an ordinary array or on the heap."""
         return self.comm.empty(nbytes, np.uint8) if buffers == "heap" else super().allocate(nbytes, buffers)
 
-    def algorithm(self) -> str:
-        """What ran last."""
-        return self.comm.last.algorithm if self.comm.last else ""
+    def algorithm(self, collective: str, nbytes: int) -> tuple[str, str]:
+        """What ran last, and why."""
+        return self.comm.last.algorithm if self.comm.last else "", self.comm.explain(collective, nbytes)
 
     def limit(self, name: str, x: np.ndarray, y: np.ndarray) -> Callable[[Any, Any], Any]:
         """A pass that reads as many bytes as x has and writes as many, or both together: see LIMITS in _peers_jobs."""
         from mpi4py import MPI
 
-        from collectives import _core, buffers
+        from collectives import _core, buffers, datatypes
 
         kernels: Any = _core
-        codes = buffers.DTYPE_CODES["float32"], buffers.op_code(MPI.SUM)
+        codes = datatypes.DTYPE_CODES["float32"], buffers.op_code(MPI.SUM)
         if name == "copy":
             return lambda _x, _y: np.copyto(y, x)
         if name == "triad":
@@ -136,14 +141,14 @@ class GlooGroup(Group):
         self.barrier = dist.barrier
         self.software = {"library": f"Gloo of torch {torch.__version__}"}
 
-    def call(self, in_place: bool) -> Callable[[Any, Any], Any]:
-        """The all-reduce of a pair; out of place is a copy first."""
+    def call(self, collective: str, in_place: bool) -> Callable[..., Any]:
+        """The all-reduce of two tensors; out of place is a copy first."""
         all_reduce = self.dist.all_reduce
         if in_place:
             return lambda _, y: all_reduce(y)
         return lambda x, y: all_reduce(y.copy_(x))
 
-    def pair(self, x: np.ndarray, y: np.ndarray, in_place: bool) -> Pair:
+    def given(self, collective: str, x: np.ndarray, y: np.ndarray, in_place: bool) -> Given:
         """What :meth:`call` takes for two arrays."""
         return self.torch.from_numpy(x), self.torch.from_numpy(y)
 
@@ -151,23 +156,18 @@ class GlooGroup(Group):
 GROUPS: dict[str, Any] = {"mpi": MpiGroup, "ours": OurGroup, "gloo": GlooGroup}
 
 
-def pattern(rank: int) -> np.ndarray:
-    """The data of a rank: whole numbers, so that sums of float32 are exact, and different on every rank."""
-    return (np.arange(PATTERN) * (7 * rank + 3) % 1021 + rank).astype(np.float32)
-
-
-def spend(call: Callable[[Any, Any], Any], pairs: Sequence[Pair], calls: int) -> float:
-    """Seconds that so many calls take, on one pair again and again or on each in turn."""
-    if len(pairs) == 1:
-        x, y = pairs[0]
+def spend(call: Callable[..., Any], given: Sequence[Given], calls: int) -> float:
+    """Seconds that so many calls take, on the same arrays again and again or on each in turn."""
+    if len(given) == 1 and len(given[0]) == 2:
+        x, y = given[0]
         begin = time.perf_counter()
         for _ in itertools.repeat(None, calls):
             call(x, y)
         return time.perf_counter() - begin
-    turns = itertools.islice(itertools.cycle(pairs), calls)
+    turns = itertools.islice(itertools.cycle(given), calls)
     begin = time.perf_counter()
-    for x, y in turns:
-        call(x, y)
+    for arguments in turns:
+        call(*arguments)
     return time.perf_counter() - begin
 
 
@@ -197,51 +197,55 @@ class Worker:
         self.memory[buffers] = raw[start : start + nbytes]
         self.memory[buffers].fill(0)
 
-    def arrays(self, buffers: str, nbytes: int, sets: int) -> list[Pair]:
+    def arrays(self, buffers: str, collective: str, nbytes: int, sets: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """Input and output, so many times, each on pages of its own."""
-        stride = -(-nbytes // PAGE) * PAGE
+        n = lengths(collective, self.group.rank, self.group.size, nbytes // 4)
+        stride = -(-4 * max(n) // PAGE) * PAGE
         memory = self.memory[buffers]
-        each = [memory[i * stride : i * stride + nbytes].view(np.float32) for i in range(2 * sets)]
+        each = [memory[i * stride : i * stride + 4 * n[i % 2]].view(np.float32) for i in range(2 * sets)]
         return list(zip(each[::2], each[1::2], strict=True))
 
-    def prepared(self, buffers: str, nbytes: int, sets: int, in_place: bool, limit: str) -> tuple:
-        """The call and its pairs, made once."""
-        key = buffers, nbytes, sets, in_place, limit
+    def prepared(self, buffers: str, collective: str, nbytes: int, sets: int, in_place: bool, limit: str) -> tuple:
+        """The call and its arguments, made once."""
+        key = buffers, collective, nbytes, sets, in_place, limit
         if key not in self.views:
-            arrays = self.arrays(buffers, nbytes, sets)
+            arrays = self.arrays(buffers, collective, nbytes, sets)
             if limit:
                 self.views[key] = self.group.limit(limit, *arrays[0]), arrays[:1]
             else:
-                pairs = [self.group.pair(x, y, in_place) for x, y in arrays]
-                self.views[key] = self.group.call(in_place), pairs
+                given = [self.group.given(collective, x, y, in_place) for x, y in arrays]
+                self.views[key] = self.group.call(collective, in_place), given
         return self.views[key]
 
-    def verify(self, buffers: str, nbytes: int, sets: int, in_place: bool) -> float:
-        """Reduce data of each rank's own, in the first and the last pair, and compare; seconds of the last call."""
-        call, pairs = self.prepared(buffers, nbytes, sets, in_place, "")
-        arrays = self.arrays(buffers, nbytes, sets)
+    def verify(self, buffers: str, collective: str, nbytes: int, sets: int, in_place: bool) -> float:
+        """Call with data of each rank's own, in the first and the last arrays, and compare; seconds of the last."""
+        call, given = self.prepared(buffers, collective, nbytes, sets, in_place, "")
+        arrays = self.arrays(buffers, collective, nbytes, sets)
+        expected = calls_of.expected(collective, self.group.rank, self.group.size, nbytes // 4)
         for i in {0, sets - 1}:
             x, y = arrays[i]
-            x[:] = np.resize(pattern(self.group.rank), len(x))
-            y[:] = x if in_place else -1
-            seconds = spend(call, [pairs[i]], 1)
-            expected = np.resize(sum(pattern(rank) for rank in range(self.group.size)), len(y))
-            if not np.array_equal(y, expected):
+            calls_of.fill(collective, x, y, self.group.rank)
+            if in_place:
+                y[:] = x
+            seconds = spend(call, [given[i]], 1)
+            if len(y) and not np.array_equal(y, expected):
                 where = int(np.argmax(y != expected))
                 raise ValueError(f"wrong result: element {where} is {y[where]}, not {expected[where]}")
         return seconds
 
-    def algorithm(self) -> str:
-        """The algorithm of the last call, where it is known."""
-        return self.group.algorithm()
+    def algorithm(self, collective: str, nbytes: int) -> tuple[str, str]:
+        """The algorithm of the last call, and why, where it is known."""
+        return self.group.algorithm(collective, nbytes)
 
-    def measure(self, calls: int, warm: int, **what: Any) -> float:
-        """Mean seconds of a call in one batch."""
-        call, pairs = self.prepared(**what)
-        spend(call, pairs, warm)
+    def measure(self, calls: int, warm: int, closed: bool, **what: Any) -> float:
+        """Mean seconds of a call in one batch; ``closed``: of all ranks, as a root may be ahead of the others."""
+        call, given = self.prepared(**what)
+        spend(call, given, warm)
         gc.disable()
         self.group.barrier()
-        seconds = spend(call, pairs, calls)
+        seconds = spend(call, given, calls)
+        if closed:
+            seconds += spend(self.group.barrier, [()], 1)
         gc.enable()
         return seconds / calls
 

@@ -1,14 +1,26 @@
-"""Our all-reduce beside those of MPICH, Open MPI, Intel MPI and torch/Gloo: float32 SUM, through Python, in one run.
+"""Our collectives beside those of MPICH, Open MPI and Intel MPI, float32, through Python, in one run.
+
+By itself the all-reduce, beside torch/Gloo too:
 
     python benchmarks/peers.py                         2 ranks, out of place, one buffer; private and heap arrays
     python benchmarks/peers.py --ranks 2,4 --check     exit 1 when a target is missed or a contestant is missing
     python benchmarks/peers.py --full --json FILE      every mode, every power of two
     python benchmarks/peers.py --program               an unchanged mpi4py program on ours too
 
+Several collectives, in fewer rounds and shorter batches, with a summary:
+
+    python benchmarks/peers.py --collective all --check
+    python benchmarks/peers.py --collective bcast,alltoallv --sizes 8,1Mi
+
 Each contestant is a job that is started once and sleeps between its turns. In every round the contestants take turns
 at each size, in an order drawn for that round and size: a warm-up, a barrier, a batch of calls of at least --batch ms.
 The time of a batch is the largest over the ranks of the mean per call. A ratio is ours to the best peer (the
 lowest median of all at that size), taken round by round: its median, and the 95 % confidence interval of that median.
+
+Several collectives: sizes are those of OSU's benchmarks, a rank's block where blocks are moved, else the vector; rank 0
+is the root; the vector forms have equal counts, as [array, (counts, displacements), MPI.FLOAT]. A barrier of the same
+library ends a batch and is part of its time, since a root may be ahead of the others. Where ours hands a call over to
+the MPI library, that is listed apart, with the reason.
 
 A peer whose call takes more than a second, or would take a third of --limit going by a smaller size, sits out from that
 size on ("slow"); one that gives no answer within --limit seconds is ended and missing. Both are named at the end.
@@ -27,6 +39,7 @@ our kernel from p inputs to p outputs (fold); the fastest of them is the limit.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -35,9 +48,12 @@ from typing import Any
 
 import _peers_jobs as jobs
 import _peers_report as report
+import _peers_survey as survey
+from _peers_collectives import NAMES
 from _peers_run import Run
 
 QUICK = "8,64,1Ki,16Ki,64Ki,256Ki,1Mi,4Mi,16Mi,64Mi"
+SURVEY = "8,64,1Ki,16Ki,256Ki,1Mi,4Mi,16Mi"
 FULL = ",".join(str(8 << i) for i in range(24))
 
 
@@ -52,7 +68,8 @@ def main() -> int:
             run.measure()
         finally:
             run.stop()
-    goals = print_results(runs)
+    goals = print_survey(runs) if args.survey else print_results(runs)
+    print_absent(runs)
     if args.json:
         content = {"machine": machine, "rounds": args.rounds, "batch_ms": args.batch, **everything(runs, goals)}
         args.json.write_text(json.dumps(content, indent=1) + "\n")
@@ -63,37 +80,52 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--collective", type=listed, default=["allreduce"], help="names, or all (allreduce)")
     parser.add_argument("--ranks", type=listed_numbers, help="numbers of ranks (2)")
-    parser.add_argument("--sizes", type=listed_sizes, help=f"bytes ({QUICK})")
-    parser.add_argument("--rounds", type=int, default=20, help="rounds (%(default)s)")
-    parser.add_argument("--buffers", type=listed, help="ours: private,heap (both)")
+    parser.add_argument("--sizes", type=listed_sizes, help=f"bytes ({QUICK}; of several collectives {SURVEY})")
+    parser.add_argument("--rounds", type=int, help="rounds (20; of several collectives 10)")
+    parser.add_argument("--buffers", type=listed, help="ours: private,heap (both; of several private)")
     parser.add_argument("--place", type=listed, help="out,in (out)")
     parser.add_argument("--reuse", type=listed, help="one,rotating (one)")
-    parser.add_argument("--peers", type=listed, default=[*jobs.MPIS, "gloo"], help="openmpi,mpich,impi,gloo (all)")
+    parser.add_argument("--peers", type=listed, help="openmpi,mpich,impi,gloo (all; of several collectives the MPIs)")
     parser.add_argument("--threads", type=listed, default=["multiple", "single"], help="multiple,single (both)")
     parser.add_argument("--ours-on", choices=jobs.MPIS, default="openmpi", help="MPI under ours (%(default)s)")
     parser.add_argument("--program", action="store_true", help="also an unchanged mpi4py program on ours")
     parser.add_argument("--full", action="store_true", help="2 and 4 ranks, all modes, every power of two")
-    parser.add_argument("--batch", type=float, default=5, help="ms of a batch (%(default)g)")
+    parser.add_argument("--batch", type=float, help="ms of a batch (5; of several collectives 2)")
     parser.add_argument("--limit", type=float, default=60, help="seconds that a turn may take (%(default)g)")
     parser.add_argument("--seed", type=int, default=0, help="of the order of turns (%(default)s)")
     parser.add_argument("--json", type=Path, help="write everything there")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     args = parser.parse_args()
-    args.ranks = args.ranks or ([2, 4] if args.full else [2])
-    args.sizes = args.sizes or listed_sizes(FULL if args.full else QUICK)
-    args.buffers = args.buffers or ["private", "heap"]
-    args.place = args.place or (["out", "in"] if args.full else ["out"])
-    args.reuse = args.reuse or (["one", "rotating"] if args.full else ["one"])
+    complete(args)
+    peers = [*jobs.MPIS] if args.survey else [*jobs.MPIS, "gloo"]
     for given, known in (
-        (args.buffers, ["private", "heap"]), (args.place, ["out", "in"]), (args.reuse, ["one", "rotating"]),
-        (args.peers, [*jobs.MPIS, "gloo"]), (args.threads, ["multiple", "single"]),
+        (args.buffers, ["private", "heap"]), (args.place, ["out"] if args.survey else ["out", "in"]),
+        (args.reuse, ["one", "rotating"]), (args.peers, peers), (args.threads, ["multiple", "single"]),
+        (args.collective, NAMES),
     ):  # fmt: skip
         if unknown := [word for word in given if word not in known]:
             parser.error(f"{unknown[0]}: not one of {', '.join(known)}")
     if args.rounds < 1 or min(args.ranks) < 2 or args.batch <= 0 or args.limit <= 0:
         parser.error("at least 1 round and 2 ranks, and positive times")
     return args
+
+
+def complete(args: argparse.Namespace) -> None:
+    """What was not given."""
+    if args.collective == ["all"]:
+        args.collective = list(NAMES)
+    args.survey = args.collective != ["allreduce"]
+    several = args.survey
+    args.ranks = args.ranks or ([2, 4] if args.full else [2])
+    args.sizes = args.sizes or listed_sizes(FULL if args.full else SURVEY if several else QUICK)
+    args.buffers = args.buffers or (["private"] if several else ["private", "heap"])
+    args.place = args.place or (["out", "in"] if args.full and not several else ["out"])
+    args.reuse = args.reuse or (["one", "rotating"] if args.full else ["one"])
+    args.peers = args.peers or ([*jobs.MPIS] if several else [*jobs.MPIS, "gloo"])
+    args.rounds = (10 if several else 20) if args.rounds is None else args.rounds
+    args.batch = (2 if several else 5) if args.batch is None else args.batch
 
 
 def listed(text: str) -> list[str]:
@@ -119,7 +151,7 @@ def print_machine(machine: dict[str, Any]) -> None:
 
 
 def print_results(runs: Sequence[Run]) -> list[report.Target]:
-    """Tables, then the memory limit, the targets, and who sat out or is missing."""
+    """Tables, then the memory limit and the targets."""
     tables = [table for run in runs for table in run.tables()]
     for table in tables:
         print("", *table.lines(), *report.limit_lines(table, report.LIMIT_SIZE), sep="\n")
@@ -128,10 +160,29 @@ def print_results(runs: Sequence[Run]) -> list[report.Target]:
         if found := report.targets(table):
             print("", f"targets: {table.title()}", *found, sep="\n")
             goals += found
+    return goals
+
+
+def print_survey(runs: Sequence[Run]) -> list[report.Target]:
+    """A table for each collective, then the summary and the targets."""
+    goals = []
+    tables = [table for run in runs for table in run.tables()]
+    for where, of_all in itertools.groupby(sorted(tables, key=survey.conditions), survey.conditions):
+        alike = list(of_all)
+        for table in alike:
+            print("", f"{table.mode.collective}, {where}: us, medians of {table.rounds} rounds", sep="\n")
+            print(*table.medians(), sep="\n")
+        found = survey.targets(alike)
+        print("", f"summary: {where}", *survey.lines(alike), "", f"targets: {where}", *found, sep="\n")
+        goals += found
+    return goals
+
+
+def print_absent(runs: Sequence[Run]) -> None:
+    """Who sat out or is missing."""
     for title, kind in (("too slow for the rounds", "slow"), ("missing", "missing")):
         if names := [name for run in runs for name in getattr(run, kind)]:
             print("", title, *names, sep="\n")
-    return goals
 
 
 def everything(runs: Sequence[Run], goals: Sequence[report.Target]) -> dict[str, list]:

@@ -1,0 +1,51 @@
+"""The collectives of ``peers.py``, and how long their buffers are. Every root is rank 0."""
+
+from __future__ import annotations
+
+ITEM = 4  # bytes of a float32
+MOST = 64 << 20  # bytes of a vector; larger ones are left out
+
+NAMES = (
+    "barrier", "bcast", "reduce", "allreduce", "allgather", "allgatherv", "gather", "gatherv", "scatter", "scatterv",
+    "alltoall", "alltoallv", "reduce_scatter", "reduce_scatter_block", "scan", "exscan",
+)  # fmt: skip
+
+
+def lengths(collective: str, rank: int, size: int, n: int) -> tuple[int, int]:
+    """Elements that a rank sends and receives, where n is those of the message, as OSU's benchmarks count it.
+
+    That is the block of one rank where blocks are moved and the whole vector elsewhere. A broadcast is received.
+    """
+    root = rank == 0
+    match collective.removesuffix("v").removesuffix("_block"):
+        case "barrier":
+            return 0, 0
+        case "bcast":
+            return 0, n
+        case "reduce":
+            return n, n * root
+        case "allgather":
+            return n, n * size
+        case "gather":
+            return n, n * size * root
+        case "scatter":
+            return n * size * root, n
+        case "alltoall":
+            return n * size, n * size
+        case "reduce_scatter":
+            return n, n // size
+        case _:  # allreduce and the scans
+            return n, n
+
+
+def vector(collective: str, size: int, nbytes: int) -> int:
+    """Bytes of the longest buffer."""
+    return max(lengths(collective, 0, size, nbytes // ITEM)) * ITEM
+
+
+def sizes(collective: str, size: int, wanted: list[int]) -> list[int]:
+    """Those of the sizes that a collective can have, in memory too."""
+    if collective == "barrier":
+        return [0]
+    whole = ITEM * size if collective.startswith("reduce_scatter") else ITEM
+    return [n for n in wanted if n % whole == 0 and (n * size <= MOST or vector(collective, size, n) == n)]

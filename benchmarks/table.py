@@ -1,0 +1,103 @@
+"""Writes the tables of README.md from the results that ``peers.py --json`` left in benchmarks/results.
+
+    python benchmarks/peers.py --json benchmarks/results/allreduce-2-ranks.json
+    python benchmarks/table.py
+
+A line ``<!-- table: NAME -->`` in README.md stands before the table of benchmarks/results/NAME.json, and
+``<!-- end of table -->`` after it; what is between them is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import _peers_report as report
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"(?P<begin><!-- table: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end of table -->)", re.DOTALL)
+OURS = ("private", "heap")
+PEERS = {"ompi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI", "gloo": "Gloo"}
+
+
+def main() -> int:
+    """Rewrite README.md."""
+    readme = ROOT / "README.md"
+    readme.write_text(rewritten(readme.read_text(), ROOT / "benchmarks" / "results"))
+    return 0
+
+
+def rewritten(text: str, folder: Path) -> str:
+    """The text with each of its tables made anew."""
+
+    def block(match: re.Match[str]) -> str:
+        content = json.loads((folder / f"{match['name']}.json").read_text())
+        return match["begin"] + "\n".join(table(content)) + "\n" + match["end"]
+
+    return BLOCK.sub(block, text)
+
+
+def table(content: dict[str, Any]) -> list[str]:
+    """The lines of one table: the fewest ranks, out of place, one buffer."""
+    ranks = min(record["ranks"] for record in content["results"])
+    rows: dict[int, dict[str, list[float]]] = {}
+    for record in content["results"]:
+        if (record["ranks"], record["place"], record["reuse"]) == (ranks, "out", "one"):
+            rows.setdefault(record["bytes"], {})[record["contestant"]] = record["us"]
+    lines = [
+        "| bytes | private arrays | heap arrays | best of the others | private / best | heap / best |",
+        "|--:|--:|--:|:--|--:|--:|",
+    ]
+    found: dict[str, list[float]] = {name: [] for name in OURS}
+    for nbytes, samples in sorted(rows.items()):
+        peer = report.best(samples, [name for name in samples if name.split("/")[0] in PEERS])
+        if peer is None:
+            raise ValueError(f"{nbytes} bytes: nobody to compare with")
+        ratios = {name: report.ratio(samples[name], samples[peer]) for name in OURS}
+        for name in OURS:
+            found[name].append(ratios[name].median)
+        times = [micro(samples[name]) for name in OURS]
+        cells = [report.size_name(nbytes), *times, f"{micro(samples[peer])}, {peer_name(peer)}"]
+        lines.append("| " + " | ".join([*cells, *(f"{ratios[name].median:.2f}" for name in OURS)]) + " |")
+    means = [f"{report.geometric_mean(found[name]):.2f}" for name in OURS]
+    lines += [f"| geometric mean | | | | {means[0]} | {means[1]} |", "", conditions(content, ranks)]
+    return lines
+
+
+def micro(us: list[float]) -> str:
+    """The median of microseconds."""
+    return report.micro(statistics.median(us) * 1e-6)
+
+
+def peer_name(contestant: str) -> str:
+    """The library, and mpi4py's thread level if that makes two of it."""
+    library, _, level = contestant.partition("/")
+    return PEERS[library] + {"m": ", multiple", "s": ", single"}.get(level, "")
+
+
+def conditions(content: dict[str, Any], ranks: int) -> str:
+    """What was measured, on what, against what."""
+    machine = content["machine"]
+    caches = ", ".join(f"{level} {size >> 10} KiB" for level, size in machine["caches"].items())
+    jobs = [job for job in content["contestants"] if job["ranks"] == ranks]
+    others = {job["software"]["library"] for job in jobs if job["contestant"] != "ours"}
+    ours = {job["software"]["library"] for job in jobs if job["contestant"] == "ours"}
+    return (
+        f"All-reduce of float32, SUM, through Python, {ranks} ranks; us, medians of {content['rounds']} rounds,"
+        f" ratios taken round by round. Machine: {machine['cpu']}, {machine['cores']} cores, {caches},"
+        f" {machine['system'].split('-')[0]}. Others: {', '.join(map(short, sorted(others)))}, each MPI at mpi4py's"
+        f" thread levels multiple and single; ours over {', '.join(map(short, ours))}."
+    )
+
+
+def short(version: str) -> str:
+    """MPICH Version: 5.0.2 -> MPICH 5.0.2."""
+    return version.replace("(R)", "").replace(" Library", "").replace("Version: ", "").replace("MPI v", "MPI ")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
