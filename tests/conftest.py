@@ -8,6 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MPIS = ("openmpi", "mpich", "impi")
+DRIVER_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-w", "-ffp-contract=off", f"-I{ROOT / 'csrc'}"]
 
 
 def mpiexec(mpi: str, ranks: int, *command: str, timeout: float = 600, env: dict[str, str] | None = None):
@@ -28,3 +29,12 @@ def mpiexec(mpi: str, ranks: int, *command: str, timeout: float = 600, env: dict
 def mpi(request) -> str:
     """Each of the three MPIs in turn."""
     return request.param
+
+
+@pytest.fixture(scope="session")
+def kernel_objects(tmp_path_factory) -> list[Path]:
+    """The kernels, compiled once for all drivers in C."""
+    folder = tmp_path_factory.mktemp("kernels")
+    sources = sorted((ROOT / "csrc/kernels").glob("*.c"))
+    subprocess.run(["cc", *DRIVER_FLAGS, "-c", *sources], check=True, cwd=folder)
+    return sorted(folder.glob("*.o"))

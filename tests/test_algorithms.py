@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from collectives import registry
+from collectives.cost import memory
 from collectives.registry import ScheduleAlgorithm
 from collectives.schedule import Kind, Step, all_ranks, assemble, build
 from collectives.verify import verify
@@ -17,7 +18,7 @@ each_algorithm = pytest.mark.parametrize("algorithm", SCHEDULES, ids=lambda a: f
 
 @each_algorithm
 def test_proved_for_every_size(algorithm):
-    for p in range(1, 34):
+    for p in (*range(1, 18), 23, 24, 25, 31, 32, 33):
         proof = verify(algorithm, p)
         assert (proof.rounds, proof.sent) == (algorithm.rounds(p), algorithm.sent(p))
 
@@ -25,18 +26,19 @@ def test_proved_for_every_size(algorithm):
 @pytest.mark.slow
 @each_algorithm
 def test_proved_for_larger_sizes(algorithm):
-    for p in (*range(34, 65), 96, 100, 127, 128, 129):
+    for p in (*range(18, 65), 96, 100, 127, 128, 129):
         verify(algorithm, p)
 
 
 @each_algorithm
 @pytest.mark.parametrize("p", [1, 2, 3, 5, 6, 7, 8, 11, 12, 13, 16, 22, 33])
 def test_all_ranks_at_once_are_the_ranks_one_by_one(algorithm, p):
-    rounds = list(all_ranks(algorithm, p))
+    root = p // 2 if algorithm.spec.rooted else 0
+    rounds = list(all_ranks(algorithm, p, root))
     for rank in range(p):
         mine = [[_of_rank(step, rank) for step in steps if step.when[rank]] for steps in rounds]
-        together = assemble(algorithm.name, rank, p, algorithm.blocks(p), mine)
-        alone = build(algorithm, rank, p)
+        together = assemble(algorithm.name, rank, p, algorithm.blocks(p), mine, algorithm.collective, root)
+        alone = build(algorithm, rank, p, root)
         assert np.array_equal(together.steps, alone.steps)
         assert together.scratch == alone.scratch
 
@@ -46,12 +48,34 @@ def _of_rank(step, rank):
     return Step(step.kind, **{name: value[rank] for name, value in values.items()})
 
 
+#: Vectors that a rank may need besides its own: to fold in rank order, to stand for a vector that the caller has not,
+#: to number blocks from the own one.
+SCRATCH_VECTORS = {
+    "recursive_multiplying": 6, "reduce naive": 1, "reduce binomial": 1, "reduce binomial_in_order": 1,
+    "reduce scatter_gather": 1, "allgather bruck": 1, "alltoall bruck": 3, "gather binomial": 1, "scatter binomial": 1,
+    "reduce_scatter circulant": 1, "reduce_scatter ring": 1, "reduce_scatter recursive_halving": 1,
+    "exscan linear": 1, "exscan recursive_doubling": 1,
+}  # fmt: skip
+
+
 @each_algorithm
 @pytest.mark.parametrize("p", [2, 3, 6, 8, 13])
 def test_no_more_memory_than_needed(algorithm, p):
-    """Only recursive multiplying keeps arrivals apart: it folds them in rank order."""
-    scratch = max(build(algorithm, rank, p).scratch for rank in range(p))
-    assert scratch == 0 or (algorithm.name == "recursive_multiplying" and scratch <= 6)
+    root = p - 1 if algorithm.spec.rooted else 0
+    scratch = max(build(algorithm, rank, p, root).scratch for rank in range(p))
+    most = SCRATCH_VECTORS.get(f"{algorithm.collective} {algorithm.name}", SCRATCH_VECTORS.get(algorithm.name, 0))
+    assert scratch <= most
+    assert scratch <= memory(algorithm, p, root).vectors
+
+
+def test_no_copy_where_the_last_write_can_be_the_result():
+    """Ring and circulant end with a reduction of the own block alone, leaves of a scatter with its arrival."""
+    for collective, name, p in (("reduce_scatter", "ring", 5), ("reduce_scatter", "circulant", 7)):
+        for rank in range(p):
+            assert Kind.COPY not in build(registry.find(collective, name), rank, p).steps["kind"][-1:]
+    leaf = build(registry.find("scatter", "binomial"), 3, 4)
+    assert leaf.steps["kind"].tolist() == [Kind.RECV]
+    assert leaf.scratch == 0
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 16, 21])
@@ -121,14 +145,26 @@ def test_the_promised_names_are_there():
     names = registry.algorithms("allreduce")
     assert {"naive", "ring", "tree", "double_tree", "recursive_doubling", "recursive_halving"} <= set(names)
     assert {"recursive_multiplying", "circulant"} <= set(names)
-    assert "dissemination" in registry.algorithms("barrier")
+    for collective, promised in (
+        ("barrier", {"dissemination"}), ("bcast", {"binomial", "scatter_allgather"}), ("reduce", {"binomial", "naive"}),
+        ("allgather", {"ring", "bruck", "recursive_doubling", "circulant"}), ("gather", {"binomial", "linear"}),
+        ("reduce_scatter", {"ring", "recursive_halving", "circulant"}), ("scatter", {"binomial", "linear"}),
+        ("alltoall", {"linear", "pairwise", "bruck"}), ("scan", {"recursive_doubling", "linear"}),
+        ("exscan", {"recursive_doubling", "linear"}), ("gatherv", {"linear"}), ("allgatherv", {"ring", "circulant"}),
+    ):  # fmt: skip
+        assert promised | {"shm", "mpi"} <= set(registry.algorithms(collective))
 
 
 def test_which_keep_the_order():
-    ordered = {a.name for a in SCHEDULES if a.ordered}
-    expected = {"naive", "tree", "recursive_doubling", "recursive_halving", "recursive_multiplying"}
-    assert ordered == expected
-    assert {a.name for a in SCHEDULES if a.linear} == {"naive"}
+    ordered = {f"{a.collective}/{a.name}" for a in SCHEDULES if a.ordered and a.spec.reduces}
+    assert ordered == {
+        "allreduce/naive", "allreduce/tree", "allreduce/recursive_doubling", "allreduce/recursive_halving",
+        "allreduce/recursive_multiplying", "reduce/naive", "reduce/binomial_in_order", "reduce_scatter/linear",
+        "scan/linear", "scan/recursive_doubling", "exscan/linear", "exscan/recursive_doubling",
+    }  # fmt: skip
+    assert {n for n in ordered if registry.find(*n.split("/")).linear} == {
+        "allreduce/naive", "reduce/naive", "reduce_scatter/linear", "scan/linear", "exscan/linear"
+    }  # fmt: skip
 
 
 @each_algorithm
@@ -155,3 +191,5 @@ def test_registering_a_name_twice_is_refused():
 def test_rank_outside_the_communicator_is_refused():
     with pytest.raises(ValueError, match="rank 4"):
         build(registry.find("allreduce", "ring"), 4, 4)
+    with pytest.raises(ValueError, match="root 4"):
+        build(registry.find("bcast", "binomial"), 0, 4, 4)

@@ -37,7 +37,7 @@ def test_help_of_a_command(capsys, command):
 def test_list(capsys):
     code, out, _ = run(capsys, "list", "-p", "8")
     assert code == 0
-    ring = next(line for line in out.splitlines() if line.split()[1] == "ring")
+    ring = next(line for line in out.splitlines() if line.split()[:2] == ["allreduce", "ring"])
     assert ring.split()[:6] == ["allreduce", "ring", "8", "14", "1.75", "n"]
     assert "commutative" in ring
     assert "any op, linear" in next(line for line in out.splitlines() if line.split()[1] == "naive")
@@ -57,6 +57,13 @@ def test_show(capsys):
     assert code == 0
     assert "rank 2" in out
     assert "rank 1 " not in out
+
+
+def test_show_other_collectives(capsys):
+    code, out, _ = run(capsys, "show", "gather/binomial", "-p", "6", "--root", "2", "--values")
+    assert code == 0
+    assert out.startswith("gather binomial, p = 6, root 2, 6 blocks, 3 rounds\n")
+    assert run(capsys, "show", "binomial", "--collective", "gather", "-p", "6", "--root", "2", "--values")[1] == out
 
 
 def test_show_svg(capsys, tmp_path):
@@ -100,6 +107,9 @@ def test_a_failed_proof_is_exit_code_1(capsys, monkeypatch):
         (["nonsense"], "nonsense"),
         (["show", "ring"], "-p"),
         (["show", "rong", "-p", "4"], "no algorithm 'rong'; known: "),
+        (["show", "allgather/rong", "-p", "4"], "allgather has no algorithm 'rong'"),
+        (["show", "bcast/binomial", "-p", "4", "--root", "4"], "bcast has no such root"),
+        (["show", "ring", "-p", "4", "--root", "1"], "allreduce has no such root"),
         (["show", "ring", "-p", "0"], "at least 1"),
         (["show", "ring", "-p", "4:8"], "'4:8' is not a number of ranks"),
         (["show", "ring", "-p", "4", "--rank", "4"], "the ranks are 0 to 3"),

@@ -1,94 +1,190 @@
 """The C executor over in-process mailboxes: all algorithms, types, ops and counts, in random interleavings."""
 
-import functools
+import ctypes
+import itertools
+import queue
 import random
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
 
+import calls
 import numpy as np
 import pytest
-from operands import ALL, DTYPES, check, operands
+from calls import Call, interleave, program
+from operands import ALL, check, operands
 
-from collectives import _core, registry, schedule
+from collectives import _core, reference, registry, schedule
 
-ALGORITHMS = [n for n in registry.algorithms("allreduce") if isinstance(
-    registry.find("allreduce", n), registry.ScheduleAlgorithm
-)]  # fmt: skip
-
-
-@functools.cache
-def program(name, rank, size, in_place):
-    s = schedule.build(registry.find("allreduce", name), rank, size)
-    return _core.Program(s.steps, size, s.nblocks, s.scratch, in_place)
-
-
-def interleave(plans, chance):
-    """Progress random ranks by random small budgets until all are done."""
-    live = list(range(len(plans)))
-    for _ in range(1_000_000):
-        if not live:
-            return
-        rank = chance.choice(live)
-        if plans[rank].progress(chance.choice((1, 64, 4096))):
-            live.remove(rank)
-    raise AssertionError(f"no end; waiting: {[(r, plans[r].waiting()) for r in live]}")
+ROOT = Path(__file__).parent.parent
+SOURCES = ("program.c", "executor.c", "executor_new.c", "progress.c", "transport_inproc.c")
+FOUND = [registry.find(kind, name) for kind in registry.collectives() for name in registry.algorithms(kind)]
+ALGORITHMS = [a for a in FOUND if isinstance(a, registry.ScheduleAlgorithm) and a.collective != "barrier"]
+ALLREDUCE = [a for a in ALGORITHMS if a.collective == "allreduce"]
+REDUCING = [a for a in ALGORITHMS if a.spec.reduces]
+each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: f"{a.collective}-{a.name}")
 
 
-def allreduce(name, size, dtype, op, count, segments=1, depth=2, in_place=False, seed=1):
-    """One all-reduce of all ranks; checks the sums, and that all ranks hold the same bits."""
-    vectors = operands(dtype, op, size, count, seed)
-    group = _core.InProcess(size, seed)
-    results = [v.copy() if in_place else np.zeros_like(v) for v in vectors]
-    plans = []
-    for rank in range(size):
-        plan = _core.Plan(
-            program(name, rank, size, in_place), group.endpoint(rank), count, DTYPES[dtype].itemsize,
-            _core.DTYPES.index(dtype), _core.OPS.index(op), segments, depth,
-        )  # fmt: skip
-        source = results if in_place else vectors
-        plan.start(_core.address(source[rank]), _core.address(results[rank]), 0)
-        plans.append(plan)
-    interleave(plans, random.Random(seed))
-    check(dtype, op, vectors, results[0])
-    for result in results[1:]:
-        assert result.tobytes() == results[0].tobytes()
+def counts(algorithm, size):
+    """Counts around the number of ranks, odd ones, and one that fills caches; equal blocks where they must be."""
+    found = sorted({0, 1, size - 1, size, size + 1, 37, 1009})
+    return [n * size for n in found] if algorithm.spec.exchanges or not algorithm.uneven else found
 
 
-def counts(size):
-    """Counts around the number of ranks, odd ones, and one that fills caches."""
-    return sorted({0, 1, size - 1, size, size + 1, 37, 1009})
+def any_way(algorithm, size, chance):
+    """How a call may run: root, place, segments, cursors, order of events, longest message."""
+    return {
+        "root": chance.randrange(size) if algorithm.spec.rooted else 0,
+        "in_place": chance.random() < 0.5,
+        "segments": chance.randint(1, 4),
+        "depth": chance.randint(1, 4),
+        "seed": chance.randrange(1, 1 << 30),
+        "limit": chance.choice((1 << 40, 256, 9)),
+    }
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("size", range(1, 34))
-def test_every_size_and_count(name, size):
-    chance = random.Random(f"{name} {size}")
-    for count in counts(size):
+@each_algorithm
+@pytest.mark.parametrize("size", [*range(1, 10), 16, 33])
+def test_every_size_and_count(algorithm, size):
+    chance = random.Random(f"{algorithm.collective} {algorithm.name} {size}")
+    for count in counts(algorithm, size):
         dtype = chance.choice(("int32", "float64"))
-        segments, depth = chance.randint(1, 4), chance.randint(1, 4)
-        allreduce(name, size, dtype, "sum", count, segments, depth, chance.random() < 0.5, chance.randrange(1, 1 << 30))
+        Call(algorithm.collective, algorithm.name, size, count, dtype, **any_way(algorithm, size, chance)).run()
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize(("dtype", "op"), ALL)
-def test_every_type_and_op(name, dtype, op):
-    for size, count in ((2, 65), (5, 129), (7, 3)):
-        allreduce(name, size, dtype, op, count, segments=2, seed=size)
+@each_algorithm
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 7, 8, 9, 17])
+def test_blocks_of_any_length(algorithm, size):
+    """Given boundaries, empty blocks among them; in alltoallv, others for the input."""
+    if not algorithm.uneven or not algorithm.spec.blockwise:
+        return
+    chance = random.Random(size)
+    for most in (1, 7, 300):
+        row = [[chance.choice((0, chance.randint(0, most))) for _ in range(size)] for _ in range(size)]
+        lengths = row if algorithm.spec.exchanges else row[0]
+        way = any_way(algorithm, size, chance)
+        Call(algorithm.collective, algorithm.name, size, lengths=lengths, **way).run()
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_long_vectors(name):
-    for segments in (1, 2, 3, 4):
-        allreduce(name, 6, "float32", "sum", 100_003, segments, segments, in_place=segments % 2 == 0, seed=segments)
+@pytest.mark.parametrize("algorithm", REDUCING, ids=lambda a: f"{a.collective}-{a.name}")
+def test_every_type_and_op(algorithm):
+    pairs = ALL if algorithm.collective == "allreduce" else random.Random(algorithm.name).sample(ALL, 12)
+    for dtype, op in pairs:
+        if op == "avg" and algorithm.collective in ("scan", "exscan"):
+            continue
+        for size, count in ((2, 65), (5, 129), (7, 3)):
+            root = size - 1 if algorithm.spec.rooted else 0
+            Call(algorithm.collective, algorithm.name, size, count, dtype, op, root, segments=2, seed=size).run()
+
+
+@each_algorithm
+def test_long_vectors(algorithm):
+    for segments in (1, 4):
+        count = 6 * 16_667 if algorithm.spec.exchanges or not algorithm.uneven else 100_003
+        way = {"segments": segments, "depth": segments, "seed": segments, "limit": 50_000 * segments}
+        Call(algorithm.collective, algorithm.name, 6, count, "float32", in_place=segments == 1, **way).run()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALGORITHMS)
+@each_algorithm
 @pytest.mark.parametrize("size", range(1, 34))
-def test_everything(name, size):
+def test_everything(algorithm, size):
     chance = random.Random(size)
-    for dtype, op in ALL:
-        for count in chance.sample(counts(size), 2):
-            segments = chance.randint(1, 4)
-            allreduce(name, size, dtype, op, count, segments, segments, chance.random() < 0.5, seed=count + 1)
+    pairs = ALL if algorithm.spec.reduces else [("int8", "sum"), ("float64", "sum"), ("complex128", "sum")]
+    for dtype, op in pairs:
+        if op == "avg" and algorithm.collective in ("scan", "exscan"):
+            continue
+        count = chance.choice(counts(algorithm, size))
+        Call(algorithm.collective, algorithm.name, size, count, dtype, op, **any_way(algorithm, size, chance)).run()
+
+
+def test_steps_of_several_given_blocks_are_not_cut_in_segments():
+    made = program(registry.find("allgather", "circulant"), 0, 4, False)
+    assert not made.divisible
+    with pytest.raises(ValueError, match="single blocks"):
+        _core.Plan(made, _core.InProcess(4).endpoint(0), 16, 4, 3, None, 2, 2)
+    assert program(registry.find("allgather", "ring"), 0, 4, False).divisible
+    made = program(registry.find("allreduce", "circulant"), 0, 4, False)
+    assert made.divisible
+    with pytest.raises(ValueError, match="single blocks"):
+        _core.Plan(made, _core.InProcess(4).endpoint(0), 16, 4, 3, 0, 2, 2, [0, 1, 2, 3, 16])
+
+
+def test_boundaries_that_are_none_are_refused():
+    made, end = program(registry.find("allgather", "ring"), 0, 4, False), _core.InProcess(4).endpoint(0)
+    for cuts in ([0, 1, 2, 3], [0, 2, 1, 3, 4], [-1, 0, 1, 2, 3], [0, 1, 2, 3, 1 << 62]):
+        with pytest.raises(ValueError, match="boundaries|range"):
+            _core.Plan(made, end, 4, 4, 3, None, 1, 1, cuts)
+    with pytest.raises(ValueError, match="out of range"):
+        _core.Plan(program(registry.find("allreduce", "ring"), 0, 4, False), end, 4, 4, 3, None)
+
+
+class Mailboxes:
+    """What the reference executor needs of the communicators of ranks in threads."""
+
+    def __init__(self, size):
+        self.queues = {pair: queue.Queue() for pair in itertools.product(range(size), repeat=2)}
+
+    def of(self, rank):
+        """The communicator of one rank."""
+
+        def isend(data, peer, tag):
+            self.queues[rank, peer].put(data.copy())
+            return SimpleNamespace(Wait=lambda: None)
+
+        def irecv(data, peer, tag):
+            return SimpleNamespace(Wait=lambda: np.copyto(data, self.queues[peer, rank].get(timeout=20)))
+
+        return SimpleNamespace(Isend=isend, Irecv=irecv)
+
+
+@each_algorithm
+def test_the_reference_executor_finds_the_same(algorithm, monkeypatch):
+    """The same schedules in Python, with the calls' own checks."""
+
+    class Plan:
+        """Stands for _core.Plan; all ranks run when the first one is asked to progress."""
+
+        def __init__(self, made, end, elements, itemsize, dtype, op, segments, depth, cuts=None, input_cuts=None):
+            self.rank, self.cuts, self.input_cuts = end.rank, cuts, input_cuts
+            self.elements, self.itemsize, self.dtype, self.op = elements, itemsize, dtype, op
+
+        def start(self, source, target, tag):
+            started.append((self, source, target))
+
+        def progress(self, budget):
+            with ThreadPoolExecutor(size) as pool:
+                list(pool.map(lambda run: self.execute(*run), started))
+            started.clear()
+            return True
+
+        @staticmethod
+        def execute(plan, source, target):
+            s = schedule.build(algorithm, plan.rank, size, root)
+            cuts = plan.cuts or _core.partition(plan.elements, s.nblocks)
+            reference.execute(
+                s, boxes.of(plan.rank), memory(source), memory(target), plan.itemsize,
+                lambda dst, left, right: _core.reduce2(plan.dtype, plan.op, dst, left, right), 0, cuts, plan.input_cuts,
+            )  # fmt: skip
+
+    def memory(address):
+        length = 4 * 4096  # as far as an operand of any test here could reach
+        return np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(address)) if address else None
+
+    monkeypatch.setattr(calls, "Plan", Plan)
+    for size, count in ((1, 5), (2, 24), (3, 30), (5, 60), (6, 36)):
+        started, boxes, root = [], Mailboxes(size), (size - 1) * algorithm.spec.rooted
+        call = Call(algorithm.collective, algorithm.name, size, count, root=root, in_place=size % 2 == 0)
+        call.run()
+        if algorithm.uneven and algorithm.spec.blockwise:
+            lengths = [[(3 * i + j) % 4 for j in range(size)] for i in range(size)]
+            lengths = lengths if algorithm.spec.exchanges else lengths[0]
+            Call(algorithm.collective, algorithm.name, size, lengths=lengths, root=root).run()
+
+
+def allreduce(name, rank, size, in_place=False):
+    return program(registry.find("allreduce", name), rank, size, in_place)
 
 
 def test_several_runs_at_once():
@@ -99,7 +195,7 @@ def test_several_runs_at_once():
     results = [[np.zeros_like(v) for v in vectors] for _ in range(3)]
     code = _core.DTYPES.index("int64")
     plans = [
-        _core.Plan(program(name, rank, size, False), group.endpoint(rank), 101, 8, code, 0, 2, 2)
+        _core.Plan(allreduce(name, rank, size), group.endpoint(rank), 101, 8, code, 0, 2, 2)
         for name in ("ring", "tree", "circulant") for rank in range(size)
     ]  # fmt: skip
     for _ in range(3):
@@ -115,7 +211,7 @@ def test_several_runs_at_once():
 def test_a_missing_rank_is_named():
     group = _core.InProcess(3)
     vector = np.ones(9, np.int32)
-    plan = _core.Plan(program("ring", 0, 3, True), group.endpoint(0), 9, 4, _core.DTYPES.index("int32"), 0)
+    plan = _core.Plan(allreduce("ring", 0, 3, True), group.endpoint(0), 9, 4, _core.DTYPES.index("int32"), 0)
     plan.start(_core.address(vector), _core.address(vector), 0)
     for _ in range(100):
         assert not plan.progress()
@@ -129,7 +225,14 @@ def test_counts_that_differ_are_an_error():
     group = _core.InProcess(2)
     vectors = [np.ones(10, np.int32), np.ones(12, np.int32)]
     plans = [
-        _core.Plan(program("recursive_doubling", rank, 2, True), group.endpoint(rank), len(v), 4, 3, 0)
+        _core.Plan(
+            allreduce("recursive_doubling", rank, 2, True),
+            group.endpoint(rank),
+            len(v),
+            4,
+            3,
+            0,
+        )
         for rank, v in enumerate(vectors)
     ]
     for plan, vector in zip(plans, vectors, strict=True):
@@ -141,20 +244,66 @@ def test_counts_that_differ_are_an_error():
 def test_malformed_schedules_are_refused():
     """Any change to a record is refused, or at least built without harm; what is out of range always is."""
     chance = random.Random(5)
-    for name in ALGORITHMS:
-        good = schedule.build(registry.find("allreduce", name), 1, 6)
+    for algorithm in ALGORITHMS:
+        good = schedule.build(algorithm, 1, 6)
+
+        def load(steps, good=good):
+            layout = good.input_block, good.vector_block, good.blockwise
+            return _core.Program(steps, 6, good.nblocks, good.scratch, False, *layout)
+
+        load(good.steps)
         for field in ("kind", "round", "peer", "block", "nblocks", "dst", "left", "right", "src_block"):
             for value in (-(2**31), -7, -3, 6, 7, 100, 2**31 - 1):
                 steps = good.steps.copy()
                 steps[field][chance.randrange(len(steps))] = value
                 try:
-                    _core.Program(steps, 6, good.nblocks, good.scratch, False)
+                    load(steps)
                 except ValueError as e:
                     assert "malformed schedule" in str(e)  # noqa: PT017
         for field, value in (("kind", 9), ("round", 10**6), ("nblocks", 10**6), ("block", -1)):
             steps = good.steps.copy()
             steps[field][0] = value
             with pytest.raises(ValueError, match="step 0: malformed"):
-                _core.Program(steps, 6, good.nblocks, good.scratch, False)
+                load(steps)
     with pytest.raises(ValueError, match="STEP"):
         _core.Program(np.zeros(3, np.int32), 2, 1, 0, False)
+
+
+def test_memory_that_the_caller_does_not_have_is_never_touched():
+    """Steps outside the one block, or in a buffer that is missing."""
+    for collective, name, rank, buffer in (
+        ("allgather", "ring", 1, "input"), ("reduce_scatter", "ring", 1, "vector"), ("scatter", "linear", 1, "input"),
+        ("gather", "linear", 0, "input"), ("bcast", "binomial", 0, "vector"),
+    ):  # fmt: skip
+        s = schedule.build(registry.find(collective, name), rank, 4)
+        blocks = {"input": s.input_block, "vector": s.vector_block}
+        blocks[buffer] = schedule.NONE if blocks[buffer] < 0 else 3
+        if collective == "scatter":
+            blocks = {"input": s.input_block, "vector": 3}
+        with pytest.raises(ValueError, match="malformed"):
+            _core.Program(s.steps, 4, s.nblocks, s.scratch, False, blocks["input"], blocks["vector"], True)
+
+
+def run_driver(target, sanitizers, *runs, prefix=()):
+    """Compile the executor without Python under sanitizers, and run its driver."""
+    files = [*(ROOT / "csrc" / name for name in SOURCES), ROOT / "tests/csrc/executor_driver.c"]
+    flags = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'csrc'}"]
+    subprocess.run(["cc", *flags, *sanitizers, *files, "-o", target, "-pthread"], check=True)
+    for words in runs:
+        done = subprocess.run([*prefix, target, *words.split()], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr[-6000:]
+        assert "all right" in done.stdout
+
+
+def test_address_sanitizer(tmp_path):
+    """Right schedules, and wrong ones: what is not refused must not touch foreign memory."""
+    interleaved = [f"interleaved {ranks} 400 {ranks}" for ranks in (1, 2, 3, 5, 8)]
+    mutants = [f"mutants {ranks} 4000 {ranks}" for ranks in (1, 2, 3, 5)]
+    flags = "-fsanitize=address,undefined", "-fno-sanitize-recover=all"
+    run_driver(tmp_path / "driver", flags, *interleaved, *mutants, "threads 4 300 1")
+
+
+def test_thread_sanitizer(tmp_path):
+    """Ranks in threads, with the progress thread moving their requests beside them."""
+    runs = [f"threads {ranks} 600 {ranks}" for ranks in (1, 2, 3, 5)]
+    run_driver(tmp_path / "driver", ["-fsanitize=thread"], *runs, prefix=("setarch", "-R"))

@@ -1,5 +1,6 @@
 """What goes wrong in a running program: errors that name ranks, and an end instead of a hang. On each of the MPIs."""
 
+import re
 import textwrap
 import time
 
@@ -116,6 +117,81 @@ def test_counts_that_differ(mpi, blocking):
     assert ABORT in output
     if blocking:
         assert "a message of another length arrived; do all ranks pass the same count and datatype?" in output
+
+
+@pytest.mark.parametrize(
+    "calls",
+    ["lambda: comm.Allreduce(np.ones(2), np.ones(2)), lambda: comm.Allreduce(np.ones(3), np.ones(3))",
+     "lambda: comm.allgather(1), lambda: comm.alltoall([1, 2])"],
+)  # fmt: skip
+def test_calls_that_differ_on_the_short_way(mpi, calls):
+    code, output = run(mpi, f"""
+        for call in ([{calls}][rank], lambda: comm.allgather(1)):
+            try:
+                call()
+            except collectives.CollectiveMismatch as e:
+                report("mismatch", e)
+            except collectives.CollectiveError as e:
+                report("later", e)
+    """)  # fmt: skip
+    assert code != 0
+    assert "mismatch" in output
+    assert "broken since an earlier call failed" in output
+    assert ABORT in output
+
+
+LENGTHS_THAT_DIFFER = {
+    "allreduce": "comm.Allreduce(np.ones(4 + rank), np.ones(4 + rank))",
+    "allgather": "comm.Allgather(np.ones(4 + rank), np.ones((4 + rank) * size))",
+    "bcast": "comm.Bcast(np.ones(40 + rank))",
+    "another collective": "comm.Bcast(np.ones(40), 0) if rank else comm.Allreduce(np.ones(40), np.ones(40))",
+    "allgatherv": "comm.Allgatherv(np.ones(30), [np.ones(40 * size), [30 if i == rank else 40 for i in range(size)]])",
+    "gatherv": "comm.Gatherv(np.ones(3), [np.ones(12), [3, 4, 4]] if rank == 0 else None)",
+    "alltoallv": "comm.Alltoallv([np.ones(15), [5] * 3], [np.ones(24), [5 + 2 * (i != rank) for i in range(size)]])",
+    "alltoallv of shared arrays": "comm.Alltoallv([comm.zeros(9999 * size), [3000] * size],"
+    " [comm.zeros(9999 * size), [3000 + (i != rank) for i in range(size)]])",
+    "scatterv": "comm.Scatterv([np.ones(30000 * size), [30000] * size] if rank == 0 else None, np.ones(30000 + rank))",
+    "reduce_scatter": "comm.Reduce_scatter(np.ones(10), np.ones(4 if rank == size - 1 else 3), [3, 3, 4])"
+    " if rank else comm.Reduce_scatter(np.ones(10), np.ones(4), [4, 3, 3])",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LENGTHS_THAT_DIFFER)
+def test_lengths_that_differ_on_a_node(case):
+    """Whichever way a call goes: some rank sees it, names the call, and its communicator is broken."""
+    code, output = run("openmpi", f"""
+        try:
+            {LENGTHS_THAT_DIFFER[case]}
+            comm.Barrier()
+        except collectives.CollectiveMismatch as e:
+            report("mismatch", e)
+            try:
+                comm.Barrier()
+            except collectives.CollectiveError as e:
+                report("later", e)
+        except collectives.CollectiveTimeout as e:
+            report("timeout", e)
+    """, ranks=3, env={"COLLECTIVES_TIMEOUT": "3"})  # fmt: skip
+    assert code != 0
+    name = "bcast" if "another" in case else case.split()[0].removesuffix("v")
+    assert re.search(rf": mismatch {name}v? \(shm, ", output)
+    assert output.count("mismatch") == output.count("later this communicator is broken")
+    assert ABORT in output
+
+
+def test_a_timeout_behind_another_call(mpi):
+    """A blocking call waits for its turn behind a non-blocking one: the ranks that one waits for are named."""
+    code, output = run(mpi, """
+        if rank == 1:
+            MPI.COMM_WORLD.recv()
+        request = comm.Iallreduce(np.ones(10), np.ones(10))
+        try:
+            comm.Bcast(np.ones(10), timeout=0.5)
+        except collectives.CollectiveTimeout as e:
+            report(e)
+    """)  # fmt: skip
+    assert code != 0
+    assert "bcast (shm, 80 bytes) on rank 0 of 2: not complete after 0.5 s; waiting for rank 1\n" in output
 
 
 def test_an_exception_on_one_rank(mpi):

@@ -11,14 +11,17 @@ PACKAGE = ROOT / "collectives"
 
 #: Modules of the package from the ground up; a module may import those of its own row and below.
 LAYERS = [
-    {"errors", "machine", "_core", "patterns"},
+    {"errors", "machine", "_core", "patterns", "spec"},
     {"schedule", "cost_model"},
     {"registry"},
     {"algorithms"},
-    {"verify", "symbolic", "folds", "cost", "draw", "simulate"},
+    {"verify", "symbolic", "folds", "cost", "node_cost", "draw", "simulate"},
     {"select"},
-    {"mpilib", "buffers", "lifetime", "reference", "heap"},
+    {"mpilib", "datatypes", "lifetime", "leases", "reference", "heap"},
+    {"buffers", "vectors", "packing"},
     {"request", "context", "node"},
+    {"calls"},
+    {"movement", "reductions", "operations", "methods", "objects", "grouped", "derived", "recipes"},
     {"communicator"},
     {"__init__"},
     {"torch", "train"},
@@ -27,6 +30,7 @@ LAYERS = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PURE = {
     "patterns",
+    "spec",
     "schedule",
     "registry",
     "algorithms",
@@ -34,6 +38,7 @@ PURE = {
     "symbolic",
     "folds",
     "cost",
+    "node_cost",
     "draw",
     "select",
     "simulate",

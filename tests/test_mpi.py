@@ -7,13 +7,10 @@ from conftest import mpiexec
 
 FILES = ("allreduce", "requests", "communicator")
 RANKS = {"openmpi": (1, 2, 3, 4, 5, 7, 8), "mpich": (1, 2, 3), "impi": (1, 2, 3)}  # ranks of the last two spin
-RUNS = [
-    (mpi, ranks, file)
-    for mpi, sizes in RANKS.items()
-    for ranks in sizes
-    for file in FILES
-    if file != "communicator" or ranks <= 4  # not yet stable on more under load
-]
+MORE_FILES = ("collectives", "order", "objects")
+MORE_RANKS = {"openmpi": (1, 2, 3, 5), "mpich": (2, 3), "impi": (2, 3)}
+RUNS = [(mpi, ranks, file) for mpi, sizes in RANKS.items() for ranks in sizes for file in FILES]
+RUNS += [(mpi, ranks, file) for mpi, sizes in MORE_RANKS.items() for ranks in sizes for file in MORE_FILES]
 RUNS += [("openmpi", ranks, "train_mpi") for ranks in (1, 2, 3, 4)]
 
 

@@ -48,6 +48,18 @@ def test_survivors_are_the_odd_ones_of_the_pairs_and_the_rest(p, data):
         assert leaver + 1 in stay
 
 
+@given(SIZES, st.data())
+def test_shares_cut_the_blocks_among_the_survivors(p, data):
+    target = data.draw(st.integers((p + 1) // 2, p))
+    stay = patterns.survivors(p, target)
+    first, count = patterns.shares(p, target, np.arange(target), 1)
+    assert first[0] == 0
+    assert np.array_equal(first[1:], (first + count)[:-1])
+    assert (first + count)[-1] == p
+    assert np.array_equal(first + count - 1, stay)
+    assert set(count.tolist()) <= {1, 2}
+
+
 @given(st.integers(0, 12))
 def test_bit_reversal_is_its_own_inverse(k):
     ranks = np.arange(2**k)

@@ -11,7 +11,10 @@ import pytest
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
+import _peers_calls as calls  # noqa: E402
+import _peers_collectives as collectives  # noqa: E402
 import _peers_report as report  # noqa: E402
+import _peers_survey as survey  # noqa: E402
 from _peers_jobs import Failure, Job  # noqa: E402
 from _peers_report import Mode, Table  # noqa: E402
 
@@ -160,6 +163,68 @@ def test_what_was_not_measured_does_not_pass():
     assert {goal.verdict for goal in report.targets(table({}))} == {"not measured"}
 
 
+# --- several collectives ------------------------------------------------------------------------------------------
+
+
+def of(collective, ours, algorithm="shm", reason=""):
+    """A table in which the best peer takes 1 us at each of some sizes."""
+    rows = {nbytes: {"private": [us] * 3, "impi/s": [1.0] * 3, "ompi/m": [2.0] * 3} for nbytes, us in ours.items()}
+    more = {"algorithms": dict.fromkeys(ours, algorithm), "reasons": dict.fromkeys(ours, reason)}
+    return table(rows, mode=Mode("out", "one", collective), **more)
+
+
+def test_the_summary_is_worst_first_and_has_hand_overs_apart():
+    lines = survey.lines([
+        of("bcast", {8: 0.5, 64: 0.5}), of("scan", {8: 0.5, 64: 2}), of("gather", {8: 1, 64: 1.5}, "mpi", "no reason")
+    ])  # fmt: skip
+    assert [line.split() for line in lines[1:]] == [
+        ["scan", "1.000", "2.00", "[2.00,", "2.00]", "64", "shm"],
+        ["bcast", "0.500", "0.50", "[0.50,", "0.50]", "8", "shm"],
+        [],
+        "handed over to the MPI library".split(),
+        ["gather", "1.225", "1.50", "[1.50,", "1.50]", "64", *"8, 64: no reason".split()],
+    ]
+
+
+def test_the_targets_of_several_collectives():
+    """The mean is over the collectives that are ours, whatever their number of sizes; the highest is of all."""
+    mean, highest = survey.targets(
+        [of("barrier", {0: 0.2}), of("scan", {8: 0.8, 64: 0.8}), of("gather", {8: 2}, "mpi")]
+    )
+    assert (mean.value, mean.verdict) == (pytest.approx(0.4), "PASS")
+    assert (highest.value, highest.verdict) == (2, "FAIL")
+    assert highest.what == "highest ratio (gather at 8)"
+    assert mean.where == "2 ranks, private arrays, out of place, one buffer"
+
+
+def test_a_collective_that_was_not_measured_does_not_pass():
+    assert [g.verdict for g in survey.targets([of("scan", {8: 0.5}), table({8: {}})])] == ["not measured"]
+
+
+def test_the_sizes_of_a_collective():
+    wanted = [4, 8, 16 << 20, 64 << 20]
+    assert collectives.sizes("barrier", 2, wanted) == [0]
+    assert collectives.sizes("bcast", 2, wanted) == wanted
+    assert collectives.sizes("reduce_scatter", 2, wanted) == wanted[1:]
+    assert collectives.sizes("alltoallv", 2, wanted) == wanted[:3]  # the vector is of all blocks
+
+
+@pytest.mark.parametrize("collective", collectives.NAMES)
+def test_what_is_expected_has_the_length_of_what_is_received(collective):
+    for rank in range(3):
+        received = collectives.lengths(collective, rank, 3, 6)[1]
+        assert len(calls.expected(collective, rank, 3, 6)) in ({received} if received else {0, 6, 18})
+
+
+def test_what_is_expected_of_some_collectives():
+    first, second, third = (calls.pattern(rank)[:4] for rank in range(3))
+    assert calls.expected("scan", 1, 3, 4).tolist() == (first + second).tolist()
+    assert calls.expected("exscan", 2, 3, 4).tolist() == (first + second).tolist()
+    assert calls.expected("exscan", 0, 3, 4).tolist() == [-1] * 4
+    assert calls.expected("alltoall", 1, 3, 1).tolist() == [first[1], second[1], third[1]]
+    assert calls.expected("reduce_scatter", 1, 2, 4).tolist() == (first + second)[2:].tolist()
+
+
 # --- jobs ---------------------------------------------------------------------------------------------------------
 
 
@@ -230,3 +295,25 @@ def test_a_small_run(tmp_path):
     names = ("private", "ompi/m", "ompi/s")
     assert set(results) == {(place, n, name) for place in ("out", "in") for n in (8, 65536) for name in names}
     assert all(len(us) == 2 and 0 < statistics.median(us) < 1e6 for us in results.values())
+
+
+def test_a_small_run_of_every_collective(tmp_path):
+    file = tmp_path / "peers.json"
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "peers.py", "--collective", "all", "--rounds", "1", "--sizes", "64",
+         "--batch", "0.1", "--peers", "openmpi", "--threads", "single", "--json", file],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "summary: 2 ranks, private arrays, out of place, one buffer" in done.stdout
+    found = json.loads(file.read_text())
+    assert found["missing"] == []
+    results = {(r["collective"], r["contestant"]) for r in found["results"]}
+    assert results == {(name, who) for name in collectives.NAMES for who in ("private", "ompi/s")}
+
+
+@pytest.mark.parametrize("options", [["bcst"], ["all", "--peers", "gloo"], ["all", "--place", "in"]])
+def test_options_that_do_not_go_with_several_collectives(options):
+    command = [sys.executable, ROOT / "benchmarks" / "peers.py", "--collective", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "not one of" in done.stderr) == (2, True)

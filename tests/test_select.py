@@ -3,14 +3,8 @@
 import pytest
 
 from collectives import registry, select
+from collectives.cost import memory
 from collectives.select import Rules, choose, segments_for
-
-
-class FakeProgram:
-    """What segments_for asks of a program."""
-
-    def __init__(self, slots=2, slot_blocks=1, nblocks=8, nscratch=0):
-        self.slots, self.slot_blocks, self.nblocks, self.nscratch = slots, slot_blocks, nblocks, nscratch
 
 
 def pick(nbytes, rules=None, collective="allreduce", forced=None, commutes=True, linear=False, apart="two nodes"):
@@ -46,9 +40,10 @@ def test_the_table():
 
 @pytest.mark.parametrize("nbytes", [0, 8, 1 << 20, 1 << 40])
 def test_ops_that_do_not_commute_and_deterministic_calls(nbytes):
-    assert pick(nbytes, commutes=False).algorithm.ordered
-    for commutes in (True, False):
-        assert pick(nbytes, commutes=commutes, linear=True).algorithm.linear
+    for collective in select.DEFAULT:
+        assert pick(nbytes, collective=collective, commutes=False).algorithm.ordered
+        for commutes in (True, False):
+            assert pick(nbytes, collective=collective, commutes=commutes, linear=True).algorithm.linear
 
 
 def test_forced_by_name():
@@ -65,7 +60,7 @@ def test_forced_by_name():
                     pick(1000, forced=name, commutes=commutes, linear=linear, apart=None)
     with pytest.raises(ValueError, match="no algorithm 'rings'; known: .*ring"):
         pick(1, forced="rings")
-    with pytest.raises(ValueError, match="unknown collective 'allreduces'; known: allreduce"):
+    with pytest.raises(ValueError, match="unknown collective 'allreduces'; known: .*allreduce"):
         pick(1, collective="allreduces")
 
 
@@ -95,9 +90,8 @@ def test_rules_do_not_share_what_they_force():
     assert b.forced == {}
 
 
-def segments(nbytes, segment, *, limit=1 << 30, depth=4, **program):
-    choice = select.Choice(registry.find("allreduce", "ring"), segment, "test")
-    return segments_for(choice, FakeProgram(**program), nbytes, limit, depth)
+def segments(nbytes, segment, collective="allreduce", name="ring", size=8, depth=4):
+    return segments_for(select.Choice(registry.find(collective, name), segment, "test"), size, nbytes, depth)
 
 
 def test_segments():
@@ -109,18 +103,38 @@ def test_segments():
     assert segments(10 << 20, 1 << 20) == 10
 
 
-def test_no_message_is_longer_than_the_transport_takes():
-    for nbytes in (1, 99, 100, 101, 12345):
-        assert nbytes / segments(nbytes, None, limit=100, slots=0) <= 100
+def test_what_moves_several_ranks_blocks_at_once_is_never_cut():
+    for name in ("bruck", "circulant"):
+        assert segments(10 << 20, 1 << 20, "allgather", name) == 1
+    assert segments(10 << 20, 1 << 20, "allgather", "ring") == 10
+    assert segments(10 << 20, 1 << 20, "allreduce", "circulant") == 10
 
 
-def test_no_more_staging_memory_than_allowed():
-    for program in (
-        {"slots": 2},
-        {"slots": 16, "slot_blocks": 4},
-        {"slots": 2, "nscratch": 6},
-        {"slots": 64, "nblocks": 1},
-    ):
-        for nbytes in (1 << 20, 1 << 30, 1 << 36):
-            n, p = segments(nbytes, None, limit=1 << 60, **program), FakeProgram(**program)
-            assert nbytes / n * 4 * (p.slots * p.slot_blocks / p.nblocks + p.nscratch) <= select.STAGING_LIMIT
+@pytest.mark.parametrize("size", [2, 8, 100])
+@pytest.mark.parametrize("name", registry.algorithms("allreduce"))
+def test_no_more_staging_memory_than_allowed(name, size):
+    algorithm = registry.find("allreduce", name)
+    if isinstance(algorithm, registry.NativeAlgorithm):
+        return
+    for nbytes in (1 << 20, 1 << 30, 1 << 36):
+        n = segments(nbytes, None, name=name, size=size)
+        assert nbytes / n * 4 * memory(algorithm, size).vectors <= select.STAGING_LIMIT
+
+
+def test_ranks_that_do_not_know_the_same_lengths_agree_all_the_same():
+    """One row whatever the bytes, and one segment."""
+    for collective in select.PRIVATE_LENGTHS:
+        assert len(select.DEFAULT[collective]) == 1
+        for name in [None, *registry.algorithms(collective)]:
+            for nbytes in (0, 1 << 30):
+                choice = pick(nbytes, collective=collective, forced=name, apart=None if name == "shm" else "two nodes")
+                if isinstance(choice.algorithm, registry.ScheduleAlgorithm):
+                    assert segments_for(choice, 8, nbytes, 4) == 1
+
+
+def test_blocks_of_any_length_are_served_where_the_call_has_them():
+    for collective, rows in select.DEFAULT.items():
+        assert {name for _, name, _ in rows} <= set(registry.algorithms(collective))
+    assert "bruck" not in registry.algorithms("allgatherv")
+    with pytest.raises(ValueError, match="allgatherv has no use for 'bruck'"):
+        pick(1, collective="allgatherv", forced="bruck")

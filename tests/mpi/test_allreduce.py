@@ -10,7 +10,8 @@ from mpi4py import MPI
 
 import collectives
 from collectives import mpilib, registry
-from collectives.buffers import _KERNEL_OPS, _PAIRS, AVG
+from collectives.buffers import _KERNEL_OPS, AVG
+from collectives.datatypes import PAIRS
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 FULL = SIZE in (2, 3, 5)  # elsewhere a sample, so that all sizes and MPIs take a few minutes together
@@ -27,8 +28,8 @@ def reduce_checked(comm, dtype, op, count, *, in_place=False, seed=0, **options)
     vectors = operands.operands(dtype, op, SIZE, count, seed)
     mine = vectors[RANK].copy()
     result = mine if in_place else np.zeros_like(mine)
-    spec = [result, _PAIRS[dtype]] if dtype in _PAIRS else result
-    source = MPI.IN_PLACE if in_place else ([mine, _PAIRS[dtype]] if dtype in _PAIRS else mine)
+    spec = [result, PAIRS[dtype]] if dtype in PAIRS else result
+    source = MPI.IN_PLACE if in_place else ([mine, PAIRS[dtype]] if dtype in PAIRS else mine)
     comm.Allreduce(source, spec, OP_OF[op], **options)
     operands.check(dtype, op, vectors, result)
     if not in_place:

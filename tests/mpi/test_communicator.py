@@ -5,13 +5,14 @@ import multiprocessing
 import os
 import pickle
 import threading
+import time
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import collectives
-from collectives import Communicator, lifetime
+from collectives import Communicator, heap, lifetime
 from collectives.communicator import Cartcomm, Distgraphcomm, Graphcomm
 
 WORLD = MPI.COMM_WORLD
@@ -228,6 +229,25 @@ def test_collected_on_different_ranks_at_different_times(world):
     gc.collect()
     world.Dup().Free()  # all are dead everywhere now
     assert not lifetime.dead()
+
+
+@pytest.mark.parametrize("count", [10, 1000, 300_000])
+def test_freed_where_the_others_are_inside_a_call_still(world, count):
+    """The root of a broadcast leaves it before the others have come; what they read of it stays until they have."""
+    for i in range(6):
+        comm = world.Dup()
+        vector = np.full(count, float(i)) if RANK == 0 else np.zeros(count)
+        if RANK:
+            time.sleep(0.003 * RANK)
+        comm.Bcast(vector)
+        if i % 2:
+            comm.Free()
+        del comm
+        if RANK == 0:
+            vector[:] = -1
+            heap.empty(1 << 20, np.uint8)[:] = 255
+        else:
+            assert (vector == i).all()
 
 
 def test_collected_parts(world):

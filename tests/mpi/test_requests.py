@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import collectives
-from collectives import _core, registry
+from collectives import _core, heap, registry
 from collectives.request import Flight
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
@@ -307,3 +307,38 @@ def test_thousands_in_flight(world):
         assert (v == RANKS_SUM + SIZE * i).all()
     settle()
     assert world._context._idle_bytes <= 64 << 20
+
+
+def test_memory_of_persistent_calls(world):
+    """Each has flags and places to stage in of its own, which go to the next one when all ranks are done with them."""
+    own, vector = heap.process_heap(), np.ones(5000)
+    before = None
+    for i in range(40):
+        plans = [world.Allreduce_init(vector, np.empty(5000)) for _ in range(6)]
+        for plan in plans:
+            plan.Start()
+        for k in np.random.permutation(6):
+            plans[k].Wait()
+            if k % 2:
+                plans[k].Free()
+            else:
+                plans[k] = None  # collected
+        del plan
+        if i == 5:
+            before = own.reserved
+    assert own.reserved < before + (8 << 20)
+
+
+def test_a_persistent_call_collected_while_under_way(world):
+    """Its group goes to nobody else before it has ended."""
+    for i in range(20):
+        out = np.empty(3000)
+        plan = world.Allreduce_init(np.full(3000, 1.0 + i), out)
+        plan.Start()
+        del plan
+        other = world.Bcast_init(np.ones(10), i % SIZE)
+        other.Start()
+        other.Wait()
+        world.Barrier()
+        settle()
+        assert (out == SIZE * (1 + i)).all()

@@ -1,0 +1,457 @@
+"""Every collective in every form: buffers, datatypes, places, algorithms, errors before anything is sent."""
+
+import inspect
+
+import ml_dtypes
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import collectives
+from collectives import mpilib, registry
+from collectives.calls import COLLECTIVES
+
+RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+ROOT = SIZE - 1
+EVERY = list(COLLECTIVES.values())
+MOVING = [c for c in EVERY if not c.reduces and c.name != "barrier"]
+
+
+def ours(name):
+    """Algorithms of this library that serve a collective here."""
+    return [a for a in registry.algorithms(name) if a != "mpi"]
+
+
+def forms(comm, collective):
+    """The three methods of a collective as functions that return when the result is there."""
+
+    def starting(*args, **kwargs):
+        getattr(comm, "I" + collective.name)(*args, **kwargs).Wait()
+
+    def waited_by_mpi(*args, **kwargs):
+        MPI.Request.Waitall([getattr(comm, "I" + collective.name)(*args, **kwargs)])
+
+    def lasting(*args, **kwargs):
+        plan = getattr(comm, collective.method + "_init")(*args, **kwargs)
+        plan.Start()
+        plan.Wait()
+        plan.Free()
+
+    return [getattr(comm, collective.method), starting, waited_by_mpi, lasting]
+
+
+def moved(collective, make, spec, spec_back):
+    """Arguments of a call that moves blocks of 3 elements, each rank's 10 * rank + block; and the check."""
+    block = lambda r, b: [10 * r + b] * 3  # noqa: E731
+    mine, all_mine = make(block(RANK, RANK)), make(sum((block(RANK, b) for b in range(SIZE)), []))
+    one, many = make([-1] * 3), make([-1] * 3 * SIZE)
+    counts = ([3] * SIZE,) if collective.vector else ()
+    gathered = sum((block(r, r) for r in range(SIZE)), [])
+    exchanged = sum((block(r, RANK) for r in range(SIZE)), [])
+    base = collective.base
+    if base == "bcast":
+        buffer = all_mine if RANK == ROOT else many
+        argument = spec(buffer, 3 * SIZE) if RANK == ROOT else spec_back(buffer, 3 * SIZE)
+        return (argument, ROOT), lambda: buffer, sum((block(ROOT, b) for b in range(SIZE)), [])
+    whole = counts or (3,)
+    if base == "allgather":
+        return (spec(mine, 3), spec_back(many, *whole)), lambda: many, gathered
+    if base == "gather":
+        here = RANK == ROOT
+        target = spec_back(many, *whole) if here else None
+        return (spec(mine, 3), target, ROOT), lambda: many, gathered if here else [-1] * 3 * SIZE
+    if base == "scatter":
+        source = spec(all_mine, *whole) if RANK == ROOT else None
+        return (source, spec_back(one, 3), ROOT), lambda: one, block(ROOT, RANK)
+    return (spec(all_mine, *whole), spec_back(many, *whole)), lambda: many, exchanged
+
+
+@pytest.mark.parametrize("collective", MOVING, ids=lambda c: c.name)
+def test_data_of_every_type_moves(world, collective):
+    for dtype in ("i1", "i4", "f8", "c16", "f2", ml_dtypes.bfloat16, "g", ">i4", "S5", "M8[s]", "i4,f8"):
+        for number, call in enumerate(forms(world, collective)):
+            for name in (None, *ours(collective.name))[: 1 if number else None]:
+
+                def make(values, dtype=dtype):
+                    plain = np.array(values)
+                    return plain.astype("i8").astype(dtype) if dtype == "M8[s]" else plain.astype(dtype)
+
+                def spec(array, *counts):
+                    return array if not collective.vector or counts == (3,) else [array, *counts]
+
+                arguments, result, expected = moved(collective, make, spec, spec)
+                call(*arguments, algorithm=name)
+                assert (result() == make(expected)).all()
+                assert world.last.algorithm == (name or world.last.algorithm) != "mpi"
+
+
+def datatypes():
+    """Different datatypes of one signature, 3 doubles: contiguous, with gaps, in another order in memory."""
+    d = MPI.DOUBLE
+    made = {
+        "contiguous": d.Create_contiguous(1), "gaps": d.Create_vector(1, 1, 2).Create_resized(0, 16),
+        "shifted": d.Create_hindexed([1], [8]).Create_resized(0, 24), "dup": d.Dup(),
+        "struct": MPI.Datatype.Create_struct([1], [16], [d]).Create_resized(0, 32),
+    }  # fmt: skip
+    return {name: t.Commit() for name, t in made.items()}
+
+
+class Strided:
+    """Doubles in memory as a datatype lays them out."""
+
+    def __init__(self, values, datatype):
+        self.datatype = datatype
+        step, first = datatype.extent // 8, datatype.true_lb // 8
+        self.memory = np.full(step * len(values) + 4, -7.0)
+        self.places = first + step * np.arange(len(values))
+        self.memory[self.places] = values
+
+    def tobytes(self):
+        assert (np.delete(self.memory, self.places) == -7).all(), "written outside the datatype"
+        return self.memory[self.places].tobytes()
+
+
+@pytest.mark.parametrize("collective", MOVING, ids=lambda c: c.name)
+def test_datatypes_may_differ_between_ranks_and_sides(world, collective):
+    kinds = list(datatypes().values())
+    for turn in range(len(kinds)):
+        for call in forms(world, collective):
+            kind = kinds[(RANK + turn) % len(kinds)]
+            back = kinds[(RANK + 2 * turn + 1) % len(kinds)]
+            used = []
+
+            def make(values):
+                used.append(Strided(values, back if -1 in values else kind))  # noqa: B023
+                return used[-1]  # noqa: B023
+
+            def spec(array, *counts):
+                return [array.memory, *counts, array.datatype]
+
+            arguments, result, expected = moved(collective, make, spec, spec)
+            call(*arguments)
+            assert result().tobytes() == np.array(expected, float).tobytes()
+            assert world.last.algorithm != "mpi"
+    for kind in kinds:
+        kind.Free()
+
+
+def test_displacements(world):
+    """Blocks in another order than the ranks', with room between them."""
+    places = [4 * (SIZE - 1 - r) for r in range(SIZE)]
+    counts = [r % 3 + 1 for r in range(SIZE)]
+    expected = np.full(4 * SIZE, -1)
+    for r in range(SIZE):
+        expected[places[r] : places[r] + counts[r]] = r
+    mine = np.full(counts[RANK], RANK)
+    for spec in (
+        lambda a: [a, (counts, places)], lambda a: [a, counts, places, MPI.INT64_T],
+        lambda a: [a, (np.array(counts), tuple(places)), "q"],
+    ):  # fmt: skip
+        for call in forms(world, COLLECTIVES["allgatherv"]):
+            target = np.full(4 * SIZE, -1)
+            call(mine, spec(target))
+            np.testing.assert_array_equal(target, expected)
+        for call in forms(world, COLLECTIVES["gatherv"]):
+            target = np.full(4 * SIZE, -1)
+            call(mine, spec(target) if RANK == ROOT else None, ROOT)
+            assert (target == (expected if RANK == ROOT else -1)).all()
+        for call in forms(world, COLLECTIVES["scatterv"]):
+            target = np.zeros(counts[RANK], int)
+            call(spec(expected) if RANK == ROOT else None, target, ROOT)
+            assert (target == RANK).all()
+    target = np.full(4 * SIZE, -1)
+    target[places[RANK] : places[RANK] + counts[RANK]] = RANK
+    world.Allgatherv(MPI.IN_PLACE, [target, (counts, places)])
+    np.testing.assert_array_equal(target, expected)
+
+
+def test_absolute_addresses(world):
+    a, b = np.arange(4.0) + RANK, np.zeros(4 * SIZE)
+    where = [MPI.DOUBLE.Create_hindexed([4], [MPI.Get_address(x)]).Commit() for x in (a, b)]
+    world.Bcast([MPI.BOTTOM, 1, where[0]])
+    assert a.tolist() == [0, 1, 2, 3]
+    world.Allgather([MPI.BOTTOM, 1, where[0]], b)
+    assert b.tolist() == [0, 1, 2, 3] * SIZE
+    with pytest.raises(TypeError, match="needs a datatype"):
+        world.Bcast([MPI.BOTTOM, 0])
+    for t in where:
+        t.Free()
+
+
+def test_blocks_of_arrays(world):
+    rows = np.arange(3.0 * SIZE).reshape(SIZE, 3)
+    mine = np.zeros(3)
+    world.Scatter(rows if RANK == 0 else None, mine)
+    assert mine.tolist() == rows[RANK].tolist()
+    back = np.zeros_like(rows)
+    world.Allgather(mine, back)
+    np.testing.assert_array_equal(back, rows)
+    world.Gather(MPI.IN_PLACE if RANK == ROOT else mine, back if RANK == ROOT else None, ROOT)
+    np.testing.assert_array_equal(back, rows)
+    world.Scatter([rows, 3], MPI.IN_PLACE if RANK == 0 else mine)
+    raw = bytearray(8 * SIZE)
+    world.Allgather(RANK.to_bytes(8, "little"), raw)
+    assert np.frombuffer(raw, np.int64).tolist() == list(range(SIZE))
+
+
+def test_reductions_in_every_form(world):
+    total = SIZE * (SIZE - 1) // 2
+    counts = [r + 1 for r in range(SIZE)]
+    for call in forms(world, COLLECTIVES["reduce"]):
+        b = np.zeros(5)
+        call(np.full(5, RANK), b.astype(int), MPI.SUM, ROOT)
+        b = np.full(5, float(RANK))
+        call(MPI.IN_PLACE if RANK == ROOT else b, b if RANK == ROOT else None, root=ROOT)
+        assert (b == (total if RANK == ROOT else RANK)).all()
+    for call in forms(world, COLLECTIVES["reduce_scatter"]):
+        a, b = np.arange(sum(counts)) + RANK, np.zeros(counts[RANK], int)
+        expected = (SIZE * np.arange(sum(counts)) + total)[sum(counts[:RANK]) :][: counts[RANK]]
+        for recvcounts in (counts, np.array(counts), None):
+            call(a, b, recvcounts)
+            np.testing.assert_array_equal(b, expected)
+        call(MPI.IN_PLACE, a, counts)
+        np.testing.assert_array_equal(a[: counts[RANK]], expected)
+    for call in forms(world, COLLECTIVES["reduce_scatter_block"]):
+        a, b = np.arange(2 * SIZE) + RANK, np.zeros(2, int)
+        expected = (SIZE * np.arange(2 * SIZE) + total)[2 * RANK :][:2]
+        call(a, b)
+        np.testing.assert_array_equal(b, expected)
+        call(MPI.IN_PLACE, a)
+        np.testing.assert_array_equal(a[:2], expected)
+    for name, some in (("scan", RANK + 1), ("exscan", RANK)):
+        for call in forms(world, COLLECTIVES[name]):
+            b = np.full(3, -1)
+            call(np.full(3, RANK), b)
+            assert (b == (sum(range(some)) if some else -1)).all()
+            b[:] = RANK
+            call(MPI.IN_PLACE, b)
+            assert (b == (sum(range(some)) if some else RANK)).all()
+
+
+def compose(a, b, datatype):
+    """b = a then b, of permutations of 4: associative, not commuting."""
+    left, right = np.frombuffer(a, np.int64).reshape(-1, 4), np.frombuffer(b, np.int64).reshape(-1, 4)
+    right[:] = np.take_along_axis(left.copy(), right, axis=1)
+
+
+def test_ops_that_do_not_commute(world):
+    op, quad = MPI.Op.Create(compose, commute=False), MPI.INT64_T.Create_contiguous(4).Commit()
+    chance = np.random.default_rng(5)
+    everyone = np.array([[chance.permutation(4) for _ in range(2 * SIZE)] for _ in range(SIZE)])
+    partial = [everyone[0]]
+    for right in everyone[1:]:
+        partial.append(np.take_along_axis(partial[-1], right, axis=1))
+    mine = everyone[RANK].copy()
+    for collective in (c for c in EVERY if c.reduces):
+        names = [n for n in ours(collective.name) if registry.find(collective.name, n).ordered]
+        for name in (None, *names):
+            blocks = collective.base == "reduce_scatter"
+            result = np.zeros((2 if blocks else 2 * SIZE, 4), np.int64)
+            more = ([2] * SIZE,) if collective.name == "reduce_scatter" else ()
+            root = (ROOT,) if collective.name == "reduce" else ()
+            arguments = [mine, quad], [result, quad], *more, op, *root
+            getattr(world, collective.method)(*arguments, algorithm=name)
+            if mpilib.locks_ops() is False:
+                getattr(world, "I" + collective.name)(*arguments, algorithm=name).Wait()
+            expected = partial[-1]
+            if blocks:
+                expected = expected[2 * RANK : 2 * RANK + 2]
+            elif collective.name == "scan":
+                expected = partial[RANK]
+            elif collective.name == "exscan":
+                expected = partial[RANK - 1] if RANK else result
+            elif root and RANK != ROOT:
+                expected = result
+            np.testing.assert_array_equal(result, expected)
+        for name in set(ours(collective.name)) - set(names):
+            with pytest.raises(ValueError, match="does not commute"):
+                getattr(world, collective.method)(*arguments, algorithm=name)
+    op.Free()
+    quad.Free()
+
+
+def test_deterministic_folds(world):
+    vectors = np.random.default_rng(1).standard_normal((SIZE, 3 * SIZE)).astype("f4")
+    folds = np.add.accumulate(vectors, axis=0, dtype="f4")
+    for name, expected in (("Scan", folds[RANK]), ("Allreduce", folds[-1])):
+        result = np.zeros(3 * SIZE, "f4")
+        getattr(world, name)(vectors[RANK], result, deterministic=True)
+        assert result.tobytes() == expected.tobytes()
+    result = np.zeros(3, "f4")
+    world.Reduce_scatter_block(vectors[RANK], result, deterministic=True)
+    assert result.tobytes() == folds[-1][3 * RANK : 3 * RANK + 3].tobytes()
+
+
+@pytest.mark.parametrize("collective", EVERY, ids=lambda c: c.name)
+def test_signatures_are_mpi4pys(collective):
+    for name in (collective.method, "I" + collective.name, collective.method + "_init"):
+        method = getattr(collectives.Communicator, name)
+        theirs = inspect.signature(getattr(MPI.Intracomm, name)).parameters.values()
+        mine = inspect.signature(method).parameters.values()
+        assert [p.name for p in mine if p.kind is not p.KEYWORD_ONLY] == [p.name for p in theirs]
+        own = {p.name for p in mine if p.kind is p.KEYWORD_ONLY}
+        assert {"algorithm", "deterministic", "stream"} <= own
+        assert method.__name__ == name
+        assert method.__doc__
+
+
+@pytest.mark.parametrize("collective", EVERY, ids=lambda c: c.name)
+def test_every_algorithm_can_be_explained(world, collective):
+    for nbytes in (0, 8, 1 << 20, 1 << 40):
+        assert ": " in world.explain(collective.name, nbytes)
+    with pytest.raises(ValueError, match="known: .*mpi"):
+        registry.find(collective.name, "nonsense")
+
+
+def test_wrong_arguments_are_refused_before_anything_is_sent(world):
+    a, b = np.zeros(2 * SIZE), np.zeros(2 * SIZE)
+    few = [1] * (SIZE + 1)
+    for call, error, message in (
+        (lambda: world.Bcast(a, SIZE), ValueError, "^root: "),
+        (lambda: world.Bcast(a, -1), MPI.Exception, "^root: "),
+        (lambda: world.Bcast(a, 1.5), TypeError, "^root: "),
+        (lambda: world.Bcast(None), TypeError, "^buf: expected a buffer"),
+        (lambda: world.Bcast(MPI.IN_PLACE), TypeError, "^buf: expected a buffer"),
+        (lambda: world.Bcast(np.zeros(4)[::2]), ValueError, "^buf: .*strided"),
+        (lambda: world.Bcast([a, 2 * SIZE + 1]), ValueError, "^buf: "),
+        (lambda: world.Allgather(a, b), ValueError if SIZE > 1 else None, "^sendbuf has"),
+        (lambda: world.Allgather(a[:2], bytes(16 * SIZE)), ValueError, "^recvbuf: .*read-only"),
+        (lambda: world.Allgather(b[:2], b), ValueError, "overlap"),
+        (lambda: world.Allgather(a[:1], np.zeros(SIZE + 1)), ValueError if SIZE > 1 else None, "^recvbuf: |^sendbuf"),
+        (lambda: world.Allgatherv(a, [b, few]), ValueError, "^recvbuf: expected"),
+        (lambda: world.Allgatherv(a, [b, [-1] * SIZE]), ValueError, "^recvbuf: .*negative"),
+        (lambda: world.Alltoallv([a, ([2] * SIZE, [2 * SIZE] * SIZE)], b), ValueError, "^sendbuf: 2 elements"),
+        (lambda: world.Alltoall(a, [b, "nonsense"]), TypeError, "^recvbuf: "),
+        (lambda: world.Reduce_scatter(a, b[:2], few), ValueError, "^recvcounts: expected"),
+        (lambda: world.Reduce_scatter(a, b[:2], [3] * SIZE), ValueError, "recvcounts ask for"),
+        (lambda: world.Reduce_scatter(MPI.IN_PLACE, b), TypeError, "^recvcounts: "),
+        (lambda: world.Reduce_scatter_block(a, b), ValueError if SIZE > 1 else None, "elements"),
+        (lambda: world.Reduce_scatter_block(a, b[:2].astype("i8")), TypeError, "float64, recvbuf of int64"),
+        (lambda: world.Scan(a, b, "sum"), TypeError, "op must be"),
+        (lambda: world.Scan(a, b, collectives.AVG), TypeError, "^op: .*AVG has no meaning"),
+        (lambda: world.Bcast(a, algorithm="binomial", rooot=1), TypeError, "Bcast.. got an unexpected"),
+        (lambda: world.Bcast(), TypeError, "(?i)bcast.*argument"),
+        (lambda: world.Ibcast(a, timeout=1), TypeError, "Ibcast.. got an unexpected"),
+        (lambda: world.Bcast(a, stream=1), ValueError, "^stream"),
+    ):  # fmt: skip
+        if error is not None:
+            with pytest.raises(error, match=message):
+                call()
+    assert world.allreduce(1) == SIZE
+
+
+@pytest.mark.parametrize("collective", MOVING, ids=lambda c: c.name)
+def test_the_readable_executor(world, collective):
+    for name in ours(collective.name):
+        if name == "shm":
+            continue
+
+        def spec(array, *counts):
+            return array if not collective.vector or counts == (3,) else [array, *counts]
+
+        arguments, result, expected = moved(collective, np.array, spec, spec)
+        getattr(world, collective.method)(*arguments, algorithm=name, engine="python")
+        assert result().tolist() == expected
+
+
+def test_handed_over_by_name(world):
+    for collective in EVERY:
+        if collective in MOVING:
+
+            def spec(array, *counts):
+                return array if not collective.vector or counts == (3,) else [array, *counts]  # noqa: B023
+
+            arguments, result, expected = moved(collective, np.array, spec, spec)
+            getattr(world, collective.method)(*arguments, algorithm="mpi")
+            assert result().tolist() == expected
+            assert world.last.algorithm == "mpi"
+            assert world.last.collective == collective.name
+            getattr(world, "I" + collective.name)(*arguments, algorithm="mpi").Wait()
+    request = world.Ireduce_scatter_block(np.ones(SIZE), np.zeros(1), algorithm="mpi")
+    request.Wait()
+
+
+if mpilib.abi() != "openmpi":  # which has no limit that a test could reach
+
+    def test_limit_of_communicators():
+        made = []
+        comm = collectives.Communicator(MPI.COMM_WORLD)
+        with pytest.raises(collectives.CollectiveError, match="no more communicators"):
+            made.extend(comm.Dup() for _ in range(20_000))
+        for one in made:
+            one.Free()
+        again = comm.Dup()
+        assert again.allreduce(1) == SIZE
+        again.Free()
+        comm.Free()
+
+
+@pytest.mark.parametrize("collective", [c for c in EVERY if not c.vector], ids=lambda c: c.name)
+def test_calls_like_earlier_ones(world, collective):
+    """The second call of a form takes a shorter way: the same results and the same errors."""
+    comm = world.Dup()
+    for turn in range(4):
+        for root in (0, ROOT):
+            mine, whole = np.full(2, RANK + turn), np.full(2 * SIZE, RANK + turn)
+            one, many = np.full(2, -1), np.full(2 * SIZE, -1)
+            total = SIZE * (SIZE - 1) // 2 + SIZE * turn
+            ranks = np.repeat(np.arange(SIZE), 2) + turn
+            arguments, expected = {
+                "barrier": ((), None), "bcast": ((whole, root), (whole, root + turn)),
+                "allgather": ((mine, many), (many, ranks)), "alltoall": ((whole, many), (many, ranks)),
+                "gather": ((mine, many, root), (many, ranks if root == RANK else -1)),
+                "scatter": ((whole, one, root), (one, root + turn)), "allreduce": ((mine, one), (one, total)),
+                "reduce": ((mine, one, MPI.SUM, root), (one, total if root == RANK else -1)),
+                "reduce_scatter_block": ((whole, one), (one, total)),
+                "scan": ((mine, one), (one, sum(range(RANK + 1)) + turn * (RANK + 1))),
+                "exscan": ((mine, one), (one, sum(range(RANK)) + turn * RANK if RANK else -1)),
+            }[collective.name]  # fmt: skip
+            getattr(comm, collective.method)(*arguments)
+            if expected:
+                assert (expected[0] == expected[1]).all()
+                assert comm.last.collective == collective.name
+    if collective.name in ("allgather", "alltoall"):
+        whole = np.zeros(2 * SIZE, int)
+        with pytest.raises(ValueError, match="overlap"):
+            comm.Alltoall(whole, whole) if collective.name == "alltoall" else comm.Allgather(whole[:2], whole)
+        whole.flags.writeable = False
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(comm, collective.method)(np.zeros(2 if collective.name == "allgather" else 2 * SIZE, int), whole)
+    comm.Free()
+
+
+@pytest.mark.parametrize(
+    "name", ["INT32_T", "INT64_T", "INT", "LONG", "FLOAT", "DOUBLE", "UINT8_T", "C_DOUBLE_COMPLEX"]
+)
+def test_named_datatypes_have_kernels(world, name):
+    """Some ranks name the type, others pass the array: that is one call, which the same algorithm serves."""
+    datatype = getattr(MPI, name)
+    vector = np.full(50, RANK + 1, datatype.tocode())
+    result = np.empty_like(vector)
+    by_name = RANK % 2 == 0
+    world.Allreduce([vector, datatype] if by_name else vector, [result, datatype] if by_name else result)
+    assert (result == SIZE * (SIZE + 1) // 2).all()
+    assert world.last.algorithm == "shm"
+
+
+@pytest.mark.parametrize("nbytes", [8 << 10, 40 << 10, 200 << 10])
+def test_elements_that_are_long(world, nbytes):
+    """Where the places to stage in cannot hold them, a schedule serves the call."""
+    datatype = MPI.INT64_T.Create_contiguous(nbytes // 8).Commit()
+
+    def add(a, b, _):
+        np.frombuffer(b, "i8")[:] += np.frombuffer(a, "i8")
+
+    op = MPI.Op.Create(add, commute=True)
+    count = 3 * SIZE
+    vector = np.full(count * nbytes // 8, RANK + 1)
+    for form in forms(world, COLLECTIVES["reduce_scatter_block"])[: 1 if mpilib.locks_ops() else None]:
+        result = np.zeros(3 * nbytes // 8, int)
+        form([vector, datatype], [result, datatype], op)
+        assert (result == SIZE * (SIZE + 1) // 2).all()
+    result = np.zeros_like(vector)
+    world.Allreduce([vector, datatype], [result, datatype], op)
+    assert (result == SIZE * (SIZE + 1) // 2).all()
+    assert (world.last.algorithm == "shm") == (nbytes <= 8 << 10)
+    op.Free()
+    datatype.Free()

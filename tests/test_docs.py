@@ -1,0 +1,37 @@
+"""The programs of docs/pitfalls.md and docs/profiling.md run, and show what the pages say."""
+
+import re
+
+import pytest
+from conftest import ROOT, mpiexec
+
+PROFILING = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/profiling.md").read_text(), re.DOTALL | re.MULTILINE)
+PITFALLS = (ROOT / "docs/pitfalls.md").read_text()
+
+
+@pytest.mark.parametrize("block", PROFILING, ids=range(len(PROFILING)))
+def test_profiling(block, tmp_path):
+    (tmp_path / "prog.py").write_text(block)
+    done = mpiexec("openmpi", 2, str(tmp_path / "prog.py"), timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def rows(text):
+    """The lines of the table: what, as it is, with ours."""
+    return {line[:44].strip(): (line[45:69].strip(), line[70:].strip()) for line in text.splitlines()[2:] if line}
+
+
+def test_pitfalls(mpi):
+    done = mpiexec(mpi, 3, "examples/pitfalls.py", timeout=60)
+    assert done.returncode == 0, done.stderr
+    found, shown = rows(done.stdout), rows(re.search(r"```text\n(.*?)```", PITFALLS, re.DOTALL)[1])
+    assert found.keys() == shown.keys()
+    for what, (theirs, ours) in shown.items():
+        assert found[what][1] == ours, what
+        if mpi == "openmpi" and "bits" not in what and what:
+            assert found[what][0] == theirs, what
+
+
+def test_the_command_on_the_page():
+    assert "mpiexec -n 3 python examples/pitfalls.py" in PITFALLS
+    assert (ROOT / "examples/pitfalls.py").exists()
