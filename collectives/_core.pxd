@@ -1,6 +1,6 @@
 """The C entries (csrc/*.h), as Cython sees them."""
 
-from libc.stdint cimport int32_t, intptr_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint64_t
 
 cdef extern from "error.h" nogil:
     enum:
@@ -12,6 +12,7 @@ cdef extern from "error.h" nogil:
         COLL_ERR_MPI
         COLL_ERR_ARGUMENT
         COLL_ERR_OP
+        COLL_ERR_READ
 
 cdef extern from "partition.h" nogil:
     size_t coll_part(size_t n, size_t parts, size_t i)
@@ -128,6 +129,7 @@ cdef extern from "heap.h" nogil:
     ctypedef struct coll_heap:
         pass
     ctypedef struct coll_heap_id:
+        int64_t pid
         uint64_t size
     coll_heap *coll_heap_new(size_t, coll_heap_kind)
     void coll_heap_free(coll_heap *)
@@ -142,6 +144,7 @@ cdef extern from "heap.h" nogil:
     int coll_heap_has(const char *, size_t, const void *)
     char *coll_heap_attach(const coll_heap_id *)
     void coll_heap_detach(const coll_heap_id *, char *)
+    int coll_heap_private_is_readable(const coll_heap_id *)
 
 cdef extern from "node.h" nogil:
     enum:
@@ -152,7 +155,7 @@ cdef extern from "node.h" nogil:
     ctypedef struct coll_node:
         pass
     ctypedef struct coll_node_limits:
-        size_t copy, read, shortest, segment, stream
+        size_t copy, read, shortest, segment, stream, private
     ctypedef enum coll_node_kind:
         COLL_NODE_ALLREDUCE
         COLL_NODE_REDUCE
@@ -184,6 +187,7 @@ cdef extern from "node.h" nogil:
     coll_node *coll_node_new(coll_heap *, int, int, char **, const size_t *, const uint64_t *)
     void coll_node_free(coll_node *)
     void coll_node_set_limits(coll_node *, const coll_node_limits *)
+    void coll_node_set_processes(coll_node *, const int64_t *)
     uint64_t coll_node_calls(const coll_node *)
     void coll_node_begin(coll_node_call *, coll_node *, const coll_node_message *)
     int coll_node_progress(coll_node_call *)

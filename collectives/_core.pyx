@@ -77,6 +77,8 @@ cdef object error(int code, str what):
         return RuntimeError(f"{what}: MPI reported an error")
     if code == COLL_ERR_OP:
         return RuntimeError(f"{what}: the user-defined op failed")
+    if code == COLL_ERR_READ:
+        return RuntimeError(f"{what}: the system does not let this process read another rank's memory (any more)")
     if code == COLL_ERR_SCHEDULE:
         return ValueError(f"{what}: malformed schedule")
     return ValueError(f"{what}: argument out of range")

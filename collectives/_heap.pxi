@@ -85,6 +85,11 @@ cdef class Mapping:
     def __dealloc__(self):
         coll_heap_detach(&self.identity, self.base)
 
+    @property
+    def private_is_readable(self):
+        """Whether the private memory of the peer's process can be read as well."""
+        return bool(coll_heap_private_is_readable(&self.identity))
+
 
 # NumPy's allocator (NEP 49): arrays from a size on live on the heap.
 

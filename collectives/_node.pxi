@@ -70,15 +70,28 @@ cdef class Node:
         coll_node_free(self.node)
         free(self.cuts)
 
-    def set_limits(self, size_t copy, size_t read, size_t shortest, size_t segment, size_t stream):
+    def read_private(self):
+        """Let ranks read each other's private memory, which all of them must be able to."""
+        cdef int64_t *pids = <int64_t *>PyMem_Malloc(self.size * sizeof(int64_t))
+        if pids == NULL:
+            raise MemoryError
+        mappings = self.keep[1]
+        for i in range(self.size):
+            pids[i] = (<Mapping?>mappings[i]).identity.pid
+        coll_node_set_processes(self.node, pids)
+        PyMem_Free(pids)
+
+    def set_limits(self, size_t copy, size_t read, size_t shortest, size_t segment, size_t stream, size_t private):
         """Bytes up to which messages are copied from the heap too, up to which all ranks read them whole, of a segment
-        at least and at most, and from which on results bypass the cache; the same on all ranks."""
+        at least and at most, from which on results bypass the cache, and from which on private data are read where they
+        lie; the same on all ranks."""
         cdef coll_node_limits limits
         limits.copy = copy
         limits.read = read
         limits.shortest = shortest
         limits.segment = segment
         limits.stream = stream
+        limits.private = private
         coll_node_set_limits(self.node, &limits)
 
     @property

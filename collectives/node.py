@@ -59,14 +59,17 @@ def join(
     ``exchange`` gathers an object from all ranks on all ranks (the bootstrap: MPI, a store, a thread group).
     """
     mappings = _reachable(rank, offers)
-    reached = exchange(set(mappings)) if len(offers) > 1 else [set(mappings)]
-    group = group_of(rank, reached)
+    mine = set(mappings), all(mapping.private_is_readable for mapping in mappings.values())
+    reached, readable = zip(*(exchange(mine) if len(offers) > 1 else [mine]), strict=True)
+    group = group_of(rank, list(reached))
     own = heap.process_heap()
     if own is None or area is None or rank not in mappings:
         return group, None
     members = [offers[peer] for peer in group]
     areas = [member[2] for member in members if member is not None]
     node = _core.Node(own, group.index(rank), [mappings[p] for p in group], areas, area, library, endpoint)
+    if all(readable[peer] for peer in group):
+        node.read_private()
     return group, node
 
 

@@ -48,9 +48,9 @@ LOCAL = dict.fromkeys(DEFAULT, "shm")
 #: Limits between the schemes of the node-local engine, in bytes, where ranks have a core each (False), and where they
 #: outnumber the cores and every synchronisation costs a switch (True). See coll_node_limits in csrc/node.h.
 NODE_LIMITS = {
-    False: (512, 4 * _KB, 16 * _KB, 256 * _KB, 16 * _MB),
-    True: (4 * _KB, 16 * _KB, 256 * _KB, 256 * _KB, 16 * _MB),
-}  # copy, read, shortest and longest segment, stream
+    False: (512, 4 * _KB, 16 * _KB, 256 * _KB, 16 * _MB, 6 * _MB),
+    True: (4 * _KB, 16 * _KB, 256 * _KB, 256 * _KB, 16 * _MB, 6 * _MB),
+}  # copy, read, shortest and longest segment, stream, private
 
 #: For ops that do not commute, and for deterministic=True.
 ORDERED = {
@@ -69,7 +69,7 @@ class Rules:
 
     table: dict[str, Rows] = field(default_factory=lambda: dict(DEFAULT))
     forced: dict[str, str] = field(default_factory=dict)
-    node_limits: dict[bool, tuple[int, int, int, int, int]] = field(default_factory=lambda: dict(NODE_LIMITS))
+    node_limits: dict[bool, tuple[int, int, int, int, int, int]] = field(default_factory=lambda: dict(NODE_LIMITS))
 
     @staticmethod
     def from_environment() -> Rules:

@@ -11,6 +11,7 @@ enum {
     COLL_ERR_MPI = -4,      /* an MPI function failed; coll_endpoint.mpi_error has its code */
     COLL_ERR_ARGUMENT = -5, /* argument out of range */
     COLL_ERR_OP = -6,       /* a user-defined op failed */
+    COLL_ERR_READ = -7,     /* another process's memory could not be read */
 };
 
 #endif

@@ -45,4 +45,9 @@ static inline int coll_heap_has(const char *base, size_t size, const void *p) {
 char *coll_heap_attach(const coll_heap_id *);
 void coll_heap_detach(const coll_heap_id *, char *base);
 
+/* Copies from the private memory of process `pid`; 0, or -1 with errno set where the system does not let us. */
+int coll_heap_read_private(int64_t pid, void *to, uint64_t from, size_t bytes);
+/* Proves, by the nonce, that the private memory of a heap's process can be read so. */
+int coll_heap_private_is_readable(const coll_heap_id *);
+
 #endif

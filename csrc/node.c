@@ -1,6 +1,5 @@
 /* The group, and the way of a call: turn, arrival, phase, end. */
 #include "node_internal.h"
-#include "error.h"
 
 #include <stdlib.h>
 
@@ -21,8 +20,12 @@ coll_node *coll_node_new(coll_heap *own, int size, int rank, char *const *bases,
     n->size = size;
     n->rank = rank;
     n->sector = -1;
-    n->limits = (coll_node_limits){
-        .copy = 512, .read = 4 << 10, .shortest = 16 << 10, .segment = COLL_NODE_SEGMENT, .stream = 16 << 20};
+    n->limits = (coll_node_limits){.copy = 512,
+                                   .read = 4 << 10,
+                                   .shortest = 16 << 10,
+                                   .segment = COLL_NODE_SEGMENT,
+                                   .stream = 16 << 20,
+                                   .private = 6 << 20};
     n->sources = calloc((size_t)size, sizeof *n->sources);
     n->targets = calloc((size_t)size + 1, sizeof *n->targets);
     if (!n->sources || !n->targets) {
@@ -59,6 +62,12 @@ void coll_node_set_limits(coll_node *n, const coll_node_limits *l) {
         n->limits.copy = n->limits.read;
     n->limits.segment = power_of_two(l->segment);
     n->limits.shortest = power_of_two(l->shortest < l->segment ? l->shortest : l->segment);
+}
+
+void coll_node_set_processes(coll_node *n, const int64_t *pids) {
+    for (int i = 0; i < n->size; i++)
+        n->peers[i].pid = pids[i];
+    n->reads_private = 1;
 }
 
 static int gathers(const coll_node_message *m) {

@@ -6,7 +6,8 @@
  *   slices   (all-reduce, long reduce) every rank owns a slice: copy in what others own, by segments; fold the own
  *            slice, publish; copy the rest out
  *   direct   slices of arrays that all lie on heaps: nothing is copied, owners read all inputs and write all outputs
- *   pull     (all others) copy in by segments what others want, publish; take or fold what one wants oneself
+ *   pull     (all others) copy in by segments what others want, publish; take or fold what one wants oneself; long data
+ *            are copied once, by the system, from one process's private memory to another's
  * What is rank-local (input or output on the heap or not) travels with the flags, and every mixture is served.
  *
  * Flags are 64-bit counters that only grow and have one writer each. A call's number is in their high bits, so that
@@ -37,9 +38,13 @@ typedef struct {
     size_t read;              /* longest message that every rank reads whole, at most COLL_NODE_READ */
     size_t shortest, segment; /* of segments, powers of two, at most COLL_NODE_SEGMENT */
     size_t stream;            /* vectors at least so long are stored past the cache */
+    size_t private;           /* data at least so long are read where they lie in a process's private memory */
 } coll_node_limits;
 enum { COLL_NODE_INLINE = 120, COLL_NODE_READ = 64 << 10, COLL_NODE_SEGMENT = 256 << 10 };
 void coll_node_set_limits(coll_node *, const coll_node_limits *);
+/* The ranks' processes, which must be able to read each other's private memory (coll_heap_private_is_readable). Where
+ * this is not called, limits.private has no effect. */
+void coll_node_set_processes(coll_node *, const int64_t *pids);
 
 /* dst[i] = left[i] op right[i] for ops without a kernel; `spare` holds COLL_NODE_PIECE bytes. Returns 0 or an error. */
 typedef int (*coll_node_user_op)(void *context, void *dst, const void *left, const void *right, void *spare, size_t n);

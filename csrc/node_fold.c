@@ -1,6 +1,5 @@
 /* Folding what lies in several places, by kernel or user-defined op. */
 #include "node_internal.h"
-#include "error.h"
 
 /* Ops without a kernel, in pieces: acc = acc op source, rank after rank, then acc to the targets. */
 static int fold_by_user(coll_node_call *c, int sources, int q, size_t elements) {

@@ -4,7 +4,6 @@
  * first rank of each group of GROUP neighbours puts its members' data side by side, reads the other groups' bundles,
  * and gives its members the result. Elements are folded in rank order either way, to the same bits. */
 #include "node_internal.h"
-#include "error.h"
 
 static int leader_of(int rank) {
     return rank / GROUP * GROUP;

@@ -2,6 +2,7 @@
 #ifndef COLL_NODE_INTERNAL_H
 #define COLL_NODE_INTERNAL_H
 
+#include "error.h"
 #include "node.h"
 
 #include <stdatomic.h>
@@ -18,9 +19,10 @@ static const uint64_t INLINE_FLAG = (uint64_t)1 << 63; /* in a word: the data ar
 /* What a rank says when it arrives at a call: where its data are. Offsets are in its heap; 0 is nowhere. */
 typedef struct {
     uint64_t input, output, staging, results;
-    uint64_t at;    /* its place in the rings */
-    uint64_t lane;  /* bytes of a segment for one receiver, and above 32 bits the slots of its ring */
-    uint64_t table; /* where its blocks begin in its input, if receivers cannot know */
+    uint64_t private; /* address of an input that others read in the memory of this process */
+    uint64_t at;      /* its place in the rings */
+    uint64_t lane;    /* elements of a segment for one receiver, and above 48 bits the slots of its ring */
+    uint64_t table;   /* where its blocks begin in its input, if receivers cannot know */
 } arrival;
 
 typedef struct {
@@ -70,6 +72,7 @@ struct coll_node {
     int size, rank;
     coll_heap *heap;
     coll_node_limits limits;
+    int reads_private;                 /* whether ranks may read each other's private memory */
     _Atomic uint64_t issued, finished; /* calls */
     char *work;                        /* staging ring, result ring; allocated when they are first needed */
     size_t at;                         /* next place of the staging ring */
@@ -81,6 +84,7 @@ struct coll_node {
     struct peer {
         char *base;
         size_t limit;
+        int64_t pid;
         area *area;
         arrival arrival;     /* of the call under way, */
         const char *inlined; /* or the data in the line; */
@@ -133,6 +137,17 @@ static inline void move(void *to, const void *from, size_t bytes) {
     coll_model_point();
 #endif
     memcpy(to, from, bytes);
+}
+
+/* Copies from the private memory of another rank. */
+static inline int read_private(int64_t pid, void *to, const void *from, size_t bytes) {
+#ifdef COLL_MODEL
+    (void)pid; /* its ranks share one process */
+    move(to, from, bytes);
+    return COLL_OK;
+#else
+    return coll_heap_read_private(pid, to, (uint64_t)(uintptr_t)from, bytes) ? COLL_ERR_READ : COLL_OK;
+#endif
 }
 
 static inline area *own_area(const coll_node *n) {

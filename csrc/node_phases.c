@@ -1,6 +1,5 @@
 /* All-reduce, and reduce of long vectors: what ranks do with each other's data once they have all arrived. */
 #include "node_internal.h"
-#include "error.h"
 #include "partition.h"
 
 static const char *input_at(const coll_node_call *c, size_t element) {

@@ -3,127 +3,9 @@
  * What a rank publishes goes to all who want it alike, or has a lane for each receiver. Short data are in the line
  * itself; data on the heap are read where they lie, all others in the staging ring. Nobody waits for ranks from which
  * it takes nothing: rooted collectives may run ahead of the slowest rank, as far as lines and ring go. */
-#include "node_internal.h"
-#include "error.h"
+#include "node_blocks.h"
 
 enum { ALL_TAKEN = (1 << 24) - 1 };
-
-typedef struct {
-    size_t first, count; /* elements */
-} span;
-
-static int folds(const coll_node_call *c) {
-    switch (c->message.kind) {
-    case COLL_NODE_REDUCE:
-    case COLL_NODE_REDUCE_SCATTER:
-    case COLL_NODE_SCAN:
-    case COLL_NODE_EXSCAN:
-        return 1;
-    default:
-        return 0;
-    }
-}
-
-/* Whether a rank's data differ from receiver to receiver. */
-static int has_lanes(const coll_node_call *c) {
-    switch (c->message.kind) {
-    case COLL_NODE_REDUCE_SCATTER:
-    case COLL_NODE_SCATTER:
-    case COLL_NODE_ALLTOALL:
-        return 1;
-    default:
-        return 0;
-    }
-}
-
-/* Whether rank d takes something from rank q. */
-static int takes(const coll_node_call *c, int q, int d) {
-    if (q == d)
-        return 0;
-    switch (c->message.kind) {
-    case COLL_NODE_BCAST:
-    case COLL_NODE_SCATTER:
-        return q == c->message.root;
-    case COLL_NODE_REDUCE:
-    case COLL_NODE_GATHER:
-        return d == c->message.root;
-    case COLL_NODE_SCAN:
-    case COLL_NODE_EXSCAN:
-        return d > q;
-    default:
-        return 1;
-    }
-}
-
-/* Whether anybody takes something from this rank. */
-static int publishes(const coll_node_call *c) {
-    for (int d = 0; d < c->node->size; d++)
-        if (takes(c, c->node->rank, d))
-            return 1;
-    return 0;
-}
-
-/* Ranks, from 0 on, whose data this rank folds, itself included. */
-static int operands(const coll_node_call *c) {
-    const coll_node *n = c->node;
-    switch (c->message.kind) {
-    case COLL_NODE_REDUCE:
-        return n->rank == c->message.root ? n->size : 0;
-    case COLL_NODE_SCAN:
-        return n->rank + 1;
-    case COLL_NODE_EXSCAN:
-        return n->rank;
-    default:
-        return n->size;
-    }
-}
-
-static span block(const coll_node_call *c, const size_t *cuts, int i) {
-    size_t each = c->message.count / (size_t)c->node->size;
-    return cuts ? (span){cuts[i], cuts[i + 1] - cuts[i]} : (span){(size_t)i * each, each};
-}
-
-/* What this rank publishes for rank d, in its input. */
-static span published(const coll_node_call *c, int d) {
-    const coll_node_message *m = &c->message;
-    switch (m->kind) {
-    case COLL_NODE_ALLGATHER:
-    case COLL_NODE_GATHER:
-        return (span){0, block(c, m->cuts, c->node->rank).count};
-    case COLL_NODE_REDUCE_SCATTER:
-    case COLL_NODE_SCATTER:
-        return block(c, m->cuts, d);
-    case COLL_NODE_ALLTOALL:
-        return block(c, m->input_cuts ? m->input_cuts : m->cuts, d);
-    default:
-        return (span){0, m->count};
-    }
-}
-
-/* Where what is taken from rank q goes, in the output. */
-static span wanted(const coll_node_call *c, int q) {
-    const coll_node_message *m = &c->message;
-    switch (m->kind) {
-    case COLL_NODE_ALLGATHER:
-    case COLL_NODE_GATHER:
-    case COLL_NODE_ALLTOALL:
-        return block(c, m->cuts, q);
-    case COLL_NODE_REDUCE_SCATTER:
-    case COLL_NODE_SCATTER:
-        return (span){0, block(c, m->cuts, c->node->rank).count};
-    default:
-        return (span){0, m->count};
-    }
-}
-
-/* Only the sender knows where a receiver's block begins in its input, and how long it is. */
-static int needs_table(const coll_node_call *c) {
-    return c->message.cuts && (c->message.kind == COLL_NODE_SCATTER || c->message.kind == COLL_NODE_ALLTOALL);
-}
-
-static size_t table_bytes(const coll_node_call *c) {
-    return needs_table(c) ? lines_of(2 * (size_t)c->node->size * sizeof(uint64_t)) : 0;
-}
 
 /* The longest of the lanes, and all of them together. Who folds goes through all ranks' lanes in step, so there the own
  * block, which is the others' lane, counts as well. */
@@ -164,10 +46,20 @@ static int take_place(coll_node_call *c, size_t longest, size_t total) {
     return COLL_OK;
 }
 
-static void say_where(coll_node_call *c, int on_heap) {
+/* Whether the data are read where they lie: on the heap, unless the result goes there as well; in private memory if
+ * that saves one of two copies. */
+static int stays_put(const coll_node_call *c) {
+    const coll_node *n = c->node;
+    if (offset_in_heap(n, c->message.input))
+        return bytes_of(c) > n->limits.copy && !(folds(c) && c->message.input == c->message.output);
+    return n->reads_private && bytes_of(c) >= n->limits.private && !folds(c);
+}
+
+static void say_where(coll_node_call *c) {
     coll_node *n = c->node;
     arrival *a = &own_line(c)->arrival;
-    a->input = on_heap ? offset_in_heap(n, c->message.input) : 0;
+    a->input = stays_put(c) ? offset_in_heap(n, c->message.input) : 0;
+    a->private = stays_put(c) && !a->input ? (uint64_t)(uintptr_t)c->message.input : 0;
     a->staging = (uint64_t)(n->work - n->peers[n->rank].base);
     a->at = c->at;
     a->lane = c->segment | (uint64_t)c->slots << 48;
@@ -181,12 +73,6 @@ static void say_where(coll_node_call *c, int on_heap) {
         a->table = a->staging + c->at;
         a->at = c->at += table_bytes(c);
     }
-}
-
-/* Data on the heap may be read where they lie unless the result goes there as well. */
-static int stays_put(const coll_node_call *c) {
-    return bytes_of(c) > c->node->limits.copy && offset_in_heap(c->node, c->message.input) &&
-           !(folds(c) && c->message.input == c->message.output);
 }
 
 /* Whether the data go into the line: the whole input, whose blocks the receivers find by themselves. */
@@ -214,10 +100,9 @@ static int publish_input(coll_node_call *c) {
     }
     if (!coll_node_claim(c, c->at, needs_table(c) ? table_bytes(c) : 1))
         return COLL_PENDING;
-    int on_heap = stays_put(c);
-    say_where(c, on_heap);
+    say_where(c);
     publish(&own_line(c)->word, c->word);
-    if (on_heap)
+    if (stays_put(c))
         c->staged = c->segments;
     return COLL_OK;
 }
@@ -312,7 +197,13 @@ static size_t segment_of(const coll_node_call *c, int q) {
     return p->here == 2 ? SIZE_MAX : (size_t)(p->arrival.lane << 16 >> 16);
 }
 
-/* Where segment k of what rank q publishes for this rank is; NULL while it is not there. */
+/* Whether rank q's data are read where they lie, and all at once. */
+static int lies_there(const struct peer *p) {
+    return p->arrival.input || p->arrival.private;
+}
+
+/* Where segment k of what rank q publishes for this rank is, in the memory of its process if that is to be read; NULL
+ * while it is not there. */
 static const char *found(const coll_node_call *c, int q, int k) {
     const coll_node *n = c->node;
     const struct peer *p = &n->peers[q];
@@ -320,11 +211,12 @@ static const char *found(const coll_node_call *c, int q, int k) {
     if (p->here == 2)
         return p->inlined + (has_lanes(c) ? block(c, c->message.cuts, n->rank).first * item : 0);
     size_t segment = segment_of(c, q), slots = p->arrival.lane >> 48;
-    if (p->arrival.input) {
+    if (lies_there(p)) {
         size_t first = p->arrival.table ? table_entry(c, q)[0]
                        : has_lanes(c)   ? block(c, c->message.cuts, n->rank).first
                                         : 0;
-        return p->base + p->arrival.input + (first + (size_t)k * segment) * item;
+        const char *input = p->arrival.input ? p->base + p->arrival.input : (const char *)(uintptr_t)p->arrival.private;
+        return input + (first + (size_t)k * segment) * item;
     }
     if (see(&p->area->staged.value) < progress_of(c, k + 1))
         return NULL;
@@ -332,13 +224,20 @@ static const char *found(const coll_node_call *c, int q, int k) {
     return p->base + p->arrival.staging + p->arrival.at + (size_t)k % slots * unit + rank * lane;
 }
 
-/* Segments that this rank takes from rank q in all, once that one is here. Data on the heap are taken at once. */
+/* Segments that this rank takes from rank q in all, once that one is here. */
 static int segments_from(const coll_node_call *c, int q) {
     const struct peer *p = &c->node->peers[q];
     size_t count = wanted(c, q).count, segment = segment_of(c, q);
     if (!takes(c, q, c->node->rank) || !count)
         return 0;
-    return p->here == 2 || p->arrival.input ? 1 : (int)((count + segment - 1) / segment);
+    return p->here == 2 || lies_there(p) ? 1 : (int)((count + segment - 1) / segment);
+}
+
+static int fetch(const struct peer *p, char *to, const char *from, size_t bytes) {
+    if (p->here == 1 && p->arrival.private)
+        return read_private(p->pid, to, from, bytes);
+    move(to, from, bytes);
+    return COLL_OK;
 }
 
 /* Takes the next segment from rank q if it is there; COLL_OK when that was all. One at a time: the sender learns of it
@@ -354,7 +253,10 @@ static int copy_from(coll_node_call *c, int q, int *moved) {
     if (source) {
         size_t from = all == 1 ? 0 : (size_t)p->taken * segment_of(c, q), count = to.count - from;
         count = all > 1 && count > segment_of(c, q) ? segment_of(c, q) : count;
-        move((char *)c->message.output + (to.first + from) * c->message.itemsize, source, count * c->message.itemsize);
+        size_t item = c->message.itemsize;
+        error = fetch(p, (char *)c->message.output + (to.first + from) * item, source, count * item);
+        if (error)
+            return error;
         p->taken++;
         *moved = 1;
     }

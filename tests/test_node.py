@@ -190,6 +190,14 @@ except MemoryError as e:
     assert "bytes of shared memory" in done.stdout
 
 
+def test_private_memory_is_readable_in_proof_only():
+    own = _core.Heap(1 << 20)
+    identity = bytearray(own.identify())
+    assert _core.Mapping(bytes(identity)).private_is_readable
+    identity[0:8] = (1 << 22).to_bytes(8, "little")  # no such process
+    assert not _core.Mapping(bytes(identity)).private_is_readable
+
+
 def test_a_wrong_identity_is_refused():
     identity = bytearray(_core.Heap(1 << 20).identify())
     identity[32] ^= 1  # the nonce
