@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -78,9 +79,19 @@ static void reserve_huge(coll_heap *h, size_t from, size_t to) {
         madvise(h->base + first, end - first, MADV_COLLAPSE);
 }
 
+/* Whether the file system (with a size: /dev/shm) has room for more bytes; asked first, lest it be filled in vain. */
+static int has_room(const coll_heap *h, size_t bytes) {
+    struct statvfs s;
+    return fstatvfs(h->fd, &s) || !s.f_blocks || bytes / s.f_bsize <= s.f_bavail;
+}
+
 /* Pages for [from, to); fails where memory does, instead of a signal at the first touch. */
 static int reserve(coll_heap *h, size_t from, size_t to) {
-    int error;
+    int error = ENOSPC;
+    if (!has_room(h, to - from)) {
+        errno = error;
+        return error;
+    }
     reserve_huge(h, from, to);
     do
         error = posix_fallocate(h->fd, (off_t)from, (off_t)(to - from));

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from kernel_lib import FLAGS, SOURCES, compile_all
 
 ROOT = Path(__file__).parent.parent
 MPIS = ("openmpi", "mpich", "impi")
@@ -33,8 +34,5 @@ def mpi(request) -> str:
 
 @pytest.fixture(scope="session")
 def kernel_objects(tmp_path_factory) -> list[Path]:
-    """The kernels, compiled once for all drivers in C."""
-    folder = tmp_path_factory.mktemp("kernels")
-    sources = sorted((ROOT / "csrc/kernels").glob("*.c"))
-    subprocess.run(["cc", *DRIVER_FLAGS, "-c", *sources], check=True, cwd=folder)
-    return sorted(folder.glob("*.o"))
+    """The kernels, compiled once for their own tests and all drivers in C."""
+    return compile_all(tmp_path_factory.mktemp("kernels"), SOURCES, FLAGS)

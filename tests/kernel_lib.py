@@ -51,11 +51,12 @@ def compile_all(folder: Path, sources: list[Path], flags: list[str]) -> list[Pat
     return objects
 
 
-def build(folder: Path) -> Path:
-    """Compile the kernels (and the benchmarks' limits) into a shared library in folder."""
+def build(folder: Path, kernels: list[Path] | None = None) -> Path:
+    """Link the kernels (objects, compiled here if need be) and the benchmarks' limits into a shared library."""
     library = Path(folder) / "libkernels.so"
-    objects = compile_all(library.parent, [*SOURCES, ROOT / "tests" / "csrc" / "memory_limits.c"], FLAGS)
-    subprocess.run([compiler(), "-shared", "-o", library, *objects], check=True)
+    objects = compile_all(library.parent, SOURCES, FLAGS) if kernels is None else kernels
+    limits = compile_all(library.parent, [ROOT / "tests" / "csrc" / "memory_limits.c"], FLAGS)
+    subprocess.run([compiler(), "-shared", "-o", library, *objects, *limits], check=True)
     return library
 
 

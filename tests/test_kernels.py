@@ -32,9 +32,9 @@ CANONICAL_NAN = {"float16": 0x7E00, "bfloat16": 0x7FC0}
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory):
+def kernels(tmp_path_factory, kernel_objects):
     """The kernels in a library of their own."""
-    return kernel_lib.Kernels(kernel_lib.build(tmp_path_factory.mktemp("kernels")))
+    return kernel_lib.Kernels(kernel_lib.build(tmp_path_factory.mktemp("library"), kernel_objects))
 
 
 @pytest.fixture(autouse=True)
@@ -362,6 +362,7 @@ def test_isa_selection(kernels, monkeypatch):
     assert select(None) == (-1, "baseline")
 
 
+@pytest.mark.slow
 def test_sanitizers(tmp_path):
     """No access outside buffers and no undefined behaviour in any kernel."""
     flags = ["-O1", "-std=c11", "-ffp-contract=off"]

@@ -105,7 +105,7 @@ def test_numbers_of_the_engine():
     header = (ROOT / "csrc/node_internal.h").read_text()
     assert f"GROUP = {node_cost.GROUP}," in header
     assert f"STAGING = {node_cost.RING >> 20} << 20" in header
-    assert Machine().stream == select.NODE_LIMITS[False][-1]
+    assert Machine().stream == select.NODE_LIMITS[False][4]
 
 
 def test_the_page_shows_what_the_module_prints(capsys):

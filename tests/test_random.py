@@ -3,7 +3,7 @@
 import pytest
 from conftest import mpiexec
 
-RUNS = [("openmpi", 2), ("openmpi", 3), ("openmpi", 5), ("mpich", 2), ("impi", 3)]
+RUNS = [("openmpi", 2), ("openmpi", 3), ("openmpi", 5), ("mpich", 2), ("impi", 2)]
 
 
 def run(mpi, ranks, cases, timeout):

@@ -129,7 +129,8 @@ int main(int argc, char **argv) {
     kind = (coll_node_kind)atoi(argv[2]);
     nbytes = (size_t)atol(argv[3]);
     heap = atoi(argv[4]);
-    coll_node_limits l = {.copy = (size_t)atol(argv[5]), .read = (size_t)atol(argv[6]), .stream = SIZE_MAX};
+    coll_node_limits l = {
+        .copy = (size_t)atol(argv[5]), .read = (size_t)atol(argv[6]), .stream = SIZE_MAX, .private = SIZE_MAX};
     l.shortest = l.segment = (size_t)atol(argv[7]);
     for (int i = 0; i < ranks; i++) {
         areas[i] = prepare(&players[i], ranks, i, 1, 1, nbytes / 4, give_way);
