@@ -37,8 +37,8 @@ typedef struct {
     size_t copy;              /* longest message that is copied in wherever it lies: with one synchronisation less */
     size_t read;              /* longest message that every rank reads whole, at most COLL_NODE_READ */
     size_t shortest, segment; /* of segments, powers of two, at most COLL_NODE_SEGMENT */
-    size_t stream;            /* vectors at least so long are stored past the cache */
-    size_t private;           /* data at least so long are read where they lie in a process's private memory */
+    size_t stream;            /* results of vectors at least so long are stored past the cache */
+    size_t private;           /* vectors at least so long are read in a process's private memory, where that helps */
 } coll_node_limits;
 enum { COLL_NODE_INLINE = 120, COLL_NODE_READ = 64 << 10, COLL_NODE_SEGMENT = 256 << 10 };
 void coll_node_set_limits(coll_node *, const coll_node_limits *);

@@ -46,13 +46,16 @@ static int take_place(coll_node_call *c, size_t longest, size_t total) {
     return COLL_OK;
 }
 
-/* Whether the data are read where they lie: on the heap, unless the result goes there as well; in private memory if
- * that saves one of two copies. */
+/* Whether the data are read where they lie: on the heap, unless the result goes there as well; in private memory where
+ * this rank has results to copy too, so that staging would come on top of that. In bcast and gather the one stages
+ * while the other takes, from a cache that both share. */
 static int stays_put(const coll_node_call *c) {
     const coll_node *n = c->node;
+    coll_node_kind kind = c->message.kind;
     if (offset_in_heap(n, c->message.input))
         return bytes_of(c) > n->limits.copy && !(folds(c) && c->message.input == c->message.output);
-    return n->reads_private && bytes_of(c) >= n->limits.private && !folds(c);
+    return n->reads_private && bytes_of(c) >= n->limits.private &&
+           (kind == COLL_NODE_ALLGATHER || kind == COLL_NODE_ALLTOALL || kind == COLL_NODE_SCATTER);
 }
 
 static void say_where(coll_node_call *c) {
@@ -107,6 +110,15 @@ static int publish_input(coll_node_call *c) {
     return COLL_OK;
 }
 
+/* Whether the results would not stay in the cache anyway. */
+static int past_cache(const coll_node_call *c) {
+    return bytes_of(c) >= c->node->limits.stream;
+}
+
+static void copy_near(void *to, const void *from, size_t bytes) {
+    memcpy(to, from, bytes);
+}
+
 /* Blocks that stay on this rank. */
 static void keep_own(const coll_node_call *c) {
     const coll_node_message *m = &c->message;
@@ -119,7 +131,7 @@ static void keep_own(const coll_node_call *c) {
     const char *source = (const char *)m->input + from.first * m->itemsize;
     size_t count = from.count < to.count ? from.count : to.count;
     if (count && source != target)
-        memcpy(target, source, count * m->itemsize);
+        (past_cache(c) ? coll_copy_stream : copy_near)(target, source, count * m->itemsize);
 }
 
 /* Ranks that still need the slot which segment k - slots was in. */
@@ -233,10 +245,10 @@ static int segments_from(const coll_node_call *c, int q) {
     return p->here == 2 || lies_there(p) ? 1 : (int)((count + segment - 1) / segment);
 }
 
-static int fetch(const struct peer *p, char *to, const char *from, size_t bytes) {
+static int fetch(const coll_node_call *c, const struct peer *p, char *to, const char *from, size_t bytes) {
     if (p->here == 1 && p->arrival.private)
         return read_private(p->pid, to, from, bytes);
-    move(to, from, bytes);
+    (past_cache(c) ? coll_copy_stream : move)(to, from, bytes);
     return COLL_OK;
 }
 
@@ -254,7 +266,7 @@ static int copy_from(coll_node_call *c, int q, int *moved) {
         size_t from = all == 1 ? 0 : (size_t)p->taken * segment_of(c, q), count = to.count - from;
         count = all > 1 && count > segment_of(c, q) ? segment_of(c, q) : count;
         size_t item = c->message.itemsize;
-        error = fetch(p, (char *)c->message.output + (to.first + from) * item, source, count * item);
+        error = fetch(c, p, (char *)c->message.output + (to.first + from) * item, source, count * item);
         if (error)
             return error;
         p->taken++;

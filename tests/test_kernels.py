@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import itertools
 import subprocess
 
 import kernel_lib
@@ -275,6 +277,20 @@ def test_streams(kernels, dtype):
                 targets[0][:] = sources[0]
                 kernels.reduce2(dtype, op, targets[0], *sources, stream=True)
                 check(targets[0], want, (isa, "reduce2"))
+
+
+def test_copies_past_the_cache(kernels):
+    source = np.random.default_rng(1).integers(0, 256, 5000, np.uint8)
+    for isa in kernels.isas():
+        kernels.select(isa)
+        for skip, length in itertools.product((0, 1, 63), (0, 1, 62, 63, 64, 65, 200, 4096, 4900)):
+            around = np.zeros(5100, np.uint8)
+            target = around[skip : skip + length]
+            kernels.lib.coll_copy_stream(
+                *(ctypes.c_void_p(kernel_lib.address(a)) for a in (target, source)), ctypes.c_size_t(length)
+            )
+            assert (target == source[:length]).all(), (isa, skip, length)
+            assert not np.delete(around, slice(skip, skip + length)).any()
 
 
 def test_stream_threshold(kernels):

@@ -45,6 +45,7 @@ struct coll_isa {
     const struct coll_isa *next; /* has the entries that this one lacks; may be NULL */
     struct coll_entry entry[COLL_NTYPES][COLL_NOPS];
     coll_scale_fn scale[COLL_NTYPES];
+    coll_stream_fn stream; /* NULL where the machine has no such stores */
 };
 
 extern const struct coll_isa coll_isa_baseline;
@@ -63,5 +64,8 @@ static inline int coll_streams(size_t n, size_t nbytes_each) {
  * elements. stream asks for stores past the cache, which happen if the targets' places allow them. */
 void coll_run(const struct coll_fold *f, void *const *dst, int q, const void *const *src, int p, size_t n,
               coll_scale_fn divide, int stream);
+
+/* Copies with stores past the cache. */
+void coll_run_copy(coll_stream_fn stream, void *dst, const void *src, size_t nbytes);
 
 #endif

@@ -41,6 +41,8 @@ coll_scale_fn coll_scale(coll_dtype t);
 coll_reduce2_fn coll_reduce2_stream(coll_dtype t, coll_op op);
 coll_reducep_fn coll_reducep_stream(coll_dtype t, coll_op op);
 size_t coll_stream_bytes(size_t nbytes);
+/* memcpy with such stores, where the machine has them. */
+void coll_copy_stream(void *dst, const void *src, size_t nbytes);
 
 /* Instruction sets: "baseline", "avx2", "avx512". coll_isa_select(NULL) takes the best one that the processor has, or
  * what COLLECTIVES_ISA names; returns 0, or -1 when the name is unknown or the processor lacks it (the choice is then

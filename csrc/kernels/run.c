@@ -68,6 +68,12 @@ static void run_cached(const struct job *job, size_t from, size_t to) {
     }
 }
 
+static void end_streaming(void) {
+#ifdef __x86_64__
+    _mm_sfence();
+#endif
+}
+
 static void run_streamed(const struct job *job, size_t from, size_t to) {
     _Alignas(LINE) char out[STREAM_TILE];
     size_t tile = STREAM_TILE / job->fold->size;
@@ -76,9 +82,7 @@ static void run_streamed(const struct job *job, size_t from, size_t to) {
         for (int j = 0; j < job->q; j++)
             job->fold->stream(target(job, j, i), out, STREAM_TILE);
     }
-#ifdef __x86_64__
-    _mm_sfence();
-#endif
+    end_streaming();
 }
 
 /* Stores past the cache need targets that share their place in a cache line, which elements must be able to reach; and
@@ -117,4 +121,16 @@ void coll_run(const struct coll_fold *f, void *const *dst, int q, const void *co
     } else {
         run_cached(&job, 0, n);
     }
+}
+
+void coll_run_copy(coll_stream_fn stream, void *dst, const void *src, size_t nbytes) {
+    size_t head = (LINE - (uintptr_t)dst % LINE) % LINE, lines = nbytes < head ? 0 : (nbytes - head) / LINE * LINE;
+    if (!stream || !lines) {
+        memcpy(dst, src, nbytes);
+        return;
+    }
+    memcpy(dst, src, head);
+    stream((char *)dst + head, (const char *)src + head, lines);
+    end_streaming();
+    memcpy((char *)dst + head + lines, (const char *)src + head + lines, nbytes - head - lines);
 }

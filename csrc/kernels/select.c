@@ -122,3 +122,7 @@ coll_reducep_fn coll_reducep_stream(coll_dtype t, coll_op op) {
 coll_scale_fn coll_scale(coll_dtype t) {
     return t >= 0 && t < COLL_NTYPES ? current()->scale[t] : NULL;
 }
+
+void coll_copy_stream(void *dst, const void *src, size_t nbytes) {
+    coll_run_copy(current()->stream, dst, src, nbytes);
+}
