@@ -48,8 +48,8 @@ LOCAL = dict.fromkeys(DEFAULT, "shm")
 #: Limits between the schemes of the node-local engine, in bytes, where ranks have a core each (False), and where they
 #: outnumber the cores and every synchronisation costs a switch (True). See coll_node_limits in csrc/node.h.
 NODE_LIMITS = {
-    False: (512, 4 * _KB, 16 * _KB, 256 * _KB, 16 * _MB, 1536 * _KB),
-    True: (4 * _KB, 16 * _KB, 256 * _KB, 256 * _KB, 16 * _MB, 1536 * _KB),
+    False: (512, 4 * _KB, 16 * _KB, 256 * _KB, 16 * _MB, 256 * _KB),
+    True: (4 * _KB, 16 * _KB, 256 * _KB, 256 * _KB, 16 * _MB, 256 * _KB),
 }  # copy, read, shortest and longest segment, stream, private
 
 #: For ops that do not commute, and for deterministic=True.

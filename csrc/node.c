@@ -25,7 +25,7 @@ coll_node *coll_node_new(coll_heap *own, int size, int rank, char *const *bases,
                                    .shortest = 16 << 10,
                                    .segment = COLL_NODE_SEGMENT,
                                    .stream = 16 << 20,
-                                   .private = 3 << 19};
+                                   .private = 256 << 10};
     n->sources = calloc((size_t)size, sizeof *n->sources);
     n->targets = calloc((size_t)size + 1, sizeof *n->targets);
     if (!n->sources || !n->targets) {

@@ -38,7 +38,7 @@ typedef struct {
     size_t read;              /* longest message that every rank reads whole, at most COLL_NODE_READ */
     size_t shortest, segment; /* of segments, powers of two, at most COLL_NODE_SEGMENT */
     size_t stream;            /* results of vectors at least so long are stored past the cache */
-    size_t private;           /* vectors at least so long are read in a process's private memory, where that helps */
+    size_t private;           /* blocks about so long and longer are read in a process's private memory */
 } coll_node_limits;
 enum { COLL_NODE_INLINE = 120, COLL_NODE_READ = 64 << 10, COLL_NODE_SEGMENT = 256 << 10 };
 void coll_node_set_limits(coll_node *, const coll_node_limits *);

@@ -46,16 +46,27 @@ static int take_place(coll_node_call *c, size_t longest, size_t total) {
     return COLL_OK;
 }
 
-/* Whether the data are read where they lie: on the heap, unless the result goes there as well; in private memory where
- * this rank has results to copy too, so that staging would come on top of that. In bcast and gather the one stages
- * while the other takes, from a cache that both share. */
+/* Whether the results would not stay in the cache anyway. */
+static int past_cache(const coll_node_call *c) {
+    return bytes_of(c) >= c->node->limits.stream;
+}
+
+/* Whether one copy of each block, by the system, from this process's private memory beats two that overlap. It does so
+ * early in scatter, whose root has its own block to copy as well; late in gather, whose root is held up by every copy,
+ * and not at all where what is staged can be stored past the cache. */
+static int read_in_private(const coll_node_call *c) {
+    size_t limit = c->node->limits.private, blocks = c->message.kind == COLL_NODE_BCAST ? 1 : (size_t)c->node->size;
+    if (!c->node->reads_private || folds(c) || (c->message.kind == COLL_NODE_GATHER && past_cache(c)))
+        return 0;
+    limit = c->message.kind == COLL_NODE_SCATTER ? limit / 4 : c->message.kind == COLL_NODE_GATHER ? 2 * limit : limit;
+    return bytes_of(c) / blocks >= limit;
+}
+
+/* Whether the data are read where they lie: on the heap, unless the result goes there as well, or in private memory. */
 static int stays_put(const coll_node_call *c) {
-    const coll_node *n = c->node;
-    coll_node_kind kind = c->message.kind;
-    if (offset_in_heap(n, c->message.input))
-        return bytes_of(c) > n->limits.copy && !(folds(c) && c->message.input == c->message.output);
-    return n->reads_private && bytes_of(c) >= n->limits.private &&
-           (kind == COLL_NODE_ALLGATHER || kind == COLL_NODE_ALLTOALL || kind == COLL_NODE_SCATTER);
+    if (!offset_in_heap(c->node, c->message.input))
+        return read_in_private(c);
+    return bytes_of(c) > c->node->limits.copy && !(folds(c) && c->message.input == c->message.output);
 }
 
 static void say_where(coll_node_call *c) {
@@ -108,11 +119,6 @@ static int publish_input(coll_node_call *c) {
     if (stays_put(c))
         c->staged = c->segments;
     return COLL_OK;
-}
-
-/* Whether the results would not stay in the cache anyway. */
-static int past_cache(const coll_node_call *c) {
-    return bytes_of(c) >= c->node->limits.stream;
 }
 
 static void copy_near(void *to, const void *from, size_t bytes) {
@@ -322,7 +328,7 @@ static int fold_next(coll_node_call *c, int *moved) {
             return COLL_PENDING;
     }
     n->targets[0] = (char *)c->message.output + from * item;
-    int error = coll_node_fold(c, number, 1, count, 0);
+    int error = coll_node_fold(c, number, 1, count, past_cache(c));
     c->reduced++;
     publish(&own_area(n)->reduced.value, progress_of(c, c->reduced));
     *moved = 1;

@@ -101,28 +101,6 @@ static int can_stream(const struct job *job, size_t n) {
     return 1;
 }
 
-static void copy_all(const struct job *job, size_t n) {
-    for (int j = 0; j < job->q; j++)
-        if (n && job->dst[j] != job->src[0])
-            memcpy(job->dst[j], job->src[0], n * job->fold->size);
-}
-
-void coll_run(const struct coll_fold *f, void *const *dst, int q, const void *const *src, int p, size_t n,
-              coll_scale_fn divide, int stream) {
-    struct job job = {f, dst, src, q, p, divide};
-    if (p == 1) {
-        copy_all(&job, n);
-    } else if (stream && can_stream(&job, n)) {
-        size_t head = (LINE - (uintptr_t)dst[0] % LINE) % LINE / f->size, tile = STREAM_TILE / f->size;
-        size_t tail = head + (n - head) / tile * tile;
-        run_cached(&job, 0, head);
-        run_streamed(&job, head, tail);
-        run_cached(&job, tail, n);
-    } else {
-        run_cached(&job, 0, n);
-    }
-}
-
 void coll_run_copy(coll_stream_fn stream, void *dst, const void *src, size_t nbytes) {
     size_t head = (LINE - (uintptr_t)dst % LINE) % LINE, lines = nbytes < head ? 0 : (nbytes - head) / LINE * LINE;
     if (!stream || !lines) {
@@ -133,4 +111,26 @@ void coll_run_copy(coll_stream_fn stream, void *dst, const void *src, size_t nby
     stream((char *)dst + head, (const char *)src + head, lines);
     end_streaming();
     memcpy((char *)dst + head + lines, (const char *)src + head + lines, nbytes - head - lines);
+}
+
+static void copy_all(const struct job *job, size_t n, int stream) {
+    for (int j = 0; j < job->q; j++)
+        if (n && job->dst[j] != job->src[0])
+            coll_run_copy(stream ? job->fold->stream : NULL, job->dst[j], job->src[0], n * job->fold->size);
+}
+
+void coll_run(const struct coll_fold *f, void *const *dst, int q, const void *const *src, int p, size_t n,
+              coll_scale_fn divide, int stream) {
+    struct job job = {f, dst, src, q, p, divide};
+    if (p == 1) {
+        copy_all(&job, n, stream);
+    } else if (stream && can_stream(&job, n)) {
+        size_t head = (LINE - (uintptr_t)dst[0] % LINE) % LINE / f->size, tile = STREAM_TILE / f->size;
+        size_t tail = head + (n - head) / tile * tile;
+        run_cached(&job, 0, head);
+        run_streamed(&job, head, tail);
+        run_cached(&job, tail, n);
+    } else {
+        run_cached(&job, 0, n);
+    }
 }

@@ -213,7 +213,7 @@ static uint64_t prepare(player *p, int ranks, int rank, int kinds, unsigned seed
 static void join(player *p, char **bases, size_t *limits, uint64_t *areas) {
     p->node = coll_node_new(p->heap, p->ranks, p->rank, bases, limits, areas);
     coll_node_limits l = {.copy = 100, .read = 2 << 10, .shortest = 4 << 10, .segment = 4 << 10, .stream = 64 << 10};
-    l.private = 3 << 10;
+    l.private = 2 << 10;
     coll_node_set_limits(p->node, &l);
     int64_t pids[MOST_RANKS];
     for (int i = 0; i < p->ranks; i++)
