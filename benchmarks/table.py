@@ -1,6 +1,7 @@
 """Writes the tables of README.md from the results that ``peers.py --json`` left in benchmarks/results.
 
     python benchmarks/peers.py --json benchmarks/results/allreduce-2-ranks.json
+    python benchmarks/peers.py --collective all --rounds 20 --batch 5 --json benchmarks/results/collectives-2-ranks.json
     python benchmarks/table.py
 
 A line ``<!-- table: NAME -->`` in README.md stands before the table of benchmarks/results/NAME.json, and
@@ -36,7 +37,8 @@ def rewritten(text: str, folder: Path) -> str:
 
     def block(match: re.Match[str]) -> str:
         content = json.loads((folder / f"{match['name']}.json").read_text())
-        return match["begin"] + "\n".join(table(content)) + "\n" + match["end"]
+        several = len({record["collective"] for record in content["results"]}) > 1
+        return match["begin"] + "\n".join((table_of_all if several else table)(content)) + "\n" + match["end"]
 
     return BLOCK.sub(block, text)
 
@@ -68,6 +70,32 @@ def table(content: dict[str, Any]) -> list[str]:
     return lines
 
 
+def table_of_all(content: dict[str, Any]) -> list[str]:
+    """The lines of the table of several collectives: ratios to the best of the others, by bytes."""
+    found: dict[str, dict[int, dict[str, list[float]]]] = {}
+    for record in content["results"]:
+        of_size = found.setdefault(record["collective"], {}).setdefault(record["bytes"], {})
+        of_size[record["contestant"]] = record["us"]
+    sizes = sorted({nbytes for samples in found.values() for nbytes in samples if nbytes})
+    names = ["collective", *map(report.size_name, sizes), "geometric mean"]
+    lines = ["| " + " | ".join(names) + " |", "|:--" + "|--:" * (len(sizes) + 1) + "|"]
+    for collective, by_size in found.items():
+        ratios = {nbytes: ratio_to_best(samples) for nbytes, samples in by_size.items()}
+        cells = [f"{ratios[nbytes]:.2f}" if nbytes in ratios else "" for nbytes in sizes]
+        mean = report.geometric_mean(list(ratios.values()))
+        lines.append("| " + " | ".join([collective, *cells, f"{mean:.2f}"]) + " |")
+    ranks = content["results"][0]["ranks"]
+    return [*lines, "", f"Ratios to the best of the others, private arrays. {conditions(content, ranks, 'Float32')}"]
+
+
+def ratio_to_best(samples: dict[str, list[float]]) -> float:
+    """Median over rounds of our time to that of the best of the others."""
+    peer = report.best(samples, [name for name in samples if name.split("/")[0] in PEERS])
+    if peer is None:
+        raise ValueError("nobody to compare with")
+    return report.ratio(samples["private"], samples[peer]).median
+
+
 def micro(us: list[float]) -> str:
     """The median of microseconds."""
     return report.micro(statistics.median(us) * 1e-6)
@@ -79,7 +107,7 @@ def peer_name(contestant: str) -> str:
     return PEERS[library] + {"m": ", multiple", "s": ", single"}.get(level, "")
 
 
-def conditions(content: dict[str, Any], ranks: int) -> str:
+def conditions(content: dict[str, Any], ranks: int, what: str = "All-reduce of float32") -> str:
     """What was measured, on what, against what."""
     machine = content["machine"]
     caches = ", ".join(f"{level} {size >> 10} KiB" for level, size in machine["caches"].items())
@@ -87,7 +115,7 @@ def conditions(content: dict[str, Any], ranks: int) -> str:
     others = {job["software"]["library"] for job in jobs if job["contestant"] != "ours"}
     ours = {job["software"]["library"] for job in jobs if job["contestant"] == "ours"}
     return (
-        f"All-reduce of float32, SUM, through Python, {ranks} ranks; us, medians of {content['rounds']} rounds,"
+        f"{what}, SUM, through Python, {ranks} ranks; us, medians of {content['rounds']} rounds,"
         f" ratios taken round by round. Machine: {machine['cpu']}, {machine['cores']} cores, {caches},"
         f" {machine['system'].split('-')[0]}. Others: {', '.join(map(short, sorted(others)))}, each MPI at mpi4py's"
         f" thread levels multiple and single; ours over {', '.join(map(short, ours))}."

@@ -18,13 +18,14 @@ def content(**samples):
         "rounds": 3,
         "contestants": [{"contestant": "ours", "ranks": 2, "software": {"library": "Open MPI v5.0.11"}},
                         {"contestant": "gloo", "ranks": 2, "software": {"library": "MPICH Version: 5.0.2"}}],
-        "results": [{"ranks": 2, "place": "out", "reuse": "one", "bytes": 1024, "contestant": name.replace("_", "/"),
+        "results": [{"ranks": 2, "place": "out", "reuse": "one", "collective": "allreduce", "bytes": 1024,
+                     "contestant": name.replace("_", "/"),
                      "us": us} for name, us in samples.items()],
     }  # fmt: skip
 
 
 def test_readme_has_the_results_of_the_repository():
-    assert [match["name"] for match in table.BLOCK.finditer(README)] == ["allreduce-2-ranks"]
+    assert [match["name"] for match in table.BLOCK.finditer(README)] == ["allreduce-2-ranks", "collectives-2-ranks"]
     assert table.rewritten(README, ROOT / "benchmarks/results") == README
 
 
@@ -46,6 +47,15 @@ def test_a_row():
     assert lines[3] == "| geometric mean | | | | 0.50 | 0.33 |"
     assert "Machine: A processor, 2 cores, L2 1024 KiB, Linux 6.1. Others: MPICH 5.0.2," in lines[5]
     assert lines[5].endswith("ours over Open MPI 5.0.11.")
+
+
+def test_rows_of_collectives():
+    made = content(private=[1, 2, 3], ompi_m=[4, 4, 4], mpich_s=[2, 4, 3])
+    made["results"] += [{**record, "collective": "bcast", "bytes": 64} for record in made["results"]]
+    made["results"] += [{**r, "bytes": 1024, "us": [2 * u for u in r["us"]]} for r in made["results"][3:]]
+    lines = table.table_of_all(made)
+    assert lines[0] == "| collective | 64 | 1Ki | geometric mean |"
+    assert lines[2:4] == ["| allreduce |  | 0.50 | 0.50 |", "| bcast | 0.50 | 0.50 | 0.50 |"]
 
 
 def test_nobody_to_compare_with():
