@@ -220,6 +220,7 @@ class Context(Waiting):
         known = [(rank, a) for rank, a in enumerate(addresses) if rank != self.rank and a is not None]
         self.neighbours = {rank: a for rank, a in known if mine is not None and a.home == mine.home}
         self.letters = None
+        self.heard = {}
         if len(self.neighbours) + 1 < self.size:
             self.letters = inquiry.Letters(self.internal, self.endpoint.tag_limit, self)
         inquiry.register(self.identity, self)

@@ -54,7 +54,8 @@ class Answer(NamedTuple):
     """What a rank says of itself, for one communicator.
 
     ``call`` is the one under way, or the one that failed; ``begun`` the number of calls so far; ``place`` file and line
-    of the program. ``failure`` is the error that broke the communicator, by name, and its first line.
+    of the program. ``failure`` is the error that broke the communicator, by name, and the first line of the one that it
+    comes from.
     """
 
     rank: int
@@ -109,17 +110,20 @@ def _foreign(file: str) -> bool:
     return own or (file.startswith(_STANDARD) and "-packages" + os.sep not in file)
 
 
-def verdict(mine: Call, answer: Answer) -> tuple[type[CollectiveError], str] | None:
-    """Why a call will never end, told from what another rank says, or None while it may."""
+def verdict(mine: Call, answer: Answer) -> tuple[type[CollectiveError], str, str | None] | None:
+    """Why a call will never end, told from what another rank says, or None while it may.
+
+    The error, its words, and the words of the error that it comes from, if that was another rank's.
+    """
     call = answer.call
     if answer.failure is not None:
         late = call is not None and mine.number is not None and call.number is not None and call.number > mine.number
         if late:  # what this call needs of that rank is under way
             return None
         kind, text = answer.failure
-        return _KINDS.get(kind, CollectiveError), f"rank {answer.rank} failed: {kind}: {text}"
+        return _KINDS.get(kind, CollectiveError), f"rank {answer.rank} failed: {kind}: {text}", text
     if call is not None and differ(mine, call):
-        return CollectiveMismatch, f"rank {answer.rank} is in another call"
+        return CollectiveMismatch, f"rank {answer.rank} is in another call", None
     return None
 
 

@@ -22,7 +22,7 @@ from mpi4py import MPI
 from . import machine
 from .diagnosis import Answer, Call
 
-__all__ = ["Address", "Inquiry", "Letters", "address", "alive", "contexts", "register"]
+__all__ = ["Address", "Inquiry", "Letters", "address", "alive", "contexts", "register", "spread"]
 
 LONGEST = 8192  # bytes of an answer
 _CREDENTIALS = struct.calcsize("3i")
@@ -93,7 +93,10 @@ def _serve(desk: socket.socket) -> None:
         try:
             question, sender = _receive(desk)
             context = _contexts.get(question["communicator"]) if question else None
-            if context is not None:
+            if context is not None and "failed" in question:
+                answer = _unpack(question["failed"])
+                context.heard[answer.rank] = answer
+            elif context is not None:
                 desk.sendto(_pack(context.describe()), socket.MSG_DONTWAIT, sender)
         except (OSError, ValueError, TypeError, KeyError):  # who asked is gone, or it was no question
             continue
@@ -109,6 +112,19 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def spread(context: Any, failed: Answer) -> None:
+    """Tell all other ranks, asked or not, that this one failed: those that wait for it need not ask."""
+    news = json.dumps({"communicator": context.identity, "failed": failed}).encode()[:LONGEST]
+    with _open() as sock:
+        for near in context.neighbours.values():
+            try:
+                sock.sendto(news, socket.MSG_DONTWAIT, near.socket)
+            except OSError:  # it is gone, or will have to ask
+                continue
+    if context.letters is not None:
+        context.letters.tell(rank for rank in context.others() if rank not in context.neighbours)
 
 
 def _pack(answer: Answer) -> bytes:
@@ -143,6 +159,14 @@ class Letters:
         self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
         self._sent.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
 
+    def tell(self, ranks: Iterable[int]) -> None:
+        """Send ranks what they have not asked for."""
+        context = self._context()
+        if context is not None:
+            news = self.ANSWER + _pack(context.describe())
+            for rank in ranks:
+                self._send(rank, news)
+
     def serve(self) -> None:
         """Answer questions that came, and take answers."""
         status = MPI.Status()
@@ -152,7 +176,9 @@ class Letters:
             context = self._context()
             if data[:1] == self.ANSWER:
                 self._asked.discard(source)
-                self.answers[source] = _unpack(json.loads(data[1:]))
+                self.answers[source] = answer = _unpack(json.loads(data[1:]))
+                if context is not None and answer.failure is not None:
+                    context.heard[source] = answer
             elif context is not None:
                 self._send(source, self.ANSWER + _pack(context.describe()))
 
@@ -164,7 +190,7 @@ class Inquiry:
         self._context = context
         self._socket = _open()
         self._question = json.dumps({"communicator": context.identity}).encode()
-        self.answers: dict[int, Answer] = {}
+        self.answers: dict[int, Answer] = dict(context.heard)  # those that failed may not answer any more
 
     def close(self) -> None:
         """No more questions."""

@@ -87,12 +87,15 @@ class Watch:
             context.letters.serve()
         self.behind = context.behind(self.run)
         self._look_for_deaths(progressing)
+        for rank in self.behind or list(context.heard):
+            if rank in context.heard:
+                self._judge(context.heard[rank])
         now = time.monotonic()
         if now >= self._due:
             self._pause = min(2 * self._pause, PATIENCE[1])
             self._due = now + self._pause
             self._inquiry = self._inquiry or Inquiry(context)
-            self._inquiry.answers.clear()
+            self._inquiry.answers = dict(context.heard)
             self._inquiry.ask((self.behind or context.others())[:ASKED])
         elif self._inquiry is not None:
             for answer in list(self._inquiry.collect().values()):
@@ -111,8 +114,11 @@ class Watch:
         if found is not None:
             self._raise(*found)
 
-    def _raise(self, kind: type[CollectiveError], why: str) -> NoReturn:
-        raise kind(f"{self.context.place_of(self.run)}: {why}{lines(self.context.parties(self.run, self.behind))}")
+    def _raise(self, kind: type[CollectiveError], why: str, origin: str | None = None) -> NoReturn:
+        told = self.context.parties(self.run, self.behind)
+        error = kind(f"{self.context.place_of(self.run)}: {why}{lines(told)}")
+        error.origin = origin
+        raise error
 
     def timed_out(self, timeout: float) -> NoReturn:
         """The time is over: say who is waited for, and what they do."""
@@ -151,6 +157,7 @@ class Waiting:
     watch: Watch | None = None
     current: tuple[Any, int] | None = None  # what is waited for, and the thread that does
     failed: Answer | None = None
+    heard: dict[int, Answer]  # failures of others, as they told
 
     @property
     def begun(self) -> int:
@@ -258,30 +265,41 @@ class Waiting:
         lifetime.keep(run)
         if self.broken is None:
             kind, first = type(error).__name__, str(error).partition("\n")[0]
-            kind = "CollectiveMismatch" if isinstance(error, _core.MismatchError) else kind
+            origin = getattr(error, "origin", None) or first
             place = position(threading.get_ident())
-            self.failed = Answer(self.rank, run.call(), self.begun, place, (kind, first))
+            self.failed = Answer(self.rank, run.call(), self.begun, place, (kind, origin))
             self.broken = f"{kind}: {first}"
             if self.node is not None:
                 self.node.open(())
+            inquiry.spread(self, self.failed)
             _core.broken(f"rank {self.rank} of {self.size}: {self.broken}")
 
     def fail(self, run: Any, error: BaseException) -> NoReturn:
         """:meth:`note` it, and raise the error, as a CollectiveError where MPI or the other ranks are to blame."""
-        self.note(run, error)
-        where = self.place_of(run)
+        kind, why = self._blame(error)
+        if kind is None:
+            self.note(run, error)
+            raise error
+        first = f"{self.place_of(run)}: {why}"
+        self.note(run, kind(first))
+        told = lines(self.parties(run, [], again=True)) if kind is not CollectiveError else ""
+        raise kind(first + told) from (None if kind is CollectiveMismatch else error)
+
+    def _blame(self, error: BaseException) -> tuple[type[CollectiveError] | None, str]:
+        """What an error means to all ranks, and why; None where it is to be raised as it is."""
         if isinstance(error, _core.MismatchError):
-            raise CollectiveMismatch(f"{where}: {error}{lines(self.parties(run, [], again=True))}") from None
-        if isinstance(error, RuntimeError) and not isinstance(error, CollectiveError):  # MPI's own among them
-            dead = [rank for rank in self.others() if self.has_ended(rank)]
-            if dead:
-                names = ", ".join(map(str, dead))
-                raise PeerFailure(f"{where}: rank {names} died{lines(self.parties(run, dead))}") from error
-            if not isinstance(error, MPI.Exception):
-                code = self.endpoint.mpi_error
-                detail = f" ({MPI.Get_error_string(code)})" if code else ""
-                raise CollectiveError(f"{where}: {error}{detail}") from error
-        raise error
+            return CollectiveMismatch, str(error)
+        if not isinstance(error, RuntimeError) or isinstance(error, CollectiveError):
+            return None, ""
+        dead = [rank for rank in self.others() if self.has_ended(rank)]  # it may be MPI that noticed
+        if dead:
+            return PeerFailure, f"rank {', '.join(map(str, dead))} died"
+        if isinstance(error, MPI.Exception):
+            return None, ""
+        code = self.endpoint.mpi_error
+        failed = bool(code) and MPI.Get_error_class(code) in (MPI.ERR_PROC_FAILED, MPI.ERR_REVOKED)
+        detail = f" ({MPI.Get_error_string(code)})" if code else ""
+        return PeerFailure if failed else CollectiveError, f"{error}{detail}"
 
 
 def dump(file: TextIO | None = None) -> None:
