@@ -38,7 +38,8 @@ _pid = os.getpid()
 @atexit.register
 def _stop() -> None:
     if os.getpid() == _pid:
-        _core.stop_progress(LAST_CALL)
+        hopeless = any(context.broken for context in inquiry.contexts())
+        _core.stop_progress(0 if hopeless else LAST_CALL)
 
 
 class Shape(NamedTuple):

@@ -102,12 +102,20 @@ class Watch:
                 self._judge(answer)
 
     def _look_for_deaths(self, progressing: Any) -> None:
-        """A rank may have ended after its part in the call: only one that is still waited for then has failed."""
+        """A rank may have ended after its part in the call: only one that is still waited for then has failed.
+
+        MPI does not say whom it waits for; any rank will do that is gone when it has waited for long.
+        """
         context = self.context
-        for rank in [rank for rank in self.behind[:ASKED] if context.has_ended(rank)]:
-            if not progressing.wait(True, SLICE // 20) and rank in context.behind(self.run):
+        suspects = self.behind or self._of_mpi()
+        for rank in [rank for rank in suspects[:ASKED] if context.has_ended(rank)]:
+            if not progressing.wait(True, SLICE // 20) and rank in (context.behind(self.run) or self._of_mpi()):
                 pid = context.neighbours[rank].pid
                 self._raise(PeerFailure, f"rank {rank} died (its process {pid} has ended)")
+
+    def _of_mpi(self) -> list[int]:
+        long = time.monotonic() - self.begin > PATIENCE[0]
+        return self.context.others() if self.run.plan is None and long else []
 
     def _judge(self, answer: Answer) -> None:
         found = verdict(self.run.call(), answer)

@@ -16,10 +16,12 @@ MISMATCHES = [
     "type_differs_between_processes", "root_differs_between_processes", "collective_differs_between_processes",
     "unequal_blocks_differ", "far_away",
 ]  # fmt: skip
+#: Where not all cases run: one of each kind.
+FEW = ["op_differs", "count_differs", "op_differs_between_processes", "far_away"]
 TIMEOUTS = ["shm", "ring", "mpi", "attribute", "objects", "grouped", "handed_over", "persistent"]
 #: For survivors to live on: what launchers are told.
 LIVE_ON = {"openmpi": ["--with-ft", "ulfm"], "mpich": ["-disable-auto-cleanup"], "impi": ["-disable-auto-cleanup"]}
-RANKS = [2, 4, pytest.param(8, marks=pytest.mark.slow)]
+EIGHT = pytest.param(8, marks=pytest.mark.slow)
 
 
 def line_of(words):
@@ -55,7 +57,7 @@ def check_mismatch(case, told, ranks, everybody):
     assert all(raised in ("", "CollectiveMismatch") for _, raised, _ in told.values()), told
     assert errors, told
     assert not everybody or len(errors) == ranks
-    assert all(seconds < 3 for seconds, *_ in told.values())
+    assert all(seconds < 5 for seconds, *_ in told.values())
     if case.startswith(("collective", "op", "type", "far")):
         assert len(errors) == ranks if "collective" not in case else errors
     words = {"op": "MAX", "far": "MAX", "type": "int64", "count": "11 float64"}.get(case.partition("_")[0], "")
@@ -65,13 +67,14 @@ def check_mismatch(case, told, ranks, everybody):
         assert re.search(rf"^  rank 1: .*{words}", message, re.MULTILINE), message
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", [2, 4, EIGHT])
 def test_calls_that_differ_and_ranks_that_do_not_come(run, mpi, ranks):
-    cases = [*MISMATCHES, *(f"timeout_{name}" for name in TIMEOUTS), "dumped", "death"]
-    told, output = run(mpi, ranks, cases)
-    for case in MISMATCHES:
+    everything = ranks == 8 or (mpi, ranks) == ("openmpi", 4)
+    mismatches, timeouts = (MISMATCHES, TIMEOUTS) if everything else (FEW, TIMEOUTS[:3])
+    told, output = run(mpi, ranks, [*mismatches, *(f"timeout_{name}" for name in timeouts), "dumped", "death"])
+    for case in mismatches:
         check_mismatch(case, told[case], ranks, everybody=False)
-    for name in TIMEOUTS:
+    for name in timeouts:
         check_timeout(told[f"timeout_{name}"], name, ranks)
     check_dump(output, ranks)
     check_death(told["death"], ranks, mpi)
@@ -85,7 +88,7 @@ def check_timeout(told, name, ranks):
     assert len(told) == ranks - 1
     for rank, (seconds, raised, message) in told.items():
         assert raised == "CollectiveTimeout", message
-        assert 0.25 <= seconds < 1.5
+        assert 0.25 <= seconds < 2.5
         assert f"on rank {rank} of {ranks}: not complete after 0.25 s; waiting for rank " in message
         assert re.search(rf"^  rank {absent}: in no collective of this communicator, after \d+ calls, at {place}$",
                          message, re.MULTILINE), message  # fmt: skip
@@ -115,6 +118,7 @@ def check_death(told, ranks, mpi):
         assert re.search(rf"^  rank {absent}: its process \(\d+\) has ended$", message, re.MULTILINE), message
 
 
+@pytest.mark.parametrize("mpi", ["openmpi", *(pytest.param(mpi, marks=pytest.mark.slow) for mpi in ("mpich", "impi"))])
 def test_a_death_between_processes(run, mpi):
     told, _ = run(mpi, 3, ["death_between_processes"])
     told = told["death_between_processes"]
@@ -124,7 +128,7 @@ def test_a_death_between_processes(run, mpi):
         assert "rank 2" in message
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 4, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [3, EIGHT])
 def test_checked_calls(run, mpi, ranks):
     """COLLECTIVES_CHECK=1: a difference is raised on all ranks, at once."""
     cases = [name for name in MISMATCHES if name != "far_away"] + ["timeout_shm", "timeout_mpi"]
