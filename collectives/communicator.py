@@ -18,6 +18,7 @@ from .methods import add_methods
 from .objects import Objects
 from .operations import Operations
 from .recipes import Recipes
+from .waiting import checked_timeout
 
 __all__ = ["Cartcomm", "Communicator", "Distgraphcomm", "Graphcomm", "Record"]
 
@@ -83,6 +84,19 @@ class Communicator(Operations, Objects, Derived, MPI.Intracomm):
             collective, nbytes, seconds = self._node.last
             return Record(collective, "shm", nbytes, seconds)
         return None if self._last is None else Record(*self._last)
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds after which a call that this rank waits for raises CollectiveTimeout; None: never.
+
+        At first what rank 0 has in ``COLLECTIVES_TIMEOUT``; each rank may set its own; ``timeout=`` of a call goes
+        first.
+        """
+        return self._enter().timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float | None) -> None:
+        self._enter().timeout = checked_timeout(seconds)
 
     def explain(self, collective: str, nbytes: int, dtype: Any = "float32", op: Any = MPI.SUM) -> str:
         """Which algorithm would run for a vector of ``nbytes`` bytes, and why."""

@@ -7,27 +7,27 @@ import functools
 import itertools
 import os
 import threading
-import time
+import zlib
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from . import _core, lifetime, machine, mpilib, node
-from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
+from . import _core, inquiry, lifetime, machine, mpilib, node
+from .diagnosis import Call, signature
+from .errors import CollectiveError
 from .leases import Lease, Leases
 from .registry import ScheduleAlgorithm
 from .request import Flight
 from .schedule import Schedule, build
 from .select import LOCAL, Choice, Rules, choose, segments_for
+from .waiting import Waiting, dump_on_signal
 
 __all__ = ["Context", "Run", "Shape", "ShortCall", "duplicate", "program_of", "schedule_of"]
 
 DEPTH = 4  # segments of one call in flight, and so tags of one call
 LOCAL_LENGTHS = ("gather", "scatter", "alltoall")  # of unequal blocks ranks know but some lengths
 PLAN_BYTES = 64 << 20  # scratch that idle plans may hold
-WAIT_SLICE = 20_000_000  # ns between looks at signals and deadlines
 LAST_CALL = 5_000_000_000  # ns that the end of the program waits for requests nobody waited for
 
 _library = mpilib.library()
@@ -38,7 +38,8 @@ _pid = os.getpid()
 @atexit.register
 def _stop() -> None:
     if os.getpid() == _pid:
-        _core.stop_progress(LAST_CALL)
+        hopeless = any(context.broken for context in inquiry.contexts())
+        _core.stop_progress(0 if hopeless else LAST_CALL)
 
 
 class Shape(NamedTuple):
@@ -62,6 +63,15 @@ class Shape(NamedTuple):
     cuts: tuple[int, ...] | None = None
     input_cuts: tuple[int, ...] | None = None
 
+    def call(self, algorithm: str) -> Call:
+        """A call of this shape, in words; without its number."""
+        name = self.collective
+        if name == "reduce_scatter":
+            name += "_block" if self.cuts is None else ""
+        elif self.cuts is not None:
+            name += "v"
+        return signature(name, algorithm, self.elements, self.dtype, self.op, self.root)
+
 
 @functools.lru_cache(maxsize=256)
 def schedule_of(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 0) -> Schedule:
@@ -74,6 +84,12 @@ def program_of(algorithm: ScheduleAlgorithm, rank: int, size: int, in_place: boo
     """The schedule of one rank with its dependencies, for calls in place or out of place."""
     s = schedule_of(algorithm, rank, size, root)
     return _core.Program(s.steps, size, s.nblocks, s.scratch, in_place, s.input_block, s.vector_block, s.blockwise)
+
+
+@functools.lru_cache(maxsize=1024)
+def kind_of(algorithm: str, collective: str, root: int, dtype: int, op: Any) -> int:
+    """A number that nearly always differs where one of these does, and is the same in all processes."""
+    return zlib.crc32(repr((algorithm, collective, root, dtype, op if isinstance(op, int) else op is None)).encode())
 
 
 def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracomm:
@@ -92,15 +108,26 @@ def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracom
 class Run:
     """One run of a plan, which goes back to the cache when it is released."""
 
-    __slots__ = ("buffers", "context", "key", "plan")
+    __slots__ = ("buffers", "context", "key", "number", "plan", "stands_for")
 
     def __init__(self, context: Context, key: Any, plan: _core.Plan | _core.NodePlan):
         self.context = context
         self.key = key
         self.plan = plan
         self.buffers: Any = None
+        self.number: int | None = None
+        self.stands_for: Call | None = None  # the call that this run is an exchange for
+
+    def call(self) -> Call:
+        """Number, type signature, op and root."""
+        if self.stands_for is not None:
+            return self.stands_for
+        choice, shape, _ = self.key
+        return shape.call(choice.algorithm.name)._replace(number=self.number)
 
     def __str__(self) -> str:
+        if self.stands_for is not None:
+            return f"check of {self.stands_for.collective}"
         choice, shape, _ = self.key
         return f"{shape.collective} ({choice.algorithm.name}, {shape.elements * shape.itemsize} bytes)"
 
@@ -108,6 +135,7 @@ class Run:
         """Begin, on memory at two addresses; ``buffers`` own it and live as long as the run."""
         self.buffers = buffers
         self.plan.start(source, target, tag)
+        self.number = self.context.begun
 
     def release(self) -> None:
         """Give the plan back."""
@@ -120,13 +148,20 @@ class ShortCall(NamedTuple):
 
     plan: _core.Node
     buffers: Any
+    number: int
+
+    def call(self) -> Call:
+        """Number, type signature, op and root."""
+        elements, dtype, op, root = self.plan.signature
+        made = signature(self.plan.call[0], "shm", elements, dtype, op, root)
+        return made._replace(number=self.number)
 
     def __str__(self) -> str:
         collective, nbytes = self.plan.call
         return f"{collective} (shm, {nbytes} bytes)"
 
 
-class Context:
+class Context(Waiting):
     """The library's side of one communicator; made on all its ranks together."""
 
     def __init__(self, visible: MPI.Intracomm):
@@ -135,6 +170,7 @@ class Context:
         self.internal.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = self.internal.rank, self.internal.size
         self.broken: str | None = None
+        dump_on_signal()
         Flight.sweep()
         offer, area = node.offer()
         hellos = self.internal.allgather({**self._hello(), "offer": offer})
@@ -143,23 +179,26 @@ class Context:
         if isinstance(settings, Exception):
             self.internal.Free()
             raise settings
-        self.rules, self.timeout = settings
+        self.rules, self.timeout, self.checked = settings
         here = [h for h in hellos if h["node"] == hellos[self.rank]["node"]]
         self.yield_at_once = len(here) > machine.usable_cores(h["affinity"] for h in here)
         self.locks_ops = mpilib.locks_ops()
         self.threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.endpoint = self.library.endpoint(self.internal.handle, self.internal)
+        self._meet([h["address"] for h in hellos])
         self.group, self.node = self._join([h["offer"] for h in hellos], area)
         self.apart = node.why_apart(self.size, self.group, self.node)
         self._leases = Leases()
         if self.node is not None:
             self._set_up(self.node)
-            if self.apart is None:
+            if self.apart is None and not self.checked:
                 self.node.open(name for name in LOCAL if name not in self.rules.forced)
         calls = self.endpoint.tag_limit // DEPTH
         self._persistent_calls = min(calls // 2, 1 << 16)
         self._calls = min(calls - self._persistent_calls, 1 << 16)
         self._call, self._persistent_call = itertools.count(), itertools.count()
+        self._kind_tags = (self._calls + self._persistent_calls) * DEPTH
+        self._kinds = self.endpoint.tag_limit // self._kind_tags
         self._choices: dict[Any, Choice] = {}
         self._lock = threading.Lock()  # of the idle plans, which any thread may give back
         self._idle: OrderedDict[Any, list[_core.Plan | _core.NodePlan]] = OrderedDict()
@@ -173,7 +212,19 @@ class Context:
             "dead": lifetime.dead(),
             "node": machine.node_name(),
             "affinity": machine.affinity(),
+            "address": inquiry.address() if self.size > 1 else None,
         }
+
+    def _meet(self, addresses: list[inquiry.Address | None]) -> None:
+        """How to ask the other ranks what they do."""
+        mine = addresses[self.rank]
+        known = [(rank, a) for rank, a in enumerate(addresses) if rank != self.rank and a is not None]
+        self.neighbours = {rank: a for rank, a in known if mine is not None and a.home == mine.home}
+        self.letters = None
+        self.heard = {}
+        if len(self.neighbours) + 1 < self.size:
+            self.letters = inquiry.Letters(self.internal, self.endpoint.tag_limit, self)
+        inquiry.register(self.identity, self)
 
     def _join(self, offers: list[node.Offer | None], area: _core.HeapBlock | None) -> tuple[list[int], Any]:
         return node.join(self.rank, offers, area, self.internal.allgather, self.library, self.endpoint)
@@ -205,16 +256,29 @@ class Context:
             for key in [key for key in self._idle if key[2] is engine]:
                 self._idle_bytes -= sum(plan.footprint for plan in self._idle.pop(key))
 
-    def tag(self, choice: Choice) -> int:
+    def tag(self, choice: Choice, shape: Shape) -> int:
         """First of the tags of the next call; calls come in the same order on all ranks.
 
         The node-local engine has numbers of its own: a call may go the short way there on some ranks only.
         """
-        return 0 if choice.algorithm.name == "shm" else next(self._call) % self._calls * DEPTH
+        if choice.algorithm.name == "shm":
+            return 0
+        self.handed_over += 1
+        return self._kind(choice, shape) + next(self._call) % self._calls * DEPTH
 
-    def persistent_tag(self) -> int:
+    def persistent_tag(self, choice: Choice, shape: Shape) -> int:
         """Tags of a persistent call, its own while there are no more than 65536 of them."""
-        return (self._calls + next(self._persistent_call) % self._persistent_calls) * DEPTH
+        call = self._calls + next(self._persistent_call) % self._persistent_calls
+        return self._kind(choice, shape) + call * DEPTH
+
+    def _kind(self, choice: Choice, shape: Shape) -> int:
+        """What the tags of a call begin from: messages of different collectives, types, ops or roots never match."""
+        return kind_of(choice.algorithm.name, *shape[:2], *shape[4:6]) % self._kinds * self._kind_tags
+
+    def short_call(self) -> ShortCall:
+        """The call of the short way that is under way."""
+        assert self.node is not None
+        return ShortCall(self.node, None, self.begun)
 
     def choose(
         self, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool, apart: str | None = None
@@ -282,20 +346,6 @@ class Context:
                 _, plans = self._idle.popitem(last=False)
                 self._idle_bytes -= sum(p.footprint for p in plans)
 
-    def wait(self, run: Run | ShortCall, progressing: Any, timeout: float | None = None) -> None:
-        """Progress a run to its end, or to the timeout (default: ``COLLECTIVES_TIMEOUT``)."""
-        timeout = self.timeout if timeout is None else timeout
-        deadline = None if timeout is None else time.monotonic() + timeout
-        limit = WAIT_SLICE if timeout is None else max(0, min(WAIT_SLICE, int(timeout * 1e9)))
-        while not progressing.wait(self.yield_at_once, limit):
-            if deadline is not None and time.monotonic() >= deadline:
-                behind = run.plan.waiting() or {rank for f in Flight.of(self) for rank in f.run.plan.waiting()}
-                waiting = ", ".join(map(str, sorted(behind)))
-                raise CollectiveTimeout(
-                    f"{run} on rank {self.rank} of {self.size}: not complete after {timeout} s; "
-                    f"waiting for rank {waiting}"
-                )
-
     def obstacle_to_threads(self, user_defined: bool) -> str | None:
         """Why the progress thread cannot serve a non-blocking call, or None."""
         if not self.threaded:
@@ -303,52 +353,6 @@ class Context:
         if user_defined and self.locks_ops:
             return "this MPI holds its lock while it applies a user-defined op, so no thread beside the program's may"
         return None
-
-    def by_mpi(
-        self, name: str, blocking: Callable[..., None], starting: Callable[..., MPI.Request], arguments: Any,
-        timeout: float | None,
-    ) -> None:  # fmt: skip
-        """Run the MPI library's own collective; with a timeout, its non-blocking one."""
-        timeout = self.timeout if timeout is None else timeout
-        if timeout is None:
-            blocking(*arguments)
-            return
-        request = starting(*arguments)
-        deadline = time.monotonic() + timeout
-        try:
-            while not request.Test():
-                if time.monotonic() >= deadline:
-                    where = f"{name} (mpi) on rank {self.rank} of {self.size}"
-                    raise CollectiveTimeout(
-                        f"{where}: not complete after {timeout} s; MPI does not say whom it waits for"
-                    )
-        except BaseException as e:
-            self.note((request, arguments), e)
-            raise
-
-    def note(self, run: Any, error: BaseException) -> None:
-        """A run ended early: what it left under way stays in memory, and no more is begun on this communicator.
-
-        The other ranks cannot know. Whatever ended the run, they and this rank would no longer agree on the next one.
-        """
-        lifetime.keep(run)
-        if self.broken is None:
-            self.broken = f"{type(error).__name__}: {error}"
-            if self.node is not None:
-                self.node.open(())
-            _core.broken(f"rank {self.rank} of {self.size}: {self.broken}")
-
-    def fail(self, run: Run | ShortCall, error: BaseException) -> NoReturn:
-        """:meth:`note` it, and raise the error, as a CollectiveError where MPI or the other ranks are to blame."""
-        self.note(run, error)
-        where = f"{run} on rank {self.rank} of {self.size}"
-        if isinstance(error, _core.MismatchError):
-            raise CollectiveMismatch(f"{where}: {error}") from None
-        if isinstance(error, RuntimeError) and not isinstance(error, CollectiveError):
-            code = self.endpoint.mpi_error
-            detail = f" ({MPI.Get_error_string(code)})" if code else ""
-            raise CollectiveError(f"{where}: {error}{detail}") from error
-        raise error
 
     def check(self) -> None:
         """Refuse work on a communicator that failed, in a forked child, and after MPI's end."""
@@ -370,8 +374,11 @@ class Context:
         self.internal.Free()
 
 
-def _settings() -> tuple[Rules, float | None] | Exception:
-    """Rank 0's rules and default timeout, or what is wrong with them: all ranks are to raise it."""
+def _settings() -> tuple[Rules, float | None, bool] | Exception:
+    """Rank 0's rules, default timeout and whether calls are checked, or what is wrong: all ranks are to raise it."""
+    check = os.environ.get("COLLECTIVES_CHECK", "0")
+    if check not in ("", "0", "1"):
+        return ValueError(f"COLLECTIVES_CHECK={check!r}: expected 0 or 1")
     try:
         text = os.environ.get("COLLECTIVES_TIMEOUT")
         timeout = float(text) if text else None
@@ -380,6 +387,6 @@ def _settings() -> tuple[Rules, float | None] | Exception:
     except ValueError as e:
         return ValueError(f"COLLECTIVES_TIMEOUT={text!r}: {e}")
     try:
-        return Rules.from_environment(), timeout
+        return Rules.from_environment(), timeout, check == "1"
     except ValueError as e:
         return ValueError(f"COLLECTIVES_ALGORITHM={os.environ['COLLECTIVES_ALGORITHM']!r}: {e}")

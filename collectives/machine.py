@@ -21,6 +21,16 @@ def node_name() -> str:
     return f"{socket.gethostname()}/{boot_id()}"
 
 
+def process(pid: int) -> tuple[str, str]:
+    """State of a process (``Z``: ended, and nobody has waited for it; ``X``: gone) and when it began, which tells it
+    from others of the same number."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "X", ""
+    return fields[0], fields[19]
+
+
 def affinity() -> frozenset[int]:
     """Cores this process may run on."""
     return frozenset(os.sched_getaffinity(0))

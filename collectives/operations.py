@@ -11,6 +11,7 @@ from mpi4py import MPI
 from . import _core, movement, reductions, reference
 from .buffers import op_code
 from .calls import COLLECTIVES, Arguments, Collective, Draft, Options, checked_root
+from .checks import Check, PendingCheck
 from .context import Context, Shape, ShortCall, schedule_of
 from .datatypes import DTYPE_CODES
 from .leases import Lease
@@ -19,6 +20,7 @@ from .recipes import Recipes
 from .registry import find
 from .request import Flight, HandedOver, HandedOverForGood, PersistentRequest, Request
 from .select import Choice
+from .waiting import MPIRun, checked_timeout
 
 __all__ = ["Operations"]
 
@@ -57,18 +59,21 @@ class Operations:
             self._open_group.add(collective, arguments, options)
             return
         begin = time.perf_counter()
-        self._enter()
+        context = self._enter()
         key = None
-        if options is DEFAULTS:
+        if options is DEFAULTS and not context.checked:
             key = self._recipes.key(collective, arguments)
             if key is not None and self._run_again(collective, key, arguments, begin):
                 return
         draft, choice = self._prepare(collective, arguments, options)
         if key is not None:
             self._recipes.remember(key, collective, arguments, draft, choice)
+        if context.checked:
+            self._check(collective.name, draft, choice, options.timeout)
         if choice.algorithm.name == "mpi":
             blocking, starting = self._mpi(collective.method), self._mpi("I" + collective.name)
-            self._enter().by_mpi(collective.name, blocking, starting, arguments.of(collective), options.timeout)
+            run = self._hand_over(collective, draft)
+            self._enter().by_mpi(run, blocking, starting, arguments.of(collective), options.timeout)
         elif options.engine == "python":
             self._reference(choice, draft, options.timeout)
         else:
@@ -84,7 +89,7 @@ class Operations:
         context = self._enter()
         run = context.acquire(choice, shape)
         try:
-            run.start(source, target, context.tag(choice), arguments)
+            run.start(source, target, context.tag(choice, shape), arguments)
             context.wait(run, run.plan)
         except BaseException as e:
             context.fail(run, e)
@@ -100,8 +105,11 @@ class Operations:
         self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
         if choice.algorithm.name == "mpi":
             request = self._mpi("I" + collective.name)(*arguments.of(collective))
-            return HandedOver.of(request, draft.owners)
-        return Request(self._launch(choice, draft))
+            return HandedOver.of(request, draft.owners, self._enter(), self._hand_over(collective, draft, request))
+        check = self._start_check(f"i{collective.name}", draft, choice) if self._enter().checked else None
+        flight = self._launch(choice, draft)
+        flight.check = check
+        return Request(flight)
 
     def _init(
         self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS,
@@ -110,11 +118,14 @@ class Operations:
         """A persistent call."""
         self._refuse_in_group(f"{collective.method}_init")
         draft, choice = self._prepare(collective, arguments, options, threads=True)
+        if self._enter().checked:
+            self._check(f"{collective.name}_init", draft, choice, None)
         if choice.algorithm.name == "mpi":
             request = self._mpi(f"{collective.method}_init")(*arguments.of(collective), info)
-            return HandedOverForGood.of(request, draft.owners)
+            run = MPIRun(collective.name, draft.shape.call("mpi"), request)
+            return HandedOverForGood.of(request, draft.owners, self._enter(), run)
         context = self._enter()
-        tag, lease = context.persistent_tag(), None
+        tag, lease = context.persistent_tag(choice, draft.shape), None
         if choice.algorithm.name == "shm":  # ranks may start their persistent calls in different orders
             lease = context.another_node()
             if lease is None:
@@ -127,8 +138,17 @@ class Operations:
         """A blocking call that :mod:`collectives.grouped` made of several."""
         begin = time.perf_counter()
         choice = self._choose(collective, draft, options, options.algorithm)
+        if self._enter().checked:
+            self._check(collective.name, draft, choice, options.timeout)
         self._blocking(choice, draft, options.timeout)
         self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
+
+    def _hand_over(self, collective: Collective, draft: Draft, request: MPI.Request | None = None) -> MPIRun:
+        """A call that is MPI's."""
+        context = self._enter()
+        context.handed_over += 1
+        call = draft.shape.call("mpi")._replace(number=context.begun, collective=collective.name)
+        return MPIRun(collective.name, call, request, draft.owners)
 
     def _mpi(self, method: str) -> Any:
         """mpi4py's own method."""
@@ -147,6 +167,7 @@ class Operations:
         context = self._enter()
         if options.stream is not None:
             raise ValueError("stream: this build moves arrays in host memory only")
+        options.timeout = checked_timeout(options.timeout)
         if options.engine not in (None, "c", "python"):
             raise ValueError(f"engine: {options.engine!r} is not one of 'c', 'python'")
         draft = self._draft(context, collective, arguments)
@@ -194,6 +215,25 @@ class Operations:
         self._run(COLLECTIVES["allgather"], Arguments(mine, counts))
         return counts
 
+    # Checks: COLLECTIVES_CHECK
+
+    def _check(self, name: str, draft: Draft, choice: Choice, timeout: float | None) -> None:
+        """Wait until all ranks make this call; CollectiveMismatch on all of them if it is not the same."""
+        context, check = self._enter(), Check(self._enter(), name, draft, choice)
+        run = check.start()
+        try:
+            context.wait(run, run.plan, timeout)
+            check.compare()
+        except BaseException as e:
+            context.fail(run, e)
+        run.release()
+
+    def _start_check(self, name: str, draft: Draft, choice: Choice) -> PendingCheck:
+        """The same, without waiting, for a non-blocking call."""
+        check = Check(self._enter(), name, draft, choice)
+        run = check.start()
+        return PendingCheck(check, Flight(self._enter(), run, self))
+
     # Runs
 
     def _blocking(self, choice: Choice, draft: Draft, timeout: float | None) -> None:
@@ -201,7 +241,7 @@ class Operations:
         run = context.acquire(choice, draft.shape)
         try:
             draft.load()
-            run.start(draft.source, draft.target, context.tag(choice), draft)
+            run.start(draft.source, draft.target, context.tag(choice, draft.shape), draft)
             context.wait(run, run.plan, timeout)
             draft.store()
         except BaseException as e:
@@ -213,7 +253,10 @@ class Operations:
         run = context.acquire(choice, draft.shape, None if lease is None else lease.engine)
         try:
             draft.load()
-            run.start(draft.source, draft.target, context.tag(choice) if tag is None else tag, draft)
+            begin = context.tag(choice, draft.shape) if tag is None else tag
+            run.start(draft.source, draft.target, begin, draft)
+            if tag is not None:  # of a persistent request: ranks may start theirs in different orders
+                run.number = None
             return Flight(context, run, (self, lease), draft.store if draft.stores else None)
         except BaseException as e:
             context.fail(run, e)
@@ -223,7 +266,7 @@ class Operations:
         context, node = self._context, self._node
         assert context is not None
         assert node is not None
-        call = ShortCall(node, (sendbuf, recvbuf))
+        call = ShortCall(node, (sendbuf, recvbuf), context.begun)
         try:
             context.wait(call, node)
         except BaseException as e:
@@ -239,7 +282,7 @@ class Operations:
         run = context.acquire(choice, shape)
         schedule = schedule_of(choice.algorithm, context.rank, context.size, shape.root)
         draft.load()
-        tag = context.tag(choice)
+        tag = context.tag(choice, shape)
         try:
             reference.run(
                 schedule, context.internal, shape, draft.source, draft.target, run.plan.segments,

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from . import _core
 
 if TYPE_CHECKING:
+    from .checks import PendingCheck
     from .context import Context, Run
 
 __all__ = ["Flight", "HandedOver", "HandedOverForGood", "PersistentRequest", "Request"]
@@ -31,6 +32,7 @@ class Flight:
         self.context = context
         self.run = run
         self.holder = holder
+        self.check: PendingCheck | None = None  # the exchange before it
         self.abandoned = False  # the request was freed by the program before the end
         task = run.plan if then is None else _core.Followed(run.plan, then)
         self.core = _core.Request(task, context.library)
@@ -47,6 +49,8 @@ class Flight:
         try:
             if not self.landed:
                 self.context.check()
+            if self.check is not None:
+                self.check.ended(wait=True)
             self.context.wait(self.run, self.core)
         except BaseException as e:
             self.context.fail(self.run, e)
@@ -55,7 +59,7 @@ class Flight:
     def test(self) -> bool:
         """Move the collective on; whether it has ended. Raises what ended it early."""
         try:
-            landed = self.core.wait(False, 0)
+            landed = (self.check is None or self.check.ended(wait=False)) and self.core.wait(False, 0)
         except BaseException as e:
             self.context.fail(self.run, e)
         if landed:
@@ -90,7 +94,7 @@ class Flight:
         self.holder = None
 
     @classmethod
-    def of(cls, context: Context) -> list[Flight]:
+    def of(cls, context: object) -> list[Flight]:
         """What is under way on a communicator."""
         cls.sweep()
         with cls._lock:
@@ -176,24 +180,40 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
 
 
 class _Keeps:
-    """A request of MPI's own, which keeps the buffers: mpi4py's does not for reductions (seen with 4.1.2)."""
+    """A request of MPI's own, which keeps the buffers: mpi4py's does not for reductions (seen with 4.1.2).
+
+    ``Wait`` obeys the communicator's timeout.
+    """
 
     _owners: Any
+    _context: Context
+    _run: Any
 
     @classmethod
-    def of(cls, request: MPI.Request, owners: Any) -> Any:
-        """The same request."""
+    def of(cls, request: MPI.Request, owners: Any, context: Context, run: Any) -> Any:
+        """The same request; ``run`` describes it to those who wait."""
         make: Any = cls
         made = make(request)
-        made._owners = owners
+        made._owners, made._context, made._run = owners, context, run
+        run.request = made
         return made
 
+    def Wait(self, status: MPI.Status | None = None) -> bool:
+        """Wait until the collective is complete."""
+        if self._context.timeout is not None:
+            self._context.wait_for_mpi(self._run)
+        return super().Wait(status)  # type: ignore[misc]
 
-class HandedOver(_Keeps, MPI.Request):
+    def wait(self, status: MPI.Status | None = None) -> None:
+        """Wait until the collective is complete."""
+        self.Wait(status)
+
+
+class HandedOver(_Keeps, MPI.Request):  # type: ignore[misc]
     """Request of a non-blocking collective that the MPI library serves."""
 
 
-class HandedOverForGood(_Keeps, MPI.Prequest):
+class HandedOverForGood(_Keeps, MPI.Prequest):  # type: ignore[misc]
     """Request of a persistent collective that the MPI library serves."""
 
 

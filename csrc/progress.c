@@ -3,10 +3,12 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the queue and every task in it */
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
@@ -182,6 +184,8 @@ static void at_end(void) {
             snprintf(broken, sizeof broken, "%d non-blocking collectives are not complete", left);
         fprintf(stderr, "collectives: MPI_Abort instead of MPI_Finalize, which might hang: %s\n", broken);
         nanosleep(&(struct timespec){0, 200000000}, NULL); /* launchers drop what they have not read by then */
+        signal(SIGALRM, SIG_DFL);
+        alarm(10); /* an MPI that has lost a rank may hang even in MPI_Abort */
         world->abort(1);
     }
     coll_progress_stop(0);

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,18 +13,33 @@ MPIS = ("openmpi", "mpich", "impi")
 DRIVER_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-w", "-ffp-contract=off", f"-I{ROOT / 'csrc'}"]
 
 
-def mpiexec(mpi: str, ranks: int, *command: str, timeout: float = 600, env: dict[str, str] | None = None):
-    """Run `python COMMAND` on `ranks` ranks of an MPI; the completed process with its output as text."""
+def launch(mpi: str, ranks: int, command: Sequence[str], env: dict[str, str] | None, flags: Sequence[str]):
+    """The command line that runs `python COMMAND` on `ranks` ranks of an MPI, and how to start it."""
     home = ROOT / ".venvs" / mpi / "bin"
-    flags = ["--oversubscribe"] if mpi == "openmpi" else []
+    flags = [*flags, "--oversubscribe"] if mpi == "openmpi" else flags
     variables = {
         **os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **(env or {}),
     }  # fmt: skip
-    return subprocess.run(
-        ["timeout", "-k", "5", str(timeout), home / "mpiexec", *flags, "-n", str(ranks), home / "python", *command],
-        capture_output=True, text=True, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    line = [home / "mpiexec", *flags, "-n", str(ranks), home / "python", *command]
+    return line, {"text": True, "cwd": ROOT, "env": variables, "stdin": subprocess.DEVNULL}
+
+
+def mpiexec(
+    mpi: str, ranks: int, *command: str, timeout: float = 600, env: dict[str, str] | None = None,
+    flags: Sequence[str] = (),
+):  # fmt: skip
+    """Run `python COMMAND` on `ranks` ranks of an MPI; the completed process with its output as text."""
+    line, how = launch(mpi, ranks, command, env, flags)
+    return subprocess.run(["timeout", "-k", "5", str(timeout), *line], capture_output=True, **how)
+
+
+def start(
+    mpi: str, ranks: int, *command: str, env: dict[str, str] | None = None, flags: Sequence[str] = ()
+) -> subprocess.Popen:  # fmt: skip
+    """Start `python COMMAND` on `ranks` ranks of an MPI; its output and errors come by one pipe."""
+    line, how = launch(mpi, ranks, command, env, flags)
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **how)
 
 
 @pytest.fixture(params=MPIS)

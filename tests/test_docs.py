@@ -1,4 +1,4 @@
-"""The programs of docs/pitfalls.md and docs/profiling.md run, and show what the pages say."""
+"""The programs of docs/pitfalls.md, docs/profiling.md and docs/errors.md run, and show what the pages say."""
 
 import re
 
@@ -30,6 +30,18 @@ def test_pitfalls(mpi):
         assert found[what][1] == ours, what
         if mpi == "openmpi" and "bits" not in what and what:
             assert found[what][0] == theirs, what
+
+
+def test_errors():
+    """Sorted, for ranks may wait for each other in another order, and see an error before others have raised it."""
+    page = (ROOT / "docs/errors.md").read_text()
+    done = mpiexec("openmpi", 3, "examples/errors.py", timeout=60)
+    shown = re.search(r"```text\n(.*?)```", page, re.DOTALL)[1]
+    plain = [
+        [re.sub(r"; raised \w+$", "", line) for line in sorted(text.splitlines()) if line.strip("\0 ")]
+        for text in (done.stdout.split("-----")[0].replace(f"{ROOT}/", ""), shown)
+    ]
+    assert plain[0] == plain[1]
 
 
 def test_the_command_on_the_page():

@@ -1,0 +1,133 @@
+"""What a rank does, in words for the others, and what the words of several ranks mean together.
+
+Nothing here costs anything before a call has been waited for in vain: file and line are those of the frames then.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from types import FrameType
+from typing import Any, NamedTuple
+
+from . import _core
+from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
+
+__all__ = ["Answer", "Call", "differ", "lines", "position", "signature", "verdict"]
+
+MOST = 16  # ranks that a message describes
+
+_PACKAGE = os.path.dirname(__file__) + os.sep
+_STANDARD = os.path.dirname(os.__file__) + os.sep
+_KINDS = {kind.__name__: kind for kind in (CollectiveMismatch, CollectiveTimeout, PeerFailure)}
+#: Collectives whose ranks know but some of the lengths: of unequal blocks.
+_LOCAL = ("gatherv", "scatterv", "alltoallv")
+
+
+class Call(NamedTuple):
+    """One rank's call.
+
+    ``number`` counts the calls of the communicator; None for those of persistent requests, which ranks may start in
+    any order. ``dtype`` and ``op`` are empty where bytes are only moved.
+    """
+
+    number: int | None
+    collective: str
+    algorithm: str
+    elements: int
+    dtype: str
+    op: str
+    root: int | None
+
+    def __str__(self) -> str:
+        number = "a persistent call" if self.number is None else f"call {self.number}"
+        words = [f"{number}, {self.collective}"]
+        if self.collective != "barrier":
+            words[0] += f" of {self.elements} {self.dtype or 'bytes'}"
+        words += [self.op] if self.op else []
+        words += [f"root {self.root}"] if self.root is not None else []
+        return f"{', '.join(words)} ({self.algorithm})"
+
+
+class Answer(NamedTuple):
+    """What a rank says of itself, for one communicator.
+
+    ``call`` is the one under way, or the one that failed; ``begun`` the number of calls so far; ``place`` file and line
+    of the program. ``failure`` is the error that broke the communicator, by name, and the first line of the one that it
+    comes from.
+    """
+
+    rank: int
+    call: Call | None = None
+    begun: int = 0
+    place: str = ""
+    failure: tuple[str, str] | None = None
+    silent: str = ""  # why there is no answer
+
+    def __str__(self) -> str:
+        if self.silent:
+            return f"rank {self.rank}: {self.silent}"
+        what = str(self.call) if self.call else f"in no collective of this communicator, after {self.begun} calls"
+        failed = f"; raised {self.failure[0]}" if self.failure else ""
+        return f"rank {self.rank}: {what}, at {self.place}{failed}"
+
+
+def signature(collective: str, algorithm: str, elements: int, dtype: int, op: Any, root: int) -> Call:
+    """A call from the codes of the compiled core; ``op`` is a code, -1 or None where nothing is reduced, or neither."""
+    rooted = collective.removesuffix("v") in ("bcast", "gather", "scatter", "reduce")
+    name = _core.OPS[op].upper() if isinstance(op, int) and op >= 0 else "" if op in (None, -1) else "a user-defined op"
+    dtype_name = _core.DTYPES[dtype] if dtype >= 0 else ""
+    if collective == "barrier":
+        elements, dtype_name, name = 0, "", ""
+    return Call(None, collective, algorithm, elements, dtype_name, name, root if rooted else None)
+
+
+def differ(one: Call, other: Call) -> bool:
+    """Whether two ranks' calls of the same number cannot be the same collective call."""
+    if one.number is None or one.number != other.number:
+        return False
+    if one.collective in _LOCAL or other.collective in _LOCAL:
+        one, other = one._replace(elements=0), other._replace(elements=0)
+    return one != other
+
+
+def position(thread: int | None = None) -> str:
+    """File and line of the program where a thread (by default the main one) is: outside this package and Python's own.
+
+    The nearest frame, whatever it is, where all belong to either.
+    """
+    frame = sys._current_frames().get(threading.main_thread().ident or 0 if thread is None else thread)
+    found: FrameType | None = frame
+    while found is not None and _foreign(found.f_code.co_filename):
+        found = found.f_back
+    found = found or frame
+    return f"{found.f_code.co_filename}:{found.f_lineno}" if found else "the end of the program"
+
+
+def _foreign(file: str) -> bool:
+    own = file.startswith((_PACKAGE, "<frozen "))
+    return own or (file.startswith(_STANDARD) and "-packages" + os.sep not in file)
+
+
+def verdict(mine: Call, answer: Answer) -> tuple[type[CollectiveError], str, str | None] | None:
+    """Why a call will never end, told from what another rank says, or None while it may.
+
+    The error, its words, and the words of the error that it comes from, if that was another rank's.
+    """
+    call = answer.call
+    if answer.failure is not None:
+        late = call is not None and mine.number is not None and call.number is not None and call.number > mine.number
+        if late:  # what this call needs of that rank is under way
+            return None
+        kind, text = answer.failure
+        return _KINDS.get(kind, CollectiveError), f"rank {answer.rank} failed: {kind}: {text}", text
+    if call is not None and differ(mine, call):
+        return CollectiveMismatch, f"rank {answer.rank} is in another call", None
+    return None
+
+
+def lines(answers: list[Answer]) -> str:
+    """What ranks say, a line each, as the end of a message."""
+    told = [f"\n  {answer}" for answer in answers[:MOST]]
+    return "".join(told) + (f"\n  ({len(answers) - MOST} more ranks)" if len(answers) > MOST else "")

@@ -1,0 +1,257 @@
+"""How ranks ask each other what they are doing, outside of MPI's collectives and of ours.
+
+Neighbours, which share a machine, are asked through a socket: a thread of each process, asleep otherwise, answers even
+while the program computes. Ranks elsewhere are asked by messages on the library's communicator, and answer whenever
+they wait in a collective themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+from . import machine
+from .diagnosis import Answer, Call
+
+__all__ = ["Address", "Inquiry", "Letters", "address", "alive", "contexts", "register", "spread"]
+
+LONGEST = 8192  # bytes of an answer
+_CREDENTIALS = struct.calcsize("3i")
+_contexts: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+_desk: socket.socket | None = None
+
+
+class Address(NamedTuple):
+    """Where a process answers: its namespaces, identity and socket. Neighbours have the same ``home``."""
+
+    home: tuple[str, int, int]  # boot, namespaces of processes and of the network
+    pid: int
+    start: str
+    socket: bytes
+
+
+def address() -> Address | None:
+    """This process's address; from the first call on a thread answers there. None where the system does not let it."""
+    global _desk
+    try:
+        with _lock:
+            if _desk is None:
+                _desk = _open()
+                threading.Thread(target=_serve, args=(_desk,), name="collectives-answers", daemon=True).start()
+        home = machine.boot_id(), os.stat("/proc/self/ns/pid").st_ino, os.stat("/proc/self/ns/net").st_ino
+        return Address(home, os.getpid(), machine.process(os.getpid())[1], _desk.getsockname())
+    except OSError:
+        return None
+
+
+def register(identity: str, context: Any) -> None:
+    """Answer for a communicator, known by that name on all its ranks, by ``context.describe()``."""
+    _contexts[identity] = context
+
+
+def contexts() -> list[Any]:
+    """The communicators that are answered for."""
+    return list(_contexts.values())
+
+
+def alive(peer: Address) -> bool:
+    """Whether a neighbour's process still runs; one that nobody has waited for (a zombie) does not."""
+    state, start = machine.process(peer.pid)
+    return state not in "XZ" and start == peer.start
+
+
+def _open() -> socket.socket:
+    """A socket without a name in the file system, so that nothing is left of it; messages tell their sender's user."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    made.bind("")
+    return made
+
+
+def _receive(sock: socket.socket) -> tuple[Any, Any]:
+    """The next message of this user's processes, and whence it came; (None, None) for anybody else's."""
+    data, extra, _, sender = sock.recvmsg(LONGEST, socket.CMSG_SPACE(_CREDENTIALS))
+    for level, kind, content in extra:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            if struct.unpack("3i", content[:_CREDENTIALS])[1] in (os.geteuid(), 0):
+                return json.loads(data), sender
+    return None, None
+
+
+def _serve(desk: socket.socket) -> None:
+    while desk.fileno() >= 0:
+        try:
+            question, sender = _receive(desk)
+            context = _contexts.get(question["communicator"]) if question else None
+            if context is not None and "failed" in question:
+                answer = _unpack(question["failed"])
+                context.heard[answer.rank] = answer
+            elif context is not None:
+                desk.sendto(_pack(context.describe()), socket.MSG_DONTWAIT, sender)
+        except (OSError, ValueError, TypeError, KeyError):  # who asked is gone, or it was no question
+            continue
+
+
+def _after_fork() -> None:
+    """The child answers nobody; the socket stays the parent's."""
+    global _desk, _lock
+    _lock = threading.Lock()
+    if _desk is not None:
+        _desk.close()
+        _desk = None
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def spread(context: Any, failed: Answer) -> None:
+    """Tell all other ranks, asked or not, that this one failed: those that wait for it need not ask."""
+    news = json.dumps({"communicator": context.identity, "failed": failed}).encode()[:LONGEST]
+    with _open() as sock:
+        for near in context.neighbours.values():
+            try:
+                sock.sendto(news, socket.MSG_DONTWAIT, near.socket)
+            except OSError:  # it is gone, or will have to ask
+                continue
+    if context.letters is not None:
+        context.letters.tell(rank for rank in context.others() if rank not in context.neighbours)
+
+
+def _pack(answer: Answer) -> bytes:
+    return json.dumps(answer).encode()[:LONGEST]
+
+
+def _unpack(fields: list[Any]) -> Answer:
+    rank, call, begun, place, failure, silent = fields
+    return Answer(rank, Call(*call) if call else None, begun, place, tuple(failure) if failure else None, silent)
+
+
+class Letters:
+    """Questions and answers as messages on the library's communicator, under a tag of their own."""
+
+    QUESTION, ANSWER = b"?", b"!"
+
+    def __init__(self, comm: MPI.Intracomm, tag: int, context: Any):
+        self._comm = comm
+        self._tag = tag
+        self._context = weakref.ref(context)
+        self._sent: list[tuple[MPI.Request, bytes]] = []
+        self._asked: set[int] = set()  # and not heard of yet: a rank is not asked twice
+        self.answers: dict[int, Answer] = {}
+
+    def ask(self, ranks: Iterable[int]) -> None:
+        """Ask ranks that are not asked already."""
+        for rank in set(ranks) - self._asked:
+            self._asked.add(rank)
+            self._send(rank, self.QUESTION)
+
+    def _send(self, rank: int, text: bytes) -> None:
+        self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
+        self._sent.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
+
+    def tell(self, ranks: Iterable[int]) -> None:
+        """Send ranks what they have not asked for."""
+        context = self._context()
+        if context is not None:
+            news = self.ANSWER + _pack(context.describe())
+            for rank in ranks:
+                self._send(rank, news)
+
+    def serve(self) -> None:
+        """Answer questions that came, and take answers."""
+        status = MPI.Status()
+        while self._comm.Iprobe(MPI.ANY_SOURCE, self._tag, status):
+            source, data = status.Get_source(), bytearray(status.Get_count(MPI.BYTE))
+            self._comm.Recv([data, MPI.BYTE], source, self._tag)
+            context = self._context()
+            if data[:1] == self.ANSWER:
+                self._asked.discard(source)
+                self.answers[source] = answer = _unpack(json.loads(data[1:]))
+                if context is not None and answer.failure is not None:
+                    context.heard[source] = answer
+            elif context is not None:
+                self._send(source, self.ANSWER + _pack(context.describe()))
+
+
+class Inquiry:
+    """Questions of one rank, and the answers so far."""
+
+    def __init__(self, context: Any):
+        self._context = context
+        self._socket = _open()
+        self._question = json.dumps({"communicator": context.identity}).encode()
+        self.answers: dict[int, Answer] = dict(context.heard)  # those that failed may not answer any more
+
+    def close(self) -> None:
+        """No more questions."""
+        self._socket.close()
+
+    def __enter__(self) -> Inquiry:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def ask(self, ranks: Iterable[int]) -> None:
+        """Send the question to these ranks; those that cannot hear it are described as silent."""
+        far = []
+        for rank in ranks:
+            near = self._context.neighbours.get(rank)
+            if near is None:
+                far.append(rank)
+                continue
+            if not alive(near):
+                self.answers[rank] = Answer(rank, silent=f"its process ({near.pid}) has ended")
+                continue
+            try:
+                self._socket.sendto(self._question, socket.MSG_DONTWAIT, near.socket)
+            except OSError:  # its queue is full: it will be asked again
+                continue
+        if far and self._context.letters is not None:
+            self._context.letters.ask(far)
+
+    def collect(self, seconds: float = 0.0) -> dict[int, Answer]:
+        """Answers so far, after waiting up to so long for one more."""
+        letters = self._context.letters
+        if letters is not None:
+            letters.serve()
+            self.answers.update(letters.answers)
+            letters.answers.clear()
+            seconds = min(seconds, 0.001)
+        self._socket.settimeout(seconds)
+        try:
+            while True:
+                fields, _ = _receive(self._socket)
+                if fields is not None:
+                    answer = _unpack(fields)
+                    self.answers[answer.rank] = answer
+                self._socket.settimeout(0.0)
+        except OSError:
+            return self.answers
+
+    def settle(self, ranks: Iterable[int], again: bool, seconds: float = 0.3) -> list[Answer]:
+        """What these ranks say; ``again``: those in no call are asked more than once, for they may be about to wait."""
+        asked, end = list(ranks), time.monotonic() + seconds
+        while waited_for := [rank for rank in asked if not self._settled(rank, again)]:
+            if time.monotonic() >= end:
+                break
+            self.ask(waited_for)
+            pause = min(time.monotonic() + seconds / 4, end)
+            while time.monotonic() < pause and not all(self._settled(rank, again) for rank in asked):
+                self.collect(max(0.0, pause - time.monotonic()))
+        silent = "does not answer: it is in no collective of this library, or keeps the interpreter busy"
+        return [self.answers.get(rank) or Answer(rank, silent=silent) for rank in asked]
+
+    def _settled(self, rank: int, again: bool) -> bool:
+        answer = self.answers.get(rank)
+        return answer is not None and (not again or bool(answer.call or answer.failure or answer.silent))

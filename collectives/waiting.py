@@ -1,0 +1,353 @@
+"""How a communicator waits for its calls, and what becomes of those that do not end.
+
+A call that has been waited for in vain for a slice of time is watched: whether the processes that it waits for still
+run, and, from the first second on, what their ranks say they are doing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any, NoReturn, TextIO
+
+from mpi4py import MPI
+
+from . import _core, inquiry, lifetime
+from .diagnosis import MOST, Answer, Call, lines, position, verdict
+from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
+from .inquiry import Inquiry
+from .request import Flight
+
+__all__ = ["MPIRun", "Waiting", "checked_timeout", "dump", "dump_on_signal"]
+
+SLICE = 20_000_000  # ns between looks at signals, deadlines and peers
+PATIENCE = 1.0, 8.0  # seconds until those waited for are asked, doubled from time to time up to the latter
+ASKED = 32  # ranks asked at a time
+
+
+def checked_timeout(timeout: Any) -> float | None:
+    """Seconds as a float, or None; ValueError or TypeError where it is not a positive number."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) and not hasattr(timeout, "__float__"):
+        raise TypeError(f"timeout: expected seconds, not {type(timeout).__name__}")
+    if not float(timeout) > 0:
+        raise ValueError(f"timeout: {timeout} is not a positive number of seconds")
+    return float(timeout)
+
+
+class MPIRun:
+    """A call that the MPI library serves; it can be waited for as a run of ours, where it has a request."""
+
+    plan = None
+
+    def __init__(self, collective: str, call: Call, request: MPI.Request | None = None, buffers: Any = None):
+        self._collective = collective
+        self._call = call
+        self.request = request
+        self.buffers = buffers
+
+    def __str__(self) -> str:
+        return f"{self._collective} (mpi)"
+
+    def call(self) -> Call:
+        """Number, type signature, op and root."""
+        return self._call
+
+    def wait(self, yield_at_once: bool, limit: int) -> bool:
+        """Let MPI progress for up to ``limit`` ns; whether the call has ended."""
+        end = time.monotonic_ns() + limit
+        assert self.request is not None
+        while not MPI.Request.Test(self.request):
+            if time.monotonic_ns() >= end:
+                return False
+            os.sched_yield()
+        return True
+
+
+class Watch:
+    """A call that has been waited for longer than a slice."""
+
+    def __init__(self, context: Waiting, run: Any):
+        self.context = context
+        self.run = run
+        self.begin = time.monotonic()
+        self.behind = context.behind(run)
+        self._pause = PATIENCE[0]
+        self._due = self.begin + self._pause
+        self._inquiry: Inquiry | None = None
+
+    def look(self, progressing: Any) -> None:
+        """Raise what will keep the call from ending, if something is known by now."""
+        context = self.context
+        if context.letters is not None:
+            context.letters.serve()
+        self.behind = context.behind(self.run)
+        self._look_for_deaths(progressing)
+        for rank in self.behind or list(context.heard):
+            if rank in context.heard:
+                self._judge(context.heard[rank])
+        now = time.monotonic()
+        if now >= self._due:
+            self._pause = min(2 * self._pause, PATIENCE[1])
+            self._due = now + self._pause
+            self._inquiry = self._inquiry or Inquiry(context)
+            self._inquiry.answers = dict(context.heard)
+            self._inquiry.ask((self.behind or context.others())[:ASKED])
+        elif self._inquiry is not None:
+            for answer in list(self._inquiry.collect().values()):
+                self._judge(answer)
+
+    def _look_for_deaths(self, progressing: Any) -> None:
+        """A rank may have ended after its part in the call: only one that is still waited for then has failed.
+
+        MPI does not say whom it waits for; any rank will do that is gone when it has waited for long.
+        """
+        context = self.context
+        suspects = self.behind or self._of_mpi()
+        for rank in [rank for rank in suspects[:ASKED] if context.has_ended(rank)]:
+            if not progressing.wait(True, SLICE // 20) and rank in (context.behind(self.run) or self._of_mpi()):
+                pid = context.neighbours[rank].pid
+                self._raise(PeerFailure, f"rank {rank} died (its process {pid} has ended)")
+
+    def _of_mpi(self) -> list[int]:
+        long = time.monotonic() - self.begin > PATIENCE[0]
+        return self.context.others() if self.run.plan is None and long else []
+
+    def _judge(self, answer: Answer) -> None:
+        found = verdict(self.run.call(), answer)
+        if found is not None:
+            self._raise(*found)
+
+    def _raise(self, kind: type[CollectiveError], why: str, origin: str | None = None) -> NoReturn:
+        told = self.context.parties(self.run, self.behind)
+        error = kind(f"{self.context.place_of(self.run)}: {why}{lines(told)}")
+        error.origin = origin
+        raise error
+
+    def timed_out(self, timeout: float) -> NoReturn:
+        """The time is over: say who is waited for, and what they do."""
+        context = self.context
+        told = context.parties(self.run, self.behind)
+        for answer in told[1:]:
+            found = verdict(self.run.call(), answer)
+            if found is not None and found[0] is not CollectiveTimeout:
+                raise found[0](f"{context.place_of(self.run)}: {found[1]}{lines(told)}")
+        late = self.behind or [answer.rank for answer in told[1:] if answer.call is None]
+        names = f"waiting for rank {', '.join(map(str, late))}" if late else "MPI does not say whom it waits for"
+        kind = PeerFailure if any(context.has_ended(rank) for rank in late) else CollectiveTimeout
+        raise kind(f"{context.place_of(self.run)}: not complete after {timeout:g} s; {names}{lines(told)}")
+
+    def close(self) -> None:
+        """It has ended, one way or the other."""
+        if self._inquiry is not None:
+            self._inquiry.close()
+
+
+class Waiting:
+    """What :class:`collectives.context.Context` does while it waits; mixed into it."""
+
+    rank: int
+    size: int
+    identity: str
+    timeout: float | None
+    yield_at_once: bool
+    node: Any
+    endpoint: Any
+    broken: str | None
+    neighbours: dict[int, inquiry.Address]
+    letters: inquiry.Letters | None
+    handed_over = 0  # calls that were MPI's or a schedule's
+    checks = 0  # exchanges before calls
+    watch: Watch | None = None
+    current: tuple[Any, int] | None = None  # what is waited for, and the thread that does
+    failed: Answer | None = None
+    heard: dict[int, Answer]  # failures of others, as they told
+
+    @property
+    def begun(self) -> int:
+        """Calls begun on this communicator, those of persistent requests apart: the same on all ranks between them."""
+        return self.handed_over - self.checks + (self.node.calls if self.node is not None else 0)
+
+    def others(self) -> list[int]:
+        """All ranks but this one."""
+        return [rank for rank in range(self.size) if rank != self.rank]
+
+    def behind(self, run: Any) -> list[int]:
+        """Ranks that a run waits for, itself or behind others; empty where nobody knows."""
+        if run.plan is None:
+            return []
+        return sorted(run.plan.waiting() or {rank for f in Flight.of(self) for rank in f.run.plan.waiting()})
+
+    def has_ended(self, rank: int) -> bool:
+        """Whether the process of a rank is known to have ended."""
+        peer = self.neighbours.get(rank)
+        return peer is not None and not inquiry.alive(peer)
+
+    def place_of(self, run: Any) -> str:
+        """Words for a run of this rank."""
+        return f"{run} on rank {self.rank} of {self.size}"
+
+    def wait(self, run: Any, progressing: Any, timeout: float | None = None) -> None:
+        """Progress a run to its end, or to the timeout (default: the communicator's)."""
+        timeout = self.timeout if timeout is None else timeout
+        limit = SLICE if timeout is None else min(SLICE, int(timeout * 1e9))
+        self.current = run, threading.get_ident()
+        if not progressing.wait(self.yield_at_once, limit):
+            self._go_on(run, progressing, timeout, limit)
+        self.current = None
+
+    def _go_on(self, run: Any, progressing: Any, timeout: float | None, limit: int) -> None:
+        self.watch = watch = Watch(self, run)
+        deadline = None if timeout is None else watch.begin + timeout - limit * 1e-9
+        try:
+            while deadline is None or time.monotonic() < deadline:
+                watch.look(progressing)
+                if progressing.wait(self.yield_at_once, limit):
+                    return
+            watch.timed_out(timeout or 0)
+        finally:
+            watch.close()
+            self.watch = None
+
+    def by_mpi(self, run: MPIRun, blocking: Any, starting: Any, arguments: Any, timeout: float | None) -> None:
+        """Run the MPI library's own collective; with a timeout, its non-blocking one."""
+        timeout = self.timeout if timeout is None else timeout
+        if timeout is not None:
+            run.request, run.buffers = starting(*arguments), arguments
+            self.wait_for_mpi(run, timeout)
+            return
+        self.current = run, threading.get_ident()
+        try:
+            blocking(*arguments)
+        except MPI.Exception as e:
+            if any(map(self.has_ended, self.others())):
+                self.fail(run, e)
+            raise
+        finally:
+            self.current = None
+
+    def wait_for_mpi(self, run: MPIRun, timeout: float | None = None) -> None:
+        """Wait for a non-blocking call of MPI's, up to the timeout."""
+        try:
+            self.wait(run, run, timeout)
+        except BaseException as e:
+            self.fail(run, e)
+
+    # When a call fails
+
+    def describe(self, thread: int | None = None) -> Answer:
+        """What this rank does on this communicator, as it tells those who ask."""
+        if self.failed is not None:
+            return self.failed
+        current, call = self.current, None
+        if current is not None:
+            call, thread = current[0].call(), current[1]
+        elif self.node is not None and self.node.pending:  # the short way, for less than a slice
+            call = self.short_call().call()
+        return Answer(self.rank, call, self.begun, position(thread))
+
+    def short_call(self) -> Any:
+        """The call of the short way that is under way."""
+        raise NotImplementedError
+
+    def parties(self, run: Any, behind: list[int], again: bool = False) -> list[Answer]:
+        """What this rank and the others, first of all those waited for, do: for a message.
+
+        ``again``: the others may be about to wait, too.
+        """
+        mine = Answer(self.rank, run.call(), self.begun, position(threading.get_ident()))
+        ranks = [*behind, *(rank for rank in self.others() if rank not in behind)][: MOST - 1]
+        with Inquiry(self) as asking:
+            return [mine, *asking.settle(ranks, again)]
+
+    def note(self, run: Any, error: BaseException) -> None:
+        """A run ended early: what it left under way stays in memory, and no more is begun on this communicator.
+
+        The other ranks cannot know, unless they ask. Whatever ended the run, they and this rank would no longer agree
+        on the next one.
+        """
+        lifetime.keep(run)
+        if self.broken is None:
+            kind, first = type(error).__name__, str(error).partition("\n")[0]
+            origin = getattr(error, "origin", None) or first
+            place = position(threading.get_ident())
+            self.failed = Answer(self.rank, run.call(), self.begun, place, (kind, origin))
+            self.broken = f"{kind}: {first}"
+            if self.node is not None:
+                self.node.open(())
+            inquiry.spread(self, self.failed)
+            _core.broken(f"rank {self.rank} of {self.size}: {self.broken}")
+
+    def fail(self, run: Any, error: BaseException) -> NoReturn:
+        """:meth:`note` it, and raise the error, as a CollectiveError where MPI or the other ranks are to blame."""
+        kind, why = self._blame(error)
+        if kind is None:
+            self.note(run, error)
+            raise error
+        first = f"{self.place_of(run)}: {why}"
+        self.note(run, kind(first))
+        told = lines(self.parties(run, [], again=True)) if kind is not CollectiveError else ""
+        raise kind(first + told) from (None if kind is CollectiveMismatch else error)
+
+    def _blame(self, error: BaseException) -> tuple[type[CollectiveError] | None, str]:
+        """What an error means to all ranks, and why; None where it is to be raised as it is."""
+        if isinstance(error, _core.MismatchError):
+            return CollectiveMismatch, str(error)
+        if not isinstance(error, RuntimeError) or isinstance(error, CollectiveError):
+            return None, ""
+        dead = [rank for rank in self.others() if self.has_ended(rank)]  # it may be MPI that noticed
+        if dead:
+            return PeerFailure, f"rank {', '.join(map(str, dead))} died"
+        if isinstance(error, MPI.Exception):
+            return None, ""
+        code = self.endpoint.mpi_error
+        failed = bool(code) and MPI.Get_error_class(code) in (MPI.ERR_PROC_FAILED, MPI.ERR_REVOKED)
+        detail = f" ({MPI.Get_error_string(code)})" if code else ""
+        return PeerFailure if failed else CollectiveError, f"{error}{detail}"
+
+
+def dump(file: TextIO | None = None) -> None:
+    """Print what this process waits for: for each communicator the call, its number, seconds, ranks, file and line.
+
+    To ``file``, by default standard error. A local call, for any thread. The signal SIGUSR2 does the same, where the
+    program has no handler for it when it makes its first communicator.
+    """
+    contexts = list(inquiry.contexts())
+    told = [text for context in contexts for text in _under_way(context)]
+    if not told:
+        calls = sum(context.begun for context in contexts)
+        told = [f"in no collective, after {calls} calls, at {position()}"]
+    running = MPI.Is_initialized() and not MPI.Is_finalized()
+    mark = f"[rank {MPI.COMM_WORLD.rank}] " if running else ""
+    text = "".join(f"{mark}{line}\n" for line in told)
+    if file is None:
+        sys.stderr.flush()
+        os.write(2, text.encode())
+    else:
+        file.write(text)
+
+
+def _under_way(context: Any) -> list[str]:
+    told, where = [], f"rank {context.rank} of {context.size} (communicator {context.identity})"
+    answer, watch = context.describe(), context.watch
+    if answer.failure is not None:
+        return [f"{where}: broken: {context.broken}"]
+    if answer.call is not None:
+        since = f" waits {time.monotonic() - watch.begin:.1f} s for rank" if watch else " waits"
+        ranks = (", ".join(map(str, watch.behind)) or "whom MPI does not say") if watch else ""
+        told.append(f"{where}: {answer.call}, at {answer.place},{since} {ranks}".rstrip())
+    for flight in Flight.of(context):
+        if context.current is None or flight.run is not context.current[0]:
+            ranks = ", ".join(map(str, flight.run.plan.waiting()))
+            told.append(f"{where}: {flight.run.call()}, non-blocking, under way, waits for rank {ranks}")
+    return told
+
+
+def dump_on_signal() -> None:
+    """Have SIGUSR2 call :func:`dump`, in the main thread, unless the program has a handler of its own."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
+        signal.signal(signal.SIGUSR2, lambda *_: dump())

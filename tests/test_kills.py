@@ -1,0 +1,84 @@
+"""A rank is killed at a random moment of mixed collectives: the others end or raise in time, and nothing is left."""
+
+import os
+import random
+import re
+import signal
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from conftest import MPIS, start
+from test_errors import LIVE_ON
+
+TIMEOUT = 5  # seconds, of the collectives
+MARK = "COLLECTIVES_TEST_JOB"
+
+
+def processes_of(job):
+    """Processes that have the job's mark in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={job}".encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def pids(results, ranks):
+    """The ranks' processes, from what they tell."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        found = {int(rank): int(pid) for rank, pid in re.findall(r"rank (\d+) is (\d+)\n", results.read_text())}
+        if len(found) == ranks:
+            return found
+        time.sleep(0.01)
+    raise TimeoutError(results.read_text())
+
+
+def kill_one(mpi, ranks, seed, results):
+    """Start a job, kill one rank; seconds until the end, and processes that are left."""
+    chance, job = random.Random(seed), uuid.uuid4().hex
+    results.touch()
+    env = {MARK: job, "COLLECTIVES_TIMEOUT": str(TIMEOUT), "RESULTS": str(results)}
+    process = start(mpi, ranks, "tests/mpi/random_kills.py", str(seed), env=env, flags=LIVE_ON[mpi])
+    try:
+        victim = pids(results, ranks)[chance.randrange(ranks)]
+        time.sleep(chance.random())
+        os.kill(victim, signal.SIGKILL)
+        begin = time.monotonic()
+        process.communicate(timeout=TIMEOUT + 10)
+        seconds = time.monotonic() - begin
+        time.sleep(0.2)
+        return seconds, processes_of(job)
+    finally:
+        process.kill()
+        for pid in processes_of(job):
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def check(mpi, ranks, seed, folder):
+    """A survivor says that a rank died, unless the launcher ends all at once; the job ends; nothing is left."""
+    seconds, left = kill_one(mpi, ranks, seed, folder / "results")
+    told = (folder / "results").read_text()
+    raised = re.findall(r"^rank \d+ raised ([\w.]+)", told, re.MULTILINE)
+    at_once = mpi == "mpich" and seconds < 1 and not raised
+    assert at_once or "PeerFailure" in raised, told
+    assert seconds < TIMEOUT + 5
+    assert left == []
+    assert [name for name in os.listdir("/dev/shm") if name.startswith("collectives")] == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_some_kills(seed, tmp_path):
+    check(MPIS[seed % 3], 3, seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 200))
+def test_many_kills(seed, tmp_path):
+    check(MPIS[seed % 3], 2 + seed % 4, seed, tmp_path)
