@@ -33,6 +33,11 @@ cdef extern from "kernels/kernels.h" nogil:
     int coll_isa_supported(const char *)
     int coll_isa_select(const char *)
 
+cdef extern from "kernels/exact.h" nogil:
+    int coll_exact_of(int)
+    void coll_exact_add(int, void *, const void *, size_t, size_t)
+    void coll_exact_round(int, void *, const void *, size_t)
+
 cdef extern from "schedule.h" nogil:
     ctypedef struct coll_step:
         int32_t kind

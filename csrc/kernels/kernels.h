@@ -15,8 +15,8 @@ typedef int coll_op;
 typedef void (*coll_reduce2_fn)(void *dst, const void *left, const void *right, size_t n);
 
 /* dst[j][i] = src[0][i] op ... op src[p-1][i], folded from the left in that order, for the q targets j; p, q >= 1.
- * float16 and bfloat16 accumulate in float32 and round once. A target may be one of the sources (exactly), and the
- * targets are distinct. With p = 1 the bytes are copied. */
+ * float16 and bfloat16 accumulate in float32 and round once; reproducible_sum is exact and rounds once (exact.h). A
+ * target may be one of the sources (exactly), and the targets are distinct. With p = 1 the bytes are copied. */
 typedef void (*coll_reducep_fn)(void *const *dst, int q, const void *const *src, int p, size_t n);
 
 /* dst[i] = src[i] / p: the second half of avg, for engines that fold by pairs. dst may be src. */

@@ -204,9 +204,18 @@ COLL_TYPES(COLL_DEFINE_AVG)
 #define COLL_SCALE_OF(T, loop)                                       [COLL_TYPE_##T] = scale_##T,
 #define COLL_SCALE_ROW(T, element, accumulator, access, class, twin) COLL_AVG_##class(COLL_SCALE_OF, T)
 
+#include "exact_loops.h"
+
 #ifndef COLL_NEXT
 #define COLL_NEXT NULL
 #endif
 
 const struct coll_isa COLL_PASTE(coll_isa_, COLL_ISA) = {
-    COLL_STRING(COLL_ISA), COLL_NEXT, {COLL_TYPES(COLL_ROW)}, {COLL_TYPES(COLL_SCALE_ROW)}};
+    COLL_STRING(COLL_ISA),
+    COLL_NEXT,
+    {COLL_TYPES(COLL_ROW)},
+    {COLL_TYPES(COLL_SCALE_ROW)},
+    {{NULL, NULL, exact_sum_float32, exact_sum_float32}, {NULL, NULL, exact_sum_float64, exact_sum_float64}},
+    exact_widen,
+    exact_largest,
+    exact_extract};
