@@ -29,6 +29,10 @@ cdef extern from "kernels/kernels.h" nogil:
     coll_reduce2_fn coll_reduce2(int, int)
     coll_reducep_fn coll_reducep(int, int)
     coll_scale_fn coll_scale(int)
+    ctypedef void (*coll_widen_fn)(float *, const void *, size_t) noexcept
+    ctypedef void (*coll_narrow_fn)(void *, const float *, size_t) noexcept
+    coll_widen_fn coll_widen(int)
+    coll_narrow_fn coll_narrow(int)
     const char *coll_isa()
     int coll_isa_supported(const char *)
     int coll_isa_select(const char *)

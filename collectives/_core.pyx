@@ -47,8 +47,8 @@ cdef extern from "dlfcn.h" nogil:
 
 __all__ = [
     "DTYPES", "OPS", "Endpoint", "Followed", "InProcess", "MPILibrary", "MismatchError", "Plan", "Task", "Program", "Request", "address",
-    "broken", "dlpack_type", "ended", "exact_add", "exact_of", "exact_round", "has_kernel", "isa", "isa_supported", "itemsize", "outstanding", "partition", "reduce2", "reducep",
-    "scale", "select_isa", "stop_progress", "write_handle",
+    "broken", "dlpack_type", "ended", "exact_add", "has_kernel", "isa", "isa_supported", "itemsize", "narrow", "outstanding", "partition", "reduce2", "reducep",
+    "scale", "select_isa", "stop_progress", "widen", "wider", "write_handle",
 ]
 
 #: Names of the element types and ops; the place in the tuple is the code that C takes.

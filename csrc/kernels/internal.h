@@ -46,6 +46,8 @@ struct coll_isa {
     const struct coll_isa *next; /* has the entries that this one lacks; may be NULL */
     struct coll_entry entry[COLL_NTYPES][COLL_NOPS];
     coll_scale_fn scale[COLL_NTYPES];
+    coll_widen_fn widen[2]; /* float16, bfloat16 */
+    coll_narrow_fn narrow[2];
     /* Exact sums: of p sources; of a tile of terms (exact_loops.h), in whole vectors. */
     struct coll_entry exact_sum[2];
     void (*exact_widen)(double *dst, const float *src, size_t n);

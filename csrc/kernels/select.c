@@ -126,3 +126,11 @@ coll_reducep_fn coll_reducep_stream(coll_dtype t, coll_op op) {
 coll_scale_fn coll_scale(coll_dtype t) {
     return t >= 0 && t < COLL_NTYPES ? coll_current_isa()->scale[t] : NULL;
 }
+
+coll_widen_fn coll_widen(coll_dtype t) {
+    return t == COLL_TYPE_float16 || t == COLL_TYPE_bfloat16 ? coll_current_isa()->widen[t - COLL_TYPE_float16] : NULL;
+}
+
+coll_narrow_fn coll_narrow(coll_dtype t) {
+    return t == COLL_TYPE_float16 || t == COLL_TYPE_bfloat16 ? coll_current_isa()->narrow[t - COLL_TYPE_float16] : NULL;
+}
