@@ -168,7 +168,7 @@ def test_a_million_terms_anywhere_in_any_order(dtype):
     want = np.asarray(nearest(sum(map(Fraction, x.tolist()), Fraction()), dtype), dtype).tobytes()
     plain = {np.asarray(np.sum(rng.permutation(x))).tobytes() for _ in range(5)}
     assert len(plain) > 1, "too easy: plain sums agree"
-    for p in range(1, 17):
+    for p in range(1, 17) if dtype == "float64" else (1, 2, 3, 7, 16):
         for i, parts in enumerate(distributions(rng, n, p)):
             sums = [collectives.Accumulator((), dtype).add(x[rng.permutation(part)]) for part in parts]
             for algorithm in ALLREDUCE if i == 0 else [ALLREDUCE[(p + i) % len(ALLREDUCE)]]:
