@@ -25,7 +25,7 @@ __all__ = ["MOST", "REPRODUCIBLE", "needed", "parts"]
 #: Code of ``collectives.REPRODUCIBLE_SUM``.
 REPRODUCIBLE = _core.OPS.index("reproducible_sum")
 #: Bytes of wider elements that a blocking call holds at a time.
-MOST = 64 << 20
+MOST = 16 << 20
 
 _HALVES = DTYPE_CODES["float16"], DTYPE_CODES["bfloat16"]
 _FLOATS = DTYPE_CODES["float32"], DTYPE_CODES["float64"]

@@ -32,11 +32,18 @@ COLL_INLINE void load_float32(coll_vec *v, const float *x, int lanes) {
     *v = __builtin_convertvector(narrow, coll_vec);
 }
 
-/* The sums of one vector's places, and in which of them they may be wrong. Double has room for the errors' errors of
- * most sums: where there are none, s + t is exact, and rounded once. */
+/* The sums of one vector's places, and in which of them they may be wrong. A sum of two is rounded once anyway (of two
+ * float32 in double and then to float32 as well: 53 digits are more than 2 * 24 + 1). Double has room for the errors'
+ * errors of most sums: where there are none, s + t is exact, and rounded once. */
 COLL_INLINE void sum_float64(coll_vec *sum, coll_mask *wrong, const void *const *src, int p, size_t i, int lanes) {
     coll_vec s, y, e, f, t = {0};
     load_float64(&s, (const double *)src[0] + i, lanes);
+    if (p == 2) {
+        load_float64(&y, (const double *)src[1] + i, lanes);
+        *sum = s + y;
+        *wrong = *sum != *sum;
+        return;
+    }
     *wrong = s != s;
     for (int k = 1; k < p; k++) {
         load_float64(&y, (const double *)src[k] + i, lanes);
@@ -53,6 +60,12 @@ COLL_INLINE void sum_float64(coll_vec *sum, coll_mask *wrong, const void *const 
 COLL_INLINE void sum_float32(coll_vec *sum, coll_mask *wrong, const void *const *src, int p, size_t i, int lanes) {
     coll_vec s, y, e;
     load_float32(&s, (const float *)src[0] + i, lanes);
+    if (p == 2) {
+        load_float32(&y, (const float *)src[1] + i, lanes);
+        *sum = s + y;
+        *wrong = *sum != *sum;
+        return;
+    }
     *wrong = s != s;
     for (int k = 1; k < p; k++) {
         load_float32(&y, (const float *)src[k] + i, lanes);
@@ -62,35 +75,58 @@ COLL_INLINE void sum_float32(coll_vec *sum, coll_mask *wrong, const void *const 
     *sum = s;
 }
 
-/* dst[j][i] = the exact sum of the p sources, rounded; a target may be a source. */
+COLL_INLINE void store_float64(double *x, const coll_vec *v) {
+    memcpy(x, v, sizeof *v);
+}
+
+COLL_INLINE void store_float32(float *x, const coll_vec *v) {
+    coll_short_vec narrow = __builtin_convertvector(*v, coll_short_vec);
+    memcpy(x, &narrow, sizeof narrow);
+}
+
+static int exact_any(const coll_mask *wrong) {
+    int64_t any = 0;
+    for (int l = 0; l < VEC; l++)
+        any |= (*wrong)[l];
+    return any != 0;
+}
+
+/* dst[j][i] = the exact sum of the p sources, rounded; a target may be a source. By blocks, so that it is asked once
+ * for many sums whether one of them is wrong. */
+enum { EXACT_BLOCK = 64 };
+#define VEC_OR_REST(whole) ((whole) || n - k > VEC ? VEC : n - k) /* a constant where all vectors are whole */
 #define COLL_EXACT_SUM(T)                                                                                              \
-    COLL_INLINE void exact_step_##T(coll_elem_##T *out, const void *const *src, int p, size_t i, int lanes) {          \
-        coll_vec sum;                                                                                                  \
-        coll_mask wrong;                                                                                               \
-        coll_elem_##T made[VEC];                                                                                       \
-        sum_##T(&sum, &wrong, src, p, i, lanes);                                                                       \
-        int64_t any = 0;                                                                                               \
-        for (int l = 0; l < VEC; l++) {                                                                                \
-            made[l] = (coll_elem_##T)sum[l];                                                                           \
-            any |= wrong[l];                                                                                           \
+    static void exact_mend_##T(coll_elem_##T *made, const void *const *src, int p, size_t i, int n) {                  \
+        for (int k = 0; k < n; k += VEC) {                                                                             \
+            coll_vec sum;                                                                                              \
+            coll_mask wrong;                                                                                           \
+            sum_##T(&sum, &wrong, src, p, i + (size_t)k, VEC_OR_REST(0));                                              \
+            for (int l = 0; l < VEC_OR_REST(0); l++)                                                                   \
+                if (wrong[l])                                                                                          \
+                    made[k + l] = coll_exact_one_##T(src, p, i + (size_t)(k + l));                                     \
         }                                                                                                              \
-        for (int l = 0; any && l < lanes; l++)                                                                         \
-            if (wrong[l])                                                                                              \
-                made[l] = coll_exact_one_##T(src, p, i + (size_t)l);                                                   \
-        memcpy(out + i, made, (size_t)lanes * sizeof *made);                                                           \
+    }                                                                                                                  \
+    COLL_INLINE void exact_block_##T(void *const *dst, int q, const void *const *src, int p, size_t i, int n,          \
+                                     int whole) {                                                                      \
+        coll_elem_##T made[EXACT_BLOCK];                                                                               \
+        coll_vec sum;                                                                                                  \
+        coll_mask wrong, any = {0};                                                                                    \
+        for (int k = 0; k < n; k += VEC) {                                                                             \
+            sum_##T(&sum, &wrong, src, p, i + (size_t)k, VEC_OR_REST(whole));                                          \
+            store_##T(made + k, &sum);                                                                                 \
+            any |= wrong;                                                                                              \
+        }                                                                                                              \
+        if (exact_any(&any))                                                                                           \
+            exact_mend_##T(made, src, p, i, n);                                                                        \
+        for (int j = 0; j < q; j++)                                                                                    \
+            memcpy((coll_elem_##T *)dst[j] + i, made, (size_t)n * sizeof *made);                                       \
     }                                                                                                                  \
     static void exact_sum_##T(void *const *dst, int q, const void *const *src, int p, size_t n) {                      \
-        size_t whole = n / VEC * VEC;                                                                                  \
-        for (size_t from = 0, to; from < n; from = to) {                                                               \
-            to = n - from < COLL_TILE ? n : from + COLL_TILE;                                                          \
-            for (size_t i = from; i < to && i < whole; i += VEC)                                                       \
-                exact_step_##T(dst[0], src, p, i, VEC);                                                                \
-            if (to > whole)                                                                                            \
-                exact_step_##T(dst[0], src, p, whole, (int)(n - whole));                                               \
-            for (int j = 1; j < q; j++)                                                                                \
-                memcpy((coll_elem_##T *)dst[j] + from, (coll_elem_##T *)dst[0] + from,                                 \
-                       (to - from) * sizeof(coll_elem_##T));                                                           \
-        }                                                                                                              \
+        size_t whole = n / EXACT_BLOCK * EXACT_BLOCK;                                                                  \
+        for (size_t i = 0; i < whole; i += EXACT_BLOCK)                                                                \
+            exact_block_##T(dst, q, src, p, i, EXACT_BLOCK, 1);                                                        \
+        if (n > whole)                                                                                                 \
+            exact_block_##T(dst, q, src, p, whole, (int)(n - whole), 0);                                               \
     }
 COLL_EXACT_SUM(float32)
 COLL_EXACT_SUM(float64)
