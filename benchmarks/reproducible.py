@@ -16,7 +16,8 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -29,13 +30,13 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
 Way = Callable[[], object]
 
 #: Ways of an all-reduce: name, op and options.
-WAYS = {
+WAYS: dict[str, tuple[Any, dict[str, Any] | None]] = {
     "sum": (MPI.SUM, {}),
     "deterministic": (MPI.SUM, None),  # the attribute
     "reproducible": (REPRODUCIBLE_SUM, {}),
 }
 #: Where ranks share no memory: what the table would take, and accumulators on their way round a ring.
-SCHEDULED = {
+SCHEDULED: dict[str, tuple[Any, dict[str, Any] | None]] = {
     "sum, circulant": (MPI.SUM, {"algorithm": "circulant"}),
     "deterministic, linear": (MPI.SUM, {"algorithm": "linear", "deterministic": True}),
     "reproducible, linear": (REPRODUCIBLE_SUM, {"algorithm": "linear"}),
@@ -43,7 +44,7 @@ SCHEDULED = {
 }
 
 
-def measured(comm: MPI.Intracomm, ways: dict[str, Way], rounds: int, batch: float) -> dict[str, float]:
+def measured(comm: MPI.Intracomm, ways: Mapping[str, Way], rounds: int, batch: float) -> dict[str, float]:
     """Seconds of each way: the median over the rounds of the slowest rank's mean over a batch."""
     draw = random.Random(1)
     times: dict[str, list[float]] = {name: [] for name in ways}
@@ -94,7 +95,13 @@ def local_sums(rng: np.random.Generator, rounds: int, batch: float) -> None:
             print(f"{dtype:24}{n:10}{got['plain']:12.2f}{got['exact']:14.2f}{ratio:8.1f}{got['wide']:12.2f}")
 
 
-def all_reduces(comm: collectives.Communicator, ways: dict, sizes: list[int], rounds: int, batch: float) -> None:
+def all_reduces(
+    comm: collectives.Communicator,
+    ways: Mapping[str, tuple[Any, dict[str, Any] | None]],
+    sizes: list[int],
+    rounds: int,
+    batch: float,
+) -> None:
     """Tables of all-reduces: microseconds a call, by bytes of the vector."""
     strict = comm.Dup()
     strict.deterministic = True
@@ -116,7 +123,7 @@ def all_reduces(comm: collectives.Communicator, ways: dict, sizes: list[int], ro
                 print(f"{nbytes:<22}" + "".join(f"{cell:>24}" for cell in cells), flush=True)
 
 
-def _call(comm: collectives.Communicator, x: np.ndarray, y: np.ndarray, op: object, options: dict | None) -> Way:
+def _call(comm: collectives.Communicator, x: np.ndarray, y: np.ndarray, op: Any, options: dict[str, Any] | None) -> Way:
     return (lambda: comm.Allreduce(x, y, op, **options)) if options else (lambda: comm.Allreduce(x, y, op))
 
 

@@ -22,8 +22,8 @@ typedef void (*coll_reducep_fn)(void *const *dst, int q, const void *const *src,
 /* dst[i] = src[i] / p: the second half of avg, for engines that fold by pairs. dst may be src. */
 typedef void (*coll_scale_fn)(void *dst, const void *src, int p, size_t n);
 
-/* float16 and bfloat16 to float32, and back, rounding to nearest even: what reducep does around its fold. NULL for other
- * types. */
+/* float16 and bfloat16 to float32, and back, rounding to nearest even: what reducep does around its fold. NULL for
+ * other types. */
 typedef void (*coll_widen_fn)(float *dst, const void *src, size_t n);
 typedef void (*coll_narrow_fn)(void *dst, const float *src, size_t n);
 coll_widen_fn coll_widen(coll_dtype t);
