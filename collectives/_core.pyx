@@ -47,8 +47,8 @@ cdef extern from "dlfcn.h" nogil:
 
 __all__ = [
     "DTYPES", "OPS", "Endpoint", "Followed", "InProcess", "MPILibrary", "MismatchError", "Plan", "Task", "Program", "Request", "address",
-    "broken", "dlpack_type", "ended", "has_kernel", "isa", "isa_supported", "itemsize", "outstanding", "partition", "reduce2", "reducep",
-    "scale", "select_isa", "stop_progress", "write_handle",
+    "broken", "dlpack_type", "ended", "exact_add", "has_kernel", "isa", "isa_supported", "itemsize", "narrow", "outstanding", "partition", "reduce2", "reducep",
+    "scale", "select_isa", "stop_progress", "widen", "wider", "write_handle",
 ]
 
 #: Names of the element types and ops; the place in the tuple is the code that C takes.
@@ -131,7 +131,7 @@ def dlpack_type(capsule):
 
 def has_kernel(int dtype, int op):
     """Whether the op applies to the type."""
-    return coll_reduce2(dtype, op) != NULL
+    return coll_reducep(dtype, op) != NULL
 
 
 cdef class _View:
@@ -194,6 +194,9 @@ def scale(int dtype, dst, src, int p):
         raise ValueError("buffers of different lengths")
     with nogil:
         fn(d.view.buf, s.view.buf, p, <size_t>d.view.len // coll_dtype_size(dtype))
+
+
+include "_exact.pxi"
 
 
 cdef class Program:

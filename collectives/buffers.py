@@ -12,7 +12,7 @@ from mpi4py import MPI
 from . import _core
 from .datatypes import Type, of_mpi, of_name, of_numpy
 
-__all__ = ["AVG", "Buffer", "in_place", "op_code", "parse", "typed_memory"]
+__all__ = ["AVG", "REPRODUCIBLE_SUM", "Buffer", "in_place", "op_code", "parse", "typed_memory"]
 
 _OP_CODES = {name: code for code, name in enumerate(_core.OPS)}
 
@@ -27,7 +27,23 @@ class _Average:
         return "AVG"
 
 
+class _ReproducibleSum:
+    """``collectives.REPRODUCIBLE_SUM``: the exact sum over the ranks, rounded once; for float32 and float64.
+
+    Its bits depend neither on order, number of ranks and algorithm, nor on what lies where (docs/reproducibility.md).
+    """
+
+    def __repr__(self) -> str:
+        return "collectives.REPRODUCIBLE_SUM"
+
+    def __reduce__(self) -> str:
+        return "REPRODUCIBLE_SUM"
+
+
 AVG = _Average()
+REPRODUCIBLE_SUM = _ReproducibleSum()
+#: Ops that are ours alone, with the names of their kernels.
+_OWN_OPS = {AVG: "avg", REPRODUCIBLE_SUM: "reproducible_sum"}
 
 _KERNEL_OPS = {
     op.handle: _OP_CODES[name]
@@ -92,11 +108,12 @@ class Buffer:
 
 def op_code(op: Any) -> int | None:
     """The kernels' code of an op, or None for an op that only MPI can apply; TypeError for anything else."""
-    if op is AVG:
-        return _OP_CODES["avg"]
-    if not isinstance(op, MPI.Op):
-        raise TypeError(f"op must be an mpi4py.MPI.Op or collectives.AVG, not {type(op).__name__}")
-    return _KERNEL_OPS.get(op.handle)
+    if isinstance(op, MPI.Op):
+        return _KERNEL_OPS.get(op.handle)
+    if isinstance(op, (_Average, _ReproducibleSum)):
+        return _OP_CODES[_OWN_OPS[op]]
+    own = " or ".join(map(repr, _OWN_OPS))
+    raise TypeError(f"op must be an mpi4py.MPI.Op, {own}, not {type(op).__name__}")
 
 
 def in_place(buffer: Any) -> bool:

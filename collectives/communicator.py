@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from . import _core, heap, lifetime
-from .buffers import AVG, op_code
+from . import _core, heap, lifetime, registry
+from .buffers import AVG, REPRODUCIBLE_SUM, op_code
 from .context import Context, duplicate
 from .datatypes import DTYPE_CODES
 from .derived import Derived
@@ -51,12 +51,13 @@ class Communicator(Operations, Objects, Derived, MPI.Intracomm):
             return super().__new__(cls)
         if not isinstance(comm, MPI.Intracomm):
             raise TypeError(f"expected an mpi4py.MPI.Intracomm, not {type(comm).__name__}")
-        return cls._adopt(duplicate(MPI.Intracomm(comm)))
+        return cls._adopt(duplicate(MPI.Intracomm(comm)), comm)
 
     @classmethod
-    def _adopt(cls, plain: MPI.Comm) -> Any:
+    def _adopt(cls, plain: MPI.Comm, parent: MPI.Comm | None = None) -> Any:
         """Make an MPI communicator ours without duplicating it once more; null stays null."""
         self = MPI.Intracomm.__new__(cls, plain)
+        self._deterministic = isinstance(parent, Operations) and parent._deterministic
         if plain != MPI.COMM_NULL:
             self._owned = True
             self._enter()
@@ -101,8 +102,25 @@ class Communicator(Operations, Objects, Derived, MPI.Intracomm):
     def explain(self, collective: str, nbytes: int, dtype: Any = "float32", op: Any = MPI.SUM) -> str:
         """Which algorithm would run for a vector of ``nbytes`` bytes, and why."""
         del dtype  # no rule depends on it yet
-        commutes = op_code(op) is not None or op.Is_commutative()
-        return str(self._enter().choose(collective, nbytes, None, commutes, False))
+        code = op_code(op)
+        commutes = code is not None or op.Is_commutative()
+        exact = op is REPRODUCIBLE_SUM
+        linear = self._deterministic and not exact and registry.find(collective, "mpi").spec.reduces
+        return str(self._enter().choose(collective, nbytes, None, commutes, linear, None, exact))
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether reductions fold in rank order where a call does not say otherwise; the same on all ranks.
+
+        Communicators made from this one begin with its setting. See docs/reproducibility.md.
+        """
+        return self._deterministic
+
+    @deterministic.setter
+    def deterministic(self, value: bool) -> None:
+        self._enter()
+        self._deterministic = bool(value)
+        self._recipes = Recipes()
 
     # Arrays on the heap
 
@@ -208,7 +226,7 @@ class Cartcomm(Communicator, MPI.Cartcomm):
 
     def Sub(self, remain_dims: Any) -> Cartcomm:
         """Lower-dimensional communicators, keeping our type."""
-        return Cartcomm._adopt(super().Sub(remain_dims))
+        return Cartcomm._adopt(super().Sub(remain_dims), self)
 
 
 class Graphcomm(Communicator, MPI.Graphcomm):
@@ -223,6 +241,7 @@ _core.know(
     MPI.IN_PLACE,
     [(op, op_code(op)) for op in (
         MPI.SUM, MPI.MAX, MPI.MIN, MPI.PROD, MPI.LAND, MPI.LOR, MPI.LXOR, MPI.BAND, MPI.BOR, MPI.BXOR, AVG,
+        REPRODUCIBLE_SUM,
     )],
     [(np.dtype(name).num, DTYPE_CODES[name]) for name in (
         "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",

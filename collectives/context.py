@@ -281,21 +281,23 @@ class Context(Waiting):
         return ShortCall(self.node, None, self.begun)
 
     def choose(
-        self, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool, apart: str | None = None
+        self, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool, apart: str | None = None,
+        exact: bool = False,
     ) -> Choice:  # fmt: skip
         """The algorithm of a call (see :func:`collectives.select.choose`), remembered.
 
         ``apart``: why this call cannot go to the node-local engine.
         """
         apart = self.apart or apart
-        key = collective, nbytes, forced, commutes, linear, apart
+        key = collective, nbytes, forced, commutes, linear, apart, exact
         choice = self._choices.get(key)
         if choice is None:
             if len(self._choices) > 10_000:
                 self._choices.clear()
             choice = self._choices[key] = choose(
-                self.rules, collective, nbytes, forced=forced, commutes=commutes, linear=linear, apart=apart
-            )
+                self.rules, collective, nbytes, forced=forced, commutes=commutes, linear=linear, apart=apart,
+                exact=exact,
+            )  # fmt: skip
         return choice
 
     def acquire(self, choice: Choice, shape: Shape, engine: _core.Node | None = None) -> Run:

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from . import _core
 
-__all__ = ["DTYPE_CODES", "PAIRS", "Type", "of_mpi", "of_name", "of_numpy"]
+__all__ = ["ACCUMULATORS", "DTYPE_CODES", "PAIRS", "Type", "of_mpi", "of_name", "of_numpy"]
 
 #: Code of each element type by name ("float32"), as the kernels number them.
 DTYPE_CODES = {name: code for code, name in enumerate(_core.DTYPES)}
@@ -21,6 +21,17 @@ PAIRS = {
     "float_int": MPI.FLOAT_INT, "double_int": MPI.DOUBLE_INT, "long_int": MPI.LONG_INT,
     "two_int": MPI.INT_INT, "short_int": MPI.SHORT_INT, "long_double_int": MPI.LONG_DOUBLE_INT,
 }  # fmt: skip
+
+
+def _accumulator(name: str) -> np.dtype:
+    words = _core.itemsize(_core.wider(DTYPE_CODES[name])) // 8
+    return np.dtype([("limbs", np.uint64, words - 1), ("seen", np.uint64)])
+
+
+#: Of exact sums (csrc/kernels/exact.h), by the type of the terms.
+ACCUMULATORS = {np.dtype(name): _accumulator(name) for name in ("float32", "float64")}
+#: Types that MPI does not know.
+_OURS = ("float16", "bfloat16", *(_core.DTYPES[_core.wider(DTYPE_CODES[d.name])] for d in ACCUMULATORS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +54,7 @@ class Type:
 
     @property
     def datatype(self) -> MPI.Datatype | None:
-        """MPI's datatype, or None where MPI has none (float16, bfloat16)."""
+        """MPI's datatype, or None where MPI has none (float16, bfloat16, accumulators)."""
         if self.named is not None or self.code is None:
             return self.named
         return _mpi_datatype(_core.DTYPES[self.code])
@@ -56,7 +67,7 @@ class Type:
 
 @functools.cache
 def _mpi_datatype(name: str) -> MPI.Datatype | None:
-    if name in ("float16", "bfloat16"):
+    if name in _OURS:
         return None
     return PAIRS[name] if name in PAIRS else MPI.Datatype.fromcode(np.dtype(name).char)
 
@@ -70,11 +81,18 @@ def of_numpy(dtype: np.dtype) -> Type:
     if known is None:
         if len(_of_dtype) > 1000:
             _of_dtype.clear()
-        code = DTYPE_CODES.get(dtype.name) if dtype.isnative else None
+        code = _code_of(dtype)
         named = _unserved(dtype) if code is None else None
         known = Type(_name(dtype, code, named), dtype.itemsize, dtype.itemsize, dtype.itemsize, code, named, True)
         _of_dtype[dtype] = known
     return known
+
+
+def _code_of(dtype: np.dtype) -> int | None:
+    for terms, accumulator in ACCUMULATORS.items():
+        if dtype == accumulator:
+            return _core.wider(DTYPE_CODES[terms.name])
+    return DTYPE_CODES.get(dtype.name) if dtype.isnative else None
 
 
 def of_name(name: str, size: int | None = None) -> Type:

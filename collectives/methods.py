@@ -54,7 +54,8 @@ _WHAT = {
 _HOW = """
 
         Buffers are what mpi4py takes, and float16 and bfloat16 arrays. ``algorithm`` is a name of
-        ``collectives.algorithms({base!r})``; ``deterministic`` demands a fold in rank order where there is one;
+        ``collectives.algorithms({base!r})``; ``deterministic`` demands a fold in rank order where there is one
+        (None: as ``comm.deterministic`` says);
         ``timeout`` is in seconds; ``engine="python"`` runs the schedule in the readable executor. Raises TypeError or
         ValueError, before anything is sent, for arguments that cannot be served, and CollectiveTimeout when the time
         is over.

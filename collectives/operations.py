@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 
-from . import _core, movement, reductions, reference
+from . import _core, exchange, movement, reductions, reference, widening
 from .buffers import op_code
 from .calls import COLLECTIVES, Arguments, Collective, Draft, Options, checked_root
 from .checks import Check, PendingCheck
@@ -17,7 +18,7 @@ from .datatypes import DTYPE_CODES
 from .leases import Lease
 from .packing import region
 from .recipes import Recipes
-from .registry import find
+from .registry import ScheduleAlgorithm, find
 from .request import Flight, HandedOver, HandedOverForGood, PersistentRequest, Request
 from .select import Choice
 from .waiting import MPIRun, checked_timeout
@@ -40,6 +41,7 @@ class Operations:
     _node: _core.Node | None
     _last: tuple[str, str, int, float] | None
     _open_group: Any = None
+    _deterministic = False
     _recipes: Recipes
 
     if TYPE_CHECKING:
@@ -66,7 +68,7 @@ class Operations:
             if key is not None and self._run_again(collective, key, arguments, begin):
                 return
         draft, choice = self._prepare(collective, arguments, options)
-        if key is not None:
+        if key is not None and not self._widens(draft, choice, options):
             self._recipes.remember(key, collective, arguments, draft, choice)
         if context.checked:
             self._check(collective.name, draft, choice, options.timeout)
@@ -74,10 +76,8 @@ class Operations:
             blocking, starting = self._mpi(collective.method), self._mpi("I" + collective.name)
             run = self._hand_over(collective, draft)
             self._enter().by_mpi(run, blocking, starting, arguments.of(collective), options.timeout)
-        elif options.engine == "python":
-            self._reference(choice, draft, options.timeout)
         else:
-            self._blocking(choice, draft, options.timeout)
+            choice = self._run_parts(draft, choice, options)
         self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
 
     def _run_again(self, collective: Collective, key: Any, arguments: Arguments, begin: float) -> bool:
@@ -102,6 +102,7 @@ class Operations:
         self._refuse_in_group(f"I{collective.name}")
         begin = time.perf_counter()
         draft, choice = self._prepare(collective, arguments, options, threads=True)
+        draft, choice = next(self._parts(draft, choice, options, None))
         self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
         if choice.algorithm.name == "mpi":
             request = self._mpi("I" + collective.name)(*arguments.of(collective))
@@ -125,22 +126,22 @@ class Operations:
             run = MPIRun(collective.name, draft.shape.call("mpi"), request)
             return HandedOverForGood.of(request, draft.owners, self._enter(), run)
         context = self._enter()
-        tag, lease = context.persistent_tag(choice, draft.shape), None
+        tag, lease, apart = context.persistent_tag(choice, draft.shape), None, None
         if choice.algorithm.name == "shm":  # ranks may start their persistent calls in different orders
             lease = context.another_node()
             if lease is None:
-                choice = context.choose(
-                    collective.name, draft.agreed, options.algorithm, draft.commutes, False, NO_MEMORY
-                )
+                apart = NO_MEMORY
+                choice = self._choose(draft, options, options.algorithm, apart)
+        draft, choice = next(self._parts(draft, choice, options, None, apart))
         return PersistentRequest(lambda: self._launch(choice, draft, tag, lease))
 
     def _run_draft(self, collective: Collective, draft: Draft, options: Options) -> None:
         """A blocking call that :mod:`collectives.grouped` made of several."""
         begin = time.perf_counter()
-        choice = self._choose(collective, draft, options, options.algorithm)
+        choice = self._choose(draft, options, options.algorithm)
         if self._enter().checked:
             self._check(collective.name, draft, choice, options.timeout)
-        self._blocking(choice, draft, options.timeout)
+        choice = self._run_parts(draft, choice, options)
         self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
 
     def _hand_over(self, collective: Collective, draft: Draft, request: MPI.Request | None = None) -> MPIRun:
@@ -177,20 +178,40 @@ class Operations:
         forced = options.algorithm
         if obstacle is not None:
             forced = _hand_over(collective, obstacle, forced)
-        choice = self._choose(collective, draft, options, forced)
+        choice = self._choose(draft, options, forced)
         if choice.algorithm.name == "mpi":
             _check_mpi(draft, options.engine, obstacle)
         return draft, choice
 
-    def _choose(self, collective: Collective, draft: Draft, options: Options, forced: str | None) -> Choice:
+    def _choose(self, draft: Draft, options: Options, forced: str | None, apart: str | None = None) -> Choice:
         context = self._enter()
-        linear = bool(options.deterministic) and collective.reduces
-        apart = None
         if options.engine == "python":
             apart = "engine='python' runs schedules"
         elif draft.shape.itemsize > min(LONGEST_ELEMENT, LONGEST_ELEMENTS // context.size):
             apart = f"elements of {draft.shape.itemsize} bytes are too long"
-        return context.choose(collective.name, draft.agreed, forced, draft.commutes, linear, apart)
+        linear, exact = self._linear(draft, options), widening.needed(draft.shape, False)
+        return context.choose(draft.collective.name, draft.agreed, forced, draft.commutes, linear, apart, exact)
+
+    def _linear(self, draft: Draft, options: Options) -> bool:
+        """Whether only a fold in rank order will do; exact sums have no order."""
+        asked = self._deterministic if options.deterministic is None else options.deterministic
+        return bool(asked) and draft.collective.reduces and draft.shape.op != widening.REPRODUCIBLE
+
+    def _widens(self, draft: Draft, choice: Choice, options: Options) -> bool:
+        """Whether the call must run on wider elements than its own."""
+        scheduled = isinstance(choice.algorithm, ScheduleAlgorithm) and draft.collective.reduces
+        return scheduled and widening.needed(draft.shape, self._linear(draft, options))
+
+    def _parts(
+        self, draft: Draft, choice: Choice, options: Options, most: int | None, apart: str | None = None
+    ) -> Iterator[tuple[Draft, Choice]]:  # fmt: skip
+        """The calls to run for one: itself, or on wider elements, up to ``most`` bytes of them at a time."""
+        if not self._widens(draft, choice, options):
+            yield draft, choice
+            return
+        context = self._enter()
+        for part in widening.parts(draft, context.rank, context.size, most):
+            yield part, self._choose(part, options, options.algorithm, apart)
 
     def _draft(self, context: Context, collective: Collective, arguments: Arguments) -> Draft:
         if collective.rooted:
@@ -235,6 +256,17 @@ class Operations:
         return PendingCheck(check, Flight(self._enter(), run, self))
 
     # Runs
+
+    def _run_parts(self, draft: Draft, choice: Choice, options: Options) -> Choice:
+        """A blocking call, in as many as it takes; returns the algorithm of the last."""
+        if exchange.serves(draft, choice, options):
+            exchange.run(self, draft, options.timeout)
+            return choice
+        run = self._reference if options.engine == "python" else self._blocking
+        for part, chosen in self._parts(draft, choice, options, widening.MOST):
+            run(chosen, part, options.timeout)
+            choice = chosen
+        return choice
 
     def _blocking(self, choice: Choice, draft: Draft, timeout: float | None) -> None:
         context = self._enter()
@@ -306,7 +338,7 @@ def _check_mpi(draft: Draft, engine: str | None, obstacle: str | None) -> None:
     """Refuse what the MPI library cannot serve; ``obstacle`` is why it should."""
     why = f" (and ours cannot: {obstacle})" if obstacle else ""
     if draft.unknown is not None:
-        kind = ValueError if "AVG" in draft.unknown else TypeError
+        kind = ValueError if "collectives." in draft.unknown else TypeError
         raise kind(f"algorithm 'mpi' cannot serve {draft.unknown}{why}")
     if engine is not None:
         raise ValueError(f"engine: the MPI library serves this call; engine={engine!r} runs schedules{why}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from . import _core
-from .buffers import AVG, Buffer, in_place, op_code, parse
+from .buffers import AVG, REPRODUCIBLE_SUM, Buffer, in_place, op_code, parse
 from .calls import Arguments, Collective, Draft
 from .context import Shape
 from .packing import Packed
@@ -143,15 +143,14 @@ def _obstacle(buffer: Buffer, op: Any, code: int | None) -> str | None:
     if kind.code is None:
         return f"no kernel for {kind.name}"
     if not _core.has_kernel(kind.code, code):
-        name = "avg" if op is AVG else _core.OPS[code]
-        raise TypeError(f"op: {name} does not apply to {kind.name}")
+        raise TypeError(f"op: {_core.OPS[code]} does not apply to {kind.name}")
     return None
 
 
 def _unknown(buffer: Buffer, op: Any) -> str | None:
     """Why the MPI library cannot serve a call, or None."""
-    if op is AVG:
-        return "collectives.AVG, which MPI does not know"
+    if op is AVG or op is REPRODUCIBLE_SUM:
+        return f"{op!r}, which MPI does not know"
     if buffer.type.datatype is None:
         return f"{buffer.type.name}, which MPI does not know"
     return None

@@ -57,10 +57,21 @@ ORDERED = {
     "allreduce": "recursive_doubling", "reduce": "binomial_in_order", "reduce_scatter": "linear",
     "reduce_scatter_block": "linear", "scan": "recursive_doubling", "exscan": "recursive_doubling",
 }  # fmt: skip
-LINEAR = {
-    "allreduce": "naive", "reduce": "naive", "reduce_scatter": "linear", "reduce_scatter_block": "linear",
-    "scan": "linear", "exscan": "linear",
-}  # fmt: skip
+LINEAR: dict[str, Rows] = {
+    "allreduce": [(4 * _KB, "naive", None), (None, "linear", _MB)],
+    "reduce": [(4 * _KB, "naive", None), (None, "linear", _MB)],
+    "reduce_scatter": [(None, "linear", _MB)],
+    "reduce_scatter_block": [(None, "linear", _MB)],
+    "scan": [(None, "linear", 256 * _KB)],
+    "exscan": [(None, "linear", 256 * _KB)],
+}
+#: For exact sums of float32 and float64; "linear" moves operands instead of accumulators, others are for short vectors.
+EXACT: dict[str, Rows] = {
+    "allreduce": [(2 * _KB, "recursive_doubling", None), (None, "linear", _MB)],
+    "reduce": [(2 * _KB, "binomial", None), (None, "linear", _MB)],
+    "reduce_scatter": [(None, "linear", _MB)],
+    "reduce_scatter_block": [(None, "linear", _MB)],
+}
 
 
 @dataclass
@@ -97,13 +108,14 @@ class Choice:
 
 
 def choose(
-    rules: Rules, collective: str, nbytes: int, *, forced: str | None, commutes: bool, linear: bool, apart: str | None
-) -> Choice:
+    rules: Rules, collective: str, nbytes: int, *, forced: str | None, commutes: bool, linear: bool, apart: str | None,
+    exact: bool = False,
+) -> Choice:  # fmt: skip
     """The algorithm of one call.
 
     ``commutes``: whether the op does; ``linear``: only folds in rank order, element by element, will do; ``apart``:
-    why the ranks do not share memory, None if they do. ValueError when an algorithm asked for by name cannot serve the
-    call.
+    why the ranks do not share memory, None if they do; ``exact``: partial results are longer than operands.
+    ValueError when an algorithm asked for by name cannot serve the call.
     """
     registry.algorithms(collective)  # there is such a collective
     source = "asked for in the call"
@@ -117,13 +129,20 @@ def choose(
     if apart is None:
         return Choice(registry.find(collective, LOCAL[collective]), None, "all ranks share a node")
     if linear and collective in LINEAR:
-        return Choice(registry.find(collective, LINEAR[collective]), _MB, "deterministic: folds in rank order")
+        return _row(LINEAR, collective, nbytes, "deterministic: in rank order, by the table")
+    if exact and collective in EXACT:
+        return _row(EXACT, collective, nbytes, "exact sums, by the table")
     if not commutes and collective in ORDERED:
         return Choice(registry.find(collective, ORDERED[collective]), None, "the op does not commute")
-    for limit, name, segment in rules.table[collective]:
+    return _row(rules.table, collective, nbytes, "the table's choice")
+
+
+def _row(table: dict[str, Rows], collective: str, nbytes: int, why: str) -> Choice:
+    """The first row that fits."""
+    for limit, name, segment in table[collective]:
         if limit is None or nbytes <= limit:
             bound = f"up to {limit} bytes" if limit is not None else "for longer messages"
-            return Choice(registry.find(collective, name), segment, f"the table's choice {bound}")
+            return Choice(registry.find(collective, name), segment, f"{why} {bound}")
     raise ValueError(f"the selection table has no rule for {collective} of {nbytes} bytes")
 
 

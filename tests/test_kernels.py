@@ -167,8 +167,8 @@ def check(got: np.ndarray, want: np.ndarray, what) -> None:
 
 def test_types_and_ops(kernels):
     """Names, sizes and their order."""
-    assert kernels.dtypes == list(kernel_lib.DTYPES)
-    assert set(kernels.ops) == {op for ops in VALID.values() for op in ops}
+    assert kernels.dtypes == [*kernel_lib.DTYPES, "exact32", "exact64"]
+    assert set(kernels.ops) == {op for ops in VALID.values() for op in ops} | {"reproducible_sum"}
     for t, dtype in enumerate(kernel_lib.DTYPES.values()):
         assert kernels.lib.coll_dtype_size(t) == dtype.itemsize
     for outside in (-1, len(kernels.dtypes)):
@@ -186,10 +186,14 @@ def test_only_valid_combinations(kernels):
     for isa in kernels.isas():
         kernels.select(isa)
         for t, dtype in enumerate(kernels.dtypes):
+            valid = VALID.get(dtype, ())
             for op in kernels.ops:
                 for kind in ("reduce2", "reducep", "reduce2_stream", "reducep_stream"):
-                    assert bool(kernels.find(kind, dtype, op)) == (op in VALID[dtype]), (isa, dtype, op)
-            assert bool(kernels.lib.coll_scale(t)) == ("avg" in VALID[dtype])
+                    able = op in valid
+                    if op == "reproducible_sum":  # the terms themselves must all meet, their accumulators need not
+                        able = dtype in ("exact32", "exact64") or (dtype in ("float32", "float64") and "p" in kind[6:7])
+                    assert bool(kernels.find(kind, dtype, op)) == able, (isa, dtype, op)
+            assert bool(kernels.lib.coll_scale(t)) == ("avg" in valid)
 
 
 @pytest.mark.parametrize(("dtype", "op"), CASES)

@@ -12,6 +12,8 @@ MORE_RANKS = {"openmpi": (1, 2, 3, 5), "mpich": (2, 3), "impi": (2, 3)}
 RUNS = [(mpi, ranks, file) for mpi, sizes in RANKS.items() for ranks in sizes for file in FILES]
 RUNS += [(mpi, ranks, file) for mpi, sizes in MORE_RANKS.items() for ranks in sizes for file in MORE_FILES]
 RUNS += [("openmpi", ranks, "train_mpi") for ranks in (1, 2, 3, 4)]
+RUNS += [(mpi, ranks, "reproducible") for mpi, ranks in (("openmpi", 3), ("mpich", 2), ("impi", 2))]
+RUNS += [pytest.param("openmpi", ranks, "reproducible", marks=pytest.mark.slow) for ranks in (1, 4, 5, 8)]
 
 
 @pytest.mark.parametrize(("mpi", "ranks", "file"), RUNS)

@@ -13,8 +13,10 @@ its block in rank order, with n(p-1)/p gamma.
 
 from collections.abc import Iterator
 
+from ..patterns import ceil_log2
 from ..registry import register
 from ..schedule import INPUT, VECTOR, Ints, Round, Rounds, copy, recv, send
+from . import circulant
 from .naive import fold_arrivals
 
 
@@ -43,6 +45,20 @@ def alltoall(rank: Ints, size: int) -> Iterator[Round]:
 
 
 @Rounds
+def fold_blocks(rank: Ints, size: int) -> Iterator[Round]:
+    """As the reduce-scatter below, where the result may take the place of the input."""
+    others = [(rank + shift) % size for shift in range(1, size)]
+    yield [send(to, to, 1) for to in others] + fold_arrivals(size, rank, rank, 1)
+
+
+@Rounds
+def reduce(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
+    """Everybody folds a block, and sends it to the root."""
+    yield from fold_blocks(rank, size)
+    yield from gather(rank, size, root=root)
+
+
+@Rounds
 def reduce_scatter(rank: Ints, size: int) -> Iterator[Round]:
     """Everybody sends block j to rank j, which folds."""
     others = [(rank + shift) % size for shift in range(1, size)]
@@ -68,6 +84,28 @@ register(
     blocks=lambda p: p,
     rounds=lambda p: int(p > 1),
     sent=lambda p: p - 1,
+    ordered=True,
+    linear=True,
+)
+register(
+    "allreduce",
+    "linear",
+    fold_blocks + circulant.allgather,
+    doc="Linear: everybody folds a block in rank order, as in the reduce-scatter; then a circulant all-gather.",
+    blocks=lambda p: p,
+    rounds=lambda p: int(p > 1) + ceil_log2(p),
+    sent=lambda p: 2 * (p - 1),
+    ordered=True,
+    linear=True,
+)
+register(
+    "reduce",
+    "linear",
+    reduce,
+    doc="Linear: everybody folds a block in rank order, as in the reduce-scatter, and sends it to the root.",
+    blocks=lambda p: p,
+    rounds=lambda p, root=0: 2 * int(p > 1),
+    sent=lambda p, root=0: p if p > 1 else 0,
     ordered=True,
     linear=True,
 )

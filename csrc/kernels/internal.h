@@ -3,6 +3,7 @@
 #define COLL_KERNELS_INTERNAL_H
 
 #include <stdatomic.h>
+#include "exact.h"
 #include "kernels.h"
 #include "ops.h"
 #include "types.h"
@@ -45,8 +46,25 @@ struct coll_isa {
     const struct coll_isa *next; /* has the entries that this one lacks; may be NULL */
     struct coll_entry entry[COLL_NTYPES][COLL_NOPS];
     coll_scale_fn scale[COLL_NTYPES];
-    coll_stream_fn stream; /* NULL where the machine has no such stores */
+    coll_stream_fn stream;  /* NULL where the machine has no such stores */
+    coll_widen_fn widen[2]; /* float16, bfloat16 */
+    coll_narrow_fn narrow[2];
+    /* Exact sums: of p sources; of a tile of terms (exact_loops.h), in whole vectors. */
+    struct coll_entry exact_sum[2];
+    void (*exact_widen)(double *dst, const float *src, size_t n);
+    double (*exact_largest)(const double *x, size_t n);
+    double (*exact_extract)(double *rest, const double *x, size_t n, double sigma, int *left);
 };
+
+enum { COLL_TILE = 1024, COLL_TILE_LEAST = 16 };
+
+/* The exact sum of one place of the p sources, rounded; seldom needed, and slow. */
+float coll_exact_one_float32(const void *const *src, int p, size_t i);
+double coll_exact_one_float64(const void *const *src, int p, size_t i);
+
+/* What reproducible_sum has for a type; NULL for types without it. */
+const struct coll_entry *coll_exact_entry(coll_dtype t);
+const struct coll_isa *coll_current_isa(void);
 
 extern const struct coll_isa coll_isa_baseline;
 #ifdef __x86_64__

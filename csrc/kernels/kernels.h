@@ -15,12 +15,19 @@ typedef int coll_op;
 typedef void (*coll_reduce2_fn)(void *dst, const void *left, const void *right, size_t n);
 
 /* dst[j][i] = src[0][i] op ... op src[p-1][i], folded from the left in that order, for the q targets j; p, q >= 1.
- * float16 and bfloat16 accumulate in float32 and round once. A target may be one of the sources (exactly), and the
- * targets are distinct. With p = 1 the bytes are copied. */
+ * float16 and bfloat16 accumulate in float32 and round once; reproducible_sum is exact and rounds once (exact.h). A
+ * target may be one of the sources (exactly), and the targets are distinct. With p = 1 the bytes are copied. */
 typedef void (*coll_reducep_fn)(void *const *dst, int q, const void *const *src, int p, size_t n);
 
 /* dst[i] = src[i] / p: the second half of avg, for engines that fold by pairs. dst may be src. */
 typedef void (*coll_scale_fn)(void *dst, const void *src, int p, size_t n);
+
+/* float16 and bfloat16 to float32, and back, rounding to nearest even: what reducep does around its fold. NULL for
+ * other types. */
+typedef void (*coll_widen_fn)(float *dst, const void *src, size_t n);
+typedef void (*coll_narrow_fn)(void *dst, const float *src, size_t n);
+coll_widen_fn coll_widen(coll_dtype t);
+coll_narrow_fn coll_narrow(coll_dtype t);
 
 /* Number of types and ops, and their names ("float32", "sum"); NULL outside the range. */
 int coll_ndtypes(void);

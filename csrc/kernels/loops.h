@@ -193,6 +193,27 @@ COLL_TYPES(COLL_DEFINE)
 #define COLL_DEFINE_AVG(T, element, accumulator, access, class, twin) COLL_AVG_##class(COLL_AVG, T)
 COLL_TYPES(COLL_DEFINE_AVG)
 
+/* Elements to accumulators and back, for those who fold elsewhere. */
+#define COLL_CONVERT(T)                                                                                                \
+    static void widen_all_##T(float *dst, const void *src, size_t n) {                                                 \
+        const uint16_t *s = src;                                                                                       \
+        size_t whole = n / 32 * 32;                                                                                    \
+        for (size_t i = 0; i < whole; i += 32)                                                                         \
+            widen32_##T(dst + i, s + i);                                                                               \
+        for (size_t i = whole; i < n; i++)                                                                             \
+            dst[i] = widen_##T(s[i]);                                                                                  \
+    }                                                                                                                  \
+    static void narrow_all_##T(void *dst, const float *src, size_t n) {                                                \
+        uint16_t *d = dst;                                                                                             \
+        size_t whole = n / 32 * 32;                                                                                    \
+        for (size_t i = 0; i < whole; i += 32)                                                                         \
+            narrow32_##T(d + i, src + i);                                                                              \
+        for (size_t i = whole; i < n; i++)                                                                             \
+            d[i] = (uint16_t)narrow_##T(src[i]);                                                                       \
+    }
+COLL_CONVERT(float16)
+COLL_CONVERT(bfloat16)
+
 /* The table. */
 #define COLL_ENTRY_OF(op, T, loop)                                                                                     \
     [COLL_OP_##op] = {reduce2_##T##_##loop, reduce2_stream_##T##_##loop, reducep_##T##_##loop,                         \
@@ -204,9 +225,21 @@ COLL_TYPES(COLL_DEFINE_AVG)
 #define COLL_SCALE_OF(T, loop)                                       [COLL_TYPE_##T] = scale_##T,
 #define COLL_SCALE_ROW(T, element, accumulator, access, class, twin) COLL_AVG_##class(COLL_SCALE_OF, T)
 
+#include "exact_loops.h"
+
 #ifndef COLL_NEXT
 #define COLL_NEXT NULL
 #endif
 
 const struct coll_isa COLL_PASTE(coll_isa_, COLL_ISA) = {
-    COLL_STRING(COLL_ISA), COLL_NEXT, {COLL_TYPES(COLL_ROW)}, {COLL_TYPES(COLL_SCALE_ROW)}, COLL_STREAM};
+    COLL_STRING(COLL_ISA),
+    COLL_NEXT,
+    {COLL_TYPES(COLL_ROW)},
+    {COLL_TYPES(COLL_SCALE_ROW)},
+    COLL_STREAM,
+    {widen_all_float16, widen_all_bfloat16},
+    {narrow_all_float16, narrow_all_bfloat16},
+    {{NULL, NULL, exact_sum_float32, exact_sum_float32}, {NULL, NULL, exact_sum_float64, exact_sum_float64}},
+    exact_widen,
+    exact_largest,
+    exact_extract};

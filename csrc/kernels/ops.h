@@ -2,9 +2,10 @@
 #ifndef COLL_OPS_H
 #define COLL_OPS_H
 
-/* An op's number is its place in the list. */
+/* An op's number is its place in the list. reproducible_sum is exact.h's. */
 #define COLL_OPS(X)                                                                                                    \
-    X(sum) X(prod) X(min) X(max) X(land) X(lor) X(lxor) X(band) X(bor) X(bxor) X(avg) X(minloc) X(maxloc)
+    X(sum)                                                                                                             \
+    X(prod) X(min) X(max) X(land) X(lor) X(lxor) X(band) X(bor) X(bxor) X(avg) X(minloc) X(maxloc) X(reproducible_sum)
 
 #define COLL_OP_NUMBER(op) COLL_OP_##op,
 enum { COLL_OPS(COLL_OP_NUMBER) COLL_NOPS };

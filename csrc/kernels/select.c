@@ -29,12 +29,12 @@ static int runs(const struct coll_isa *isa) {
     return isa == &coll_isa_baseline;
 }
 
-static const struct coll_isa *current(void) {
+const struct coll_isa *coll_current_isa(void) {
     return atomic_load_explicit(&chosen, memory_order_acquire);
 }
 
 const char *coll_isa(void) {
-    return current()->name;
+    return coll_current_isa()->name;
 }
 
 int coll_isa_supported(const char *name) {
@@ -68,7 +68,7 @@ __attribute__((constructor)) static void choose_at_load(void) {
 }
 
 int coll_ndtypes(void) {
-    return COLL_NTYPES;
+    return COLL_NTYPES_IN_ALL;
 }
 
 int coll_nops(void) {
@@ -77,8 +77,8 @@ int coll_nops(void) {
 
 const char *coll_dtype_name(coll_dtype t) {
 #define COLL_TYPE_STRING(name, element, accumulator, access, class, twin) #name,
-    static const char *const names[] = {COLL_TYPES(COLL_TYPE_STRING)};
-    return t >= 0 && t < COLL_NTYPES ? names[t] : NULL;
+    static const char *const names[] = {COLL_TYPES(COLL_TYPE_STRING) "exact32", "exact64"};
+    return t >= 0 && t < COLL_NTYPES_IN_ALL ? names[t] : NULL;
 }
 
 const char *coll_op_name(coll_op op) {
@@ -89,15 +89,19 @@ const char *coll_op_name(coll_op op) {
 
 size_t coll_dtype_size(coll_dtype t) {
 #define COLL_TYPE_SIZE(name, element, accumulator, access, class, twin) sizeof(coll_elem_##name),
-    static const size_t sizes[] = {COLL_TYPES(COLL_TYPE_SIZE)};
-    return t >= 0 && t < COLL_NTYPES ? sizes[t] : 0;
+    static const size_t sizes[] = {COLL_TYPES(COLL_TYPE_SIZE) sizeof(coll_exact32_t), sizeof(coll_exact64_t)};
+    return t >= 0 && t < COLL_NTYPES_IN_ALL ? sizes[t] : 0;
 }
 
 static const struct coll_entry *find(coll_dtype t, coll_op op) {
     static const struct coll_entry none;
+    if (op == COLL_OP_reproducible_sum) {
+        const struct coll_entry *exact = coll_exact_entry(t);
+        return exact ? exact : &none;
+    }
     if (t < 0 || t >= COLL_NTYPES || op < 0 || op >= COLL_NOPS)
         return &none;
-    const struct coll_isa *isa = current();
+    const struct coll_isa *isa = coll_current_isa();
     while (!isa->entry[t][op].reduce2 && isa->next)
         isa = isa->next;
     return &isa->entry[t][op];
@@ -120,7 +124,15 @@ coll_reducep_fn coll_reducep_stream(coll_dtype t, coll_op op) {
 }
 
 coll_scale_fn coll_scale(coll_dtype t) {
-    return t >= 0 && t < COLL_NTYPES ? current()->scale[t] : NULL;
+    return t >= 0 && t < COLL_NTYPES ? coll_current_isa()->scale[t] : NULL;
+}
+
+coll_widen_fn coll_widen(coll_dtype t) {
+    return t == COLL_TYPE_float16 || t == COLL_TYPE_bfloat16 ? coll_current_isa()->widen[t - COLL_TYPE_float16] : NULL;
+}
+
+coll_narrow_fn coll_narrow(coll_dtype t) {
+    return t == COLL_TYPE_float16 || t == COLL_TYPE_bfloat16 ? coll_current_isa()->narrow[t - COLL_TYPE_float16] : NULL;
 }
 
 void coll_copy_stream(void *dst, const void *src, size_t nbytes) {

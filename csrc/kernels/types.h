@@ -68,6 +68,9 @@ typedef struct {
 enum { COLL_TYPES(COLL_TYPE_NUMBER) COLL_NTYPES };
 #undef COLL_TYPE_NUMBER
 
+/* The accumulators of exact.h have no loops of the list's; their numbers follow. */
+enum { COLL_TYPE_exact32 = COLL_NTYPES, COLL_TYPE_exact64, COLL_NTYPES_IN_ALL };
+
 #define COLL_TYPE_NAMES(name, element, accumulator, access, class, twin)                                               \
     typedef element coll_elem_##name;                                                                                  \
     typedef accumulator coll_acc_##name;

@@ -1,0 +1,58 @@
+# Wider types in which a sum is not rounded on its way: exact accumulators (csrc/kernels/exact.h) for float32 and float64,
+# float32 for float16 and bfloat16; included by _core.pyx.
+
+cdef int FLOAT32 = DTYPES.index("float32")
+
+
+def wider(int dtype):
+    """The wider type for one of these; TypeError for others."""
+    cdef int found = FLOAT32 if coll_widen(dtype) != NULL else coll_exact_of(dtype)
+    if found < 0:
+        raise TypeError(f"no wider type for {DTYPES[dtype]}")
+    return found
+
+
+cdef size_t _pairs(int dtype, _View wide, _View narrow) except? 0:
+    """Elements in both of two buffers."""
+    cdef size_t n = <size_t>wide.view.len // coll_dtype_size(wider(dtype))
+    if <size_t>narrow.view.len != n * coll_dtype_size(dtype):
+        raise ValueError("buffers of different lengths")
+    return n
+
+
+def widen(int dtype, wide, narrow):
+    """Elements in their wider type; contiguous buffers of bytes."""
+    cdef _View w = _View(wide, True), x = _View(narrow, False)
+    cdef size_t n = _pairs(dtype, w, x)
+    cdef coll_widen_fn fn = coll_widen(dtype)
+    with nogil:
+        if fn != NULL:
+            fn(<float *>w.view.buf, x.view.buf, n)
+        else:
+            memset(w.view.buf, 0, w.view.len)
+            coll_exact_add(dtype, w.view.buf, x.view.buf, 1, n)
+
+
+def narrow(int dtype, narrow, wide):
+    """Elements of the wider type, rounded; contiguous buffers of bytes."""
+    cdef _View x = _View(narrow, True), w = _View(wide, False)
+    cdef size_t n = _pairs(dtype, w, x)
+    cdef coll_narrow_fn fn = coll_narrow(dtype)
+    with nogil:
+        if fn != NULL:
+            fn(x.view.buf, <const float *>w.view.buf, n)
+        else:
+            coll_exact_round(dtype, x.view.buf, w.view.buf, n)
+
+
+def exact_add(int dtype, accumulators, terms):
+    """Add terms to accumulators, equally many to each, in order; contiguous buffers of bytes."""
+    cdef _View a = _View(accumulators, True), x = _View(terms, False)
+    cdef size_t n = <size_t>a.view.len // coll_dtype_size(wider(dtype)), size = coll_dtype_size(dtype)
+    cdef size_t each = <size_t>x.view.len // size // n if n else 0
+    if coll_exact_of(dtype) < 0:
+        raise TypeError(f"no exact sums of {DTYPES[dtype]}")
+    if <size_t>x.view.len != n * each * size:
+        raise ValueError("the terms cannot be divided among the accumulators")
+    with nogil:
+        coll_exact_add(dtype, a.view.buf, x.view.buf, each, n)
