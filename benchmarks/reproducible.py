@@ -88,7 +88,7 @@ def local_sums(rng: np.random.Generator, rounds: int, batch: float) -> None:
         for n in (1 << 14, 1 << 24):
             x = rng.standard_normal(n, "f4").astype(dtype)
             wide = x * np.resize(10.0 ** rng.uniform(-15, 15, 1 << 14), n).astype(dtype)
-            ways = {"plain": x.sum}
+            ways: dict[str, Any] = {"plain": x.sum}
             ways |= {k: lambda v=v: collectives.reproducible_sum(v) for k, v in (("exact", x), ("wide", wide))}
             got = {name: t / n * 1e9 for name, t in measured(MPI.COMM_SELF, ways, rounds, batch).items()}
             ratio = got["exact"] / got["plain"]

@@ -136,5 +136,5 @@ coll_narrow_fn coll_narrow(coll_dtype t) {
 }
 
 void coll_copy_stream(void *dst, const void *src, size_t nbytes) {
-    coll_run_copy(current()->stream, dst, src, nbytes);
+    coll_run_copy(coll_current_isa()->stream, dst, src, nbytes);
 }
