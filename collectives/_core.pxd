@@ -189,6 +189,7 @@ cdef extern from "node.h" nogil:
     void coll_node_set_limits(coll_node *, const coll_node_limits *)
     void coll_node_set_processes(coll_node *, const int64_t *)
     uint64_t coll_node_calls(const coll_node *)
+    int coll_node_message_ok(const coll_node_message *, int size)
     void coll_node_begin(coll_node_call *, coll_node *, const coll_node_message *)
     int coll_node_progress(coll_node_call *)
     int coll_node_waiting(const coll_node_call *, int *, int)
