@@ -65,7 +65,7 @@ cdef extern from "transport_mpi.h" nogil:
         int (*initialized)() noexcept nogil
         const char *(*library_version)() noexcept nogil
         coll_endpoint *(*endpoint_new)(intptr_t) noexcept nogil
-        void (*poll)(coll_endpoint *) noexcept nogil
+        int (*poll)(coll_endpoint *) noexcept nogil
         int (*reduce_local)(intptr_t, intptr_t, const void *, void *, size_t) noexcept nogil
         int (*request_start)(intptr_t *, int **) noexcept nogil
         int (*request_complete)(intptr_t) noexcept nogil
@@ -119,6 +119,7 @@ cdef extern from "progress.h" nogil:
     int coll_progress_wait(const coll_task *, const coll_request *, int, long)
     void coll_progress_stop(long)
     void coll_progress_broken(const char *)
+    void coll_progress_mended()
     int coll_progress_watch_end(const coll_mpi_api *)
     int coll_progress_ended()
 
@@ -129,7 +130,7 @@ cdef extern from "heap.h" nogil:
     ctypedef struct coll_heap:
         pass
     ctypedef struct coll_heap_id:
-        int64_t pid
+        int64_t pid, fd, kind
         uint64_t size
     coll_heap *coll_heap_new(size_t, coll_heap_kind)
     void coll_heap_free(coll_heap *)

@@ -47,7 +47,8 @@ cdef extern from "dlfcn.h" nogil:
 
 __all__ = [
     "DTYPES", "OPS", "Endpoint", "Followed", "InProcess", "MPILibrary", "MismatchError", "Plan", "Task", "Program", "Request", "address",
-    "broken", "dlpack_type", "ended", "has_kernel", "isa", "isa_supported", "itemsize", "outstanding", "partition", "reduce2", "reducep",
+    "broken", "dlpack_type", "ended", "has_kernel", "isa", "isa_supported", "itemsize", "mended",
+    "outstanding", "partition", "reduce2", "reducep",
     "scale", "select_isa", "stop_progress", "write_handle",
 ]
 
@@ -508,6 +509,11 @@ def stop_progress(long limit=0):
 def broken(str why):
     """Note that MPI_Finalize might hang, so that MPI_Abort takes its place."""
     coll_progress_broken(why.encode())
+
+
+def mended():
+    """Take one :func:`broken` back: nothing is under way there any more."""
+    coll_progress_mended()
 
 
 def ended():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import itertools
 import os
@@ -14,8 +15,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from mpi4py import MPI
 
-from . import _core, lifetime, machine, mpilib, node
-from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
+from . import _core, heap, lifetime, machine, mpilib, node
+from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 from .leases import Lease, Leases
 from .registry import ScheduleAlgorithm
 from .request import Flight
@@ -29,6 +30,9 @@ LOCAL_LENGTHS = ("gather", "scatter", "alltoall")  # of unequal blocks ranks kno
 PLAN_BYTES = 64 << 20  # scratch that idle plans may hold
 WAIT_SLICE = 20_000_000  # ns between looks at signals and deadlines
 LAST_CALL = 5_000_000_000  # ns that the end of the program waits for requests nobody waited for
+
+#: Error classes by which MPI says that a rank died, or that another rank has noticed it (0: this MPI has none).
+DEATHS = {getattr(MPI, name, 0) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")} - {0}
 
 _library = mpilib.library()
 _serial = itertools.count()
@@ -347,8 +351,26 @@ class Context:
         if isinstance(error, RuntimeError) and not isinstance(error, CollectiveError):
             code = self.endpoint.mpi_error
             detail = f" ({MPI.Get_error_string(code)})" if code else ""
+            if code and MPI.Get_error_class(code) in DEATHS:
+                raise PeerFailure(f"{where}: a rank of the communicator died{detail}") from error
             raise CollectiveError(f"{where}: {error}{detail}") from error
         raise error
+
+    def abandon(self) -> None:
+        """Give up what is under way, on all ranks that live, because of one that died; what waits here ends in errors.
+
+        Nothing is left that MPI_Finalize could wait for.
+        """
+        self.internal.Revoke()
+        for flight in Flight.of(self):
+            with contextlib.suppress(CollectiveError):
+                flight.wait()
+        if self.broken is not None:
+            _core.mended()
+        self.broken = "it was revoked by shrink"
+        if self.node is not None:
+            self.node.open(())
+        heap.forget_the_dead()
 
     def check(self) -> None:
         """Refuse work on a communicator that failed, in a forked child, and after MPI's end."""

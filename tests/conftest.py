@@ -11,10 +11,10 @@ MPIS = ("openmpi", "mpich", "impi")
 DRIVER_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-w", "-ffp-contract=off", f"-I{ROOT / 'csrc'}"]
 
 
-def mpiexec(mpi: str, ranks: int, *command: str, timeout: float = 600, env: dict[str, str] | None = None):
+def mpiexec(mpi: str, ranks: int, *command: str, timeout: float = 600, env: dict[str, str] | None = None, flags=()):
     """Run `python COMMAND` on `ranks` ranks of an MPI; the completed process with its output as text."""
     home = ROOT / ".venvs" / mpi / "bin"
-    flags = ["--oversubscribe"] if mpi == "openmpi" else []
+    flags = ["--oversubscribe", *flags] if mpi == "openmpi" else flags
     variables = {
         **os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **(env or {}),

@@ -58,10 +58,8 @@ def run(program: Path, seconds: float, seed: int, *samples: Path, timeout: float
 def fuzz_python(seconds: float, seed: int) -> tuple[bool, str]:
     """Random buffer descriptions for that time."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "tests/test_buffer_descriptions.py"]
-    variables = {**os.environ, "FUZZ_SECONDS": str(seconds), "PYTHONFAULTHANDLER": "1"}
-    done = subprocess.run(
-        [*command, f"--hypothesis-seed={seed}"], capture_output=True, text=True, cwd=ROOT, env=variables
-    )
+    variables = {**os.environ, "FUZZ_SECONDS": str(seconds), "FUZZ_SEED": str(seed), "PYTHONFAULTHANDLER": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=variables)
     return done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
