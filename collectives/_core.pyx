@@ -21,6 +21,7 @@ cnp.import_array()
 
 cdef extern from "Python.h":
     void *PyList_GET_ITEM(list, Py_ssize_t)
+    long long PyLong_AsLongLongAndOverflow(object, int *) except? -1
     object PyCapsule_New(void *, const char *, void *)
     void *PyCapsule_GetPointer(object, const char *) except NULL
 
