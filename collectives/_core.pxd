@@ -74,7 +74,7 @@ cdef extern from "transport_mpi.h" nogil:
         int (*initialized)() noexcept nogil
         const char *(*library_version)() noexcept nogil
         coll_endpoint *(*endpoint_new)(intptr_t) noexcept nogil
-        void (*poll)(coll_endpoint *) noexcept nogil
+        int (*poll)(coll_endpoint *) noexcept nogil
         int (*reduce_local)(intptr_t, intptr_t, const void *, void *, size_t) noexcept nogil
         int (*request_start)(intptr_t *, int **) noexcept nogil
         int (*request_complete)(intptr_t) noexcept nogil
@@ -128,6 +128,7 @@ cdef extern from "progress.h" nogil:
     int coll_progress_wait(const coll_task *, const coll_request *, int, long)
     void coll_progress_stop(long)
     void coll_progress_broken(const char *)
+    void coll_progress_mended()
     int coll_progress_watch_end(const coll_mpi_api *)
     int coll_progress_ended()
 
@@ -138,7 +139,7 @@ cdef extern from "heap.h" nogil:
     ctypedef struct coll_heap:
         pass
     ctypedef struct coll_heap_id:
-        int64_t pid
+        int64_t pid, fd, kind
         uint64_t size
     coll_heap *coll_heap_new(size_t, coll_heap_kind)
     void coll_heap_free(coll_heap *)
@@ -198,6 +199,7 @@ cdef extern from "node.h" nogil:
     void coll_node_set_limits(coll_node *, const coll_node_limits *)
     void coll_node_set_processes(coll_node *, const int64_t *)
     uint64_t coll_node_calls(const coll_node *)
+    int coll_node_message_ok(const coll_node_message *, int size)
     void coll_node_begin(coll_node_call *, coll_node *, const coll_node_message *)
     int coll_node_progress(coll_node_call *)
     int coll_node_waiting(const coll_node_call *, int *, int)

@@ -21,6 +21,7 @@ cnp.import_array()
 
 cdef extern from "Python.h":
     void *PyList_GET_ITEM(list, Py_ssize_t)
+    long long PyLong_AsLongLongAndOverflow(object, int *) except? -1
     object PyCapsule_New(void *, const char *, void *)
     void *PyCapsule_GetPointer(object, const char *) except NULL
 
@@ -47,7 +48,8 @@ cdef extern from "dlfcn.h" nogil:
 
 __all__ = [
     "DTYPES", "OPS", "Endpoint", "Followed", "InProcess", "MPILibrary", "MismatchError", "Plan", "Task", "Program", "Request", "address",
-    "broken", "dlpack_type", "ended", "exact_add", "has_kernel", "isa", "isa_supported", "itemsize", "narrow", "outstanding", "partition", "reduce2", "reducep",
+    "broken", "dlpack_type", "ended", "exact_add", "has_kernel", "isa", "isa_supported", "itemsize", "mended", "narrow",
+    "outstanding", "partition", "reduce2", "reducep",
     "scale", "select_isa", "stop_progress", "widen", "wider", "write_handle",
 ]
 
@@ -511,6 +513,11 @@ def stop_progress(long limit=0):
 def broken(str why):
     """Note that MPI_Finalize might hang, so that MPI_Abort takes its place."""
     coll_progress_broken(why.encode())
+
+
+def mended():
+    """Take one :func:`broken` back: nothing is under way there any more."""
+    coll_progress_mended()
 
 
 def ended():

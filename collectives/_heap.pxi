@@ -86,6 +86,11 @@ cdef class Mapping:
         coll_heap_detach(&self.identity, self.base)
 
     @property
+    def alive(self):
+        """Whether the peer's process may still have its heap; what is reached by name says nothing of it."""
+        return self.identity.kind != COLL_HEAP_MEMFD or os.path.exists(f"/proc/{self.identity.pid}/fd/{self.identity.fd}")
+
+    @property
     def private_is_readable(self):
         """Whether the private memory of the peer's process can be read as well."""
         return bool(coll_heap_private_is_readable(&self.identity))

@@ -58,7 +58,7 @@ cdef class Node:
         PyMem_Free(bases)
         self.cuts = <size_t *>malloc(2 * (size + 1) * sizeof(size_t))
         if self.node == NULL or self.cuts == NULL:
-            raise MemoryError
+            raise MemoryError("no memory for a group of the node-local engine, or flags outside their heap")
         self.rank = rank
         self.size = size
         self.keep = (heap, mappings, area, library, endpoint)
@@ -191,11 +191,11 @@ cdef class NodePlan(Task):
         m.count = 0 if name == "barrier" else shape.elements
         m.dtype = m.op = -1
         if not folding(m.kind) or name == "barrier":
-            m.count *= m.itemsize
-            self.set_cuts(shape.cuts, shape.input_cuts, m.itemsize)
+            m.count = 0 if name == "barrier" else shape.elements * shape.itemsize
             m.itemsize = 1
+            self.set_cuts(shape, shape.itemsize)
             return
-        self.set_cuts(shape.cuts, shape.input_cuts, 1)
+        self.set_cuts(shape, 1)
         m.dtype = shape.dtype
         if isinstance(shape.op, int):
             m.op = shape.op
@@ -204,18 +204,20 @@ cdef class NodePlan(Task):
         else:
             self.set_op(shape.op)
 
-    cdef int set_cuts(self, cuts, input_cuts, size_t scale) except -1:
+    cdef int set_cuts(self, shape, scale) except -1:
+        """The boundaries of the blocks; ValueError for a message that cannot be."""
         cdef int i, n = self.node.size + 1
-        if cuts is None:
-            return 0
-        self.cuts = <size_t *>malloc(2 * n * sizeof(size_t))
-        if self.cuts == NULL:
-            raise MemoryError
-        for i in range(n):
-            self.cuts[i] = <size_t>cuts[i] * scale
-            self.cuts[n + i] = <size_t>(cuts if input_cuts is None else input_cuts)[i] * scale
-        self.message.cuts = self.cuts
-        self.message.input_cuts = self.cuts + n if input_cuts is not None else NULL
+        if shape.cuts is not None:
+            self.cuts = <size_t *>malloc(2 * n * sizeof(size_t))
+            if self.cuts == NULL:
+                raise MemoryError
+            for i in range(n):
+                self.cuts[i] = shape.cuts[i] * scale
+                self.cuts[n + i] = (shape.cuts if shape.input_cuts is None else shape.input_cuts)[i] * scale
+            self.message.cuts = self.cuts
+            self.message.input_cuts = self.cuts + n if shape.input_cuts is not None else NULL
+        if not coll_node_message_ok(&self.message, self.node.size):
+            raise ValueError(f"{shape.collective}: root, counts or size of an element out of range")
         return 0
 
     cdef int set_op(self, op) except -1:

@@ -36,9 +36,10 @@ cdef object only_array(object spec, bint writable):
 
 
 cdef bint take_integers(object numbers, size_t *into, int n):
-    """Copy a sequence of n integers that are not negative; False where it is no such thing."""
-    cdef int i
-    cdef Py_ssize_t each
+    """Copy a sequence of n integers that are not negative, nor so large that sums of bytes could overflow; False where
+    it is no such thing."""
+    cdef int i, beyond
+    cdef long long each
     if type(numbers) is not list and type(numbers) is not tuple:
         if type(numbers) is not cnp.ndarray or cnp.PyArray_SIZE(<cnp.ndarray>numbers) != n:
             return False
@@ -50,8 +51,8 @@ cdef bint take_integers(object numbers, size_t *into, int n):
     for i in range(n):
         if type(numbers[i]) is not int:
             return False
-        each = numbers[i]
-        if each < 0:
+        each = PyLong_AsLongLongAndOverflow(numbers[i], &beyond)
+        if beyond or each < 0 or each > <long long>1 << 40:
             return False
         into[i] = each
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import itertools
 import os
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from . import _core, inquiry, lifetime, machine, mpilib, node
+from . import _core, heap, inquiry, lifetime, machine, mpilib, node
 from .diagnosis import Call, signature
 from .errors import CollectiveError
 from .leases import Lease, Leases
@@ -355,6 +356,22 @@ class Context(Waiting):
         if user_defined and self.locks_ops:
             return "this MPI holds its lock while it applies a user-defined op, so no thread beside the program's may"
         return None
+
+    def abandon(self) -> None:
+        """Give up what is under way, on all ranks that live, because of one that died; what waits here ends in errors.
+
+        Nothing is left that MPI_Finalize could wait for.
+        """
+        self.internal.Revoke()
+        for flight in Flight.of(self):
+            with contextlib.suppress(CollectiveError):
+                flight.wait()
+        if self.broken is not None:
+            _core.mended()
+        self.broken = "it was revoked by shrink"
+        if self.node is not None:
+            self.node.open(())
+        heap.forget_the_dead()
 
     def check(self) -> None:
         """Refuse work on a communicator that failed, in a forked child, and after MPI's end."""

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .context import duplicate
+from . import mpilib
+from .context import Context, duplicate
+from .errors import CollectiveError
 
 if TYPE_CHECKING:
     from .communicator import Cartcomm, Communicator, Distgraphcomm, Graphcomm
@@ -26,6 +28,7 @@ class Derived(MPI.Intracomm):
     _owned: bool
     _deterministic: bool
     _adopt: Any
+    _context: Context | None
 
     def Dup(self, info: MPI.Info | None = None) -> Communicator:
         """Duplicate, keeping our type."""
@@ -46,6 +49,26 @@ class Derived(MPI.Intracomm):
         return duplicate, request
 
     Idup_with_info = Idup
+
+    def shrink(self) -> Communicator:
+        """A working communicator of the ranks that live, in their order; all of them call it, after a rank died.
+
+        What is under way on this communicator is given up, on all ranks: those that wait in a collective of it get a
+        CollectiveError, and call this method in their turn. It cannot be used afterwards; others made from it, with the
+        dead rank in them, are to be shrunk as well. Needs an MPI that survives failures (ULFM: Open MPI 5 under
+        ``mpiexec --with-ft ulfm``); CollectiveError, without communication, where the launcher ends the job instead.
+        Method: MPI 5's revoke and shrink, and a new set-up of the library's side among the survivors.
+        """
+        why = mpilib.why_no_survivors()
+        if why is not None:
+            raise CollectiveError(f"no communicator of survivors: {why}")
+        plain = MPI.Intracomm(self)
+        plain.Revoke()
+        if self._context is not None:
+            self._context.abandon()
+        return _made("Communicator", plain.Shrink())
+
+    Shrink = shrink
 
     def Split(self, color: int = 0, key: int = 0) -> Communicator:
         """Split by color and key, keeping our type."""

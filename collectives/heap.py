@@ -10,7 +10,7 @@ import numpy as np
 
 from . import _core
 
-__all__ = ["attach", "empty", "process_heap", "share_arrays", "why_not"]
+__all__ = ["attach", "empty", "forget_the_dead", "process_heap", "share_arrays", "why_not"]
 
 SIZE = 64 << 30  # bytes of address space; memory only where it is used
 
@@ -36,10 +36,22 @@ def why_not() -> str | None:
     return _why_not
 
 
-@functools.cache
+_attached: dict[bytes, _core.Mapping] = {}
+
+
 def attach(identity: bytes) -> _core.Mapping:
     """A peer's heap, mapped once and for all; OSError where it cannot be mapped."""
-    return _core.Mapping(identity)
+    mapping = _attached.get(identity)
+    if mapping is None:
+        mapping = _attached[identity] = _core.Mapping(identity)
+    return mapping
+
+
+def forget_the_dead() -> None:
+    """Let go of the heaps of processes that are no more; groups that still have them keep them."""
+    for identity, mapping in list(_attached.items()):
+        if not mapping.alive:
+            del _attached[identity]
 
 
 def empty(shape: Any, dtype: Any = np.float64, *, zero: bool = False) -> np.ndarray:

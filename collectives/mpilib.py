@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 
 from mpi4py import MPI
 
 from . import _core
 
-__all__ = ["abi", "library", "library_path", "locks_ops"]
+__all__ = ["abi", "library", "library_path", "locks_ops", "why_no_survivors"]
 
 
 def abi() -> str:
@@ -24,6 +25,18 @@ def locks_ops() -> bool:
     functions do, the op must not run in a thread that the program knows nothing of.
     """
     return "Intel" in MPI.Get_library_version()
+
+
+def why_no_survivors() -> str | None:
+    """Why the other ranks cannot outlive one that dies, or None where they can (ULFM, of Open MPI 5 and mpi4py 4.1)."""
+    name = MPI.Get_library_version().split("\n")[0].split(",")[0].strip()
+    if abi() == "openmpi" and hasattr(MPI.Comm, "Shrink"):
+        if os.environ.get("OMPI_MCA_mpi_ft_enable", "0").lower() in ("1", "true", "t", "yes", "enabled"):
+            return None
+        return f"this launcher ends the job when a rank dies; start it with mpiexec --with-ft ulfm ({name})"
+    return (
+        f"this launcher ends the job when a rank dies; Open MPI 5 with mpiexec --with-ft ulfm does not (this is {name})"
+    )
 
 
 def library_path(name: str) -> Path:

@@ -27,6 +27,9 @@ SLICE = 20_000_000  # ns between looks at signals, deadlines and peers
 PATIENCE = 1.0, 8.0  # seconds until those waited for are asked, doubled from time to time up to the latter
 ASKED = 32  # ranks asked at a time
 
+#: Error classes by which MPI says that a rank died, or that another rank has noticed it (0: this MPI has none).
+DEATHS = {getattr(MPI, name, 0) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")} - {0}
+
 
 def checked_timeout(timeout: Any) -> float | None:
     """Seconds as a float, or None; ValueError or TypeError where it is not a positive number."""
@@ -305,7 +308,7 @@ class Waiting:
         if isinstance(error, MPI.Exception):
             return None, ""
         code = self.endpoint.mpi_error
-        failed = bool(code) and MPI.Get_error_class(code) in (MPI.ERR_PROC_FAILED, MPI.ERR_REVOKED)
+        failed = bool(code) and MPI.Get_error_class(code) in DEATHS
         detail = f" ({MPI.Get_error_string(code)})" if code else ""
         return PeerFailure if failed else CollectiveError, f"{error}{detail}"
 

@@ -17,7 +17,8 @@ typedef int (*coll_user_op)(void *context, void *dst, const void *left, const vo
 typedef struct {
     size_t count, itemsize; /* elements of the vector, bytes of one */
     int segments, depth;    /* segments >= 1; cursors at once */
-    /* nblocks + 1 boundaries of the blocks, in elements, copied; NULL: balanced. Of INPUT, NULL: the same. */
+    /* nblocks + 1 boundaries of the blocks, in elements, copied; NULL: balanced. Of INPUT, which is then not reduced;
+     * NULL: the same. */
     const size_t *cuts, *input_cuts;
     coll_reduce2_fn reduce; /* NULL: user_op, or nothing is reduced */
     coll_scale_fn scale;    /* NULL, or the division at the end of avg */

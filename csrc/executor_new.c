@@ -108,17 +108,25 @@ static int cuts_ok(const size_t *cuts, int nblocks, size_t itemsize) {
     return !cuts || cuts[nblocks] <= PTRDIFF_MAX / itemsize;
 }
 
+/* Operands are as long as the result: blocks of the input only where they are cut like those of the vector. */
+static int can_reduce(const coll_message *m, const coll_action *a) {
+    int from_input = a->left == COLL_INPUT || a->right == COLL_INPUT;
+    return (m->reduce || m->user_op) && !(from_input && m->input_cuts);
+}
+
 static int message_ok(const coll_program *p, const coll_message *m) {
-    if (m->segments < 1 || m->depth < 1 || m->itemsize < 1)
+    if (m->segments < 1 || m->segments > INT_MAX / 2 || m->depth < 1 || m->itemsize < 1)
         return 0;
     if (m->count > PTRDIFF_MAX / m->itemsize) /* no array is longer, so that products of offsets cannot overflow */
         return 0;
-    if (!m->reduce && !m->user_op)
-        for (int i = 0; i < p->nactions; i++)
-            if (p->actions[i].kind == COLL_REDUCE)
-                return 0;
-    if (m->segments > 1 && !p->single && (p->layout.blockwise || m->cuts || m->input_cuts))
+    for (int i = 0; i < p->nactions; i++)
+        if (p->actions[i].kind == COLL_REDUCE && !can_reduce(m, &p->actions[i]))
+            return 0;
+    int blockwise = p->layout.blockwise || m->cuts || m->input_cuts;
+    if (m->segments > 1 && !p->single && blockwise)
         return 0; /* parts of several blocks do not lie together */
+    if (m->segments > 1 && !blockwise && (p->layout.input_block >= 0 || p->layout.vector_block >= 0))
+        return 0; /* a segment of the vector is not one of the block that is there */
     return cuts_ok(m->cuts, p->layout.nblocks, m->itemsize) && cuts_ok(m->input_cuts, p->layout.nblocks, m->itemsize);
 }
 
@@ -141,7 +149,7 @@ static int keep_cuts(coll_exec *e) {
 
 coll_exec *coll_exec_new(const coll_program *p, coll_endpoint *endpoint, const coll_message *m, int *error) {
     *error = COLL_ERR_ARGUMENT;
-    if (!message_ok(p, m))
+    if (p->layout.size != endpoint->size || !message_ok(p, m))
         return NULL;
     *error = COLL_ERR_MEMORY;
     coll_exec *e = calloc(1, sizeof *e);

@@ -51,7 +51,12 @@ struct coll_heap {
 static pthread_mutex_t heaps_lock = PTHREAD_MUTEX_INITIALIZER;
 static coll_heap *heaps;
 
-/* Size classes: powers of two, each cut into STEPS. Returns the class whose size is the least that holds n. */
+static size_t round_up(size_t n, size_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
+
+/* Size classes: powers of two, each cut into STEPS, in whole lines. Returns the class of the least size that holds n.
+ */
 static size_t class_of(size_t n, size_t *size) {
     size_t power = LINE, class = 0;
     while (power * 2 < n) {
@@ -59,12 +64,8 @@ static size_t class_of(size_t n, size_t *size) {
         class += STEPS;
     }
     size_t step = power / STEPS, k = n > power ? (n - power + step - 1) / step : 0;
-    *size = power + k * step;
+    *size = round_up(power + k * step, LINE);
     return class + k;
-}
-
-static size_t round_up(size_t n, size_t unit) {
-    return (n + unit - 1) / unit * unit;
 }
 
 /* Huge pages for what of [from, to) they can hold, where the system gives any: walking 4 KiB pages costs a third of the
@@ -150,11 +151,11 @@ static block *take_free(coll_heap *h, size_t class) {
 }
 
 void *coll_heap_alloc(coll_heap *h, size_t nbytes) {
-    size_t usable, class = class_of(nbytes ? nbytes : 1, &usable);
     if (nbytes > h->size) {
         errno = ENOMEM;
         return NULL;
     }
+    size_t usable, class = class_of(nbytes ? nbytes : 1, &usable);
     pthread_mutex_lock(&h->lock);
     block *b = h->free[class] ? take_free(h, class) : take_new(h, usable, class);
     pthread_mutex_unlock(&h->lock);
@@ -194,7 +195,10 @@ static char *map(int fd, size_t size) {
         munmap(room, (size_t)(base - room));
     if (room + size + HUGE > end)
         munmap(end, (size_t)(room + size + HUGE - end));
-    return mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
+    char *mapped = mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
+    if (mapped == MAP_FAILED)
+        munmap(base, size);
+    return mapped;
 }
 
 static int open_shared(coll_heap *h) {
@@ -283,7 +287,7 @@ static char *own_base(const coll_heap_id *id) {
     char *base = NULL;
     pthread_mutex_lock(&heaps_lock);
     for (const coll_heap *h = heaps; h; h = h->next)
-        if (h->nonce == id->nonce && (uint64_t)(uintptr_t)h->base == id->base)
+        if (h->nonce == id->nonce && (uint64_t)(uintptr_t)h->base == id->base && h->size == id->size)
             base = h->base;
     pthread_mutex_unlock(&heaps_lock);
     return base;
@@ -293,12 +297,17 @@ char *coll_heap_attach(const coll_heap_id *id) {
     char *own = own_base(id);
     if (own)
         return own;
+    if (id->kind != COLL_HEAP_MEMFD && !memchr(id->name, 0, sizeof id->name)) {
+        errno = EINVAL;
+        return NULL;
+    }
     char path[64];
     snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)id->pid, (long long)id->fd);
     int fd = id->kind == COLL_HEAP_MEMFD ? open(path, O_RDWR | O_CLOEXEC) : shm_open(id->name, O_RDWR, 0);
     if (fd < 0)
         return NULL;
-    char *base = lseek(fd, 0, SEEK_END) == (off_t)id->size ? map(fd, id->size) : MAP_FAILED;
+    errno = ESTALE;
+    char *base = id->size && lseek(fd, 0, SEEK_END) == (off_t)id->size ? map(fd, id->size) : MAP_FAILED;
     int error = errno;
     close(fd);
     if (base == MAP_FAILED) {

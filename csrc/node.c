@@ -7,8 +7,17 @@ enum { TURN, INLINE, ARRIVE, READ, SLICES, PULL, ENDED };
 
 static const uint64_t NUMBER_MASK = ((uint64_t)1 << NUMBER_BITS) - 1;
 
+/* The heap aligns to 64 bytes only. */
 size_t coll_node_area_bytes(void) {
-    return sizeof(area);
+    return sizeof(area) + LINE;
+}
+
+/* NULL where the offset leaves no room in the heap; heaps are mapped on pages, so that all ranks find the same place.
+ */
+static area *area_at(char *base, size_t limit, uint64_t offset) {
+    if (limit < coll_node_area_bytes() || offset > limit - coll_node_area_bytes())
+        return NULL;
+    return (area *)(base + lines_of(offset));
 }
 
 coll_node *coll_node_new(coll_heap *own, int size, int rank, char *const *bases, const size_t *limits,
@@ -32,8 +41,14 @@ coll_node *coll_node_new(coll_heap *own, int size, int rank, char *const *bases,
         coll_node_free(n);
         return NULL;
     }
-    for (int i = 0; i < size; i++)
-        n->peers[i] = (struct peer){.base = bases[i], .limit = limits[i], .area = (area *)(bases[i] + areas[i])};
+    for (int i = 0; i < size; i++) {
+        n->peers[i] =
+            (struct peer){.base = bases[i], .limit = limits[i], .area = area_at(bases[i], limits[i], areas[i])};
+        if (!n->peers[i].area) {
+            coll_node_free(n);
+            return NULL;
+        }
+    }
     return n;
 }
 
@@ -166,13 +181,13 @@ void coll_node_advance(coll_node_call *c, size_t at, size_t next) {
     c->node->at = next;
 }
 
-static size_t result_bytes(const coll_node *n) {
+size_t coll_node_result_bytes(const coll_node *n) {
     return STAGING / (size_t)n->size + STAGING / LEAST * RESULT_SLACK;
 }
 
 int coll_node_allocate(coll_node *n) {
     if (!n->work)
-        n->work = coll_heap_alloc(n->heap, STAGING + result_bytes(n));
+        n->work = coll_heap_alloc(n->heap, STAGING + coll_node_result_bytes(n));
     return n->work ? COLL_OK : COLL_ERR_MEMORY;
 }
 
@@ -200,7 +215,7 @@ static void take_place(coll_node_call *c, int whole) {
 /* Says where the own data are, and copies in what may be copied before the others come. */
 static int begin_arrival(coll_node_call *c) {
     coll_node *n = c->node;
-    arrival *a = &own_line(c)->arrival;
+    arrival *a = &n->peers[n->rank].arrival;
     int whole = bytes_of(c) <= n->limits.read;
     if (c->message.itemsize > n->limits.segment)
         return COLL_ERR_ARGUMENT;
@@ -216,7 +231,7 @@ static int begin_arrival(coll_node_call *c) {
     a->staging = (uint64_t)(n->work - n->peers[n->rank].base);
     a->results = a->staging + STAGING;
     a->at = c->at;
-    n->peers[n->rank].arrival = *a;
+    own_line(c)->arrival = *a;
     if (whole && !a->input)
         move(n->work + c->at, c->message.input, bytes_of(c));
     publish(&own_line(c)->word, c->word);
@@ -235,7 +250,10 @@ static int end_arrival(coll_node_call *c) {
     c->everything_shared = 1;
     for (int q = 0; q < n->size; q++) {
         struct peer *p = &n->peers[q];
-        p->arrival = p->area->lines[c->number % LINES].arrival;
+        if (q != n->rank)
+            p->arrival = p->area->lines[c->number % LINES].arrival;
+        if (!coll_node_places_ok(c, q))
+            return COLL_ERR_MESSAGE;
         c->everything_shared &= p->arrival.input && (p->arrival.output || !coll_node_wants(c, q));
     }
     if (c->everything_shared) {

@@ -26,7 +26,8 @@ typedef struct coll_node coll_node;
 size_t coll_node_area_bytes(void);
 
 /* A group of `size` ranks. bases[i] and limits[i] are rank i's heap as mapped here and its size; areas[i] the offset of
- * its area. All ranks must have zeroed their area before any rank calls this. NULL: no memory. */
+ * its area. All ranks must have zeroed their area before any rank calls this. NULL: no memory, or an area that is not
+ * in its heap. */
 coll_node *coll_node_new(coll_heap *own, int size, int rank, char *const *bases, const size_t *limits,
                          const uint64_t *areas);
 /* Every rank is done with its calls. The areas belong to the caller. */
@@ -103,6 +104,8 @@ typedef struct {
     coll_reducep_fn fold, fold_stream;
 } coll_node_call;
 
+/* Whether a message can be one of a group of `size` ranks, as far as numbers tell. */
+int coll_node_message_ok(const coll_node_message *, int size);
 /* Numbers taken so far. */
 uint64_t coll_node_calls(const coll_node *);
 /* Take a number: calls run in this order, which must be the same on all ranks. */

@@ -25,6 +25,14 @@ typedef struct {
     uint64_t table;   /* where its blocks begin in its input, if receivers cannot know */
 } arrival;
 
+static inline uint64_t lane_segment(const arrival *a) {
+    return a->lane << 16 >> 16;
+}
+
+static inline uint64_t lane_slots(const arrival *a) {
+    return a->lane >> 48;
+}
+
 typedef struct {
     _Alignas(LINE) _Atomic uint64_t word; /* call's number, and a signature of its arguments above it */
     union {
@@ -66,7 +74,8 @@ enum {
     LEAST = 4 << 10, /* of segments */
     RESULT_SLACK = 256
 };
-enum { SECTORS = 16 }; /* of the ring: who still reads is known for each */
+enum { COLL_NODE_ALL_TAKEN = (1 << 24) - 1 }; /* more than the segments of any call */
+enum { SECTORS = 16 };                        /* of the ring: who still reads is known for each */
 
 struct coll_node {
     int size, rank;
@@ -88,7 +97,8 @@ struct coll_node {
         area *area;
         arrival arrival;     /* of the call under way, */
         const char *inlined; /* or the data in the line; */
-        int here, taken;     /* whether either is known; segments taken from it */
+        size_t first;        /* where this rank's block begins in its input; */
+        int here, taken;     /* whether they are known; segments taken from it */
     } peers[];
 };
 
@@ -190,6 +200,16 @@ int coll_node_claim(coll_node_call *c, size_t at, size_t bytes);
 void coll_node_advance(coll_node_call *c, size_t at, size_t next);
 int coll_node_allocate(coll_node *n);
 size_t coll_node_segment_bytes(const coll_node *n, size_t bytes);
+size_t coll_node_result_bytes(const coll_node *n);
+
+/* node_check.c */
+
+/* Whether what rank q has said, and peers[q].arrival has a copy of, can be: of a call whose data all ranks share, */
+int coll_node_places_ok(const coll_node_call *c, int q);
+/* and of one where ranks pull; then peers[q].first is known as well. */
+int coll_node_lane_ok(const coll_node_call *c, int q);
+/* Whether what rank q has for this rank is in its line. */
+int coll_node_expects_inline(const coll_node_call *c, int q);
 
 /* node_fold.c */
 

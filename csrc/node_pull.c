@@ -5,7 +5,7 @@
  * it takes nothing: rooted collectives may run ahead of the slowest rank, as far as lines and ring go. */
 #include "node_blocks.h"
 
-enum { ALL_TAKEN = (1 << 24) - 1 };
+enum { ALL_TAKEN = COLL_NODE_ALL_TAKEN };
 
 /* The longest of the lanes, and all of them together. Who folds goes through all ranks' lanes in step, so there the own
  * block, which is the others' lane, counts as well. */
@@ -71,7 +71,7 @@ static int stays_put(const coll_node_call *c) {
 
 static void say_where(coll_node_call *c) {
     coll_node *n = c->node;
-    arrival *a = &own_line(c)->arrival;
+    arrival *a = &n->peers[n->rank].arrival;
     a->input = stays_put(c) ? offset_in_heap(n, c->message.input) : 0;
     a->private = stays_put(c) && !a->input ? (uint64_t)(uintptr_t)c->message.input : 0;
     a->staging = (uint64_t)(n->work - n->peers[n->rank].base);
@@ -87,6 +87,7 @@ static void say_where(coll_node_call *c) {
         a->table = a->staging + c->at;
         a->at = c->at += table_bytes(c);
     }
+    own_line(c)->arrival = *a;
 }
 
 /* Whether the data go into the line: the whole input, whose blocks the receivers find by themselves. */
@@ -185,12 +186,6 @@ int coll_node_pull_begin(coll_node_call *c) {
     return COLL_OK;
 }
 
-/* First element and length of this rank's block in rank q's input. */
-static const uint64_t *table_entry(const coll_node_call *c, int q) {
-    const struct peer *p = &c->node->peers[q];
-    return (const uint64_t *)(p->base + p->arrival.table) + 2 * c->node->rank;
-}
-
 /* Whether it is known where rank q's data are. */
 static int look(coll_node_call *c, int q) {
     coll_node *n = c->node;
@@ -201,18 +196,21 @@ static int look(coll_node_call *c, int q) {
     if (error)
         return error;
     line *l = &p->area->lines[c->number % LINES];
-    if (see(&l->word) & INLINE_FLAG)
+    int inlined = (see(&l->word) & INLINE_FLAG) != 0;
+    if (inlined)
         p->inlined = (const char *)l->payload;
     else
         p->arrival = l->arrival;
-    p->here = see(&l->word) & INLINE_FLAG ? 2 : 1;
-    return p->here == 1 && p->arrival.table && table_entry(c, q)[1] != wanted(c, q).count ? COLL_ERR_MESSAGE : COLL_OK;
+    if (inlined != coll_node_expects_inline(c, q) || (!inlined && !coll_node_lane_ok(c, q)))
+        return COLL_ERR_MESSAGE;
+    p->here = inlined ? 2 : 1;
+    return COLL_OK;
 }
 
 /* Elements in a segment of what rank q publishes. */
 static size_t segment_of(const coll_node_call *c, int q) {
     const struct peer *p = &c->node->peers[q];
-    return p->here == 2 ? SIZE_MAX : (size_t)(p->arrival.lane << 16 >> 16);
+    return p->here == 2 ? SIZE_MAX : (size_t)lane_segment(&p->arrival);
 }
 
 /* Whether rank q's data are read where they lie, and all at once. */
@@ -228,13 +226,10 @@ static const char *found(const coll_node_call *c, int q, int k) {
     size_t item = c->message.itemsize, rank = has_lanes(c) ? (size_t)n->rank : 0;
     if (p->here == 2)
         return p->inlined + (has_lanes(c) ? block(c, c->message.cuts, n->rank).first * item : 0);
-    size_t segment = segment_of(c, q), slots = p->arrival.lane >> 48;
+    size_t segment = segment_of(c, q), slots = lane_slots(&p->arrival);
     if (lies_there(p)) {
-        size_t first = p->arrival.table ? table_entry(c, q)[0]
-                       : has_lanes(c)   ? block(c, c->message.cuts, n->rank).first
-                                        : 0;
-        const char *input = p->arrival.input ? p->base + p->arrival.input : (const char *)(uintptr_t)p->arrival.private;
-        return input + (first + (size_t)k * segment) * item;
+        uintptr_t input = p->arrival.input ? (uintptr_t)p->base + p->arrival.input : (uintptr_t)p->arrival.private;
+        return (const char *)(input + (p->first + (size_t)k * segment) * item);
     }
     if (see(&p->area->staged.value) < progress_of(c, k + 1))
         return NULL;
@@ -252,7 +247,7 @@ static int segments_from(const coll_node_call *c, int q) {
 }
 
 static int fetch(const coll_node_call *c, const struct peer *p, char *to, const char *from, size_t bytes) {
-    if (p->here == 1 && p->arrival.private)
+    if (p->here == 1 && !p->arrival.input && p->arrival.private)
         return read_private(p->pid, to, from, bytes);
     (past_cache(c) ? coll_copy_stream : move)(to, from, bytes);
     return COLL_OK;
@@ -313,8 +308,10 @@ static int fold_next(coll_node_call *c, int *moved) {
         int error = q == n->rank ? COLL_OK : look(c, q);
         if (error)
             return error;
-        if (q != n->rank && n->peers[q].here == 1)
-            segment = segment_of(c, q);
+        size_t other = q == n->rank ? SIZE_MAX : segment_of(c, q);
+        if (other != SIZE_MAX && segment != SIZE_MAX && other != segment)
+            return COLL_ERR_MESSAGE;
+        segment = other != SIZE_MAX ? other : segment;
     }
     size_t from = k ? (size_t)k * segment : 0;
     if (!number || from >= to.count)

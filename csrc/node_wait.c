@@ -41,8 +41,9 @@ static int job_progress(void *self, size_t budget) {
     if (status == COLL_PENDING && job->mpi) {
         uint64_t now = coll_ticks();
         if (now - job->polled > 15 * ticks_per_us) {
-            job->mpi->poll(job->endpoint);
             job->polled = now;
+            if (job->mpi->poll(job->endpoint) != COLL_OK)
+                status = job->call.status = COLL_ERR_MPI;
         }
     }
     return status;

@@ -5,8 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What is longer is no schedule: numbers of actions and edges are ints. */
+enum { MOST_STEPS = 1 << 28, MOST_EDGES = 1 << 28 };
+
 static int range_ok(int block, int nblocks, int total) {
     return block >= 0 && nblocks > 0 && nblocks <= total && block <= total - nblocks;
+}
+
+/* The one block that the caller's memory holds, or all, or none. */
+static int held_ok(const coll_layout *l, int block) {
+    return block == COLL_ALL || block == COLL_NONE || range_ok(block, 1, l->nblocks);
+}
+
+static int layout_ok(const coll_layout *l) {
+    return l->size >= 1 && l->nblocks >= 1 && l->nscratch >= 0 && held_ok(l, l->input_block) &&
+           held_ok(l, l->vector_block);
 }
 
 /* Whether the blocks lie in a buffer: the caller's may hold one block only, or be missing. */
@@ -130,10 +143,10 @@ static void lower(coll_program *p, const coll_step *steps, int nsteps) {
     p->round_first[p->nrounds] = p->nactions;
 }
 
-/* Counts the edges (edges == NULL) or writes them; returns their number. */
+/* Counts the edges (edges == NULL) or writes them; returns their number, or more than MOST_EDGES. */
 static int link_actions(coll_program *p, int32_t *edges) {
     int n = 0, in_place = p->layout.in_place;
-    for (int i = 0; i < p->nactions; i++) {
+    for (int i = 0; i < p->nactions && n <= MOST_EDGES; i++) {
         coll_action *a = &p->actions[i];
         int horizon = a->round + COLL_WINDOW < p->nrounds ? p->round_first[a->round + COLL_WINDOW] : p->nactions;
         a->on_start = n;
@@ -177,8 +190,12 @@ coll_program *coll_program_new(const coll_step *steps, int nsteps, const coll_la
     if (!p)
         return NULL;
     p->layout = *layout;
+    if (!layout_ok(layout) || nsteps < 0 || nsteps > MOST_STEPS) {
+        *error = COLL_ERR_SCHEDULE;
+        goto fail;
+    }
     for (int i = 0, last = -1; i < nsteps; last = steps[i++].round)
-        if (layout->nblocks < 1 || layout->nscratch < 0 || !step_ok(layout, &steps[i], last)) {
+        if (!step_ok(layout, &steps[i], last)) {
             *error = COLL_ERR_SCHEDULE;
             *bad_step = i;
             goto fail;
@@ -189,7 +206,8 @@ coll_program *coll_program_new(const coll_step *steps, int nsteps, const coll_la
     if (!p->actions || !p->round_first)
         goto fail;
     lower(p, steps, nsteps);
-    p->edges = calloc((size_t)link_actions(p, NULL) + 1, sizeof *p->edges);
+    int edges = link_actions(p, NULL);
+    p->edges = edges <= MOST_EDGES ? calloc((size_t)edges + 1, sizeof *p->edges) : NULL;
     if (!p->edges)
         goto fail;
     link_actions(p, p->edges);

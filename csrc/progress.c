@@ -17,7 +17,8 @@ static _Atomic int outstanding;
 static pthread_t thread;
 static int running, stopping;
 static _Atomic int ended; /* MPI is finalized, or this is a forked child */
-static char broken[256];  /* why MPI_Finalize might hang; written once */
+static char broken[256];  /* why MPI_Finalize might hang; the first reason */
+static int reasons;
 static const coll_mpi_api *world;
 
 static int exec_progress(void *e, size_t budget) {
@@ -171,8 +172,14 @@ void coll_progress_stop(long limit) {
 }
 
 void coll_progress_broken(const char *why) {
+    reasons++;
     if (!broken[0])
         snprintf(broken, sizeof broken, "%s", why);
+}
+
+void coll_progress_mended(void) {
+    if (--reasons == 0)
+        broken[0] = 0;
 }
 
 /* MPI calls this when MPI_Finalize begins, when all of MPI still works. A thread that may be waiting for Python's lock,

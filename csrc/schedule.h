@@ -44,7 +44,8 @@ typedef struct {
 } coll_program;
 
 /* Checks every field and derives the dependencies.
- * NULL with *error set (COLL_ERR_SCHEDULE, COLL_ERR_MEMORY) and, in *bad_step, the step that is malformed. */
+ * NULL with *error set (COLL_ERR_SCHEDULE, COLL_ERR_MEMORY) and, in *bad_step, the step that is malformed; -1: the
+ * layout. */
 coll_program *coll_program_new(const coll_step *steps, int nsteps, const coll_layout *, int *error, int *bad_step);
 void coll_program_free(coll_program *p);
 

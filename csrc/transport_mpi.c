@@ -141,9 +141,10 @@ static coll_endpoint *endpoint_new(intptr_t handle) {
     return &e->base;
 }
 
-static void poll_mpi(coll_endpoint *e) {
+static int poll_mpi(coll_endpoint *e) {
     int flag;
-    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, ((mpi_endpoint *)e)->comm, &flag, MPI_STATUS_IGNORE);
+    int code = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, ((mpi_endpoint *)e)->comm, &flag, MPI_STATUS_IGNORE);
+    return code == MPI_SUCCESS ? COLL_OK : failed(e, code);
 }
 
 static int reduce_local(intptr_t op, intptr_t datatype, const void *in, void *inout, size_t n) {

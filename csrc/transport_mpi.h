@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define COLL_MPI_VERSION 2
+#define COLL_MPI_VERSION 3
 
 typedef struct {
     int version;     /* COLL_MPI_VERSION */
@@ -18,8 +18,9 @@ typedef struct {
     const char *(*library_version)(void);
     /* Endpoint on a communicator of the library's own; the caller keeps the communicator alive. NULL: no memory. */
     coll_endpoint *(*endpoint_new)(intptr_t comm);
-    /* Let MPI make progress on whatever the program has under way. */
-    void (*poll)(coll_endpoint *);
+    /* Let MPI make progress on whatever the program has under way. COLL_OK, or COLL_ERR_MPI where MPI says that the
+     * communicator is of no use any more: it was revoked, or a rank died. */
+    int (*poll)(coll_endpoint *);
     /* inout[i] = in[i] op inout[i], by MPI_Reduce_local. */
     int (*reduce_local)(intptr_t op, intptr_t datatype, const void *in, void *inout, size_t n);
     /* Generalized requests. The caller writes COLL_OK or an error to **status before it completes the request, and

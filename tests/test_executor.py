@@ -267,6 +267,18 @@ def test_malformed_schedules_are_refused():
                 load(steps)
     with pytest.raises(ValueError, match="STEP"):
         _core.Program(np.zeros(3, np.int32), 2, 1, 0, False)
+    nothing = np.zeros(0, schedule.STEP)
+    for layout in ((0, 1, 0), (2, 0, 0), (2, -5, 0), (2, 1, -1), (2, 3, 0, False, 3), (2, 3, 0, False, -1, -3)):
+        with pytest.raises(ValueError, match="malformed"):
+            _core.Program(nothing, *layout[:3], *(layout[3:] or (False,)))
+
+
+def test_dependencies_beyond_numbers():
+    """So many actions that wait for each other are refused: their number would not fit."""
+    steps = np.zeros(30_000, schedule.STEP)
+    steps["kind"], steps["nblocks"], steps["dst"] = 4, 1, 1
+    with pytest.raises(MemoryError):
+        _core.Program(steps, 2, 1, 0, False)
 
 
 def test_memory_that_the_caller_does_not_have_is_never_touched():

@@ -20,10 +20,10 @@ def report(*words):
 ABORT = "MPI_Abort instead of MPI_Finalize"
 
 
-def run(mpi, program, ranks=2, env=None, preamble=PREAMBLE):
+def run(mpi, program, ranks=2, env=None, preamble=PREAMBLE, flags=()):
     """The exit code and all output of a program on all ranks; it must end by itself."""
     begin = time.monotonic()
-    done = mpiexec(mpi, ranks, "-c", preamble + textwrap.dedent(program), timeout=60, env=env)
+    done = mpiexec(mpi, ranks, "-c", preamble + textwrap.dedent(program), timeout=60, env=env, flags=flags)
     assert time.monotonic() - begin < 55, "hangs\n" + done.stdout + done.stderr
     return done.returncode, done.stdout + done.stderr
 

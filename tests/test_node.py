@@ -16,7 +16,7 @@ from mpi4py import MPI
 from collectives import _core, heap, node
 
 ROOT = Path(__file__).parent.parent
-ENGINE = ["node.c", "node_fold.c", "node_inline.c", "node_phases.c", "node_pull.c", "heap.c"]
+ENGINE = ["node.c", "node_check.c", "node_fold.c", "node_inline.c", "node_phases.c", "node_pull.c", "heap.c"]
 KINDS = 10  # collectives that the drivers know; 1: all-reduce alone
 
 
@@ -136,6 +136,8 @@ def test_heap_gives_memory_back():
 
 
 def test_heap_arrays():
+    odd = [heap.empty(n, np.uint8) for n in (65, 72, 81, 97, 130)]
+    assert [array.ctypes.data % 64 for array in odd] == [0] * len(odd)
     array = heap.empty((3, 5), "f4", zero=True)
     assert array.shape == (3, 5)
     assert not array.any()
@@ -149,6 +151,8 @@ def test_heap_arrays():
         heap.empty(3, object)
     with pytest.raises(MemoryError, match="shared memory"):
         heap.empty(1 << 40, np.uint8)
+    with pytest.raises(MemoryError, match="shared memory"):
+        _core.HeapBlock(heap.process_heap(), (1 << 63) + 1)
 
 
 def test_share_arrays():
@@ -203,9 +207,11 @@ def test_private_memory_is_readable_in_proof_only():
 
 def test_a_wrong_identity_is_refused():
     identity = bytearray(_core.Heap(1 << 20).identify())
-    identity[32] ^= 1  # the nonce
-    with pytest.raises(OSError, match="."):
-        _core.Mapping(bytes(identity))
+    for place in (32, 24):  # the nonce, the size
+        identity[place] ^= 1
+        with pytest.raises(OSError, match="."):
+            _core.Mapping(bytes(identity))
+        identity[place] ^= 1
     with pytest.raises(ValueError, match="identity"):
         _core.Mapping(b"short")
 

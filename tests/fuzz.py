@@ -1,0 +1,86 @@
+"""Fuzz the C entry points, and how Python reads buffers: python tests/fuzz.py [--seconds N] [--seed N] [--out DIR].
+
+Drivers in tests/csrc have the entry that libFuzzer calls; they are built here with AddressSanitizer and
+UndefinedBehaviorSanitizer by any GCC or Clang, with `fuzz_main.c` to guide them. An input that fails is left in DIR.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+ENGINE = ["node.c", "node_check.c", "node_fold.c", "node_inline.c", "node_phases.c", "node_pull.c", "heap.c"]
+SOURCES = {
+    "fuzz_schedule": ["program.c", "executor.c", "executor_new.c", "transport_inproc.c"],
+    "fuzz_node": ENGINE,
+    "fuzz_heap": ["heap.c"],
+}
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-Wall", "-Wextra", f"-I{ROOT / 'tests/csrc'}"]
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+OPTIONS = {
+    "ASAN_OPTIONS": "allocator_may_return_null=1:max_allocation_size_mb=8",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+}
+
+
+def build(name: str, folder: Path, engine: Path = ROOT / "csrc") -> Path:
+    """Compile a fuzzer into a folder; ``engine`` has the C sources."""
+    coverage = "trace-pc" if "clang" not in os.environ.get("CC", "cc") else "trace-pc,edge"
+    cc = [os.environ.get("CC", "cc"), *FLAGS, f"-I{engine}", f"-I{ROOT / 'csrc'}"]
+    cc += ["-w"] if engine != ROOT / "csrc" else ["-Werror"]  # what a test has changed has variables without use
+    sources = [*(engine / source for source in SOURCES[name]), ROOT / f"tests/csrc/{name}.c"]
+    main, target = folder / f"{name}_main.o", folder / name
+    subprocess.run([*cc, "-O2", "-c", ROOT / "tests/csrc/fuzz_main.c", "-o", main], check=True)
+    subprocess.run(
+        [*cc, *SANITIZERS, f"-fsanitize-coverage={coverage}", *sources, main, "-o", target, "-pthread"], check=True
+    )
+    return target
+
+
+def run(program: Path, seconds: float, seed: int, *samples: Path, timeout: float = 60) -> tuple[bool, str]:
+    """Whether a fuzzer found nothing in that time, and what it prints; samples come first."""
+    command = [program, str(seconds), str(seed), program.with_suffix(".crash"), *samples]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=seconds + timeout,
+        env={**os.environ, **OPTIONS},
+    )
+    lines = [line for line in done.stderr.splitlines() if "failed to allocate" not in line]
+    return done.returncode == 0, done.stdout + "\n".join(lines)[:6000]
+
+
+def fuzz_python(seconds: float, seed: int) -> tuple[bool, str]:
+    """Random buffer descriptions for that time."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "tests/test_buffer_descriptions.py"]
+    variables = {**os.environ, "FUZZ_SECONDS": str(seconds), "FUZZ_SEED": str(seed), "PYTHONFAULTHANDLER": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=variables)
+    return done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+def main() -> int:
+    """Run all fuzzers one after the other, each for its share of the time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--out", type=Path, default=ROOT / "out/fuzz")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    share, sound = arguments.seconds / (len(SOURCES) + 1), True
+    for name in [*SOURCES, "buffer descriptions"]:
+        if name in SOURCES:
+            right, text = run(build(name, arguments.out), share, arguments.seed)
+        else:
+            right, text = fuzz_python(share, arguments.seed)
+        sound &= right
+        print(f"{name}, seed {arguments.seed}: {text.strip()}", flush=True)
+    return 0 if sound else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Random descriptions of buffers: understood or refused by TypeError or ValueError, and nothing else is written.
+
+FUZZ_SECONDS=N goes on for N seconds (`make fuzz`), from FUZZ_SEED on.
+"""
+
+import os
+import time
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+from mpi4py import MPI
+
+import collectives
+
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
+DTYPES = ("u1", "i4", "f4", "f8", "c16", "?", "f2", "S3", "O", "M8[s]", "i4,f8")
+REDUCTIONS = ("Allreduce", "Reduce", "Scan", "Exscan", "Reduce_scatter_block", "Reduce_scatter")
+CALLS = (
+    *REDUCTIONS, "Allgather", "Gather", "Scatter", "Alltoall", "Allgatherv", "Gatherv", "Scatterv", "Alltoallv",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def comm():
+    made = collectives.Communicator(MPI.COMM_SELF)
+    yield made
+    made.Free()
+
+
+@st.composite
+def datatypes(draw):
+    """A predefined type, or one derived from it; committed, and left to the end of the process."""
+    kind = draw(st.sampled_from([MPI.BYTE, MPI.INT, MPI.FLOAT, MPI.DOUBLE, MPI.C_BOOL, MPI.DOUBLE_INT, "d", "i", "x"]))
+    small = st.integers(0, 5)
+    if isinstance(kind, str):
+        return kind
+    for how in draw(st.lists(st.sampled_from(["contiguous", "vector", "indexed", "resized"]), max_size=2)):
+        if how == "contiguous":
+            kind = kind.Create_contiguous(draw(small))
+        elif how == "vector":
+            kind = kind.Create_vector(draw(small), draw(small), draw(st.integers(-3, 5)))
+        elif how == "indexed":
+            kind = kind.Create_indexed([draw(small), draw(small)], [draw(small), draw(small)])
+        else:
+            kind = kind.Create_resized(draw(st.integers(-8, 8)), draw(st.integers(-8, 40)))
+    return kind.Commit()
+
+
+ODD = st.sampled_from([-1, 2**31 - 1, 2**31, 2**62, 2**63 - 1, 2**63, 2**64, 2**70, -(2**63), 1.5, None, "3", True])
+NUMBERS = st.one_of(st.integers(0, 12), ODD)
+COUNTS = st.one_of(NUMBERS, st.lists(NUMBERS, max_size=2), st.tuples(NUMBERS, NUMBERS))
+
+
+@st.composite
+def specifications(draw, arena):
+    """A buffer within the arena (or no buffer), with or without count, displacement and type."""
+    first, length = draw(st.integers(32, 96)), draw(st.integers(0, 96))
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    memory = (
+        np.zeros(2, "O")
+        if dtype.hasobject
+        else arena[first : first + length // dtype.itemsize * dtype.itemsize].view(dtype)
+    )
+    how = draw(st.sampled_from(["plain", "plain", "strided", "read-only", "bytes", "None", "2d"]))
+    if how == "strided":
+        memory = memory[::2]
+    elif how == "read-only":
+        memory = memory.view()
+        memory.flags.writeable = False
+    elif how == "bytes":
+        memory = bytes(length)
+    elif how == "None":
+        memory = None
+    elif how == "2d" and memory.size % 2 == 0:
+        memory = memory.reshape(2, -1).T
+    parts = draw(st.sampled_from(["", "c", "t", "ct", "cd", "cdt", "cdtx"]))
+    made = {"c": COUNTS, "d": COUNTS, "t": datatypes(), "x": NUMBERS}
+    return [memory, *(draw(made[part]) for part in parts)] if parts else memory
+
+
+@settings(max_examples=400, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def descriptions(comm, served, data):
+    sending, receiving = (np.full(256, mark, np.uint8) for mark in (1, 7))
+    name = data.draw(st.sampled_from(CALLS))
+    send = data.draw(st.one_of(specifications(sending), st.just(MPI.IN_PLACE)))
+    receive = data.draw(specifications(receiving))
+    options = data.draw(st.sampled_from([{}, {"algorithm": "naive"}, {"algorithm": "shm"}, {"algorithm": "mpi"}]))
+    try:
+        getattr(comm, name)(send, receive, **options)
+        served.append(name)
+    except (TypeError, ValueError):
+        pass
+    except (MPI.Exception, KeyError, OverflowError):
+        assert options.get("algorithm") == "mpi" or name in REDUCTIONS  # that MPI is to serve; mpi4py says why not
+    assert (sending == 1).all()
+    assert (receiving[:32] == 7).all()
+    assert (receiving[192:] == 7).all()
+
+
+def test_descriptions(comm):
+    number, end, served = int(os.environ.get("FUZZ_SEED", "1")), time.monotonic() + SECONDS, []
+    while not served or time.monotonic() < end:
+        seed(number)(descriptions)(comm, served)
+        number += 1
+    assert len(set(served)) > len(CALLS) // 2  # not all of them are refused
+    x = np.arange(4.0)
+    comm.Allreduce(MPI.IN_PLACE, x)  # and it still works
+    assert x.tolist() == [0, 1, 2, 3]
+
+
+def test_counts_whose_bytes_overflow(comm):
+    """Sums of bytes that wrap to the length of the array."""
+    x, y = np.zeros(1), np.zeros(1)
+    for count in (2**61 + 1, 2**64 + 1, 2**70):
+        for call in (lambda n=count: comm.Alltoallv([x, [n]], [y, [n]]), lambda n=count: comm.Allgatherv(x, [y, [n]])):
+            with pytest.raises((ValueError, TypeError)):
+                call()

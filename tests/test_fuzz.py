@@ -1,0 +1,52 @@
+"""The fuzzers for some seconds each; `make fuzz` gives them an hour. And that they would find what was once wrong."""
+
+import shutil
+
+import fuzz
+import pytest
+
+
+@pytest.mark.parametrize("name", fuzz.SOURCES)
+def test_seconds(tmp_path, name):
+    sound, text = fuzz.run(fuzz.build(name, tmp_path), 3, 5)
+    assert sound, text
+    assert "no crash" in text
+
+
+#: Checks without which bad input does harm: (fuzzer, file, what stands there, what a mistaken author would write).
+MISTAKES = [
+    ("fuzz_schedule", "program.c", "!layout_ok(layout) || ", "0 && "),
+    ("fuzz_schedule", "program.c", "held == COLL_ALL || (held == block && nblocks == 1)", "1"),
+    ("fuzz_schedule", "executor_new.c", " && !(from_input && m->input_cuts)", ""),
+    ("fuzz_schedule", "executor_new.c", "m->segments > 1 && !blockwise && ", "0 && "),
+    ("fuzz_schedule", "executor_new.c", "m->segments > 1 && !p->single && blockwise", "0"),
+    ("fuzz_schedule", "executor_new.c", "p->layout.size != endpoint->size || ", ""),
+    ("fuzz_schedule", "executor_new.c", "if (cuts[i] > cuts[i + 1])", "if (0)"),
+    ("fuzz_schedule", "executor.c", "a->src_block, a->nblocks) * e->message.itemsize != bytes", "0, 0) > bytes"),
+    ("fuzz_node", "node.c", " || offset > limit - coll_node_area_bytes()", ""),
+    ("fuzz_node", "node_check.c", "return !offset || within(p, offset, bytes);", "return 1;"),
+    ("fuzz_node", "node_check.c", " && a->at < STAGING", ""),
+    ("fuzz_node", "node_check.c", " && within(p, a->staging, STAGING + more)", ""),
+    ("fuzz_node", "node_check.c", " || !within(p, table, 2 * (rank + 1) * sizeof table)", ""),
+    ("fuzz_node", "node_check.c", "!segment || ", ""),
+    ("fuzz_node", "node_check.c", "p->first <= p->limit / item && within(p, a->input, (p->first + count) * item)", "1"),
+    ("fuzz_node", "node_check.c", "return !folds(c) && c->node->reads_private", "return 1"),
+    ("fuzz_node", "node_check.c", "return slots && ", "return "),
+    ("fuzz_node", "node_pull.c", "inlined != coll_node_expects_inline(c, q)", "0"),
+    ("fuzz_heap", "heap.c", " && h->size == id->size", ""),
+    ("fuzz_heap", "heap.c", "round_up(power + k * step, LINE)", "power + k * step"),
+    ("fuzz_heap", "heap.c", "!memchr(id->name, 0, sizeof id->name)", "0"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", range(len(MISTAKES)))
+def test_they_find_mistakes(tmp_path, mistake):
+    name, file, right, wrong = MISTAKES[mistake]
+    for source in [*fuzz.SOURCES[name], "node_internal.h"]:
+        shutil.copy(fuzz.ROOT / "csrc" / source, tmp_path)
+    text = (tmp_path / file).read_text()
+    assert right in text
+    (tmp_path / file).write_text(text.replace(right, wrong))
+    sound, text = fuzz.run(fuzz.build(name, tmp_path, tmp_path), 60, 5)
+    assert not sound, text

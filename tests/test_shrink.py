@@ -1,0 +1,104 @@
+"""After a rank died: the survivors go on where the MPI lets them, and learn why not elsewhere."""
+
+import textwrap
+
+import pytest
+from test_failures import run
+
+ULFM = ("--with-ft", "ulfm")
+
+#: All collectives on the communicator of the survivors, results checked; then an orderly end.
+AFTERWARDS = """
+new = comm.shrink()
+assert type(new) is collectives.Communicator and new.size == size - 1, new
+members = new.allgather(rank)
+assert members == [r for r in range(size) if r != victim], members
+n, total = new.size, float(sum(members))
+for words in ({}, {"algorithm": "ring"}, {"algorithm": "mpi"}):
+    for length in (1, 1000, 300_000):
+        x, y = np.full(length, float(rank)), np.empty(length)
+        new.Allreduce(x, y, **words)
+        assert (y == total).all()
+for length in (1, 50_000):
+    x, y = np.full(length, float(rank)), np.empty((n, length))
+    new.Allgather(x, y)
+    assert (y == np.array(members)[:, None]).all()
+    new.Alltoall(np.full((n, length), float(rank)), y)
+    assert (y == np.array(members)[:, None]).all()
+    new.Bcast(x, 0)
+    assert (x == members[0]).all()
+    new.Reduce(np.ones(length), x, root=n - 1)
+    assert new.rank < n - 1 or (x == n).all()
+    new.Reduce_scatter_block(np.ones((n, length)), x)
+    assert (x == n).all()
+    new.Gather(np.full(length, float(rank)), y, 0)
+    new.Scatter(y, x, 0)
+    assert (x == rank).all()
+    new.Scan(np.ones(length), x)
+    assert (x == new.rank + 1).all()
+    new.Exscan(np.ones(length), x)
+    assert new.rank == 0 or (x == new.rank).all()
+request = new.Iallreduce(MPI.IN_PLACE, x)
+request.Wait()
+new.Dup().Barrier()
+try:
+    comm.Barrier()
+except collectives.CollectiveError as e:
+    report("old:", e)
+report("went on")
+"""
+
+SITUATIONS = {
+    "idle": """
+        if rank == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.5)
+    """,
+    "in a collective": """
+        if rank == victim:
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            comm.Allreduce(np.ones(50_000), np.ones(50_000), timeout=10, algorithm=ALGORITHM)
+        except collectives.CollectiveError as e:
+            report(type(e).__name__, e)
+    """,
+    "in a request": """
+        request = comm.Iallreduce(np.ones(50_000), np.ones(50_000), algorithm=ALGORITHM) if rank != victim else None
+        if rank == victim:
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            request.Wait()
+        except collectives.CollectiveError as e:
+            report(type(e).__name__, e)
+    """,
+}
+
+
+@pytest.mark.parametrize(
+    ("situation", "algorithm"),
+    [("idle", "any"), ("in a collective", "shm"), ("in a collective", "ring"), ("in a request", "shm"),
+     ("in a request", "ring")],
+)  # fmt: skip
+def test_survivors_go_on(situation, algorithm):
+    program = f"victim, ALGORITHM = 2, {algorithm!r}\n" + textwrap.dedent(SITUATIONS[situation]) + AFTERWARDS
+    _, output = run("openmpi", program, ranks=4, env={"COLLECTIVES_TIMEOUT": "20"}, flags=ULFM)
+    assert output.count("went on") == 3, output
+    assert output.count("old: this communicator is broken") == 3
+    assert "MPI_Abort" not in output
+    if situation != "idle":
+        assert output.count("PeerFailure") == 3, output
+
+
+def test_where_the_launcher_ends_the_job(mpi):
+    code, output = run(mpi, """
+        try:
+            comm.shrink()
+        except collectives.CollectiveError as e:
+            report(e)
+        comm.Barrier()
+    """)  # fmt: skip
+    assert code == 0, output
+    assert output.count("no communicator of survivors: this launcher ends the job when a rank dies") == 2
+    assert "--with-ft ulfm" in output
