@@ -66,7 +66,7 @@ class Derived(MPI.Intracomm):
         plain.Revoke()
         if self._context is not None:
             self._context.abandon()
-        return _made("Communicator", plain.Shrink())
+        return _made(self, "Communicator", plain.Shrink())
 
     Shrink = shrink
 
