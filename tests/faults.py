@@ -84,6 +84,11 @@ class Hosts:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "ready\n"
 
+    @property
+    def bridge(self) -> str:
+        """The interface of this machine that all hosts reach."""
+        return f"{self._tag}b"
+
     def address(self, host: int) -> str:
         """The host's address."""
         return f"{self._net}.{host + 1}"

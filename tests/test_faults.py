@@ -1,10 +1,13 @@
 """The faults themselves, and what a collective makes of them."""
 
+import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
+from conftest import ROOT
 from faults import Hosts, delay, kill
 
 
@@ -46,3 +49,52 @@ def test_without_root(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(RuntimeError, match="need root, and ip"):
         Hosts(2)
+
+
+PROGRAM = """
+import numpy as np, time
+from mpi4py import MPI
+import collectives
+comm = collectives.Communicator(MPI.COMM_WORLD)
+x = np.ones(1000)
+comm.Allreduce(MPI.IN_PLACE, x)
+assert comm.last.algorithm not in ("shm", "mpi"), comm.last
+print("ready", flush=True)
+try:
+    while True:
+        comm.Allreduce(np.ones(1000), x, timeout=2)
+        time.sleep(0.01)
+except collectives.CollectiveTimeout as e:
+    print("timeout:", e, flush=True)
+"""
+
+
+def test_a_timeout_when_a_link_drops(tmp_path):
+    """One rank on each of two hosts; the one that still has a link says whom it waits for."""
+    with Hosts(2) as hosts:
+        words = [" ".join(hosts.command(i)) for i in range(2)]
+        cases = "".join(f'{hosts.address(i)}) exec {words[i]} "$@";; ' for i in range(2))
+        rsh = tmp_path / "rsh"
+        rsh.write_text(f'#!/bin/sh\nhost=$1; shift; set -- sh -c "$*"; case $host in {cases}esac\n')
+        rsh.chmod(0o755)
+        home = ROOT / ".venvs/mpich/bin"
+        process = subprocess.Popen(
+            [home / "mpiexec", "-launcher", "rsh", "-launcher-exec", rsh, "-iface", hosts.bridge, "-hosts",
+             f"{hosts.address(0)},{hosts.address(1)}", "-n", "2", "-ppn", "1", home / "python", "-c", PROGRAM],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        with process:
+            end = threading.Timer(40, process.kill)
+            end.start()
+            lines = [process.stdout.readline(), process.stdout.readline()]
+            assert lines == ["ready\n"] * 2, lines + [process.stdout.read()]
+            hosts.drop(1)
+            for line in process.stdout:
+                lines.append(line)
+                if "timeout:" in line:
+                    break
+            process.kill()
+            end.cancel()
+    assert "timeout: allreduce" in lines[-1], lines
+    assert "on rank 0 of 2: not complete after 2 s; waiting for rank 1" in lines[-1]
