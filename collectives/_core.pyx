@@ -48,9 +48,9 @@ cdef extern from "dlfcn.h" nogil:
 
 __all__ = [
     "DTYPES", "OPS", "Endpoint", "Followed", "InProcess", "MPILibrary", "MismatchError", "Plan", "Task", "Program", "Request", "address",
-    "broken", "dlpack_type", "ended", "exact_add", "has_kernel", "isa", "isa_supported", "itemsize", "mended", "narrow",
+    "broken", "dlpack_type", "ended", "exact_add", "has_kernel", "isa", "isa_supported", "itemsize", "narrow",
     "outstanding", "partition", "reduce2", "reducep",
-    "scale", "select_isa", "stop_progress", "widen", "wider", "write_handle",
+    "scale", "select_isa", "stop_progress", "survived", "widen", "wider", "write_handle",
 ]
 
 #: Names of the element types and ops; the place in the tuple is the code that C takes.
@@ -515,9 +515,9 @@ def broken(str why):
     coll_progress_broken(why.encode())
 
 
-def mended():
-    """Take one :func:`broken` back: nothing is under way there any more."""
-    coll_progress_mended()
+def survived(bint was_broken):
+    """A rank died and the others go on without a communicator, which was broken or not."""
+    coll_progress_survived(was_broken)
 
 
 def ended():

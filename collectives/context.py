@@ -366,8 +366,7 @@ class Context(Waiting):
         for flight in Flight.of(self):
             with contextlib.suppress(CollectiveError):
                 flight.wait()
-        if self.broken is not None:
-            _core.mended()
+        _core.survived(self.broken is not None)
         self.broken = "it was revoked by shrink"
         if self.node is not None:
             self.node.open(())

@@ -19,6 +19,7 @@ static int running, stopping;
 static _Atomic int ended; /* MPI is finalized, or this is a forked child */
 static char broken[256];  /* why MPI_Finalize might hang; the first reason */
 static int reasons;
+static int survived; /* whether a rank died and the others went on */
 static const coll_mpi_api *world;
 
 static int exec_progress(void *e, size_t budget) {
@@ -177,9 +178,17 @@ void coll_progress_broken(const char *why) {
         snprintf(broken, sizeof broken, "%s", why);
 }
 
-void coll_progress_mended(void) {
-    if (--reasons == 0)
+void coll_progress_survived(int was_broken) {
+    survived = 1;
+    reasons -= was_broken;
+    if (reasons == 0)
         broken[0] = 0;
+}
+
+/* The program has ended by now, and what it printed is out; only MPI_Finalize has not. */
+static void leave(int signal) {
+    (void)signal;
+    _exit(0);
 }
 
 /* MPI calls this when MPI_Finalize begins, when all of MPI still works. A thread that may be waiting for Python's lock,
@@ -197,6 +206,10 @@ static void at_end(void) {
     }
     coll_progress_stop(0);
     ended = 1;
+    if (survived) { /* Open MPI's last fence has been seen to wait for ever for a rank that died */
+        signal(SIGALRM, leave);
+        alarm(5);
+    }
 }
 
 int coll_progress_watch_end(const coll_mpi_api *mpi) {

@@ -88,7 +88,7 @@ def test_survivors_go_on(situation, algorithm):
     assert output.count("old: this communicator is broken") == 3
     assert "MPI_Abort" not in output
     if situation != "idle":
-        assert output.count("PeerFailure") == 3, output
+        assert output.count(": PeerFailure") == 3, output
 
 
 def test_where_the_launcher_ends_the_job(mpi):
