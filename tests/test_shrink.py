@@ -82,7 +82,8 @@ SITUATIONS = {
      ("in a request", "ring")],
 )  # fmt: skip
 def test_survivors_go_on(situation, algorithm):
-    program = f"victim, ALGORITHM = 2, {algorithm!r}\n" + textwrap.dedent(SITUATIONS[situation]) + AFTERWARDS
+    watch = "import faulthandler\nfaulthandler.dump_traceback_later(40, exit=True)\n"  # where it hangs, if it does
+    program = watch + f"victim, ALGORITHM = 2, {algorithm!r}\n" + textwrap.dedent(SITUATIONS[situation]) + AFTERWARDS
     _, output = run("openmpi", program, ranks=4, env={"COLLECTIVES_TIMEOUT": "20"}, flags=ULFM)
     assert output.count("went on") == 3, output
     assert output.count("old: this communicator is broken") == 3
