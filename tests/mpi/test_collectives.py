@@ -491,3 +491,25 @@ def test_long_private_data_are_read_where_they_lie(world, collective):
     everything[:] = mine[:] = 0xEE
     world.Barrier()
     np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("length", [3, 40, 100_000])
+def test_some_ranks_leave_the_counts_out(world, length):
+    """Equal counts may be given or not, on each rank as it likes: the blocks are the same."""
+    mine, many = np.full(length, float(RANK)), np.empty((SIZE, length))
+    everyone = np.repeat(np.arange(float(SIZE)), length).reshape(SIZE, length)
+    for given in range(SIZE):
+
+        def spec(array, given=given):
+            return [array, [length] * SIZE] if given == RANK else array
+
+        world.Allgatherv(mine, spec(many))
+        assert (many == everyone).all()
+        many[:] = -1
+        world.Alltoallv(spec(np.full((SIZE, length), float(RANK))), spec(many))
+        assert (many == everyone).all()
+        world.Scatterv(spec(everyone.copy()), mine, 0)
+        assert (mine == RANK).all()
+        many[:] = -1
+        world.Gatherv(mine, spec(many), SIZE - 1)
+        assert (many == (everyone if RANK == SIZE - 1 else -1)).all()
