@@ -166,7 +166,7 @@ def _alltoall(collective: Collective, arguments: Arguments, rank: int, size: int
     _expect(sent[rank + 1] - sent[rank], cuts[rank + 1] - cuts[rank], "sendbuf", "recvbuf")
     _apart(source, target)
     return Draft(
-        collective, _shape(collective, cuts[-1], 0, False, *(_cuts(collective, side.buffer) for side in (target, source))),
+        collective, _shape(collective, cuts[-1], 0, False, *(_cuts(collective, s.buffer) for s in (target, source))),
         source.address, target.address, cuts[-1] if collective.agreed else 0,
         (source.buffer.owner, target.buffer.owner), loads=source.scattered, stores=target.scattered,
     )  # fmt: skip
