@@ -36,9 +36,9 @@ def _all_blocks(spec: Any, argument: str, writable: bool, collective: Collective
     return parse(spec, argument, writable, size)
 
 
-def _cuts(collective: Collective, buffer: Buffer) -> Cuts:
-    """Boundaries of blocks that may differ, also where this rank left the counts out; None where they cannot."""
-    return buffer.cuts if collective.vector else None
+def _cuts(buffer: Buffer) -> Cuts:
+    """Boundaries of blocks that may differ; None where they are equal."""
+    return buffer.cuts if buffer.counts is not None else None
 
 
 def _alone(rank: int, size: int, nbytes: int) -> tuple[int, ...]:
@@ -85,7 +85,7 @@ def _gathered(collective: Collective, arguments: Arguments, target: Side, root: 
     same = in_place(arguments.sendbuf)
     made = Draft(
         collective,
-        _shape(collective, cuts[-1], root, same, _cuts(collective, target.buffer)),
+        _shape(collective, cuts[-1], root, same, _cuts(target.buffer)),
         target.address + begin,
         target.address,
         cuts[-1] if collective.agreed else 0,
@@ -136,7 +136,7 @@ def _scatter(collective: Collective, arguments: Arguments, rank: int, size: int)
     cuts = source.buffer.cuts
     begin, end = cuts[rank], cuts[rank + 1]
     made = Draft(
-        collective, _shape(collective, cuts[-1], root, False, _cuts(collective, source.buffer)), source.address, 0,
+        collective, _shape(collective, cuts[-1], root, False, _cuts(source.buffer)), source.address, 0,
         cuts[-1] if collective.agreed else 0, source.buffer.owner, loads=source.scattered,
     )  # fmt: skip
     if arguments.recvbuf is MPI.IN_PLACE or arguments.recvbuf is None:  # the root's block stays where it is
@@ -157,7 +157,7 @@ def _alltoall(collective: Collective, arguments: Arguments, rank: int, size: int
     if in_place(arguments.sendbuf):  # what comes may not overwrite what has yet to go
         copy = Packed(target.buffer)
         return Draft(
-            collective, _shape(collective, cuts[-1], 0, False, *[_cuts(collective, target.buffer)] * 2),
+            collective, _shape(collective, cuts[-1], 0, False, _cuts(target.buffer), _cuts(target.buffer)),
             copy.address, target.address, cuts[-1] if collective.agreed else 0, target.buffer.owner,
             loads=[copy], stores=target.scattered,
         )  # fmt: skip
@@ -166,7 +166,7 @@ def _alltoall(collective: Collective, arguments: Arguments, rank: int, size: int
     _expect(sent[rank + 1] - sent[rank], cuts[rank + 1] - cuts[rank], "sendbuf", "recvbuf")
     _apart(source, target)
     return Draft(
-        collective, _shape(collective, cuts[-1], 0, False, *(_cuts(collective, s.buffer) for s in (target, source))),
+        collective, _shape(collective, cuts[-1], 0, False, _cuts(target.buffer), _cuts(source.buffer)),
         source.address, target.address, cuts[-1] if collective.agreed else 0,
         (source.buffer.owner, target.buffer.owner), loads=source.scattered, stores=target.scattered,
     )  # fmt: skip
