@@ -24,6 +24,7 @@ __all__ = ["VARIABLES", "add_arguments", "gather", "main", "text"]
 #: Environment variables that the library reads, and what for.
 VARIABLES = {
     "COLLECTIVES_ALGORITHM": "algorithms that serve all calls",
+    "COLLECTIVES_CHECK": "1: ranks compare their calls before they make them",
     "COLLECTIVES_ISA": "instruction set of the kernels",
     "COLLECTIVES_TIMEOUT": "seconds after which a call that is not complete fails",
     "COLLECTIVES_MPICC": "MPI compiler wrappers, read when the library is built",

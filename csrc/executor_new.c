@@ -109,9 +109,12 @@ static int cuts_ok(const size_t *cuts, int nblocks, size_t itemsize) {
 }
 
 /* Operands are as long as the result: blocks of the input only where they are cut like those of the vector. */
-static int can_reduce(const coll_message *m, const coll_action *a) {
-    int from_input = a->left == COLL_INPUT || a->right == COLL_INPUT;
-    return (m->reduce || m->user_op) && !(from_input && m->input_cuts);
+static int can_reduce(const coll_program *p, const coll_message *m, const coll_action *a) {
+    if (!m->reduce && !m->user_op)
+        return 0;
+    if (!m->input_cuts || (a->left != COLL_INPUT && a->right != COLL_INPUT))
+        return 1;
+    return m->cuts && !memcmp(m->cuts, m->input_cuts, ((size_t)p->layout.nblocks + 1) * sizeof *m->cuts);
 }
 
 static int message_ok(const coll_program *p, const coll_message *m) {
@@ -120,7 +123,7 @@ static int message_ok(const coll_program *p, const coll_message *m) {
     if (m->count > PTRDIFF_MAX / m->itemsize) /* no array is longer, so that products of offsets cannot overflow */
         return 0;
     for (int i = 0; i < p->nactions; i++)
-        if (p->actions[i].kind == COLL_REDUCE && !can_reduce(m, &p->actions[i]))
+        if (p->actions[i].kind == COLL_REDUCE && !can_reduce(p, m, &p->actions[i]))
             return 0;
     int blockwise = p->layout.blockwise || m->cuts || m->input_cuts;
     if (m->segments > 1 && !p->single && blockwise)

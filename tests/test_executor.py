@@ -237,7 +237,7 @@ def test_counts_that_differ_are_an_error():
     ]
     for plan, vector in zip(plans, vectors, strict=True):
         plan.start(_core.address(vector), _core.address(vector), 0)
-    with pytest.raises(_core.MismatchError, match="another length"):
+    with pytest.raises(_core.MismatchError, match="calls differ"):
         interleave(plans, random.Random(1))
 
 
