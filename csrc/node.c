@@ -135,19 +135,6 @@ int coll_node_arrived(const coll_node_call *c, int q) {
     return (word & NUMBER_MASK) == (c->number & NUMBER_MASK) ? COLL_ERR_MESSAGE : COLL_PENDING;
 }
 
-/* Whether all ranks have arrived at this call; if so, they have ended the one before. */
-static int all_here(const coll_node_call *c) {
-    coll_node *n = c->node;
-    for (int i = n->size, q = n->rank; --i > 0;) {
-        q = q + 1 < n->size ? q + 1 : 0;
-        int error = coll_node_arrived(c, q);
-        if (error)
-            return error;
-    }
-    n->all_done = c->number - 1;
-    return COLL_OK;
-}
-
 int coll_node_all_ended(coll_node *n, uint64_t number) {
     if (n->all_done >= number)
         return 1;
@@ -244,7 +231,7 @@ static int begin_arrival(coll_node_call *c) {
 /* Everybody has said where their data are: choose the scheme, as all others do. */
 static int end_arrival(coll_node_call *c) {
     coll_node *n = c->node;
-    int error = all_here(c);
+    int error = coll_node_all_here(c);
     if (error)
         return error;
     c->everything_shared = 1;

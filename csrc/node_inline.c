@@ -31,13 +31,9 @@ static int fold(coll_node_call *c) {
 
 static int flat(coll_node_call *c) {
     coll_node *n = c->node;
-    for (int i = n->size, q = n->rank; --i > 0;) {
-        q = q + 1 < n->size ? q + 1 : 0;
-        int error = coll_node_arrived(c, q);
-        if (error)
-            return error;
-    }
-    n->all_done = c->number - 1;
+    int error = coll_node_all_here(c);
+    if (error)
+        return error;
     for (int q = 0; q < n->size; q++)
         n->sources[q] = n->peers[q].area->lines[c->number % LINES].payload;
     return fold(c);

@@ -191,6 +191,18 @@ static inline uint64_t offset_in_heap(const coll_node *n, const void *p) {
 
 /* Whether rank q's line is that of this call: COLL_OK, COLL_PENDING or COLL_ERR_MESSAGE. */
 int coll_node_arrived(const coll_node_call *c, int q);
+/* Whether all ranks have arrived at this call; if so, they have ended the one before. */
+static inline int coll_node_all_here(const coll_node_call *c) {
+    coll_node *n = c->node;
+    for (int i = n->size, q = n->rank; --i > 0;) {
+        q = q + 1 < n->size ? q + 1 : 0;
+        int error = coll_node_arrived(c, q);
+        if (error)
+            return error;
+    }
+    n->all_done = c->number - 1;
+    return COLL_OK;
+}
 /* Whether all ranks have ended call `number` and all before it. */
 int coll_node_all_ended(coll_node *n, uint64_t number);
 /* Whether nobody reads [at, at + bytes) of the own staging ring, which are next in turn, for an earlier call; if so,
