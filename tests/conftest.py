@@ -10,6 +10,7 @@ from kernel_lib import FLAGS, SOURCES, compile_all
 
 ROOT = Path(__file__).parent.parent
 MPIS = ("openmpi", "mpich", "impi")
+os.environ.pop("PYTHONUNBUFFERED", None)  # or a line comes in pieces, between which a launcher puts another rank's
 DRIVER_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-w", "-ffp-contract=off", f"-I{ROOT / 'csrc'}"]
 
 

@@ -49,7 +49,8 @@ class Hosts:
 
     def __enter__(self) -> Hosts:
         try:
-            _ip("link", "add", f"{self._tag}b", "type", "bridge")
+            # With an address of its own; else it takes a port's, which would then accept packets without the bridge.
+            _ip("link", "add", f"{self._tag}b", "address", "02:00:00:00:00:fe", "type", "bridge")
             _ip("addr", "add", f"{self._net}.254/24", "dev", f"{self._tag}b")
             _ip("link", "set", f"{self._tag}b", "up")
             for host in range(self._number):

@@ -1,6 +1,8 @@
 """The faults themselves, and what a collective makes of them."""
 
+import itertools
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -43,6 +45,23 @@ def test_drop_of_a_link():
         hosts.restore(1)
         assert hosts.reaches(0, 1, seconds=20)
     assert hosts.address(0) not in subprocess.run(["ip", "addr"], capture_output=True, text=True).stdout
+
+
+def test_nothing_leaves_a_host_without_a_link():
+    """Not even to this machine, which has every link's other end."""
+    with Hosts(2) as hosts, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as machine:
+        machine.bind((hosts.address(253), 0))
+        machine.settimeout(5)
+        send = "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto({}, {})"
+        for host, dropped in itertools.product((0, 1), (False, True)):
+            if dropped:
+                hosts.drop(host)
+            line = send.format(str(dropped).encode(), machine.getsockname())
+            subprocess.run([*hosts.command(host), sys.executable, "-c", line], check=True)
+        assert [machine.recv(8) for _ in range(2)] == [b"False"] * 2
+        machine.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            machine.recv(8)
 
 
 def test_without_root(monkeypatch):
