@@ -145,7 +145,7 @@ class Mapping:
 class Node:
     rank: int
     size: int
-    yield_at_once: bool
+    crowded: bool
     def __init__(
         self,
         heap: Heap,

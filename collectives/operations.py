@@ -126,13 +126,14 @@ class Operations:
             run = MPIRun(collective.name, draft.shape.call("mpi"), request)
             return HandedOverForGood.of(request, draft.owners, self._enter(), run)
         context = self._enter()
-        tag, lease, apart = context.persistent_tag(choice, draft.shape), None, None
+        lease, apart = None, None
         if choice.algorithm.name == "shm":  # ranks may start their persistent calls in different orders
             lease = context.another_node()
             if lease is None:
                 apart = NO_MEMORY
                 choice = self._choose(draft, options, options.algorithm, apart)
         draft, choice = next(self._parts(draft, choice, options, None, apart))
+        tag = context.persistent_tag(choice, draft.shape)
         return PersistentRequest(lambda: self._launch(choice, draft, tag, lease))
 
     def _run_draft(self, collective: Collective, draft: Draft, options: Options) -> None:

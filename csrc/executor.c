@@ -161,6 +161,7 @@ static int collect(coll_exec *e) {
         int slot = e->done[i], action = e->owner[slot].action;
         cursor *c = &e->cursors[e->owner[slot].cursor];
         e->free_slots[e->nfree++] = slot;
+        e->owner[slot].action = -1;
         if (--c->waits[action] == 0)
             finished(e, c, action);
     }
@@ -184,13 +185,12 @@ int coll_exec_progress(coll_exec *e, size_t budget) {
 int coll_exec_waiting(const coll_exec *e, int *peers, int max) {
     int n = 0;
     for (int slot = 0; slot < e->capacity && n < max; slot++) {
-        int idle = 0, known = 0;
-        for (int i = 0; i < e->nfree; i++)
-            idle |= e->free_slots[i] == slot;
-        int peer = idle ? -1 : e->program->actions[e->owner[slot].action].peer;
+        if (e->owner[slot].action < 0)
+            continue;
+        int peer = e->program->actions[e->owner[slot].action].peer, known = 0;
         for (int i = 0; i < n; i++)
             known |= peers[i] == peer;
-        if (!idle && !known)
+        if (!known)
             peers[n++] = peer;
     }
     return n;

@@ -28,7 +28,7 @@ struct coll_exec {
     int *free_slots, nfree, *done, capacity;
     struct {
         int cursor, action;
-    } *owner; /* of each message slot */
+    } *owner; /* of each message slot; action -1: of none */
     int active, status;
     size_t scratch_bytes, slot_bytes, footprint;
     char *spare;

@@ -95,8 +95,10 @@ static int allocate_messages(coll_exec *e) {
     if (!e->messages || !e->free_slots || !e->owner)
         return 0;
     e->done = e->free_slots + e->capacity;
-    for (int i = e->capacity; i-- > 0;)
+    for (int i = e->capacity; i-- > 0;) {
         e->free_slots[e->nfree++] = i;
+        e->owner[i].action = -1;
+    }
     return 1;
 }
 

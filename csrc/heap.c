@@ -88,15 +88,11 @@ static int has_room(const coll_heap *h, size_t bytes) {
 
 /* Pages for [from, to); fails where memory does, instead of a signal at the first touch. */
 static int reserve(coll_heap *h, size_t from, size_t to) {
-    int error = ENOSPC;
-    if (!has_room(h, to - from)) {
-        errno = error;
-        return error;
-    }
-    reserve_huge(h, from, to);
-    do
+    int error = has_room(h, to - from) ? EINTR : ENOSPC;
+    if (error == EINTR)
+        reserve_huge(h, from, to);
+    while (error == EINTR)
         error = posix_fallocate(h->fd, (off_t)from, (off_t)(to - from));
-    while (error == EINTR);
     if (error)
         errno = error;
     else

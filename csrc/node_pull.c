@@ -51,15 +51,22 @@ static int past_cache(const coll_node_call *c) {
     return bytes_of(c) >= c->node->limits.stream;
 }
 
-/* Whether one copy of each block, by the system, from this process's private memory beats two that overlap. It does so
- * early in scatter, whose root has its own block to copy as well; late in gather, whose root is held up by every copy,
- * and not at all where what is staged can be stored past the cache. */
+/* Bytes of a block from which on one copy, by the system, from this process's private memory beats two that overlap. */
+static size_t private_from(const coll_node_call *c) {
+    size_t limit = c->node->limits.private;
+    switch (c->message.kind) {
+    case COLL_NODE_SCATTER:
+        return limit / 4; /* the root has its own block to copy as well */
+    case COLL_NODE_GATHER: /* every copy holds up the root, which may store staged data past its cache */
+        return past_cache(c) ? SIZE_MAX : 2 * limit;
+    default:
+        return folds(c) ? SIZE_MAX : limit;
+    }
+}
+
 static int read_in_private(const coll_node_call *c) {
-    size_t limit = c->node->limits.private, blocks = c->message.kind == COLL_NODE_BCAST ? 1 : (size_t)c->node->size;
-    if (!c->node->reads_private || folds(c) || (c->message.kind == COLL_NODE_GATHER && past_cache(c)))
-        return 0;
-    limit = c->message.kind == COLL_NODE_SCATTER ? limit / 4 : c->message.kind == COLL_NODE_GATHER ? 2 * limit : limit;
-    return bytes_of(c) / blocks >= limit;
+    size_t blocks = c->message.kind == COLL_NODE_BCAST ? 1 : (size_t)c->node->size;
+    return c->node->reads_private && bytes_of(c) / blocks >= private_from(c);
 }
 
 /* Whether the data are read where they lie: on the heap, unless the result goes there as well, or in private memory. */

@@ -5,6 +5,7 @@ import itertools
 import queue
 import random
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -219,6 +220,18 @@ def test_a_missing_rank_is_named():
     assert plan.busy
     with pytest.raises(ValueError, match="start"):
         plan.start(_core.address(vector), _core.address(vector), 0)
+
+
+def test_a_missing_rank_is_named_among_many_messages():
+    """In time that grows with their number, not with its square: 100,000 messages, as of one byte each."""
+    group = _core.InProcess(2, message_limit=1)
+    vector = np.ones(100_000, np.int8)
+    plan = _core.Plan(allreduce("naive", 0, 2, True), group.endpoint(0), vector.size, 1, _core.DTYPES.index("int8"), 0)
+    plan.start(_core.address(vector), _core.address(vector), 0)
+    assert not plan.progress()
+    begin = time.monotonic()
+    assert plan.waiting() == [1]
+    assert time.monotonic() - begin < 1
 
 
 def test_counts_that_differ_are_an_error():

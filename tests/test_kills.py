@@ -28,11 +28,16 @@ def processes_of(job):
     return found
 
 
-def pids(results, ranks):
+def pids(told):
     """The ranks' processes, from what they tell."""
+    return {int(rank): int(pid) for rank, pid in re.findall(r"rank (\d+) is (\d+)\n", told)}
+
+
+def all_pids(results, ranks):
+    """The ranks' processes, once all have told."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
-        found = {int(rank): int(pid) for rank, pid in re.findall(r"rank (\d+) is (\d+)\n", results.read_text())}
+        found = pids(results.read_text())
         if len(found) == ranks:
             return found
         time.sleep(0.01)
@@ -46,7 +51,7 @@ def kill_one(mpi, ranks, seed, results):
     env = {MARK: job, "COLLECTIVES_TIMEOUT": str(TIMEOUT), "RESULTS": str(results)}
     process = start(mpi, ranks, "tests/mpi/random_kills.py", str(seed), env=env, flags=LIVE_ON[mpi])
     try:
-        victim = pids(results, ranks)[chance.randrange(ranks)]
+        victim = all_pids(results, ranks)[chance.randrange(ranks)]
         time.sleep(chance.random())
         os.kill(victim, signal.SIGKILL)
         begin = time.monotonic()
@@ -70,7 +75,7 @@ def check(mpi, ranks, seed, folder):
     assert at_once or "PeerFailure" in raised, told
     assert seconds < TIMEOUT + 5
     assert left == []
-    assert [name for name in os.listdir("/dev/shm") if name.startswith("collectives")] == []
+    assert [name for pid in pids(told).values() for name in os.listdir("/dev/shm") if f"-{pid}-" in name] == []
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -292,7 +292,7 @@ def held():
     gc.collect()
     with open("/proc/self/statm") as file:
         _, resident, shared, *_ = map(int, file.read().split())
-    names = [name for name in os.listdir("/dev/shm") if name.startswith("collectives")]
+    names = [name for name in os.listdir("/dev/shm") if name.startswith(f"collectives-{os.getpid()}-")]
     private = (resident - shared) * resource.getpagesize()
     return private, heap.process_heap().reserved, len(os.listdir("/proc/self/fd")), len(names)
 

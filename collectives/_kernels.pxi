@@ -1,0 +1,106 @@
+# The kernels and their tables of types, ops and instruction sets; included by _core.pyx.
+
+def isa():
+    """Name of the instruction set in use."""
+    return coll_isa().decode()
+
+
+def isa_supported(str name):
+    """Whether this processor has that instruction set."""
+    return bool(coll_isa_supported(name.encode()))
+
+
+def select_isa(str name):
+    """Use that instruction set from now on; ValueError if the processor lacks it."""
+    if coll_isa_select(name.encode()):
+        raise ValueError(f"no instruction set {name!r} here")
+
+
+def partition(size_t n, size_t parts):
+    """First element of each of ``parts`` balanced parts of ``n`` elements, and ``n``: ``parts + 1`` ints."""
+    if parts == 0:
+        raise ValueError("cannot divide into 0 parts")
+    return [coll_part(n, parts, i) for i in range(parts + 1)]
+
+
+def itemsize(int dtype):
+    """Bytes of one element of a type."""
+    return coll_dtype_size(dtype)
+
+
+def address(array):
+    """Address of the first element of a NumPy array (``ctypes.data``, twenty times faster)."""
+    return <uintptr_t>cnp.PyArray_DATA(<cnp.ndarray?>array)
+
+
+def dlpack_type(capsule):
+    """Code, bits and lanes of the elements of a DLPack capsule."""
+    cdef const unsigned char *tensor = <const unsigned char *>PyCapsule_GetPointer(capsule, b"dltensor")
+    return tensor[20], tensor[21], tensor[22] + 256 * tensor[23]  # after the address, the device and ndim
+
+
+def has_kernel(int dtype, int op):
+    """Whether the op applies to the type."""
+    return coll_reducep(dtype, op) != NULL
+
+
+cdef class _View:
+    """A contiguous buffer, held while it lives."""
+
+    cdef Py_buffer view
+
+    def __cinit__(self, obj, bint writable):
+        PyObject_GetBuffer(obj, &self.view, PyBUF_SIMPLE | (PyBUF_WRITABLE if writable else 0))
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+
+cdef coll_reduce2_fn _reduce2(int dtype, int op) except NULL:
+    cdef coll_reduce2_fn fn = coll_reduce2(dtype, op)
+    if fn == NULL:
+        raise TypeError(f"no {OPS[op]} for {DTYPES[dtype]}")
+    return fn
+
+
+def reduce2(int dtype, int op, dst, left, right):
+    """``dst[i] = left[i] op right[i]`` on contiguous buffers of bytes."""
+    cdef _View d = _View(dst, True), a = _View(left, False), b = _View(right, False)
+    if d.view.len != a.view.len or d.view.len != b.view.len:
+        raise ValueError("buffers of different lengths")
+    cdef coll_reduce2_fn fn = _reduce2(dtype, op)
+    cdef size_t n = <size_t>d.view.len // coll_dtype_size(dtype)
+    with nogil:
+        fn(d.view.buf, a.view.buf, b.view.buf, n)
+
+
+def reducep(int dtype, int op, list targets, list sources):
+    """Every target gets ``sources[0] op sources[1] op ...``, folded from the left; contiguous buffers of bytes."""
+    cdef coll_reducep_fn fn = coll_reducep(dtype, op)
+    if fn == NULL:
+        raise TypeError(f"no {OPS[op]} for {DTYPES[dtype]}")
+    cdef list dst = [_View(t, True) for t in targets], src = [_View(s, False) for s in sources]
+    cdef int p = len(src), q = len(dst), i
+    if p < 1 or q < 1 or len({(<_View>v).view.len for v in dst + src}) != 1:
+        raise ValueError("needs targets and sources of one length")
+    cdef size_t n = <size_t>(<_View>src[0]).view.len // coll_dtype_size(dtype)
+    cdef void **pointers = <void **>PyMem_Malloc((p + q) * sizeof(void *))
+    if pointers == NULL:
+        raise MemoryError
+    for i in range(p + q):
+        pointers[i] = (<_View>(src[i] if i < p else dst[i - p])).view.buf
+    with nogil:
+        fn(pointers + p, q, <const void **>pointers, p, n)
+    PyMem_Free(pointers)
+
+
+def scale(int dtype, dst, src, int p):
+    """``dst[i] = src[i] / p`` on contiguous buffers of bytes."""
+    cdef _View d = _View(dst, True), s = _View(src, False)
+    cdef coll_scale_fn fn = coll_scale(dtype)
+    if fn == NULL:
+        raise TypeError(f"no avg for {DTYPES[dtype]}")
+    if d.view.len != s.view.len:
+        raise ValueError("buffers of different lengths")
+    with nogil:
+        fn(d.view.buf, s.view.buf, p, <size_t>d.view.len // coll_dtype_size(dtype))

@@ -1,0 +1,114 @@
+# What is under way: tasks, the queue of the progress thread, requests; included by _core.pyx.
+
+cdef int apply_op(void *context, void *dst, const void *left, const void *right, void *spare, size_t n) noexcept with gil:
+    """MPI's reduction, which may call Python, with Python's lock taken first.
+
+    Some MPIs hold their own lock meanwhile, and other threads call MPI with Python's lock taken.
+    """
+    return coll_mpi_op_apply(context, dst, left, right, spare, n)
+
+
+cdef class Task:
+    """Something under way that progresses when it is asked to."""
+
+    cdef coll_task task
+    cdef int ranks  # of the communicator
+
+    def progress(self, size_t budget=1 << 62):
+        """Move the run on, for about ``budget`` bytes of local work; True when it is done."""
+        return check(self.task.progress(self.task.self, budget), "collective") == COLL_OK
+
+    def wait(self, bint yield_at_once=False, long limit=20_000_000):
+        """Progress for up to ``limit`` ns without the GIL; True when the run is done."""
+        cdef int code
+        with nogil:
+            code = coll_progress_wait(&self.task, NULL, yield_at_once, limit)
+        return check(code, "collective") == COLL_OK
+
+    def waiting(self):
+        """Ranks whose part the run waits for."""
+        cdef int n = self.ranks
+        cdef int *peers = <int *>PyMem_Malloc(n * sizeof(int))
+        if peers == NULL:
+            raise MemoryError
+        with nogil:
+            n = coll_progress_waiting(&self.task, peers, n)
+        found = sorted(peers[i] for i in range(n))
+        PyMem_Free(peers)
+        return found
+
+
+@cython.no_gc_clear  # __dealloc__ needs what it refers to
+cdef class Request:
+    """A started task in the queue of the progress thread. With a library, ``handle`` is an MPI generalized request."""
+
+    cdef coll_request request
+    cdef readonly Task task
+    cdef object library
+
+    def __cinit__(self, Task task, MPILibrary library=None):
+        cdef int code
+        self.task = task
+        self.library = library
+        self.request.task = task.task
+        self.request.mpi = NULL
+        if library is not None:
+            self.request.mpi = library.api
+            with nogil:  # a thread that holds MPI's lock may be waiting for Python's
+                code = self.request.mpi.request_start(&self.request.handle, &self.request.handle_status)
+            check(code, "request")
+        with nogil:
+            code = coll_progress_submit(&self.request)
+        check(code, "progress thread")
+
+    @property
+    def handle(self):
+        """MPI's handle, as an int."""
+        return <uintptr_t>self.request.handle
+
+    @property
+    def done(self):
+        """Whether the run has ended."""
+        return self.request.status != COLL_PENDING
+
+    def error(self):
+        """What ended the run early, or None."""
+        return error(self.request.status, "collective") if self.request.status < 0 else None
+
+    def wait(self, bint yield_at_once=False, long limit=20_000_000):
+        """Progress for up to ``limit`` ns without the GIL; True when the run is done."""
+        cdef int code
+        with nogil:
+            code = coll_progress_wait(NULL, &self.request, yield_at_once, limit)
+        return check(code, "collective") == COLL_OK
+
+
+def write_handle(uintptr_t address, size_t size, uintptr_t handle):
+    """Put an MPI handle of ``size`` bytes at an address (``MPI._addressof`` of an mpi4py object)."""
+    memcpy(<void *>address, &handle, size)  # little-endian, like every machine with these MPIs: an int is the low half
+
+
+def outstanding():
+    """Number of queued requests that are not done."""
+    return coll_progress_outstanding()
+
+
+def stop_progress(long limit=0):
+    """Wait up to ``limit`` ns for the requests that are not done, and end the progress thread."""
+    with nogil:
+        coll_progress_stop(limit)
+
+
+def broken(str why):
+    """Note that MPI_Finalize might hang, so that MPI_Abort takes its place."""
+    coll_progress_broken(why.encode())
+
+
+def survived(bint was_broken):
+    """A rank died and the others go on without a communicator, which was broken or not."""
+    coll_progress_survived(was_broken)
+
+
+def ended():
+    """Whether this process is done with MPI: MPI has been finalized, or this is the forked child of an MPI process."""
+    return bool(coll_progress_ended())
