@@ -43,16 +43,16 @@ def build(name: str, folder: Path, engine: Path = ROOT / "csrc") -> Path:
 def run(program: Path, seconds: float, seed: int, *samples: Path, timeout: float = 60) -> tuple[bool, str]:
     """Whether a fuzzer found nothing in that time, and what it prints; samples come first."""
     command = [program, str(seconds), str(seed), program.with_suffix(".crash"), *samples]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=seconds + timeout,
-        env={**os.environ, **OPTIONS},
-    )
-    lines = [line for line in done.stderr.splitlines() if "failed to allocate" not in line]
-    return done.returncode == 0, done.stdout + "\n".join(lines)[:6000]
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
+    with subprocess.Popen(command, env={**os.environ, **OPTIONS}, **how) as process:
+        try:
+            said, errors = process.communicate(timeout=seconds + timeout)
+        finally:
+            process.kill()
+            for name in Path("/dev/shm").glob(f"collectives-{process.pid}-*"):  # what a crash could not take back
+                name.unlink()
+    lines = [line for line in errors.splitlines() if "failed to allocate" not in line]
+    return process.returncode == 0, said + "\n".join(lines)[:6000]
 
 
 def fuzz_python(seconds: float, seed: int) -> tuple[bool, str]:
