@@ -198,8 +198,6 @@ cdef extern from "node.h" nogil:
     void coll_node_free(coll_node *)
     void coll_node_set_limits(coll_node *, const coll_node_limits *)
     void coll_node_set_processes(coll_node *, const int64_t *)
-    void coll_node_set_crowded(coll_node *, int)
-    int coll_node_crowded(const coll_node *)
     uint64_t coll_node_calls(const coll_node *)
     int coll_node_message_ok(const coll_node_message *, int size)
     void coll_node_begin(coll_node_call *, coll_node *, const coll_node_message *)

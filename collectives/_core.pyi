@@ -145,7 +145,7 @@ class Mapping:
 class Node:
     rank: int
     size: int
-    crowded: bool
+    yield_at_once: bool
     def __init__(
         self,
         heap: Heap,

@@ -36,6 +36,7 @@ cdef class Node:
     cdef coll_node *node
     cdef object keep
     cdef readonly int rank, size
+    cdef public bint yield_at_once
     cdef unsigned usable    # bits of the collectives that the short way serves
     cdef coll_node_job job  # of the short way
     cdef size_t *cuts       # of the short way: room for two tables
@@ -79,15 +80,6 @@ cdef class Node:
             pids[i] = (<Mapping?>mappings[i]).identity.pid
         coll_node_set_processes(self.node, pids)
         PyMem_Free(pids)
-
-    @property
-    def crowded(self):
-        """Whether there are more ranks than cores, so that who waits gives way."""
-        return bool(coll_node_crowded(self.node))
-
-    @crowded.setter
-    def crowded(self, bint crowded):
-        coll_node_set_crowded(self.node, crowded)
 
     def set_limits(self, size_t copy, size_t read, size_t shortest, size_t segment, size_t stream, size_t private):
         """Bytes up to which messages are copied from the heap too, up to which all ranks read them whole, of a segment

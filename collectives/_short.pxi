@@ -194,12 +194,12 @@ cdef enum:
 cdef int launch(Node node, coll_node_message *m, uint64_t begun) except -2:
     """Run a filled message: 1 when it is done, -1 when it is under way or failed, to be gone on with by ``node.wait``."""
     coll_node_begin(&node.job.call, node.node, m)
-    cdef int status = coll_node_spin(&node.job.call)
+    cdef int status = coll_node_progress(&node.job.call) if node.yield_at_once else coll_node_spin(&node.job.call)
     cdef coll_task task
     if status == COLL_PENDING:
         task = coll_node_task(&node.job)
         with nogil:
-            status = coll_progress_wait(&task, NULL, coll_node_crowded(node.node), PATIENCE)
+            status = coll_progress_wait(&task, NULL, node.yield_at_once, PATIENCE)
     node.begun = begun
     if status != COLL_OK:  # an error too: `wait` raises it where the communicator learns of it
         return -1

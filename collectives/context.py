@@ -232,7 +232,7 @@ class Context(Waiting):
 
     def _set_up(self, engine: _core.Node) -> None:
         """How ranks wait there, and the limits between its schemes: the same on all of them."""
-        engine.crowded = self.yield_at_once
+        engine.yield_at_once = self.yield_at_once
         engine.set_limits(*self.rules.node_limits[self.yield_at_once])
 
     def another_node(self) -> Lease | None:

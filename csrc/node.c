@@ -1,7 +1,6 @@
 /* The group, and the way of a call: turn, arrival, phase, end. */
 #include "node_internal.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 enum { TURN, INLINE, ARRIVE, READ, SLICES, PULL, ENDED };
@@ -84,22 +83,6 @@ void coll_node_set_processes(coll_node *n, const int64_t *pids) {
     for (int i = 0; i < n->size; i++)
         n->peers[i].pid = pids[i];
     n->reads_private = 1;
-}
-
-void coll_node_set_crowded(coll_node *n, int crowded) {
-    n->crowded = crowded;
-}
-
-int coll_node_crowded(const coll_node *n) {
-    return n->crowded;
-}
-
-/* Its line stays in the caches of all until the rank moves to another core. */
-static void note_core(coll_node *n) {
-    _Atomic uint64_t *core = &own_area(n)->core.value;
-    uint64_t at = (uint64_t)sched_getcpu() + 1;
-    if (atomic_load_explicit(core, memory_order_relaxed) != at)
-        atomic_store_explicit(core, at, memory_order_relaxed);
 }
 
 static int gathers(const coll_node_message *m) {
@@ -279,8 +262,6 @@ static int begin(coll_node_call *c) {
         return COLL_PENDING;
     if (c->number > LINES && !coll_node_all_ended(n, c->number - LINES))
         return COLL_PENDING;
-    if (n->crowded)
-        note_core(n);
     if (c->message.kind != COLL_NODE_ALLREDUCE && !by_slices(c)) {
         int error = coll_node_pull_begin(c);
         c->state = error ? TURN : PULL;
@@ -350,16 +331,6 @@ static int waits_for(const coll_node_call *c, int q) {
     default:
         return coll_node_arrived(c, q) != COLL_OK;
     }
-}
-
-int coll_node_must_yield(const coll_node_call *c) {
-    const coll_node *n = c->node;
-    uint64_t own = atomic_load_explicit(&own_area(n)->core.value, memory_order_relaxed);
-    for (int q = 0; q < n->size && n->crowded; q++)
-        if (q != n->rank && atomic_load_explicit(&n->peers[q].area->core.value, memory_order_relaxed) == own &&
-            waits_for(c, q))
-            return 1;
-    return 0;
 }
 
 int coll_node_waiting(const coll_node_call *c, int *ranks, int max) {

@@ -65,10 +65,6 @@ typedef enum {
     COLL_NODE_EXSCAN,
 } coll_node_kind;
 
-/* There are more ranks than cores: who waits for a rank that ran last on the same core gives way to it. */
-void coll_node_set_crowded(coll_node *, int crowded);
-int coll_node_crowded(const coll_node *);
-
 /* One rank's part of a call. Kind, root, itemsize, dtype and op are the same on all ranks, and so is count where cuts
  * is NULL.
  *
@@ -117,8 +113,6 @@ void coll_node_begin(coll_node_call *, coll_node *, const coll_node_message *);
 /* COLL_OK when the result is there and the buffers are the caller's again, COLL_PENDING, or COLL_ERR_MESSAGE when
  * another rank's call differs in length, type or op. Never blocks. */
 int coll_node_progress(coll_node_call *);
-/* Whether the call waits for a rank that cannot run before this one gives way. */
-int coll_node_must_yield(const coll_node_call *);
 /* Ranks that the call waits for at present, into ranks[max]; returns their number. */
 int coll_node_waiting(const coll_node_call *, int *ranks, int max);
 

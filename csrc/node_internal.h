@@ -60,7 +60,6 @@ typedef struct {
     counter reduced;       /* segments folded, or taken from all ranks */
     counter copied;        /* segments copied out */
     counter done;          /* calls in which it reads nobody's memory any more */
-    counter core;          /* the one it ran on when it last began a call, plus one; where ranks share cores */
 } area;
 
 /* Places to stage in are taken in turn from a ring that is longer than a second-level cache: what another core has read
@@ -83,7 +82,6 @@ struct coll_node {
     coll_heap *heap;
     coll_node_limits limits;
     int reads_private;                 /* whether ranks may read each other's private memory */
-    int crowded;                       /* whether ranks share cores */
     _Atomic uint64_t issued, finished; /* calls */
     char *work;                        /* staging ring, result ring; allocated when they are first needed */
     size_t at;                         /* next place of the staging ring */

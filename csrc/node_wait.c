@@ -27,7 +27,7 @@ int coll_node_spin(coll_node_call *c) {
         uint64_t now = coll_ticks();
         if (now - begin > ticks_per_us)
             end = now + 2 * ticks_per_us; /* that was work: the time for waiting begins after it */
-        if (status != COLL_PENDING || now > end || coll_node_must_yield(c))
+        if (status != COLL_PENDING || now > end)
             return status;
         coll_pause();
         begin = coll_ticks();
@@ -37,7 +37,7 @@ int coll_node_spin(coll_node_call *c) {
 static int job_progress(void *self, size_t budget) {
     coll_node_job *job = self;
     (void)budget; /* a call returns wherever it must wait */
-    int status = coll_node_crowded(job->call.node) ? coll_node_spin(&job->call) : coll_node_progress(&job->call);
+    int status = coll_node_progress(&job->call);
     if (status == COLL_PENDING && job->mpi) {
         uint64_t now = coll_ticks();
         if (now - job->polled > 15 * ticks_per_us) {

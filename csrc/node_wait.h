@@ -15,8 +15,7 @@ typedef struct {
 /* MPI is polled every 20 us: whoever posted an Isend and waits here must not keep its receiver waiting. */
 coll_task coll_node_task(coll_node_job *);
 
-/* Spin for about two microseconds: shorter than giving the interpreter's lock away and taking it back. Where ranks
- * share cores, only as long as all whom the call waits for may be running on others. */
+/* Spin for about two microseconds: shorter than giving the interpreter's lock away and taking it back. */
 int coll_node_spin(coll_node_call *);
 
 #endif
