@@ -56,7 +56,7 @@ static size_t private_from(const coll_node_call *c) {
     size_t limit = c->node->limits.private;
     switch (c->message.kind) {
     case COLL_NODE_SCATTER:
-        return limit / 4; /* the root has its own block to copy as well */
+        return limit / 4;  /* the root has its own block to copy as well */
     case COLL_NODE_GATHER: /* every copy holds up the root, which may store staged data past its cache */
         return past_cache(c) ? SIZE_MAX : 2 * limit;
     default:
