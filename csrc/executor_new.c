@@ -102,12 +102,17 @@ static int allocate_messages(coll_exec *e) {
     return 1;
 }
 
-/* Boundaries rise, and end within memory. */
+/* Whether offsets in a vector of so many elements, and in scratch with one more a block, are numbers that C has. */
+static int addressable(size_t elements, int nblocks, size_t itemsize) {
+    size_t most = PTRDIFF_MAX / itemsize;
+    return most >= (size_t)nblocks && elements <= most - (size_t)nblocks;
+}
+
 static int cuts_ok(const size_t *cuts, int nblocks, size_t itemsize) {
     for (int i = 0; cuts && i < nblocks; i++)
         if (cuts[i] > cuts[i + 1])
             return 0;
-    return !cuts || cuts[nblocks] <= PTRDIFF_MAX / itemsize;
+    return !cuts || addressable(cuts[nblocks], nblocks, itemsize);
 }
 
 /* Operands are as long as the result: blocks of the input only where they are cut like those of the vector. */
@@ -122,7 +127,7 @@ static int can_reduce(const coll_program *p, const coll_message *m, const coll_a
 static int message_ok(const coll_program *p, const coll_message *m) {
     if (m->segments < 1 || m->segments > INT_MAX / 2 || m->depth < 1 || m->itemsize < 1)
         return 0;
-    if (m->count > PTRDIFF_MAX / m->itemsize) /* no array is longer, so that products of offsets cannot overflow */
+    if (!addressable(m->count, p->layout.nblocks, m->itemsize))
         return 0;
     for (int i = 0; i < p->nactions; i++)
         if (p->actions[i].kind == COLL_REDUCE && !can_reduce(p, m, &p->actions[i]))

@@ -22,7 +22,7 @@ FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-Wall", "-Wextra", f"-I{ROOT
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 OPTIONS = {
     "ASAN_OPTIONS": "allocator_may_return_null=1:max_allocation_size_mb=8",
-    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1:abort_on_error=1",  # whose handler keeps the input
 }
 
 

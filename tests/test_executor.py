@@ -234,6 +234,14 @@ def test_a_missing_rank_is_named_among_many_messages():
     assert time.monotonic() - begin < 1
 
 
+@pytest.mark.parametrize("itemsize", [2**63 + 44, 2**63 - 1, 2**61])
+def test_elements_too_long_to_be_addressed(itemsize):
+    """None of them, even: found by tests/csrc/fuzz_schedule.c."""
+    group = _core.InProcess(4)
+    with pytest.raises(ValueError, match="plan"):
+        _core.Plan(allreduce("ring", 0, 4, True), group.endpoint(0), 0, itemsize, -1, None, segments=9, depth=3)
+
+
 def test_counts_that_differ_are_an_error():
     group = _core.InProcess(2)
     vectors = [np.ones(10, np.int32), np.ones(12, np.int32)]

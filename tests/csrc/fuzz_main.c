@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -48,7 +49,7 @@ static void leave_artifact(void) {
 
 static void stop(int signal_number) {
     static const char late[] = "fuzz: no end\n", aborted[] = "fuzz: abort\n";
-    const char *text = signal_number == SIGALRM ? late : aborted;
+    const char *text = signal_number == SIGPROF ? late : aborted;
     if (write(2, text, strlen(text)) > 0)
         leave_artifact();
     _exit(3);
@@ -79,7 +80,7 @@ static int is_new(void) {
 static void run_current(void) {
     memset(hits, 0, sizeof hits);
     before = 0;
-    alarm(PATIENCE);
+    setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_sec = PATIENCE}, NULL); /* whoever else loads the machine */
     uint8_t *copy = malloc(current_size + !current_size); /* of its exact size, so that reading past it is seen */
     memcpy(copy, current, current_size);
     LLVMFuzzerTestOneInput(copy, current_size);
@@ -163,7 +164,7 @@ int main(int argc, char **argv) {
     random_state = 0x9E3779B97F4A7C15u * ((uint64_t)atol(argv[2]) + 1);
     artifact = argv[3];
     __sanitizer_set_death_callback(leave_artifact);
-    signal(SIGALRM, stop);
+    signal(SIGPROF, stop);
     signal(SIGABRT, stop);
     for (int i = 4; i < argc; i++)
         read_sample(argv[i]);
