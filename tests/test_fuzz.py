@@ -52,5 +52,5 @@ def test_they_find_mistakes(tmp_path, mistake):
         shutil.copy(fuzz.ROOT / "csrc" / source, tmp_path)
     text = (tmp_path / file).read_text()
     (tmp_path / file).write_text(text.replace(right, wrong))
-    sound, text = fuzz.run(fuzz.build(name, tmp_path, tmp_path), 60, 5)
+    sound, text = fuzz.run(fuzz.build(name, tmp_path, tmp_path), 180, 5)
     assert not sound, text
