@@ -7,6 +7,7 @@ DTYPES: tuple[str, ...]
 OPS: tuple[str, ...]
 
 class MismatchError(RuntimeError): ...
+class OpError(RuntimeError): ...
 
 # Kernels
 

@@ -47,7 +47,7 @@ cdef extern from "dlfcn.h" nogil:
         RTLD_LOCAL
 
 __all__ = [
-    "DTYPES", "OPS", "Endpoint", "Followed", "InProcess", "MPILibrary", "MismatchError", "Plan", "Task", "Program", "Request", "address",
+    "DTYPES", "OPS", "Endpoint", "Followed", "InProcess", "MPILibrary", "MismatchError", "OpError", "Plan", "Task", "Program", "Request", "address",
     "broken", "dlpack_type", "ended", "exact_add", "has_kernel", "isa", "isa_supported", "itemsize", "narrow",
     "outstanding", "partition", "reduce2", "reducep",
     "scale", "select_isa", "stop_progress", "survived", "widen", "wider", "write_handle",
@@ -69,6 +69,10 @@ class MismatchError(RuntimeError):
     """Another rank's message, or its part on the node, is not of the same call."""
 
 
+class OpError(RuntimeError):
+    """A user-defined op failed, on this rank."""
+
+
 cdef object error(int code, str what):
     """The exception for a C error code."""
     if code == COLL_ERR_MEMORY:
@@ -78,7 +82,7 @@ cdef object error(int code, str what):
     if code == COLL_ERR_MPI:
         return RuntimeError(f"{what}: MPI reported an error")
     if code == COLL_ERR_OP:
-        return RuntimeError(f"{what}: the user-defined op failed")
+        return OpError(f"{what}: the user-defined op failed")
     if code == COLL_ERR_READ:
         return RuntimeError(f"{what}: the system does not let this process read another rank's memory (any more)")
     if code == COLL_ERR_SCHEDULE:

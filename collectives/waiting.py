@@ -26,6 +26,7 @@ __all__ = ["MPIRun", "Waiting", "checked_timeout", "dump", "dump_on_signal"]
 SLICE = 20_000_000  # ns between looks at signals, deadlines and peers
 PATIENCE = 1.0, 8.0  # seconds until those waited for are asked, doubled from time to time up to the latter
 ASKED = 32  # ranks asked at a time
+NOTICE = 1.0  # seconds by which MPI may know of a death before the system does: files are closed first
 
 #: Error classes by which MPI says that a rank died, or that another rank has noticed it (0: this MPI has none).
 DEATHS = {getattr(MPI, name, 0) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")} - {0}
@@ -296,13 +297,21 @@ class Waiting:
         told = lines(self.parties(run, [], again=True)) if kind is not CollectiveError else ""
         raise kind(first + told) from (None if kind is CollectiveMismatch else error)
 
+    def _dead(self, until: float) -> list[int]:
+        """Ranks whose processes have ended, or do so until a moment; none where all ranks' are known to live."""
+        while True:
+            dead = [rank for rank in self.others() if self.has_ended(rank)]
+            if dead or not self.neighbours or time.monotonic() > until:
+                return dead
+            time.sleep(0.01)
+
     def _blame(self, error: BaseException) -> tuple[type[CollectiveError] | None, str]:
         """What an error means to all ranks, and why; None where it is to be raised as it is."""
         if isinstance(error, _core.MismatchError):
             return CollectiveMismatch, str(error)
         if not isinstance(error, RuntimeError) or isinstance(error, CollectiveError):
             return None, ""
-        dead = [rank for rank in self.others() if self.has_ended(rank)]  # it may be MPI that noticed
+        dead = self._dead(time.monotonic() + (0 if isinstance(error, _core.OpError) else NOTICE))
         if dead:
             return PeerFailure, f"rank {', '.join(map(str, dead))} died"
         if isinstance(error, MPI.Exception):

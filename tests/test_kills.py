@@ -57,7 +57,8 @@ def kill_one(mpi, ranks, seed, results):
         begin = time.monotonic()
         process.communicate(timeout=TIMEOUT + 10)
         seconds = time.monotonic() - begin
-        time.sleep(0.2)
+        while processes_of(job) and time.monotonic() < begin + TIMEOUT + 10:
+            time.sleep(0.05)
         return seconds, processes_of(job)
     finally:
         process.kill()
