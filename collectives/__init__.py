@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import algorithms as _all  # noqa: F401  # before the function of that name, which then stays
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 from .registry import algorithms
+from .spans import span
 
 if TYPE_CHECKING:
     from .buffers import AVG as AVG
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AVG", "REPRODUCIBLE_SUM", "Accumulator", "CollectiveError", "CollectiveMismatch", "CollectiveTimeout",
-    "Communicator", "PeerFailure", "algorithms", "dump", "reproducible_sum", "share_arrays",
+    "Communicator", "PeerFailure", "algorithms", "dump", "reproducible_sum", "share_arrays", "span",
 ]  # fmt: skip
 
 _LAZY = {

@@ -1,6 +1,6 @@
 """The C entries (csrc/*.h), as Cython sees them."""
 
-from libc.stdint cimport int32_t, int64_t, intptr_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from "error.h" nogil:
     enum:
@@ -121,6 +121,7 @@ cdef extern from "progress.h" nogil:
         const coll_mpi_api *mpi
         intptr_t handle
         int *handle_status
+        uint64_t ended
     int coll_progress_submit(coll_request *)
     void coll_progress_poll()
     int coll_progress_outstanding()
@@ -216,3 +217,30 @@ cdef extern from "node_wait.h" nogil:
 cdef extern from "ticks.h" nogil:
     uint64_t coll_ticks()
     double coll_ticks_to_seconds(uint64_t)
+
+cdef extern from "trace.h" nogil:
+    enum:
+        COLL_TRACE_BLOCKING
+        COLL_TRACE_NONBLOCKING
+        COLL_TRACE_PERSISTENT
+        COLL_TRACE_WAIT
+        COLL_TRACE_SPAN
+    ctypedef struct coll_trace_event:
+        uint64_t begin, returned, end
+        uint64_t bytes, number
+        int32_t site, root
+        uint32_t comm
+        uint16_t name
+        uint8_t collective, form, thread, failed
+    ctypedef struct coll_trace_moment:
+        uint64_t ticks, ns
+    ctypedef struct coll_trace:
+        coll_trace_event *events
+        size_t count, most, dropped
+        coll_trace_moment *moments
+        size_t nmoments
+    int coll_trace_init(coll_trace *, size_t)
+    void coll_trace_free(coll_trace *)
+    void coll_trace_note(coll_trace *)
+    uint64_t coll_trace_ago(const coll_trace *, double)
+    coll_trace_event *coll_trace_add(coll_trace *, uint64_t)

@@ -6,7 +6,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport errno
-from libc.stdint cimport int32_t, int64_t, intptr_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset, strerror
 
@@ -102,6 +102,8 @@ include "_requests.pxi"
 include "_schedules.pxi"
 include "_heap.pxi"
 include "_followed.pxi"
+include "_places.pxi"
+include "_trace.pxi"
 include "_node.pxi"
 include "_short.pxi"
 include "_short_vectors.pxi"

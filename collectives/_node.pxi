@@ -41,6 +41,7 @@ cdef class Node:
     cdef coll_node_job job  # of the short way
     cdef size_t *cuts       # of the short way: room for two tables
     cdef uint64_t begun, ended
+    cdef public Log log     # where a timeline is recorded
 
     def __cinit__(self, Heap heap, int rank, list mappings, list areas, HeapBlock area, MPILibrary library=None,
                   Endpoint endpoint=None):
@@ -119,6 +120,11 @@ cdef class Node:
         return m.count, m.dtype, m.op, m.root
 
     @property
+    def since(self):
+        """The counter at the begin of that call."""
+        return self.begun
+
+    @property
     def pending(self):
         """Whether the short way has a call under way."""
         return self.job.call.number != 0 and self.job.call.status == COLL_PENDING
@@ -147,6 +153,8 @@ cdef class Node:
             code = coll_progress_wait(&task, NULL, yield_at_once, limit)
         if code == COLL_OK:
             self.ended = coll_ticks()
+            if self.log is not None:
+                self.log.short(self)
         return check(code, "a collective on the node") == COLL_OK
 
     def waiting(self):

@@ -71,6 +71,11 @@ cdef class Request:
         """Whether the run has ended."""
         return self.request.status != COLL_PENDING
 
+    @property
+    def ended(self):
+        """The time counter at the end of the run."""
+        return self.request.ended
+
     def error(self):
         """What ended the run early, or None."""
         return error(self.request.status, "collective") if self.request.status < 0 else None

@@ -204,6 +204,8 @@ cdef int launch(Node node, coll_node_message *m, uint64_t begun) except -2:
     if status != COLL_OK:  # an error too: `wait` raises it where the communicator learns of it
         return -1
     node.ended = coll_ticks()
+    if node.log is not None:
+        node.log.short(node)
     return 1
 
 

@@ -309,5 +309,6 @@ COMMANDS = [
     Command("show", "a schedule as a text grid or SVG", _show_arguments, _show),
     Command("verify", "prove that schedules keep their promises", _verify_arguments, _verify),
     Command("train", "train a model with every strategy, on real data (run under mpiexec)", *imported("train.cli")),
+    Command("trace", "what a timeline of a run says, as a table or a picture", *imported("trace_report")),
     Command("run", "run a program that ends as a whole when one rank fails (under mpiexec)", *imported("launch")),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from .methods import add_methods
 from .objects import Objects
 from .operations import Operations
 from .recipes import Recipes
+from .trace import EVENTS, Trace
 from .waiting import checked_timeout
 
 __all__ = ["Cartcomm", "Communicator", "Distgraphcomm", "Graphcomm", "Record"]
@@ -98,6 +100,17 @@ class Communicator(Operations, Objects, Derived, MPI.Intracomm):
     @timeout.setter
     def timeout(self, seconds: float | None) -> None:
         self._enter().timeout = checked_timeout(seconds)
+
+    def trace(self, path: str | os.PathLike[str], *, events: int = EVENTS) -> Trace:
+        """``with comm.trace("file.json"): ...`` records a timeline of all ranks; see docs/tracing.md.
+
+        Collective at both ends. The file is for ui.perfetto.dev, and for ``python -m collectives trace``; it holds up
+        to ``events`` calls and spans of each rank. ValueError on all ranks where rank 0 cannot write it.
+        """
+        if isinstance(events, bool) or not isinstance(events, int) or not 0 < events < 1 << 32:
+            raise ValueError(f"events: {events!r} is not a number of calls and spans")
+        context = self._enter()
+        return Trace(context.internal, os.fspath(path), events, context.identity)
 
     def explain(self, collective: str, nbytes: int, dtype: Any = "float32", op: Any = MPI.SUM) -> str:
         """Which algorithm would run for a vector of ``nbytes`` bytes, and why."""

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from . import _core, heap, inquiry, lifetime, machine, mpilib, node
+from . import _core, heap, inquiry, lifetime, machine, mpilib, node, settings, trace
 from .diagnosis import Call, signature
 from .errors import CollectiveError
 from .leases import Lease, Leases
 from .registry import ScheduleAlgorithm
 from .request import Flight
 from .schedule import Schedule, build
-from .select import LOCAL, Choice, Rules, choose, segments_for
+from .select import LOCAL, Choice, choose, segments_for
 from .waiting import Waiting, dump_on_signal
 
 __all__ = ["Context", "Run", "Shape", "ShortCall", "duplicate", "program_of", "schedule_of"]
@@ -109,7 +109,7 @@ def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracom
 class Run:
     """One run of a plan, which goes back to the cache when it is released."""
 
-    __slots__ = ("buffers", "context", "key", "number", "plan", "stands_for")
+    __slots__ = ("begin", "buffers", "context", "key", "number", "plan", "stands_for")
 
     def __init__(self, context: Context, key: Any, plan: _core.Plan | _core.NodePlan):
         self.context = context
@@ -135,6 +135,8 @@ class Run:
     def start(self, source: int, target: int, tag: int, buffers: Any) -> None:
         """Begin, on memory at two addresses; ``buffers`` own it and live as long as the run."""
         self.buffers = buffers
+        if self.context.log is not None:
+            self.begin = _core.ticks()
         self.plan.start(source, target, tag)
         self.number = self.context.begun
 
@@ -150,6 +152,11 @@ class ShortCall(NamedTuple):
     plan: _core.Node
     buffers: Any
     number: int
+
+    @property
+    def begin(self) -> int:
+        """The time counter when it began."""
+        return self.plan.since
 
     def call(self) -> Call:
         """Number, type signature, op and root."""
@@ -176,11 +183,11 @@ class Context(Waiting):
         offer, area = node.offer()
         hellos = self.internal.allgather({**self._hello(), "offer": offer})
         lifetime.free_agreed(h["dead"] for h in hellos)
-        self.identity, settings = hellos[0]["identity"], hellos[0]["settings"]
-        if isinstance(settings, Exception):
+        self.identity, agreed = hellos[0]["identity"], hellos[0]["settings"]
+        if isinstance(agreed, Exception):
             self.internal.Free()
-            raise settings
-        self.rules, self.timeout, self.checked = settings
+            raise agreed
+        self.rules, self.timeout, self.checked, (path, events) = agreed
         here = [h for h in hellos if h["node"] == hellos[self.rank]["node"]]
         self.yield_at_once = len(here) > machine.usable_cores(h["affinity"] for h in here)
         self.locks_ops = mpilib.locks_ops()
@@ -204,13 +211,16 @@ class Context(Waiting):
         self._lock = threading.Lock()  # of the idle plans, which any thread may give back
         self._idle: OrderedDict[Any, list[_core.Plan | _core.NodePlan]] = OrderedDict()
         self._idle_bytes = 0
+        self._persistent_inits = itertools.count(1)
+        trace.join(self, path, events, [h["timeline"] for h in hellos])
 
     def _hello(self) -> dict[str, Any]:
         """What ranks tell each other when a communicator is made; rank 0's identity and rules hold for all."""
         return {
             "identity": f"{machine.node_name()}/{os.getpid()}/{next(_serial)}",
-            "settings": _settings() if self.rank == 0 else None,
+            "settings": settings.agreed() if self.rank == 0 else None,
             "dead": lifetime.dead(),
+            "timeline": trace.home(),
             "node": machine.node_name(),
             "affinity": machine.affinity(),
             "address": inquiry.address() if self.size > 1 else None,
@@ -264,8 +274,12 @@ class Context(Waiting):
         """
         if choice.algorithm.name == "shm":
             return 0
-        self.handed_over += 1
+        self.count(1)
         return self._kind(choice, shape) + next(self._call) % self._calls * DEPTH
+
+    def persistent_number(self) -> int:
+        """What the numbers of the next persistent call's starts begin from."""
+        return next(self._persistent_inits) << 32
 
     def persistent_tag(self, choice: Choice, shape: Shape) -> int:
         """Tags of a persistent call, its own while there are no more than 65536 of them."""
@@ -390,21 +404,3 @@ class Context(Waiting):
             self.node.open(())
             self.internal.Barrier()  # the others may still look at this rank's flags
         self.internal.Free()
-
-
-def _settings() -> tuple[Rules, float | None, bool] | Exception:
-    """Rank 0's rules, default timeout and whether calls are checked, or what is wrong: all ranks are to raise it."""
-    check = os.environ.get("COLLECTIVES_CHECK", "0")
-    if check not in ("", "0", "1"):
-        return ValueError(f"COLLECTIVES_CHECK={check!r}: expected 0 or 1")
-    try:
-        text = os.environ.get("COLLECTIVES_TIMEOUT")
-        timeout = float(text) if text else None
-        if timeout is not None and not timeout > 0:
-            raise ValueError("not a positive number of seconds")
-    except ValueError as e:
-        return ValueError(f"COLLECTIVES_TIMEOUT={text!r}: {e}")
-    try:
-        return Rules.from_environment(), timeout, check == "1"
-    except ValueError as e:
-        return ValueError(f"COLLECTIVES_ALGORITHM={os.environ['COLLECTIVES_ALGORITHM']!r}: {e}")

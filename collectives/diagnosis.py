@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from . import _core
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 
-__all__ = ["Answer", "Call", "differ", "lines", "position", "signature", "verdict"]
+__all__ = ["Answer", "Call", "differ", "foreign", "lines", "position", "signature", "verdict"]
 
 MOST = 16  # ranks that a message describes
 
@@ -99,13 +99,14 @@ def position(thread: int | None = None) -> str:
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0 if thread is None else thread)
     found: FrameType | None = frame
-    while found is not None and _foreign(found.f_code.co_filename):
+    while found is not None and foreign(found.f_code.co_filename):
         found = found.f_back
     found = found or frame
     return f"{found.f_code.co_filename}:{found.f_lineno}" if found else "the end of the program"
 
 
-def _foreign(file: str) -> bool:
+def foreign(file: str) -> bool:
+    """Whether a file is of this package or of Python's own library."""
     own = file.startswith((_PACKAGE, "<frozen "))
     return own or (file.startswith(_STANDARD) and "-packages" + os.sep not in file)
 

@@ -27,6 +27,8 @@ VARIABLES = {
     "COLLECTIVES_CHECK": "1: ranks compare their calls before they make them",
     "COLLECTIVES_ISA": "instruction set of the kernels",
     "COLLECTIVES_TIMEOUT": "seconds after which a call that is not complete fails",
+    "COLLECTIVES_TRACE": "file for a timeline of all collectives",
+    "COLLECTIVES_TRACE_EVENTS": "calls and spans of a rank that a timeline holds",
     "COLLECTIVES_MPICC": "MPI compiler wrappers, read when the library is built",
 }
 

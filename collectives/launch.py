@@ -224,5 +224,9 @@ def _end_all(code: int) -> None:
     finally:
         signal.alarm(0)
     if not MPI.Is_finalized():
+        if "collectives.trace" in sys.modules:
+            from . import trace
+
+            trace.leave()
         time.sleep(GRACE)
         MPI.COMM_WORLD.Abort(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from .recipes import Recipes
 from .registry import ScheduleAlgorithm, find
 from .request import Flight, HandedOver, HandedOverForGood, PersistentRequest, Request
 from .select import Choice
+from .timeline import BLOCKING, NONBLOCKING, PERSISTENT
 from .waiting import MPIRun, checked_timeout
 
 __all__ = ["Operations"]
@@ -53,6 +55,24 @@ class Operations:
         if self._node is not None:
             self._node.forget()
 
+    def _done(self, collective: str, algorithm: str, nbytes: int, begin: float, root: int) -> None:
+        """A blocking call has ended."""
+        self._record(collective, algorithm, nbytes, begin)
+        context = self._context
+        if context is not None and context.log is not None:
+            tick = context.log.ago(time.perf_counter() - begin)
+            context.log.add(BLOCKING, collective, algorithm, nbytes, context.begun, root, tick)
+
+    def _started(
+        self, form: int, draft: Draft, algorithm: str, number: int, begin: int
+    ) -> tuple[_core.Log, int] | None:  # fmt: skip
+        """Record a call that is under way since a tick; where, if anywhere."""
+        log = self._enter().log
+        if log is None:
+            return None
+        name = draft.collective.name
+        return log, log.add(form, name, algorithm, draft.nbytes, number, draft.shape.root, begin, ended=False)
+
     # The three forms
 
     def _run(self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS) -> None:
@@ -78,7 +98,7 @@ class Operations:
             self._enter().by_mpi(run, blocking, starting, arguments.of(collective), options.timeout)
         else:
             choice = self._run_parts(draft, choice, options)
-        self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
+        self._done(collective.name, choice.algorithm.name, draft.nbytes, begin, draft.shape.root)
 
     def _run_again(self, collective: Collective, key: Any, arguments: Arguments, begin: float) -> bool:
         """A blocking call like an earlier one; False, with nothing done, where there was none."""
@@ -94,22 +114,26 @@ class Operations:
         except BaseException as e:
             context.fail(run, e)
         run.release()
-        self._record(collective.name, choice.algorithm.name, nbytes, begin)
+        self._done(collective.name, choice.algorithm.name, nbytes, begin, shape.root)
         return True
 
     def _start(self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS) -> MPI.Request:
         """A non-blocking call; below ``MPI.THREAD_MULTIPLE`` it is the MPI library's own."""
         self._refuse_in_group(f"I{collective.name}")
-        begin = time.perf_counter()
+        begin, tick = time.perf_counter(), _core.ticks()
         draft, choice = self._prepare(collective, arguments, options, threads=True)
         draft, choice = next(self._parts(draft, choice, options, None))
         self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
         if choice.algorithm.name == "mpi":
             request = self._mpi("I" + collective.name)(*arguments.of(collective))
-            return HandedOver.of(request, draft.owners, self._enter(), self._hand_over(collective, draft, request))
+            run = self._hand_over(collective, draft, request)
+            made = HandedOver.of(request, draft.owners, self._enter(), run)
+            made._record = self._started(NONBLOCKING, draft, "mpi", self._enter().begun, tick)
+            return made
         check = self._start_check(f"i{collective.name}", draft, choice) if self._enter().checked else None
         flight = self._launch(choice, draft)
         flight.check = check
+        flight.record = self._started(NONBLOCKING, draft, choice.algorithm.name, flight.run.number or 0, tick)
         return Request(flight)
 
     def _init(
@@ -121,10 +145,13 @@ class Operations:
         draft, choice = self._prepare(collective, arguments, options, threads=True)
         if self._enter().checked:
             self._check(f"{collective.name}_init", draft, choice, None)
+        numbers = itertools.count(self._enter().persistent_number())
         if choice.algorithm.name == "mpi":
             request = self._mpi(f"{collective.method}_init")(*arguments.of(collective), info)
             run = MPIRun(collective.name, draft.shape.call("mpi"), request)
-            return HandedOverForGood.of(request, draft.owners, self._enter(), run)
+            made = HandedOverForGood.of(request, draft.owners, self._enter(), run)
+            made._started = lambda tick: self._started(PERSISTENT, draft, "mpi", next(numbers), tick)
+            return made
         context = self._enter()
         lease, apart = None, None
         if choice.algorithm.name == "shm":  # ranks may start their persistent calls in different orders
@@ -134,7 +161,14 @@ class Operations:
                 choice = self._choose(draft, options, options.algorithm, apart)
         draft, choice = next(self._parts(draft, choice, options, None, apart))
         tag = context.persistent_tag(choice, draft.shape)
-        return PersistentRequest(lambda: self._launch(choice, draft, tag, lease))
+        return PersistentRequest(lambda: self._start_again(choice, draft, tag, lease, next(numbers)))
+
+    def _start_again(self, choice: Choice, draft: Draft, tag: int, lease: Lease | None, number: int) -> Flight:
+        """A start of a persistent call."""
+        tick = _core.ticks()
+        flight = self._launch(choice, draft, tag, lease)
+        flight.record = self._started(PERSISTENT, draft, choice.algorithm.name, number, tick)
+        return flight
 
     def _run_draft(self, collective: Collective, draft: Draft, options: Options) -> None:
         """A blocking call that :mod:`collectives.grouped` made of several."""
@@ -143,12 +177,12 @@ class Operations:
         if self._enter().checked:
             self._check(collective.name, draft, choice, options.timeout)
         choice = self._run_parts(draft, choice, options)
-        self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
+        self._done(collective.name, choice.algorithm.name, draft.nbytes, begin, draft.shape.root)
 
     def _hand_over(self, collective: Collective, draft: Draft, request: MPI.Request | None = None) -> MPIRun:
         """A call that is MPI's."""
         context = self._enter()
-        context.handed_over += 1
+        context.count(1)
         call = draft.shape.call("mpi")._replace(number=context.begun, collective=collective.name)
         return MPIRun(collective.name, call, request, draft.owners)
 

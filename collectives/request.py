@@ -33,6 +33,7 @@ class Flight:
         self.run = run
         self.holder = holder
         self.check: PendingCheck | None = None  # the exchange before it
+        self.record: tuple[_core.Log, int] | None = None  # on a timeline
         self.abandoned = False  # the request was freed by the program before the end
         task = run.plan if then is None else _core.Followed(run.plan, then)
         self.core = _core.Request(task, context.library)
@@ -46,6 +47,7 @@ class Flight:
 
     def wait(self) -> None:
         """Wait to the end; raises what ended the collective early."""
+        begin = _core.ticks() if self.record is not None else 0
         try:
             if not self.landed:
                 self.context.check()
@@ -54,6 +56,8 @@ class Flight:
             self.context.wait(self.run, self.core)
         except BaseException as e:
             self.context.fail(self.run, e)
+        if self.record is not None:
+            self.record[0].waited(self.record[1], begin)
         self.sweep()
 
     def test(self) -> bool:
@@ -87,6 +91,8 @@ class Flight:
         if self.abandoned:
             MPI.Request.fromhandle(self.core.handle).Free()
         error = self.core.error()
+        if self.record is not None:
+            self.record[0].end(self.record[1], self.core.ended, error is not None)
         if error is None:
             self.run.release()
         else:
@@ -188,6 +194,7 @@ class _Keeps:
     _owners: Any
     _context: Context
     _run: Any
+    _record: tuple[_core.Log, int] | None = None  # on a timeline
 
     @classmethod
     def of(cls, request: MPI.Request, owners: Any, context: Context, run: Any) -> Any:
@@ -200,13 +207,30 @@ class _Keeps:
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait until the collective is complete."""
+        begin = _core.ticks() if self._record is not None else 0
         if self._context.timeout is not None:
             self._context.wait_for_mpi(self._run)
-        return super().Wait(status)  # type: ignore[misc]
+        done = super().Wait(status)  # type: ignore[misc]
+        if self._record is not None:
+            log, index = self._record
+            log.waited(index, begin)
+            log.end(index, _core.ticks())
+        return done
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Whether the collective is complete."""
+        done = super().Test(status)  # type: ignore[misc]
+        if done and self._record is not None:
+            self._record[0].end(self._record[1], _core.ticks())
+        return done
 
     def wait(self, status: MPI.Status | None = None) -> None:
         """Wait until the collective is complete."""
         self.Wait(status)
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, None]:
+        """Whether the collective is complete, and None."""
+        return self.Test(status), None
 
 
 class HandedOver(_Keeps, MPI.Request):  # type: ignore[misc]
@@ -215,6 +239,14 @@ class HandedOver(_Keeps, MPI.Request):  # type: ignore[misc]
 
 class HandedOverForGood(_Keeps, MPI.Prequest):  # type: ignore[misc]
     """Request of a persistent collective that the MPI library serves."""
+
+    _started: Callable[[int], tuple[_core.Log, int] | None]
+
+    def Start(self) -> None:
+        """Begin a run; the one before must be complete."""
+        begin = _core.ticks()
+        super().Start()
+        self._record = self._started(begin)
 
 
 def _set_handle(request: MPI.Request, handle: int) -> None:

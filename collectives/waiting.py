@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TextIO
 
 from mpi4py import MPI
 
-from . import _core, inquiry, lifetime
+from . import _core, inquiry, lifetime, trace
 from .diagnosis import MOST, Answer, Call, lines, position, verdict
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 from .inquiry import Inquiry
@@ -164,8 +164,8 @@ class Waiting:
     broken: str | None
     neighbours: dict[int, inquiry.Address]
     letters: inquiry.Letters | None
-    handed_over = 0  # calls that were MPI's or a schedule's
-    checks = 0  # exchanges before calls
+    elsewhere = 0  # calls that were MPI's or a schedule's, less exchanges before calls
+    log: _core.Log | None = None  # where a timeline is recorded
     watch: Watch | None = None
     current: tuple[Any, int] | None = None  # what is waited for, and the thread that does
     failed: Answer | None = None
@@ -174,7 +174,13 @@ class Waiting:
     @property
     def begun(self) -> int:
         """Calls begun on this communicator, those of persistent requests apart: the same on all ranks between them."""
-        return self.handed_over - self.checks + (self.node.calls if self.node is not None else 0)
+        return self.elsewhere + (self.node.calls if self.node is not None else 0)
+
+    def count(self, calls: int) -> None:
+        """Note that there were so many more calls that were not the engine's."""
+        self.elsewhere += calls
+        if self.log is not None:
+            self.log.elsewhere = self.elsewhere
 
     def others(self) -> list[int]:
         """All ranks but this one."""
@@ -276,6 +282,7 @@ class Waiting:
         """
         lifetime.keep(run)
         if self.broken is None:
+            trace.failed(self, run, error)
             kind, first = type(error).__name__, str(error).partition("\n")[0]
             origin = getattr(error, "origin", None) or first
             place = position(threading.get_ident())

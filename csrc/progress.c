@@ -1,5 +1,6 @@
 #include "progress.h"
 #include "error.h"
+#include "ticks.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -35,6 +36,7 @@ coll_task coll_exec_task(coll_exec *e) {
 }
 
 static void complete(coll_request *r, int status) {
+    r->ended = coll_ticks();
     if (r->mpi) {
         *r->handle_status = status;
         r->mpi->request_complete(r->handle);

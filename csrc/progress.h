@@ -23,6 +23,7 @@ struct coll_request {
     const coll_mpi_api *mpi;
     intptr_t handle; /* MPI's generalized request; completed with the execution */
     int *handle_status;
+    uint64_t ended; /* ticks, once it is done */
 };
 
 /* Queue a request whose task has been started. The thread starts with the first one. COLL_OK or an error. */

@@ -11,23 +11,23 @@ PACKAGE = ROOT / "collectives"
 
 #: Modules of the package from the ground up; a module may import those of its own row and below.
 LAYERS = [
-    {"errors", "machine", "_core", "patterns", "spec"},
+    {"errors", "machine", "_core", "patterns", "spec", "spans", "timeline"},
     {"schedule", "cost_model"},
     {"registry"},
     {"algorithms"},
     {"verify", "symbolic", "folds", "cost", "node_cost", "draw", "simulate"},
     {"select"},
     {"diagnosis"},
-    {"mpilib", "inquiry", "datatypes", "lifetime", "leases", "reference", "heap"},
+    {"mpilib", "inquiry", "datatypes", "lifetime", "leases", "reference", "heap", "clocks", "perfetto"},
     {"buffers", "vectors", "packing", "reproducible"},
-    {"request", "context", "waiting", "node"},
+    {"request", "context", "waiting", "node", "trace", "settings"},
     {"calls"},
     {"checks", "movement", "reductions", "widening", "exchange"},
     {"operations", "methods", "objects", "grouped", "derived", "recipes"},
     {"communicator"},
     {"__init__"},
     {"torch", "train"},
-    {"cli", "info", "launch", "bench", "tune", "__main__"},
+    {"cli", "info", "launch", "bench", "tune", "trace_report", "trace_picture", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PURE = {
@@ -44,6 +44,9 @@ PURE = {
     "draw",
     "select",
     "simulate",
+    "spans",
+    "timeline",
+    "perfetto",
 }
 LIGHT = {"numpy", "collectives"}  # all that pure modules import besides the standard library
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from collectives import span
+
 from .nn import Array, Output
 
 
@@ -30,7 +32,8 @@ class Loss:
 
     def backward(self) -> None:
         """Add the gradient of this mean to every parameter's ``grad``, last layer first."""
-        self._output.backward(self._grad)
+        with span("backward"):
+            self._output.backward(self._grad)
 
 
 class CrossEntropyLoss:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives import span
+
 Array = NDArray[Any]
 
 
@@ -131,9 +133,10 @@ class Sequential:
         """Run the layers on `x`, shape (samples, ...); a rank's batch may hold no sample at all."""
         x = np.asarray(x, dtype=self.dtype)
         saved: list[Any] = []
-        for layer in self.layers:
-            x, kept = layer.forward(x)
-            saved.append(kept)
+        with span("forward"):
+            for layer in self.layers:
+                x, kept = layer.forward(x)
+                saved.append(kept)
         return Output(self, x, saved)
 
     def backward(self, saved: list[Any], grad: Array) -> None:

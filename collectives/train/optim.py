@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collectives import span
+
 from .nn import Parameter
 
 if TYPE_CHECKING:
@@ -88,18 +90,19 @@ class SGD:
 
     def step(self) -> None:
         """Change every parameter by its gradient, in place."""
-        for hook in self._before:
-            hook(self, (), {})
-        lr = self.lr
-        for p, v in zip(self.parameters, self._velocity, strict=True):
-            v *= self.momentum
-            v += p.grad
-            if self.weight_decay:
-                v += self.weight_decay * p.data
-            p.data -= lr * v
-        self.steps += 1
-        for hook in self._after:
-            hook(self, (), {})
+        with span("step"):
+            for hook in self._before:
+                hook(self, (), {})
+            lr = self.lr
+            for p, v in zip(self.parameters, self._velocity, strict=True):
+                v *= self.momentum
+                v += p.grad
+                if self.weight_decay:
+                    v += self.weight_decay * p.data
+                p.data -= lr * v
+            self.steps += 1
+            for hook in self._after:
+                hook(self, (), {})
 
     def settings(self) -> dict[str, Any]:
         """What all ranks must have in common."""

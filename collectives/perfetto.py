@@ -1,0 +1,189 @@
+"""A timeline as a file of trace events, which ui.perfetto.dev and chrome://tracing open.
+
+The format is the "Trace Event Format" of Chrome, as a JSON object: a process for each rank, a slice for each call, and
+an asynchronous slice for each call that was started and ended later.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from .timeline import COLLECTIVES, FORMS, NONBLOCKING, SPAN, WAIT, Calls, Part, calls, seconds_of
+
+__all__ = ["read", "write"]
+
+SHOWN = 500.0  # ns: shorter waits get no slice of their own
+_METHODS = ("", "I", "")
+
+
+def write(path: str | os.PathLike[str], parts: list[Part]) -> None:
+    """Write the timeline of these ranks; a reader never sees half of it. OSError where that cannot be."""
+    parts = sorted(parts, key=lambda part: part.about["rank"])
+    half = Path(f"{os.fspath(path)}.half")
+    found = calls(parts)
+    with open(half, "w", encoding="utf-8") as file:
+        file.write('{"displayTimeUnit":"ns",\n"traceEvents":[\n')
+        file.write(",\n".join(line for part in parts for line in _names(part)))
+        for part in parts:
+            _write_part(file, part, found)
+        file.write(f'\n],\n"otherData":{json.dumps(_about(parts))}}}\n')
+    half.replace(path)
+
+
+def read(path: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Events and ``otherData`` of a file that :func:`write` wrote; ValueError for another one."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        events, about = found["traceEvents"], found["otherData"]
+    except (ValueError, KeyError, TypeError) as e:
+        raise ValueError(f"{path} is not a timeline of this library ({type(e).__name__}: {e})") from None
+    if about.get("format") != "collectives timeline":
+        raise ValueError(f"{path} holds trace events of another program")
+    return events, about
+
+
+def _about(parts: list[Part]) -> dict[str, Any]:
+    """What the file says of itself."""
+    ranks = []
+    for part in parts:
+        about = part.about
+        estimates = about["estimates"]
+        told = {key: about[key] for key in ("rank", "world_rank", "host", "pid", "dropped")}
+        told["clock"] = "rank 0's CLOCK_MONOTONIC" if not estimates else "own CLOCK_MONOTONIC, compared by messages"
+        if not about["aligned"]:
+            told["clock"] = "own CLOCK_MONOTONIC, not compared"
+        if estimates:
+            (first, begin, _), (last, end, _) = estimates[0], estimates[-1]
+            told["clock_offset_ns"] = [begin, end]
+            told["clock_error_ns"] = max(error for *_, error in estimates)
+            told["clock_drift_ppm"] = (end - begin) / (last - first) * 1e6 if last > first else None
+        ranks.append(told)
+    ranks_of_all = parts[0].about["ranks"]
+    return {
+        "format": "collectives timeline",
+        "version": 1,
+        "ranks": ranks_of_all,
+        "missing_ranks": sorted(set(range(ranks_of_all)) - {r["rank"] for r in ranks}) if len(parts) > 1 else [],
+        "seconds": seconds_of(parts),
+        "rank": ranks,
+    }
+
+
+def _names(part: Part) -> Iterator[str]:
+    """Rows of a rank, in order."""
+    about = part.about
+    rank = about["rank"]
+    world = f"world rank {about['world_rank']}, " if about["world_rank"] != rank else ""
+    yield _meta("process_name", rank, 0, name=f"rank {rank} ({world}{about['host']})")
+    yield _meta("process_sort_index", rank, 0, sort_index=rank)
+    for thread in np.unique(part.events["thread"]).tolist() or [0]:
+        yield _meta("thread_name", rank, thread, name="program" if thread == 0 else f"thread {thread}")
+        yield _meta("thread_sort_index", rank, thread, sort_index=thread)
+
+
+def _meta(what: str, rank: int, thread: int, **args: Any) -> str:
+    return json.dumps({"ph": "M", "name": what, "pid": rank, "tid": thread, "args": args}, separators=(",", ":"))
+
+
+class _Row:
+    """Texts of one rank's events that many of them share."""
+
+    def __init__(self, part: Part, labels: list[str], comms: dict[int, int]):
+        self.about, self.labels, self.comms = part.about, labels, comms
+        self.rank = part.about["rank"]
+        self.failures = {index: text for index, text in part.about["failures"]}
+        self.places = [f"{file}:{line} {name}" if file else "" for file, line, name in part.about["places"]]
+        self._known: dict[Any, str] = {}
+
+    def common(self, form: int, collective: int, name: int, comm: int, site: int, root: int) -> str:
+        """The arguments of a call that do not differ from one to the next."""
+        key = form, collective, name, comm, site, root
+        text = self._known.get(key)
+        if text is None:
+            what = COLLECTIVES[collective]
+            args: dict[str, Any] = {
+                "collective": what, "form": FORMS[form], "algorithm": self.about["names"][name],
+                "communicator": self.labels[self.comms[comm]], "caller": self.places[site],
+            }  # fmt: skip
+            if what.removesuffix("v") in ("bcast", "gather", "scatter", "reduce"):
+                args["root"] = root
+            text = self._known[key] = json.dumps(args, separators=(",", ":"))[1:-1]
+        return text
+
+
+def _write_part(file: TextIO, part: Part, found: Calls) -> None:
+    """The events of one rank in order of time."""
+    events = part.events
+    begin, returned, end = (part.times(events[field]) for field in ("begin", "returned", "end"))
+    wait, source, late = np.zeros(len(events)), np.full(len(events), -1), np.zeros(len(events))
+    mine = found.rank == part.about["rank"]
+    at = found.index[mine]
+    wait[at], source[at], late[at] = found.wait[mine], found.source[mine], found.late[mine]
+    open_end = events["end"] == 0
+    end[open_end] = part.times(np.array([part.about["moments"][-1][0]], np.uint64))[0]
+    comms = dict(zip(events["comm"][at].tolist(), found.comm[mine].tolist(), strict=True))
+    row = _Row(part, found.labels, comms)
+    order = np.lexsort((-end, begin))
+    fields = [events[name][order].tolist() for name in EVENT_FIELDS]
+    numbers = [(column[order] / 1000).tolist() for column in (begin, returned, end, wait, late)]
+    waited_for = source[order].tolist()
+    for i, index in enumerate(order.tolist()):
+        values = [column[i] for column in fields]
+        times = [column[i] for column in numbers]
+        for line in _lines(row, index, values, times, waited_for[i], bool(open_end[index])):
+            file.write(",\n")
+            file.write(line)
+
+
+EVENT_FIELDS = ("form", "collective", "name", "comm", "site", "root", "bytes", "number", "thread", "failed")
+
+
+def _lines(
+    row: _Row, index: int, values: list[int], times: list[float], source: int, is_open: bool
+) -> Iterator[str]:  # fmt: skip
+    """The trace events of one record; times are in us."""
+    form, collective, name, comm, site, root, nbytes, number, thread, failed = values
+    begin, returned, end, wait, late = times
+    where = f'"pid":{row.rank},"tid":{thread}'
+    if form == SPAN:
+        title = json.dumps(row.about["names"][name])
+        args = json.dumps({"caller": row.places[site]})
+        yield f'{{"ph":"X","cat":"span","name":{title},{where},{_slice(begin, end)},"args":{args}}}'
+        return
+    what = COLLECTIVES[collective]
+    args = f'{row.common(form, collective, name, comm, site, root)},"bytes":{nbytes},{_number(form, number)}'
+    if form == WAIT:
+        yield f'{{"ph":"X","cat":"wait","name":"Wait {what}",{where},{_slice(begin, end)},"args":{{{args}}}}}'
+        return
+    work = max(0.0, end - begin - wait)
+    args += f',"wait_us":{wait:.3f},"work_us":{work:.3f}' + (f',"waited_for":{source}' if source >= 0 else "")
+    args += f',"late_us":{late:.3f}' if late > 0 else ""
+    args += f',"failed":{json.dumps(row.failures.get(index, "an error"))}' if failed else ""
+    args += ',"unfinished":true' if is_open else ""
+    if form < NONBLOCKING:
+        yield f'{{"ph":"X","cat":"collective","name":"{what}",{where},{_slice(begin, end)},"args":{{{args}}}}}'
+        if wait * 1000 >= SHOWN:
+            yield f'{{"ph":"X","cat":"wait","name":"wait for rank {source}",{where},{_slice(begin, begin + wait)}}}'
+        return
+    title = f"I{what}" if form == NONBLOCKING else f"Start {what}"
+    scope = f'"cat":"under way","id2":{{"local":"{index}"}},"name":"{what}",{where}'
+    yield f'{{"ph":"X","cat":"start","name":"{title}",{where},{_slice(begin, returned)}}}'
+    yield f'{{"ph":"b",{scope},"ts":{begin:.3f},"args":{{{args}}}}}'
+    yield f'{{"ph":"e",{scope},"ts":{end:.3f}}}'
+
+
+def _slice(begin: float, end: float) -> str:
+    return f'"ts":{begin:.3f},"dur":{max(0.0, end - begin):.3f}'
+
+
+def _number(form: int, number: int) -> str:
+    """Which call it was; of a persistent request, which request and which start."""
+    if number >> 32:
+        return f'"request":{(number >> 32) - 1},"call":{number & 0xFFFFFFFF}'
+    return f'"call":{number}'

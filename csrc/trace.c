@@ -1,0 +1,72 @@
+#include "trace.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+static uint64_t monotonic(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* The best of a few: the one whose two readings of the counter are closest, lest an interruption lie between them. */
+static coll_trace_moment present(void) {
+    coll_trace_moment best = {0, 0};
+    uint64_t width = UINT64_MAX;
+    for (int i = 0; i < 5; i++) {
+        uint64_t before = coll_ticks(), ns = monotonic(), after = coll_ticks();
+        if (after - before < width) {
+            width = after - before;
+            best = (coll_trace_moment){before + width / 2, ns};
+        }
+    }
+    return best;
+}
+
+int coll_trace_init(coll_trace *t, size_t most) {
+    *t = (coll_trace){.most = most, .interval = (uint64_t)(1.0 / coll_ticks_to_seconds(1))};
+    t->events = calloc(most, sizeof *t->events);
+    t->moments = malloc(COLL_TRACE_MOMENTS * sizeof *t->moments);
+    if (!t->events || !t->moments) {
+        coll_trace_free(t);
+        return -1;
+    }
+    coll_trace_note(t);
+    while (monotonic() - t->moments[0].ns < 2000000) /* so that the counter's speed is known to some 0.01 % at once */
+        coll_pause();
+    coll_trace_note(t);
+    return 0;
+}
+
+void coll_trace_free(coll_trace *t) {
+    free(t->events);
+    free(t->moments);
+    t->events = NULL;
+    t->moments = NULL;
+}
+
+void coll_trace_note(coll_trace *t) {
+    if (t->nmoments == COLL_TRACE_MOMENTS) {
+        for (size_t i = 1; 2 * i < COLL_TRACE_MOMENTS; i++)
+            t->moments[i] = t->moments[2 * i];
+        t->nmoments /= 2;
+        t->interval *= 2;
+    }
+    coll_trace_moment now = present();
+    t->moments[t->nmoments++] = now;
+    t->due = now.ticks + t->interval;
+}
+
+uint64_t coll_trace_ago(const coll_trace *t, double seconds) {
+    const coll_trace_moment *first = &t->moments[0], *last = &t->moments[t->nmoments - 1];
+    double speed = (double)(last->ticks - first->ticks) / (double)(last->ns - first->ns);
+    return coll_ticks() - (uint64_t)(seconds * 1e9 * speed);
+}
+
+uint8_t coll_trace_thread(void) {
+    static _Atomic int threads;
+    static _Thread_local int mine;
+    if (mine == 0)
+        mine = 1 + atomic_fetch_add(&threads, 1);
+    return mine <= UINT8_MAX ? (uint8_t)(mine - 1) : UINT8_MAX;
+}
