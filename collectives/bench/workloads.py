@@ -17,7 +17,7 @@ from ..buffers import REPRODUCIBLE_SUM
 from ..calls import COLLECTIVES
 from .operands import Fold, check_dtype, difference, fold, operand
 
-__all__ = ["Plan", "Workload", "blocks", "footprint", "lengths", "usable_count"]
+__all__ = ["Plan", "Workload", "blocks", "footprint", "lengths", "page_aligned", "usable_count"]
 
 PAGE = 4096
 CHUNK = 1 << 18  # elements that are made or compared at a time
@@ -79,6 +79,14 @@ def footprint(collective: str, count: int, itemsize: int, size: int, *, in_place
     both = lengths(collective, count, 0, size)
     parts = (max(both),) if in_place else both
     return rotate * sum(-(-n * itemsize // PAGE) * PAGE for n in parts)
+
+
+def page_aligned(count: int, dtype: np.dtype, empty: Callable[..., np.ndarray] = np.empty) -> np.ndarray:
+    """An array of so many elements that begins on a page, in memory of ``empty``."""
+    nbytes = count * dtype.itemsize
+    raw = empty(nbytes + PAGE, np.uint8)
+    start = -raw.__array_interface__["data"][0] % PAGE
+    return raw[start : start + nbytes].view(dtype)
 
 
 class Workload:
@@ -191,11 +199,7 @@ class Workload:
         return self.in_place and (not self.kind.rooted or self.rank == root)
 
     def _allocate(self, count: int) -> np.ndarray:
-        """An array of so many elements that begins on a page."""
-        nbytes = count * self.dtype.itemsize
-        raw = (self.comm.empty if self.heap else np.empty)(nbytes + PAGE, np.uint8)
-        start = -raw.__array_interface__["data"][0] % PAGE
-        return raw[start : start + nbytes].view(self.dtype)
+        return page_aligned(count, self.dtype, self.comm.empty if self.heap else np.empty)
 
     def _buffers(self, root: int, number: int) -> tuple[np.ndarray, np.ndarray]:
         """The arrays that a call sends and receives; in place, the one that holds both, and an empty one."""
