@@ -16,7 +16,7 @@ from typing import Any
 from .cli import UsageError
 from .curves import Curve, curves, groups, read, size_name, time_name
 
-__all__ = ["add_arguments", "curves", "draw", "main", "require_matplotlib", "tty"]
+__all__ = ["add_arguments", "curves", "draw", "main", "picture", "require_matplotlib", "spread", "tty"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "os^DvPX"
@@ -39,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="PICTURE", help=".png, .svg or .pdf (default: the first FILE's name with .png)"
     )
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only panels whose title has it: Bcast, 4 ranks, ..."
+    )
     parser.add_argument("--title", help="above the picture (default: what was measured)")
 
 
@@ -46,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
     """Draw; 0."""
     output = args.output or Path(args.files[0]).with_suffix(".png")
     try:
-        draw([read(file) for file in args.files], output, args.title)
+        draw([read(file) for file in args.files], output, args.title, args.only)
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from None
     except OSError as error:
@@ -61,28 +64,39 @@ def require_matplotlib() -> None:
         raise ImportError("drawing needs matplotlib, which is not installed: pip install 'collectives[plot]'")
 
 
-def draw(contents: Sequence[Mapping[str, Any]], path: str | Path, title: str | None = None) -> None:
-    """Draw the curves of results files to ``path``, a .png, .svg or .pdf.
+def draw(
+    contents: Sequence[Mapping[str, Any]], path: str | Path, title: str | None = None, only: str = ""
+) -> None:  # fmt: skip
+    """Draw the curves of results files to ``path``, a .png, .svg or .pdf; ``only`` those of panels whose title has it.
 
-    ValueError where the name ends in something else or there is nothing to draw; OSError where it cannot be written;
-    ImportError without matplotlib.
+    Times are medians, bandwidths bytes of the whole vector by the time. ValueError where the name ends in something
+    else or there is nothing to draw; OSError where it cannot be written; ImportError without matplotlib.
     """
-    if Path(path).suffix not in KINDS:
+    kind = Path(path).suffix
+    if kind not in KINDS:
         raise ValueError(f"{path}: expected a name that ends in {', '.join(KINDS)}")
-    drawn = groups(curve for content in contents for curve in curves(content) if _sized(curve))
-    if not drawn:
-        raise ValueError("nothing to draw: there are no messages of several sizes")
     require_matplotlib()
     import matplotlib
 
     style: Any = {"svg.hashsalt": "collectives", "svg.fonttype": "path", "font.family": "sans-serif", "font.size": 10}
     with matplotlib.rc_context(style):
-        figure = _one(*next(iter(drawn.items()))) if len(drawn) == 1 else _several(drawn)
-        if title or len(drawn) > 1:
-            figure.suptitle(title or "Latency by message size", fontsize=13, weight="bold")
-        figure.text(0.995, 0.004, _conditions(contents), ha="right", va="bottom", fontsize=7, color="0.4")
-        dated = {".svg": "Date", ".pdf": "CreationDate"}.get(Path(path).suffix)
-        figure.savefig(path, metadata={dated: None} if dated else None)  # the same file each time
+        dated = {".svg": "Date", ".pdf": "CreationDate"}.get(kind)
+        picture(contents, title, only).savefig(path, metadata={dated: None} if dated else None)  # the same each time
+
+
+def picture(contents: Sequence[Mapping[str, Any]], title: str | None = None, only: str = "") -> Any:
+    """The matplotlib figure that :func:`draw` writes."""
+    every = [curve for content in contents for curve in curves(content) if _sized(curve)]
+    if not every:
+        raise ValueError("nothing to draw: there are no messages of several sizes")
+    drawn = groups(curve for curve in every if only in curve.group)
+    if not drawn:
+        raise ValueError(f"--only {only!r}: the panels are {'; '.join(groups(every))}")
+    figure = _one(next(iter(drawn.values()))) if len(drawn) == 1 else _several(drawn)
+    heading = f"Latency: {_in_common(drawn)[1]}".removesuffix(": ") if len(drawn) > 1 else next(iter(drawn))
+    figure.suptitle(title or heading, fontsize=13, weight="bold")
+    figure.text(0.995, 0.004, _conditions(contents), ha="right", va="bottom", fontsize=7, color="0.4")
+    return figure
 
 
 def _sized(curve: Curve) -> bool:
@@ -109,22 +123,19 @@ def _figure(width: float, height: float) -> Any:
     return figure
 
 
-def _one(group: str, lines: list[Curve]) -> Any:
-    """Latency and bandwidth side by side."""
-    figure = _figure(11.5, 4.8)
-    left, right = figure.subplots(1, 2)
-    figure.subplots_adjust(left=0.065, right=0.865, bottom=0.13, top=0.89, wspace=0.62)
+def _one(lines: list[Curve]) -> Any:
+    """Latency, on logarithmic axes for short messages, beside bandwidth, for long ones."""
+    margin = 0.25 + 0.085 * max(len(curve.label) for curve in lines)  # inches, for the names of the lines
+    width, height, panel = 1.75 + 2 * (4.3 + margin), 4.9, 4.3
+    figure = _figure(width, height)
     styles = _styles(lines)
-    for curve in lines:
-        left.plot(list(curve.points), list(curve.points.values()), **styles[curve.label])
-        speeds = curve.bandwidths()
-        right.plot(list(speeds), list(speeds.values()), **styles[curve.label])
-    left.set_title(f"{group}: latency", loc="left", fontsize=12, weight="bold")
-    right.set_title("bandwidth", loc="left", fontsize=12, weight="bold")
-    _dress(left, "time")
-    _dress(right, "speed")
-    _name_lines(left, styles)
-    _name_lines(right, styles)
+    for left, what in ((0.85, "time"), (0.85 + panel + margin + 0.75, "speed")):
+        axis = figure.add_axes((left / width, 0.13, panel / width, 0.73))
+        for curve in lines:
+            axis.plot(*_columns(curve.points if what == "time" else curve.bandwidths()), **styles[curve.label])
+        axis.set_title("latency" if what == "time" else "bandwidth", loc="left", fontsize=11)
+        _dress(axis, what)
+        _name_lines(axis, styles)
     return figure
 
 
@@ -132,29 +143,44 @@ def _several(drawn: dict[str, list[Curve]]) -> Any:
     """A panel of latency for each group; the lines are named once, below the title."""
     columns = min(4, math.ceil(math.sqrt(len(drawn))))
     rows = math.ceil(len(drawn) / columns)
-    figure = _figure(3.1 * columns + 0.6, 2.35 * rows + 1.0)
+    width, height = (3.1, 2.35) if len(drawn) > 4 else (4.6, 3.2)
+    width, height = width * columns + 0.8, height * rows + 1.2
+    figure = _figure(width, height)
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     styles = _styles([curve for lines in drawn.values() for curve in lines])
-    for axis, (group, lines) in zip(axes.flat, drawn.items(), strict=False):
+    names, _ = _in_common(drawn)
+    handles = {}
+    for axis, name, lines in zip(axes.flat, names, drawn.values(), strict=False):
         for curve in lines:
-            axis.plot(list(curve.points), list(curve.points.values()), **styles[curve.label])
-        axis.set_title(group, loc="left", fontsize=10, weight="bold")
+            handles[curve.label] = axis.plot(*_columns(curve.points), **styles[curve.label])[0]
+        axis.set_title(name, loc="left", fontsize=10.5, weight="bold")
         _dress(axis, "time")
-    for axis in axes.flat[len(drawn) :]:
-        axis.set_visible(False)
-    for axis in axes.flat:
-        axis.label_outer()
-    handles = {line.get_label(): line for axis in axes.flat for line in axis.get_lines()}
-    height = figure.get_size_inches()[1]
+    for number, axis in enumerate(axes.flat):
+        axis.set_visible(number < len(drawn))
+        axis.tick_params(labelbottom=number + columns >= len(drawn))
+        axis.set_xlabel("message size" if number + columns >= len(drawn) else "")
+    named = [label for label in styles if label in handles]
     figure.legend(
-        list(handles.values()), list(handles), loc="upper center", ncols=min(6, len(handles)), frameon=False,
-        bbox_to_anchor=(0.5, 1 - 0.32 / height), fontsize=10,
+        [handles[label] for label in named], named, loc="upper center", ncols=min(len(named), 2 * columns),
+        frameon=False, bbox_to_anchor=(0.5, 1 - 0.34 / height), fontsize=10,
     )  # fmt: skip
+    legend_lines = math.ceil(len(named) / (2 * columns))
     figure.subplots_adjust(
-        left=0.75 / (3.1 * columns + 0.6), right=0.99, bottom=0.55 / height, top=1 - 0.95 / height, hspace=0.3,
-        wspace=0.08,
+        left=0.75 / width, right=1 - 0.15 / width, bottom=0.62 / height, top=1 - (0.78 + 0.22 * legend_lines) / height,
+        hspace=0.36 if rows > 1 else 0, wspace=0.08,
     )  # fmt: skip
     return figure
+
+
+def _columns(points: Mapping[int, float]) -> tuple[list[int], list[float]]:
+    return list(points), list(points.values())
+
+
+def _in_common(drawn: Iterable[str]) -> tuple[list[str], str]:
+    """Names of groups without the words that all have, and those words."""
+    split = [name.split(", ") for name in drawn]
+    common = [word for word in split[0] if all(word in words for words in split)]
+    return [", ".join(word for word in words if word not in common) for words in split], ", ".join(common)
 
 
 def _styles(lines: Iterable[Curve]) -> dict[str, dict[str, Any]]:
@@ -175,19 +201,22 @@ def _styles(lines: Iterable[Curve]) -> dict[str, dict[str, Any]]:
 
 
 def _dress(axis: Any, what: str) -> None:
-    """Logarithmic axes in units that people read."""
+    """Axes in units that people read."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
     axis.xaxis.set_major_locator(LogLocator(base=16, numticks=20))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_name(value)))
-    axis.yaxis.set_major_locator(LogLocator(base=10, numticks=12))
-    name = time_name if what == "time" else lambda value: f"{value:g} GB/s"
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: name(value)))
-    axis.yaxis.set_minor_locator(LogLocator(base=10, subs=(2, 5), numticks=30))
-    axis.yaxis.set_minor_formatter(NullFormatter())
+    if what == "time":
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(base=10, numticks=12))
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: time_name(value)))
+        axis.yaxis.set_minor_locator(LogLocator(base=10, subs=(2, 5), numticks=30))
+        axis.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axis.set_ylim(bottom=0)
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} GB/s"))
     axis.grid(True, which="major", color="0.86", linewidth=0.9)
     axis.grid(True, which="minor", color="0.94", linewidth=0.6)
     axis.set_axisbelow(True)
@@ -209,13 +238,14 @@ def _name_lines(axis: Any, styles: Mapping[str, Mapping[str, Any]]) -> None:
         axis.annotate(
             label, xy=(x, y), xytext=(1.045, height), xycoords="axes fraction", textcoords="axes fraction",
             color=style["color"], va="center", fontsize=9.5, weight="bold" if style["linewidth"] > 2 else "normal",
-            arrowprops={"arrowstyle": "-", "color": style["color"], "linewidth": 0.6, "shrinkA": 1, "shrinkB": 4},
+            arrowprops={"arrowstyle": "-", "color": style["color"], "linewidth": 0.6, "shrinkA": 1, "shrinkB": 4,
+                        "relpos": (0, 0.5)},
             annotation_clip=False,
         )  # fmt: skip
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Places as near to the wanted ones, which ascend, as they can be with a gap between neighbours.
+    """Places between 0 and 1 near the wanted ones, which ascend, with a gap between neighbours.
 
     Neighbours that are too close join a cluster, which is centred on the mean of what its members want.
     """
@@ -227,7 +257,12 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
             if high - low >= gap * (n + m) / 2:
                 break
             clusters[-2:] = [[(low * n + high * m) / (n + m), n + m]]
-    return [middle + gap * (i - (n - 1) / 2) for middle, n in clusters for i in range(int(n))]
+    places = [middle + gap * (i - (n - 1) / 2) for middle, n in clusters for i in range(int(n))]
+    for i in range(len(places)):
+        places[i] = max(places[i], gap * i)
+    for i in range(1, len(places) + 1):
+        places[-i] = min(places[-i], 1 - gap * (i - 1))
+    return places
 
 
 # --- as text ------------------------------------------------------------------------------------------------------

@@ -35,8 +35,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("-x", "--warmup", type=_count(0), metavar="N", help="calls before those (default 100; 10 above 8192 B)")
     add("-M", "--mem-limit", type=number_of_bytes, default=512 << 20, metavar="BYTES",
         help="of the buffers of a process; sizes that need more are left out (default 512MiB)")  # fmt: skip
-    add("-c", "--validation", action="store_true", help="compare the results, bit by bit; exit with 1 if one is wrong")
-    add("-u", "--validation-warmup", type=_count(0), default=5, metavar="N", help="calls before that (default 5)")
+    add(
+        "-c",
+        "--validation",
+        action="store_true",
+        help="compare results of calls that are not timed, bit by bit; exit with 1 if one is wrong",
+    )
+    add("-u", "--validation-warmup", type=_count(0), default=5, metavar="N",
+        help="so many of them before the timed calls, and after (default 5)")  # fmt: skip
     add("-T", "--type", type=_types, default=["mpi_char"], metavar="TYPE",
         help=f"element type: all (OMB's three), or the beginning of {', '.join(TYPES)} (default mpi_char)")  # fmt: skip
     add("-l", "--in-place", action="store_true", help="with MPI.IN_PLACE")
