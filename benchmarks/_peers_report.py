@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import platform
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
@@ -277,46 +274,3 @@ def worst(found: Mapping[int, Ratio]) -> str:
     if not found:
         return "highest ratio"
     return f"highest ratio (at {size_name(max(found, key=lambda n: found[n].median))})"
-
-
-# --- the machine --------------------------------------------------------------------------------------------------
-
-
-def machine() -> dict:
-    """Processor, cores, caches and system."""
-    return {
-        "cpu": cpu_model(),
-        "cores": len(os.sched_getaffinity(0)),
-        "caches": {f"L{level}": size for level, size in caches().items()},
-        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "load": os.getloadavg(),
-    }
-
-
-def cpu_model() -> str:
-    """The processor's name as the system has it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or "unknown")
-
-
-def caches() -> dict[int, int]:
-    """Bytes of the data caches of one core, by level."""
-    found = {}
-    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
-        try:
-            kind, level, size = ((index / name).read_text().strip() for name in ("type", "level", "size"))
-        except OSError:
-            continue
-        if kind != "Instruction" and size.endswith("K"):
-            found[int(level)] = int(size[:-1]) << 10
-    return dict(sorted(found.items()))
-
-
-def last_level_cache() -> int:
-    """Bytes of the largest cache, 32 MiB where the system does not say."""
-    return max(caches().values(), default=32 << 20)

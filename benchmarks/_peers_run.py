@@ -18,6 +18,8 @@ import _peers_report as report
 from _peers_jobs import LIMITS, Contestant, Failure, Job
 from _peers_report import LIMIT_SIZE, Mode
 
+from collectives import machine
+
 PAGE = 4096
 WARM_SECONDS = 1e-3
 SLOW_SECONDS = 1.0
@@ -140,7 +142,7 @@ class Run:
         """Pairs of arrays of each rank."""
         if mode.reuse == "one":
             return 1
-        return max(2, math.ceil(2 * report.last_level_cache() / (self.ranks * 2 * self.pages(mode, nbytes))))
+        return max(2, math.ceil(2 * machine.last_level_cache() / (self.ranks * 2 * self.pages(mode, nbytes))))
 
     def pages(self, mode: Mode, nbytes: int) -> int:
         """Bytes of the pages of the longest array."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import platform
 import statistics
 import sys
 import tempfile
@@ -27,6 +26,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import kernel_lib  # type: ignore[import-not-found]  # noqa: E402
+
+from collectives import machine  # noqa: E402
 
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 SIZES = ("16KiB", "256KiB", "64MiB")
@@ -188,8 +189,8 @@ def main() -> int:
         records = list(measure(arguments, kernels))
         best = kernels.isas()[-1]
     if arguments.json:
-        machine = {"machine": platform.platform(), "processor": platform.processor(), "numpy": np.__version__}
-        arguments.json.write_text(json.dumps({**machine, "isa": best, "results": records}, indent=1) + "\n")
+        content = {"machine": machine.describe(), "numpy": np.__version__, "isa": best, "results": records}
+        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
     short = [line for record in records if (line := miss(record, best, arguments.tolerance))]
     for line in short:
         print("below target:", line)

@@ -52,6 +52,8 @@ import _peers_survey as survey
 from _peers_collectives import NAMES
 from _peers_run import Run
 
+from collectives import machine
+
 QUICK = "8,64,1Ki,16Ki,64Ki,256Ki,1Mi,4Mi,16Mi,64Mi"
 SURVEY = "8,64,1Ki,16Ki,256Ki,1Mi,4Mi,16Mi"
 FULL = ",".join(str(8 << i) for i in range(24))
@@ -60,8 +62,8 @@ FULL = ",".join(str(8 << i) for i in range(24))
 def main() -> int:
     """Measure, print, and with --check judge; 1 also when ours does not run."""
     args = arguments()
-    machine = report.machine()
-    print_machine(machine)
+    described = machine.describe()
+    print_machine(described)
     runs = [Run(args, ranks) for ranks in args.ranks]
     for run in runs:
         try:
@@ -71,7 +73,7 @@ def main() -> int:
     goals = print_survey(runs) if args.survey else print_results(runs)
     print_absent(runs)
     if args.json:
-        content = {"machine": machine, "rounds": args.rounds, "batch_ms": args.batch, **everything(runs, goals)}
+        content = {"machine": described, "rounds": args.rounds, "batch_ms": args.batch, **everything(runs, goals)}
         args.json.write_text(json.dumps(content, indent=1) + "\n")
     bad = any(run.missing for run in runs) or any(goal.verdict != "PASS" for goal in goals)
     return 1 if args.check and bad or any(run.jobs["ours"].failure for run in runs) else 0
@@ -143,10 +145,11 @@ def listed_sizes(text: str) -> list[int]:
     return sorted({report.parse_size(word) for word in listed(text)})
 
 
-def print_machine(machine: dict[str, Any]) -> None:
+def print_machine(described: dict[str, Any]) -> None:
     """What the figures were taken on."""
-    caches = ", ".join(f"{level} {size >> 10} KiB" for level, size in machine["caches"].items())
-    print(f"{machine['cpu']}, {machine['cores']} cores, {caches}; {machine['system']}; load {machine['load'][0]:.1f}")
+    caches = ", ".join(f"{level} {size >> 10} KiB" for level, size in described["caches"].items())
+    load = f"load {described['load'][0]:.1f}"
+    print(f"{described['cpu']}, {described['cores']} cores, {caches}; {described['system']}; {load}")
     print("float32 SUM through Python; ranks are placed as each mpiexec does by default")
 
 

@@ -7,18 +7,29 @@ import what they need when they are called, so that commands about schedules wor
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .registry import Algorithm, ScheduleAlgorithm
 
-__all__ = ["COMMANDS", "Command", "UsageError", "main", "number_of_bytes", "size", "sizes"]
+__all__ = [
+    "COMMANDS",
+    "Command",
+    "UsageError",
+    "main",
+    "number_of_bytes",
+    "parsed",
+    "quiet_beside_rank_0",
+    "size",
+    "sizes",
+]
 
 
 class UsageError(Exception):
@@ -55,16 +66,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         sub.set_defaults(run=command.run, parser=sub)
         if command.name == chosen:
             command.add_arguments(sub)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     try:
         code = args.run(args)
         sys.stdout.flush()
     except UsageError as error:
-        args.parser.error(str(error))
+        with quiet_beside_rank_0():
+            args.parser.error(str(error))
     except BrokenPipeError:  # the reader, a pager perhaps, has left; so must nothing be flushed at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     return code
+
+
+def parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """``parser.parse_args``; of several ranks the first alone prints help or what is wrong."""
+    with quiet_beside_rank_0():
+        return parser.parse_args(argv)
+
+
+@contextlib.contextmanager
+def quiet_beside_rank_0() -> Iterator[None]:
+    """Print nothing on the other ranks of an MPI job."""
+    from .launch import place
+
+    if place()[0] == 0:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        yield
 
 
 def imported(module: str) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:
@@ -308,6 +338,8 @@ COMMANDS = [
     Command("list", "algorithms with their constraints, rounds and volume", _list_arguments, _list),
     Command("show", "a schedule as a text grid or SVG", _show_arguments, _show),
     Command("verify", "prove that schedules keep their promises", _verify_arguments, _verify),
+    Command("bench", "measure collectives as the OSU benchmarks do (under mpiexec)", *imported("bench.cli")),
+    Command("plot", "draw results of bench and of benchmarks/peers.py", *imported("plot")),
     Command("train", "train a model with every strategy, on real data (run under mpiexec)", *imported("train.cli")),
     Command("trace", "what a timeline of a run says, as a table or a picture", *imported("trace_report")),
     Command("run", "run a program that ends as a whole when one rank fails (under mpiexec)", *imported("launch")),

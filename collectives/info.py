@@ -122,7 +122,7 @@ def _cpu(core: Section) -> Section:
     quota = machine.cgroup_quota()
     affinity = machine.affinity()
     cpu: Section = {
-        "model": _cpu_model(),
+        "model": machine.cpu_model(),
         "usable_cores": machine.usable_cores([affinity]),
         "cores_by_affinity": len(affinity),
         "cores_by_cgroup": None if math.isinf(quota) else quota,
@@ -132,15 +132,6 @@ def _cpu(core: Section) -> Section:
         cpu["instruction_set"] = core["module"].isa()
         cpu["supported"] = [name for name in _ISAS if core["module"].isa_supported(name)]
     return cpu
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part")))
-    return next(models, platform.processor() or "unknown")
 
 
 def _caches(core: int) -> dict[str, str]:

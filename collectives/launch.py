@@ -23,7 +23,7 @@ from typing import Any
 
 from .cli import UsageError
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["add_arguments", "as_a_whole", "main", "place"]
 
 #: Seconds from the traceback to MPI's abort: launchers may drop what they have not yet read of a job that ends.
 GRACE = 0.1
@@ -68,17 +68,26 @@ def main(args: argparse.Namespace) -> int:
     if not words:
         raise UsageError("name a program, or give -m MODULE or -c CODE")
     find = _module if args.module else _code if args.code else _file
-    try:
+
+    def run() -> int:
         program = find(words)
         if args.replace_world:
             _replace_world()
         program()
+        return 0
+
+    return as_a_whole(run)
+
+
+def as_a_whole(program: Callable[[], int]) -> int:
+    """``program()``; an exception or a ``sys.exit`` other than 0 is reported and ends all ranks."""
+    try:
+        return program()
     except BaseException as error:
         code = _report(error)
         if code:
             _end_all(code)
         return code
-    return 0
 
 
 # --- the program --------------------------------------------------------------------------------------------------
@@ -186,14 +195,14 @@ def _print_traceback(error: BaseException) -> None:
     if sys.excepthook is not sys.__excepthook__:
         sys.excepthook(type(error), error, trace)
         return
-    rank, size = _place()
+    rank, size = place()
     mark = f"[rank {rank}] " if size > 1 else ""
     lines = "".join(traceback.format_exception(type(error), error, trace)).splitlines()
     if sys.stderr is not None:
         sys.stderr.write("".join(f"{mark}{line}\n" for line in lines))
 
 
-def _place() -> tuple[int, int]:
+def place() -> tuple[int, int]:
     """This process's rank and the number of ranks: MPI's, or while MPI does not run the launcher's."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
@@ -210,7 +219,7 @@ def _end_all(code: int) -> None:
 
     Launchers may let the other ranks wait for ever when a rank leaves that has not started MPI.
     """
-    if _place()[1] == 1:
+    if place()[1] == 1:
         return
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(PATIENCE)

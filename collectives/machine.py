@@ -1,11 +1,13 @@
-"""What this process may use of the machine: its node's name and its cores."""
+"""The machine: its node's name, what of it this process may use, and its description for results of measurements."""
 
 from __future__ import annotations
 
 import os
+import platform
 import socket
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 
 def boot_id() -> str:
@@ -48,3 +50,43 @@ def cgroup_quota() -> float:
 def usable_cores(affinities: Iterable[frozenset[int]]) -> float:
     """Cores that processes of these affinities share: their union, or the control group's quota if that is less."""
     return min(len(frozenset().union(*affinities)), cgroup_quota())
+
+
+def describe() -> dict[str, Any]:
+    """Processor, cores, caches of a core and memory in bytes, system and load, for JSON."""
+    return {
+        "cpu": cpu_model(),
+        "cores": len(affinity()),
+        "caches": {f"L{level}": size for level, size in caches().items()},
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "load": os.getloadavg(),
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name as the system has it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part")))
+    return next(models, platform.processor() or "unknown")
+
+
+def caches() -> dict[int, int]:
+    """Bytes of the data caches of one core, by level."""
+    found = {}
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            kind, level, size = ((index / name).read_text().strip() for name in ("type", "level", "size"))
+        except OSError:
+            continue
+        if kind != "Instruction" and size.endswith("K"):
+            found[int(level)] = int(size[:-1]) << 10
+    return dict(sorted(found.items()))
+
+
+def last_level_cache() -> int:
+    """Bytes of the largest cache, 32 MiB where the system does not say."""
+    return max(caches().values(), default=32 << 20)

@@ -14,11 +14,12 @@ RUNS += [(mpi, ranks, file) for mpi, sizes in MORE_RANKS.items() for ranks in si
 RUNS += [("openmpi", ranks, "train_mpi") for ranks in (1, 2, 3, 4)]
 RUNS += [(mpi, ranks, "reproducible") for mpi, ranks in (("openmpi", 3), ("mpich", 2), ("impi", 2))]
 RUNS += [("openmpi", ranks, "reproducible") for ranks in (1, 4, 5, 8)]
+RUNS += [("openmpi", ranks, "bench") for ranks in (2, 3)] + [("mpich", 2, "bench"), ("impi", 2, "bench")]
 
 
 def slow(ranks, file):
     """Whether only make test-all runs it."""
-    return ranks in (4, 7) or (file == "reproducible" and ranks in (1, 5, 8))
+    return ranks in (4, 7) or (file == "reproducible" and ranks in (1, 5, 8)) or (file == "bench" and ranks == 3)
 
 
 @pytest.mark.parametrize(

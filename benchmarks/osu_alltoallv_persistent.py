@@ -1,0 +1,7 @@
+"""MPI Persistent Alltoallv Latency Test, OSU format: see docs/benchmarks.md."""
+
+import sys
+
+from collectives.bench import main
+
+sys.exit(main("alltoallv_persistent"))

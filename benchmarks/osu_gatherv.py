@@ -1,0 +1,7 @@
+"""MPI Gatherv Latency Test, OSU format: see docs/benchmarks.md."""
+
+import sys
+
+from collectives.bench import main
+
+sys.exit(main("gatherv"))

@@ -1,0 +1,115 @@
+"""``python -m collectives bench NAME``, and the scripts ``benchmarks/osu_*.py``, which are the same code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from .. import cli, machine
+from ..cli import UsageError
+from ..launch import as_a_whole
+from .options import add_options, check
+from .programs import NAMES, Program, find
+from .results import Record, content, write
+
+__all__ = ["add_arguments", "main", "script"]
+
+EPILOG = """\
+  mpiexec -n 4 python -m collectives bench allreduce
+  mpiexec -n 4 python -m collectives bench allreduce --algorithm all -m 8:1MiB --json allreduce.json
+  mpiexec -n 8 python -m collectives bench ialltoall --ranks 2,4,8 -t 10
+  mpiexec -n 2 python -m collectives bench latency
+
+NAME is a collective; with i before it the non-blocking call, with _persistent after it the persistent one; latency or
+bw. docs/benchmarks.md says how to read the tables."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``bench``."""
+    parser.epilog = EPILOG
+    parser.add_argument("name", metavar="NAME", choices=NAMES, help="allreduce, iallreduce, allreduce_persistent, ...")
+    add_options(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run a program; 0, 1 where a result is wrong or ranks are too few, 2 where a call cannot be made."""
+    program = find(args.name)
+    check(program, args)
+    for path in _files(program, args):
+        if not os.access(os.path.dirname(path) or ".", os.W_OK) or os.path.isdir(path):
+            raise UsageError(f"cannot write {path}")
+    if any(kind != "tty" for kind in args.graph):
+        from ..plot import require_matplotlib
+
+        require_matplotlib()
+    return as_a_whole(lambda: _run(program, args))
+
+
+def script(name: str, argv: Sequence[str] | None = None) -> int:
+    """The program ``name`` with the options of a command line (default: this process's); the exit code."""
+    parser = argparse.ArgumentParser(
+        description=f"{find(name).title} Test, in the format of the OSU Micro-Benchmarks: see docs/benchmarks.md."
+    )
+    add_options(parser)
+    args = cli.parsed(parser, sys.argv[1:] if argv is None else argv)
+    args.name = name
+    try:
+        return main(args)
+    except UsageError as error:
+        with cli.quiet_beside_rank_0():
+            parser.error(str(error))
+
+
+def _files(program: Program, args: argparse.Namespace) -> list[str]:
+    """What will be written."""
+    pictures = [f"osu_{program.name}.{kind}" for kind in args.graph if kind != "tty"]
+    return [*pictures, *filter(None, [args.json])]
+
+
+def _run(program: Program, args: argparse.Namespace) -> int:
+    from mpi4py import MPI
+
+    from .engine import run
+    from .timing import clock_overhead
+
+    world = MPI.COMM_WORLD
+    error = _refusal(program, args, world.size)
+    if error is not None:
+        if world.rank == 0:
+            print(error[1], file=sys.stderr, flush=True)
+        return error[0]
+    nodes = len(set(world.allgather(machine.node_name())))
+    code, records = run(program, args, world)
+    if world.rank == 0:
+        made = content(program, args, nodes, clock_overhead(), records)
+        if args.json:
+            write(args.json, made)
+        _draw(program, args, made)
+    return code
+
+
+def _refusal(program: Program, args: argparse.Namespace, size: int) -> tuple[int, str] | None:
+    """Exit code and message where there are not the ranks that are needed."""
+    if not program.collective and size != 2:
+        return 1, "This test requires exactly two processes"
+    if size < 2:
+        return 1, "This test requires at least two processes"
+    for ranks in args.ranks or []:
+        if not 2 <= ranks <= size:
+            return 2, f"--ranks: {ranks} is not between 2 and the {size} ranks that there are"
+    least = min(args.ranks or [size])
+    if args.root_rank != "rotate" and args.root_rank >= least:
+        return 2, f"--root-rank: {args.root_rank} is not a rank of {least}"
+    return None
+
+
+def _draw(program: Program, args: argparse.Namespace, made: Record) -> None:
+    from .. import plot
+
+    for kind in args.graph if made["results"] else []:
+        if kind == "tty":
+            print("\n".join(plot.tty(plot.curves(made))), flush=True)
+        else:
+            plot.draw([made], f"osu_{program.name}.{kind}")

@@ -1,0 +1,240 @@
+"""Runs a benchmark program: every table, row by row, as the OSU Micro-Benchmarks do."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .. import registry
+from . import overlap
+from .options import iterations, message_sizes
+from .pairs import Pair
+from .programs import Program
+from .results import Record, bandwidths
+from .settings import Setting, part, settings
+from .table import columns, head, row
+from .timing import combine, sample
+from .workloads import Workload
+
+__all__ = ["Failure", "run"]
+
+PERCENTILES = (50.0, 90.0, 99.0)
+REFUSALS = (ValueError, TypeError, KeyError, NotImplementedError)  # of a call that cannot be made
+
+
+class Failure(Exception):
+    """Ends the program on all ranks, which raise it together: the exit code, and what rank 0 says."""
+
+    def __init__(self, code: int, message: str):
+        super().__init__(message)
+        self.code = code
+
+
+def run(program: Program, args: argparse.Namespace, world: MPI.Intracomm) -> tuple[int, list[Record]]:
+    """All tables, printed by rank 0; the exit code, and rank 0's records."""
+    records: list[Record] = []
+    code = 0
+    for ranks in args.ranks or [world.size]:
+        with part(world, ranks) as plain:
+            if plain is not None:
+                try:
+                    for_ranks = _pairs if not program.collective else _collectives
+                    for_ranks(program, args, plain, records)
+                except Failure as failure:
+                    code = failure.code
+                    if world.rank == 0:
+                        print(failure, file=sys.stderr, flush=True)
+        code = world.bcast(code, 0)  # rank 0 takes part in every number of ranks
+        if code:
+            break
+    return code, records
+
+
+def agreed(comm: MPI.Intracomm, found: str | None) -> str | None:
+    """What the first rank that has something to say says, on all ranks."""
+    return next(filter(None, MPI.Intracomm(comm).allgather(found)), None)
+
+
+def printer(comm: MPI.Intracomm) -> Callable[[str], None]:
+    """Prints on rank 0, at once."""
+    return (lambda text: print(text, flush=True)) if comm.rank == 0 else (lambda text: None)
+
+
+def _columns_values(setting: Setting, samples: np.ndarray) -> tuple[dict[str, Any], float]:
+    """The usual columns, in us, and the mean in seconds."""
+    args = setting.args
+    summary = combine(setting.comm, samples, [*PERCENTILES, *(args.tail_lat or ())])
+    values: dict[str, Any] = {
+        "avg": summary.mean * 1e6, "min": summary.low * 1e6, "max": summary.high * 1e6,
+        "iterations": summary.iterations,
+    }  # fmt: skip
+    values |= {f"p{p:g}": seconds * 1e6 for p, seconds in summary.percentiles.items()}
+    return values, summary.mean
+
+
+# --- collectives --------------------------------------------------------------------------------------------------
+
+
+def _collectives(program: Program, args: argparse.Namespace, plain: MPI.Intracomm, records: list[Record]) -> None:
+    work = overlap.Work() if program.form == "start" else None
+    shown = columns(program, args)
+    for setting in settings(program, args, plain):
+        say = printer(plain)
+        say(head(program, setting.type_name, setting.notes(), shown))
+        ran: list[tuple[int, str]] = []
+        for nbytes in message_sizes(program, args):
+            found = _measure(setting, nbytes, work)
+            if isinstance(found, str):
+                say(f"# {found}")
+                break
+            if found is not None:
+                record, values = found
+                say(row(program, record["bytes"], values, shown))
+                records.append(record)
+                ran.append((record["bytes"], record["ran"]))
+                if record["validation"] not in (None, "Pass"):
+                    raise Failure(1, f"{program.name}, {record['bytes']} bytes: {record['validation']}")
+        if setting.algorithm is None and ran:
+            say(f"# Algorithms: {_runs(ran)}.")
+
+
+def _runs(ran: Iterable[tuple[int, str]]) -> str:
+    """The algorithms by size: "bruck up to 4096, pairwise up to 1048576"."""
+    last: dict[str, int] = {}
+    for nbytes, name in ran:
+        last[name] = nbytes
+    return next(iter(last)) if len(last) == 1 else ", ".join(f"{name} up to {nbytes}" for name, nbytes in last.items())
+
+
+def _measure(setting: Setting, nbytes: int, work: overlap.Work | None) -> tuple[Record, dict[str, Any]] | str | None:
+    """One row: its record and the values by column. A comment ends the table; None: there is no such message."""
+    itemsize = np.dtype("float16" if setting.dtype == "bfloat16" else setting.dtype).itemsize
+    count = setting.count(nbytes, itemsize)
+    if nbytes and not count:
+        return None
+    if not setting.fits(count, itemsize):
+        return f"Left out: {nbytes} bytes and more, whose buffers need more than --mem-limit {setting.args.mem_limit}."
+    timed, warm = iterations(setting.program, setting.args, nbytes)
+    try:
+        workload = setting.workload(count, setting.sets(count, itemsize))
+        ready = _prepared(setting, workload)
+        refused = None
+    except REFUSALS as error:
+        refused = str(error)
+    refused = agreed(setting.comm, refused)
+    if refused is not None:
+        if setting.args.algorithm == "all":
+            return f"Cannot serve this: {refused}."
+        raise Failure(2, f"{setting.program.name}: {refused}")
+    validation = _validated(setting, workload)
+    if work is not None:
+        values, samples = overlap.measure(setting.comm, ready, timed, warm, setting.args.test_calls or 0, work)
+        usual, mean = _columns_values(setting, samples)
+        values = {**usual, **values}
+    else:
+        values, mean = _columns_values(setting, sample(setting.comm, ready, timed, warm))
+    if setting.program.form == "plan":
+        ready.free()
+    validation = validation if validation not in (None, "Pass") else _validated(setting, workload)
+    return _record(setting, workload, nbytes, mean, values, validation), values
+
+
+def _prepared(setting: Setting, workload: Workload) -> Any:
+    """What is timed, once it has been seen to work."""
+    form = setting.program.form
+    if form == "plan":
+        plan = workload.plan()
+        plan()
+        return plan
+    if form == "start":
+        start = workload.start()
+        start().Wait()
+        return start
+    call = workload.call(**setting.keywords)
+    call()
+    return call
+
+
+def _validated(setting: Setting, workload: Workload) -> str | None:
+    """``Pass``, what is wrong, or None where nobody asked."""
+    if not setting.args.validation:
+        return None
+    form, keywords = setting.program.form, setting.keywords
+    found = None
+    for _ in range(max(1, setting.args.validation_warmup)):
+        found = found or workload.validate(form, **keywords)
+    return agreed(setting.comm, found) or "Pass"
+
+
+def _record(
+    setting: Setting, workload: Workload, nbytes: int, mean: float, values: dict[str, Any], validation: str | None
+) -> Record:
+    """A row for JSON; the validation and bandwidths are put among the values too."""
+    args = setting.args
+    last = getattr(setting.comm, "last", None)
+    algbw, busbw = bandwidths(registry.base(setting.program.collective), setting.comm.size, workload.nbytes, mean)
+    values |= {"validation": validation if validation in (None, "Pass") else "Fail", "algbw": algbw, "busbw": busbw}
+    us = {key: value for key, value in values.items() if key not in ("validation", "iterations", "algbw", "busbw")}
+    return {
+        "ranks": setting.comm.size, "algorithm": setting.algorithm, "ran": last.algorithm if last else "mpi",
+        "type": setting.type_name, "bytes": workload.count and workload.message, "vector": workload.nbytes,
+        "sets": workload.rotate, "heap": args.heap, "in_place": args.in_place, "root": args.root_rank,
+        "engine": args.engine, "iterations": values["iterations"], "validation": validation,
+        "us": us, "algbw": algbw, "busbw": busbw,
+    }  # fmt: skip
+
+
+# --- two ranks ----------------------------------------------------------------------------------------------------
+
+
+def _pairs(program: Program, args: argparse.Namespace, plain: MPI.Intracomm, records: list[Record]) -> None:
+    from ..communicator import Communicator
+
+    comm, shown, say = Communicator(plain), columns(program, args), printer(plain)
+    reuse = "in turn, out of the cache" if args.off_cache else "the same for every message"
+    for type_name in args.type:
+        say(head(program, type_name, [f"Ranks: 2. Buffers: private, {reuse}."], shown))
+        for nbytes in message_sizes(program, args):
+            setting = Setting(program, args, comm, None, type_name)
+            itemsize = np.dtype(setting.dtype).itemsize
+            if nbytes % itemsize:
+                continue
+            slots = setting.sets(nbytes // itemsize, itemsize)
+            if not setting.fits(nbytes // itemsize, itemsize):
+                say(f"# Left out: {nbytes} bytes and more, whose buffers need more than --mem-limit {args.mem_limit}.")
+                break
+            values, wrong = _pair(setting, Pair(comm, nbytes, setting.dtype, slots), nbytes)
+            say(row(program, nbytes, values, shown))
+            records.append({
+                "ranks": 2, "algorithm": None, "ran": "mpi", "type": type_name, "bytes": nbytes, "vector": nbytes,
+                "sets": slots, "validation": wrong or values["validation"], "iterations": values["iterations"],
+                "us": {k: v for k, v in values.items() if k not in ("validation", "iterations", "bandwidth")},
+                "MB/s": values.get("bandwidth"),
+            })  # fmt: skip
+            if wrong:
+                raise Failure(1, f"{program.name}, {nbytes} bytes: {wrong}")
+    comm.Free()
+
+
+def _pair(setting: Setting, pair: Pair, nbytes: int) -> tuple[dict[str, Any], str | None]:
+    """A row of messages between two ranks, and what was received wrongly."""
+    args, comm = setting.args, MPI.Intracomm(setting.comm)
+    timed, warm = iterations(setting.program, args, nbytes)
+    timed = max(timed, len(pair.sends))  # all buffers are to be received
+    values: dict[str, Any]
+    if setting.program.form == "latency":
+        samples = comm.bcast(pair.latency(timed, warm), 0)
+        values, _ = _columns_values(setting, samples)
+    else:
+        bandwidth = comm.bcast(pair.bandwidth(timed, warm, args.window_size or 64), 0)
+        values = {"bandwidth": bandwidth / 1e6, "iterations": timed}
+    wrong = None
+    if args.validation:
+        receives = setting.program.form == "latency" or comm.rank == 1
+        wrong = agreed(comm, pair.difference() if receives else None)
+    return {**values, "validation": ("Fail" if wrong else "Pass") if args.validation else None}, wrong

@@ -1,0 +1,189 @@
+"""Options of the benchmark programs: those of the OSU Micro-Benchmarks, and ours. Imports without MPI."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from .. import __version__, registry
+from ..cli import UsageError, number_of_bytes, sizes
+from .programs import Program
+
+__all__ = ["TYPES", "add_options", "check", "iterations", "message_sizes"]
+
+LARGE = 8192  # bytes; longer messages are repeated less often
+GRAPHS = ("tty", "png", "pdf")
+#: MPI's names of the element types, and NumPy's; the first three are OMB's.
+TYPES = {
+    "mpi_char": "int8", "mpi_int": "int32", "mpi_float": "float32", "mpi_double": "float64", "float16": "float16",
+    "bfloat16": "bfloat16",
+}  # fmt: skip
+#: (iterations, of long messages, warm-up, of long messages), by form.
+REPEATS = {"latency": (10_000, 1000, 100, 10), "bw": (100, 20, 10, 2)}
+USUAL = (1000, 100, 100, 10)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options; :func:`check` refuses those that a program has no use for."""
+    add = parser.add_argument
+    add("-v", "--version", action="version", version=f"collectives {__version__}")
+    add("-f", "--full", action="store_true", help="also minimum and maximum over the ranks, and iterations")
+    add("-m", "--message-size", type=_range, metavar="[MIN:]MAX",
+        help="bytes of the messages, e.g. 4:1MiB (default 1:1MiB; 1:4MiB between two ranks)")  # fmt: skip
+    add("-i", "--iterations", type=_count(1), metavar="N", help="timed calls per size (default 1000; 100 above 8192 B)")
+    add("-x", "--warmup", type=_count(0), metavar="N", help="calls before those (default 100; 10 above 8192 B)")
+    add("-M", "--mem-limit", type=number_of_bytes, default=512 << 20, metavar="BYTES",
+        help="of the buffers of a process; sizes that need more are left out (default 512MiB)")  # fmt: skip
+    add(
+        "-c",
+        "--validation",
+        action="store_true",
+        help="compare results of calls that are not timed, bit by bit; exit with 1 if one is wrong",
+    )
+    add("-u", "--validation-warmup", type=_count(0), default=5, metavar="N",
+        help="so many of them before the timed calls, and after (default 5)")  # fmt: skip
+    add("-T", "--type", type=_types, default=["mpi_char"], metavar="TYPE",
+        help=f"element type: all (OMB's three), or the beginning of {', '.join(TYPES)} (default mpi_char)")  # fmt: skip
+    add("-l", "--in-place", action="store_true", help="with MPI.IN_PLACE")
+    add("-z", "--tail-lat", type=_percentiles, nargs="?", const=[50.0, 90.0, 99.0], metavar="LIST",
+        help="percentiles over all samples of all ranks (default 50,90,99)")  # fmt: skip
+    add("-G", "--graph", type=_graphs, default=[], metavar="LIST",
+        help="draw the results: tty, png, pdf; files are named after the program")  # fmt: skip
+    add("-d", "--accelerator", type=_accelerator, metavar="KIND", help="buffers of a device (not in this version)")
+    add("-k", "--root-rank", type=_root, default=0, metavar="fixed:R|rotate",
+        help="root of a rooted collective: one rank (default fixed:0), or all in turn")  # fmt: skip
+    add("-t", "--test-calls", type=_count(0), metavar="N", help="non-blocking: MPI_Test calls while computing")
+    add("-W", "--window-size", type=_count(1), metavar="N", help="bw: messages under way at a time (default 64)")
+    ours = parser.add_argument_group("beyond OMB")
+    add = ours.add_argument
+    add("--algorithm", metavar="NAME", help="an algorithm of the collective, mpi for the MPI library's own, all for a "
+        "table of each (default: the library chooses)")  # fmt: skip
+    add("--engine", choices=("c", "python"), help="executor of schedules (default c)")
+    add("--ranks", type=sizes, metavar="LIST", help="a table for each number of ranks, e.g. 2,4,8 or 2:8")
+    add("--off-cache", action="store_true", help="buffers in turn, so many that no call finds its data in the cache")
+    add("--heap", action="store_true", help="arrays of comm.empty, which the ranks of a node share")
+    add("--bw", action="store_true", help="bandwidths: algbw and busbw as nccl-tests define them")
+    add("--json", metavar="FILE", help="everything that was measured, with the machine described")
+
+
+def check(program: Program, args: argparse.Namespace) -> None:
+    """UsageError for options that the program has no use for, or that exclude each other."""
+    single, starts = not program.collective, program.form == "start"
+    useless = {
+        "--in-place": args.in_place and (single or program.collective in ("barrier", "bcast")),
+        "--root-rank": args.root_rank != 0 and not program.rooted,
+        "--test-calls": args.test_calls is not None and not starts,
+        "--window-size": args.window_size is not None and program.form != "bw",
+        "--tail-lat": args.tail_lat is not None and (starts or program.form == "bw"),
+        "--bw": args.bw and (single or starts or not program.sized),
+        "--full": args.full and program.form == "bw",
+        "--engine": args.engine is not None and program.form != "call",
+        "--algorithm": args.algorithm is not None and single,
+        "--ranks": args.ranks is not None and single,
+        "--message-size": args.message_size is not None and not program.sized,
+    }
+    if single:
+        useless["--type"] = not all(name.startswith("mpi_") for name in args.type)
+    for option, given in useless.items():
+        if given:
+            raise UsageError(f"{option}: {program.name} has no use for it")
+    if args.algorithm == "mpi" and (args.engine or args.heap):
+        raise UsageError("--algorithm mpi: the MPI library's own takes neither --engine nor --heap")
+    if args.algorithm not in (None, "all"):
+        try:
+            registry.find(program.collective, args.algorithm)
+        except ValueError as error:
+            raise UsageError(f"--algorithm: {error}") from None
+
+
+def message_sizes(program: Program, args: argparse.Namespace) -> list[int]:
+    """Bytes of the messages: from the least to the most by doubling."""
+    if not program.sized:
+        return [0]
+    least, most = args.message_size or (None, None)
+    least = 1 if least is None else least
+    most = (1 << 20 if program.collective else 4 << 20) if most is None else most
+    found = [least]
+    while max(found[-1] * 2, 1) <= most:
+        found.append(max(found[-1] * 2, 1))
+    return found
+
+
+def iterations(program: Program, args: argparse.Namespace, nbytes: int) -> tuple[int, int]:
+    """How many calls are timed, and how many go before them."""
+    usual = REPEATS.get(program.form, USUAL)
+    large = nbytes > LARGE
+    timed = usual[large] if args.iterations is None else args.iterations
+    return timed, usual[2 + large] if args.warmup is None else args.warmup
+
+
+# --- values -------------------------------------------------------------------------------------------------------
+
+
+def _count(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value}: expected at least {least}")
+        return value
+
+    return parse
+
+
+def _range(text: str) -> tuple[int | None, int | None]:
+    ends = text.split(":")
+    if len(ends) > 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is not [MIN:]MAX")
+    found = [number_of_bytes(end) if end else None for end in ends]
+    low, high = found if len(found) == 2 else (None, found[0])
+    if (1 if low is None else low) > (1 << 62 if high is None else high):
+        raise argparse.ArgumentTypeError(f"{text!r}: the least is more than the most")
+    return low, high
+
+
+def _types(text: str) -> list[str]:
+    word = text.lower()
+    if word == "all":
+        return list(TYPES)[:3]
+    found = [name for name in TYPES if word and name.startswith(word)]
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} begins none of {', '.join(TYPES)}")
+    return found[:1]
+
+
+def _listed(text: str, what: str, parse: Callable[[str], Any]) -> list[Any]:
+    try:
+        return [parse(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of {what}") from None
+
+
+def _percentiles(text: str) -> list[float]:
+    found = _listed(text, "percentiles such as 50,90,99", float)
+    if not all(0 <= value <= 100 for value in found):
+        raise argparse.ArgumentTypeError(f"{text!r}: percentiles are between 0 and 100")
+    return found
+
+
+def _graphs(text: str) -> list[str]:
+    found = text.split(",")
+    if not set(found) <= set(GRAPHS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of {', '.join(GRAPHS)}")
+    return found
+
+
+def _root(text: str) -> int | str:
+    if text == "rotate":
+        return text
+    word = text.removeprefix("fixed:")
+    if not word.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither fixed:RANK nor rotate")
+    return int(word)
+
+
+def _accelerator(text: str) -> str:
+    raise argparse.ArgumentTypeError(f"{text!r}: this version moves arrays in host memory only")

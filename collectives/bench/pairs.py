@@ -1,0 +1,85 @@
+"""Messages between two ranks: latency of one, bandwidth of many."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from .operands import difference, operand
+from .timing import clock_overhead
+from .workloads import page_aligned
+
+__all__ = ["Pair"]
+
+TAG, ACK = 1, 2
+
+
+class Pair:
+    """Buffers of ``nbytes`` bytes on ranks 0 and 1, ``slots`` of them in turn, and what is done with them."""
+
+    def __init__(self, comm: Any, nbytes: int, dtype: Any, slots: int = 1):
+        self.comm, self.peer = comm, 1 - comm.rank
+        dtype = np.dtype(dtype)
+        self.count = nbytes // dtype.itemsize
+        self.sends = [page_aligned(self.count, dtype) for _ in range(slots)]
+        self.recvs = [page_aligned(self.count, dtype) for _ in range(slots)]
+        self.fill()
+
+    def fill(self) -> None:
+        """This rank's data, and results that are none."""
+        for number, (send, recv) in enumerate(zip(self.sends, self.recvs, strict=True)):
+            send[:] = operand(send.dtype, self.comm.rank, 2, 0, self.count, number)
+            wanted = operand(send.dtype, self.peer, 2, 0, self.count, number)
+            np.invert(wanted.view(np.uint8), out=recv.view(np.uint8))
+
+    def difference(self) -> str | None:
+        """What this rank received that its peer has not sent, or None."""
+        for number, recv in enumerate(self.recvs):
+            found = difference(recv, operand(recv.dtype, self.peer, 2, 0, self.count, number))
+            if found is not None:
+                return f"rank {self.comm.rank}: element {found[0]} is {found[1]}"
+        return None
+
+    def latency(self, iterations: int, warmup: int) -> np.ndarray:
+        """Seconds one way: half of each round trip as rank 0 sees it, in float64; rank 1 answers and has none.
+
+        MPI_Send and MPI_Recv by turns. Reading the clock is taken off, as in :func:`.timing.sample`.
+        """
+        send, recv, peer = self.comm.Send, self.comm.Recv, self.peer
+        now, slots = time.perf_counter_ns, len(self.sends)
+        times = []
+        self.comm.Barrier()
+        for i in range(warmup + iterations):
+            there, back = self.sends[i % slots], self.recvs[i % slots]
+            if peer == 1:
+                begin = now()
+                send(there, peer, TAG)
+                recv(back, peer, TAG)
+                times.append(now() - begin)
+            else:
+                recv(back, peer, TAG)
+                send(there, peer, TAG)
+        seconds = np.array(times[warmup:], np.float64) - clock_overhead()
+        return np.maximum(seconds, 0) * 0.5e-9
+
+    def bandwidth(self, iterations: int, warmup: int, window: int) -> float:
+        """Bytes a second from rank 0 to rank 1: windows of messages (MPI_Isend, MPI_Irecv), each acknowledged."""
+        from mpi4py import MPI
+
+        slots, ack, peer = len(self.sends), np.zeros(1, np.int8), self.peer
+        post = self.comm.Isend if peer == 1 else self.comm.Irecv
+        buffers = self.sends if peer == 1 else self.recvs
+        self.comm.Barrier()
+        begin = 0.0
+        for i in range(warmup + iterations):
+            if i == warmup:
+                begin = time.perf_counter()
+            MPI.Request.Waitall([post(buffers[j % slots], peer, TAG) for j in range(window)])
+            if peer == 1:
+                self.comm.Recv(ack, peer, ACK)
+            else:
+                self.comm.Send(ack, peer, ACK)
+        seconds = time.perf_counter() - begin
+        return buffers[0].nbytes * window * iterations / seconds

@@ -1,0 +1,64 @@
+"""The benchmark programs by name, and what each measures. Imports without MPI."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import registry
+from ..spec import SPECS
+
+__all__ = ["NAMES", "POINT_TO_POINT", "Program", "find"]
+
+COLLECTIVES = (
+    "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier", "bcast", "exscan", "gather", "gatherv",
+    "reduce", "reduce_scatter", "reduce_scatter_block", "scan", "scatter", "scatterv",
+)  # fmt: skip
+POINT_TO_POINT = ("latency", "bw")
+
+NAMES = (
+    *COLLECTIVES,
+    *(f"i{name}" for name in COLLECTIVES),
+    *(f"{name}_persistent" for name in COLLECTIVES),
+    *POINT_TO_POINT,
+)
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program: ``form`` is ``call`` (blocking), ``start`` (non-blocking), ``plan`` (persistent), ``latency`` or
+    ``bw``; ``collective`` is empty for the last two."""
+
+    name: str
+    form: str
+    collective: str = ""
+
+    @property
+    def title(self) -> str:
+        """What the first line calls it."""
+        if not self.collective:
+            return {"latency": "MPI Latency", "bw": "MPI Bandwidth"}[self.form]
+        kind = {"call": "", "start": "Non-blocking ", "plan": "Persistent "}[self.form]
+        return f"MPI {kind}{self.collective.capitalize()} Latency"
+
+    @property
+    def rooted(self) -> bool:
+        """Whether one rank is the root."""
+        return bool(self.collective) and SPECS[registry.base(self.collective)].rooted
+
+    @property
+    def sized(self) -> bool:
+        """Whether there are messages of several sizes."""
+        return self.collective != "barrier"
+
+
+def find(name: str) -> Program:
+    """The program of that name, one of NAMES."""
+    if name in POINT_TO_POINT:
+        return Program(name, name)
+    if name in COLLECTIVES:
+        return Program(name, "call", name)
+    if name in NAMES and name.endswith("_persistent"):
+        return Program(name, "plan", name.removesuffix("_persistent"))
+    if name in NAMES:
+        return Program(name, "start", name[1:])
+    raise ValueError(f"no benchmark {name!r}; there are: {', '.join(NAMES)}")

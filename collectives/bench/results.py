@@ -1,0 +1,57 @@
+"""What a benchmark leaves behind: records of its rows in JSON, and bandwidths."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from typing import Any
+
+import numpy as np
+
+from .. import __version__, machine
+from .programs import Program
+
+__all__ = ["Record", "bandwidths", "content", "write"]
+
+#: One row; times are under "us", by column of the table, percentiles as "p50".
+Record = dict[str, Any]
+
+_SHARE = ("allgather", "gather", "scatter", "alltoall", "reduce_scatter")
+
+
+def bandwidths(collective: str, size: int, nbytes: int, seconds: float) -> tuple[float, float]:
+    """algbw and busbw in GB/s (10^9 bytes), as nccl-tests define them.
+
+    algbw is the vector, all blocks together, by the time. busbw multiplies it by what must cross the slowest link for
+    each of its bytes, so that it compares with the hardware's: 2(p-1)/p for an all-reduce, (p-1)/p where a rank keeps
+    its own block, 1 for the others.
+    """
+    algbw = nbytes / seconds / 1e9 if seconds else 0.0
+    share = (size - 1) / size
+    return algbw, algbw * {"allreduce": 2 * share, **dict.fromkeys(_SHARE, share)}.get(collective, 1.0)
+
+
+def content(program: Program, args: argparse.Namespace, nodes: int, overhead: int, records: list[Record]) -> Record:
+    """Everything for JSON: the program and its options, machine, software, and the rows."""
+    import mpi4py
+    from mpi4py import MPI
+
+    library = MPI.Get_library_version().rstrip("\0").split("\n")[0].split(", ")[0]
+    options = ("message_size", "iterations", "warmup", "mem_limit", "root_rank", "off_cache", "heap", "in_place")
+    return {
+        "kind": "bench", "program": program.name, "form": program.form, "collective": program.collective,
+        "title": program.title, "machine": machine.describe(), "nodes": nodes,
+        "software": {
+            "collectives": __version__, "library": " ".join(library.split()), "mpi4py": mpi4py.__version__,
+            "python": platform.python_version(), "numpy": np.__version__,
+        },
+        "options": {name: getattr(args, name) for name in options}, "clock_overhead_ns": overhead, "results": records,
+    }  # fmt: skip
+
+
+def write(path: str, made: Record) -> None:
+    """Write JSON; OSError where that cannot be."""
+    with open(path, "w") as file:
+        json.dump(made, file, indent=1)
+        file.write("\n")

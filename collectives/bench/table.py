@@ -1,0 +1,75 @@
+"""Tables as the OSU Micro-Benchmarks print them, so that scripts which parse those read ours. Imports without MPI."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from .. import __version__
+from .options import TYPES
+from .programs import Program
+
+__all__ = ["Column", "columns", "head", "row"]
+
+SIZE, FIELD, COUNT = 10, 18, 12  # characters
+
+
+class Column(NamedTuple):
+    """A column: the name of its value, its title, its width and its format."""
+
+    key: str
+    title: str
+    width: int = FIELD
+    form: str = ".2f"
+
+
+def columns(program: Program, args: argparse.Namespace) -> list[Column]:
+    """The columns after the size; times are in us."""
+    if program.form == "bw":
+        made = [Column("bandwidth", "Bandwidth (MB/s)")]
+    elif program.form == "start":
+        made = _overlap(args.full)
+    else:
+        made = [Column("avg", "Avg Latency(us)")]
+        if args.full:
+            made += [Column("min", "Min Latency(us)"), Column("max", "Max Latency(us)")]
+            made += [Column("iterations", "Iterations", COUNT, "d")]
+    if args.validation:
+        made.append(Column("validation", "Validation", FIELD, "s"))
+    made += [Column(f"p{p:g}", f"P{p:g} Tail Lat(us)") for p in args.tail_lat or []]
+    if args.bw:
+        made += [Column("algbw", "algbw(GB/s)"), Column("busbw", "busbw(GB/s)")]
+    return made
+
+
+def _overlap(full: bool) -> list[Column]:
+    made = [Column("overall", "Overall(us)"), Column("compute", "Compute(us)")]
+    if full:
+        made += [Column("init", "Coll Init(us)"), Column("test", "MPI_Test(us)"), Column("wait", "MPI_Wait(us)")]
+    made.append(Column("avg", "Pure Comm.(us)"))
+    if full:
+        made += [Column("min", "Min Comm.(us)"), Column("max", "Max Comm.(us)")]
+    return [*made, Column("overlap", "Overlap(%)")]
+
+
+def head(program: Program, type_name: str, notes: Sequence[str], shown: Sequence[Column]) -> str:
+    """An empty line, the title, comments, and the names of the columns."""
+    lines = ["", f"# OSU-format collectives {program.title} Test v{__version__}"]
+    if program.sized:
+        label = type_name.upper() if type_name.startswith("mpi_") else TYPES[type_name]
+        lines.append(f"# Datatype: {label}.")
+    lines += [f"# {note}" for note in notes]
+    if program.sized:
+        names = "# Size".ljust(SIZE) + shown[0].title.rjust(shown[0].width)
+    else:
+        names = "# " + shown[0].title.rjust(shown[0].width - 3)
+    return "\n".join([*lines, names + "".join(c.title.rjust(c.width) for c in shown[1:])])
+
+
+def row(program: Program, nbytes: int, values: Mapping[str, float | int | str], shown: Sequence[Column]) -> str:
+    """The size and the values; a barrier has no size, and its first column is a character narrower."""
+    cells = [format(values[c.key], f">{c.width}{c.form}") for c in shown]
+    if program.sized:
+        return f"{nbytes:<{SIZE}d}" + "".join(cells)
+    return "".join([format(values[shown[0].key], f">{shown[0].width - 1}{shown[0].form}"), *cells[1:]])

@@ -1,0 +1,110 @@
+"""Times by size from the JSON of ``bench --json`` and of ``benchmarks/peers.py --json``, as curves to draw."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Curve", "curves", "groups", "read", "size_name", "time_name"]
+
+PEERS = {"ompi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI", "gloo": "Gloo"}
+OURS = {"private": "collectives", "heap": "collectives, heap arrays"}
+
+
+@dataclass
+class Curve:
+    """One line: ``points`` are us by bytes of the message, ``vectors`` bytes of the whole vector by the same.
+
+    ``group`` names the picture it belongs to, ``emphasis`` says whether it is ours among others.
+    """
+
+    group: str
+    label: str
+    points: dict[int, float] = field(default_factory=dict)
+    vectors: dict[int, int] = field(default_factory=dict)
+    emphasis: bool = False
+
+    def bandwidths(self) -> dict[int, float]:
+        """GB/s: bytes of the vector by the time (algbw of nccl-tests)."""
+        return {n: self.vectors[n] / us / 1e3 for n, us in self.points.items() if us > 0 and self.vectors.get(n)}
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The content of a results file; ValueError, with its name, for what is none."""
+    try:
+        content = json.loads(Path(path).read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(content, dict) or not isinstance(content.get("results"), list):
+        raise ValueError(f"{path} has no results of bench or of benchmarks/peers.py")
+    return content
+
+
+def curves(content: Mapping[str, Any]) -> list[Curve]:
+    """The curves of a results file, those of one picture together."""
+    return _of_bench(content) if content.get("kind") == "bench" else _of_peers(content)
+
+
+def groups(every: Iterable[Curve]) -> dict[str, list[Curve]]:
+    """The curves by picture."""
+    found: dict[str, list[Curve]] = {}
+    for curve in every:
+        found.setdefault(curve.group, []).append(curve)
+    return found
+
+
+def _of_bench(content: Mapping[str, Any]) -> list[Curve]:
+    """Medians over all samples of all ranks, which one slow call does not move."""
+    found: dict[tuple[str, str], Curve] = {}
+    several = len({record["type"] for record in content["results"]}) > 1
+    for record in content["results"]:
+        group = f"{content['title'].removesuffix(' Latency')}, {record['ranks']} ranks"
+        if several:
+            group += f", {record['type'].upper()}"
+        label = record["algorithm"] or "chosen by the library"
+        curve = found.setdefault((group, label), Curve(group, label))
+        curve.vectors[record["bytes"]] = record["vector"]
+        us = record["us"].get("p50")
+        curve.points[record["bytes"]] = record["vector"] / record["MB/s"] if us is None else us
+    return list(found.values())
+
+
+def _of_peers(content: Mapping[str, Any]) -> list[Curve]:
+    """Ours, and of every other library the quicker of its thread levels at each size; medians of the rounds."""
+    found: dict[tuple[str, str], Curve] = {}
+    modes = {(record["place"], record["reuse"]) for record in content["results"]}
+    for record in content["results"]:
+        name = record["contestant"].split("/")[0]
+        label = OURS.get(name) or PEERS.get(name)
+        if label is None:  # a pass over memory, or our heap arrays once more in a program that knows nothing of us
+            continue
+        group = f"{record['collective'].capitalize()}, {record['ranks']} ranks"
+        if len(modes) > 1:
+            place = {"out": "out of place", "in": "in place"}[record["place"]]
+            group += f", {place}, {'one buffer' if record['reuse'] == 'one' else 'buffers in turn'}"
+        curve = found.setdefault((group, label), Curve(group, label, emphasis=name in OURS))
+        nbytes, us = record["bytes"], statistics.median(record["us"])
+        curve.points[nbytes] = min(us, curve.points.get(nbytes, us))
+        blocks = record["collective"].removesuffix("v") in ("allgather", "gather", "scatter", "alltoall")
+        curve.vectors[nbytes] = nbytes * (record["ranks"] if blocks else 1)
+    return list(found.values())
+
+
+def size_name(nbytes: float) -> str:
+    """8 B, 16 KiB, 64 MiB."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= factor:
+            return f"{nbytes / factor:g} {unit}"
+    return f"{nbytes:g} B"
+
+
+def time_name(us: float) -> str:
+    """100 ns, 10 us, 1 ms, with the sign for micro."""
+    for unit, factor in (("s", 1e6), ("ms", 1e3), ("µs", 1.0)):
+        if us >= factor * 0.9999:
+            return f"{us / factor:g} {unit}"
+    return f"{us * 1e3:g} ns"
