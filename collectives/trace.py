@@ -55,7 +55,7 @@ def from_environment() -> tuple[str | None, int]:
         raise ValueError(f"COLLECTIVES_TRACE={path!r}: {why}")
     if not text.isdecimal() or not 0 < int(text) < 1 << 32:
         raise ValueError(f"COLLECTIVES_TRACE_EVENTS={text!r}: expected a number of calls and spans, such as {EVENTS}")
-    return path, int(text)
+    return path and os.path.abspath(path), int(text)
 
 
 def home() -> str | None:
@@ -106,6 +106,7 @@ class Trace:
         if not world:
             self.rank, self.size = parent.rank, parent.size
         self._parent = parent
+        self.ending = False
         self._failures: list[tuple[int, str]] = []
         self._comms: list[dict[str, Any]] = []
         self._estimates: list[clocks.Estimate] = []
@@ -116,6 +117,7 @@ class Trace:
 
     def __enter__(self) -> Trace:
         """Begin; collective. ValueError on all ranks where the file cannot be written or a timeline is recorded."""
+        self.path = self._parent.bcast(os.path.abspath(self.path))
         told = self._parent.allgather(home())
         why = self._parent.bcast(problem(self.path) if self.rank == 0 else None)
         if any(told):
@@ -132,6 +134,7 @@ class Trace:
         self._stop()
         if kind is not None or self._hopeless():
             self.save()
+            _forget()
             return
         why = self._parent.bcast(self._merge())
         self.comm.Free()
@@ -146,9 +149,8 @@ class Trace:
         self._tell_ranks()
         _current = self
         spans.recorder = self.recorder
-        self._handler = None
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            self._handler = signal.signal(signal.SIGTERM, _on_signal)
+            signal.signal(signal.SIGTERM, _on_signal)
         _watch_end()
         if self.comm is not None:
             self.comm.Barrier()
@@ -192,15 +194,12 @@ class Trace:
     # The end
 
     def _stop(self) -> None:
-        global _current
         Flight.sweep()
-        _current = spans.recorder = None
+        spans.recorder = None
         for context in inquiry.contexts():
             context.log = None
             if context.node is not None:
                 context.node.log = None
-        if self._handler is not None and signal.getsignal(signal.SIGTERM) is _on_signal:
-            signal.signal(signal.SIGTERM, self._handler)
 
     def _hopeless(self) -> bool:
         return MPI.Is_finalized() or any(context.broken for context in inquiry.contexts())
@@ -210,24 +209,32 @@ class Trace:
         self._stop()
         if self._hopeless():
             self.save()
+            _forget()
             return
-        if hasattr(sys, "last_value"):  # an exception ends the program: the others may be told to end before they come
-            self.save()
         why = self._merge()
         if why is not None:
             print(f"collectives: no timeline: {why}", file=sys.stderr, flush=True)
 
     def _merge(self) -> str | None:
         """Compare clocks, gather the parts and write the file; why that could not be, on the rank that writes."""
-        part_file(self.path, self.rank).unlink(missing_ok=True)
-        if self.comm is None:
-            return _write(self.path, [self.part()])
-        self._compare()
-        if self.comm.rank:
-            self.comm.send(self.part(), 0)
+        parts = []
+        if self.comm is not None:
+            self._meet()
+            self._compare()
+            if self.comm.rank:
+                self.comm.send(self.part(), 0)
+            else:
+                parts = [self.comm.recv(source=rank) for rank in range(1, self.comm.size)]
+        _forget()
+        if self.comm is not None and self.comm.rank:
             return None
-        parts = [self.part(), *(self.comm.recv(source=rank) for rank in range(1, self.comm.size))]
-        return _write(self.path, parts)
+        return _write(self.path, [self.part(), *parts])
+
+    def _meet(self) -> None:
+        """Wait for the other ranks, ready to leave the part at a signal: they may have been ended."""
+        request = self.comm.Ibarrier()
+        while not request.Test():
+            time.sleep(0.0005)
 
     def save(self) -> None:
         """Leave this rank's part beside where the file would be."""
@@ -243,6 +250,14 @@ class Trace:
             "dropped": self.recorder.dropped, "failures": self._failures,
         }  # fmt: skip
         return Part(about, np.frombuffer(self.recorder.events(), EVENT))
+
+
+def _forget() -> None:
+    """Nothing is recorded, nor about to be written, any more."""
+    global _current
+    _current = None
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _on_signal:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _write(path: str, parts: list[Part]) -> str | None:
@@ -285,5 +300,6 @@ def _on_signal(number: int, frame: Any) -> None:
 @atexit.register
 def end() -> None:
     """Write the timeline, if one is recorded: at exit, or in MPI_Finalize where that is earlier."""
-    if _current is not None and os.getpid() == _current.pid:
+    if _current is not None and os.getpid() == _current.pid and not _current.ending:
+        _current.ending = True
         _current.end()

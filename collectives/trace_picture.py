@@ -28,6 +28,7 @@ def draw(
     written.
     """
     try:
+        from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
@@ -56,7 +57,8 @@ def draw(
     axis.set_yticks(ticks, [f"rank {rank}" for rank in ranks], fontsize=11)
     _dress(axis, begin, end, top - GAP)
     _explain(figure, shown, colors, title)
-    figure.savefig(path)
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "collectives"}):  # text as text; the same file again
+        figure.savefig(path, metadata={"Date": None} if os.fspath(path).endswith(".svg") else None)
 
 
 def _with_ends(events: Iterable[Event]) -> list[Event]:
@@ -159,6 +161,7 @@ def _explain(figure: Any, events: list[Event], colors: dict[str, str], title: st
         handles.append(
             Patch(facecolor="white", edgecolor=UNDER_WAY, hatch="//////", label="under way, not all ranks came yet")
         )
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(5, len(handles)), frameon=False, fontsize=10)
+    columns = len(handles) if len(handles) < 5 else 3
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
     if title:
         figure.suptitle(title, fontsize=12)

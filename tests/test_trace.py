@@ -76,10 +76,10 @@ def test_the_straggler_is_named_with_the_line(mpi, tmp_path):
     path = tmp_path / "t.json"
     events, about = record(path, mpi, 2, "blocking")
     third = [made(events, rank)[2] for rank in range(2)]
-    assert third[0]["args"]["wait_us"] >= 19_000
+    assert third[0]["args"]["wait_us"] >= 190_000
     assert third[0]["args"]["waited_for"] == 1
     assert third[1]["args"]["wait_us"] == 0
-    assert third[1]["args"]["late_us"] >= 19_000
+    assert third[1]["args"]["late_us"] >= 190_000
     for e in third:
         assert e["args"]["caller"] == f"{PROGRAM}:{LATE} blocking"
         assert e["args"]["wait_us"] + e["args"]["work_us"] == pytest.approx(e["dur"], abs=0.01)
@@ -88,7 +88,7 @@ def test_the_straggler_is_named_with_the_line(mpi, tmp_path):
     (row,) = trace_report.rows(events)
     assert (row.name, row.algorithm, row.calls, row.parts, row.nbytes) == ("allreduce", "shm", 5, 10, 80)
     assert row.straggler[0] == 1
-    assert max(row.straggler[1]) == third[1]["args"]["late_us"]
+    assert third[1]["args"]["late_us"] in row.straggler[1]
     done = subprocess.run(
         [sys.executable, "-m", "collectives", "trace", str(path)], capture_output=True, text=True, cwd=ROOT, check=True
     )
@@ -105,7 +105,11 @@ def test_calls_under_way_overlap_with_what_the_program_does(tmp_path):
         both, compute = (next(e for e in mine if e["name"] == name) for name in ("both", "compute"))
         started = next(e for e in mine if e["name"] == "Iallreduce")
         waited = next(e for e in mine if e["name"] == "Wait allreduce")
-        assert begin["ts"] == started["ts"] < compute["ts"] < end["ts"]
+        assert begin["ts"] == started["ts"] < compute["ts"]
+        if rank == 0:
+            assert compute["ts"] + compute["dur"] < end["ts"]
+            assert begin["args"]["wait_us"] > compute["dur"]
+            assert waited["dur"] > 100_000
         assert compute["dur"] >= 10_000
         assert started["ts"] + started["dur"] <= compute["ts"] + 0.002
         assert compute["ts"] + compute["dur"] <= waited["ts"] + 0.002

@@ -15,7 +15,7 @@ x, y, whole = np.ones(1), np.empty(1), np.empty(comm.size)
 def blocking():
     for i in range(5):
         if i == 2 and comm.rank == 1:
-            time.sleep(0.02)
+            time.sleep(0.2)
         comm.Allreduce(x, y)  # rank 1 is late here
 
 
@@ -44,6 +44,7 @@ def every_collective():
 def overlapped():
     big = np.ones(500_000)
     with collectives.span("both"):
+        time.sleep(0.2 * (comm.rank == 1))  # so that rank 0's is under way all the while
         request = comm.Iallreduce(big, np.empty_like(big))
         with collectives.span("compute"):
             time.sleep(0.01)
