@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from . import __version__, machine
+from . import __version__, machine, tuning
 from .select import Rules
 
 __all__ = ["VARIABLES", "add_arguments", "gather", "main", "text"]
@@ -26,6 +26,7 @@ VARIABLES = {
     "COLLECTIVES_ALGORITHM": "algorithms that serve all calls",
     "COLLECTIVES_CHECK": "1: ranks compare their calls before they make them",
     "COLLECTIVES_ISA": "instruction set of the kernels",
+    "COLLECTIVES_TUNING": "selection table that 'python -m collectives tune' wrote",
     "COLLECTIVES_TIMEOUT": "seconds after which a call that is not complete fails",
     "COLLECTIVES_MPICC": "MPI compiler wrappers, read when the library is built",
 }
@@ -120,7 +121,7 @@ def _cpu(core: Section) -> Section:
     quota = machine.cgroup_quota()
     affinity = machine.affinity()
     cpu: Section = {
-        "model": _cpu_model(),
+        "model": machine.cpu_model(),
         "usable_cores": machine.usable_cores([affinity]),
         "cores_by_affinity": len(affinity),
         "cores_by_cgroup": None if math.isinf(quota) else quota,
@@ -130,15 +131,6 @@ def _cpu(core: Section) -> Section:
         cpu["instruction_set"] = core["module"].isa()
         cpu["supported"] = [name for name in _ISAS if core["module"].isa_supported(name)]
     return cpu
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part")))
-    return next(models, platform.processor() or "unknown")
 
 
 def _caches(core: int) -> dict[str, str]:
@@ -194,6 +186,14 @@ def _environment() -> Section:
         Rules.from_environment()
     except ValueError as error:
         found["COLLECTIVES_ALGORITHM"]["meaning"] = f"an error: {error}"
+    try:
+        table = tuning.from_environment(machine.description())
+    except ValueError as error:
+        found["COLLECTIVES_TUNING"]["meaning"] = f"an error: {error}"
+    else:
+        if table is not None:
+            layouts = ", ".join(f"{entry.layout} with {entry.mpi}" for entry in table.entries) or "none"
+            found["COLLECTIVES_TUNING"]["meaning"] += f"; entries for this machine: {layouts}"
     return found
 
 

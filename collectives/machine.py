@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 import os
+import platform
 import socket
 from collections.abc import Iterable
 from pathlib import Path
+
+
+def cpu_model() -> str:
+    """Name of the processor as the system reports it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part")))
+    return next(models, platform.processor() or "unknown")
+
+
+def description() -> str:
+    """The kind of machine that a selection table is for: processor and cores, ``AMD EPYC 9654, 96 cores``.
+
+    Cores of the machine or of its control group, whatever a launcher has bound this process to.
+    """
+    cores = min(os.cpu_count() or 1, cgroup_quota())
+    return f"{cpu_model()}, {cores:g} core{'s' if cores > 1 else ''}"
 
 
 def boot_id() -> str:

@@ -12,11 +12,11 @@ PACKAGE = ROOT / "collectives"
 #: Modules of the package from the ground up; a module may import those of its own row and below.
 LAYERS = [
     {"errors", "machine", "_core", "patterns", "spec"},
-    {"schedule", "cost_model"},
+    {"schedule"},
     {"registry"},
     {"algorithms"},
     {"verify", "symbolic", "folds", "cost", "node_cost", "draw", "simulate"},
-    {"select"},
+    {"cost_model", "select", "tuning"},
     {"diagnosis"},
     {"mpilib", "inquiry", "datatypes", "lifetime", "leases", "reference", "heap"},
     {"buffers", "vectors", "packing", "reproducible"},
@@ -40,10 +40,12 @@ PURE = {
     "symbolic",
     "folds",
     "cost",
+    "cost_model",
     "node_cost",
     "draw",
     "select",
     "simulate",
+    "tuning",
 }
 LIGHT = {"numpy", "collectives"}  # all that pure modules import besides the standard library
 
