@@ -27,7 +27,7 @@ LAYERS = [
     {"communicator"},
     {"__init__"},
     {"torch", "train"},
-    {"cli", "info", "launch", "bench", "tune", "__main__"},
+    {"cli", "info", "launch", "bench", "plot", "tune", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PURE = {

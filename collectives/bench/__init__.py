@@ -1,0 +1,1 @@
+"""Benchmarks in the format of the OSU Micro-Benchmarks: ``python -m collectives bench NAME``."""
