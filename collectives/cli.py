@@ -308,6 +308,7 @@ COMMANDS = [
     Command("list", "algorithms with their constraints, rounds and volume", _list_arguments, _list),
     Command("show", "a schedule as a text grid or SVG", _show_arguments, _show),
     Command("verify", "prove that schedules keep their promises", _verify_arguments, _verify),
+    Command("tune", "measure here and write the selection table (under mpiexec)", *imported("tune.cli")),
     Command("train", "train a model with every strategy, on real data (run under mpiexec)", *imported("train.cli")),
     Command("run", "run a program that ends as a whole when one rank fails (under mpiexec)", *imported("launch")),
 ]

@@ -20,7 +20,7 @@ from .packing import region
 from .recipes import Recipes
 from .registry import ScheduleAlgorithm, find
 from .request import Flight, HandedOver, HandedOverForGood, PersistentRequest, Request
-from .select import Choice
+from .select import Choice, Rules
 from .waiting import MPIRun, checked_timeout
 
 __all__ = ["Operations"]
@@ -52,6 +52,11 @@ class Operations:
         self._last = collective, algorithm, nbytes, time.perf_counter() - begin
         if self._node is not None:
             self._node.forget()
+
+    def _adopt_rules(self, rules: Rules) -> None:
+        """Choose by other rules from now on; on all ranks together, while no call is under way."""
+        self._enter().adopt(rules)
+        self._recipes = Recipes()
 
     # The three forms
 

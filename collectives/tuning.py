@@ -25,7 +25,19 @@ from .cost_model import Model, Piece, pieces_cover
 from .registry import NativeAlgorithm
 from .select import DEFAULT, PRIVATE_LENGTHS, Limits, ModelKey, Rows, Tuned
 
-__all__ = ["VERSION", "Entry", "Layout", "Table", "from_environment", "load", "merge", "parse", "pick", "save"]
+__all__ = [
+    "VERSION",
+    "Entry",
+    "Layout",
+    "Table",
+    "from_environment",
+    "load",
+    "merge",
+    "nearest",
+    "parse",
+    "pick",
+    "save",
+]
 
 VERSION = 1
 NEAR = 2  # an entry serves layouts that differ by this factor at most
@@ -77,6 +89,14 @@ class Table:
     entries: list[Entry] = field(default_factory=list)
     path: str = ""
 
+    def serving(self, machine: str, mpi: str | None) -> Table:
+        """The entries for a machine and an MPI (None: any)."""
+        fit = [
+            entry for entry in self.entries
+            if fnmatchcase(machine, entry.machine) and (mpi is None or fnmatchcase(mpi, entry.mpi))
+        ]  # fmt: skip
+        return Table(fit, self.path)
+
 
 # --- files --------------------------------------------------------------------------------------------------------
 
@@ -96,7 +116,7 @@ def load(path: str | os.PathLike[str]) -> Table:
 def save(table: Table, path: str | os.PathLike[str]) -> None:
     """Write a table; whoever reads meanwhile finds the old file or the new one."""
     text = json.dumps(_as_json(table), indent=2)
-    text = re.sub(r"\{[^{}\[\]]*\}", lambda leaf: " ".join(leaf[0].split()), text)  # a row is a line
+    text = re.sub(r"\{[^{}\[\]]*\}|\[[^{}\[\]]*\]", lambda leaf: " ".join(leaf[0].split()), text)  # a row is a line
     beside = f"{os.fspath(path)}.{os.getpid()}"
     try:
         Path(beside).write_text(text + "\n", encoding="utf-8")
@@ -146,25 +166,29 @@ def from_environment(machine: str, mpi: str | None = None) -> Table | None:
         raise ValueError(f"COLLECTIVES_TUNING={path!r}: {e.strerror}") from None
     except ValueError as e:
         raise ValueError(f"COLLECTIVES_TUNING: {e}") from None
-    fit = [e for e in table.entries if fnmatchcase(machine, e.machine) and (mpi is None or fnmatchcase(mpi, e.mpi))]
-    return Table(fit, path)
+    return table.serving(machine, mpi)
 
 
 def pick(table: Table, layout: Layout) -> Tuned | None:
-    """The entry for a layout, else the nearest one, within a factor of 2, that is on one node, or on several, as it is.
-
-    None where there is none, and for one rank.
-    """
-    if layout == Layout(1, 1):
+    """What the choices follow from where ranks lie like that, by the :func:`nearest` entry; None without one."""
+    entry = nearest(table, layout)
+    if entry is None:
         return None
-    ranked = sorted((_distance(e.layout, layout), i) for i, e in enumerate(table.entries))
-    if not ranked or math.isinf(ranked[0][0]):
-        return None
-    entry = table.entries[ranked[0][1]]
     near = "" if entry.layout == layout else f", nearest to {layout}"
     chosen = {(collective, name, segment) for collective, rows in entry.rules.items() for _, name, segment in rows}
     models = {key: model for key, model in entry.models.items() if key in chosen}
     return Tuned(entry.rules, f"{table.path} ({entry.layout}{near})", entry.limits, models)
+
+
+def nearest(table: Table, layout: Layout) -> Entry | None:
+    """The entry for a layout, else the one nearest to it, within a factor of 2, and on one node, or several, as it is.
+
+    None where there is none, and for one rank.
+    """
+    ranked = sorted((_distance(e.layout, layout), i) for i, e in enumerate(table.entries))
+    if layout == Layout(1, 1) or not ranked or math.isinf(ranked[0][0]):
+        return None
+    return table.entries[ranked[0][1]]
 
 
 def _distance(a: Layout, b: Layout) -> float:
@@ -184,8 +208,8 @@ def _as_json(table: Table) -> dict[str, Any]:
 def _entry_out(entry: Entry) -> dict[str, Any]:
     models: dict[str, list[dict[str, Any]]] = {}
     for (collective, name, segment), model in entry.models.items():
-        pieces = [dataclasses.asdict(piece) for piece in model.pieces]
-        row = {"algorithm": name, "segment": segment, "error": model.error, "pieces": pieces}
+        pieces = [{x: _short(value) for x, value in dataclasses.asdict(piece).items()} for piece in model.pieces]
+        row = {"algorithm": name, "segment": segment, "error": _short(model.error), "pieces": pieces}
         models.setdefault(collective, []).append(row)
     return {
         "machine": entry.machine,
@@ -200,6 +224,11 @@ def _entry_out(entry: Entry) -> dict[str, Any]:
         "node_limits": None if entry.limits is None else entry.limits._asdict(),
         "models": models,
     }
+
+
+def _short(value: Any) -> Any:
+    """A float with as many digits as its measurement may have."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def parse(data: Any, path: str = "table") -> Table:
