@@ -89,6 +89,7 @@ def _mpi() -> Section:
     name = MPI.Get_library_version().rstrip("\0").split("\n")[0].split(", ")[0]
     return {
         "library": " ".join(name.split()),
+        "in_tables": tuning.named(*MPI.get_vendor()),
         "standard": ".".join(map(str, MPI.Get_version())),
         "thread_level": _THREAD_LEVELS[MPI.Query_thread()] if MPI.Is_initialized() else "not initialized",
         "abi": "openmpi" if "Open MPI" in name else "mpich",
@@ -122,6 +123,7 @@ def _cpu(core: Section) -> Section:
     affinity = machine.affinity()
     cpu: Section = {
         "model": machine.cpu_model(),
+        "in_tables": machine.description(),
         "usable_cores": machine.usable_cores([affinity]),
         "cores_by_affinity": len(affinity),
         "cores_by_cgroup": None if math.isinf(quota) else quota,

@@ -9,6 +9,7 @@ from pathlib import Path
 from mpi4py import MPI
 
 from . import _core
+from .tuning import named
 
 __all__ = ["abi", "description", "library", "library_path", "locks_ops", "why_no_survivors"]
 
@@ -20,8 +21,7 @@ def abi() -> str:
 
 def description() -> str:
     """Name and version of the MPI, without the patch level: ``Open MPI 5.0``."""
-    name, version = MPI.get_vendor()
-    return f"{name} {'.'.join(map(str, version[:2]))}"
+    return named(*MPI.get_vendor())
 
 
 def locks_ops() -> bool:

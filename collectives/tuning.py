@@ -33,6 +33,7 @@ __all__ = [
     "from_environment",
     "load",
     "merge",
+    "named",
     "nearest",
     "parse",
     "pick",
@@ -42,6 +43,11 @@ __all__ = [
 VERSION = 1
 NEAR = 2  # an entry serves layouts that differ by this factor at most
 _LONGEST_SEGMENT, _LONGEST_READ = 256 << 10, 64 << 10  # csrc/node.h
+
+
+def named(vendor: str, version: tuple[int, ...]) -> str:
+    """What an MPI is called in tables, from what mpi4py's ``get_vendor`` says: without the patch level."""
+    return f"{vendor} {'.'.join(map(str, version[:2]))}"
 
 
 @dataclass(frozen=True)
