@@ -136,12 +136,12 @@ cdef class Node:
     def open(self, longest):
         """Let the short way serve those of these collectives that it can, and no others.
 
-        ``longest`` has the bytes of the longest vector for each, or None for any length; a collective whose blocks
-        differ in length is served at any length only.
+        ``longest`` has the bytes of the longest vector for each, or None for any length, as where ranks know but some
+        blocks.
         """
         self.usable = 0
         for name, nbytes in longest.items():
-            if name in SHORT_WAYS and (nbytes is None or not kind_of(name) & VECTOR):
+            if name in SHORT_WAYS:
                 self.usable |= <unsigned>1 << kind_of(name)
                 self.longest[kind_of(name)] = <size_t>-1 if nbytes is None else nbytes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ __all__ = ["run"]
 
 IDLE = 0.02  # seconds between looks of ranks that do not take part
 LIMITS = 0.1  # of the time, for the limits of the node-local engine
+GENEROUS = 2.0  # times its share of what is left may a collective take, since most need less
 
 
 def run(args: argparse.Namespace, names: Sequence[str], sizes: Sequence[int]) -> int:
@@ -67,6 +69,8 @@ def _wrong(args: argparse.Namespace, ranks: int) -> str | None:
     """What would make the job fail in the end, found before anything is measured; on rank 0."""
     if ranks < 2:
         return "there is nothing to measure on 1 rank; start it with mpiexec"
+    if os.environ.get("COLLECTIVES_CHECK") == "1":
+        return "COLLECTIVES_CHECK=1 makes every call slower"
     if args.ranks and not 2 <= min(args.ranks) <= max(args.ranks) <= ranks:
         return f"--ranks: from 2 to the {ranks} ranks of this job"
     try:
@@ -74,8 +78,10 @@ def _wrong(args: argparse.Namespace, ranks: int) -> str | None:
             load(args.check)
         elif Path(args.output).exists():
             load(args.output)
-        elif not Path(args.output).absolute().parent.is_dir():
-            return f"-o: there is no folder {Path(args.output).absolute().parent}"
+        for option, path in (("-o", args.output), ("--json", args.json)):
+            folder = Path(path or ".").absolute().parent
+            if not os.access(folder, os.W_OK):
+                return f"{option}: cannot write in {folder}"
     except OSError as e:
         return f"{e.filename}: {e.strerror}"
     except ValueError as e:
@@ -110,7 +116,8 @@ def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: floa
     for i, name in enumerate(names):
         left = bench.agreed(seconds - (time.monotonic() - begin))
         progress.begin(f"{name} on {context.layout}")
-        found = search(bench, name, sizes, folds, max(0.0, left) / (len(names) - i), progress.step)
+        share = max(0.0, left) * min(1.0, GENEROUS / (len(names) - i))
+        found = search(bench, name, sizes, folds, share, progress.step)
         if found.rows:
             entry.rules[name] = found.rows
         entry.models |= {(name, *candidate): model for candidate, model in found.models.items()}

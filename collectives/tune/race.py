@@ -40,7 +40,7 @@ class Result(Generic[C]):
         for candidate in (default, preferred):
             if candidate is not None and candidate in self.left:
                 return candidate
-        return min(self.left, key=self.median)
+        return _best(self.times, self.left)
 
 
 def interval(values: Sequence[float], doubt: float = DOUBT) -> tuple[float, float]:
@@ -72,7 +72,7 @@ def race(
         for candidate in left[turn:] + left[:turn]:
             times[candidate].append(measure(candidate))
         if number + 1 >= least:
-            best = min(left, key=lambda c: float(np.median(times[c])))
+            best = _best(times, left)
             bounds = {c: interval(_ratios(times[c], times[best])) for c in left}
             left = [c for c in left if c == best or bounds[c][0] <= 1 or _ratio(times[c], times[best]) < NOTICEABLE]
             if all(c == best or bounds[c][1] < NOTICEABLE for c in left):
@@ -80,6 +80,14 @@ def race(
         if enough():
             break
     return Result(times, left)
+
+
+def _best(times: dict[C, list[float]], left: Sequence[C]) -> C:
+    """The one with the least median of its times in relation to those of all that are left, in the same rounds."""
+    rounds = np.array([times[candidate] for candidate in left])
+    if rounds.size == 0:
+        return left[0]
+    return left[int(np.argmin(np.median(rounds / np.median(rounds, axis=0), axis=1)))]
 
 
 def _ratios(times: Sequence[float], others: Sequence[float]) -> list[float]:

@@ -51,7 +51,7 @@ def search(
     points = _points(bench, collective, lengths[::APART], begin + SHARE * seconds, step)
     found.fitted = sorted({p.nbytes for each in points.values() for p in each})
     for candidate, each in points.items():
-        found.models[candidate] = fit(each, folds)
+        found.models[candidate] = fit([*_uncut(candidate, points), *each], folds)
     _test(bench, collective, found, begin + SHARE * seconds, step)
     decisions: list[tuple[int, Candidate]] = []
     results: dict[int, list[Candidate]] = {}
@@ -118,6 +118,13 @@ def contenders(
     bound = min(expected[c] * (1 + error[c]) for c in expected)
     near = [c for c in sorted(expected, key=expected.__getitem__) if expected[c] / (1 + error[c]) <= bound]
     return [default, *(c for c in near if c != default)]
+
+
+def _uncut(candidate: Candidate, points: dict[Candidate, list[Point]]) -> list[Point]:
+    """What was measured of an algorithm in one segment, where a segment is not shorter than the vector."""
+    if candidate.segment is None:
+        return []
+    return [p for p in points.get(Candidate(candidate.algorithm), []) if p.nbytes <= candidate.segment]
 
 
 def _test(bench: Bench, collective: str, found: Found, deadline: float, step: Callable[[], None]) -> None:
