@@ -18,6 +18,7 @@ from collectives.tune import openmpi
 from collectives.tune.fit import Point, fit, median_error
 from collectives.tune.measure import Candidate
 from collectives.tune.race import interval, race
+from collectives.tune.report import Line, summary
 from collectives.tune.search import rows_of
 from collectives.tuning import Layout, Table
 
@@ -224,3 +225,30 @@ def test_rows_from_decisions():
     ]  # fmt: skip
     assert rows_of([(0, shm)], True) == [(None, "shm", None)]
     assert rows_of([], False) == []
+
+
+def line(**changes):
+    fields = {
+        "collective": "bcast", "nbytes": 64, "tuned": "shm", "seconds": 1e-6, "best": "shm", "over_best": 1.0,
+        "default": "shm", "over_default": 1.0, "at_least": 0.9, "at_most": 1.1, "names": ["shm", "mpi"],
+        "predicted": [1.1e-6, 2e-6], "measured": [1e-6, 2e-6],
+    }  # fmt: skip
+    return Line(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "right", "words"),
+    [
+        ({}, True, "above 1.1: 0 of 3"),
+        ({"over_best": 1.11}, False, "at most 1.11 (bcast, 64 bytes); above 1.1: 1 of 3"),
+        ({"over_default": 1.1, "at_least": 1.05, "at_most": 1.2}, False, "slower with confidence 1, faster 0 of 3"),
+        ({"over_default": 1.1}, True, "slower with confidence 0"),
+        ({"over_default": 0.8, "at_least": 0.7, "at_most": 0.9}, True, "slower with confidence 0, faster 1 of 3"),
+        ({"predicted": [9e-6] * 9, "measured": [1e-6] * 9}, False, "median error 800 % of 13 predictions"),
+        ({"predicted": [], "measured": []}, True, "median error 5 % of 4 predictions"),
+    ],
+)
+def test_a_check_fails_where_it_should(changes, right, words):
+    text, found = summary([line(), line(), line(**changes)])
+    assert found == right
+    assert words in "\n".join(text)
