@@ -38,6 +38,7 @@ cdef class Node:
     cdef readonly int rank, size
     cdef public bint yield_at_once
     cdef unsigned usable    # bits of the collectives that the short way serves
+    cdef size_t[32] longest # vector that it serves of each, bytes
     cdef coll_node_job job  # of the short way
     cdef size_t *cuts       # of the short way: room for two tables
     cdef uint64_t begun, ended
@@ -138,12 +139,17 @@ cdef class Node:
         """There is a newer call than :attr:`last`."""
         self.ended = 0
 
-    def open(self, collectives):
-        """Let the short way serve those of these collectives that it can, and no others."""
+    def open(self, longest):
+        """Let the short way serve those of these collectives that it can, and no others.
+
+        ``longest`` has the bytes of the longest vector for each, or None for any length, as where ranks know but some
+        blocks.
+        """
         self.usable = 0
-        for name in collectives:
+        for name, nbytes in longest.items():
             if name in SHORT_WAYS:
                 self.usable |= <unsigned>1 << kind_of(name)
+                self.longest[kind_of(name)] = <size_t>-1 if nbytes is None else nbytes
 
     def wait(self, bint yield_at_once, long limit):
         """Go on with a call that the short way left under way, for up to ``limit`` ns; True when it is done."""

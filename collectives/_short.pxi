@@ -220,6 +220,8 @@ cdef int take_short_way(Node node, int kind, object send, object recv, object op
     message.root = root
     if not node.usable >> kind & 1 or coll_progress_ended() or not fill(&message, node, send, recv, op):
         return 0
+    if message.count * message.itemsize > node.longest[kind]:
+        return 0
     return launch(node, &message, begun)
 
 

@@ -213,7 +213,9 @@ cdef int take_short_way_v(Node node, int kind, object send, object recv, object 
         filled = fill_reduce_scatterv(&message, node, send, recv, counts, op)
     else:
         filled = fill_gatherv(&message, node, send, recv, kind == COLL_NODE_ALLGATHER or node.rank == root)
-    return launch(node, &message, begun) if filled else 0
+    if not filled or message.count * message.itemsize > node.longest[VECTOR | kind]:
+        return 0
+    return launch(node, &message, begun)
 
 
 def short_way_v(str collective, long_way, SUM):

@@ -340,6 +340,7 @@ COMMANDS = [
     Command("verify", "prove that schedules keep their promises", _verify_arguments, _verify),
     Command("bench", "measure collectives as the OSU benchmarks do (under mpiexec)", *imported("bench.cli")),
     Command("plot", "draw results of bench and of benchmarks/peers.py", *imported("plot")),
+    Command("tune", "measure here and write the selection table (under mpiexec)", *imported("tune.cli")),
     Command("train", "train a model with every strategy, on real data (run under mpiexec)", *imported("train.cli")),
     Command("trace", "what a timeline of a run says, as a table or a picture", *imported("trace_report")),
     Command("run", "run a program that ends as a whole when one rank fails (under mpiexec)", *imported("launch")),

@@ -113,13 +113,19 @@ class Communicator(Operations, Objects, Derived, MPI.Intracomm):
         return Trace(context.internal, os.fspath(path), events, context.identity)
 
     def explain(self, collective: str, nbytes: int, dtype: Any = "float32", op: Any = MPI.SUM) -> str:
-        """Which algorithm would run for a vector of ``nbytes`` bytes, and why."""
+        """Which algorithm would run for a vector of ``nbytes`` bytes, and why.
+
+        Bytes are those of all blocks together. Where a selection table chose, its model says how long it should take.
+        """
         del dtype  # no rule depends on it yet
         code = op_code(op)
         commutes = code is not None or op.Is_commutative()
         exact = op is REPRODUCIBLE_SUM
         linear = self._deterministic and not exact and registry.find(collective, "mpi").spec.reduces
-        return str(self._enter().choose(collective, nbytes, None, commutes, linear, None, exact))
+        context = self._enter()
+        choice = context.choose(collective, nbytes, None, commutes, linear, None, exact)
+        seconds = context.expected(collective, choice, nbytes)
+        return str(choice) if seconds is None else f"{choice}; expected {seconds * 1e6:.3g} us"
 
     @property
     def deterministic(self) -> bool:

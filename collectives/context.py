@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import itertools
+import math
 import os
 import threading
 import zlib
@@ -14,14 +15,14 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from . import _core, heap, inquiry, lifetime, machine, mpilib, node, settings, trace
+from . import _core, heap, inquiry, lifetime, machine, mpilib, node, settings, trace, tuning
 from .diagnosis import Call, signature
 from .errors import CollectiveError
 from .leases import Lease, Leases
 from .registry import ScheduleAlgorithm
 from .request import Flight
 from .schedule import Schedule, build
-from .select import LOCAL, Choice, choose, segments_for
+from .select import LOCAL, Choice, Rules, choose, load_of, segments_for
 from .waiting import Waiting, dump_on_signal
 
 __all__ = ["Context", "Run", "Shape", "ShortCall", "duplicate", "program_of", "schedule_of"]
@@ -187,7 +188,10 @@ class Context(Waiting):
         if isinstance(agreed, Exception):
             self.internal.Free()
             raise agreed
-        self.rules, self.timeout, self.checked, (path, events) = agreed
+        self.rules, table, self.timeout, self.checked, (path, events) = agreed
+        self.layout = tuning.Layout.of(h["node"] for h in hellos)
+        if table is not None:
+            self.rules.tuned = tuning.pick(table, self.layout)
         here = [h for h in hellos if h["node"] == hellos[self.rank]["node"]]
         self.yield_at_once = len(here) > machine.usable_cores(h["affinity"] for h in here)
         self.locks_ops = mpilib.locks_ops()
@@ -197,17 +201,13 @@ class Context(Waiting):
         self.group, self.node = self._join([h["offer"] for h in hellos], area)
         self.apart = node.why_apart(self.size, self.group, self.node)
         self._leases = Leases()
-        if self.node is not None:
-            self._set_up(self.node)
-            if self.apart is None and not self.checked:
-                self.node.open(name for name in LOCAL if name not in self.rules.forced)
+        self.adopt(self.rules)
         calls = self.endpoint.tag_limit // DEPTH
         self._persistent_calls = min(calls // 2, 1 << 16)
         self._calls = min(calls - self._persistent_calls, 1 << 16)
         self._call, self._persistent_call = itertools.count(), itertools.count()
         self._kind_tags = (self._calls + self._persistent_calls) * DEPTH
         self._kinds = self.endpoint.tag_limit // self._kind_tags
-        self._choices: dict[Any, Choice] = {}
         self._lock = threading.Lock()  # of the idle plans, which any thread may give back
         self._idle: OrderedDict[Any, list[_core.Plan | _core.NodePlan]] = OrderedDict()
         self._idle_bytes = 0
@@ -243,7 +243,16 @@ class Context(Waiting):
     def _set_up(self, engine: _core.Node) -> None:
         """How ranks wait there, and the limits between its schemes: the same on all of them."""
         engine.yield_at_once = self.yield_at_once
-        engine.set_limits(*self.rules.node_limits[self.yield_at_once])
+        engine.set_limits(*self.rules.node_limits(self.yield_at_once))
+
+    def adopt(self, rules: Rules) -> None:
+        """Choose by these rules from now on; on all ranks together, while no call is under way."""
+        self.rules = rules
+        if self.node is not None:
+            self._set_up(self.node)
+            if self.apart is None and not self.checked:
+                reach = {name: rules.longest_local(name) for name in LOCAL}
+                self.node.open({n: None if math.isinf(to) else int(to) for n, to in reach.items() if to >= 0})
 
     def another_node(self) -> Lease | None:
         """A group of the node-local engine with an order of calls of its own, agreed by all ranks together.
@@ -297,23 +306,32 @@ class Context(Waiting):
 
     def choose(
         self, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool, apart: str | None = None,
-        exact: bool = False,
+        exact: bool = False, mpi: bool = True,
     ) -> Choice:  # fmt: skip
         """The algorithm of a call (see :func:`collectives.select.choose`), remembered.
 
         ``apart``: why this call cannot go to the node-local engine.
         """
         apart = self.apart or apart
-        key = collective, nbytes, forced, commutes, linear, apart, exact
-        choice = self._choices.get(key)
+        key = collective, nbytes, forced, commutes, linear, apart, exact, mpi
+        choices = self.rules.choices
+        choice = choices.get(key)
         if choice is None:
-            if len(self._choices) > 10_000:
-                self._choices.clear()
-            choice = self._choices[key] = choose(
+            if len(choices) > 10_000:
+                choices.clear()
+            choice = choices[key] = choose(
                 self.rules, collective, nbytes, forced=forced, commutes=commutes, linear=linear, apart=apart,
-                exact=exact,
+                exact=exact, mpi=mpi,
             )  # fmt: skip
         return choice
+
+    def expected(self, collective: str, choice: Choice, nbytes: int) -> float | None:
+        """Seconds that the call should take, where the selection table has a model of it."""
+        models = self.rules.tuned.models if self.rules.tuned is not None else {}
+        model = models.get((collective, choice.algorithm.name, choice.segment))
+        if model is None:
+            return None
+        return model.seconds(load_of(choice, self.size, nbytes, DEPTH), nbytes)
 
     def acquire(self, choice: Choice, shape: Shape, engine: _core.Node | None = None) -> Run:
         """A plan for a call, from the cache or made now; ``engine`` is the group of a persistent call."""
@@ -383,7 +401,7 @@ class Context(Waiting):
         _core.survived(self.broken is not None)
         self.broken = "it was revoked by shrink"
         if self.node is not None:
-            self.node.open(())
+            self.node.open({})
         heap.forget_the_dead()
 
     def check(self) -> None:
@@ -401,6 +419,6 @@ class Context(Waiting):
             flight.wait()
         self._idle.clear()
         if self.node is not None:
-            self.node.open(())
+            self.node.open({})
             self.internal.Barrier()  # the others may still look at this rank's flags
         self.internal.Free()

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from . import __version__, machine
+from . import __version__, machine, tuning
 from .select import Rules
 
 __all__ = ["VARIABLES", "add_arguments", "gather", "main", "text"]
@@ -26,6 +26,7 @@ VARIABLES = {
     "COLLECTIVES_ALGORITHM": "algorithms that serve all calls",
     "COLLECTIVES_CHECK": "1: ranks compare their calls before they make them",
     "COLLECTIVES_ISA": "instruction set of the kernels",
+    "COLLECTIVES_TUNING": "selection table that 'python -m collectives tune' wrote",
     "COLLECTIVES_TIMEOUT": "seconds after which a call that is not complete fails",
     "COLLECTIVES_TRACE": "file for a timeline of all collectives",
     "COLLECTIVES_TRACE_EVENTS": "calls and spans of a rank that a timeline holds",
@@ -90,6 +91,7 @@ def _mpi() -> Section:
     name = MPI.Get_library_version().rstrip("\0").split("\n")[0].split(", ")[0]
     return {
         "library": " ".join(name.split()),
+        "in_tables": tuning.named(*MPI.get_vendor()),
         "standard": ".".join(map(str, MPI.Get_version())),
         "thread_level": _THREAD_LEVELS[MPI.Query_thread()] if MPI.Is_initialized() else "not initialized",
         "abi": "openmpi" if "Open MPI" in name else "mpich",
@@ -123,6 +125,7 @@ def _cpu(core: Section) -> Section:
     affinity = machine.affinity()
     cpu: Section = {
         "model": machine.cpu_model(),
+        "in_tables": machine.description(),
         "usable_cores": machine.usable_cores([affinity]),
         "cores_by_affinity": len(affinity),
         "cores_by_cgroup": None if math.isinf(quota) else quota,
@@ -187,6 +190,14 @@ def _environment() -> Section:
         Rules.from_environment()
     except ValueError as error:
         found["COLLECTIVES_ALGORITHM"]["meaning"] = f"an error: {error}"
+    try:
+        table = tuning.from_environment(machine.description())
+    except ValueError as error:
+        found["COLLECTIVES_TUNING"]["meaning"] = f"an error: {error}"
+    else:
+        if table is not None:
+            layouts = ", ".join(f"{entry.layout} with {entry.mpi}" for entry in table.entries) or "none"
+            found["COLLECTIVES_TUNING"]["meaning"] += f"; entries for this machine: {layouts}"
     return found
 
 

@@ -10,6 +10,25 @@ from pathlib import Path
 from typing import Any
 
 
+def cpu_model() -> str:
+    """Name of the processor as the system reports it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part")))
+    return next(models, platform.processor() or "unknown")
+
+
+def description() -> str:
+    """The kind of machine that a selection table is for: processor and cores, ``AMD EPYC 9654, 96 cores``.
+
+    Cores of the machine or of its control group, whatever a launcher has bound this process to.
+    """
+    cores = min(os.cpu_count() or 1, cgroup_quota())
+    return f"{cpu_model()}, {cores:g} core{'s' if cores > 1 else ''}"
+
+
 def boot_id() -> str:
     """Identity of the running kernel: two processes on different machines never share it."""
     try:
@@ -62,16 +81,6 @@ def describe() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "load": os.getloadavg(),
     }
-
-
-def cpu_model() -> str:
-    """The processor's name as the system has it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part")))
-    return next(models, platform.processor() or "unknown")
 
 
 def caches() -> dict[int, int]:

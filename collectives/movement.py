@@ -5,18 +5,21 @@ Everything is counted in bytes of packed data, which is what all ranks agree on 
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from . import _core
 from .buffers import Buffer, in_place, parse
 from .calls import Arguments, Collective, Draft, Side
 from .context import Shape
-from .packing import Packed
+from .packing import Packed, region
 from .vectors import parse_vector
 
-__all__ = ["draft"]
+__all__ = ["as_bytes", "draft"]
 
 Cuts = tuple[int, ...] | None
 
@@ -170,6 +173,33 @@ def _alltoall(collective: Collective, arguments: Arguments, rank: int, size: int
         source.address, target.address, cuts[-1] if collective.agreed else 0,
         (source.buffer.owner, target.buffer.owner), loads=source.scattered, stores=target.scattered,
     )  # fmt: skip
+
+
+def as_bytes(draft: Draft, rank: int, size: int) -> Arguments:
+    """What the MPI library's own method takes for a blocking call, as bytes: of any element type, without gaps."""
+    shape, root = draft.shape, draft.shape.root
+    cuts = shape.cuts or _core.partition(shape.elements, size)
+    input_cuts = shape.input_cuts or _core.partition(shape.elements, size)
+
+    def whole(address: int, cuts: Sequence[int]) -> Any:
+        memory = region(address, cuts[-1])
+        counts = [end - begin for begin, end in itertools.pairwise(cuts)]
+        return [memory, (counts, list(cuts[:-1])), MPI.BYTE] if draft.collective.vector else [memory, MPI.BYTE]
+
+    def block(address: int) -> Any:
+        return [region(address, cuts[rank + 1] - cuts[rank]), MPI.BYTE]
+
+    match shape.collective:
+        case "bcast":
+            return Arguments([region(draft.target, shape.elements), MPI.BYTE], root=root)
+        case "scatter":
+            return Arguments(whole(draft.source, cuts) if rank == root else None, block(draft.target), root=root)
+        case "alltoall":
+            return Arguments(whole(draft.source, input_cuts), whole(draft.target, cuts))
+        case collective:
+            receives = collective == "allgather" or rank == root
+            mine = MPI.IN_PLACE if shape.in_place else block(draft.source)
+            return Arguments(mine, whole(draft.target, cuts) if receives else None, root=root)
 
 
 _DRAFTS = {

@@ -9,13 +9,19 @@ from pathlib import Path
 from mpi4py import MPI
 
 from . import _core
+from .tuning import named
 
-__all__ = ["abi", "library", "library_path", "locks_ops", "why_no_survivors"]
+__all__ = ["abi", "description", "library", "library_path", "locks_ops", "why_no_survivors"]
 
 
 def abi() -> str:
     """ABI of the MPI that mpi4py loaded: ``"mpich"`` (Intel MPI too) or ``"openmpi"``."""
     return "openmpi" if "Open MPI" in MPI.Get_library_version() else "mpich"
+
+
+def description() -> str:
+    """Name and version of the MPI, without the patch level: ``Open MPI 5.0``."""
+    return named(*MPI.get_vendor())
 
 
 def locks_ops() -> bool:

@@ -21,7 +21,7 @@ from .packing import region
 from .recipes import Recipes
 from .registry import ScheduleAlgorithm, find
 from .request import Flight, HandedOver, HandedOverForGood, PersistentRequest, Request
-from .select import Choice
+from .select import Choice, Rules
 from .timeline import BLOCKING, NONBLOCKING, PERSISTENT
 from .waiting import MPIRun, checked_timeout
 
@@ -73,6 +73,11 @@ class Operations:
         name = draft.collective.name
         return log, log.add(form, name, algorithm, draft.nbytes, number, draft.shape.root, begin, ended=False)
 
+    def _adopt_rules(self, rules: Rules) -> None:
+        """Choose by other rules from now on; on all ranks together, while no call is under way."""
+        self._enter().adopt(rules)
+        self._recipes = Recipes()
+
     # The three forms
 
     def _run(self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS) -> None:
@@ -93,12 +98,25 @@ class Operations:
         if context.checked:
             self._check(collective.name, draft, choice, options.timeout)
         if choice.algorithm.name == "mpi":
-            blocking, starting = self._mpi(collective.method), self._mpi("I" + collective.name)
-            run = self._hand_over(collective, draft)
-            self._enter().by_mpi(run, blocking, starting, arguments.of(collective), options.timeout)
+            self._run_mpi(collective, draft, choice, arguments, options.timeout)
         else:
             choice = self._run_parts(draft, choice, options)
         self._done(collective.name, choice.algorithm.name, draft.nbytes, begin, draft.shape.root)
+
+    def _run_mpi(
+        self, collective: Collective, draft: Draft, choice: Choice, arguments: Arguments, timeout: float | None
+    ) -> None:
+        """A blocking call by the MPI library; one that was not asked for is made to serve whatever ours would."""
+        context = self._enter()
+        run = self._hand_over(collective, draft)
+        blocking, starting = self._mpi(collective.method), self._mpi("I" + collective.name)
+        if not choice.tuned or collective.reduces or collective is _BARRIER:
+            context.by_mpi(run, blocking, starting, arguments.of(collective), timeout)
+            return
+        given = movement.as_bytes(draft, context.rank, context.size)
+        draft.load()
+        context.by_mpi(run, blocking, starting, given.of(collective), timeout)
+        draft.store()
 
     def _run_again(self, collective: Collective, key: Any, arguments: Arguments, begin: float) -> bool:
         """A blocking call like an earlier one; False, with nothing done, where there was none."""
@@ -158,7 +176,7 @@ class Operations:
             lease = context.another_node()
             if lease is None:
                 apart = NO_MEMORY
-                choice = self._choose(draft, options, options.algorithm, apart)
+                choice = self._choose(draft, options, options.algorithm, apart, mpi=False)
         draft, choice = next(self._parts(draft, choice, options, None, apart))
         tag = context.persistent_tag(choice, draft.shape)
         return PersistentRequest(lambda: self._start_again(choice, draft, tag, lease, next(numbers)))
@@ -173,7 +191,7 @@ class Operations:
     def _run_draft(self, collective: Collective, draft: Draft, options: Options) -> None:
         """A blocking call that :mod:`collectives.grouped` made of several."""
         begin = time.perf_counter()
-        choice = self._choose(draft, options, options.algorithm)
+        choice = self._choose(draft, options, options.algorithm, mpi=False)
         if self._enter().checked:
             self._check(collective.name, draft, choice, options.timeout)
         choice = self._run_parts(draft, choice, options)
@@ -213,19 +231,23 @@ class Operations:
         forced = options.algorithm
         if obstacle is not None:
             forced = _hand_over(collective, obstacle, forced)
-        choice = self._choose(draft, options, forced)
+        choice = self._choose(draft, options, forced, mpi=not threads)
         if choice.algorithm.name == "mpi":
             _check_mpi(draft, options.engine, obstacle)
         return draft, choice
 
-    def _choose(self, draft: Draft, options: Options, forced: str | None, apart: str | None = None) -> Choice:
+    def _choose(
+        self, draft: Draft, options: Options, forced: str | None, apart: str | None = None, mpi: bool = True
+    ) -> Choice:
+        """The algorithm of a call; ``mpi``: a selection table may hand it over to the MPI library."""
         context = self._enter()
+        mpi = mpi and draft.unknown is None and options.engine is None
         if options.engine == "python":
             apart = "engine='python' runs schedules"
         elif draft.shape.itemsize > min(LONGEST_ELEMENT, LONGEST_ELEMENTS // context.size):
             apart = f"elements of {draft.shape.itemsize} bytes are too long"
         linear, exact = self._linear(draft, options), widening.needed(draft.shape, False)
-        return context.choose(draft.collective.name, draft.agreed, forced, draft.commutes, linear, apart, exact)
+        return context.choose(draft.collective.name, draft.agreed, forced, draft.commutes, linear, apart, exact, mpi)
 
     def _linear(self, draft: Draft, options: Options) -> bool:
         """Whether only a fold in rank order will do; exact sums have no order."""
@@ -246,7 +268,7 @@ class Operations:
             return
         context = self._enter()
         for part in widening.parts(draft, context.rank, context.size, most):
-            yield part, self._choose(part, options, options.algorithm, apart)
+            yield part, self._choose(part, options, options.algorithm, apart, mpi=False)
 
     def _draft(self, context: Context, collective: Collective, arguments: Arguments) -> Draft:
         if collective.rooted:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from . import registry
 from .cost import memory
+from .cost_model import Load, Model, load
 from .registry import Algorithm, ScheduleAlgorithm
 
-__all__ = ["Choice", "Rules", "choose", "segments_for"]
+__all__ = ["Choice", "Limits", "ModelKey", "Rows", "Rules", "Tuned", "choose", "load_of", "segments_for"]
 
 #: Staging memory that one call may take, bytes; longer vectors are cut into more segments.
 STAGING_LIMIT = 256 << 20
 
 Rows = list[tuple[int | None, str, int | None]]
+ModelKey = tuple[str, str, int | None]  # collective, algorithm, bytes of a segment
 _KB, _MB = 1 << 10, 1 << 20
 
 #: (largest message in bytes or None, algorithm, bytes of a segment or None), the first that fits; per collective.
@@ -45,12 +48,23 @@ PRIVATE_LENGTHS = frozenset({"alltoallv", "gatherv", "scatterv"})
 #: Where all ranks share a node.
 LOCAL = dict.fromkeys(DEFAULT, "shm")
 
-#: Limits between the schemes of the node-local engine, in bytes, where ranks have a core each (False), and where they
-#: outnumber the cores and every synchronisation costs a switch (True). See coll_node_limits in csrc/node.h.
+
+class Limits(NamedTuple):
+    """Limits between the schemes of the node-local engine, in bytes. See coll_node_limits in csrc/node.h."""
+
+    copy: int
+    read: int
+    shortest: int
+    segment: int
+    stream: int
+    private: int
+
+
+#: Where ranks have a core each (False), and where they outnumber the cores and every synchronisation costs a switch.
 NODE_LIMITS = {
-    False: (512, 4 * _KB, 16 * _KB, 256 * _KB, 16 * _MB, 256 * _KB),
-    True: (4 * _KB, 16 * _KB, 256 * _KB, 256 * _KB, 16 * _MB, 256 * _KB),
-}  # copy, read, shortest and longest segment, stream, private
+    False: Limits(512, 4 * _KB, 16 * _KB, 256 * _KB, 16 * _MB, 256 * _KB),
+    True: Limits(4 * _KB, 16 * _KB, 256 * _KB, 256 * _KB, 16 * _MB, 256 * _KB),
+}
 
 #: For ops that do not commute, and for deterministic=True.
 ORDERED = {
@@ -74,13 +88,46 @@ EXACT: dict[str, Rows] = {
 }
 
 
+@dataclass(frozen=True)
+class Tuned:
+    """The entry of a selection table that is for the ranks of a communicator (see :mod:`collectives.tuning`).
+
+    ``rows`` are as those of DEFAULT, where there are any; ``source`` says which entry of which file this is.
+    """
+
+    rows: dict[str, Rows]
+    source: str
+    limits: Limits | None = None
+    models: dict[ModelKey, Model] = field(default_factory=dict)
+
+
 @dataclass
 class Rules:
-    """The selection table of one communicator, the same on all ranks."""
+    """What the choices of one communicator follow from, the same on all ranks; and the choices so far."""
 
     table: dict[str, Rows] = field(default_factory=lambda: dict(DEFAULT))
     forced: dict[str, str] = field(default_factory=dict)
-    node_limits: dict[bool, tuple[int, int, int, int, int, int]] = field(default_factory=lambda: dict(NODE_LIMITS))
+    tuned: Tuned | None = None
+    choices: dict[Any, Choice] = field(default_factory=dict, repr=False, compare=False)
+
+    def node_limits(self, crowded: bool) -> Limits:
+        """Limits of the node-local engine; ``crowded``: ranks outnumber the cores."""
+        return self.tuned.limits if self.tuned is not None and self.tuned.limits else NODE_LIMITS[crowded]
+
+    def forced_for(self, collective: str) -> str | None:
+        """The algorithm that ``COLLECTIVES_ALGORITHM`` names for a collective."""
+        return self.forced.get(collective, self.forced.get(registry.base(collective)))
+
+    def longest_local(self, collective: str) -> float:
+        """Bytes up to which the node-local engine serves every call where all ranks share a node; -1 for none."""
+        if self.forced_for(collective) is not None:
+            return -1
+        reach = -1.0
+        for limit, name, _ in self.tuned.rows.get(collective, []) if self.tuned is not None else []:
+            if name != LOCAL[collective]:
+                return reach
+            reach = math.inf if limit is None else limit
+        return math.inf
 
     @staticmethod
     def from_environment() -> Rules:
@@ -101,6 +148,7 @@ class Choice:
     algorithm: Algorithm
     segment: int | None
     why: str
+    tuned: bool = False  # by a selection table
 
     def __str__(self) -> str:
         cut = f", segments of {self.segment} bytes" if self.segment else ""
@@ -109,41 +157,63 @@ class Choice:
 
 def choose(
     rules: Rules, collective: str, nbytes: int, *, forced: str | None, commutes: bool, linear: bool, apart: str | None,
-    exact: bool = False,
+    exact: bool = False, mpi: bool = True,
 ) -> Choice:  # fmt: skip
     """The algorithm of one call.
 
     ``commutes``: whether the op does; ``linear``: only folds in rank order, element by element, will do; ``apart``:
-    why the ranks do not share memory, None if they do; ``exact``: partial results are longer than operands.
+    why the ranks do not share memory, None if they do; ``exact``: partial results are longer than operands; ``mpi``:
+    whether the MPI library's own could serve the call, if a selection table names it.
     ValueError when an algorithm asked for by name cannot serve the call.
     """
     registry.algorithms(collective)  # there is such a collective
     source = "asked for in the call"
-    by_rule = rules.forced.get(collective, rules.forced.get(registry.base(collective)))
+    by_rule = rules.forced_for(collective)
     if forced is None and by_rule is not None:
         forced, source = by_rule, "set by COLLECTIVES_ALGORITHM"
     if forced is not None:
         algorithm = registry.find(collective, forced)
         _refuse(algorithm, commutes, linear, apart)
-        return Choice(algorithm, _segment(rules, collective, forced), source)
+        return Choice(algorithm, _segment(rules, collective, forced, nbytes), source)
+    if rules.tuned is not None and collective in rules.tuned.rows:
+        choice = _row(rules.tuned.rows, collective, nbytes, f"tuned, {rules.tuned.source},", True)
+        if choice is not None and _serves(choice.algorithm, commutes, linear, apart, exact, mpi):
+            return choice
     if apart is None:
         return Choice(registry.find(collective, LOCAL[collective]), None, "all ranks share a node")
     if linear and collective in LINEAR:
-        return _row(LINEAR, collective, nbytes, "deterministic: in rank order, by the table")
+        return _default(LINEAR, collective, nbytes, "deterministic: in rank order, by the table")
     if exact and collective in EXACT:
-        return _row(EXACT, collective, nbytes, "exact sums, by the table")
+        return _default(EXACT, collective, nbytes, "exact sums, by the table")
     if not commutes and collective in ORDERED:
         return Choice(registry.find(collective, ORDERED[collective]), None, "the op does not commute")
-    return _row(rules.table, collective, nbytes, "the table's choice")
+    return _default(rules.table, collective, nbytes, "the table's choice")
 
 
-def _row(table: dict[str, Rows], collective: str, nbytes: int, why: str) -> Choice:
-    """The first row that fits."""
+def _default(table: dict[str, Rows], collective: str, nbytes: int, why: str) -> Choice:
+    """The choice of a table whose last row is for any length."""
+    choice = _row(table, collective, nbytes, why)
+    if choice is None:
+        raise ValueError(f"the selection table has no rule for {collective} of {nbytes} bytes")
+    return choice
+
+
+def _row(table: dict[str, Rows], collective: str, nbytes: int, why: str, tuned: bool = False) -> Choice | None:
+    """The first row that fits, if one does."""
     for limit, name, segment in table[collective]:
         if limit is None or nbytes <= limit:
             bound = f"up to {limit} bytes" if limit is not None else "for longer messages"
-            return Choice(registry.find(collective, name), segment, f"{why} {bound}")
-    raise ValueError(f"the selection table has no rule for {collective} of {nbytes} bytes")
+            return Choice(registry.find(collective, name), segment, f"{why} {bound}", tuned)
+    return None
+
+
+def _serves(algorithm: Algorithm, commutes: bool, linear: bool, apart: str | None, exact: bool, mpi: bool) -> bool:
+    """Whether an algorithm that was measured with ordinary sums can serve a call; else the defaults know what can."""
+    if algorithm.name == "shm":
+        return apart is None
+    if algorithm.name == "mpi" and not mpi:
+        return False
+    return (commutes or algorithm.ordered) and (not linear or algorithm.linear) and not exact
 
 
 def _refuse(algorithm: Algorithm, commutes: bool, linear: bool, apart: str | None) -> None:
@@ -155,9 +225,19 @@ def _refuse(algorithm: Algorithm, commutes: bool, linear: bool, apart: str | Non
         raise ValueError(f"{algorithm.name} changes the order of operands; this op does not commute")
 
 
-def _segment(rules: Rules, collective: str, name: str) -> int | None:
+def _segment(rules: Rules, collective: str, name: str, nbytes: int) -> int | None:
+    """Segment of an algorithm asked for by name: of the tuned row for that length, else as by default."""
+    for limit, tuned, segment in rules.tuned.rows.get(collective, []) if rules.tuned is not None else []:
+        if tuned == name and (limit is None or nbytes <= limit):
+            return segment
     known = [segment for _, n, segment in rules.table[collective] if n == name]
     return known[0] if known else None if collective in PRIVATE_LENGTHS else _MB
+
+
+def load_of(choice: Choice, size: int, nbytes: int, depth: int) -> Load:
+    """What the cost model charges for a call by a choice, on ``size`` ranks and with ``depth`` segments at once."""
+    schedule = isinstance(choice.algorithm, ScheduleAlgorithm)
+    return load(choice.algorithm, size, nbytes, segments_for(choice, size, nbytes, depth) if schedule else 1)
 
 
 def segments_for(choice: Choice, size: int, nbytes: int, depth: int, root: int = 0) -> int:

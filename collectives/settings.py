@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 
-from . import trace
+from . import machine, mpilib, trace, tuning
 from .select import Rules
 
 __all__ = ["agreed"]
 
 
-def agreed() -> tuple[Rules, float | None, bool, tuple[str | None, int]] | Exception:
-    """Rank 0's rules, default timeout, whether calls are checked, file and length of a timeline, or what is wrong: all
-    ranks are to raise it."""
+Timeline = tuple[str | None, int]
+
+
+def agreed() -> tuple[Rules, tuning.Table | None, float | None, bool, Timeline] | Exception:
+    """Rank 0's rules, selection table, default timeout, whether calls are checked, file and length of a timeline.
+
+    Or what is wrong: all ranks are to raise it.
+    """
     check = os.environ.get("COLLECTIVES_CHECK", "0")
     if check not in ("", "0", "1"):
         return ValueError(f"COLLECTIVES_CHECK={check!r}: expected 0 or 1")
@@ -24,10 +29,11 @@ def agreed() -> tuple[Rules, float | None, bool, tuple[str | None, int]] | Excep
     except ValueError as e:
         return ValueError(f"COLLECTIVES_TIMEOUT={text!r}: {e}")
     try:
-        timeline = trace.from_environment()
-    except ValueError as e:
-        return e
-    try:
-        return Rules.from_environment(), timeout, check == "1", timeline
+        rules = Rules.from_environment()
     except ValueError as e:
         return ValueError(f"COLLECTIVES_ALGORITHM={os.environ['COLLECTIVES_ALGORITHM']!r}: {e}")
+    try:
+        table = tuning.from_environment(machine.description(), mpilib.description())
+        return rules, table, timeout, check == "1", trace.from_environment()
+    except ValueError as e:
+        return e

@@ -289,7 +289,7 @@ class Waiting:
             self.failed = Answer(self.rank, run.call(), self.begun, place, (kind, origin))
             self.broken = f"{kind}: {first}"
             if self.node is not None:
-                self.node.open(())
+                self.node.open({})
             inquiry.spread(self, self.failed)
             _core.broken(f"rank {self.rank} of {self.size}: {self.broken}")
 

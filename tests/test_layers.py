@@ -12,11 +12,11 @@ PACKAGE = ROOT / "collectives"
 #: Modules of the package from the ground up; a module may import those of its own row and below.
 LAYERS = [
     {"errors", "machine", "_core", "patterns", "spec", "spans", "timeline"},
-    {"schedule", "cost_model"},
+    {"schedule"},
     {"registry"},
     {"algorithms"},
     {"verify", "symbolic", "folds", "cost", "node_cost", "draw", "simulate"},
-    {"select"},
+    {"cost_model", "select", "tuning"},
     {"diagnosis"},
     {"mpilib", "inquiry", "datatypes", "lifetime", "leases", "reference", "heap", "clocks", "perfetto"},
     {"buffers", "vectors", "packing", "reproducible"},
@@ -40,6 +40,7 @@ PURE = {
     "symbolic",
     "folds",
     "cost",
+    "cost_model",
     "node_cost",
     "draw",
     "select",
@@ -47,6 +48,7 @@ PURE = {
     "spans",
     "timeline",
     "perfetto",
+    "tuning",
 }
 LIGHT = {"numpy", "collectives"}  # all that pure modules import besides the standard library
 

@@ -1,0 +1,1 @@
+"""Measured selection: ``python -m collectives tune`` measures here and writes a table that the library chooses by."""

@@ -1,0 +1,96 @@
+"""``python -m collectives tune``: measure here and write the selection table; check, merge and export tables."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from .. import cli, tuning
+from ..select import DEFAULT
+
+__all__ = ["add_arguments", "main"]
+
+DESCRIPTION = """\
+Measure every algorithm on the ranks of an MPI job and write a table by which the library chooses from then on:
+COLLECTIVES_TUNING=tuning.json. A default gives way only to what was measured to be faster with confidence."""
+EPILOG = """\
+examples:
+  mpiexec -n 2 python -m collectives tune -o tuning.json                      a few minutes
+  mpiexec -n 8 python -m collectives tune --ranks 2,4,8 --minutes 10          for communicators of 2, 4 and 8 ranks
+  mpiexec -n 2 python -m collectives tune --check tuning.json                 is the choice right, and are the models?
+  python -m collectives tune --merge old.json new.json -o all.json            of what both have the later one's counts
+  python -m collectives tune --export tuning.json -o rules.conf               for Open MPI's coll_tuned (.json: of 6.0)
+Entries of -o for other machines, MPIs and layouts stay. The exit code of --check is 1 where the tuned choice takes more
+than 1.1 times the best, is slower than the default, or the models' median error is above 20 %."""
+SMALLEST = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``tune``."""
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", metavar="TABLE", help="measure how good the choices of a table are")
+    what.add_argument("--merge", nargs="+", metavar="TABLE", help="write the entries of several tables to -o")
+    what.add_argument("--export", metavar="TABLE", help="write rules for Open MPI's coll_tuned to -o")
+    parser.add_argument("-o", "--output", metavar="FILE", default="tuning.json", help="table to write (tuning.json)")
+    parser.add_argument("--collectives", metavar="NAMES", default=",".join(DEFAULT), help="only these (default: all)")
+    parser.add_argument("--ranks", type=cli.sizes, metavar="P", help="communicators: 2,4,8 (default: all ranks)")
+    parser.add_argument(
+        "--max-size", type=cli.number_of_bytes, default=4 << 20, metavar="BYTES", help="longest vector (4MiB)"
+    )
+    parser.add_argument("--minutes", type=_minutes, default=4.0, metavar="M", help="time to take, at most (4)")
+    parser.add_argument("--without", default=[], type=_names, metavar="NAMES", help="algorithms to leave out, e.g. shm")
+    parser.add_argument(
+        "--mpi", choices=["none", "moves", "all"], default="moves",
+        help="collectives that the MPI library's own may serve: none, those that only move data (default), or all",
+    )  # fmt: skip
+    parser.add_argument("--json", metavar="FILE", help="with --check: all figures")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the command; returns its exit code."""
+    if args.merge or args.export:
+        return _offline(args)
+    names = _names(args.collectives)
+    for name in names:
+        if name not in DEFAULT:
+            raise cli.UsageError(f"--collectives: {name!r} is none of {', '.join(DEFAULT)}")
+    if args.max_size < SMALLEST:
+        raise cli.UsageError(f"--max-size: {args.max_size} is below the smallest size, {SMALLEST} bytes")
+    if args.json and not args.check:
+        raise cli.UsageError("--json: only with --check")
+    from .job import run
+
+    return run(args, names, [1 << k for k in range(3, args.max_size.bit_length())])
+
+
+def _offline(args: argparse.Namespace) -> int:
+    """What needs neither MPI nor other ranks."""
+    try:
+        tables = [tuning.load(path) for path in args.merge or [args.export]]
+        if args.merge:
+            tuning.save(tuning.merge(tables), args.output)
+        else:
+            from .openmpi import classic, in_json
+
+            text = in_json(tables[0]) if args.output.endswith(".json") else classic(tables[0])
+            Path(args.output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise cli.UsageError(f"{error.filename}: {error.strerror}") from None
+    except ValueError as error:
+        raise cli.UsageError(str(error)) from None
+    return 0
+
+
+def _minutes(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes above 0")
+    return value
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]

@@ -1,0 +1,103 @@
+"""The alpha-beta-gamma model of one algorithm, fitted to a few measurements by least squares in relative error.
+
+Protocols of MPI and levels of the cache change alpha and beta with the length, so a model has pieces: as many as make
+up for what they cost, found by dynamic programming over the lengths. From one algorithm alone beta and gamma cannot be
+told apart, since it folds what it moves; times of folding without moving are points of their own and settle it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..cost_model import Load, Model, Piece
+
+__all__ = ["Point", "fit", "median_error"]
+
+MOST_PIECES, FEWEST_SIZES = 5, 2
+#: What a further piece must take off the sum of squared relative errors: a tenth at two sizes.
+PIECE = 0.02
+TINY = 1e-9
+
+
+class Point(NamedTuple):
+    """One measurement: seconds of a call with that load on a vector of ``nbytes``."""
+
+    nbytes: int
+    load: Load
+    seconds: float
+
+
+def fit(points: Sequence[Point], folds: Sequence[Point] = ()) -> Model:
+    """The model that is nearest to the points, of which there must be one; ``folds`` only tell what folding takes.
+
+    All coefficients are at least 0. Pieces meet between two lengths, at their geometric mean.
+    """
+    if not points or min(p.seconds for p in points) <= 0:
+        raise ValueError("points: expected at least one, all of positive time")
+    lengths = sorted({p.nbytes for p in points})
+    least = min(FEWEST_SIZES, len(lengths))
+    best: dict[int, tuple[float, list[tuple[int, int]]]] = {0: (0.0, [])}
+    cost = {
+        (i, j): _solve(*_rows(points, folds, lengths[i], lengths[j - 1]))[1]
+        for i in range(len(lengths)) for j in range(i + least, len(lengths) + 1)
+    }  # fmt: skip
+    for end in range(least, len(lengths) + 1):
+        ways = [
+            (best[i][0] + cost[i, end] + PIECE * (i > 0), [*best[i][1], (i, end)])
+            for i in range(end - least + 1) if i in best and len(best[i][1]) < MOST_PIECES
+        ]  # fmt: skip
+        best[end] = min(ways)
+    pieces = []
+    for i, j in best[len(lengths)][1]:
+        upto = None if j == len(lengths) else math.isqrt(lengths[j - 1] * lengths[j])
+        alpha, beta, gamma = _solve(*_rows(points, folds, lengths[i], lengths[j - 1]))[0]
+        pieces.append(Piece(upto, alpha, beta, gamma))
+    return Model(tuple(pieces))
+
+
+def median_error(model: Model, points: Sequence[Point]) -> float | None:
+    """Median of what the model is wrong by, relative to the measurements; None where there are none."""
+    errors = [abs(model.seconds(p.load, p.nbytes) / p.seconds - 1) for p in points]
+    return float(np.median(errors)) if errors else None
+
+
+def _rows(points: Sequence[Point], folds: Sequence[Point], low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+    """Loads divided by times, so that each row should come to 1, and the rows' weights.
+
+    Of folds those of these lengths, else the one that is nearest to them, all together with the weight of one point.
+    """
+    chosen = [p for p in points if low <= p.nbytes <= high]
+    beside = [p for p in folds if low <= p.nbytes <= high]
+    if not beside and folds:
+        beside = [min(folds, key=lambda p: abs(math.log((p.nbytes + 1) / (math.sqrt(low * high) + 1))))]
+    if not any(p.load.folded for p in chosen):
+        beside = []
+    rows = np.array([[x / p.seconds for x in p.load] for p in (*chosen, *beside)])
+    weights = np.array([1.0] * len(chosen) + [1 / max(1, len(beside))] * len(beside))
+    return rows, weights
+
+
+def _solve(rows: np.ndarray, weights: np.ndarray) -> tuple[tuple[float, float, float], float]:
+    """Coefficients of at least 0 with the least sum of squared errors, and that sum.
+
+    With three unknowns all sets of those that are not 0 can be tried; of equal ones the smallest is taken.
+    """
+    scale = np.where(rows.max(axis=0) > 0, rows.max(axis=0), 1)
+    root = np.sqrt(weights)
+    best, least = np.zeros(3), float(weights.sum())
+    for number in (1, 2, 3):
+        for used in map(list, itertools.combinations(range(3), number)):
+            found = np.linalg.lstsq((rows / scale)[:, used] * root[:, None], root, rcond=None)[0]
+            if found.min() < 0:
+                continue
+            wrong = float((weights * ((rows / scale)[:, used] @ found - 1) ** 2).sum())
+            if wrong < least - TINY:
+                best, least = np.zeros(3), wrong
+                best[used] = found
+    alpha, beta, gamma = (best / scale).tolist()
+    return (alpha, beta, gamma), least

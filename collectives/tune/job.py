@@ -1,0 +1,166 @@
+"""Tuning and checking on the ranks of an MPI job, and on the first of them."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from .. import __version__, machine, mpilib
+from ..communicator import Communicator
+from ..select import NODE_LIMITS
+from ..tuning import Entry, Table, load, merge, nearest, save
+from .limits import search_limits
+from .measure import Bench
+from .progress import Progress
+from .report import HEADING, Line, as_json, check, summary
+from .search import TESTS, search
+
+__all__ = ["run"]
+
+IDLE = 0.02  # seconds between looks of ranks that do not take part
+LIMITS = 0.1  # of the time, for the limits of the node-local engine
+GENEROUS = 2.0  # times its share of what is left may a collective take, since most need less
+
+
+def run(args: argparse.Namespace, names: Sequence[str], sizes: Sequence[int]) -> int:
+    """Tune, or check a table; the exit code, the same on all ranks."""
+    world = MPI.COMM_WORLD
+    wrong = world.bcast(_wrong(args, world.size) if world.rank == 0 else None, 0)
+    if wrong is not None:
+        if world.rank == 0:
+            print(f"python -m collectives tune: error: {wrong}", file=sys.stderr, flush=True)
+        return 2
+    code = 0
+    counts = args.ranks or [world.size]
+    for ranks in counts:
+        part = world.Split(0 if world.rank < ranks else MPI.UNDEFINED, world.rank)
+        if part != MPI.COMM_NULL:
+            comm = Communicator(MPI.Intracomm(part))
+            bench = Bench(comm, frozenset(args.without), args.mpi)
+            seconds = 60 * args.minutes / len(counts)
+            failed = (
+                _check(args, bench, names, sizes, seconds) if args.check else _tune(args, bench, names, sizes, seconds)
+            )
+            code = max(code, failed)
+            bench.done()
+            comm.Free()
+            part.Free()
+        _gather_idly(world)
+    return world.bcast(code, 0)
+
+
+def _gather_idly(world: MPI.Intracomm) -> None:
+    """A barrier whose waiting ranks leave the cores to those that measure."""
+    request = world.Ibarrier()
+    while not request.Test():
+        time.sleep(IDLE)
+
+
+def _wrong(args: argparse.Namespace, ranks: int) -> str | None:
+    """What would make the job fail in the end, found before anything is measured; on rank 0."""
+    if ranks < 2:
+        return "there is nothing to measure on 1 rank; start it with mpiexec"
+    if os.environ.get("COLLECTIVES_CHECK") == "1":
+        return "COLLECTIVES_CHECK=1 makes every call slower"
+    if args.ranks and not 2 <= min(args.ranks) <= max(args.ranks) <= ranks:
+        return f"--ranks: from 2 to the {ranks} ranks of this job"
+    try:
+        if args.check:
+            load(args.check)
+        elif Path(args.output).exists():
+            load(args.output)
+        for option, path in (("-o", args.output), ("--json", args.json)):
+            folder = Path(path or ".").absolute().parent
+            if not os.access(folder, os.W_OK):
+                return f"{option}: cannot write in {folder}"
+    except OSError as e:
+        return f"{e.filename}: {e.strerror}"
+    except ValueError as e:
+        return str(e)
+    return None
+
+
+def _tune(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> int:
+    entry = tune(bench, names, sizes, seconds)
+    entry.made |= {"minutes": args.minutes, "without": sorted(args.without), "mpi": args.mpi}
+    if bench.comm.rank == 0:
+        old = [load(args.output)] if Path(args.output).exists() else []
+        save(merge([*old, Table([entry])]), args.output)
+        print(f"{args.output}: {entry.layout}, {entry.mpi}, {entry.machine}", flush=True)
+    return 0
+
+
+def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> Entry:
+    """The entry for the ranks of a bench, measured in about so many seconds; on all its ranks together."""
+    begin = time.monotonic()
+    context = bench.context
+    where = bench.agreed((machine.description(), mpilib.description()))
+    entry = Entry(where[0], where[1], context.layout)
+    lengths = {name: bench.lengths(name, list(sizes)) for name in names}
+    progress = Progress(sum(len(n) + (len(n) + 1) // 2 + TESTS for n in lengths.values()), bench.comm.rank == 0)
+    if bench.apart is None:
+        start = NODE_LIMITS[context.yield_at_once]
+        progress.begin("limits of the node-local engine")
+        entry.limits = bench.limits = search_limits(bench, start, max(sizes), LIMITS * seconds)
+    folds = bench.folds(list(sizes))
+    fitted = {}
+    for i, name in enumerate(names):
+        left = bench.agreed(seconds - (time.monotonic() - begin))
+        progress.begin(f"{name} on {context.layout}")
+        share = max(0.0, left) * min(1.0, GENEROUS / (len(names) - i))
+        found = search(bench, name, sizes, folds, share, progress.step)
+        if found.rows:
+            entry.rules[name] = found.rows
+        entry.models |= {(name, *candidate): model for candidate, model in found.models.items()}
+        fitted[name] = found.fitted
+    progress.close()
+    entry.made = {
+        "date": datetime.date.today().isoformat(),
+        "collectives": __version__,
+        "seconds": round(time.monotonic() - begin),
+        "fitted": fitted,
+    }
+    return entry
+
+
+def _check(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> int:
+    table = load(args.check) if bench.comm.rank == 0 else None
+    table = bench.agreed(table)
+    where = bench.agreed((machine.description(), mpilib.description()))
+    assert table is not None
+    entry = nearest(table.serving(*where), bench.context.layout)
+    show: Callable[[Any], None] = (
+        (lambda text: print(text, flush=True)) if bench.comm.rank == 0 else (lambda text: None)
+    )
+    if entry is None:
+        show(f"{args.check}: no entry for {bench.context.layout} of {where[0]} with {where[1]}")
+        return 2
+    bench.limits = entry.limits
+    show(f"# {args.check}, {entry.layout}; here: {bench.context.layout}, {where[1]}, {where[0]}\n{HEADING}")
+    lines = check(bench, table, entry, names, sizes, seconds, lambda line: show(line.text()))
+    if not lines:
+        show("no time to measure anything; give --minutes")
+        return 2
+    text, right = summary(lines)
+    show("\n".join(text))
+    if args.json and bench.comm.rank == 0:
+        _write_json(args.json, bench, lines, where)
+    return 0 if right else 1
+
+
+def _write_json(path: str, bench: Bench, lines: Sequence[Line], where: tuple[str, str]) -> None:
+    layout = bench.context.layout
+    found = {
+        "machine": where[0], "mpi": where[1], "nodes": layout.nodes, "ranks_per_node": layout.ranks_per_node,
+        "collectives": __version__, "lines": as_json(lines),
+    }  # fmt: skip
+    Path(path).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,176 @@
+"""Times of calls as programs make them, under rules that leave no choice; the same numbers on all ranks."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from .. import _core, registry
+from ..bench.timing import sample
+from ..bench.workloads import Workload, usable_count
+from ..calls import COLLECTIVES
+from ..communicator import Communicator
+from ..context import DEPTH
+from ..cost import memory
+from ..cost_model import Load
+from ..datatypes import DTYPE_CODES
+from ..registry import ScheduleAlgorithm
+from ..select import PRIVATE_LENGTHS, Choice, Limits, Rules, Tuned, choose, load_of
+from .fit import Point
+
+__all__ = ["Bench", "Candidate"]
+
+SEGMENTS = (64 << 10, 256 << 10, 1 << 20)
+BATCH = 1e-3  # seconds that one measurement takes, if one call takes less
+MOST_CALLS = 40
+WARMUP = 2
+QUICK = 9
+SHORTEST_FOLD = 4096  # bytes; below, the call takes longer than the folding
+
+
+class Candidate(NamedTuple):
+    """An algorithm with its segment in bytes (None: the vector in one)."""
+
+    algorithm: str
+    segment: int | None = None
+
+    def __str__(self) -> str:
+        return self.algorithm if self.segment is None else f"{self.algorithm}/{self.segment >> 10}K"
+
+
+class Bench:
+    """Measures calls on a communicator; made and used by all its ranks together.
+
+    ``without`` are algorithms that are left out; ``mpi`` says for which collectives the MPI library's own may be
+    chosen: ``"none"``, ``"moves"`` (those that only move data) or ``"all"``.
+    """
+
+    def __init__(self, comm: Communicator, without: frozenset[str] = frozenset(), mpi: str = "moves"):
+        self.comm, self.context, self.size = comm, comm._enter(), comm.size
+        self.plain = MPI.Intracomm(comm)
+        self.without, self.mpi = without, mpi
+        self.apart = "left out of this table" if "shm" in without else self.context.apart
+        self.limits: Limits | None = None
+        self._own = self.context.rules
+        self._rules: dict[Any, Rules] = {}
+        self._work: tuple[Any, Workload] | None = None
+        self._named: dict[Hashable, Rules] = {}
+        self._known: dict[Any, float] = {}  # seconds of one call, the last time
+
+    # What can be measured
+
+    def lengths(self, collective: str, sizes: list[int]) -> list[int]:
+        """Bytes of the vectors that come nearest to these sizes from below, without those that there are not."""
+        if collective == "barrier":
+            return [0]
+        return sorted({length for length in (self._length(collective, n)[0] for n in sizes) if length > 0})
+
+    def _length(self, collective: str, nbytes: int) -> tuple[int, int, str]:
+        """Bytes of the vector, the benchmark's count, and the type: floats where they are added."""
+        kind = COLLECTIVES[collective]
+        dtype = "float32" if kind.reduces else "uint8"
+        blocks = self.size if kind.base in ("allgather", "gather", "scatter", "alltoall") else 1
+        itemsize = np.dtype(dtype).itemsize
+        count = usable_count(collective, nbytes // itemsize // blocks, self.size)
+        return count * itemsize * blocks, count, dtype
+
+    def candidates(self, collective: str, nbytes: int) -> list[Candidate]:
+        """What could serve a call, the MPI library's own included; segments only where they cut the vector."""
+        found = []
+        for name in registry.algorithms(collective):
+            if name in self.without or (name == "shm" and self.apart is not None):
+                continue
+            algorithm = registry.find(collective, name)
+            found.append(Candidate(name))
+            if isinstance(algorithm, ScheduleAlgorithm) and collective not in (*PRIVATE_LENGTHS, "barrier"):
+                cuts = SEGMENTS if memory(algorithm, self.size).divisible else ()
+                found += [Candidate(name, segment) for segment in cuts if segment < nbytes]
+        return found
+
+    def may_choose(self, collective: str, candidate: Candidate) -> bool:
+        """Whether a table of this run may name it."""
+        if candidate.algorithm != "mpi":
+            return True
+        moves = not COLLECTIVES[collective].reduces
+        return self.mpi == "all" or (self.mpi == "moves" and moves)
+
+    def default(self, collective: str, nbytes: int) -> Candidate:
+        """What serves a call without a table."""
+        choice = choose(Rules(), collective, nbytes, forced=None, commutes=True, linear=False, apart=self.apart)
+        cuts = choice.segment is not None and choice.segment < nbytes
+        return Candidate(choice.algorithm.name, choice.segment if cuts else None)
+
+    def load(self, collective: str, candidate: Candidate, nbytes: int) -> Load:
+        """What the cost model charges for a call."""
+        choice = Choice(registry.find(collective, candidate.algorithm), candidate.segment, "")
+        return load_of(choice, self.size, nbytes, DEPTH)
+
+    # Times
+
+    def name(self, name: Hashable, rules: Rules) -> None:
+        """Let :meth:`seconds` take a name for rules that leave a choice; the same on all ranks."""
+        self._named[name] = rules
+
+    def seconds(self, collective: str, candidate: Hashable, nbytes: int) -> float:
+        """Median over a few calls of the time until the last rank has its result.
+
+        ``candidate`` is a :class:`Candidate` or a name that :meth:`name` was given.
+        """
+        key = collective, candidate
+        rules = self._only(collective, candidate) if isinstance(candidate, Candidate) else self._named[candidate]
+        work = self._workload(collective, nbytes)
+        calls = int(np.clip(BATCH / self._known.get(key, BATCH / 10), 1, MOST_CALLS))
+        self.comm._adopt_rules(rules)
+        times = sample(self.comm, work.call(), calls, WARMUP if calls > 1 else 1)
+        self.plain.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
+        found = self._known[key] = max(float(np.median(times)), 1e-9)
+        return found
+
+    def _only(self, collective: str, candidate: Candidate) -> Rules:
+        key = collective, candidate, self.limits
+        if key not in self._rules:
+            self._rules[key] = Rules(tuned=Tuned({collective: [(None, *candidate)]}, "a measurement", self.limits))
+        return self._rules[key]
+
+    def _workload(self, collective: str, nbytes: int) -> Workload:
+        _, count, dtype = self._length(collective, nbytes)
+        key = collective, count
+        if self._work is None or self._work[0] != key:
+            self._work = None  # lest there be memory for two
+            self._work = key, Workload(self.comm, collective, count, dtype=dtype)
+        return self._work[1]
+
+    def folds(self, sizes: list[int]) -> list[Point]:
+        """Times of folding vectors of float32 without moving them, on all ranks at once, less what a call takes."""
+        found, empty = [], math.inf
+        for nbytes in sizes:
+            left, right = np.ones((2, max(1, nbytes // 4)), np.float32)
+            dtype, op = DTYPE_CODES["float32"], _core.OPS.index("sum")
+            fold = functools.partial(_core.reduce2, dtype, op, left, left, right)
+            times = sample(self.comm, fold, QUICK, 1)
+            self.plain.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
+            empty = min(empty, float(np.median(times)))
+            if nbytes >= SHORTEST_FOLD:
+                found.append(Point(nbytes, Load(0, 0, nbytes), max(float(np.median(times)) - empty, 1e-9)))
+        return found
+
+    # Agreement
+
+    def agreed(self, value: Any) -> Any:
+        """Rank 0's value."""
+        return self.plain.bcast(value, 0)
+
+    def over(self, deadline: float) -> bool:
+        """Whether rank 0's clock (``time.monotonic``) has passed a deadline."""
+        return bool(self.agreed(time.monotonic() > deadline))
+
+    def done(self) -> None:
+        """Back to the communicator's own rules."""
+        self.comm._adopt_rules(self._own)
+        self._work = None

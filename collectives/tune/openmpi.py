@@ -1,0 +1,153 @@
+"""What was learnt, as rules for Open MPI's own ``coll_tuned``, for programs that run without this library.
+
+Open MPI numbers its algorithms; where one of ours is the same as one of theirs, and its model says that it is faster
+than what Open MPI chooses by itself, the rules name it, elsewhere they leave the choice to Open MPI (0).
+Both forms are written: the classic one, a file of numbers that every version reads, and the JSON of version 6.0.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+
+from .. import registry
+from ..cost_model import Model
+from ..select import Choice, load_of
+from ..tuning import Entry, Table
+
+__all__ = ["ALGORITHMS", "classic", "in_json", "rules"]
+
+DEPTH = 4
+LONGEST = 1 << 30
+#: Collectives with their number and their name in JSON; gather, scatter and scans measure messages in other ways.
+COLLECTIVES = {
+    "allgather": (0, "allgather"), "allgatherv": (1, "allgatherv"), "allreduce": (2, "allreduce"),
+    "alltoall": (3, "alltoall"), "alltoallv": (4, "alltoallv"), "barrier": (6, "barrier"), "bcast": (7, "bcast"),
+    "reduce": (11, "reduce"), "reduce_scatter": (12, "reducescatter"),
+    "reduce_scatter_block": (13, "reducescatterblock"),
+}  # fmt: skip
+#: Numbers of the algorithms that are the same: without segments, and with them.
+ALGORITHMS: dict[str, dict[str, tuple[int, int | None]]] = {
+    "allgather": {"bruck": (2, None), "recursive_doubling": (3, None), "ring": (4, None)},
+    "allgatherv": {"ring": (3, None)},
+    "allreduce": {
+        "naive": (1, None), "recursive_doubling": (3, None), "ring": (4, 5), "recursive_halving": (6, None),
+    },
+    "alltoall": {"linear": (1, None), "pairwise": (2, None), "bruck": (3, None)},
+    "alltoallv": {"linear": (1, None), "pairwise": (2, None)},
+    "barrier": {"dissemination": (4, None)},
+    "bcast": {"chain": (3, 3), "binomial": (6, 6), "scatter_allgather": (9, None)},
+    "reduce": {"naive": (1, None), "binomial": (5, 5)},
+    "reduce_scatter": {"recursive_halving": (2, None), "ring": (3, None)},
+    "reduce_scatter_block": {"recursive_halving": (3, None)},
+}  # fmt: skip
+
+Rule = tuple[int, int, int]  # from so many bytes on: number of the algorithm, bytes of a segment
+
+
+def rules(entry: Entry) -> dict[str, list[Rule]]:
+    """Rules by collective, each for vectors from its length on; without collectives that are left to Open MPI."""
+    found: dict[str, list[Rule]] = {}
+    size = entry.layout.nodes * entry.layout.ranks_per_node
+    for collective in COLLECTIVES:
+        own = entry.models.get((collective, "mpi", None))
+        same = dict(_same(entry, collective))
+        if own is None or not same:
+            continue
+        chosen: list[Rule] = []
+        for nbytes in [0, *(1 << k for k in range(3, int(math.log2(_longest(own))) + 2))]:
+            number, segment = _chosen(collective, same, own, size, nbytes)
+            if not chosen or chosen[-1][1:] != (number, segment):
+                chosen.append((nbytes, number, segment))
+        if chosen != [(0, 0, 0)]:
+            found[collective] = chosen
+    return found
+
+
+def _same(entry: Entry, collective: str) -> Iterator[tuple[tuple[str, int | None], tuple[int, Model]]]:
+    """Our algorithms, by name and segment, that Open MPI has too: its number, and the model."""
+    for (of, name, segment), model in entry.models.items():
+        numbers = ALGORITHMS[collective].get(name, (None, None))
+        number = numbers[segment is not None]
+        if of == collective and number is not None:
+            yield (name, segment), (number, model)
+
+
+def _longest(model: Model) -> int:
+    """Longest vector for which rules are made: some way into the last piece of the model."""
+    ends = [piece.upto for piece in model.pieces if piece.upto is not None]
+    return min(LONGEST, 16 * ends[-1]) if ends else LONGEST
+
+
+def _chosen(
+    collective: str, same: dict[tuple[str, int | None], tuple[int, Model]], own: Model, size: int, nbytes: int
+) -> tuple[int, int]:  # fmt: skip
+    """The best of these if it is faster than Open MPI's own choice by more than both models are wrong; else 0."""
+
+    def expected(name: str, segment: int | None, model: Model) -> float:
+        choice = Choice(registry.find(collective, name), segment, "")
+        return model.seconds(load_of(choice, size, nbytes, DEPTH), nbytes)
+
+    theirs = expected("mpi", None, own)
+    ours, key = min((expected(*key, model), key) for key, (_, model) in same.items())
+    number, model = same[key]
+    doubt = (1 + (own.error or 0)) * (1 + (model.error or 0))
+    return (number, key[1] or 0) if ours * doubt < theirs else (0, 0)
+
+
+def _by_size(table: Table) -> dict[int, Entry]:
+    """The entry for each number of ranks, the smallest first; of several the one on most nodes."""
+    ordered = sorted(table.entries, key=lambda e: (e.layout.nodes * e.layout.ranks_per_node, e.layout.nodes))
+    return {e.layout.nodes * e.layout.ranks_per_node: e for e in ordered}
+
+
+def classic(table: Table) -> str:
+    """The classic file. The rules for p ranks hold up to twice as many, or to the next number that was measured."""
+    sections: dict[str, list[tuple[int, list[Rule]]]] = {}
+    found = {size: rules(entry) for size, entry in _by_size(table).items()}
+    for collective in COLLECTIVES:
+        for size, made in found.items():
+            if collective in made:
+                sections.setdefault(collective, []).append((size, made[collective]))
+            if (collective in made and 2 * size not in found) or (collective in sections and collective not in made):
+                end = 2 * size if collective in made else size
+                if not any(end == known for known, _ in sections[collective]):
+                    sections[collective].append((end, [(0, 0, 0)]))
+    lines = [f"{len(sections)}  # collectives; written by python -m collectives tune --export"]
+    for collective, blocks in sections.items():
+        blocks = sorted(dict(blocks).items())
+        lines += [f"{COLLECTIVES[collective][0]}  # {collective}", f"{len(blocks)}  # numbers of ranks"]
+        for size, chosen in blocks:
+            lines += [f"{size}  # ranks", f"{len(chosen)}  # rules: bytes, algorithm, fan-out, bytes of a segment"]
+            lines += [f"{nbytes} {number} 0 {segment}" for nbytes, number, segment in chosen]
+    return "\n".join(lines) + "\n"
+
+
+def _spread(entry: Entry) -> str:
+    if entry.layout.nodes == 1:
+        return "single-node"
+    return "one-per-node" if entry.layout.ranks_per_node == 1 else "any"
+
+
+def in_json(table: Table) -> str:
+    """The JSON file of Open MPI 6.0."""
+    made: dict[str, list[dict[str, object]]] = {}
+    entries = _by_size(table)
+    for size, entry in entries.items():
+        following = [other for other in entries if other > size]
+        end = min([2 * size, *following]) - 1
+        for collective, chosen in rules(entry).items():
+            ends: list[int | str] = [nbytes - 1 for nbytes, _, _ in chosen[1:]]
+            rows = [
+                {"msg_size_min": nbytes, "msg_size_max": last, "alg": number, "seg_size": segment}
+                for (nbytes, number, segment), last in zip(chosen, [*ends, "inf"], strict=True) if number
+            ]  # fmt: skip
+            block = {
+                "comm_size_min": size,
+                "comm_size_max": end,
+                "comm_rank_distribution": _spread(entry),
+                "rules": rows,
+            }
+            made.setdefault(COLLECTIVES[collective][1], []).append(block)
+    return json.dumps({"rule_file_version": 3, "module": "tuned", "collectives": made}, indent=2) + "\n"

@@ -1,0 +1,99 @@
+"""Which of several candidates is fastest, found with as few measurements as their noise allows.
+
+Successive elimination: in every round each candidate that is left is measured once, in turn, so that what slows the
+machine down for a while slows all of them. A candidate leaves as soon as the ratio of its times to those of the best
+one in the same rounds is above 1 with confidence. The interval of the median of those ratios comes from their order
+(the sign test), so nothing is assumed of how the noise is distributed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+__all__ = ["Result", "interval", "race"]
+
+C = TypeVar("C", bound=Hashable)
+
+DOUBT = 0.01  # chance on either side of the interval that the median lies outside
+LEAST, MOST = 7, 25  # rounds
+NOTICEABLE = 1.02  # what is less far apart is no reason for another choice
+
+
+@dataclass(frozen=True)
+class Result(Generic[C]):
+    """The times of each candidate, round by round, seconds; those that were not found to be slower than the best."""
+
+    times: dict[C, list[float]]
+    left: list[C]
+
+    def median(self, candidate: C) -> float:
+        """Median time of a candidate, seconds."""
+        return float(np.median(self.times[candidate]))
+
+    def winner(self, default: C, preferred: C | None = None) -> C:
+        """The default unless it was found to be slower; else the preferred one or, if that was too, the fastest."""
+        for candidate in (default, preferred):
+            if candidate is not None and candidate in self.left:
+                return candidate
+        return _best(self.times, self.left)
+
+
+def interval(values: Sequence[float], doubt: float = DOUBT) -> tuple[float, float]:
+    """Bounds of the median of what the values are samples of, each wrong with at most the chance ``doubt``.
+
+    Order statistics: the k-th smallest of n is above the median with the chance that a coin shows heads less than k
+    times in n. Infinite where there are too few values.
+    """
+    ordered, n, below, k = sorted(values), len(values), 0.0, 0
+    while k < n and below + math.comb(n, k) / 2**n <= doubt:
+        below += math.comb(n, k) / 2**n
+        k += 1
+    return (ordered[k - 1], ordered[n - k]) if k else (-math.inf, math.inf)
+
+
+def race(
+    candidates: Sequence[C], measure: Callable[[C], float], *, least: int = LEAST, most: int = MOST,
+    enough: Callable[[], bool] = lambda: False,
+) -> Result[C]:  # fmt: skip
+    """Measure candidates until one is left, or nothing noticeable is left to find out, or after ``most`` rounds.
+
+    ``measure`` gives the seconds of one; ``enough`` is asked after each round whether time is up. Where ranks run this
+    together, both must tell all of them the same.
+    """
+    times: dict[C, list[float]] = {candidate: [] for candidate in candidates}
+    left = list(candidates)
+    for number in range(most):
+        turn = number % len(left)
+        for candidate in left[turn:] + left[:turn]:
+            times[candidate].append(measure(candidate))
+        if number + 1 >= least:
+            best = _best(times, left)
+            bounds = {c: interval(_ratios(times[c], times[best])) for c in left}
+            left = [c for c in left if c == best or bounds[c][0] <= 1 or _ratio(times[c], times[best]) < NOTICEABLE]
+            if all(c == best or bounds[c][1] < NOTICEABLE for c in left):
+                break
+        if enough():
+            break
+    return Result(times, left)
+
+
+def _best(times: dict[C, list[float]], left: Sequence[C]) -> C:
+    """The one with the least median of its times in relation to those of all that are left, in the same rounds."""
+    rounds = np.array([times[candidate] for candidate in left])
+    if rounds.size == 0:
+        return left[0]
+    return left[int(np.argmin(np.median(rounds / np.median(rounds, axis=0), axis=1)))]
+
+
+def _ratios(times: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Of the rounds in which both were measured."""
+    return [a / b for a, b in zip(times, others, strict=False)]
+
+
+def _ratio(times: Sequence[float], others: Sequence[float]) -> float:
+    return float(np.median(_ratios(times, others)))

@@ -1,0 +1,140 @@
+"""Is a table right? Its choice beside the best that can be measured, the default, and what its models expect."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..select import Rules, choose
+from ..tuning import Entry, Table, pick
+from .measure import Bench, Candidate
+from .race import interval
+
+__all__ = ["HEADING", "Line", "as_json", "check", "summary"]
+
+FACTOR, MODEL = 1.1, 0.2  # tuned over best, and median error of the models, at most
+ROUNDS, MOST = 10, 40
+
+
+@dataclass(frozen=True)
+class Line:
+    """One collective and length: seconds of the tuned choice, the best and the default, and the ratios.
+
+    ``best`` was found in every second round, and ``over_best`` in the others, lest the luckiest count as the best.
+    ``over_default`` has the interval of its median beside it. ``predicted`` and ``measured`` are of all candidates that
+    have a model that was not fitted to this length, in the same order.
+    """
+
+    collective: str
+    nbytes: int
+    tuned: str
+    seconds: float
+    best: str
+    over_best: float
+    default: str
+    over_default: float
+    at_least: float
+    at_most: float
+    names: list[str]
+    predicted: list[float]
+    measured: list[float]
+
+    @property
+    def slower(self) -> bool:
+        """Than the default, by more than noise."""
+        return self.at_least > 1.0 and self.over_default > 1.02
+
+    def text(self) -> str:
+        """As a row of the report."""
+        wrong = [abs(a / b - 1) for a, b in zip(self.predicted, self.measured, strict=True)]
+        error = f"{100 * float(np.median(wrong)):5.0f} %" if wrong else "      -"
+        return (
+            f"{self.collective:20} {self.nbytes:>10} {self.tuned:22} {self.seconds * 1e6:>10.2f} {self.best:22} "
+            f"{self.over_best:>6.2f} {self.default:22} {self.over_default:>6.2f} {error}"
+        )
+
+
+HEADING = (
+    f"{'collective':20} {'bytes':>10} {'tuned choice':22} {'us':>10} {'best measured':22} {'ratio':>6} "
+    f"{'untuned default':22} {'ratio':>6} models"
+)
+
+
+def check(
+    bench: Bench, table: Table, entry: Entry, names: Sequence[str], sizes: Sequence[int], seconds: float,
+    show: Callable[[Line], None],
+) -> list[Line]:  # fmt: skip
+    """Measure every collective at every size; on all ranks together, in about so many seconds.
+
+    Lengths for which there is no time are left out, the longest first.
+    """
+    tuned = Rules(tuned=pick(Table([entry], table.path), bench.context.layout))
+    bench.name("tuned", tuned)
+    bench.name("default", Rules())
+    lines: list[Line] = []
+    jobs = [(n, name) for name in names for n in bench.lengths(name, list(sizes))]
+    deadline = bench.agreed(time.monotonic()) + seconds
+    for nbytes, collective in sorted(jobs):
+        if bench.over(deadline):
+            break
+        lines.append(_line(bench, tuned, entry, collective, nbytes))
+        show(lines[-1])
+    return lines
+
+
+def _line(bench: Bench, tuned: Rules, entry: Entry, collective: str, nbytes: int) -> Line:
+    every = bench.candidates(collective, nbytes)
+    apart = bench.context.apart
+    chosen, usual = (
+        choose(rules, collective, nbytes, forced=None, commutes=True, linear=False, apart=apart)
+        for rules in (tuned, Rules())
+    )
+    order: list[Any] = ["tuned", "default", *every]
+    times: dict[Any, list[float]] = {call: [] for call in order}
+    allowed = [c for c in every if bench.may_choose(collective, c)]
+    while True:
+        for i in range(ROUNDS):
+            turn = i % len(order)
+            for call in order[turn:] + order[:turn]:
+                times[call].append(bench.seconds(collective, call, nbytes))
+        best = min(allowed, key=lambda c: float(np.median(times[c][::2])))
+        over_best = float(np.median(np.divide(times["tuned"][1::2], times[best][1::2])))
+        if over_best <= FACTOR or len(times["tuned"]) >= MOST:
+            break
+    ratios = np.divide(times["tuned"], times["default"]).tolist()
+    unseen = [c for c in every if nbytes not in entry.made.get("fitted", {}).get(collective, [])]
+    models = {c: entry.models.get((collective, c.algorithm, c.segment)) for c in unseen}
+    shown = [c for c in unseen if models[c] is not None]
+    return Line(
+        collective, nbytes, str(Candidate(chosen.algorithm.name, chosen.segment)), float(np.median(times["tuned"])),
+        str(best), over_best, str(Candidate(usual.algorithm.name, usual.segment)), float(np.median(ratios)),
+        *interval(ratios), [str(c) for c in shown],
+        [m.seconds(bench.load(collective, c, nbytes), nbytes) for c in shown if (m := models[c]) is not None],
+        [float(np.median(times[c])) for c in shown],
+    )  # fmt: skip
+
+
+def summary(lines: Sequence[Line]) -> tuple[list[str], bool]:
+    """The figures that matter, and whether they are as they should be."""
+    far = [line for line in lines if line.over_best > FACTOR]
+    slower = [line for line in lines if line.slower]
+    faster = [line for line in lines if line.at_most < 1]
+    wrong = [abs(a / b - 1) for line in lines for a, b in zip(line.predicted, line.measured, strict=True)]
+    error = float(np.median(wrong)) if wrong else float("nan")
+    worst = max(lines, key=lambda line: line.over_best)
+    text = [
+        f"tuned over best measured: at most {worst.over_best:.2f} ({worst.collective}, {worst.nbytes} bytes); "
+        f"above {FACTOR}: {len(far)} of {len(lines)}",
+        f"tuned over default: slower with confidence {len(slower)}, faster {len(faster)} of {len(lines)}",
+        f"models: median error {100 * error:.0f} % of {len(wrong)} predictions at lengths they were not fitted to",
+    ]
+    return text, not far and not slower and not error > MODEL
+
+
+def as_json(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """The lines as JSON takes them."""
+    return [asdict(line) for line in lines]
