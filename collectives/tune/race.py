@@ -1,9 +1,9 @@
 """Which of several candidates is fastest, found with as few measurements as their noise allows.
 
-Successive elimination: in every round each candidate that is left is measured once, in any order, so that what slows
-the machine down for a while slows all of them. A candidate leaves as soon as the ratio of its times to those of the best
-one in the same rounds is above 1 with confidence. The interval of the median of those ratios comes from their order
-(the sign test), so nothing is assumed of how the noise is distributed.
+Successive elimination: in every round each candidate that is left is measured once, in any order, so that what
+slows the machine down for a while slows all of them. A candidate leaves as soon as the ratio of its times to those of
+the best one in the same rounds is above 1 with confidence. The interval of the median of those ratios comes from their
+order (the sign test), so nothing is assumed of how the noise is distributed.
 """
 
 from __future__ import annotations
