@@ -12,7 +12,7 @@ import numpy as np
 from ..select import Rules, choose
 from ..tuning import Entry, Table, pick
 from .measure import Bench, Candidate
-from .race import interval
+from .race import interval, shuffled
 
 __all__ = ["HEADING", "Line", "as_json", "check", "summary"]
 
@@ -97,9 +97,8 @@ def _line(bench: Bench, tuned: Rules, entry: Entry, collective: str, nbytes: int
     times: dict[Any, list[float]] = {call: [] for call in order}
     allowed = [c for c in every if bench.may_choose(collective, c)]
     while True:
-        for i in range(ROUNDS):
-            turn = i % len(order)
-            for call in order[turn:] + order[:turn]:
+        for _ in range(ROUNDS):
+            for call in shuffled(order, len(times["tuned"])):
                 times[call].append(bench.seconds(collective, call, nbytes))
         best = min(allowed, key=lambda c: float(np.median(times[c][::2])))
         over_best = float(np.median(np.divide(times["tuned"][1::2], times[best][1::2])))

@@ -23,6 +23,7 @@ APART = 2  # models are fitted to every second size
 QUICK = 3  # measurements that make up a point
 HOPELESS = 3.0  # times the best: not measured at longer sizes
 UNSURE = 0.2  # relative error that a model has at least, for all that is known
+MOST_RIVALS = 9  # in a race, the default included: segments alone make many that are nearly alike
 TESTS = 4  # lengths between the others, at which models are tested
 SHARE = 0.5  # of the time, for the models
 
@@ -118,7 +119,7 @@ def contenders(
     error = {c: max(UNSURE, models[c].error or 0) for c in expected}
     bound = min(expected[c] * (1 + error[c]) for c in expected)
     near = [c for c in sorted(expected, key=expected.__getitem__) if expected[c] / (1 + error[c]) <= bound]
-    return [default, *(c for c in near if c != default)]
+    return [default, *(c for c in near if c != default)][:MOST_RIVALS]
 
 
 def _uncut(candidate: Candidate, points: dict[Candidate, list[Point]]) -> list[Point]:
