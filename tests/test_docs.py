@@ -1,6 +1,10 @@
-"""The programs of docs/pitfalls.md, docs/profiling.md and docs/errors.md run, and show what the pages say."""
+"""The programs of docs/pitfalls.md, docs/profiling.md, docs/errors.md and docs/benchmarks.md run, and show what the
+pages say."""
 
 import re
+import shlex
+import subprocess
+import sys
 
 import pytest
 from conftest import ROOT, mpiexec
@@ -47,3 +51,34 @@ def test_errors():
 def test_the_command_on_the_page():
     assert "mpiexec -n 3 python examples/pitfalls.py" in PITFALLS
     assert (ROOT / "examples/pitfalls.py").exists()
+
+
+BENCHMARKS = (ROOT / "docs/benchmarks.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", BENCHMARKS, re.DOTALL | re.MULTILINE)
+
+
+def without_times(text):
+    return re.sub(r"(?<=\d) +\d+\.\d\d\b", " T", text)
+
+
+def test_benchmarks(tmp_path):
+    """Every command and program on the page; the table it shows is what the command prints, but for the times."""
+    printed = ""
+    for language, block in BLOCKS:
+        if language == "text":
+            assert without_times(printed) == without_times(block)
+            continue
+        if language == "python":
+            (tmp_path / "prog.py").write_text(block)
+            block = f"mpiexec -n 2 python {tmp_path / 'prog.py'}"
+        for line in block.splitlines():
+            words = [str(tmp_path / w) if w.endswith((".json", ".svg")) else w for w in shlex.split(line)]
+            if words[0] == "mpiexec":
+                done = mpiexec("openmpi", int(words[2]), *words[4:], timeout=60)
+            else:
+                done = subprocess.run(
+                    [sys.executable, *words[1:]], capture_output=True, text=True, cwd=ROOT, timeout=60
+                )
+            assert done.returncode == 0, done.stderr
+            printed = done.stdout
+    assert (tmp_path / "allgather.svg").exists()

@@ -131,7 +131,6 @@ def _measure(setting: Setting, nbytes: int, work: overlap.Work | None) -> tuple[
         if setting.args.algorithm == "all":
             return f"Cannot serve this: {refused}."
         raise Failure(2, f"{setting.program.name}: {refused}")
-    validation = _validated(setting, workload)
     if work is not None:
         values, samples = overlap.measure(setting.comm, ready, timed, warm, setting.args.test_calls or 0, work)
         usual, mean = _columns_values(setting, samples)
@@ -140,8 +139,7 @@ def _measure(setting: Setting, nbytes: int, work: overlap.Work | None) -> tuple[
         values, mean = _columns_values(setting, sample(setting.comm, ready, timed, warm))
     if setting.program.form == "plan":
         ready.free()
-    validation = validation if validation not in (None, "Pass") else _validated(setting, workload)
-    return _record(setting, workload, nbytes, mean, values, validation), values
+    return _record(setting, workload, mean, values, _validated(setting, workload)), values
 
 
 def _prepared(setting: Setting, workload: Workload) -> Any:
@@ -172,7 +170,7 @@ def _validated(setting: Setting, workload: Workload) -> str | None:
 
 
 def _record(
-    setting: Setting, workload: Workload, nbytes: int, mean: float, values: dict[str, Any], validation: str | None
+    setting: Setting, workload: Workload, mean: float, values: dict[str, Any], validation: str | None
 ) -> Record:
     """A row for JSON; the validation and bandwidths are put among the values too."""
     args = setting.args

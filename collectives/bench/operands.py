@@ -43,7 +43,7 @@ def operand(dtype: np.dtype, rank: int, size: int, first: int, last: int, seed: 
     made = spread + np.uint64(turn)
     if around:  # by another amount at every element
         made += (spread ^ np.uint64(around)) * _SPREAD >> np.uint64(40)
-    made %= np.uint64(values)
+    made &= np.uint64(values - 1)  # a power of two
     every = -(-size // summands)
     if every > 1:
         made[(spread + np.uint64(rank)) % np.uint64(every) != 0] = middle

@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="compare results of calls that are not timed, bit by bit; exit with 1 if one is wrong",
     )
     add("-u", "--validation-warmup", type=_count(0), default=5, metavar="N",
-        help="so many of them before the timed calls, and after (default 5)")  # fmt: skip
+        help="so many of them (default 5)")  # fmt: skip
     add("-T", "--type", type=_types, default=["mpi_char"], metavar="TYPE",
         help=f"element type: all (OMB's three), or the beginning of {', '.join(TYPES)} (default mpi_char)")  # fmt: skip
     add("-l", "--in-place", action="store_true", help="with MPI.IN_PLACE")

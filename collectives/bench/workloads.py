@@ -20,7 +20,7 @@ from .operands import Fold, check_dtype, difference, fold, operand
 __all__ = ["Plan", "Workload", "blocks", "footprint", "lengths", "page_aligned", "usable_count"]
 
 PAGE = 4096
-CHUNK = 1 << 18  # elements that are made or compared at a time
+CHUNK = 1 << 14  # elements that are made or compared at a time: temporaries stay in the cache
 FORMS = ("call", "start", "plan")
 
 _FOLDS: list[tuple[Any, Fold]] = [
@@ -126,7 +126,8 @@ class Workload:
         #: Every set of buffers with every root.
         self._sets = [(root, number) for root in self.roots for number in range(rotate)]
         for each in self._sets:
-            self._fill(*each)
+            self._result(*each).view(np.uint8)[:] = 0  # no page is touched first by a call
+            self._fill_input(*each)
 
     def _check(self, op: MPI.Op | None) -> None:
         check_dtype(self.dtype)
@@ -260,6 +261,9 @@ class Workload:
         for first, last in _pieces(len(result)):
             at = slice(first * self.dtype.itemsize, last * self.dtype.itemsize)
             np.invert(self._expected(root, number, first, last).view(np.uint8), out=bits[at])
+        self._fill_input(root, number)
+
+    def _fill_input(self, root: int, number: int) -> None:
         mine = self._input(root, number)
         for first, last in _pieces(len(mine)):
             mine[first:last] = self._operand(self.rank, number, first, last)

@@ -1,0 +1,46 @@
+"""Makes everything that README.md and docs show of benchmarks/results: the tables, and the pictures in docs/pictures.
+
+    python benchmarks/regenerate.py
+
+The results are made anew, which takes about half an hour on a quiet machine, by
+
+    python benchmarks/peers.py --json benchmarks/results/allreduce-2-ranks.json
+    python benchmarks/peers.py --collective all --rounds 20 --batch 5 --json benchmarks/results/collectives-2-ranks.json
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import table
+
+from collectives import curves, plot
+
+RESULTS = table.ROOT / "benchmarks" / "results"
+PICTURES = table.ROOT / "docs" / "pictures"
+#: Results drawn in part: the panels whose title has this.
+PARTS = {"allreduce-2-ranks": "out of place, one buffer"}
+
+
+def main() -> int:
+    """Rewrite README.md and the pictures; say which."""
+    table.main()
+    print("README.md")
+    for file in draw(RESULTS, PICTURES):
+        print(file.relative_to(table.ROOT))
+    return 0
+
+
+def draw(results: Path, pictures: Path) -> list[Path]:
+    """A picture, NAME.svg, for each NAME.json."""
+    pictures.mkdir(parents=True, exist_ok=True)
+    made = []
+    for file in sorted(results.glob("*.json")):
+        made.append(pictures / f"{file.stem}.svg")
+        plot.draw([curves.read(file)], made[-1], only=PARTS.get(file.stem, ""))
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""Curves from results, and pictures of them."""
+
+import json
+import sys
+
+import pytest
+from conftest import ROOT
+
+from collectives.cli import main
+from collectives.curves import curves, groups, read, size_name, time_name
+from collectives.plot import draw, picture, spread, tty
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import regenerate  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def bench(*times, ranks=2, algorithm="ring", kind="mpi_char"):
+    """Results of bench at 8, 16, ... bytes."""
+    return {
+        "kind": "bench", "title": "MPI Allgather Latency", "machine": {"cpu": "A processor", "cores": 2},
+        "results": [{"ranks": ranks, "algorithm": algorithm, "type": kind, "bytes": 8 << i, "vector": ranks * 8 << i,
+                     "us": {"avg": 99.0, "p50": us}} for i, us in enumerate(times)],
+    }  # fmt: skip
+
+
+def test_medians_and_vectors_of_bench():
+    (curve,) = curves(bench(1.0, 4.0))
+    assert (curve.group, curve.label) == ("MPI Allgather, 2 ranks", "ring")
+    assert curve.points == {8: 1.0, 16: 4.0}
+    assert curve.bandwidths() == {8: 16 / 1e3, 16: 8 / 1e3}
+
+
+def test_bandwidth_program():
+    made = {**bench(1.0), "results": [{"ranks": 2, "algorithm": None, "type": "mpi_char", "bytes": 1000, "vector": 1000,
+                                       "us": {}, "MB/s": 500.0}]}  # fmt: skip
+    (curve,) = curves(made)
+    assert curve.points == {1000: 2.0}
+    assert curve.bandwidths() == {1000: 0.5}
+
+
+def test_the_quicker_thread_level_of_a_peer():
+    made = {"machine": {"cpu": "c", "cores": 2}, "results": [
+        {"ranks": 2, "place": "out", "reuse": "one", "collective": "gather", "bytes": 8, "contestant": name, "us": us}
+        for name, us in (("private", [1, 2, 9]), ("ompi/m", [5, 5, 5]), ("ompi/s", [4, 4, 4]), ("copy", [1]))
+    ]}  # fmt: skip
+    ours, theirs = curves(made)
+    assert (ours.label, ours.points, ours.emphasis) == ("collectives", {8: 2}, True)
+    assert (theirs.label, theirs.points, theirs.emphasis) == ("Open MPI", {8: 4}, False)
+    assert ours.vectors == {8: 16}
+
+
+def test_units():
+    assert [size_name(n) for n in (1, 1024, 65536, 1 << 20, 3 << 30)] == ["1 B", "1 KiB", "64 KiB", "1 MiB", "3 GiB"]
+    assert [time_name(us) for us in (0.1, 1, 20, 1000, 5e6)] == ["100 ns", "1 µs", "20 µs", "1 ms", "5 s"]
+
+
+def test_names_do_not_overlap():
+    for wanted in ([0.5] * 5, [0.0, 0.01, 0.02], [0.97, 0.98, 1.0], [0.1, 0.12, 0.5, 0.52, 0.9]):
+        places = spread(wanted, 0.05)
+        assert all(b - a >= 0.05 - 1e-9 for a, b in zip(places, places[1:], strict=False))
+        assert places[0] >= 0
+        assert places[-1] <= 1
+    assert spread([0.2, 0.6], 0.05) == [0.2, 0.6]
+
+
+def test_one_group_is_latency_and_bandwidth():
+    two = bench(1.0, 2.0, 4.0)
+    two["results"] += bench(2.0, 3.0, 5.0, algorithm="bruck")["results"]
+    figure = picture([two])
+    latency, bandwidth = figure.axes
+    assert (latency.get_yscale(), bandwidth.get_yscale()) == ("log", "linear")
+    assert [line.get_label() for line in latency.get_lines()] == ["ring", "bruck"]
+    assert latency.get_lines()[0].get_ydata().tolist() == [1.0, 2.0, 4.0]
+    assert {text.get_text() for text in latency.texts} == {"ring", "bruck"}
+    assert len({line.get_color() for line in latency.get_lines()}) == 2
+    assert len({line.get_marker() for line in latency.get_lines()}) == 2
+    assert figure.get_suptitle() == "MPI Allgather, 2 ranks"
+
+
+def test_many_lines_are_told_apart():
+    many = bench(1.0, 2.0)
+    many["results"] = [r for i in range(14) for r in bench(1.0 + i, 2.0 + i, algorithm=f"a{i}")["results"]]
+    lines = picture([many]).axes[0].get_lines()
+    assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}) == 14
+
+
+def test_several_groups_are_panels_with_one_legend():
+    figure = picture([bench(1.0, 2.0), bench(3.0, 4.0, ranks=4)])
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["2 ranks", "4 ranks"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ring"]
+    assert figure.get_suptitle() == "Latency: MPI Allgather"
+    assert len(picture([bench(1.0, 2.0), bench(3.0, 4.0, ranks=4)], only="4 ranks").axes) == 2
+
+
+@pytest.mark.parametrize(("kind", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_kinds(kind, begins, tmp_path):
+    for name in ("a", "b"):
+        draw([bench(1.0, 2.0)], tmp_path / f"{name}.{kind}")
+    assert (tmp_path / f"a.{kind}").read_bytes().startswith(begins)
+    assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+
+
+def test_the_command(tmp_path, capsys):
+    (tmp_path / "a.json").write_text(json.dumps(bench(1.0, 2.0)))
+    assert main(["plot", str(tmp_path / "a.json")]) == 0
+    assert (tmp_path / "a.png").exists()
+    assert capsys.readouterr().out == f"wrote {tmp_path / 'a.png'}\n"
+
+
+@pytest.mark.parametrize(("content", "words", "why"), [
+    ("{", [], "is not JSON"), ("{}", [], "has no results"), (json.dumps(bench(1.0)), [], "nothing to draw"),
+    (json.dumps(bench(1.0, 2.0)), ["-o", "a.gif"], ".png, .svg, .pdf"),
+    (json.dumps(bench(1.0, 2.0)), ["--only", "Bcast"], "the panels are MPI Allgather, 2 ranks"),
+    (json.dumps(bench(1.0, 2.0)), ["-o", "/no/folder/a.svg"], "No such file"),
+])  # fmt: skip
+def test_what_cannot_be_drawn(content, words, why, tmp_path, capsys):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(SystemExit) as ended:
+        main(["plot", str(tmp_path / "a.json"), *words])
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+def test_bars():
+    lines = tty(curves(bench(1.0, 10.0, 100.0)))
+    assert all(line.startswith("#") for line in lines)
+    assert [line.count("*") for line in lines[2:]] == [1, 21, 40]
+    assert tty([]) == []
+
+
+def test_the_pictures_of_the_repository(tmp_path):
+    """Each of the results has its picture, with all peers."""
+    made = regenerate.draw(RESULTS, tmp_path)
+    assert {file.name for file in made} == {file.name for file in (ROOT / "docs" / "pictures").glob("*.svg")}
+    drawn = groups(curves(read(RESULTS / "allreduce-2-ranks.json")))
+    labels = {curve.label for curve in drawn["Allreduce, 2 ranks, out of place, one buffer"]}
+    assert labels == {"collectives", "collectives, heap arrays", "Open MPI", "MPICH", "Intel MPI", "Gloo"}
