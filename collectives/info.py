@@ -125,7 +125,7 @@ def _cpu(core: Section) -> Section:
     affinity = machine.affinity()
     cpu: Section = {
         "model": machine.cpu_model(),
-        "in_tables": machine.description(),
+        "in_tables": machine.kind(),
         "usable_cores": machine.usable_cores([affinity]),
         "cores_by_affinity": len(affinity),
         "cores_by_cgroup": None if math.isinf(quota) else quota,
@@ -191,7 +191,7 @@ def _environment() -> Section:
     except ValueError as error:
         found["COLLECTIVES_ALGORITHM"]["meaning"] = f"an error: {error}"
     try:
-        table = tuning.from_environment(machine.description())
+        table = tuning.from_environment(machine.kind())
     except ValueError as error:
         found["COLLECTIVES_TUNING"]["meaning"] = f"an error: {error}"
     else:

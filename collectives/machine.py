@@ -20,7 +20,7 @@ def cpu_model() -> str:
     return next(models, platform.processor() or "unknown")
 
 
-def description() -> str:
+def kind() -> str:
     """The kind of machine that a selection table is for: processor and cores, ``AMD EPYC 9654, 96 cores``.
 
     Cores of the machine or of its control group, whatever a launcher has bound this process to.

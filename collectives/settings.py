@@ -33,7 +33,7 @@ def agreed() -> tuple[Rules, tuning.Table | None, float | None, bool, Timeline] 
     except ValueError as e:
         return ValueError(f"COLLECTIVES_ALGORITHM={os.environ['COLLECTIVES_ALGORITHM']!r}: {e}")
     try:
-        table = tuning.from_environment(machine.description(), mpilib.description())
+        table = tuning.from_environment(machine.kind(), mpilib.description())
         return rules, table, timeout, check == "1", trace.from_environment()
     except ValueError as e:
         return e

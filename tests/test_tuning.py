@@ -236,7 +236,7 @@ def rows_for_tests(nodes):
     return Entry("*", "*", Layout(1, nodes), rules | {"bcast": [(None, "mpi", None)], "reduce": [(None, "mpi", None)]})
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_every_collective_by_the_rows_of_a_table(mpi, ranks, tmp_path):
     entry = rows_for_tests(ranks)
     tuning.save(Table([entry]), tmp_path / "t.json")

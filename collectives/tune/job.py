@@ -103,7 +103,7 @@ def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: floa
     """The entry for the ranks of a bench, measured in about so many seconds; on all its ranks together."""
     begin = time.monotonic()
     context = bench.context
-    where = bench.agreed((machine.description(), mpilib.description()))
+    where = bench.agreed((machine.kind(), mpilib.description()))
     entry = Entry(where[0], where[1], context.layout)
     lengths = {name: bench.lengths(name, list(sizes)) for name in names}
     progress = Progress(sum(len(n) + (len(n) + 1) // 2 + TESTS for n in lengths.values()), bench.comm.rank == 0)
@@ -135,7 +135,7 @@ def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: floa
 def _check(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> int:
     table = load(args.check) if bench.comm.rank == 0 else None
     table = bench.agreed(table)
-    where = bench.agreed((machine.description(), mpilib.description()))
+    where = bench.agreed((machine.kind(), mpilib.description()))
     assert table is not None
     entry = nearest(table.serving(*where), bench.context.layout)
     show: Callable[[Any], None] = (
