@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 
+@functools.cache
 def cpu_model() -> str:
     """Name of the processor as the system reports it."""
     try:
@@ -20,6 +22,7 @@ def cpu_model() -> str:
     return next(models, platform.processor() or "unknown")
 
 
+@functools.cache
 def kind() -> str:
     """The kind of machine that a selection table is for: processor and cores, ``AMD EPYC 9654, 96 cores``.
 
