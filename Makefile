@@ -73,10 +73,10 @@ lint: build .venv/test-ready
 	.venv/bin/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.[ch]' 'csrc/kernels/*.[ch]' 'tests/csrc/*.[ch]')
 
 test: lint build-all
-	.venv/bin/python -m pytest -m 'not slow'
+	.venv/bin/python -m pytest -m 'not slow' --durations=40
 
 test-all: lint build-all
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest --durations=80
 
 # An hour, or FUZZ_SECONDS, of malformed input to the C entry points; what fails is left in out/fuzz.
 FUZZ_SECONDS ?= 3600

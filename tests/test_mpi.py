@@ -22,7 +22,7 @@ def slow(mpi, ranks, file):
     if file == "allreduce":
         return ranks in (4, 7)
     spinning = mpi != "openmpi" and ranks != 2 and (mpi, file) not in (("mpich", "requests"), ("impi", "communicator"))
-    alike = file in ("reproducible", "bench") and (ranks in (1, 5) or (file == "bench" and ranks == 3))
+    alike = file not in FILES and (ranks in (1, 5) or (file == "bench" and ranks == 3))
     return ranks in (4, 7, 8) or spinning or alike
 
 
