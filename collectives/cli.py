@@ -32,6 +32,10 @@ __all__ = [
 ]
 
 
+#: Seconds that other ranks leave to rank 0 to say what is wrong: launchers end all ranks when one fails.
+GRACE = 2.0
+
+
 class UsageError(Exception):
     """The command line asks for what cannot be; ends with the message and exit code 2."""
 
@@ -94,7 +98,12 @@ def quiet_beside_rank_0() -> Iterator[None]:
         yield
         return
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-        yield
+        try:
+            yield
+        except SystemExit as leaving:
+            if leaving.code:
+                time.sleep(GRACE)
+            raise
 
 
 def imported(module: str) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:

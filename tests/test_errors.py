@@ -88,8 +88,9 @@ def check_timeout(told, name, ranks):
     assert len(told) == ranks - 1
     for rank, (seconds, raised, message) in told.items():
         assert raised == "CollectiveTimeout", message
-        assert 0.25 <= seconds < 2.5
-        assert f"on rank {rank} of {ranks}: not complete after 0.25 s; waiting for rank " in message
+        assert 0.25 <= seconds < (2.5 if ranks < 8 else 5)  # ranks that share a core take turns
+        assert f" on rank {rank} of {ranks}: " in message
+        assert re.search(rf" on rank \d of {ranks}: not complete after 0.25 s; waiting for rank \d", message), message
         assert re.search(rf"^  rank {absent}: in no collective of this communicator, after \d+ calls, at {place}$",
                          message, re.MULTILINE), message  # fmt: skip
         number = "a persistent call" if name == "persistent" else r"call \d+"

@@ -31,7 +31,7 @@ def slow(mpi, ranks, file):
 )
 def test_under_mpiexec(mpi, ranks, file):
     command = ("-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", f"tests/mpi/test_{file}.py")
-    done = mpiexec(mpi, ranks, *command, timeout=120)
+    done = mpiexec(mpi, ranks, *command, timeout=240)
     passed = re.search(r"^(\d+) passed", done.stdout, re.MULTILINE)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-20_000:]
     assert passed, done.stdout

@@ -242,7 +242,7 @@ def test_threads_in_python():
         group, engine = node.join(rank, offers, area, lambda value: exchange(rank, value))
         assert group == [0, 1, 2]
         engine.yield_at_once = True
-        engine.open(["allreduce"])
+        engine.open({"allreduce": None})
         out = np.empty(100_000, "f8")
         for _ in range(20):
             vector = np.arange(100_000.0) * (rank + 1)
