@@ -166,8 +166,16 @@ def _counted(buffer: Buffer, nbytes: int | None, count: int | None, shift: int, 
     if count < 0 or shift < 0 or (there is not None and not _fits(buffer, count * buffer.blocks, shift, nbytes)):
         raise ValueError(f"{argument}: {count * buffer.blocks} elements from {shift} on in a buffer of {there}")
     buffer.count = count
-    buffer.address += shift * extent
+    buffer.address = addressed(buffer.address, shift, count * buffer.blocks, buffer.type, argument)
     return buffer
+
+
+def addressed(base: int, shift: int, count: int, kind: Type, argument: str) -> int:
+    """The address of ``count`` elements, the ``shift``-th after ``base`` first; ValueError where there is no memory."""
+    first = base + shift * kind.extent
+    if not 0 <= first <= first + count * max(kind.extent, kind.size) < 1 << 63:
+        raise ValueError(f"{argument}: {count} elements from {shift} on are beyond any memory")
+    return first
 
 
 def _inferred(nbytes: int, shift: int, buffer: Buffer, argument: str) -> int:

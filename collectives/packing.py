@@ -29,9 +29,9 @@ class Packed:
     """A temporary that stands for a buffer, and how to fill it from there and to spill it there."""
 
     def __init__(self, buffer: Buffer):
+        self._pieces: list[tuple[int, int, int, MPI.Datatype | None]] = []  # address, span, bytes of data, its type
         self.owner = buffer.owner
         self.bytes = np.empty(max(1, buffer.nbytes), np.uint8)
-        self._pieces: list[tuple[int, int, int, MPI.Datatype | None]] = []  # address, span, bytes of data, its type
         for address, count in buffer.pieces():
             nbytes = count * buffer.type.size
             if buffer.type.dense or nbytes == 0:

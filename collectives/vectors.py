@@ -9,7 +9,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .buffers import Buffer, typed_memory
+from .buffers import Buffer, addressed, typed_memory
 from .datatypes import Type
 
 __all__ = ["integers", "parse_vector"]
@@ -35,6 +35,9 @@ def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffe
                 )
     elif memory is None and any(given):
         raise ValueError(f"{argument}: the buffer is None, but the counts are not all 0")
+    else:
+        for count, displ in zip(given, places, strict=True):
+            addressed(address, displ if count else 0, count, own, argument)
     return Buffer(address, sum(given), own, (memory, datatype), blocks, given, places)
 
 

@@ -118,3 +118,17 @@ def test_counts_whose_bytes_overflow(comm):
         for call in (lambda n=count: comm.Alltoallv([x, [n]], [y, [n]]), lambda n=count: comm.Allgatherv(x, [y, [n]])):
             with pytest.raises((ValueError, TypeError)):
                 call()
+
+
+@pytest.mark.parametrize("spec", [[None, 0, 2**70, "i"], [None, 0, 2**61, MPI.DOUBLE], [MPI.BOTTOM, 2**61, "i"]])
+def test_places_beyond_any_memory(comm, spec):
+    """Refused before anything is begun, and with it the communicator is as good as before."""
+    calls = [lambda: comm.Exscan(spec, spec), lambda: comm.Bcast(spec), lambda: comm.Iallgather(spec, spec)]
+    for call in calls:
+        with pytest.raises(ValueError, match="beyond any memory"):
+            call()
+    with pytest.raises(ValueError, match="beyond any memory"):
+        comm.Alltoallv([MPI.BOTTOM, [1], [2**70], "i"], [MPI.BOTTOM, [1], [2**70], "i"])
+    y = np.zeros(1)
+    comm.Allreduce(np.ones(1), y)
+    assert y == 1
