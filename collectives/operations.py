@@ -327,9 +327,9 @@ class Operations:
 
     def _blocking(self, choice: Choice, draft: Draft, timeout: float | None) -> None:
         context = self._enter()
+        draft.load()
         run = context.acquire(choice, draft.shape)
         try:
-            draft.load()
             run.start(draft.source, draft.target, context.tag(choice, draft.shape), draft)
             context.wait(run, run.plan, timeout)
             draft.store()
@@ -339,9 +339,9 @@ class Operations:
 
     def _launch(self, choice: Choice, draft: Draft, tag: int | None = None, lease: Lease | None = None) -> Flight:
         context = self._enter()
+        draft.load()
         run = context.acquire(choice, draft.shape, None if lease is None else lease.engine)
         try:
-            draft.load()
             begin = context.tag(choice, draft.shape) if tag is None else tag
             run.start(draft.source, draft.target, begin, draft)
             if tag is not None:  # of a persistent request: ranks may start theirs in different orders

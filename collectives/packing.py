@@ -52,12 +52,15 @@ class Packed:
         return _core.address(self.bytes)
 
     def load(self) -> None:
-        """Copy from the buffer."""
+        """Copy from the buffer; ValueError where MPI cannot."""
         for memory, temporary, datatype in self._runs():
             if datatype is None:
                 temporary[:] = region(memory.address, memory.nbytes)
-            else:
+                continue
+            try:
                 datatype.Pack(memory, temporary, 0, MPI.COMM_SELF)
+            except MPI.Exception as e:
+                raise ValueError(f"{temporary.nbytes} bytes of a derived datatype cannot be packed: {e}") from None
 
     def store(self) -> None:
         """Copy to the buffer."""
