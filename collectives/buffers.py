@@ -163,8 +163,9 @@ def _counted(buffer: Buffer, nbytes: int | None, count: int | None, shift: int, 
     if count is None:
         assert nbytes is not None
         count = _inferred(nbytes, shift, buffer, argument)
-    if count < 0 or shift < 0 or (there is not None and not _fits(buffer, count * buffer.blocks, shift, nbytes)):
-        raise ValueError(f"{argument}: {count * buffer.blocks} elements from {shift} on in a buffer of {there}")
+    if count < 0 or shift < 0 or (nbytes is not None and not _fits(buffer, count * buffer.blocks, shift, nbytes)):
+        room = f"{nbytes} bytes" if there is None else there
+        raise ValueError(f"{argument}: {count * buffer.blocks} elements from {shift} on in a buffer of {room}")
     buffer.count = count
     buffer.address = addressed(buffer.address, shift, count * buffer.blocks, buffer.type, argument)
     return buffer
@@ -190,13 +191,13 @@ def _inferred(nbytes: int, shift: int, buffer: Buffer, argument: str) -> int:
     return elements // blocks
 
 
-def _fits(buffer: Buffer, count: int, shift: int, nbytes: int | None) -> bool:
-    """Whether elements lie within the memory; the last one up to its last byte of data."""
-    assert nbytes is not None
+def _fits(buffer: Buffer, count: int, shift: int, nbytes: int) -> bool:
+    """Whether elements end within the memory; the last one (the first, where extents are negative) with its data."""
     kind = buffer.type
     if count == 0:
         return shift * kind.extent <= nbytes
-    return (shift + count - 1) * kind.extent + kind.upper <= nbytes
+    highest = shift + count - 1 if kind.extent > 0 else shift
+    return highest * kind.extent + kind.upper <= nbytes
 
 
 def _parts(spec: Any, argument: str) -> tuple[Any, Any, Any, Any]:

@@ -43,7 +43,7 @@ def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffe
 
 def _within(displ: int, count: int, kind: Type, nbytes: int) -> bool:
     first = displ * kind.extent
-    return first >= 0 and first + (count - 1) * kind.extent + kind.upper <= nbytes
+    return first >= 0 and first + max(0, (count - 1) * kind.extent) + kind.upper <= nbytes
 
 
 def _parts(spec: Any, argument: str) -> tuple[Any, Any, Any, Any]:

@@ -132,3 +132,19 @@ def test_places_beyond_any_memory(comm, spec):
     y = np.zeros(1)
     comm.Allreduce(np.ones(1), y)
     assert y == 1
+
+
+@pytest.mark.parametrize("count", [1, 3, 2**31 - 1])
+def test_elements_that_do_not_advance(comm, count):
+    """Datatypes of extent 0 and below: as many elements as one likes in little memory, but not in none."""
+    made = [
+        MPI.BYTE.Create_resized(0, 0), MPI.BYTE.Create_indexed([1, 1], [0, 0]).Create_resized(0, 0),
+        MPI.INT.Create_vector(2, 1, 1).Create_resized(0, -8),
+    ]  # fmt: skip
+    for datatype in made:
+        datatype.Commit()
+        with pytest.raises(ValueError, match=f"recvbuf: {count} elements from 0 on in a buffer of 0 bytes"):
+            comm.Allgather(MPI.IN_PLACE, [np.zeros(0, "u1"), count, datatype])
+        with pytest.raises(ValueError, match="recvbuf: "):
+            comm.Allgatherv(MPI.IN_PLACE, [np.zeros(0, "u1"), [count], [0], datatype])
+        datatype.Free()
