@@ -74,7 +74,7 @@ def unequal_blocks_differ(comm):
 def absent(call):
     def case(comm):
         if rank == ABSENT:
-            time.sleep((1.5 if size < 8 else 6) * SHORT)  # the place where it is
+            time.sleep((2.5 if size < 8 else 6) * SHORT)  # the place where it is
             return
         call(comm)
 
