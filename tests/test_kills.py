@@ -14,6 +14,8 @@ import pytest
 from conftest import MPIS, start
 from test_errors import LIVE_ON
 
+from collectives import machine
+
 TIMEOUT = 5  # seconds, of the collectives
 MARK = "COLLECTIVES_TEST_JOB"
 
@@ -48,10 +50,7 @@ def all_pids(results, ranks):
 
 def running(pid):
     """Whether a process has not ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    return machine.process(pid)[0] not in "ZX"
 
 
 def kill_one(mpi, ranks, seed, results):
