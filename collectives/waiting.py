@@ -159,11 +159,11 @@ class Waiting:
     identity: str
     timeout: float | None
     yield_at_once: bool
-    node: Any
     endpoint: Any
     broken: str | None
     neighbours: dict[int, inquiry.Address]
     letters: inquiry.Letters | None
+    node: Any = None  # others may ask before it is joined
     elsewhere = 0  # calls that were MPI's or a schedule's, less exchanges before calls
     log: _core.Log | None = None  # where a timeline is recorded
     watch: Watch | None = None

@@ -179,6 +179,27 @@ def test_lengths_that_differ_on_a_node(case):
     assert ABORT in output
 
 
+def test_a_rank_that_still_makes_its_communicator(mpi):
+    """It answers those that were faster: not yet in a collective."""
+    code, output = run(mpi, """
+        from collectives.context import Context
+        join = Context._join
+        def slow(*arguments):
+            made = join(*arguments)
+            time.sleep(2 * rank)
+            return made
+        Context._join = slow
+        another = collectives.Communicator(MPI.COMM_WORLD)
+        try:
+            another.Barrier(timeout=0.3)
+        except collectives.CollectiveTimeout as e:
+            report(e)
+    """)  # fmt: skip
+    assert code != 0
+    assert "  rank 1: in no collective of this communicator, after 0 calls, at <string>:1" in output
+    assert "Exception in thread" not in output
+
+
 def test_a_timeout_behind_another_call(mpi):
     """A blocking call waits for its turn behind a non-blocking one: the ranks that one waits for are named."""
     code, output = run(mpi, """
