@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from collectives.tune import race
 
 CONFIDENCE = 0.95
 UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
@@ -22,25 +23,9 @@ Samples = Mapping[str, Sequence[float]]  # contestant: seconds in each round
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Confidence interval of the median from order statistics; the whole range where the values are too few for one.
-
-    The k-th smallest and the k-th largest of n values enclose the median unless fewer than k values lie on one side of
-    it, which is a matter of coin tosses, whatever the distribution.
-    """
-    ordered, n = sorted(values), len(values)
-    outside, k = 0.0, 0
-    while k < n // 2:
-        outside += 2 * math.comb(n, k) / 2**n
-        if outside > 1 - confidence:
-            break
-        k += 1
-    k = max(k, 1)
-    return ordered[k - 1], ordered[n - k]
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """Geometric mean of positive numbers."""
-    return math.exp(math.fsum(map(math.log, values)) / len(values))
+    """Confidence interval of the median from order statistics; the whole range where the values are too few for one."""
+    low, high = race.interval(values, (1 - confidence) / 2)
+    return max(low, min(values)), min(high, max(values))
 
 
 @dataclass(frozen=True)
@@ -127,7 +112,7 @@ class Table:
     def mean(self, ratios: Sequence[float | None]) -> float | None:
         """Geometric mean over the sizes; None unless all were measured."""
         found = [value for value in ratios if value is not None]
-        return geometric_mean(found) if found and len(found) == len(self.rows) else None
+        return statistics.geometric_mean(found) if found and len(found) == len(self.rows) else None
 
     def mean_ratio(self) -> float | None:
         """Geometric mean of the median ratios."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from _peers_report import Mode, Ratio, Table, Target, geometric_mean, size_name
+from _peers_report import Mode, Ratio, Table, Target, size_name
 
 MEAN, WORST = 0.75, 1.1
 
@@ -45,7 +46,7 @@ def why(table: Table, found: Mapping[int, Ratio]) -> str:
 
 def mean(found: Mapping[int, Ratio]) -> float:
     """Geometric mean over the sizes."""
-    return geometric_mean([ratio.median for ratio in found.values()])
+    return statistics.geometric_mean([ratio.median for ratio in found.values()])
 
 
 def worst(found: Mapping[int, Ratio]) -> tuple[int, Ratio]:
@@ -68,7 +69,10 @@ def targets(tables: Sequence[Table]) -> list[Target]:
     nbytes, most, table = max(highest, key=lambda found: found[1].median)
     return [
         Target(
-            where, "geometric mean over the collectives that are ours", geometric_mean(means) if means else None, MEAN
+            where,
+            "geometric mean over the collectives that are ours",
+            statistics.geometric_mean(means) if means else None,
+            MEAN,
         ),
         Target(where, f"highest ratio ({table.mode.collective} at {size_name(nbytes)})", most.median, WORST),
     ]

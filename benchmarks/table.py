@@ -65,7 +65,7 @@ def table(content: dict[str, Any]) -> list[str]:
         times = [micro(samples[name]) for name in OURS]
         cells = [report.size_name(nbytes), *times, f"{micro(samples[peer])}, {peer_name(peer)}"]
         lines.append("| " + " | ".join([*cells, *(f"{ratios[name].median:.2f}" for name in OURS)]) + " |")
-    means = [f"{report.geometric_mean(found[name]):.2f}" for name in OURS]
+    means = [f"{statistics.geometric_mean(found[name]):.2f}" for name in OURS]
     lines += [f"| geometric mean | | | | {means[0]} | {means[1]} |", "", conditions(content, ranks)]
     return lines
 
@@ -82,7 +82,7 @@ def table_of_all(content: dict[str, Any]) -> list[str]:
     for collective, by_size in found.items():
         ratios = {nbytes: ratio_to_best(samples) for nbytes, samples in by_size.items()}
         cells = [f"{ratios[nbytes]:.2f}" if nbytes in ratios else "" for nbytes in sizes]
-        mean = report.geometric_mean(list(ratios.values()))
+        mean = statistics.geometric_mean(list(ratios.values()))
         lines.append("| " + " | ".join([collective, *cells, f"{mean:.2f}"]) + " |")
     ranks = content["results"][0]["ranks"]
     return [*lines, "", f"Ratios to the best of the others, private arrays. {conditions(content, ranks, 'Float32')}"]

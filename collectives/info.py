@@ -129,7 +129,7 @@ def _cpu(core: Section) -> Section:
         "usable_cores": machine.usable_cores([affinity]),
         "cores_by_affinity": len(affinity),
         "cores_by_cgroup": None if math.isinf(quota) else quota,
-        "caches": _caches(min(affinity)),
+        "caches": _cache_words(min(affinity)),
     }
     if "module" in core:
         cpu["instruction_set"] = core["module"].isa()
@@ -137,24 +137,12 @@ def _cpu(core: Section) -> Section:
     return cpu
 
 
-def _caches(core: int) -> dict[str, str]:
-    """Size of each cache of a core as the system reports it, and how many cores share it."""
-    found = {}
-    for index in sorted(Path(f"/sys/devices/system/cpu/cpu{core}/cache").glob("index*")):
-        try:
-            kind, level, size = ((index / name).read_text().strip() for name in ("type", "level", "size"))
-            sharers = _count((index / "shared_cpu_list").read_text())
-        except (OSError, ValueError):
-            continue
-        if kind != "Instruction":
-            found[f"L{level}"] = f"{size}iB" + (f" shared by {sharers}" if sharers > 1 else "")
-    return found
-
-
-def _count(cpu_list: str) -> int:
-    """Number of processors in a list such as ``0-3,8``."""
-    ends = [part.split("-") for part in cpu_list.strip().split(",")]
-    return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
+def _cache_words(core: int) -> dict[str, str]:
+    """Size of each data cache of a core, and how many cores share it."""
+    return {
+        f"L{level}": f"{cache.size >> 10}KiB" + (f" shared by {cache.sharers}" if cache.sharers > 1 else "")
+        for level, cache in machine.caches(core).items()
+    }
 
 
 def _transports() -> list[str]:

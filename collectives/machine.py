@@ -8,7 +8,7 @@ import platform
 import socket
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @functools.cache
@@ -79,26 +79,40 @@ def describe() -> dict[str, Any]:
     return {
         "cpu": cpu_model(),
         "cores": len(affinity()),
-        "caches": {f"L{level}": size for level, size in caches().items()},
+        "caches": {f"L{level}": cache.size for level, cache in caches().items()},
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "load": os.getloadavg(),
     }
 
 
-def caches() -> dict[int, int]:
-    """Bytes of the data caches of one core, by level."""
+class Cache(NamedTuple):
+    """A data cache: its bytes, and how many cores share it."""
+
+    size: int
+    sharers: int
+
+
+def caches(core: int = 0) -> dict[int, Cache]:
+    """The data caches of one core, by level."""
     found = {}
-    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+    for index in Path(f"/sys/devices/system/cpu/cpu{core}/cache").glob("index*"):
         try:
             kind, level, size = ((index / name).read_text().strip() for name in ("type", "level", "size"))
-        except OSError:
+            sharers = _count((index / "shared_cpu_list").read_text())
+        except (OSError, ValueError):
             continue
         if kind != "Instruction" and size.endswith("K"):
-            found[int(level)] = int(size[:-1]) << 10
+            found[int(level)] = Cache(int(size[:-1]) << 10, sharers)
     return dict(sorted(found.items()))
+
+
+def _count(cpu_list: str) -> int:
+    """Number of processors in a list such as ``0-3,8``."""
+    ends = [part.split("-") for part in cpu_list.strip().split(",")]
+    return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
 
 
 def last_level_cache() -> int:
     """Bytes of the largest cache, 32 MiB where the system does not say."""
-    return max(caches().values(), default=32 << 20)
+    return max((cache.size for cache in caches().values()), default=32 << 20)

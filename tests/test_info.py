@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, mpiexec
 
-from collectives import info
+from collectives import info, machine
 
 SECTIONS = ["software", "mpi", "cpu", "transports", "engines", "environment"]
 
@@ -142,5 +142,5 @@ def test_all_variables_that_are_read_are_known():
 
 
 def test_lists_of_processors():
-    assert info._count("0-3,8\n") == 5
-    assert info._count("7") == 1
+    assert machine._count("0-3,8\n") == 5
+    assert machine._count("7") == 1

@@ -56,10 +56,6 @@ def test_ratios_are_taken_round_by_round():
     assert str(found) == "0.50 [0.50, 0.75]"
 
 
-def test_geometric_mean():
-    assert report.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
-
-
 def test_the_best_has_the_lowest_median_not_the_lowest_time():
     samples = {"a": [1.0, 5.0, 5.0], "b": [4.0, 4.0, 4.0], "c": [0.1, 0.1, 0.1]}
     assert report.best(samples, ["a", "b", "missing"]) == "b"
