@@ -12,7 +12,7 @@ from mpi4py import MPI
 from . import _core
 from .datatypes import Type, of_mpi, of_name, of_numpy
 
-__all__ = ["AVG", "REPRODUCIBLE_SUM", "Buffer", "in_place", "op_code", "parse", "typed_memory"]
+__all__ = ["AVG", "REPRODUCIBLE_SUM", "Buffer", "in_place", "op_code", "parse", "typed_memory", "within"]
 
 _OP_CODES = {name: code for code, name in enumerate(_core.OPS)}
 
@@ -132,7 +132,7 @@ def parse(spec: Any, argument: str, writable: bool, blocks: int = 1) -> Buffer:
             name = "NoneType" if spec is None else "MPI.IN_PLACE"
             raise TypeError(f"{argument}: expected a buffer, not {name}")
         address, nbytes, own = typed_memory(spec, None, argument, writable)
-        return _counted(Buffer(address, 0, own, spec, blocks), nbytes, None, 0, argument)
+        return _counted(Buffer(address, 0, own, spec, blocks), spec, nbytes, None, 0, argument)
     memory, count, displ, datatype = _parts(spec, argument)
     address, nbytes, own = typed_memory(memory, datatype, argument, writable)
     if count is not None:
@@ -141,7 +141,8 @@ def parse(spec: Any, argument: str, writable: bool, blocks: int = 1) -> Buffer:
             raise ValueError(f"{argument}: the buffer is None, but the count is {count}")
     shift = 0 if displ is None else _index(displ, argument)
     buffer = Buffer(address, 0, own, (memory, datatype), blocks)
-    return _counted(buffer, None if memory is None or memory is MPI.BOTTOM else nbytes, count, shift, argument)
+    nowhere = memory is None or memory is MPI.BOTTOM
+    return _counted(buffer, memory, None if nowhere else nbytes, count, shift, argument)
 
 
 def _index(value: Any, argument: str) -> int:
@@ -151,8 +152,10 @@ def _index(value: Any, argument: str) -> int:
         raise TypeError(f"{argument}: expected an integer count, not {type(value).__name__}") from None
 
 
-def _counted(buffer: Buffer, nbytes: int | None, count: int | None, shift: int, argument: str) -> Buffer:
-    """The buffer with its count, given or inferred from its ``nbytes`` bytes (None: of no known length)."""
+def _counted(
+    buffer: Buffer, memory: Any, nbytes: int | None, count: int | None, shift: int, argument: str
+) -> Buffer:  # fmt: skip
+    """The buffer with its count, given or inferred from the ``nbytes`` bytes of its memory (None: no known length)."""
     extent = buffer.type.extent
     if nbytes is None:
         count, there = count or 0, None
@@ -163,11 +166,12 @@ def _counted(buffer: Buffer, nbytes: int | None, count: int | None, shift: int, 
     if count is None:
         assert nbytes is not None
         count = _inferred(nbytes, shift, buffer, argument)
-    if count < 0 or shift < 0 or (nbytes is not None and not _fits(buffer, count * buffer.blocks, shift, nbytes)):
+    elements = count * buffer.blocks
+    if count < 0 or shift < 0 or (nbytes is not None and not within(memory, nbytes, buffer.type, shift, elements)):
         room = f"{nbytes} bytes" if there is None else there
-        raise ValueError(f"{argument}: {count * buffer.blocks} elements from {shift} on in a buffer of {room}")
+        raise ValueError(f"{argument}: {elements} elements from {shift} on in a buffer of {room}")
     buffer.count = count
-    buffer.address = addressed(buffer.address, shift, count * buffer.blocks, buffer.type, argument)
+    buffer.address = addressed(buffer.address, shift, elements, buffer.type, argument)
     return buffer
 
 
@@ -191,13 +195,26 @@ def _inferred(nbytes: int, shift: int, buffer: Buffer, argument: str) -> int:
     return elements // blocks
 
 
-def _fits(buffer: Buffer, count: int, shift: int, nbytes: int) -> bool:
-    """Whether elements end within the memory; the last one (the first, where extents are negative) with its data."""
-    kind = buffer.type
+def within(memory: Any, nbytes: int, kind: Type, shift: int, count: int) -> bool:
+    """Whether the data of ``count`` elements, the ``shift``-th first, end within a buffer of ``nbytes`` bytes.
+
+    They may begin before it, where extents or lower bounds are negative, as far as the array goes that it is a view of.
+    """
+    ends = shift * kind.extent, (shift + count - 1) * kind.extent
     if count == 0:
-        return shift * kind.extent <= nbytes
-    highest = shift + count - 1 if kind.extent > 0 else shift
-    return highest * kind.extent + kind.upper <= nbytes
+        return ends[0] <= nbytes
+    before = min(ends) + kind.lower
+    return max(ends) + kind.upper <= nbytes and (before >= 0 or before >= -_room_before(memory))
+
+
+def _room_before(memory: Any) -> int:
+    """Bytes from the begin of the array that owns the memory to the begin of a view of it."""
+    if not isinstance(memory, np.ndarray):
+        return 0
+    owner = memory
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    return _core.address(memory) - _core.address(owner) if min(owner.strides, default=0) >= 0 else 0
 
 
 def _parts(spec: Any, argument: str) -> tuple[Any, Any, Any, Any]:

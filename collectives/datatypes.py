@@ -38,10 +38,10 @@ _OURS = ("float16", "bfloat16", *(_core.DTYPES[_core.wider(DTYPE_CODES[d.name])]
 class Type:
     """The type of an element.
 
-    ``size`` bytes of data within ``extent`` bytes from one element to the next, the last of them before ``upper``;
-    ``code`` is the kernels', or None for types without kernels; ``named`` is the MPI datatype where there is one beyond
-    the code. ``dense``: elements follow each other without gaps, in the order of the type map, so that their bytes are
-    the message.
+    ``size`` bytes of data within ``extent`` bytes from one element to the next, from ``lower`` on and before ``upper``,
+    both relative to the element; ``code`` is the kernels', or None for types without kernels; ``named`` is the MPI
+    datatype where there is one beyond the code. ``dense``: elements follow each other without gaps, in the order of the
+    type map, so that their bytes are the message.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Type:
     code: int | None
     named: MPI.Datatype | None
     dense: bool
+    lower: int = 0
 
     @property
     def datatype(self) -> MPI.Datatype | None:
@@ -150,7 +151,7 @@ def _made(datatype: MPI.Datatype) -> Type:
         elif size == extent:
             code = _code(datatype)
     dense = size == extent == upper and lower == first == 0 and _in_order(datatype)
-    return Type(_label(datatype), size, extent, upper, code, datatype, dense)
+    return Type(_label(datatype), size, extent, upper, code, datatype, dense, first)
 
 
 def _label(datatype: MPI.Datatype) -> str:

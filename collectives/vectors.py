@@ -9,7 +9,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .buffers import Buffer, addressed, typed_memory
+from .buffers import Buffer, addressed, typed_memory, within
 from .datatypes import Type
 
 __all__ = ["integers", "parse_vector"]
@@ -28,7 +28,7 @@ def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffe
     places = _displacements(displs, given, blocks, argument)
     if memory is not None and memory is not MPI.BOTTOM:
         for rank, (count, displ) in enumerate(zip(given, places, strict=True)):
-            if count and not _within(displ, count, own, nbytes):
+            if count and not (displ * own.extent >= 0 and within(memory, nbytes, own, displ, count)):
                 there = nbytes // own.extent if own.extent > 0 else nbytes
                 raise ValueError(
                     f"{argument}: {count} elements from {displ} on, for rank {rank}, in a buffer of {there}"
@@ -39,11 +39,6 @@ def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffe
         for count, displ in zip(given, places, strict=True):
             addressed(address, displ if count else 0, count, own, argument)
     return Buffer(address, sum(given), own, (memory, datatype), blocks, given, places)
-
-
-def _within(displ: int, count: int, kind: Type, nbytes: int) -> bool:
-    first = displ * kind.extent
-    return first >= 0 and first + max(0, (count - 1) * kind.extent) + kind.upper <= nbytes
 
 
 def _parts(spec: Any, argument: str) -> tuple[Any, Any, Any, Any]:

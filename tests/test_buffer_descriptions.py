@@ -148,3 +148,21 @@ def test_elements_that_do_not_advance(comm, count):
         with pytest.raises(ValueError, match="recvbuf: "):
             comm.Allgatherv(MPI.IN_PLACE, [np.zeros(0, "u1"), [count], [0], datatype])
         datatype.Free()
+
+
+def test_elements_before_a_buffer(comm):
+    """Negative extents and lower bounds reach back as far as the array goes that the buffer is a view of."""
+    back = MPI.INT.Create_resized(0, -4).Commit()
+    below = MPI.INT.Create_hindexed([1], [-8]).Commit()
+    x, y = np.arange(10, dtype="i4"), np.zeros(3, "i4")
+    for spec, found in (([x[5:], 3, back], [5, 4, 3]), ([x[2:], 3, below], [0, 1, 2])):
+        comm.Allgather(spec, y)
+        assert y.tolist() == found
+        comm.Allgatherv(spec, [y, [3]])
+        assert y.tolist() == found
+    for spec in ([x[1:], 3, back], [x[1:], 3, below], [x, 2**31 - 1, back], [bytes(x[2:]), 3, below]):
+        for call in (lambda s=spec: comm.Allgather(s, y), lambda s=spec: comm.Allgatherv(s, [y, [3]])):
+            with pytest.raises(ValueError, match=f"sendbuf: {spec[1]} elements from 0 on"):
+                call()
+    back.Free()
+    below.Free()
