@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,14 +64,14 @@ class Operations:
             context.log.add(BLOCKING, collective, algorithm, nbytes, context.begun, root, tick)
 
     def _started(
-        self, form: int, draft: Draft, algorithm: str, number: int, begin: int
+        self, form: int, collective: Collective, choice: Choice, nbytes: int, shape: Shape, number: int, begin: int
     ) -> tuple[_core.Log, int] | None:  # fmt: skip
         """Record a call that is under way since a tick; where, if anywhere."""
         log = self._enter().log
         if log is None:
             return None
-        name = draft.collective.name
-        return log, log.add(form, name, algorithm, draft.nbytes, number, draft.shape.root, begin, ended=False)
+        name = choice.algorithm.name
+        return log, log.add(form, collective.name, name, nbytes, number, shape.root, begin, ended=False)
 
     def _adopt_rules(self, rules: Rules) -> None:
         """Choose by other rules from now on; on all ranks together, while no call is under way."""
@@ -89,7 +89,7 @@ class Operations:
         context = self._enter()
         key = None
         if options is DEFAULTS and not context.checked:
-            key = self._recipes.key(collective, arguments)
+            key = self._recipes.key(collective, arguments, True)
             if key is not None and self._run_again(collective, key, arguments, begin):
                 return
         draft, choice = self._prepare(collective, arguments, options)
@@ -139,19 +139,39 @@ class Operations:
         """A non-blocking call; below ``MPI.THREAD_MULTIPLE`` it is the MPI library's own."""
         self._refuse_in_group(f"I{collective.name}")
         begin, tick = time.perf_counter(), _core.ticks()
+        context, key = self._enter(), None
+        if options is DEFAULTS and not context.checked:
+            key = self._recipes.key(collective, arguments, False)
+            found = self._recipes.find(key, arguments) if key is not None else None
+            if found is not None:
+                (choice, shape, nbytes, _, _), source, target = found
+                self._record(collective.name, choice.algorithm.name, nbytes, begin)
+                flight = self._fly(choice, shape, source, target, arguments)
+                return self._requested(flight, collective, choice, nbytes, shape, tick)
         draft, choice = self._prepare(collective, arguments, options, threads=True)
+        if key is not None and not self._widens(draft, choice, options):
+            self._recipes.remember(key, collective, arguments, draft, choice)
         draft, choice = next(self._parts(draft, choice, options, None))
         self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
         if choice.algorithm.name == "mpi":
             request = self._mpi("I" + collective.name)(*arguments.of(collective))
             run = self._hand_over(collective, draft, request)
-            made = HandedOver.of(request, draft.owners, self._enter(), run)
-            made._record = self._started(NONBLOCKING, draft, "mpi", self._enter().begun, tick)
+            made = HandedOver.of(request, draft.owners, context, run)
+            made._record = self._started(
+                NONBLOCKING, collective, choice, draft.nbytes, draft.shape, context.begun, tick
+            )
             return made
-        check = self._start_check(f"i{collective.name}", draft, choice) if self._enter().checked else None
+        check = self._start_check(f"i{collective.name}", draft, choice) if context.checked else None
         flight = self._launch(choice, draft)
         flight.check = check
-        flight.record = self._started(NONBLOCKING, draft, choice.algorithm.name, flight.run.number or 0, tick)
+        return self._requested(flight, collective, choice, draft.nbytes, draft.shape, tick)
+
+    def _requested(
+        self, flight: Flight, collective: Collective, choice: Choice, nbytes: int, shape: Shape, tick: int
+    ) -> Request:  # fmt: skip
+        """The request of a non-blocking call under way since a tick."""
+        number = flight.run.number or 0
+        flight.record = self._started(NONBLOCKING, collective, choice, nbytes, shape, number, tick)
         return Request(flight)
 
     def _init(
@@ -168,7 +188,9 @@ class Operations:
             request = self._mpi(f"{collective.method}_init")(*arguments.of(collective), info)
             run = MPIRun(collective.name, draft.shape.call("mpi"), request)
             made = HandedOverForGood.of(request, draft.owners, self._enter(), run)
-            made._started = lambda tick: self._started(PERSISTENT, draft, "mpi", next(numbers), tick)
+            made._started = lambda tick: self._started(
+                PERSISTENT, collective, choice, draft.nbytes, draft.shape, next(numbers), tick
+            )
             return made
         context = self._enter()
         lease, apart = None, None
@@ -185,7 +207,7 @@ class Operations:
         """A start of a persistent call."""
         tick = _core.ticks()
         flight = self._launch(choice, draft, tag, lease)
-        flight.record = self._started(PERSISTENT, draft, choice.algorithm.name, number, tick)
+        flight.record = self._started(PERSISTENT, draft.collective, choice, draft.nbytes, draft.shape, number, tick)
         return flight
 
     def _run_draft(self, collective: Collective, draft: Draft, options: Options) -> None:
@@ -338,15 +360,22 @@ class Operations:
         run.release()
 
     def _launch(self, choice: Choice, draft: Draft, tag: int | None = None, lease: Lease | None = None) -> Flight:
-        context = self._enter()
         draft.load()
-        run = context.acquire(choice, draft.shape, None if lease is None else lease.engine)
+        then = draft.store if draft.stores else None
+        return self._fly(choice, draft.shape, draft.source, draft.target, draft, then, tag, lease)
+
+    def _fly(
+        self, choice: Choice, shape: Shape, source: int, target: int, owners: Any,
+        then: Callable[[], None] | None = None, tag: int | None = None, lease: Lease | None = None,
+    ) -> Flight:  # fmt: skip
+        """Start a run that goes on by itself; ``tag`` and perhaps ``lease`` are a persistent request's."""
+        context = self._enter()
+        run = context.acquire(choice, shape, None if lease is None else lease.engine)
         try:
-            begin = context.tag(choice, draft.shape) if tag is None else tag
-            run.start(draft.source, draft.target, begin, draft)
-            if tag is not None:  # of a persistent request: ranks may start theirs in different orders
+            run.start(source, target, context.tag(choice, shape) if tag is None else tag, owners)
+            if tag is not None:  # ranks may start persistent requests in different orders
                 run.number = None
-            return Flight(context, run, (self, lease), draft.store if draft.stores else None)
+            return Flight(context, run, (self, lease), then)
         except BaseException as e:
             context.fail(run, e)
 

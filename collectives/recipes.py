@@ -45,7 +45,7 @@ class Recipes:
     def __init__(self) -> None:
         self._known: dict[Any, Recipe] = {}
 
-    def key(self, collective: Collective, arguments: Arguments) -> Any:
+    def key(self, collective: Collective, arguments: Arguments, blocking: bool) -> Any:
         """The form of a call, or None where it is not an ordinary one."""
         if collective.vector:
             return None
@@ -53,7 +53,7 @@ class Recipes:
         if sent is False or received is False or type(arguments.root) is not int:
             return None
         code = op_code(arguments.op) if collective.reduces else -1
-        return None if code is None else (collective.name, sent, received, code, arguments.root)
+        return None if code is None else (collective.name, blocking, sent, received, code, arguments.root)
 
     def find(self, key: Any, arguments: Arguments) -> tuple[Recipe, int, int] | None:
         """The recipe for a form, and the addresses of input and vector; None if there is none, or they overlap."""

@@ -16,9 +16,10 @@ static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 static coll_request *head, **tail = &head;
 static _Atomic int outstanding;
 static pthread_t thread;
-static int running, stopping;
-static _Atomic int ended; /* MPI is finalized, or this is a forked child */
-static char broken[256];  /* why MPI_Finalize might hang; the first reason */
+static int running, stopping, asleep;
+static _Atomic int waiters; /* threads in coll_progress_wait */
+static _Atomic int ended;   /* MPI is finalized, or this is a forked child */
+static char broken[256];    /* why MPI_Finalize might hang; the first reason */
 static int reasons;
 static int survived; /* whether a rank died and the others went on */
 static const coll_mpi_api *world;
@@ -71,24 +72,44 @@ void coll_progress_poll(void) {
     }
 }
 
-/* The thread gives way to whoever computes: it sleeps between passes, longer while nothing ends. */
+enum {
+    SHORTEST = 5000,  /* ns that the thread sleeps between passes, longer while nothing ends, */
+    LONGEST = 100000, /* up to this; */
+    IDLE = 50000,     /* ns that it sleeps where there is nothing for it to do, longer and longer, */
+    IDLEST = 400000,  /* up to this: each look takes time from callers that wait, on all cores */
+    LINGER = 12,      /* looks at an empty queue before it sleeps until it is woken, which costs who wakes it 5 us */
+};
+
+static long longer(long pause, long most) {
+    return pause + pause / 4 < most ? pause + pause / 4 : most;
+}
+
+/* The thread gives way to whoever computes. While a caller waits, and so moves the queue itself, it only looks whether
+ * that is still so. */
 static void *serve(void *unused) {
     (void)unused;
     prctl(PR_SET_NAME, "collectives");
     prctl(PR_SET_TIMERSLACK, 1000UL);
-    long pause = 5000;
+    long pause = SHORTEST, idle = IDLE;
     pthread_mutex_lock(&lock);
-    while (!stopping) {
-        if (!head) {
+    for (int empty = 0; !stopping;) {
+        if (!head && empty >= LINGER) {
+            asleep = 1;
             pthread_cond_wait(&work, &lock);
-            pause = 5000;
+            asleep = empty = 0;
+            pause = SHORTEST, idle = IDLE;
             continue;
         }
-        if (pass())
-            pause = 5000;
+        long sleep;
+        empty = head ? 0 : empty + 1;
+        if (head && !atomic_load_explicit(&waiters, memory_order_relaxed)) {
+            sleep = pause = pass() ? SHORTEST : longer(pause, LONGEST);
+            idle = IDLE;
+        } else {
+            sleep = idle = longer(idle, IDLEST);
+        }
         pthread_mutex_unlock(&lock);
-        nanosleep(&(struct timespec){0, pause}, NULL);
-        pause = pause < 100000 ? pause + pause / 4 : pause;
+        nanosleep(&(struct timespec){0, sleep}, NULL);
         pthread_mutex_lock(&lock);
     }
     pthread_mutex_unlock(&lock);
@@ -102,9 +123,10 @@ static void after_fork_child(void) {
     work = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     head = NULL;
     tail = &head;
-    running = 0;
+    running = asleep = 0;
     ended = 1;
     atomic_store(&outstanding, 0);
+    atomic_store(&waiters, 0);
 }
 
 int coll_progress_submit(coll_request *r) {
@@ -123,7 +145,8 @@ int coll_progress_submit(coll_request *r) {
     tail = &r->next;
     atomic_fetch_add(&outstanding, 1);
     pass();
-    pthread_cond_signal(&work);
+    if (head && asleep)
+        pthread_cond_signal(&work);
     pthread_mutex_unlock(&lock);
     return COLL_OK;
 }
@@ -147,7 +170,7 @@ static long long now(void) {
 
 enum { SPINS = 100, CLOCK_EVERY = 64 }; /* polls before giving way; polls between looks at the clock */
 
-int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_once, long limit) {
+static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once, long limit) {
     long long end = limit > 0 ? now() + limit : 0;
     for (unsigned polls = 0;; polls++) {
         int status = t ? t->progress(t->self, SIZE_MAX) : atomic_load_explicit(&r->status, memory_order_acquire);
@@ -159,6 +182,13 @@ int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_o
         if (polls % CLOCK_EVERY == CLOCK_EVERY - 1 && now() >= end)
             return COLL_PENDING;
     }
+}
+
+int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_once, long limit) {
+    atomic_fetch_add_explicit(&waiters, 1, memory_order_relaxed);
+    int status = wait_for(t, r, yield_at_once, limit);
+    atomic_fetch_sub_explicit(&waiters, 1, memory_order_relaxed);
+    return status;
 }
 
 void coll_progress_stop(long limit) {
