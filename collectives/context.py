@@ -259,12 +259,11 @@ class Context(Waiting):
 
         None, on all ranks, where there is no memory for it.
         """
-        offer, area = node.offer()
-        offers, idle = zip(*self.internal.allgather((offer, self._leases.idle())), strict=True)
-        lease = self._leases.again(list(idle), self._forget_plans)
+        lease = self._leases.again(self.internal.allgather(self._leases.idle()), self._forget_plans)
         if lease is not None:
             return lease
-        group, engine = self._join(list(offers), area)
+        offer, area = node.offer()
+        group, engine = self._join(self.internal.allgather(offer), area)
         if engine is None or node.why_apart(self.size, group, engine) is not None:
             return None
         self._set_up(engine)
