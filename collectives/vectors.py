@@ -37,9 +37,8 @@ def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffe
                 refuse_repeats(memory, nbytes, own, count, argument)
     elif memory is None and any(given):
         raise ValueError(f"{argument}: the buffer is None, but the counts are not all 0")
-    else:
-        for count, displ in zip(given, places, strict=True):
-            addressed(address, displ if count else 0, count, own, argument)
+    for count, displ in zip(given, places, strict=True):
+        addressed(address, displ if count else 0, count, own, argument)
     return Buffer(address, sum(given), own, (memory, datatype), blocks, given, places)
 
 

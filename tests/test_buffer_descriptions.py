@@ -176,6 +176,9 @@ def test_elements_that_overlap(comm):
                     call(MPI.IN_PLACE, [y, many(count), datatype], algorithm=algorithm)
         with pytest.raises((ValueError, MemoryError)):
             call([x, 2**40, again], [y, many(3)])
+    for call, many in ((comm.Scatter, 2**63), (comm.Scatterv, [2**63])):
+        with pytest.raises(ValueError, match=f"sendbuf: {2**63} elements from 0 on are beyond any memory"):
+            call([x, many, again], y)
     again.Free()
     closer.Free()
 
