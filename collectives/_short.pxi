@@ -20,11 +20,15 @@ def know(in_place, ops, dtypes):
 
 
 cdef inline bint plain(object array, bint writable):
-    """Whether it is a NumPy array of a built-in type in native order, contiguous and, if asked for, writable."""
+    """Whether it is a NumPy array of a built-in type in native order, contiguous and, if asked for, writable.
+
+    The type's number has to tell all about it: of objects, strings and records it tells neither length nor content.
+    """
     if type(array) is not cnp.ndarray:
         return False
     cdef int flags = cnp.PyArray_FLAGS(<cnp.ndarray>array)
-    return (cnp.PyArray_TYPE(<cnp.ndarray>array) < 256 and cnp.PyArray_ISNOTSWAPPED(<cnp.ndarray>array)
+    cdef int number = cnp.PyArray_TYPE(<cnp.ndarray>array)
+    return ((number < cnp.NPY_OBJECT or cnp.NPY_VOID < number < 256) and cnp.PyArray_ISNOTSWAPPED(<cnp.ndarray>array)
             and flags & (cnp.NPY_ARRAY_C_CONTIGUOUS | cnp.NPY_ARRAY_F_CONTIGUOUS)
             and (not writable or flags & cnp.NPY_ARRAY_WRITEABLE))
 

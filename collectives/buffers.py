@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,10 @@ from mpi4py import MPI
 from . import _core
 from .datatypes import Type, of_mpi, of_name, of_numpy
 
-__all__ = ["AVG", "REPRODUCIBLE_SUM", "Buffer", "in_place", "op_code", "parse", "typed_memory", "within"]
+__all__ = [
+    "AVG", "REPRODUCIBLE_SUM", "Buffer", "addressed", "in_place", "op_code", "parse", "refuse_repeats", "typed_memory",
+    "within",
+]  # fmt: skip
 
 _OP_CODES = {name: code for code, name in enumerate(_core.OPS)}
 
@@ -142,7 +146,10 @@ def parse(spec: Any, argument: str, writable: bool, blocks: int = 1) -> Buffer:
     shift = 0 if displ is None else _index(displ, argument)
     buffer = Buffer(address, 0, own, (memory, datatype), blocks)
     nowhere = memory is None or memory is MPI.BOTTOM
-    return _counted(buffer, memory, None if nowhere else nbytes, count, shift, argument)
+    _counted(buffer, memory, None if nowhere else nbytes, count, shift, argument)
+    if writable and not nowhere:
+        refuse_repeats(memory, nbytes, own, buffer.elements, argument)
+    return buffer
 
 
 def _index(value: Any, argument: str) -> int:
@@ -207,6 +214,12 @@ def within(memory: Any, nbytes: int, kind: Type, shift: int, count: int) -> bool
     return max(ends) + kind.upper <= nbytes and (before >= 0 or before >= -_room_before(memory))
 
 
+def refuse_repeats(memory: Any, nbytes: int, kind: Type, count: int, argument: str) -> None:
+    """Refuse to receive more bytes than there are: elements that overlap, which MPI forbids where it writes."""
+    if abs(kind.extent) < kind.size and count * kind.size > nbytes + _room_before(memory):
+        raise ValueError(f"{argument}: {count} elements of {kind.size} bytes overlap in a buffer of {nbytes} bytes")
+
+
 def _room_before(memory: Any) -> int:
     """Bytes from the begin of the array that owns the memory to the begin of a view of it."""
     if not isinstance(memory, np.ndarray):
@@ -257,6 +270,13 @@ def _check_ndarray(array: np.ndarray, argument: str, writable: bool) -> None:
         raise ValueError(f"{argument}: the array is strided; pass a contiguous one (numpy.ascontiguousarray)")
     if writable and not flags.writeable:
         raise ValueError(f"{argument}: the array is read-only")
+    if array.dtype.hasobject:
+        raise _objects_error(argument)
+
+
+def _objects_error(argument: str) -> TypeError:
+    """Bytes that arrive would become pointers, and pointers that go come without a reference, whatever the datatype."""
+    return TypeError(f"{argument}: the buffer holds Python objects; pass them to the methods in lower case")
 
 
 def _buffer_memory(memory: Any, datatype: Any, argument: str, writable: bool) -> tuple[int, int, Type]:
@@ -269,6 +289,8 @@ def _buffer_memory(memory: Any, datatype: Any, argument: str, writable: bool) ->
         raise ValueError(f"{argument}: the buffer is strided; pass a contiguous one")
     if writable and view.readonly:
         raise ValueError(f"{argument}: the buffer is read-only")
+    if "O" in re.sub(":[^:]*:", "", view.format or ""):  # a code of PEP 3118, outside the names of fields
+        raise _objects_error(argument)
     try:
         own = of_mpi(datatype, argument) if datatype is not None else of_numpy(np.dtype(view.format or "u1"))
     except TypeError as e:

@@ -63,7 +63,7 @@ class Type:
     @property
     def gapless(self) -> bool:
         """Whether an op on the type may be given one run of bytes."""
-        return self.code is not None or self.size == self.extent == self.upper
+        return self.code is not None or (self.size == self.extent == self.upper and self.lower == 0)
 
 
 @functools.cache

@@ -31,7 +31,6 @@ class Packed:
     def __init__(self, buffer: Buffer):
         self._pieces: list[tuple[int, int, int, MPI.Datatype | None]] = []  # address, span, bytes of data, its type
         self.owner = buffer.owner
-        self.bytes = np.empty(max(1, buffer.nbytes), np.uint8)
         for address, count in buffer.pieces():
             nbytes = count * buffer.type.size
             if buffer.type.dense or nbytes == 0:
@@ -39,6 +38,7 @@ class Packed:
             else:
                 whole, low, span = _as_one(buffer.type, count)
                 self._pieces.append((address + low, span, nbytes, whole))
+        self.bytes = np.empty(max(1, buffer.nbytes), np.uint8)
 
     def __del__(self) -> None:
         if not MPI.Is_finalized():
@@ -85,7 +85,10 @@ def _as_one(kind: Type, count: int) -> tuple[MPI.Datatype, int, int]:
     It lives on when the program frees its own datatype, and mpi4py, which counts by extents, packs one of it.
     """
     assert kind.named is not None
-    many = kind.named.Create_hvector(count, 1, kind.extent)
+    try:
+        many = kind.named.Create_hvector(count, 1, kind.extent)
+    except MPI.Exception as e:
+        raise ValueError(f"{count} elements of a derived datatype with gaps cannot be packed: {e}") from None
     low, span = many.Get_true_extent()
     shifted = many.Create_hindexed([1], [-low])
     whole = shifted.Create_resized(0, span).Commit()

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .buffers import Buffer, addressed, typed_memory, within
+from .buffers import Buffer, addressed, refuse_repeats, typed_memory, within
 from .datatypes import Type
 
 __all__ = ["integers", "parse_vector"]
@@ -33,11 +33,12 @@ def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffe
                 raise ValueError(
                     f"{argument}: {count} elements from {displ} on, for rank {rank}, in a buffer of {there}"
                 )
+            if writable:
+                refuse_repeats(memory, nbytes, own, count, argument)
     elif memory is None and any(given):
         raise ValueError(f"{argument}: the buffer is None, but the counts are not all 0")
-    else:
-        for count, displ in zip(given, places, strict=True):
-            addressed(address, displ if count else 0, count, own, argument)
+    for count, displ in zip(given, places, strict=True):
+        addressed(address, displ if count else 0, count, own, argument)
     return Buffer(address, sum(given), own, (memory, datatype), blocks, given, places)
 
 

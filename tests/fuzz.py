@@ -60,7 +60,12 @@ def fuzz_python(seconds: float, seed: int) -> tuple[bool, str]:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "tests/test_buffer_descriptions.py"]
     variables = {**os.environ, "FUZZ_SECONDS": str(seconds), "FUZZ_SEED": str(seed), "PYTHONFAULTHANDLER": "1"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=variables)
-    return done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    return done.returncode == 0, ends(done.stdout, 6000) + ends(done.stderr, 6000)
+
+
+def ends(text: str, most: int) -> str:
+    """The begin and the end of a text: a crash says first what it was and where, an assertion last."""
+    return text if len(text) <= most else f"{text[: most // 2]}\n[...]\n{text[-most // 2 :]}"
 
 
 def main() -> int:

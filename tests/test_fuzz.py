@@ -13,6 +13,11 @@ def test_seconds(tmp_path, name):
     assert "no crash" in text
 
 
+def test_both_ends_of_what_is_said():
+    assert fuzz.ends("short", 6) == "short"
+    assert fuzz.ends("Bus error" + "." * 100 + "1 failed", 18) == "Bus error\n[...]\n.1 failed"
+
+
 #: Checks without which bad input does harm: (fuzzer, file, what stands there, what a mistaken author would write).
 MISTAKES = [
     ("fuzz_schedule", "program.c", "!layout_ok(layout) || ", "0 && "),
