@@ -88,9 +88,9 @@ class Operations:
         begin = time.perf_counter()
         context = self._enter()
         key = None
-        if options is DEFAULTS and not context.checked:
-            key = self._recipes.key(collective, arguments, True)
-            if key is not None and self._run_again(collective, key, arguments, begin):
+        if not context.checked:
+            key = self._recipes.key(collective, arguments, options, True)
+            if key is not None and self._run_again(collective, key, arguments, options.timeout, begin):
                 return
         draft, choice = self._prepare(collective, arguments, options)
         if key is not None and not self._widens(draft, choice, options):
@@ -118,17 +118,20 @@ class Operations:
         context.by_mpi(run, blocking, starting, given.of(collective), timeout)
         draft.store()
 
-    def _run_again(self, collective: Collective, key: Any, arguments: Arguments, begin: float) -> bool:
+    def _run_again(
+        self, collective: Collective, key: Any, arguments: Arguments, timeout: float | None, begin: float
+    ) -> bool:  # fmt: skip
         """A blocking call like an earlier one; False, with nothing done, where there was none."""
         found = self._recipes.find(key, arguments)
         if found is None:
             return False
         (choice, shape, nbytes, _, _), source, target = found
+        timeout = checked_timeout(timeout)
         context = self._enter()
         run = context.acquire(choice, shape)
         try:
             run.start(source, target, context.tag(choice, shape), arguments)
-            context.wait(run, run.plan)
+            context.wait(run, run.plan, timeout)
         except BaseException as e:
             context.fail(run, e)
         run.release()
@@ -140,8 +143,8 @@ class Operations:
         self._refuse_in_group(f"I{collective.name}")
         begin, tick = time.perf_counter(), _core.ticks()
         context, key = self._enter(), None
-        if options is DEFAULTS and not context.checked:
-            key = self._recipes.key(collective, arguments, False)
+        if not context.checked:
+            key = self._recipes.key(collective, arguments, options, False)
             found = self._recipes.find(key, arguments) if key is not None else None
             if found is not None:
                 (choice, shape, nbytes, _, _), source, target = found
@@ -244,6 +247,8 @@ class Operations:
         if options.stream is not None:
             raise ValueError("stream: this build moves arrays in host memory only")
         options.timeout = checked_timeout(options.timeout)
+        if options.algorithm is not None and not isinstance(options.algorithm, str):
+            raise TypeError(f"algorithm: expected a name, not {type(options.algorithm).__name__}")
         if options.engine not in (None, "c", "python"):
             raise ValueError(f"engine: {options.engine!r} is not one of 'c', 'python'")
         draft = self._draft(context, collective, arguments)

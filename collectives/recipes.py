@@ -1,7 +1,8 @@
 """Calls like earlier ones: what was found about ordinary arrays is remembered, so that a call costs little Python.
 
-An ordinary call has NumPy arrays, contiguous and of their own type, for buffers, a predefined op, and no options. All
-that its checks depend on is then the arrays' type, length and place, and only the place is new in the next call.
+An ordinary call has NumPy arrays, contiguous and of their own type, for buffers, a predefined op, and no options but
+an algorithm, ``deterministic`` and a timeout. All that its checks depend on is then those, and the arrays' type, length
+and place, and only the place is new in the next call.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import numpy as np
 
 from . import _core
 from .buffers import op_code
-from .calls import Arguments, Collective, Draft
+from .calls import Arguments, Collective, Draft, Options
 from .context import Shape
 from .select import Choice
 
 __all__ = ["Recipe", "Recipes"]
 
 MOST = 1000
+_NAMES, _FLAGS = (str, type(None)), (bool, type(None))
 
 
 class Recipe(NamedTuple):
@@ -45,15 +47,20 @@ class Recipes:
     def __init__(self) -> None:
         self._known: dict[Any, Recipe] = {}
 
-    def key(self, collective: Collective, arguments: Arguments, blocking: bool) -> Any:
+    def key(self, collective: Collective, arguments: Arguments, options: Options, blocking: bool) -> Any:
         """The form of a call, or None where it is not an ordinary one."""
-        if collective.vector:
+        if collective.vector or options.engine is not None or options.stream is not None:
+            return None
+        if type(options.algorithm) not in _NAMES or type(options.deterministic) not in _FLAGS:
             return None
         sent, received = _form(arguments.sendbuf), _form(arguments.recvbuf)
         if sent is False or received is False or type(arguments.root) is not int:
             return None
         code = op_code(arguments.op) if collective.reduces else -1
-        return None if code is None else (collective.name, blocking, sent, received, code, arguments.root)
+        if code is None:
+            return None
+        how = blocking, options.algorithm, options.deterministic
+        return collective.name, how, sent, received, code, arguments.root
 
     def find(self, key: Any, arguments: Arguments) -> tuple[Recipe, int, int] | None:
         """The recipe for a form, and the addresses of input and vector; None if there is none, or they overlap."""

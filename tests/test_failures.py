@@ -200,6 +200,30 @@ def test_a_rank_that_still_makes_its_communicator(mpi):
     assert "Exception in thread" not in output
 
 
+@pytest.mark.parametrize("algorithm", [None, "ring"])
+def test_a_timeout_of_a_call_like_earlier_ones(algorithm):
+    code, output = run("openmpi", f"""
+        a, b = np.ones(10), np.empty(10)
+        for _ in range(3):
+            comm.Allreduce(a, b, timeout=20, algorithm={algorithm!r})
+        for wrong in (-1, "soon"):
+            try:
+                comm.Allreduce(a, b, timeout=wrong, algorithm={algorithm!r})
+            except (TypeError, ValueError) as e:
+                report("refused", e)
+        comm.Allreduce(a, b, timeout=20, algorithm={algorithm!r})
+        if rank == 1:
+            time.sleep(5)
+        try:
+            comm.Allreduce(a, b, timeout=0.3, algorithm={algorithm!r})
+        except collectives.CollectiveTimeout as e:
+            report(e)
+    """)  # fmt: skip
+    assert code != 0
+    assert output.count("refused timeout: ") == 4
+    assert f"allreduce ({algorithm or 'shm'}, 80 bytes) on rank 0 of 2: not complete after 0.3 s; waiting for" in output
+
+
 def test_a_timeout_behind_another_call(mpi):
     """A blocking call waits for its turn behind a non-blocking one: the ranks that one waits for are named."""
     code, output = run(mpi, """

@@ -257,6 +257,7 @@ def test_wrong_arguments_are_refused_before_anything_is_sent(world):
         (lambda: world.Bcast(), TypeError, "(?i)bcast.*argument"),
         (lambda: world.Ibcast(a, timeout=1), TypeError, "Ibcast.. got an unexpected"),
         (lambda: world.Bcast(a, stream=1), ValueError, "^stream"),
+        (lambda: world.Bcast(a, algorithm=["binomial"]), TypeError, "^algorithm: "),
     ):  # fmt: skip
         if error is not None:
             with pytest.raises(error, match=message):
