@@ -143,6 +143,19 @@ def test_a_race_ends_when_time_is_up():
     assert result.winner("d") == "d"  # three rounds prove nothing
 
 
+def test_a_race_goes_on_where_it_was_left():
+    """Nobody leaves in the first visit, however slow; what slows one down in one visit only does not decide."""
+    slow = Noise({"d": 1.0, "a": 1.1, "b": 5.0}, 0.01, 5)
+    first = race("dab", slow, least=8, most=7)
+    assert first.left == list("dab")
+    assert [len(times) for times in first.times.values()] == [7, 7, 7]
+    second = race(first.left, Noise({"d": 2.0, "a": 1.0, "b": 5.0}, 0.01, 6), least=8, most=7, before=first)
+    assert set(second.left) == set("da")
+    assert len(second.times["d"]) == 14
+    third = race(second.left, Noise({"d": 2.0, "a": 1.0}, 0.01, 7), least=8, most=40, before=second)
+    assert third.left == ["a"]
+
+
 # --- rules for Open MPI -------------------------------------------------------------------------------------------
 
 

@@ -22,12 +22,12 @@ from .limits import search_limits
 from .measure import Bench
 from .progress import Progress
 from .report import HEADING, Line, as_json, check, summary
-from .search import TESTS, search
+from .search import SWEEPS, VISITS, Search
 
 __all__ = ["run"]
 
 IDLE = 0.02  # seconds between looks of ranks that do not take part
-LIMITS = 0.1  # of the time, for the limits of the node-local engine
+LIMITS, MODELS = 0.1, 0.5  # of the time, for the limits of the node-local engine, and until the models are made
 GENEROUS = 2.0  # times its share of what is left may a collective take, since most need less
 
 
@@ -101,33 +101,42 @@ def _tune(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: S
 
 def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> Entry:
     """The entry for the ranks of a bench, measured in about so many seconds; on all its ranks together."""
-    begin = time.monotonic()
+    begin = bench.agreed(time.monotonic())
     context = bench.context
     where = bench.agreed((machine.kind(), mpilib.description()))
     entry = Entry(where[0], where[1], context.layout)
-    lengths = {name: bench.lengths(name, list(sizes)) for name in names}
-    progress = Progress(sum(len(n) + (len(n) + 1) // 2 + TESTS for n in lengths.values()), bench.comm.rank == 0)
+    searches = [Search(bench, name, sizes) for name in names]
+    steps = sum(SWEEPS * len(s.swept) + VISITS * len(s.lengths) for s in searches)
+    progress = Progress(steps, bench.comm.rank == 0)
     if bench.apart is None:
         start = NODE_LIMITS[context.yield_at_once]
         progress.begin("limits of the node-local engine")
         entry.limits = bench.limits = search_limits(bench, start, max(sizes), LIMITS * seconds)
     folds = bench.folds(list(sizes))
-    fitted = {}
-    for i, name in enumerate(names):
-        left = bench.agreed(seconds - (time.monotonic() - begin))
-        progress.begin(f"{name} on {context.layout}")
-        share = max(0.0, left) * min(1.0, GENEROUS / (len(names) - i))
-        found = search(bench, name, sizes, folds, share, progress.step)
-        if found.rows:
-            entry.rules[name] = found.rows
-        entry.models |= {(name, *candidate): model for candidate, model in found.models.items()}
-        fitted[name] = found.fitted
+    for number in range(SWEEPS):
+        progress.begin(f"all algorithms on {context.layout}, {number + 1} of {SWEEPS}")
+        for search in searches:
+            search.sweep(number, begin + MODELS * seconds, progress.step)
+    for search in searches:
+        search.fit(folds)
+    for number in range(VISITS):
+        progress.begin(f"the best of them, {number + 1} of {VISITS}")
+        now = bench.agreed(time.monotonic())
+        end = now + (begin + seconds - now) / (VISITS - number)
+        for i, search in enumerate(searches):
+            now = bench.agreed(time.monotonic())
+            search.visit(now + (end - now) * min(1.0, GENEROUS / (len(searches) - i)), progress.step)
     progress.close()
+    for search in searches:
+        rows = search.rows()
+        if rows:
+            entry.rules[search.collective] = rows
+        entry.models |= {(search.collective, *candidate): model for candidate, model in search.models.items()}
     entry.made = {
         "date": datetime.date.today().isoformat(),
         "collectives": __version__,
         "seconds": round(time.monotonic() - begin),
-        "fitted": fitted,
+        "fitted": {search.collective: search.fitted for search in searches},
     }
     return entry
 

@@ -59,27 +59,42 @@ def interval(values: Sequence[float], doubt: float = DOUBT) -> tuple[float, floa
 
 def race(
     candidates: Sequence[C], measure: Callable[[C], float], *, least: int = LEAST, most: int = MOST,
-    enough: Callable[[], bool] = lambda: False,
+    enough: Callable[[], bool] = lambda: False, before: Result[C] | None = None,
 ) -> Result[C]:  # fmt: skip
-    """Measure candidates until one is left, or nothing noticeable is left to find out, or after ``most`` rounds.
+    """Measure candidates until one is left, or nothing noticeable is left to find out, or for ``most`` rounds.
 
-    ``measure`` gives the seconds of one; ``enough`` is asked after each round whether time is up. Where ranks run this
-    together, both must tell all of them the same.
+    Nobody leaves before the ``least``-th round. ``measure`` gives the seconds of one; ``enough`` is asked after each
+    round whether time is up. ``before`` is the result so far of a race that goes on. Where ranks run this together,
+    both functions must tell all of them the same.
     """
-    times: dict[C, list[float]] = {candidate: [] for candidate in candidates}
-    left = list(candidates)
-    for number in range(most):
+    found = Result({c: [] for c in candidates}, list(candidates)) if before is None else before
+    times, left = found.times, found.left
+    begin = len(times[left[0]])
+    for number in range(begin, begin + most):
+        if number >= least and _decided(times, left):
+            break
         for candidate in shuffled(left, number):
             times[candidate].append(measure(candidate))
         if number + 1 >= least:
-            best = _best(times, left)
-            bounds = {c: interval(_ratios(times[c], times[best])) for c in left}
-            left = [c for c in left if c == best or bounds[c][0] <= 1 or _ratio(times[c], times[best]) < NOTICEABLE]
-            if all(c == best or bounds[c][1] < NOTICEABLE for c in left):
-                break
+            left = _left(times, left)
         if enough():
             break
     return Result(times, left)
+
+
+def _left(times: dict[C, list[float]], left: list[C]) -> list[C]:
+    """Without those that were found to be noticeably slower than the best."""
+    best = _best(times, left)
+    return [
+        c for c in left
+        if c == best or interval(_ratios(times[c], times[best]))[0] <= 1 or _ratio(times[c], times[best]) < NOTICEABLE
+    ]  # fmt: skip
+
+
+def _decided(times: dict[C, list[float]], left: list[C]) -> bool:
+    """Whether nothing noticeable can be between those that are left."""
+    best = _best(times, left)
+    return all(c == best or interval(_ratios(times[c], times[best]))[1] < NOTICEABLE for c in left)
 
 
 def shuffled(items: Sequence[C], number: int) -> list[C]:

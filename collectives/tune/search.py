@@ -1,4 +1,9 @@
-"""The search: models from few sizes, then measurements where models cannot tell the best candidates apart."""
+"""The search: models from few sizes, then measurements where models cannot tell the best candidates apart.
+
+What slows a machine down may last for seconds, and not slow all algorithms alike. So nothing is decided by what was
+measured in one go: sweeps for the models, and the rounds of races, come at several times, all other collectives and
+lengths between them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,95 +19,103 @@ from ..cost_model import Model
 from ..select import PRIVATE_LENGTHS, Rows
 from .fit import Point, fit, median_error
 from .measure import Bench, Candidate
-from .race import Result, race
+from .race import Result, race, shuffled
 
-__all__ = ["Found", "rows_of", "search"]
+__all__ = ["SWEEPS", "VISITS", "Search", "rows_of"]
 
 APART = 2  # models are fitted to every second size
-QUICK = 3  # measurements that make up a point
-HOPELESS = 3.0  # times the best: not measured at longer sizes
+TESTS = 4  # lengths between those, at which models are tested
+SWEEPS = 9  # measurements that make up a point
+HOPELESS, SHORTER = 3.0, 5  # times the best, after so many lengths: not measured at longer ones
 UNSURE = 0.2  # relative error that a model has at least, for all that is known
 MOST_RIVALS = 9  # in a race, the default included: segments alone make many that are nearly alike
-TESTS = 4  # lengths between the others, at which models are tested
-SHARE = 0.5  # of the time, for the models
+VISITS, ROUNDS = 4, 7  # of a race; nobody leaves it in the first visit
 
 
-@dataclass
-class Found:
-    """What a search comes to: rows for the table, models, lengths that they were fitted to, races that were run."""
+class Search:
+    """The search for the rows of one collective, for vectors of these sizes; all ranks do the same together."""
 
-    rows: Rows = field(default_factory=list)
-    models: dict[Candidate, Model] = field(default_factory=dict)
-    fitted: list[int] = field(default_factory=list)
-    races: dict[int, Result[Candidate]] = field(default_factory=dict)
+    def __init__(self, bench: Bench, collective: str, sizes: Sequence[int]):
+        self.bench, self.collective = bench, collective
+        self.lengths = bench.lengths(collective, list(sizes))
+        self._to_fit = self.lengths[::APART]
+        between = [math.isqrt(a * b) for a, b in itertools.pairwise(self._to_fit)]
+        tests = bench.lengths(collective, between[len(between) % 2 :: max(1, len(between) // TESTS)]) if between else []
+        self.swept = sorted({*self._to_fit, *tests})
+        self._times: dict[int, dict[Candidate, list[float]]] = {nbytes: {} for nbytes in self.swept}
+        self._races: dict[int, Result[Candidate]] = {}
+        self.models: dict[Candidate, Model] = {}
+        self.fitted: list[int] = []  # lengths
 
+    def sweep(self, number: int, deadline: float, step: Callable[[], None]) -> None:
+        """Measure once more what the models are made from, the ``number``-th time; ``step`` is called per length."""
+        for nbytes in self.swept:
+            if self.bench.over(deadline):
+                break
+            for candidate in shuffled(self._hopeful(nbytes), number):
+                self._times[nbytes].setdefault(candidate, []).append(self._seconds(nbytes, candidate))
+            step()
 
-def search(
-    bench: Bench, collective: str, sizes: Sequence[int], folds: Sequence[Point], seconds: float,
-    step: Callable[[], None] = lambda: None,
-) -> Found:  # fmt: skip
-    """Find the rows of a collective for vectors of these sizes, in about so many seconds; on all ranks together.
+    def _seconds(self, nbytes: int, candidate: Candidate) -> float:
+        return self.bench.seconds(self.collective, candidate, nbytes)
 
-    ``step`` is called after each size. Sizes for which there is no time are left to the defaults.
-    """
-    begin = bench.agreed(time.monotonic())
-    lengths = bench.lengths(collective, list(sizes))
-    found = Found()
-    points = _points(bench, collective, lengths[::APART], begin + SHARE * seconds, step)
-    found.fitted = sorted({p.nbytes for each in points.values() for p in each})
-    for candidate, each in points.items():
-        found.models[candidate] = fit([*_uncut(candidate, points), *each], folds)
-    found.models = bench.agreed(found.models)  # lest the last bit of a float divide the ranks
-    _test(bench, collective, found, begin + SHARE * seconds, step)
-    decisions: list[tuple[int, Candidate]] = []
-    results: dict[int, list[Candidate]] = {}
-    for number, nbytes in enumerate(lengths):
-        now = bench.agreed(time.monotonic())
-        if nbytes > 2 * max(found.fitted, default=-1) or now > begin + seconds:
-            break
-        share = now + (begin + seconds - now) / (len(lengths) - number)
-        default = bench.default(collective, nbytes)
-        rivals = contenders(bench, collective, nbytes, default, found.models)
-        if len(rivals) > 1:
-            measure = functools.partial(_seconds, bench, collective, nbytes)
-            found.races[nbytes] = race(rivals, measure, enough=functools.partial(bench.over, share))
-        result = found.races.get(nbytes, Result({c: [] for c in rivals}, rivals))
-        results[nbytes] = result.left
-        decisions.append((nbytes, result.winner(default, decisions[-1][1] if decisions else None)))
-        step()
-    complete = bool(decisions) and decisions[-1][0] == lengths[-1]
-    if collective in PRIVATE_LENGTHS:
-        found.rows = _one_row(bench.default(collective, 0), results, found.races) if complete else []
-    else:
-        found.rows = rows_of(decisions, complete)
-    return found
+    def _hopeful(self, nbytes: int) -> list[Candidate]:
+        """The candidates without those that were far behind at a shorter length."""
+        hopeless: set[Candidate] = set()
+        for shorter in self.swept[SHORTER : self.swept.index(nbytes)]:
+            medians = {c: float(np.median(times)) for c, times in self._times[shorter].items()}
+            hopeless |= {c for c, seconds in medians.items() if seconds > HOPELESS * min(medians.values())}
+        return [c for c in self.bench.candidates(self.collective, nbytes) if c not in hopeless]
 
+    def fit(self, folds: Sequence[Point]) -> None:
+        """Make the models, and find what they are wrong by at lengths that they are not fitted to."""
+        points: dict[Candidate, list[Point]] = {}
+        unseen: dict[Candidate, list[Point]] = {}
+        for nbytes, found in self._times.items():
+            for candidate, times in found.items():
+                load = self.bench.load(self.collective, candidate, nbytes)
+                point = Point(nbytes, load, float(np.median(times)))
+                (points if nbytes in self._to_fit else unseen).setdefault(candidate, []).append(point)
+        for candidate, each in points.items():
+            model = fit([*_uncut(candidate, points), *each], folds)
+            self.models[candidate] = Model(model.pieces, median_error(model, unseen.get(candidate, [])))
+        self.models = self.bench.agreed(self.models)  # lest the last bit of a float divide the ranks
+        self.fitted = sorted({p.nbytes for each in points.values() for p in each})
 
-def _seconds(bench: Bench, collective: str, nbytes: int, candidate: Candidate) -> float:
-    return bench.seconds(collective, candidate, nbytes)
+    def visit(self, deadline: float, step: Callable[[], None]) -> None:
+        """Some more rounds of every race."""
+        for number, nbytes in enumerate(self.lengths):
+            now = self.bench.agreed(time.monotonic())
+            if nbytes > 2 * max(self.fitted, default=-1) or now > deadline:
+                break
+            share = now + (deadline - now) / (len(self.lengths) - number)
+            before = self._races.get(nbytes)
+            rivals = before.left if before is not None else self._rivals(nbytes)
+            if len(rivals) > 1:
+                self._races[nbytes] = race(
+                    rivals, functools.partial(self._seconds, nbytes), least=ROUNDS + 1, most=ROUNDS,
+                    enough=functools.partial(self.bench.over, share), before=before,
+                )  # fmt: skip
+            elif before is None:
+                self._races[nbytes] = Result({c: [] for c in rivals}, rivals)
+            step()
 
+    def _rivals(self, nbytes: int) -> list[Candidate]:
+        return contenders(self.bench, self.collective, nbytes, self._default(nbytes), self.models)
 
-def _points(
-    bench: Bench, collective: str, lengths: Sequence[int], deadline: float, step: Callable[[], None]
-) -> dict[Candidate, list[Point]]:  # fmt: skip
-    """Quick measurements of all candidates; of the hopeless ones at the shorter lengths only."""
-    points: dict[Candidate, list[Point]] = {}
-    hopeless: set[Candidate] = set()
-    for nbytes in lengths:
-        now = {}
-        for candidate in bench.candidates(collective, nbytes):
-            if candidate not in hopeless:
-                times = [bench.seconds(collective, candidate, nbytes) for _ in range(QUICK)]
-                now[candidate] = float(np.median(times))
-        for candidate, seconds in now.items():
-            load = bench.load(collective, candidate, nbytes)
-            points.setdefault(candidate, []).append(Point(nbytes, load, seconds))
-            if seconds > HOPELESS * min(now.values()) and len(points[candidate]) > 5:
-                hopeless.add(candidate)
-        step()
-        if bench.over(deadline):
-            break
-    return points
+    def _default(self, nbytes: int) -> Candidate:
+        return self.bench.default(self.collective, nbytes)
+
+    def rows(self) -> Rows:
+        """The rows of the table that all this comes to; sizes for which there was no time are left to the defaults."""
+        decisions: list[tuple[int, Candidate]] = []
+        for nbytes in itertools.takewhile(self._races.__contains__, self.lengths):
+            preferred = decisions[-1][1] if decisions else None
+            decisions.append((nbytes, self._races[nbytes].winner(self._default(nbytes), preferred)))
+        complete = len(decisions) == len(self.lengths) > 0
+        if self.collective not in PRIVATE_LENGTHS:
+            return rows_of(decisions, complete)
+        return _one_row(self._default(0), self._races) if complete else []
 
 
 def contenders(
@@ -129,24 +141,6 @@ def _uncut(candidate: Candidate, points: dict[Candidate, list[Point]]) -> list[P
     return [p for p in points.get(Candidate(candidate.algorithm), []) if p.nbytes <= candidate.segment]
 
 
-def _test(bench: Bench, collective: str, found: Found, deadline: float, step: Callable[[], None]) -> None:
-    """Find what the models are wrong by at a few lengths between those that they were fitted to."""
-    between = [math.isqrt(a * b) for a, b in itertools.pairwise(found.fitted)]
-    chosen = bench.lengths(collective, between[len(between) % 2 :: max(1, len(between) // TESTS)]) if between else []
-    unseen: dict[Candidate, list[Point]] = {}
-    for nbytes in chosen:
-        for candidate in bench.candidates(collective, nbytes):
-            if candidate in found.models:
-                seconds = float(np.median([bench.seconds(collective, candidate, nbytes) for _ in range(QUICK)]))
-                load = bench.load(collective, candidate, nbytes)
-                unseen.setdefault(candidate, []).append(Point(nbytes, load, seconds))
-        step()
-        if bench.over(deadline):
-            break
-    for candidate, model in found.models.items():
-        found.models[candidate] = Model(model.pieces, median_error(model, unseen.get(candidate, [])))
-
-
 def rows_of(decisions: Sequence[tuple[int, Candidate]], complete: bool) -> Rows:
     """Rows from what was decided for each length, in their order; ``complete``: the last one serves all longer ones.
 
@@ -169,15 +163,16 @@ def rows_of(decisions: Sequence[tuple[int, Candidate]], complete: bool) -> Rows:
     return rows
 
 
-def _one_row(default: Candidate, left: dict[int, list[Candidate]], races: dict[int, Result[Candidate]]) -> Rows:
+def _one_row(default: Candidate, races: dict[int, Result[Candidate]]) -> Rows:
     """Where one choice serves all lengths: another than the default if it is never found slower, and mostly faster."""
-    good = set.intersection(*map(set, left.values()))
-    others = [c for c in good if c != default and all(race.times.get(c) for race in races.values())]
-    if not races or default in good or not others:
+    run = [race for race in races.values() if race.times[race.left[0]]]
+    good = set.intersection(*(set(race.left) for race in races.values()))
+    others = [c for c in good if c != default and all(race.times.get(c) for race in run)]
+    if not run or default in good or not others:
         return [(None, *default)]
 
     def gain(candidate: Candidate) -> float:
-        return float(np.mean([math.log(r.median(candidate) / r.median(default)) for r in races.values()]))
+        return float(np.mean([math.log(r.median(candidate) / r.median(default)) for r in run]))
 
     best = min(others, key=gain)
     return [(None, *(best if gain(best) < 0 else default))]
