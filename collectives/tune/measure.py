@@ -27,8 +27,8 @@ from .fit import Point
 __all__ = ["Bench", "Candidate"]
 
 SEGMENTS = (64 << 10, 256 << 10, 1 << 20)
-BATCH = 1e-3  # seconds that one measurement takes, if one call takes less
-MOST_CALLS = 40
+BATCH = 2e-3  # seconds that one measurement takes, if one call takes less
+MOST_CALLS = 100
 WARMUP = 2
 QUICK = 9
 SHORTEST_FOLD = 4096  # bytes; below, the call takes longer than the folding

@@ -25,11 +25,11 @@ __all__ = ["SWEEPS", "VISITS", "Search", "rows_of"]
 
 APART = 2  # models are fitted to every second size
 TESTS = 4  # lengths between those, at which models are tested
-SWEEPS = 9  # measurements that make up a point
+SWEEPS = 25  # measurements that make up a point
 HOPELESS, SHORTER = 3.0, 5  # times the best, after so many lengths: not measured at longer ones
 UNSURE = 0.2  # relative error that a model has at least, for all that is known
 MOST_RIVALS = 9  # in a race, the default included: segments alone make many that are nearly alike
-VISITS, ROUNDS = 4, 7  # of a race; nobody leaves it in the first visit
+VISITS, ROUNDS = 8, 5  # of a race; nobody leaves it in the first visit
 
 
 class Search:
