@@ -156,6 +156,18 @@ def test_a_race_goes_on_where_it_was_left():
     assert third.left == ["a"]
 
 
+def test_what_is_faster_at_times_only_replaces_nothing():
+    """The default is measured after it has left, too: on a machine that changes its ways now and then."""
+    result, ways = None, [{"d": 2.0, "a": 1.0}] * 4 + [{"d": 1.0, "a": 2.0}]
+    for seconds in ways:
+        result = race("da", seconds.__getitem__, least=6, most=5, before=result, beside="d")
+    assert result.left == ["a"]
+    assert len(result.times["d"]) == len(result.times["a"]) == 25
+    assert not result.steady("a", "d", 5)
+    result.times["a"] = result.times["a"][:20]
+    assert result.steady("a", "d", 5)
+
+
 # --- rules for Open MPI -------------------------------------------------------------------------------------------
 
 

@@ -36,6 +36,11 @@ class Result(Generic[C]):
         """Median time of a candidate, seconds."""
         return float(np.median(self.times[candidate]))
 
+    def steady(self, candidate: C, other: C, rounds: int) -> bool:
+        """Whether a candidate was faster than another one in the median of every so many rounds."""
+        ratios = _ratios(self.times[candidate], self.times[other])
+        return all(np.median(ratios[i : i + rounds]) < 1 for i in range(0, len(ratios), rounds))
+
     def winner(self, default: C, preferred: C | None = None) -> C:
         """The default unless it was found to be slower; else the preferred one or, if that was too, the fastest."""
         for candidate in (default, preferred):
@@ -59,21 +64,23 @@ def interval(values: Sequence[float], doubt: float = DOUBT) -> tuple[float, floa
 
 def race(
     candidates: Sequence[C], measure: Callable[[C], float], *, least: int = LEAST, most: int = MOST,
-    enough: Callable[[], bool] = lambda: False, before: Result[C] | None = None,
+    enough: Callable[[], bool] = lambda: False, before: Result[C] | None = None, beside: C | None = None,
 ) -> Result[C]:  # fmt: skip
     """Measure candidates until one is left, or nothing noticeable is left to find out, or for ``most`` rounds.
 
     Nobody leaves before the ``least``-th round. ``measure`` gives the seconds of one; ``enough`` is asked after each
-    round whether time is up. ``before`` is the result so far of a race that goes on. Where ranks run this together,
-    both functions must tell all of them the same.
+    round whether time is up. ``before`` is the result so far of a race that goes on. ``beside`` is measured in all
+    rounds, and the race goes on after it has left, as whatever replaces it is to be faster at all times. Where ranks
+    run this together, both functions must tell all of them the same.
     """
     found = Result({c: [] for c in candidates}, list(candidates)) if before is None else before
     times, left = found.times, found.left
     begin = len(times[left[0]])
     for number in range(begin, begin + most):
-        if number >= least and _decided(times, left):
+        lost = [beside] if beside is not None and beside not in left else []
+        if number >= least and not lost and _decided(times, left):
             break
-        for candidate in shuffled(left, number):
+        for candidate in shuffled([*left, *lost], number):
             times[candidate].append(measure(candidate))
         if number + 1 >= least:
             left = _left(times, left)

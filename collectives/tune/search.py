@@ -89,12 +89,12 @@ class Search:
             if nbytes > 2 * max(self.fitted, default=-1) or now > deadline:
                 break
             share = now + (deadline - now) / (len(self.lengths) - number)
-            before = self._races.get(nbytes)
+            before, default = self._races.get(nbytes), self._default(nbytes)
             rivals = before.left if before is not None else self._rivals(nbytes)
-            if len(rivals) > 1:
+            if rivals != [default]:
                 self._races[nbytes] = race(
                     rivals, functools.partial(self._seconds, nbytes), least=ROUNDS + 1, most=ROUNDS,
-                    enough=functools.partial(self.bench.over, share), before=before,
+                    enough=functools.partial(self.bench.over, share), before=before, beside=default,
                 )  # fmt: skip
             elif before is None:
                 self._races[nbytes] = Result({c: [] for c in rivals}, rivals)
@@ -110,8 +110,9 @@ class Search:
         """The rows of the table that all this comes to; sizes for which there was no time are left to the defaults."""
         decisions: list[tuple[int, Candidate]] = []
         for nbytes in itertools.takewhile(self._races.__contains__, self.lengths):
-            preferred = decisions[-1][1] if decisions else None
-            decisions.append((nbytes, self._races[nbytes].winner(self._default(nbytes), preferred)))
+            run, default = self._races[nbytes], self._default(nbytes)
+            chosen = run.winner(default, decisions[-1][1] if decisions else None)
+            decisions.append((nbytes, chosen if run.steady(chosen, default, ROUNDS) else default))
         complete = len(decisions) == len(self.lengths) > 0
         if self.collective not in PRIVATE_LENGTHS:
             return rows_of(decisions, complete)
