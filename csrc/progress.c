@@ -231,8 +231,8 @@ static void at_end(void) {
         if (!broken[0])
             snprintf(broken, sizeof broken, "%d non-blocking collectives are not complete", left);
         fprintf(stderr, "collectives: MPI_Abort instead of MPI_Finalize, which might hang: %s\n", broken);
-        /* Launchers drop what they have not read by then; and whose failure this rank has only heard of asks the others
-         * for up to 0.3 s before it tells. */
+        /* Launchers drop what they have not read by then. And a rank whose failure this one has only heard of asks the
+         * others for up to 0.3 s before it tells. */
         nanosleep(&(struct timespec){0, 500000000}, NULL);
         signal(SIGALRM, SIG_DFL);
         alarm(10); /* an MPI that has lost a rank may hang even in MPI_Abort */

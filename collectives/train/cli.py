@@ -59,7 +59,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``train`` to `parser`."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    data = parser.add_argument_group("data")
+    _add_data(parser.add_argument_group("data"))
+    _add_model(parser.add_argument_group("model and optimizer"))
+    _add_communication(parser.add_argument_group("communication"))
+    parser.add_argument(
+        "--progress",
+        choices=MODES,
+        default="auto",
+        help="a bar, or about ten lines; auto (default): a bar if standard error is a terminal, which mpiexec may hide",
+    )
+    parser.add_argument("--out", metavar="DIR", help="write log.json and curve.png there")
+
+
+def _add_data(data: argparse._ArgumentGroup) -> None:
     data.add_argument(
         "--data",
         metavar="FILE.npz",
@@ -80,7 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="samples per step of all ranks together (default: 32 per rank)",
     )
     data.add_argument("--epochs", type=_number(int, 1), default=30, metavar="N", help="default: %(default)s")
-    model = parser.add_argument_group("model and optimizer")
+
+
+def _add_model(model: argparse._ArgumentGroup) -> None:
     model.add_argument("--model", choices=sorted(MODELS), help="default: cnn for images, mlp for other samples")
     model.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="default: %(default)s")
     model.add_argument(
@@ -110,7 +124,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--seed", type=_number(int, 0), default=0, metavar="N", help="same seed, same ranks: same bits (default: 0)"
     )
-    comm = parser.add_argument_group("communication")
+
+
+def _add_communication(comm: argparse._ArgumentGroup) -> None:
     comm.add_argument(
         "--average",
         choices=("mean", "sum"),
@@ -125,14 +141,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KIB",
         help="size of the buckets gradients are fused into (default: %(default)g)",
     )
-    parser.add_argument(
-        "--progress",
-        choices=MODES,
-        default="auto",
-        help="a bar, or about ten lines; auto (default): a bar if standard error is a terminal, which mpiexec may hide",
-    )
     comm.add_argument("--no-control", action="store_true", help="leave out the control without communication")
-    parser.add_argument("--out", metavar="DIR", help="write log.json and curve.png there")
 
 
 class Result(NamedTuple):

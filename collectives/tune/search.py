@@ -49,23 +49,20 @@ class Search:
 
     def sweep(self, number: int, deadline: float, step: Callable[[], None]) -> None:
         """Measure once more what the models are made from, the ``number``-th time; ``step`` is called per length."""
-        for nbytes in self.swept:
+        hopeless: set[Candidate] = set()
+        for i, nbytes in enumerate(self.swept):
             if self.bench.over(deadline):
                 break
-            for candidate in shuffled(self._hopeful(nbytes), number):
-                self._times[nbytes].setdefault(candidate, []).append(self._seconds(nbytes, candidate))
+            times = self._times[nbytes]
+            hopeful = [c for c in self.bench.candidates(self.collective, nbytes) if c not in hopeless]
+            for candidate in shuffled(hopeful, number):
+                times.setdefault(candidate, []).append(self._seconds(nbytes, candidate))
+            if i >= SHORTER:
+                hopeless |= _far_behind(times)
             step()
 
     def _seconds(self, nbytes: int, candidate: Candidate) -> float:
         return self.bench.seconds(self.collective, candidate, nbytes)
-
-    def _hopeful(self, nbytes: int) -> list[Candidate]:
-        """The candidates without those that were far behind at a shorter length."""
-        hopeless: set[Candidate] = set()
-        for shorter in self.swept[SHORTER : self.swept.index(nbytes)]:
-            medians = {c: float(np.median(times)) for c, times in self._times[shorter].items()}
-            hopeless |= {c for c, seconds in medians.items() if seconds > HOPELESS * min(medians.values())}
-        return [c for c in self.bench.candidates(self.collective, nbytes) if c not in hopeless]
 
     def fit(self, folds: Sequence[Point]) -> None:
         """Make the models, and find what they are wrong by at lengths that they are not fitted to."""
@@ -117,6 +114,12 @@ class Search:
         if self.collective not in PRIVATE_LENGTHS:
             return rows_of(decisions, complete)
         return _one_row(self._default(0), self._races) if complete else []
+
+
+def _far_behind(times: dict[Candidate, list[float]]) -> set[Candidate]:
+    """The candidates that are not measured at longer lengths."""
+    medians = {c: float(np.median(each)) for c, each in times.items()}
+    return {c for c, seconds in medians.items() if seconds > HOPELESS * min(medians.values())}
 
 
 def contenders(
