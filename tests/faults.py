@@ -61,6 +61,10 @@ class Hosts:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        # The links first: left to the end of their hosts they would go when the kernel finds the time, and the next
+        # Hosts of this process, with the same names, would meet them.
+        for host in range(self._number):
+            subprocess.run(["ip", "link", "del", f"{self._tag}v{host}"], capture_output=True)
         for holder in self._holders:
             holder.kill()  # and with it all processes of the host
             holder.wait()

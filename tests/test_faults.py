@@ -1,5 +1,6 @@
 """The faults themselves, and what a collective makes of them."""
 
+import contextlib
 import itertools
 import os
 import socket
@@ -45,6 +46,15 @@ def test_drop_of_a_link():
         hosts.restore(1)
         assert hosts.reaches(0, 1, seconds=20)
     assert hosts.address(0) not in subprocess.run(["ip", "addr"], capture_output=True, text=True).stdout
+
+
+def test_one_after_another():
+    """Nothing of the first is left when the next with the same names begins, even if its network lives on for a while."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            with Hosts(1) as hosts:
+                stack.enter_context(open(f"/run/netns/{hosts.bridge[:-1]}n0"))
+            assert not [name for _, name in socket.if_nameindex() if name.startswith(hosts.bridge[:-1])]
 
 
 def test_nothing_leaves_a_host_without_a_link():
