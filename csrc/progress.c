@@ -17,6 +17,7 @@ static coll_request *head, **tail = &head;
 static _Atomic int outstanding;
 static pthread_t thread;
 static int running, stopping, asleep;
+static uint64_t submitted;  /* requests so far, which numbers them */
 static _Atomic int waiters; /* threads in coll_progress_wait */
 static _Atomic int ended;   /* MPI is finalized, or this is a forked child */
 static char broken[256];    /* why MPI_Finalize might hang; the first reason */
@@ -84,13 +85,15 @@ static long longer(long pause, long most) {
     return pause + pause / 4 < most ? pause + pause / 4 : most;
 }
 
-/* The thread gives way to whoever computes. While a caller waits, and so moves the queue itself, it only looks whether
- * that is still so. */
+/* The thread gives way to whoever computes. It only looks on while a caller waits, and so moves the queue itself, and
+ * while the oldest request is newer than its last look: a program that starts calls and waits for each needs no thread,
+ * whose every look would take a core from some rank. */
 static void *serve(void *unused) {
     (void)unused;
     prctl(PR_SET_NAME, "collectives");
     prctl(PR_SET_TIMERSLACK, 1000UL);
     long pause = SHORTEST, idle = IDLE;
+    uint64_t seen = 0;
     pthread_mutex_lock(&lock);
     for (int empty = 0; !stopping;) {
         if (!head && empty >= LINGER) {
@@ -102,12 +105,13 @@ static void *serve(void *unused) {
         }
         long sleep;
         empty = head ? 0 : empty + 1;
-        if (head && !atomic_load_explicit(&waiters, memory_order_relaxed)) {
+        if (head && head->number <= seen && !atomic_load_explicit(&waiters, memory_order_relaxed)) {
             sleep = pause = pass() ? SHORTEST : longer(pause, LONGEST);
             idle = IDLE;
         } else {
             sleep = idle = longer(idle, IDLEST);
         }
+        seen = submitted;
         pthread_mutex_unlock(&lock);
         nanosleep(&(struct timespec){0, sleep}, NULL);
         pthread_mutex_lock(&lock);
@@ -141,6 +145,7 @@ int coll_progress_submit(coll_request *r) {
             return COLL_ERR_MEMORY;
         }
     }
+    r->number = ++submitted;
     *tail = r;
     tail = &r->next;
     atomic_fetch_add(&outstanding, 1);

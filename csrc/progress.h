@@ -19,6 +19,7 @@ typedef struct coll_request coll_request;
 struct coll_request {
     coll_task task;
     coll_request *next;
+    uint64_t number;    /* in the order of submission */
     _Atomic int status; /* COLL_PENDING, then COLL_OK or an error */
     const coll_mpi_api *mpi;
     intptr_t handle; /* MPI's generalized request; completed with the execution */
