@@ -1,4 +1,4 @@
-# make demo | test | test-all | fuzz | lint | build | clean.   Everything is set up on the first run, in .venv and .venvs.
+# make demo | test | test-mpi4py | test-all | fuzz | lint | build | clean.   Everything is set up on the first run, in .venv and .venvs.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
@@ -16,7 +16,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-all fuzz lint build build-all clean
+.PHONY: demo test test-mpi4py test-all fuzz lint build build-all clean
 
 demo: build
 	$(MPIEXEC) $(OVERSUBSCRIBE) -n 4 .venv/bin/python -m collectives train --out out/demo
@@ -74,6 +74,10 @@ lint: build .venv/test-ready
 
 test: lint build-all
 	.venv/bin/python -m pytest -m 'not slow' --durations=40
+
+# mpi4py's own tests on more ranks than this machine has cores: minutes, and so apart from `make test`; CI runs both.
+test-mpi4py: build-all
+	.venv/bin/python -m pytest -m slow --durations=5 tests/test_mpi4py_suite.py
 
 test-all: lint build-all
 	.venv/bin/python -m pytest --durations=80

@@ -1,7 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
 """The boundary to C: buffers become pointers, names become codes, and error codes become exceptions. No logic."""
 
-from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    Py_buffer, PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+)
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -105,6 +107,7 @@ include "_followed.pxi"
 include "_places.pxi"
 include "_trace.pxi"
 include "_node.pxi"
+include "_flights.pxi"
 include "_short.pxi"
 include "_short_vectors.pxi"
 include "_objects.pxi"

@@ -26,6 +26,14 @@ cdef inline bint folding(coll_node_kind kind) noexcept:
     return kind in (COLL_NODE_ALLREDUCE, COLL_NODE_REDUCE, COLL_NODE_REDUCE_SCATTER, COLL_NODE_SCAN, COLL_NODE_EXSCAN)
 
 
+cdef str collective_of(const coll_node_message *m):
+    """Name of the collective of a message."""
+    name = "barrier" if m.kind == COLL_NODE_ALLREDUCE and m.count == 0 and m.op < 0 else KINDS[<int>m.kind]
+    if m.cuts != NULL and name != "reduce_scatter":
+        return name + "v"
+    return name + "_block" if m.cuts == NULL and name == "reduce_scatter" else name
+
+
 @cython.no_gc_clear  # __dealloc__ needs what it refers to
 cdef class Node:
     """A group of ranks that map each other's heaps; ``mappings`` and ``areas`` (offsets) are in their order.
@@ -39,6 +47,7 @@ cdef class Node:
     cdef public bint yield_at_once
     cdef unsigned usable    # bits of the collectives that the short way serves
     cdef size_t[32] longest # vector that it serves of each, bytes
+    cdef public bint background  # whether calls may go on by themselves
     cdef coll_node_job job  # of the short way
     cdef size_t *cuts       # of the short way: room for two tables
     cdef uint64_t begun, ended
@@ -107,12 +116,7 @@ cdef class Node:
     def call(self):
         """Collective and bytes of the call that went the short way, the last one or the one under way."""
         cdef coll_node_message *m = &self.job.call.message
-        name = "barrier" if m.kind == COLL_NODE_ALLREDUCE and m.count == 0 and m.op < 0 else KINDS[<int>m.kind]
-        if m.cuts != NULL and name != "reduce_scatter":
-            name += "v"
-        elif m.cuts == NULL and name == "reduce_scatter":
-            name += "_block"
-        return name, m.count * m.itemsize
+        return collective_of(m), m.count * m.itemsize
 
     @property
     def signature(self):
@@ -258,10 +262,13 @@ cdef class NodePlan(Task):
         """Whether a run is under way, or ended by an error."""
         return self.job.call.number != 0 and self.job.call.status != COLL_OK
 
-    def start(self, uintptr_t input, uintptr_t vector, int tag):
-        """Begin a run on memory at two addresses, which must stay until the run is done; there are no tags here."""
+    cdef void place(self, uintptr_t input, uintptr_t vector) noexcept:
         self.message.input = <const void *>(vector if self.message.kind == COLL_NODE_BCAST else input)
         self.message.output = <void *>vector
+
+    def start(self, uintptr_t input, uintptr_t vector, int tag):
+        """Begin a run on memory at two addresses, which must stay until the run is done; there are no tags here."""
+        self.place(input, vector)
         coll_node_begin(&self.job.call, self.node.node, &self.message)
 
 

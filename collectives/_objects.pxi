@@ -188,7 +188,7 @@ cdef Node engine_for(comm, coll_node_kind kind):
 
 cdef int run(comm, Node node, coll_node_message *m, owner) except -1:
     """A filled message through the engine."""
-    if launch(node, m, coll_ticks()) < 0:
+    if not launch(node, m, coll_ticks()):
         comm._finish(owner, owner)
     return 0
 

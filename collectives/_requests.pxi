@@ -27,27 +27,36 @@ cdef class Task:
 
     def waiting(self):
         """Ranks whose part the run waits for."""
-        cdef int n = self.ranks
-        cdef int *peers = <int *>PyMem_Malloc(n * sizeof(int))
-        if peers == NULL:
-            raise MemoryError
-        with nogil:
-            n = coll_progress_waiting(&self.task, peers, n)
-        found = sorted(peers[i] for i in range(n))
-        PyMem_Free(peers)
-        return found
+        return waited_for(&self.task, self.ranks)
+
+
+cdef list waited_for(const coll_task *task, int n):
+    """Ranks of ``n`` that a task waits for."""
+    cdef int *peers = <int *>PyMem_Malloc(n * sizeof(int))
+    if peers == NULL:
+        raise MemoryError
+    with nogil:
+        n = coll_progress_waiting(task, peers, n)
+    found = sorted(peers[i] for i in range(n))
+    PyMem_Free(peers)
+    return found
 
 
 @cython.no_gc_clear  # __dealloc__ needs what it refers to
 cdef class Request:
-    """A started task in the queue of the progress thread. With a library, ``handle`` is an MPI generalized request."""
+    """A started task in the queue of the progress thread. With a library, ``handle`` is an MPI generalized request.
+
+    Without a task it begins nothing: a :class:`NodeCall` has its own.
+    """
 
     cdef coll_request request
     cdef readonly Task task
     cdef object library
 
-    def __cinit__(self, Task task, MPILibrary library=None):
+    def __cinit__(self, Task task=None, MPILibrary library=None):
         cdef int code
+        if task is None:
+            return
         self.task = task
         self.library = library
         self.request.task = task.task

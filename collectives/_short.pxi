@@ -1,26 +1,35 @@
 # The short way of ordinary calls: from mpi4py's arguments to the node-local engine without a Python frame; included by
 # _core.pyx. What is not ordinary goes the long way, in Python, which also finds the words for what is wrong.
 
-cdef int[256] DTYPE_OF_NUMPY  # kernels' code of each built-in NumPy type, or -1
+cdef int[256] DTYPE_OF_NUMPY   # kernels' code of each built-in NumPy type, or -1
+cdef int[256] DTYPE_OF_FORMAT  # and of each of Python's codes of one letter
+cdef tuple BUFFERS = (array.array, bytearray, bytes, memoryview)
 cdef object IN_PLACE = None
 cdef list OP_OBJECTS = []  # mpi4py's predefined ops, most used first
 cdef list OP_CODES = []
 def know(in_place, ops, dtypes):
-    """Learn mpi4py's ``IN_PLACE`` and ops (object, code), and NumPy's types (number, code), for the short path."""
+    """Learn mpi4py's ``IN_PLACE`` and ops (object, code), and NumPy's types (number, letter, code), for the short way."""
     global IN_PLACE
     cdef int i
     for i in range(256):
-        DTYPE_OF_NUMPY[i] = -1
-    for number, code in dtypes:
+        DTYPE_OF_NUMPY[i] = DTYPE_OF_FORMAT[i] = -1
+    for number, letter, code in dtypes:
         DTYPE_OF_NUMPY[<int>number] = code
+        DTYPE_OF_FORMAT[<int>ord(letter)] = code
     IN_PLACE = in_place
     for op, code in ops:
         OP_OBJECTS.append(op)
         OP_CODES.append(code)
 
 
-cdef inline bint plain(object array, bint writable):
-    """Whether it is a NumPy array of a built-in type in native order, contiguous and, if asked for, writable.
+cdef struct View:
+    char *data
+    size_t nbytes, count  # bytes, elements
+    int kind              # of the elements: the kernels' code, or below -1 another type that NumPy numbers
+
+
+cdef inline bint view_array(object array, bint writable, View *v):
+    """A NumPy array of a built-in type in native order, contiguous and, if asked for, writable.
 
     The type's number has to tell all about it: of objects, strings and records it tells neither length nor content.
     """
@@ -28,21 +37,81 @@ cdef inline bint plain(object array, bint writable):
         return False
     cdef int flags = cnp.PyArray_FLAGS(<cnp.ndarray>array)
     cdef int number = cnp.PyArray_TYPE(<cnp.ndarray>array)
-    return ((number < cnp.NPY_OBJECT or cnp.NPY_VOID < number < 256) and cnp.PyArray_ISNOTSWAPPED(<cnp.ndarray>array)
+    if not ((number < cnp.NPY_OBJECT or cnp.NPY_VOID < number < 256) and cnp.PyArray_ISNOTSWAPPED(<cnp.ndarray>array)
             and flags & (cnp.NPY_ARRAY_C_CONTIGUOUS | cnp.NPY_ARRAY_F_CONTIGUOUS)
-            and (not writable or flags & cnp.NPY_ARRAY_WRITEABLE))
+            and (not writable or flags & cnp.NPY_ARRAY_WRITEABLE)):
+        return False
+    v.data = <char *>cnp.PyArray_DATA(<cnp.ndarray>array)
+    v.nbytes = cnp.PyArray_NBYTES(<cnp.ndarray>array)
+    v.count = cnp.PyArray_SIZE(<cnp.ndarray>array)
+    v.kind = DTYPE_OF_NUMPY[number]
+    if v.kind < 0:
+        v.kind = -2 - number
+    return True
+
+
+cdef bint view_buffer(object memory, bint writable, View *v):
+    """One of Python's own buffers, of a built-in type."""
+    cdef Py_buffer b
+    cdef int code
+    if type(memory) not in BUFFERS:
+        return False
+    try:
+        PyObject_GetBuffer(memory, &b, PyBUF_ND | PyBUF_FORMAT | (PyBUF_WRITABLE if writable else PyBUF_SIMPLE))
+    except BufferError:
+        return False
+    code = DTYPE_OF_FORMAT[<unsigned char>b.format[0]] if b.format != NULL and b.format[1] == 0 else -1
+    v.data, v.nbytes, v.count, v.kind = <char *>b.buf, b.len, b.len // b.itemsize, code
+    PyBuffer_Release(&b)
+    return code >= 0
+
+
+cdef inline bint view_memory(object memory, bint writable, View *v):
+    return view_array(memory, writable, v) or view_buffer(memory, writable, v)
+
+
+cdef bint names_type_of(object datatype, const View *v):
+    """Whether an MPI datatype is that of a view's elements."""
+    cdef Py_ssize_t i
+    for i in range(len(DATATYPE_OBJECTS)):
+        if <void *>datatype == PyList_GET_ITEM(DATATYPE_OBJECTS, i):
+            return <int>DATATYPE_CODES[i] == v.kind and v.kind >= 0
+    return False
+
+
+cdef bint view_parts(object spec, bint writable, size_t blocks, View *v):
+    """``[memory, count, datatype]`` with the last or both left out; counts are those of one of ``blocks`` blocks."""
+    cdef Py_ssize_t n
+    cdef int beyond
+    cdef long long count
+    cdef size_t itemsize
+    if type(spec) is not list and type(spec) is not tuple:
+        return False
+    n = len(spec)
+    if n < 1 or n > 3 or not view_memory(spec[0], writable, v):
+        return False
+    if n > 1 and names_type_of(spec[n - 1], v):
+        n -= 1
+    if n == 1:
+        return True
+    if n == 3 or type(spec[1]) is not int:
+        return False
+    count = PyLong_AsLongLongAndOverflow(spec[1], &beyond)
+    if beyond or count < 0 or <size_t>count > v.count or <size_t>count * blocks > v.count:
+        return False
+    itemsize = v.nbytes // v.count if v.count else 0
+    v.count = <size_t>count * blocks
+    v.nbytes = v.count * itemsize
+    return True
+
+
+cdef inline bint view(object spec, bint writable, size_t blocks, View *v):
+    """An ordinary buffer of ``blocks`` equal blocks; False where it is none."""
+    return view_array(spec, writable, v) or view_parts(spec, writable, blocks, v) or view_buffer(spec, writable, v)
 
 
 cdef inline bint overlap(const coll_node_message *m, size_t input, size_t output) noexcept:
     return <char *>m.input < <char *>m.output + output and <char *>m.output < <char *>m.input + input
-
-
-cdef inline size_t nbytes_of(object array) noexcept:
-    return cnp.PyArray_NBYTES(<cnp.ndarray>array)
-
-
-cdef inline char *data_of(object array) noexcept:
-    return <char *>cnp.PyArray_DATA(<cnp.ndarray>array)
 
 
 cdef inline void as_bytes(coll_node_message *m, size_t nbytes) noexcept:
@@ -52,15 +121,15 @@ cdef inline void as_bytes(coll_node_message *m, size_t nbytes) noexcept:
     m.user_op = NULL
 
 
-cdef inline bint elements_of(coll_node_message *m, object array, object op):
-    """Take count and type from an array, and the op; False where there is no kernel."""
+cdef inline bint elements_of(coll_node_message *m, const View *v, object op):
+    """Take count and type from a view, and the op; False where there is no kernel."""
     cdef Py_ssize_t i
-    m.dtype = DTYPE_OF_NUMPY[cnp.PyArray_TYPE(<cnp.ndarray>array)]
-    m.count = cnp.PyArray_SIZE(<cnp.ndarray>array)
-    m.itemsize = cnp.PyArray_ITEMSIZE(<cnp.ndarray>array)
+    m.dtype = v.kind
+    m.count = v.count
     m.user_op = NULL
     if m.dtype < 0:
         return False
+    m.itemsize = coll_dtype_size(m.dtype)
     for i in range(len(OP_OBJECTS)):
         if <void *>op == PyList_GET_ITEM(OP_OBJECTS, i):
             m.op = OP_CODES[i]
@@ -68,112 +137,119 @@ cdef inline bint elements_of(coll_node_message *m, object array, object op):
     return False
 
 
-cdef inline bint alike(object a, object b, size_t times):
-    """Whether two arrays have the same type, and ``b`` that many times as many elements."""
-    return (cnp.PyArray_TYPE(<cnp.ndarray>a) == cnp.PyArray_TYPE(<cnp.ndarray>b)
-            and <size_t>cnp.PyArray_SIZE(<cnp.ndarray>a) * times == <size_t>cnp.PyArray_SIZE(<cnp.ndarray>b))
+cdef inline bint alike(const View *a, const View *b, size_t times) noexcept:
+    """Whether two views have the same type, and ``b`` that many times as many elements."""
+    return a.kind == b.kind and a.count * times == b.count
 
 
 cdef bint fill_elementwise(coll_node_message *m, object send, object recv, object op):
     """All-reduce, reduce at the root, scans: two vectors, or one in place."""
-    if not plain(recv, True) or not elements_of(m, recv, op):
+    cdef View v, w
+    if not view(recv, True, 1, &v) or not elements_of(m, &v, op):
         return False
-    m.output = data_of(recv)
+    m.output = v.data
     m.input = m.output
     if send is IN_PLACE:
         return True
-    if not plain(send, False) or not alike(send, recv, 1):
+    if not view(send, False, 1, &w) or not alike(&w, &v, 1):
         return False
-    m.input = data_of(send)
-    return m.input == m.output or not overlap(m, nbytes_of(recv), nbytes_of(recv))
+    m.input = w.data
+    return m.input == m.output or not overlap(m, v.nbytes, v.nbytes)
 
 
 cdef bint fill_reduce(coll_node_message *m, object send, object recv, object op, int rank):
+    cdef View v
     if rank == m.root:
         return fill_elementwise(m, send, recv, op)
-    m.input = data_of(send) if plain(send, False) else NULL
+    if not view(send, False, 1, &v):
+        return False
+    m.input = v.data
     m.output = NULL
-    return m.input != NULL and elements_of(m, send, op)
+    return elements_of(m, &v, op)
 
 
 cdef bint fill_reduce_scatter(coll_node_message *m, object send, object recv, object op, int size):
-    if not plain(send, False) or not plain(recv, True) or not alike(recv, send, size) or not elements_of(m, send, op):
+    cdef View v, w
+    if not view(send, False, size, &v) or not view(recv, True, 1, &w):
         return False
-    m.input = data_of(send)
-    m.output = data_of(recv)
-    return not overlap(m, nbytes_of(send), nbytes_of(recv))
+    if not alike(&w, &v, size) or not elements_of(m, &v, op):
+        return False
+    m.input = v.data
+    m.output = w.data
+    return not overlap(m, v.nbytes, w.nbytes)
 
 
 cdef bint fill_gather(coll_node_message *m, object send, object recv, int rank, int size, bint whole):
     """Gather and all-gather; ``whole``: this rank gets the whole vector."""
+    cdef View v, w
     cdef size_t each
     if not whole:
-        if not plain(send, False):
+        if not view(send, False, 1, &v):
             return False
-        m.input = data_of(send)
+        m.input = v.data
         m.output = NULL
-        as_bytes(m, nbytes_of(send) * size)
+        as_bytes(m, v.nbytes * size)
         return True
-    if not plain(recv, True) or nbytes_of(recv) % size:
+    if not view(recv, True, size, &w) or w.nbytes % size:
         return False
-    as_bytes(m, nbytes_of(recv))
+    as_bytes(m, w.nbytes)
     each = m.count // size
-    m.output = data_of(recv)
+    m.output = w.data
     if send is IN_PLACE:
         m.input = <char *>m.output + rank * each
         return True
-    if not plain(send, False) or not alike(send, recv, size):
+    if not view(send, False, 1, &v) or not alike(&v, &w, size):
         return False
-    m.input = data_of(send)
+    m.input = v.data
     return not overlap(m, each, m.count)
 
 
 cdef bint fill_scatter(coll_node_message *m, object send, object recv, int rank, int size):
+    cdef View v, w
     cdef size_t each
     if rank != m.root:
-        if not plain(recv, True):
+        if not view(recv, True, 1, &w):
             return False
         m.input = NULL
-        m.output = data_of(recv)
-        as_bytes(m, nbytes_of(recv) * size)
+        m.output = w.data
+        as_bytes(m, w.nbytes * size)
         return True
-    if not plain(send, False) or nbytes_of(send) % size:
+    if not view(send, False, size, &v) or v.nbytes % size:
         return False
-    as_bytes(m, nbytes_of(send))
+    as_bytes(m, v.nbytes)
     each = m.count // size
-    m.input = data_of(send)
+    m.input = v.data
     if recv is IN_PLACE:
         m.output = <char *>m.input + rank * each
         return True
-    if not plain(recv, True) or not alike(recv, send, size):
+    if not view(recv, True, 1, &w) or not alike(&w, &v, size):
         return False
-    m.output = data_of(recv)
+    m.output = w.data
     return not overlap(m, m.count, each)
 
 
 cdef bint fill_alltoall(coll_node_message *m, object send, object recv, int size):
-    if not plain(send, False) or not plain(recv, True) or not alike(send, recv, 1) or nbytes_of(send) % size:
+    cdef View v, w
+    if not view(send, False, size, &v) or not view(recv, True, size, &w) or not alike(&v, &w, 1) or v.nbytes % size:
         return False
-    m.input = data_of(send)
-    m.output = data_of(recv)
-    as_bytes(m, nbytes_of(send))
+    m.input = v.data
+    m.output = w.data
+    as_bytes(m, v.nbytes)
     return not overlap(m, m.count, m.count)
 
 
 cdef bint fill_bcast(coll_node_message *m, object buffer, int rank):
-    if not plain(buffer, rank != m.root):
+    cdef View v
+    if not view(buffer, rank != m.root, 1, &v):
         return False
-    m.input = m.output = data_of(buffer)
-    as_bytes(m, nbytes_of(buffer))
+    m.input = m.output = v.data
+    as_bytes(m, v.nbytes)
     return True
 
 
 cdef bint fill(coll_node_message *m, Node node, object send, object recv, object op):
-    """The message of an ordinary call; False where it is not ordinary. ``m`` has kind and root already."""
+    """The message of an ordinary call with equal blocks; False where it is not ordinary."""
     cdef coll_node_kind kind = m.kind
-    m.cuts = m.input_cuts = NULL
-    if m.root < 0 or m.root >= node.size:
-        return False
     if kind == COLL_NODE_ALLREDUCE:
         return fill_elementwise(m, send, recv, op)
     if kind == COLL_NODE_SCAN or kind == COLL_NODE_EXSCAN:
@@ -191,12 +267,39 @@ cdef bint fill(coll_node_message *m, Node node, object send, object recv, object
     return fill_gather(m, send, recv, node.rank, node.size, kind == COLL_NODE_ALLGATHER or node.rank == m.root)
 
 
+cdef bint ordinary(coll_node_message *m, Node node, int kind, object send, object recv, object counts, object op,
+                   int root):
+    """Fill the message of a call, if it is an ordinary one that this engine serves; else False, with nothing done."""
+    cdef bint filled
+    if not node.usable >> kind & 1 or coll_progress_ended() or root < 0 or root >= node.size:
+        return False
+    m.root = root
+    m.cuts = m.input_cuts = NULL
+    if kind == BARRIER:
+        m.kind = COLL_NODE_ALLREDUCE
+        m.input = m.output = NULL
+        as_bytes(m, 0)
+        return True
+    m.kind = <coll_node_kind>(kind & ~VECTOR)
+    if kind & VECTOR:
+        filled = fill_vector(m, node, send, recv, counts, op)
+    else:
+        filled = fill(m, node, send, recv, op)
+    return filled and m.count * m.itemsize <= node.longest[kind]
+
+
 cdef enum:
     PATIENCE = 20_000_000  # ns until Python looks at signals
 
+#: What a method does with a call: run it, start it, or set it up to be started.
+FORMS = ("blocks", "starts", "lasts")
+cdef enum:
+    STARTS = 1
+    LASTS = 2
 
-cdef int launch(Node node, coll_node_message *m, uint64_t begun) except -2:
-    """Run a filled message: 1 when it is done, -1 when it is under way or failed, to be gone on with by ``node.wait``."""
+
+cdef bint launch(Node node, coll_node_message *m, uint64_t begun) except -1:
+    """Run a filled message; False when it is under way or failed, to be gone on with by ``node.wait``."""
     coll_node_begin(&node.job.call, node.node, m)
     cdef int status = coll_node_progress(&node.job.call) if node.yield_at_once else coll_node_spin(&node.job.call)
     cdef coll_task task
@@ -206,116 +309,88 @@ cdef int launch(Node node, coll_node_message *m, uint64_t begun) except -2:
             status = coll_progress_wait(&task, NULL, node.yield_at_once, PATIENCE)
     node.begun = begun
     if status != COLL_OK:  # an error too: `wait` raises it where the communicator learns of it
-        return -1
+        return False
     node.ended = coll_ticks()
     if node.log is not None:
         node.log.short(node)
-    return 1
-
-
-cdef int take_short_way(Node node, int kind, object send, object recv, object op, int root) except -2:
-    """A collective on the node, if the call is an ordinary one.
-
-    1: done; 0: not an ordinary one, nothing has been done; -1: begun, and to be gone on with by ``node.wait``.
-    """
-    cdef coll_node_message message
-    cdef uint64_t begun = coll_ticks()
-    message.kind = <coll_node_kind>kind
-    message.root = root
-    if not node.usable >> kind & 1 or coll_progress_ended() or not fill(&message, node, send, recv, op):
-        return 0
-    if message.count * message.itemsize > node.longest[kind]:
-        return 0
-    return launch(node, &message, begun)
+    return True
 
 
 def node_call(str collective, Node node, send, recv, op=None, int root=0):
-    """:func:`take_short_way` by name."""
-    return take_short_way(node, kind_of(collective), send, recv, op, root)
+    """An ordinary collective on a node: 1: done; 0: not an ordinary one; -1: begun, for ``node.wait`` to go on with."""
+    cdef coll_node_message message
+    cdef uint64_t begun = coll_ticks()
+    if not ordinary(&message, node, kind_of(collective), send, recv, None, op, root):
+        return 0
+    return 1 if launch(node, &message, begun) else -1
 
 
-def short_way(str collective, long_way, SUM):
+cdef object LONG_WAY = object()  # what `serve` returns where it has done nothing
+
+
+cdef inline object serve(object comm, int kind, int form, object send, object recv, object counts, object op, int root):
+    """The result of an ordinary call: None or a request."""
+    cdef coll_node_message message
+    cdef uint64_t begun = coll_ticks()
+    node = comm._node
+    if node is None or not ordinary(&message, <Node>node, kind, send, recv, counts, op, root):
+        return LONG_WAY
+    if form == STARTS:
+        return start(comm, <Node>node, &message, send, recv)
+    if form == LASTS:
+        return set_up(comm, <Node>node, &message, send, recv)
+    return None if launch(<Node>node, &message, begun) else comm._finish(send, recv)
+
+
+def short_way(str collective, long_way, SUM, str does="blocks"):
     """A method of a communicator: an ordinary call on a node goes straight to the engine, others to ``long_way``.
 
-    Written here because a Python function would take as long as the collective of 8 bytes that it calls.
+    ``does`` is one of FORMS. Written here because a Python function would take as long as the collective of 8 bytes
+    that it calls.
     """
-    if kind_of(collective) & VECTOR and collective != "barrier":
-        return short_way_v(collective, long_way, SUM)
-    cdef int kind = kind_of(collective)
+    cdef int kind = kind_of(collective), form = FORMS.index(does)
 
-    def reducing(self, sendbuf, recvbuf, op=SUM, **keywords):
-        cdef int state
-        node = self._node
-        if node is not None and not keywords:
-            state = take_short_way(<Node>node, kind, sendbuf, recvbuf, op, 0)
-            if state > 0:
-                return
-            if state < 0:
-                return self._finish(sendbuf, recvbuf)
-        return long_way(self, sendbuf, recvbuf, op, **keywords)
+    def reducing(self, sendbuf, recvbuf, op=SUM, *more, **keywords):
+        ours = not more and not keywords
+        made = serve(self, kind, form, sendbuf, recvbuf, None, op, 0) if ours else LONG_WAY
+        return made if made is not LONG_WAY else long_way(self, sendbuf, recvbuf, op, *more, **keywords)
 
-    def reducing_to_root(self, sendbuf, recvbuf, op=SUM, root=0, **keywords):
-        cdef int state
-        node = self._node
-        if node is not None and not keywords and type(root) is int:
-            state = take_short_way(<Node>node, kind, sendbuf, recvbuf, op, root)
-            if state > 0:
-                return
-            if state < 0:
-                return self._finish(sendbuf, recvbuf)
-        return long_way(self, sendbuf, recvbuf, op, root, **keywords)
+    def scattering(self, sendbuf, recvbuf, recvcounts=None, op=SUM, *more, **keywords):
+        ours = not more and not keywords and recvcounts is not None
+        made = serve(self, kind, form, sendbuf, recvbuf, recvcounts, op, 0) if ours else LONG_WAY
+        return made if made is not LONG_WAY else long_way(self, sendbuf, recvbuf, recvcounts, op, *more, **keywords)
 
-    def moving(self, sendbuf, recvbuf, **keywords):
-        cdef int state
-        node = self._node
-        if node is not None and not keywords:
-            state = take_short_way(<Node>node, kind, sendbuf, recvbuf, None, 0)
-            if state > 0:
-                return
-            if state < 0:
-                return self._finish(sendbuf, recvbuf)
-        return long_way(self, sendbuf, recvbuf, **keywords)
+    def reducing_to_root(self, sendbuf, recvbuf, op=SUM, root=0, *more, **keywords):
+        ours = not more and not keywords and type(root) is int
+        made = serve(self, kind, form, sendbuf, recvbuf, None, op, root) if ours else LONG_WAY
+        return made if made is not LONG_WAY else long_way(self, sendbuf, recvbuf, op, root, *more, **keywords)
 
-    def rooted(self, sendbuf, recvbuf, root=0, **keywords):
-        cdef int state
-        node = self._node
-        if node is not None and not keywords and type(root) is int:
-            state = take_short_way(<Node>node, kind, sendbuf, recvbuf, None, root)
-            if state > 0:
-                return
-            if state < 0:
-                return self._finish(sendbuf, recvbuf)
-        return long_way(self, sendbuf, recvbuf, root, **keywords)
+    def moving(self, sendbuf, recvbuf, *more, **keywords):
+        ours = not more and not keywords
+        made = serve(self, kind, form, sendbuf, recvbuf, None, None, 0) if ours else LONG_WAY
+        return made if made is not LONG_WAY else long_way(self, sendbuf, recvbuf, *more, **keywords)
 
-    def bcast(self, buf, root=0, **keywords):
-        cdef int state
-        node = self._node
-        if node is not None and not keywords and type(root) is int:
-            state = take_short_way(<Node>node, kind, None, buf, None, root)
-            if state > 0:
-                return
-            if state < 0:
-                return self._finish(buf, buf)
-        return long_way(self, buf, root, **keywords)
+    def rooted(self, sendbuf, recvbuf, root=0, *more, **keywords):
+        ours = not more and not keywords and type(root) is int
+        made = serve(self, kind, form, sendbuf, recvbuf, None, None, root) if ours else LONG_WAY
+        return made if made is not LONG_WAY else long_way(self, sendbuf, recvbuf, root, *more, **keywords)
 
-    def barrier(self, **keywords):
-        cdef int state
-        node = self._node
-        if node is not None and not keywords and (<Node>node).usable >> BARRIER & 1 and not coll_progress_ended():
-            state = short_barrier(<Node>node)
-            if state > 0:
-                return
-            if state < 0:
-                return self._finish(None, None)
-        return long_way(self, **keywords)
+    def bcast(self, buf, root=0, *more, **keywords):
+        ours = not more and not keywords and type(root) is int
+        made = serve(self, kind, form, None, buf, None, None, root) if ours else LONG_WAY
+        return made if made is not LONG_WAY else long_way(self, buf, root, *more, **keywords)
 
-    if collective in ("allreduce", "reduce_scatter_block", "scan", "exscan"):
-        method = reducing
-    elif collective in ("gather", "scatter"):
-        method = rooted
-    else:
-        method = {"reduce": reducing_to_root, "bcast": bcast, "barrier": barrier}.get(collective, moving)
-    return dressed(method, long_way)
+    def barrier(self, *more, **keywords):
+        ours = not more and not keywords
+        made = serve(self, kind, form, None, None, None, None, 0) if ours else LONG_WAY
+        return made if made is not LONG_WAY else long_way(self, *more, **keywords)
+
+    methods = {
+        "allreduce": reducing, "reduce_scatter_block": reducing, "scan": reducing, "exscan": reducing,
+        "reduce_scatter": scattering, "reduce": reducing_to_root, "bcast": bcast, "barrier": barrier,
+        "gather": rooted, "gatherv": rooted, "scatter": rooted, "scatterv": rooted,
+    }
+    return dressed(methods.get(collective, moving), long_way)
 
 
 cdef object dressed(object method, object long_way):
@@ -323,13 +398,3 @@ cdef object dressed(object method, object long_way):
         setattr(method, attribute, getattr(long_way, attribute))
     method.__signature__ = getattr(long_way, "__signature__", None) or signature(long_way)
     return method
-
-
-cdef int short_barrier(Node node) except -2:
-    cdef coll_node_message message
-    message.kind = COLL_NODE_ALLREDUCE
-    message.root = 0
-    message.input = message.output = NULL
-    message.cuts = message.input_cuts = NULL
-    as_bytes(&message, 0)
-    return launch(node, &message, coll_ticks())

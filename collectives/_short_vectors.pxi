@@ -9,32 +9,6 @@ def know_datatypes(datatypes):
         DATATYPE_CODES.append(code)
 
 
-cdef bint names_type_of(object datatype, object array):
-    """Whether an MPI datatype is that of an array's elements."""
-    cdef Py_ssize_t i
-    cdef int code = DTYPE_OF_NUMPY[cnp.PyArray_TYPE(<cnp.ndarray>array)]
-    for i in range(len(DATATYPE_OBJECTS)):
-        if <void *>datatype == PyList_GET_ITEM(DATATYPE_OBJECTS, i):
-            return <int>DATATYPE_CODES[i] == code and code >= 0
-    return False
-
-
-cdef object only_array(object spec, bint writable):
-    """The array of a specification of one block that names all of it; None where it is not so simple."""
-    if plain(spec, writable):
-        return spec
-    if type(spec) is not list and type(spec) is not tuple:
-        return None
-    cdef Py_ssize_t n = len(spec)
-    if n < 2 or n > 3 or not plain(spec[0], writable):
-        return None
-    if n == 3 and (type(spec[1]) is not int or spec[1] != cnp.PyArray_SIZE(<cnp.ndarray>spec[0])):
-        return None
-    if not names_type_of(spec[n - 1], spec[0]):
-        return spec[0] if n == 2 and type(spec[1]) is int and spec[1] == cnp.PyArray_SIZE(<cnp.ndarray>spec[0]) else None
-    return spec[0]
-
-
 cdef bint take_integers(object numbers, size_t *into, int n):
     """Copy a sequence of n integers that are not negative, nor so large that sums of bytes could overflow; False where
     it is no such thing."""
@@ -74,29 +48,27 @@ cdef bint cuts_of(object counts, object displs, size_t *cuts, int n, size_t scal
     return True
 
 
-cdef object vector_of(object spec, bint writable, size_t *cuts, int n):
-    """The array of ``[array, counts]``, ``[array, (counts, displs)]``, either with a datatype, or with displacements by
-    themselves; and the boundaries of its blocks in bytes. None where it is something else."""
+cdef bint view_vector(object spec, bint writable, size_t *cuts, int n, View *v):
+    """``[memory, counts]``, ``[memory, (counts, displs)]``, either with a datatype, or with displacements by themselves;
+    and the boundaries of the blocks in bytes. False where it is something else."""
     cdef Py_ssize_t parts
     if type(spec) is not list and type(spec) is not tuple:
-        return None
+        return False
     parts = len(spec)
-    if parts < 2 or parts > 4 or not plain(spec[0], writable):
-        return None
-    array, counts, displs = spec[0], spec[1], None
-    if parts > 2 and not names_type_of(spec[parts - 1], array):
-        return None
+    if parts < 2 or parts > 4 or not view_memory(spec[0], writable, v):
+        return False
+    counts, displs = spec[1], None
+    if parts > 2 and not names_type_of(spec[parts - 1], v):
+        return False
     if parts == 4:
         displs = spec[2]
     elif type(counts) is tuple:
         if len(counts) != 2:
-            return None
+            return False
         counts, displs = counts
     if displs is not None and (type(displs) not in (list, tuple, cnp.ndarray) or len(displs) != n):
-        return None
-    if not cuts_of(counts, displs, cuts, n, cnp.PyArray_ITEMSIZE(<cnp.ndarray>array)) or cuts[n] > nbytes_of(array):
-        return None
-    return array
+        return False
+    return cuts_of(counts, displs, cuts, n, v.nbytes // v.count if v.count else 0) and cuts[n] <= v.nbytes
 
 
 cdef void alone(size_t *cuts, int rank, int n, size_t nbytes) noexcept:
@@ -108,26 +80,27 @@ cdef void alone(size_t *cuts, int rank, int n, size_t nbytes) noexcept:
 
 cdef bint fill_gatherv(coll_node_message *m, Node node, object send, object recv, bint whole):
     """Gather and all-gather; ``whole``: this rank gets the whole vector."""
+    cdef View v, w
     cdef size_t each
     cdef size_t *cuts = node.cuts
-    source = None if send is IN_PLACE else only_array(send, False)
+    if send is not IN_PLACE and not view(send, False, 1, &v):
+        return False
     if not whole:
-        if source is None:
+        if send is IN_PLACE:
             return False
-        m.input = data_of(source)
+        m.input = v.data
         m.output = NULL
-        alone(cuts, node.rank, node.size, nbytes_of(source))
+        alone(cuts, node.rank, node.size, v.nbytes)
     else:
-        target = vector_of(recv, True, cuts, node.size)
-        if target is None:
+        if not view_vector(recv, True, cuts, node.size, &w):
             return False
         each = cuts[node.rank + 1] - cuts[node.rank]
-        m.output = data_of(target)
+        m.output = w.data
         m.input = <char *>m.output + cuts[node.rank]
         if send is not IN_PLACE:
-            if source is None or nbytes_of(source) != each:
+            if v.nbytes != each:
                 return False
-            m.input = data_of(source)
+            m.input = v.data
             if overlap(m, each, cuts[node.size]):
                 return False
     as_bytes(m, cuts[node.size])
@@ -136,26 +109,27 @@ cdef bint fill_gatherv(coll_node_message *m, Node node, object send, object recv
 
 
 cdef bint fill_scatterv(coll_node_message *m, Node node, object send, object recv):
+    cdef View v, w
     cdef size_t each
     cdef size_t *cuts = node.cuts
-    target = None if recv is IN_PLACE else only_array(recv, True)
+    if recv is not IN_PLACE and not view(recv, True, 1, &w):
+        return False
     if node.rank != m.root:
-        if target is None:
+        if recv is IN_PLACE:
             return False
         m.input = NULL
-        m.output = data_of(target)
-        alone(cuts, node.rank, node.size, nbytes_of(target))
+        m.output = w.data
+        alone(cuts, node.rank, node.size, w.nbytes)
     else:
-        source = vector_of(send, False, cuts, node.size)
-        if source is None:
+        if not view_vector(send, False, cuts, node.size, &v):
             return False
         each = cuts[node.rank + 1] - cuts[node.rank]
-        m.input = data_of(source)
+        m.input = v.data
         m.output = <char *>m.input + cuts[node.rank]
         if recv is not IN_PLACE:
-            if target is None or nbytes_of(target) != each:
+            if w.nbytes != each:
                 return False
-            m.output = data_of(target)
+            m.output = w.data
             if overlap(m, cuts[node.size], each):
                 return False
     as_bytes(m, cuts[node.size])
@@ -164,14 +138,16 @@ cdef bint fill_scatterv(coll_node_message *m, Node node, object send, object rec
 
 
 cdef bint fill_alltoallv(coll_node_message *m, Node node, object send, object recv):
+    cdef View v, w
     cdef size_t *cuts = node.cuts
     cdef size_t *input_cuts = node.cuts + node.size + 1
     cdef int r = node.rank
-    source, target = vector_of(send, False, input_cuts, node.size), vector_of(recv, True, cuts, node.size)
-    if source is None or target is None or cuts[r + 1] - cuts[r] != input_cuts[r + 1] - input_cuts[r]:
+    if not view_vector(send, False, input_cuts, node.size, &v) or not view_vector(recv, True, cuts, node.size, &w):
         return False
-    m.input = data_of(source)
-    m.output = data_of(target)
+    if cuts[r + 1] - cuts[r] != input_cuts[r + 1] - input_cuts[r]:
+        return False
+    m.input = v.data
+    m.output = w.data
     as_bytes(m, cuts[node.size])
     m.cuts = cuts
     m.input_cuts = input_cuts
@@ -179,81 +155,27 @@ cdef bint fill_alltoallv(coll_node_message *m, Node node, object send, object re
 
 
 cdef bint fill_reduce_scatterv(coll_node_message *m, Node node, object send, object recv, object counts, object op):
+    cdef View v, w
     cdef size_t *cuts = node.cuts
     cdef int r = node.rank
-    if not plain(send, False) or not plain(recv, True) or not alike(recv, recv, 1) or not elements_of(m, send, op):
-        return False
-    if cnp.PyArray_TYPE(<cnp.ndarray>send) != cnp.PyArray_TYPE(<cnp.ndarray>recv):
+    if not view(send, False, 1, &v) or not view(recv, True, 1, &w) or v.kind != w.kind or not elements_of(m, &v, op):
         return False
     if not cuts_of(counts, None, cuts, node.size, 1) or cuts[node.size] != m.count:
         return False
-    if <size_t>cnp.PyArray_SIZE(<cnp.ndarray>recv) != cuts[r + 1] - cuts[r]:
+    if w.count != cuts[r + 1] - cuts[r]:
         return False
-    m.input = data_of(send)
-    m.output = data_of(recv)
+    m.input = v.data
+    m.output = w.data
     m.cuts = cuts
-    return not overlap(m, nbytes_of(send), nbytes_of(recv))
+    return not overlap(m, v.nbytes, w.nbytes)
 
 
-cdef int take_short_way_v(Node node, int kind, object send, object recv, object counts, object op, int root) except -2:
-    """As :func:`take_short_way`, for blocks of different lengths."""
-    cdef coll_node_message message
-    cdef uint64_t begun = coll_ticks()
-    cdef bint filled
-    message.kind = <coll_node_kind>kind
-    message.root = root
-    message.cuts = message.input_cuts = NULL
-    if not node.usable >> (VECTOR | kind) & 1 or coll_progress_ended() or root < 0 or root >= node.size:
-        return 0
-    if kind == COLL_NODE_ALLTOALL:
-        filled = fill_alltoallv(&message, node, send, recv)
-    elif kind == COLL_NODE_SCATTER:
-        filled = fill_scatterv(&message, node, send, recv)
-    elif kind == COLL_NODE_REDUCE_SCATTER:
-        filled = fill_reduce_scatterv(&message, node, send, recv, counts, op)
-    else:
-        filled = fill_gatherv(&message, node, send, recv, kind == COLL_NODE_ALLGATHER or node.rank == root)
-    if not filled or message.count * message.itemsize > node.longest[VECTOR | kind]:
-        return 0
-    return launch(node, &message, begun)
-
-
-def short_way_v(str collective, long_way, SUM):
-    """As :func:`short_way`, for blocks of different lengths."""
-    cdef int kind = kind_of(collective) & ~VECTOR
-
-    def moving(self, sendbuf, recvbuf, **keywords):
-        cdef int state
-        node = self._node
-        if node is not None and not keywords:
-            state = take_short_way_v(<Node>node, kind, sendbuf, recvbuf, None, None, 0)
-            if state > 0:
-                return
-            if state < 0:
-                return self._finish(sendbuf, recvbuf)
-        return long_way(self, sendbuf, recvbuf, **keywords)
-
-    def rooted(self, sendbuf, recvbuf, root=0, **keywords):
-        cdef int state
-        node = self._node
-        if node is not None and not keywords and type(root) is int:
-            state = take_short_way_v(<Node>node, kind, sendbuf, recvbuf, None, None, root)
-            if state > 0:
-                return
-            if state < 0:
-                return self._finish(sendbuf, recvbuf)
-        return long_way(self, sendbuf, recvbuf, root, **keywords)
-
-    def reducing(self, sendbuf, recvbuf, recvcounts=None, op=SUM, **keywords):
-        cdef int state
-        node = self._node
-        if node is not None and not keywords and recvcounts is not None:
-            state = take_short_way_v(<Node>node, kind, sendbuf, recvbuf, recvcounts, op, 0)
-            if state > 0:
-                return
-            if state < 0:
-                return self._finish(sendbuf, recvbuf)
-        return long_way(self, sendbuf, recvbuf, recvcounts, op, **keywords)
-
-    method = {"gatherv": rooted, "scatterv": rooted, "reduce_scatter": reducing}.get(collective, moving)
-    return dressed(method, long_way)
+cdef bint fill_vector(coll_node_message *m, Node node, object send, object recv, object counts, object op):
+    """The message of an ordinary call with blocks of different lengths; False where it is not ordinary."""
+    if m.kind == COLL_NODE_ALLTOALL:
+        return fill_alltoallv(m, node, send, recv)
+    if m.kind == COLL_NODE_SCATTER:
+        return fill_scatterv(m, node, send, recv)
+    if m.kind == COLL_NODE_REDUCE_SCATTER:
+        return fill_reduce_scatterv(m, node, send, recv, counts, op)
+    return fill_gatherv(m, node, send, recv, m.kind == COLL_NODE_ALLGATHER or node.rank == m.root)

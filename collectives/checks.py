@@ -88,9 +88,9 @@ class PendingCheck:
 
     def ended(self, wait: bool) -> bool:
         """Whether the exchange has ended, after waiting for it or not; CollectiveMismatch if the calls differ."""
-        if not self._flight.landed:
+        if not self._flight.done:
             if not wait:
                 return False
-            self._flight.wait()
+            self._flight.finish()
         self._check.compare()
         return True

@@ -262,14 +262,13 @@ _core.know(
         MPI.SUM, MPI.MAX, MPI.MIN, MPI.PROD, MPI.LAND, MPI.LOR, MPI.LXOR, MPI.BAND, MPI.BOR, MPI.BXOR, AVG,
         REPRODUCIBLE_SUM,
     )],
-    [(np.dtype(name).num, DTYPE_CODES[name]) for name in (
-        "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
-        "float64", "complex64", "complex128",
-    )] + [(np.dtype(c).num, DTYPE_CODES[np.dtype(c).name]) for c in "qQlL"],
+    [(np.dtype(letter).num, letter, DTYPE_CODES[np.dtype(letter).name]) for letter in "?bhilqBHILQefdFD"],
 )  # fmt: skip
 _core.know_datatypes(
     [(datatype, DTYPE_CODES[np.dtype(datatype.tocode()).name]) for datatype in (
-        MPI.FLOAT, MPI.DOUBLE, MPI.INT, MPI.LONG, MPI.LONG_LONG, MPI.INT8_T, MPI.INT16_T, MPI.INT32_T, MPI.INT64_T,
-        MPI.UINT8_T, MPI.UINT16_T, MPI.UINT32_T, MPI.UINT64_T, MPI.C_FLOAT_COMPLEX, MPI.C_DOUBLE_COMPLEX,
+        MPI.FLOAT, MPI.DOUBLE, MPI.INT, MPI.LONG, MPI.LONG_LONG, MPI.SHORT, MPI.SIGNED_CHAR, MPI.UNSIGNED,
+        MPI.UNSIGNED_LONG, MPI.UNSIGNED_LONG_LONG, MPI.UNSIGNED_SHORT, MPI.UNSIGNED_CHAR, MPI.INT8_T, MPI.INT16_T,
+        MPI.INT32_T, MPI.INT64_T, MPI.UINT8_T, MPI.UINT16_T, MPI.UINT32_T, MPI.UINT64_T, MPI.C_BOOL,
+        MPI.C_FLOAT_COMPLEX, MPI.C_DOUBLE_COMPLEX,
     )]
 )  # fmt: skip

@@ -13,23 +13,26 @@ import zlib
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
+import numpy as np
 from mpi4py import MPI
 
 from . import _core, heap, inquiry, lifetime, machine, mpilib, node, settings, trace, tuning
+from .datatypes import DTYPE_CODES
 from .diagnosis import Call, signature
 from .errors import CollectiveError
 from .leases import Lease, Leases
 from .registry import ScheduleAlgorithm
-from .request import Flight
+from .request import Flight, ShortCall
 from .schedule import Schedule, build
 from .select import LOCAL, Choice, Rules, choose, load_of, segments_for
 from .waiting import Waiting, dump_on_signal
 
-__all__ = ["Context", "Run", "Shape", "ShortCall", "duplicate", "program_of", "schedule_of"]
+__all__ = ["Context", "Run", "Shape", "duplicate", "program_of", "schedule_of"]
 
 DEPTH = 4  # segments of one call in flight, and so tags of one call
 LOCAL_LENGTHS = ("gather", "scatter", "alltoall")  # of unequal blocks ranks know but some lengths
 PLAN_BYTES = 64 << 20  # scratch that idle plans may hold
+LEAST = DTYPE_CODES["int64"], _core.OPS.index("min")  # of integers that ranks agree on something by
 LAST_CALL = 5_000_000_000  # ns that the end of the program waits for requests nobody waited for
 
 _library = mpilib.library()
@@ -147,29 +150,6 @@ class Run:
         self.context.keep(self.key, self.plan)
 
 
-class ShortCall(NamedTuple):
-    """A call of the node-local engine that took the short way; it is waited for as a run is."""
-
-    plan: _core.Node
-    buffers: Any
-    number: int
-
-    @property
-    def begin(self) -> int:
-        """The time counter when it began."""
-        return self.plan.since
-
-    def call(self) -> Call:
-        """Number, type signature, op and root."""
-        elements, dtype, op, root = self.plan.signature
-        made = signature(self.plan.call[0], "shm", elements, dtype, op, root)
-        return made._replace(number=self.number)
-
-    def __str__(self) -> str:
-        collective, nbytes = self.plan.call
-        return f"{collective} (shm, {nbytes} bytes)"
-
-
 class Context(Waiting):
     """The library's side of one communicator; made on all its ranks together."""
 
@@ -250,16 +230,18 @@ class Context(Waiting):
         self.rules = rules
         if self.node is not None:
             self._set_up(self.node)
+            self.node.background = self.threaded
             if self.apart is None and not self.checked:
                 reach = {name: rules.longest_local(name) for name in LOCAL}
                 self.node.open({n: None if math.isinf(to) else int(to) for n, to in reach.items() if to >= 0})
 
-    def another_node(self) -> Lease | None:
+    def another_node(self, call: Call) -> Lease | None:
         """A group of the node-local engine with an order of calls of its own, agreed by all ranks together.
 
-        None, on all ranks, where there is no memory for it.
+        None, on all ranks, where there is no memory for it. ``call`` is what ranks that wait here tell the others.
         """
-        lease = self._leases.again(self.internal.allgather(self._leases.idle()), self._forget_plans)
+        idle = self._leases.idle()
+        lease = self._leases.again(self._least(idle, call), self._forget_plans) if idle.size else None
         if lease is not None:
             return lease
         offer, area = node.offer()
@@ -268,6 +250,21 @@ class Context(Waiting):
             return None
         self._set_up(engine)
         return self._leases.new(engine)
+
+    def _least(self, numbers: np.ndarray, call: Call) -> np.ndarray:
+        """The least of all ranks' integers, element by element, by the node-local engine; as a part of ``call``."""
+        found = np.empty_like(numbers)
+        shape = Shape("allreduce", 0, numbers.size, numbers.itemsize, *LEAST, False)
+        run = self.acquire(self.choose("allreduce", numbers.nbytes, "shm", True, False), shape)
+        run.start(_core.address(numbers), _core.address(found), 0, (numbers, found))
+        run.stands_for = call._replace(number=self.begun)
+        self.count(-1)
+        try:
+            self.wait(run, run.plan)
+        except BaseException as e:
+            self.fail(run, e)
+        run.release()
+        return found
 
     def _forget_plans(self, engine: _core.Node) -> None:
         """Let go of the idle plans in a group."""
@@ -293,6 +290,10 @@ class Context(Waiting):
         """Tags of a persistent call, its own while there are no more than 65536 of them."""
         call = self._calls + next(self._persistent_call) % self._persistent_calls
         return self._kind(choice, shape) + call * DEPTH
+
+    def skip_persistent_tag(self) -> None:
+        """Note a persistent call that needs no tags, which others may have drawn for it."""
+        next(self._persistent_call)
 
     def _kind(self, choice: Choice, shape: Shape) -> int:
         """What the tags of a call begin from: messages of different collectives, types, ops or roots never match."""
@@ -396,7 +397,7 @@ class Context(Waiting):
         self.internal.Revoke()
         for flight in Flight.of(self):
             with contextlib.suppress(CollectiveError):
-                flight.wait()
+                flight.finish()
         _core.survived(self.broken is not None)
         self.broken = "it was revoked by shrink"
         if self.node is not None:
@@ -415,7 +416,7 @@ class Context(Waiting):
     def free(self) -> None:
         """Complete what is under way and free the duplicate; collective."""
         for flight in Flight.of(self):
-            flight.wait()
+            flight.finish()
         self._idle.clear()
         if self.node is not None:
             self.node.open({})

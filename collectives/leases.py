@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from . import _core
 
 __all__ = ["Lease", "Leases"]
@@ -34,7 +36,7 @@ class Lease:
 
 
 class Leases:
-    """The groups of one communicator."""
+    """The groups of one communicator; all ranks have the same ones."""
 
     def __init__(self) -> None:
         self._engines: dict[int, _core.Node] = {}
@@ -42,18 +44,22 @@ class Leases:
         self._idle: set[int] = set()
         self._made = 0
 
-    def idle(self) -> set[tuple[int, int]]:
-        """Groups that this rank is done with, and the calls it made in each."""
+    def idle(self) -> np.ndarray:
+        """For each group the calls this rank made in it, or -1 where it is not done with it; and the negatives.
+
+        The least of all ranks' say which groups all ranks are done with.
+        """
         while self._back:
             self._idle.add(self._back.popleft())
-        return {(number, self._engines[number].calls) for number in self._idle}
+        calls = [engine.calls if number in self._idle else -1 for number, engine in self._engines.items()]
+        return np.array([calls, [-c for c in calls]])
 
-    def again(self, idle: list[set[tuple[int, int]]], drop: Callable[[_core.Node], Any]) -> Lease | None:
-        """A group that all ranks are done with, or None; ``idle`` has every rank's.
+    def again(self, least: np.ndarray, drop: Callable[[_core.Node], Any]) -> Lease | None:
+        """A group that all ranks are done with, or None; ``least`` of what all ranks' :meth:`idle` returned.
 
         ``drop`` is called with those that are taken down.
         """
-        agreed = sorted(number for number, _ in set.intersection(*idle))
+        agreed = [number for number, (low, high) in zip(self._engines, least.T, strict=True) if low == -high >= 0]
         for number in agreed[1 + SPARE :]:
             drop(self._engines.pop(number))
             self._idle.discard(number)

@@ -111,7 +111,8 @@ def _starting(c: Collective, binding: Binding) -> Method:
         options = _options(name, _split(kwargs, _LATER), _LATER) if kwargs else DEFAULTS
         return self._start(c, _bind(name, binding, args, kwargs), options)
 
-    return _named(method, name, _signature(binding, _LATER), _STARTS.format(c.method))
+    named = _named(method, name, _signature(binding, _LATER), _STARTS.format(c.method))
+    return _core.short_way(c.name, named, MPI.SUM, "starts") if c.name in _core.SHORT_WAYS else named
 
 
 def _lasting(c: Collective, binding: Binding) -> Method:
@@ -124,7 +125,8 @@ def _lasting(c: Collective, binding: Binding) -> Method:
         hints = args[before] if len(args) > before else kwargs.pop("info", MPI.INFO_NULL)
         return self._init(c, _bind(name, binding, args[:before] + args[before + 1 :], kwargs), options, hints)
 
-    return _named(method, name, _signature(binding, _LATER, info), _LASTS.format(c.method))
+    named = _named(method, name, _signature(binding, _LATER, info), _LASTS.format(c.method))
+    return _core.short_way(c.name, named, MPI.SUM, "lasts") if c.name in _core.SHORT_WAYS else named
 
 
 def _named(method: Any, name: str, signature: inspect.Signature, doc: str) -> Method:

@@ -14,13 +14,13 @@ from . import _core, exchange, movement, reductions, reference, widening
 from .buffers import op_code
 from .calls import COLLECTIVES, Arguments, Collective, Draft, Options, checked_root
 from .checks import Check, PendingCheck
-from .context import Context, Shape, ShortCall, schedule_of
+from .context import Context, Shape, schedule_of
 from .datatypes import DTYPE_CODES
 from .leases import Lease
 from .packing import region
 from .recipes import Recipes
 from .registry import ScheduleAlgorithm, find
-from .request import Flight, HandedOver, HandedOverForGood, PersistentRequest, Request
+from .request import Flight, HandedOver, HandedOverForGood, NodeFlight, PersistentRequest, Request, ShortCall
 from .select import Choice, Rules
 from .timeline import BLOCKING, NONBLOCKING, PERSISTENT
 from .waiting import MPIRun, checked_timeout
@@ -198,13 +198,44 @@ class Operations:
         context = self._enter()
         lease, apart = None, None
         if choice.algorithm.name == "shm":  # ranks may start their persistent calls in different orders
-            lease = context.another_node()
+            call = draft.shape.call("shm")
+            lease = context.another_node(call._replace(collective=f"{collective.name}_init"))
             if lease is None:
                 apart = NO_MEMORY
                 choice = self._choose(draft, options, options.algorithm, apart, mpi=False)
         draft, choice = next(self._parts(draft, choice, options, None, apart))
         tag = context.persistent_tag(choice, draft.shape)
+        if lease is not None and not draft.loads and not draft.stores:
+            flight = NodeFlight()
+            flight.bind(_core.NodePlan(lease.engine, draft.shape), draft.source, draft.target, draft)
+            return self._lasting(flight, lease, numbers)
         return PersistentRequest(lambda: self._start_again(choice, draft, tag, lease, next(numbers)))
+
+    def _set_up(self, flight: NodeFlight) -> PersistentRequest | None:
+        """A persistent call that came the short way; None, on all ranks, where there is no memory for it."""
+        context = self._enter()
+        call = ShortCall(flight, None, None).call()
+        lease = context.another_node(call._replace(collective=f"{call.collective}_init"))
+        if lease is None:
+            return None
+        numbers = itertools.count(context.persistent_number())
+        context.skip_persistent_tag()
+        return self._lasting(flight, lease, numbers)
+
+    def _lasting(self, flight: NodeFlight, lease: Lease, numbers: Iterator[int]) -> PersistentRequest:
+        """The request of a persistent call on the program's own memory, in a group of the node-local engine."""
+        flight.lease(self._enter(), lease.engine, (self, lease))
+
+        def launch() -> NodeFlight:
+            tick, number = _core.ticks(), next(numbers)
+            log, flight.record = self._enter().log, None
+            flight.again()
+            if log is not None:
+                (name, nbytes), (*_, root) = flight.call, flight.signature
+                flight.record = log, log.add(PERSISTENT, name, "shm", nbytes, number, root, tick, ended=False)
+            return flight
+
+        return PersistentRequest(launch)
 
     def _start_again(self, choice: Choice, draft: Draft, tag: int, lease: Lease | None, number: int) -> Flight:
         """A start of a persistent call."""

@@ -4,52 +4,74 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
 from . import _core
+from .diagnosis import Call, signature
 
 if TYPE_CHECKING:
     from .checks import PendingCheck
     from .context import Context, Run
 
-__all__ = ["Flight", "HandedOver", "HandedOverForGood", "PersistentRequest", "Request"]
+__all__ = ["Flight", "HandedOver", "HandedOverForGood", "NodeFlight", "PersistentRequest", "Request", "ShortCall"]
 
 
-class Flight:
-    """A collective under way: it keeps the communicator, the plan and the buffers, whatever becomes of the request.
+class ShortCall(NamedTuple):
+    """A call of the node-local engine that took the short way; it is waited for as a run is."""
 
-    They are given back when it has landed: by ``Wait`` or ``Test`` of its request, else by the next call of the
-    library.
-    """
-
-    _all: set[Flight] = set()
-    _lock = threading.Lock()  # a program may have a thread for each communicator
-
-    def __init__(self, context: Context, run: Run, holder: Any, then: Callable[[], None] | None = None):
-        """``then`` runs after the last step and before anybody sees the end, in whichever thread that is."""
-        self.context = context
-        self.run = run
-        self.holder = holder
-        self.check: PendingCheck | None = None  # the exchange before it
-        self.record: tuple[_core.Log, int] | None = None  # on a timeline
-        self.abandoned = False  # the request was freed by the program before the end
-        task = run.plan if then is None else _core.Followed(run.plan, then)
-        self.core = _core.Request(task, context.library)
-        with Flight._lock:
-            Flight._all.add(self)
+    plan: _core.Node | _core.NodeCall
+    buffers: Any
+    number: int | None
 
     @property
-    def landed(self) -> bool:
-        """Whether the collective has ended."""
-        return self.core.done
+    def begin(self) -> int:
+        """The time counter when it began."""
+        return self.plan.since
 
-    def wait(self) -> None:
-        """Wait to the end; raises what ended the collective early."""
+    def call(self) -> Call:
+        """Number, type signature, op and root."""
+        elements, dtype, op, root = self.plan.signature
+        made = signature(self.plan.call[0], "shm", elements, dtype, op, root)
+        return made._replace(number=self.number)
+
+    def __str__(self) -> str:
+        collective, nbytes = self.plan.call
+        return f"{collective} (shm, {nbytes} bytes)"
+
+
+_lock = threading.Lock()  # a program may have a thread for each communicator
+
+
+class _Flying:
+    """A collective under way: it keeps the communicator and the buffers, whatever becomes of the request.
+
+    They are given back when it has landed: by ``Wait`` or ``Test`` of its request, else by a later call of the library.
+    """
+
+    __slots__ = ()
+    context: Any
+    run: Any
+    holder: Any
+    check: PendingCheck | None  # the exchange before it
+    record: tuple[_core.Log, int] | None  # on a timeline
+    abandoned: bool  # the request was freed by the program before the end
+
+    if TYPE_CHECKING:
+
+        @property
+        def core(self) -> _core.Request:
+            """What is waited for."""
+
+        def land(self) -> None:
+            """Let go of what it held."""
+
+    def go_on(self) -> None:
+        """Wait to the end, however long it takes; raises what ended the collective early."""
         begin = _core.ticks() if self.record is not None else 0
         try:
-            if not self.landed:
+            if not self.core.done:
                 self.context.check()
             if self.check is not None:
                 self.check.ended(wait=True)
@@ -72,20 +94,9 @@ class Flight:
 
     def abandon(self) -> bool:
         """Have MPI's request freed at the end; False if the end is past."""
-        with Flight._lock:
-            self.abandoned = self in Flight._all
+        with _lock:
+            self.abandoned = self in _core.flights  # type: ignore[misc]
         return self.abandoned
-
-    @classmethod
-    def sweep(cls) -> None:
-        """Give back what belongs to collectives that have ended."""
-        if not cls._all:
-            return
-        with cls._lock:
-            landed = [flight for flight in cls._all if flight.landed]
-            cls._all.difference_update(landed)
-        for flight in landed:
-            flight._land()
 
     def _land(self) -> None:
         if self.abandoned:
@@ -94,28 +105,91 @@ class Flight:
         if self.record is not None:
             self.record[0].end(self.record[1], self.core.ended, error is not None)
         if error is None:
-            self.run.release()
+            self.land()
         else:
             self.context.note(self.run, error)
+            self.holder = None
+
+    @staticmethod
+    def sweep() -> None:
+        """Give back what belongs to collectives that have ended."""
+        if not _core.flights:
+            return
+        with _lock:
+            landed = [flight for flight in list(_core.flights) if flight.done and _core.take(flight)]
+        for flight in landed:
+            flight._land()
+
+
+class Flight(_Flying):
+    """A run of a plan that goes on by itself."""
+
+    def __init__(self, context: Context, run: Run, holder: Any, then: Callable[[], None] | None = None):
+        """``then`` runs after the last step and before anybody sees the end, in whichever thread that is."""
+        self.context, self.run, self.holder = context, run, holder
+        self.check = self.record = None
+        self.abandoned = False
+        task = run.plan if then is None else _core.Followed(run.plan, then)
+        self._core = _core.Request(task, context.library)
+        _core.flights.add(self)
+
+    @property
+    def core(self) -> _core.Request:
+        """What is waited for."""
+        return self._core
+
+    @property
+    def handle(self) -> int:
+        """Of MPI's generalized request."""
+        return self._core.handle
+
+    @property
+    def done(self) -> bool:
+        """Whether the collective has ended."""
+        return self._core.done
+
+    def finish(self) -> None:
+        """Wait to the end; raises what ended the collective early."""
+        self.go_on()
+
+    def land(self) -> None:
+        """Let go of what it held."""
+        self.run.release()
         self.holder = None
 
-    @classmethod
-    def of(cls, context: object) -> list[Flight]:
+    @staticmethod
+    def of(context: object) -> list[Any]:
         """What is under way on a communicator."""
-        cls.sweep()
-        with cls._lock:
-            return [flight for flight in cls._all if flight.context is context]
+        Flight.sweep()
+        return [flight for flight in list(_core.flights) if flight.context is context]
+
+
+class NodeFlight(_core.NodeCall, _Flying):
+    """A call of the node-local engine without a plan of the communicator's: a short or a persistent one."""
+
+    __slots__ = ()
+    check = None
+
+    @property
+    def core(self) -> _core.Request:
+        """What is waited for."""
+        return self
+
+    @property
+    def run(self) -> ShortCall:
+        """The call, as those who wait for it describe it."""
+        return ShortCall(self, self.buffers, self.number)
 
 
 class _Waits:
     """Waiting that moves the collective itself, rather than wait for the progress thread to do so."""
 
-    _flight: Flight | None = None
+    _flight: Flight | NodeFlight | None = None
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait until the collective is complete."""
         if self._flight is not None:
-            self._flight.wait()
+            self._flight.finish()
         return super().Wait(status)  # type: ignore[misc]
 
     def Test(self, status: MPI.Status | None = None) -> bool:
@@ -140,10 +214,12 @@ class _Waits:
 class Request(_Waits, MPI.Request):  # type: ignore[misc]
     """Request of a non-blocking collective."""
 
-    def __new__(cls, flight: Flight | None = None) -> Request:
+    def __new__(cls, flight: Flight | NodeFlight | None = None) -> Request:
         """Take over the generalized request of a collective under way."""
-        request = super().__new__(cls, MPI.Request.fromhandle(flight.core.handle) if flight else None)
-        request._flight = flight
+        request = super().__new__(cls)
+        if flight is not None:
+            _set_handle(request, flight.handle)
+            request._flight = flight
         return request
 
     def Free(self) -> None:
@@ -158,9 +234,9 @@ class Request(_Waits, MPI.Request):  # type: ignore[misc]
 class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
     """A collective that was set up once and can be started any number of times."""
 
-    _launch: Callable[[], Flight] | None
+    _launch: Callable[[], Flight | NodeFlight] | None
 
-    def __new__(cls, launch: Callable[[], Flight] | None = None) -> PersistentRequest:
+    def __new__(cls, launch: Callable[[], Flight | NodeFlight] | None = None) -> PersistentRequest:
         """``launch`` starts one run."""
         request = super().__new__(cls)
         request._launch = launch
@@ -171,12 +247,12 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
         if self._launch is None:
             raise ValueError("this persistent request has been freed")
         if self._flight is not None:
-            if not self._flight.landed:
+            if not self._flight.done:
                 raise ValueError("this persistent request is under way already")
             if self != MPI.REQUEST_NULL:
                 self.Wait()
         self._flight = self._launch()
-        _set_handle(self, self._flight.core.handle)
+        _set_handle(self, self._flight.handle)
 
     def Free(self) -> None:
         """Give up the plan, after the run under way if there is one."""
@@ -251,3 +327,6 @@ class HandedOverForGood(_Keeps, MPI.Prequest):  # type: ignore[misc]
 
 def _set_handle(request: MPI.Request, handle: int) -> None:
     _core.write_handle(MPI._addressof(request), MPI._sizeof(request), handle)
+
+
+_core.know_flights(NodeFlight, Request)

@@ -49,7 +49,7 @@ def test_drop_of_a_link():
 
 
 def test_one_after_another():
-    """Nothing of the first is left when the next with the same names begins, even if its network lives on for a while."""
+    """Nothing of the first is left when the next with the same names begins, even if its network lives on."""
     with contextlib.ExitStack() as stack:
         for _ in range(2):
             with Hosts(1) as hosts:

@@ -253,7 +253,9 @@ def test_threads_in_python():
         results[rank] = out
         barrier.wait()
 
-    _core.know(MPI.IN_PLACE, [(MPI.SUM, _core.OPS.index("sum"))], [(np.dtype("f8").num, _core.DTYPES.index("float64"))])
+    _core.know(
+        MPI.IN_PLACE, [(MPI.SUM, _core.OPS.index("sum"))], [(np.dtype("f8").num, "d", _core.DTYPES.index("float64"))]
+    )
     threads = [threading.Thread(target=live, args=(rank,)) for rank in range(size)]
     for thread in threads:
         thread.start()

@@ -1,0 +1,174 @@
+# Calls of the node-local engine that go on by themselves; included by _core.pyx.
+
+#: Collectives under way, by whatever engine: they live until they have ended, whatever becomes of their requests.
+flights = set()
+
+cdef set FLIGHTS = flights
+cdef object FLIGHT = None   # the class of those that begin here
+cdef object REQUEST = None  # and of their requests
+cdef Py_ssize_t CROWD = 16  # flights from which on those that have ended are looked for
+
+cdef enum:
+    BRIEF = 100_000  # ns of waiting that nobody needs to know of
+
+
+def know_flights(flight, request):
+    """Learn the classes of flights and requests for the short way."""
+    global FLIGHT, REQUEST
+    FLIGHT, REQUEST = flight, request
+
+
+cpdef bint take(flight):
+    """Take a flight out of :data:`flights`; False where another thread has done so."""
+    if flight not in FLIGHTS:
+        return False
+    FLIGHTS.remove(flight)
+    return True
+
+
+@cython.no_gc_clear  # what it refers to is used by other threads to the end
+cdef class NodeCall(Request):
+    """A call in the queue of the progress thread, begun once or (persistent) any number of times."""
+
+    cdef coll_node_job job
+    cdef coll_node_message message
+    cdef size_t *cuts
+    cdef bint lasting
+    cdef uint64_t serial
+    cdef object elsewhere
+    cdef readonly Node node
+    cdef readonly object context, buffers
+    cdef public object holder
+    cdef public object record     # on a timeline: (log, number)
+    cdef readonly uint64_t since  # ticks
+    cdef public bint abandoned  # the request was freed by the program before the end
+
+    def __dealloc__(self):
+        free(self.cuts)
+
+    cdef int own_cuts(self) except -1:
+        """Take the boundaries of blocks along: the engine's tables are for the next call."""
+        cdef size_t n = self.node.size + 1
+        if self.message.cuts == NULL:
+            return 0
+        self.cuts = <size_t *>malloc(2 * n * sizeof(size_t))
+        if self.cuts == NULL:
+            raise MemoryError
+        memcpy(self.cuts, self.message.cuts, n * sizeof(size_t))
+        self.message.cuts = self.cuts
+        if self.message.input_cuts != NULL:
+            memcpy(self.cuts + n, self.message.input_cuts, n * sizeof(size_t))
+            self.message.input_cuts = self.cuts + n
+        return 0
+
+    cdef int begin(self) except -1:
+        global CROWD
+        cdef int code
+        if len(FLIGHTS) >= CROWD:
+            FLIGHT.sweep()
+            CROWD = 2 * len(FLIGHTS) + 16
+        self.job.mpi = self.request.mpi = self.node.job.mpi
+        self.job.endpoint = self.node.job.endpoint
+        self.request.task = coll_node_task(&self.job)
+        self.since = coll_ticks()
+        with nogil:  # a thread that holds MPI's lock may be waiting for Python's
+            code = self.request.mpi.request_start(&self.request.handle, &self.request.handle_status)
+        check(code, "request")
+        coll_node_begin(&self.job.call, self.node.node, &self.message)
+        self.serial = coll_node_calls(self.node.node)
+        with nogil:
+            code = coll_progress_submit(&self.request)
+        check(code, "progress thread")
+        FLIGHTS.add(self)
+        return 0
+
+    def bind(self, NodePlan plan, uintptr_t source, uintptr_t target, buffers):
+        """Make it a persistent call, of a plan's shape on two addresses, which ``buffers`` own."""
+        self.buffers = plan, buffers
+        self.lasting = True
+        plan.place(source, target)
+        self.message = plan.message
+
+    def lease(self, context, Node node, holder):
+        """The group for a persistent call, and what must live as long as it does."""
+        self.context, self.node, self.holder = context, node, holder
+
+    def again(self):
+        """Begin a persistent call once more; returns itself."""
+        self.begin()
+        return self
+
+    def finish(self):
+        """Wait to the end; raises what ended the call early."""
+        cdef int code = self.request.status
+        cdef bint yield_at_once = self.node.yield_at_once
+        if code == COLL_PENDING and self.context.timeout is None:
+            with nogil:
+                code = coll_progress_wait(NULL, &self.request, yield_at_once, BRIEF)
+        if code != COLL_OK or self.abandoned or self.record is not None:
+            self.go_on()
+        elif take(self):
+            self.land()
+
+    def land(self):
+        """Let go of what an ended call held, unless it may begin again."""
+        if not self.lasting:
+            self.buffers = None
+            self.holder = None
+
+    @property
+    def number(self):
+        """The call's number on its communicator; None for a persistent one, which ranks may begin in different orders."""
+        return None if self.lasting else self.elsewhere + self.serial
+
+    @property
+    def call(self):
+        """Collective and bytes."""
+        return collective_of(&self.message), self.message.count * self.message.itemsize
+
+    @property
+    def signature(self):
+        """Elements, their type and op (kernels' codes or -1), and the root."""
+        return self.message.count, self.message.dtype, self.message.op, self.message.root
+
+    def waiting(self):
+        """Ranks that the call waits for."""
+        return waited_for(&self.request.task, self.node.size)
+
+
+cdef NodeCall flight_of(Node node, coll_node_message *m, object send, object recv):
+    """A flight of a filled message that has not begun."""
+    cdef NodeCall made = FLIGHT.__new__(FLIGHT)
+    made.node, made.buffers = node, (send, recv)
+    made.message = m[0]
+    made.own_cuts()
+    return made
+
+
+cdef object set_up(object comm, Node node, coll_node_message *m, object send, object recv):
+    """The request of a persistent call of a filled message."""
+    cdef NodeCall made
+    if not node.background:
+        return LONG_WAY
+    made = flight_of(node, m, send, recv)
+    made.lasting = True
+    request = comm._set_up(made)
+    return LONG_WAY if request is None else request
+
+
+cdef object start(object comm, Node node, coll_node_message *m, object send, object recv):
+    """Begin a non-blocking call of a filled message; its request."""
+    cdef NodeCall made
+    if not node.background or node.log is not None:
+        return LONG_WAY
+    made = flight_of(node, m, send, recv)
+    made.context = comm._context
+    made.elsewhere = made.context.elsewhere
+    made.holder = comm
+    try:
+        made.begin()
+    except BaseException as e:
+        made.context.fail(made.run, e)
+    node.ended = 0
+    comm._last = collective_of(m), "shm", m.count * m.itemsize, coll_ticks_to_seconds(coll_ticks() - made.since)
+    return REQUEST(made)
