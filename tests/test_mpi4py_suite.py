@@ -8,7 +8,7 @@ from conftest import ROOT, mpiexec
 
 FOLDER = ROOT / ".venvs" / "mpi4py-tests" / "test"
 QUICK = [(mpi, ranks) for mpi in ("openmpi", "mpich", "impi") for ranks in (1, 2)]
-REST = [("openmpi", 3), ("openmpi", 5), ("mpich", 3), ("impi", 3), ("impi", 5)]  # `make test-mpi4py`: more ranks than cores
+REST = [("openmpi", 3), ("openmpi", 5), ("mpich", 3), ("impi", 3), ("impi", 5)]  # make test-mpi4py
 
 
 @pytest.mark.parametrize(("mpi", "ranks"), [*QUICK, *(pytest.param(*run, marks=pytest.mark.slow) for run in REST)])
