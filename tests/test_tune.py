@@ -17,7 +17,7 @@ from collectives.cost_model import Load, Model, Piece, load
 from collectives.tune import openmpi
 from collectives.tune.fit import Point, fit, median_error
 from collectives.tune.measure import Candidate
-from collectives.tune.race import interval, race
+from collectives.tune.race import Result, interval, race
 from collectives.tune.report import Line, summary
 from collectives.tune.search import rows_of
 from collectives.tuning import Layout, Table
@@ -166,6 +166,13 @@ def test_what_is_faster_at_times_only_replaces_nothing():
     assert not result.steady("a", "d", 5)
     result.times["a"] = result.times["a"][:20]
     assert result.steady("a", "d", 5)
+
+
+def test_limits_that_are_slower_at_times_are_given_up():
+    a = [1.0] * 25
+    for b, slower in (([0.5] * 25, False), ([1.01] * 25, False), ([1.05] * 25, True), ([0.5] * 20 + [1.2] * 5, True)):
+        assert Result({"new": b, "old": a}, ["old", "new"]).ever_slower("new", "old", 5) is slower
+    assert not Result({"new": [], "old": []}, ["old", "new"]).ever_slower("new", "old", 5)
 
 
 # --- rules for Open MPI -------------------------------------------------------------------------------------------

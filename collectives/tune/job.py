@@ -18,7 +18,7 @@ from .. import __version__, machine, mpilib
 from ..communicator import Communicator
 from ..select import NODE_LIMITS
 from ..tuning import Entry, Table, load, merge, nearest, save
-from .limits import search_limits
+from .limits import Doubts, search_limits
 from .measure import Bench
 from .progress import Progress
 from .report import HEADING, Line, as_json, check, summary
@@ -108,15 +108,20 @@ def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: floa
     searches = [Search(bench, name, sizes) for name in names]
     steps = sum(SWEEPS * len(s.swept) + VISITS * len(s.lengths) for s in searches)
     progress = Progress(steps, bench.comm.rank == 0)
+    start = NODE_LIMITS[context.yield_at_once]
     if bench.apart is None:
-        start = NODE_LIMITS[context.yield_at_once]
         progress.begin("limits of the node-local engine")
         entry.limits = bench.limits = search_limits(bench, start, max(sizes), LIMITS * seconds)
     folds = bench.folds(list(sizes))
+    doubts = Doubts(bench, start, entry.limits, max(sizes)) if entry.limits is not None else None
     for number in range(SWEEPS):
         progress.begin(f"all algorithms on {context.layout}, {number + 1} of {SWEEPS}")
+        if doubts is not None:
+            doubts.look()
         for search in searches:
             search.sweep(number, begin + MODELS * seconds, progress.step)
+    if doubts is not None:
+        entry.limits = bench.limits = doubts.settled()
     for search in searches:
         search.fit(folds)
     for number in range(VISITS):
@@ -154,13 +159,13 @@ def _check(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: 
         show(f"{args.check}: no entry for {bench.context.layout} of {where[0]} with {where[1]}")
         return 2
     bench.limits = entry.limits
-    show(f"# {args.check}, {entry.layout}; here: {bench.context.layout}, {where[1]}, {where[0]}\n{HEADING}")
-    lines = check(bench, table, entry, names, sizes, seconds, lambda line: show(line.text()))
+    show(f"# {args.check}, {entry.layout}; here: {bench.context.layout}, {where[1]}, {where[0]}")
+    lines = check(bench, table, entry, names, sizes, seconds, lambda steps: Progress(steps, bench.comm.rank == 0))
     if not lines:
         show("no time to measure anything; give --minutes")
         return 2
     text, right = summary(lines)
-    show("\n".join(text))
+    show("\n".join([HEADING, *(line.text() for line in lines), *text]))
     if args.json and bench.comm.rank == 0:
         _write_json(args.json, bench, lines, where)
     return 0 if right else 1

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from ..select import Limits, Rules, Tuned
 from .measure import Bench
-from .race import Result, race
+from .race import Result, race, shuffled
 
 __all__ = ["search_limits"]
 
 _KB, _MB = 1 << 10, 1 << 20
 FACTOR = 4
+TOGETHER = 5  # looks whose median is one time
 #: Each limit's range, and calls on whose time it tells: collective and bytes of the vector.
 PROBES: dict[str, tuple[int, int, list[tuple[str, int]]]] = {
     "read": (_KB, 64 * _KB, [("allreduce", 2 * _KB), ("allreduce", 8 * _KB), ("allreduce", 32 * _KB)]),
@@ -30,14 +31,43 @@ def search_limits(bench: Bench, start: Limits, longest: int, seconds: float) -> 
     """
     deadline = bench.agreed(time.monotonic()) + seconds
     limits = start
-    for name, (low, high, probes) in PROBES.items():
+    for name, (low, high, _) in PROBES.items():
         if bench.over(deadline):
             break
-        calls = [(collective, nbytes) for collective, nbytes in probes if nbytes <= longest]
+        calls = _calls(name, longest)
         values = [limits, *_moved(limits, name, low, high)]
         if len(values) > 1 and calls:
             limits = _best(limits, [_probe(bench, values, *call, deadline) for call in calls])
     return limits
+
+
+class Doubts:
+    """Limits that were found beside those to begin with, looked at again and again: a search is over in seconds."""
+
+    def __init__(self, bench: Bench, start: Limits, found: Limits, longest: int):
+        self._bench, self._start, self._found = bench, start, found
+        moved = [name for name in PROBES if getattr(start, name) != getattr(found, name)]
+        calls = sorted({call for name in moved for call in _calls(name, longest)})
+        self._times: dict[tuple[str, int], dict[Limits, list[float]]] = {c: {start: [], found: []} for c in calls}
+        for limits in (start, found):
+            bench.name(limits, Rules(tuned=Tuned({}, "a measurement", limits)))
+
+    def look(self) -> None:
+        """Measure the calls on whose time the limits tell, under both; on all ranks together."""
+        for (collective, nbytes), times in self._times.items():
+            length = self._bench.lengths(collective, [nbytes])[0]
+            for limits in shuffled(list(times), len(times[self._start])):
+                times[limits].append(self._bench.seconds(collective, limits, length))
+
+    def settled(self) -> Limits:
+        """The limits found, if at no call and no time they were slower than those to begin with; else the latter."""
+        results = [Result(times, [self._start, self._found]) for times in self._times.values()]
+        slower = any(result.ever_slower(self._found, self._start, TOGETHER) for result in results)
+        return self._start if self._bench.agreed(slower) else self._found
+
+
+def _calls(name: str, longest: int) -> list[tuple[str, int]]:
+    return [(collective, nbytes) for collective, nbytes in PROBES[name][2] if nbytes <= longest]
 
 
 def _moved(limits: Limits, name: str, low: int, high: int) -> Iterator[Limits]:

@@ -23,6 +23,7 @@ C = TypeVar("C", bound=Hashable)
 DOUBT = 0.01  # chance on either side of the interval that the median lies outside
 LEAST, MOST = 7, 25  # rounds
 NOTICEABLE = 1.02  # what is less far apart is no reason for another choice
+BADLY = 1.1  # slower by this for a while is
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,12 @@ class Result(Generic[C]):
         """Whether a candidate was faster than another one in the median of every so many rounds."""
         ratios = _ratios(self.times[candidate], self.times[other])
         return all(np.median(ratios[i : i + rounds]) < 1 for i in range(0, len(ratios), rounds))
+
+    def ever_slower(self, candidate: C, other: C, rounds: int) -> bool:
+        """Whether a candidate was noticeably slower than another one, or by a tenth in any so many rounds: medians."""
+        ratios = _ratios(self.times[candidate], self.times[other])
+        worst = max((np.median(ratios[i : i + rounds]) for i in range(0, len(ratios), rounds)), default=1)
+        return bool(worst > BADLY or np.median(ratios or [1]) > NOTICEABLE)
 
     def winner(self, default: C, preferred: C | None = None) -> C:
         """The default unless it was found to be slower; else the preferred one or, if that was too, the fastest."""

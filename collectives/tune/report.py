@@ -12,12 +12,13 @@ import numpy as np
 from ..select import Rules, choose
 from ..tuning import Entry, Table, pick
 from .measure import Bench, Candidate
+from .progress import Progress
 from .race import interval, shuffled
 
 __all__ = ["HEADING", "Line", "as_json", "check", "summary"]
 
 FACTOR, MODEL = 1.1, 0.2  # tuned over best, and median error of the models, at most
-ROUNDS, MOST = 10, 40
+VISITS, ROUNDS = 8, 5  # of each length
 
 
 @dataclass(frozen=True)
@@ -64,57 +65,72 @@ HEADING = (
 )
 
 
+class Measured:
+    """What a check measures of one collective and length, visit by visit."""
+
+    def __init__(self, bench: Bench, collective: str, nbytes: int):
+        self.bench, self.collective, self.nbytes = bench, collective, nbytes
+        self.every = bench.candidates(collective, nbytes)
+        self._order: list[Any] = ["tuned", "default", *self.every]
+        self._times: dict[Any, list[float]] = {call: [] for call in self._order}
+
+    def visit(self) -> None:
+        """Some more rounds of all calls."""
+        for _ in range(ROUNDS):
+            for call in shuffled(self._order, len(self._times["tuned"])):
+                self._times[call].append(self.bench.seconds(self.collective, call, self.nbytes))
+
+    def line(self, tuned: Rules, entry: Entry) -> Line:
+        """What it comes to."""
+        bench, collective, nbytes, times = self.bench, self.collective, self.nbytes, self._times
+        chosen, usual = (
+            choose(rules, collective, nbytes, forced=None, commutes=True, linear=False, apart=bench.context.apart)
+            for rules in (tuned, Rules())
+        )
+        allowed = [c for c in self.every if bench.may_choose(collective, c)]
+        best = min(allowed, key=lambda c: float(np.median(times[c][::2])))
+        ratios = np.divide(times["tuned"], times["default"]).tolist()
+        unseen = [c for c in self.every if nbytes not in entry.made.get("fitted", {}).get(collective, [])]
+        models = {c: entry.models.get((collective, c.algorithm, c.segment)) for c in unseen}
+        shown = [c for c in unseen if models[c] is not None]
+        return Line(
+            collective, nbytes, str(Candidate(chosen.algorithm.name, chosen.segment)), float(np.median(times["tuned"])),
+            str(best), float(np.median(np.divide(times["tuned"][1::2], times[best][1::2]))),
+            str(Candidate(usual.algorithm.name, usual.segment)), float(np.median(ratios)),
+            *interval(ratios), [str(c) for c in shown],
+            [m.seconds(bench.load(collective, c, nbytes), nbytes) for c in shown if (m := models[c]) is not None],
+            [float(np.median(times[c])) for c in shown],
+        )  # fmt: skip
+
+
 def check(
     bench: Bench, table: Table, entry: Entry, names: Sequence[str], sizes: Sequence[int], seconds: float,
-    show: Callable[[Line], None],
+    show: Callable[[int], Progress],
 ) -> list[Line]:  # fmt: skip
     """Measure every collective at every size; on all ranks together, in about so many seconds.
 
-    Lengths for which there is no time are left out, the longest first.
+    All lengths are visited in turn, again and again: what slows a machine down may last longer than any of them takes.
+    Lengths for which there is no time are left out, the longest first. ``show`` makes what shows so many steps.
     """
     tuned = Rules(tuned=pick(Table([entry], table.path), bench.context.layout))
     bench.name("tuned", tuned)
     bench.name("default", Rules())
-    lines: list[Line] = []
-    jobs = [(n, name) for name in names for n in bench.lengths(name, list(sizes))]
+    jobs = sorted((n, name) for name in names for n in bench.lengths(name, list(sizes)))
     deadline = bench.agreed(time.monotonic()) + seconds
-    for nbytes, collective in sorted(jobs):
-        if bench.over(deadline):
-            break
-        lines.append(_line(bench, tuned, entry, collective, nbytes))
-        show(lines[-1])
-    return lines
-
-
-def _line(bench: Bench, tuned: Rules, entry: Entry, collective: str, nbytes: int) -> Line:
-    every = bench.candidates(collective, nbytes)
-    apart = bench.context.apart
-    chosen, usual = (
-        choose(rules, collective, nbytes, forced=None, commutes=True, linear=False, apart=apart)
-        for rules in (tuned, Rules())
-    )
-    order: list[Any] = ["tuned", "default", *every]
-    times: dict[Any, list[float]] = {call: [] for call in order}
-    allowed = [c for c in every if bench.may_choose(collective, c)]
-    while True:
-        for _ in range(ROUNDS):
-            for call in shuffled(order, len(times["tuned"])):
-                times[call].append(bench.seconds(collective, call, nbytes))
-        best = min(allowed, key=lambda c: float(np.median(times[c][::2])))
-        over_best = float(np.median(np.divide(times["tuned"][1::2], times[best][1::2])))
-        if over_best <= FACTOR or len(times["tuned"]) >= MOST:
-            break
-    ratios = np.divide(times["tuned"], times["default"]).tolist()
-    unseen = [c for c in every if nbytes not in entry.made.get("fitted", {}).get(collective, [])]
-    models = {c: entry.models.get((collective, c.algorithm, c.segment)) for c in unseen}
-    shown = [c for c in unseen if models[c] is not None]
-    return Line(
-        collective, nbytes, str(Candidate(chosen.algorithm.name, chosen.segment)), float(np.median(times["tuned"])),
-        str(best), over_best, str(Candidate(usual.algorithm.name, usual.segment)), float(np.median(ratios)),
-        *interval(ratios), [str(c) for c in shown],
-        [m.seconds(bench.load(collective, c, nbytes), nbytes) for c in shown if (m := models[c]) is not None],
-        [float(np.median(times[c])) for c in shown],
-    )  # fmt: skip
+    found: list[Measured] = []
+    progress = show(VISITS * len(jobs))
+    for number in range(VISITS):
+        progress.begin(f"all choices, {number + 1} of {VISITS}")
+        for i, (nbytes, collective) in enumerate(jobs):
+            if bench.over(deadline):
+                break
+            if number == 0:
+                found.append(Measured(bench, collective, nbytes))
+            found[i].visit()
+            progress.step()
+        jobs = jobs[: len(found)]
+    progress.close()
+    return [measured.line(tuned, entry) for measured in found]
 
 
 def summary(lines: Sequence[Line]) -> tuple[list[str], bool]:

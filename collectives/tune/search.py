@@ -168,7 +168,10 @@ def rows_of(decisions: Sequence[tuple[int, Candidate]], complete: bool) -> Rows:
 
 
 def _one_row(default: Candidate, races: dict[int, Result[Candidate]]) -> Rows:
-    """Where one choice serves all lengths: another than the default if it is never found slower, and mostly faster."""
+    """Where one choice serves all lengths: another than the default if it is slower at none, and mostly faster.
+
+    Faster at all times, that is, as the choice of a single length is to be.
+    """
     run = [race for race in races.values() if race.times[race.left[0]]]
     good = set.intersection(*(set(race.left) for race in races.values()))
     others = [c for c in good if c != default and all(race.times.get(c) for race in run)]
@@ -179,4 +182,5 @@ def _one_row(default: Candidate, races: dict[int, Result[Candidate]]) -> Rows:
         return float(np.mean([math.log(r.median(candidate) / r.median(default)) for r in run]))
 
     best = min(others, key=gain)
-    return [(None, *(best if gain(best) < 0 else default))]
+    steady = sum(r.steady(best, default, ROUNDS) for r in run) > len(run) / 2
+    return [(None, *(best if gain(best) < 0 and steady else default))]
