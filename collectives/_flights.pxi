@@ -1,15 +1,17 @@
 # Calls of the node-local engine that go on by themselves; included by _core.pyx.
 
-#: Collectives under way, by whatever engine: they live until they have ended, whatever becomes of their requests.
-flights = set()
-
-cdef set FLIGHTS = flights
+cdef set FLIGHTS = set()
 cdef object FLIGHT = None   # the class of those that begin here
 cdef object REQUEST = None  # and of their requests
 cdef Py_ssize_t CROWD = 16  # flights from which on those that have ended are looked for
 
 cdef enum:
     BRIEF = 100_000  # ns of waiting that nobody needs to know of
+
+
+def flights():
+    """The set of collectives under way, by whatever engine: they live there until they have ended."""
+    return FLIGHTS
 
 
 def know_flights(flight, request):
@@ -19,7 +21,7 @@ def know_flights(flight, request):
 
 
 cpdef bint take(flight):
-    """Take a flight out of :data:`flights`; False where another thread has done so."""
+    """Take a flight out of :func:`flights`; False where another thread has done so."""
     if flight not in FLIGHTS:
         return False
     FLIGHTS.remove(flight)
@@ -27,7 +29,7 @@ cpdef bint take(flight):
 
 
 @cython.no_gc_clear  # what it refers to is used by other threads to the end
-cdef class NodeCall(Request):
+cdef class NodeCall(Queued):
     """A call in the queue of the progress thread, begun once or (persistent) any number of times."""
 
     cdef coll_node_job job
@@ -63,22 +65,17 @@ cdef class NodeCall(Request):
 
     cdef int begin(self) except -1:
         global CROWD
-        cdef int code
         if len(FLIGHTS) >= CROWD:
             FLIGHT.sweep()
             CROWD = 2 * len(FLIGHTS) + 16
-        self.job.mpi = self.request.mpi = self.node.job.mpi
+        self.job.mpi = self.node.job.mpi
         self.job.endpoint = self.node.job.endpoint
         self.request.task = coll_node_task(&self.job)
         self.since = coll_ticks()
-        with nogil:  # a thread that holds MPI's lock may be waiting for Python's
-            code = self.request.mpi.request_start(&self.request.handle, &self.request.handle_status)
-        check(code, "request")
+        self.make_handle(self.job.mpi)
         coll_node_begin(&self.job.call, self.node.node, &self.message)
         self.serial = coll_node_calls(self.node.node)
-        with nogil:
-            code = coll_progress_submit(&self.request)
-        check(code, "progress thread")
+        self.submit()
         FLIGHTS.add(self)
         return 0
 

@@ -42,33 +42,11 @@ cdef list waited_for(const coll_task *task, int n):
     return found
 
 
-@cython.no_gc_clear  # __dealloc__ needs what it refers to
-cdef class Request:
-    """A started task in the queue of the progress thread. With a library, ``handle`` is an MPI generalized request.
-
-    Without a task it begins nothing: a :class:`NodeCall` has its own.
-    """
+@cython.no_gc_clear  # other threads use what it refers to until it is done
+cdef class Queued:
+    """A task in the queue of the progress thread. With a library, ``handle`` is an MPI generalized request."""
 
     cdef coll_request request
-    cdef readonly Task task
-    cdef object library
-
-    def __cinit__(self, Task task=None, MPILibrary library=None):
-        cdef int code
-        if task is None:
-            return
-        self.task = task
-        self.library = library
-        self.request.task = task.task
-        self.request.mpi = NULL
-        if library is not None:
-            self.request.mpi = library.api
-            with nogil:  # a thread that holds MPI's lock may be waiting for Python's
-                code = self.request.mpi.request_start(&self.request.handle, &self.request.handle_status)
-            check(code, "request")
-        with nogil:
-            code = coll_progress_submit(&self.request)
-        check(code, "progress thread")
 
     @property
     def handle(self):
@@ -95,6 +73,37 @@ cdef class Request:
         with nogil:
             code = coll_progress_wait(NULL, &self.request, yield_at_once, limit)
         return check(code, "collective") == COLL_OK
+
+    cdef int submit(self) except -1:
+        """Queue the task, which has been started."""
+        cdef int code
+        with nogil:
+            code = coll_progress_submit(&self.request)
+        return check(code, "progress thread")
+
+    cdef int make_handle(self, const coll_mpi_api *mpi) except -1:
+        cdef int code
+        self.request.mpi = mpi
+        with nogil:  # a thread that holds MPI's lock may be waiting for Python's
+            code = mpi.request_start(&self.request.handle, &self.request.handle_status)
+        return check(code, "request")
+
+
+@cython.no_gc_clear
+cdef class Request(Queued):
+    """A started task in the queue."""
+
+    cdef readonly Task task
+    cdef object library
+
+    def __cinit__(self, Task task, MPILibrary library=None):
+        self.task = task
+        self.library = library
+        self.request.task = task.task
+        self.request.mpi = NULL
+        if library is not None:
+            self.make_handle(library.api)
+        self.submit()
 
 
 def write_handle(uintptr_t address, size_t size, uintptr_t handle):

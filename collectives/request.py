@@ -61,7 +61,7 @@ class _Flying:
     if TYPE_CHECKING:
 
         @property
-        def core(self) -> _core.Request:
+        def core(self) -> _core.Queued:
             """What is waited for."""
 
         def land(self) -> None:
@@ -95,7 +95,7 @@ class _Flying:
     def abandon(self) -> bool:
         """Have MPI's request freed at the end; False if the end is past."""
         with _lock:
-            self.abandoned = self in _core.flights  # type: ignore[misc]
+            self.abandoned = self in _core.flights()  # type: ignore[misc]
         return self.abandoned
 
     def _land(self) -> None:
@@ -113,10 +113,10 @@ class _Flying:
     @staticmethod
     def sweep() -> None:
         """Give back what belongs to collectives that have ended."""
-        if not _core.flights:
+        if not _core.flights():
             return
         with _lock:
-            landed = [flight for flight in list(_core.flights) if flight.done and _core.take(flight)]
+            landed = [flight for flight in list(_core.flights()) if flight.done and _core.take(flight)]
         for flight in landed:
             flight._land()
 
@@ -131,10 +131,10 @@ class Flight(_Flying):
         self.abandoned = False
         task = run.plan if then is None else _core.Followed(run.plan, then)
         self._core = _core.Request(task, context.library)
-        _core.flights.add(self)
+        _core.flights().add(self)
 
     @property
-    def core(self) -> _core.Request:
+    def core(self) -> _core.Queued:
         """What is waited for."""
         return self._core
 
@@ -161,7 +161,7 @@ class Flight(_Flying):
     def of(context: object) -> list[Any]:
         """What is under way on a communicator."""
         Flight.sweep()
-        return [flight for flight in list(_core.flights) if flight.context is context]
+        return [flight for flight in list(_core.flights()) if flight.context is context]
 
 
 class NodeFlight(_core.NodeCall, _Flying):
@@ -171,7 +171,7 @@ class NodeFlight(_core.NodeCall, _Flying):
     check = None
 
     @property
-    def core(self) -> _core.Request:
+    def core(self) -> _core.Queued:
         """What is waited for."""
         return self
 

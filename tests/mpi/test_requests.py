@@ -256,7 +256,7 @@ def test_dropped_requests_and_arrays(world):
     assert job.request == MPI.REQUEST_NULL
     settle()
     job.check()
-    assert not _core.flights
+    assert not _core.flights()
     job = Job(world.Iallreduce, 4)
     settle()
     job.request.Free()  # when it is complete already
