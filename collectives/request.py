@@ -2,109 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
 from . import _core
+from .flight import Flight
 
 if TYPE_CHECKING:
-    from .checks import PendingCheck
-    from .context import Context, Run
+    from .context import Context
 
-__all__ = ["Flight", "HandedOver", "HandedOverForGood", "PersistentRequest", "Request"]
-
-
-class Flight:
-    """A collective under way: it keeps the communicator, the plan and the buffers, whatever becomes of the request.
-
-    They are given back when it has landed: by ``Wait`` or ``Test`` of its request, else by the next call of the
-    library.
-    """
-
-    _all: set[Flight] = set()
-    _lock = threading.Lock()  # a program may have a thread for each communicator
-
-    def __init__(self, context: Context, run: Run, holder: Any, then: Callable[[], None] | None = None):
-        """``then`` runs after the last step and before anybody sees the end, in whichever thread that is."""
-        self.context = context
-        self.run = run
-        self.holder = holder
-        self.check: PendingCheck | None = None  # the exchange before it
-        self.record: tuple[_core.Log, int] | None = None  # on a timeline
-        self.abandoned = False  # the request was freed by the program before the end
-        task = run.plan if then is None else _core.Followed(run.plan, then)
-        self.core = _core.Request(task, context.library)
-        with Flight._lock:
-            Flight._all.add(self)
-
-    @property
-    def landed(self) -> bool:
-        """Whether the collective has ended."""
-        return self.core.done
-
-    def wait(self) -> None:
-        """Wait to the end; raises what ended the collective early."""
-        begin = _core.ticks() if self.record is not None else 0
-        try:
-            if not self.landed:
-                self.context.check()
-            if self.check is not None:
-                self.check.ended(wait=True)
-            self.context.wait(self.run, self.core)
-        except BaseException as e:
-            self.context.fail(self.run, e)
-        if self.record is not None:
-            self.record[0].waited(self.record[1], begin)
-        self.sweep()
-
-    def test(self) -> bool:
-        """Move the collective on; whether it has ended. Raises what ended it early."""
-        try:
-            landed = (self.check is None or self.check.ended(wait=False)) and self.core.wait(False, 0)
-        except BaseException as e:
-            self.context.fail(self.run, e)
-        if landed:
-            self.sweep()
-        return landed
-
-    def abandon(self) -> bool:
-        """Have MPI's request freed at the end; False if the end is past."""
-        with Flight._lock:
-            self.abandoned = self in Flight._all
-        return self.abandoned
-
-    @classmethod
-    def sweep(cls) -> None:
-        """Give back what belongs to collectives that have ended."""
-        if not cls._all:
-            return
-        with cls._lock:
-            landed = [flight for flight in cls._all if flight.landed]
-            cls._all.difference_update(landed)
-        for flight in landed:
-            flight._land()
-
-    def _land(self) -> None:
-        if self.abandoned:
-            MPI.Request.fromhandle(self.core.handle).Free()
-        error = self.core.error()
-        if self.record is not None:
-            self.record[0].end(self.record[1], self.core.ended, error is not None)
-        if error is None:
-            self.run.release()
-        else:
-            self.context.note(self.run, error)
-        self.holder = None
-
-    @classmethod
-    def of(cls, context: object) -> list[Flight]:
-        """What is under way on a communicator."""
-        cls.sweep()
-        with cls._lock:
-            return [flight for flight in cls._all if flight.context is context]
+__all__ = ["HandedOver", "HandedOverForGood", "PersistentRequest", "Request"]
 
 
 class _Waits:
@@ -148,7 +57,7 @@ class Request(_Waits, MPI.Request):  # type: ignore[misc]
 
     def Free(self) -> None:
         """Give up the request; the collective goes on to its end."""
-        if self._flight is not None and self != MPI.REQUEST_NULL and self._flight.abandon():
+        if self._flight is not None and self != MPI.REQUEST_NULL and self._flight.abandon(_free):
             _set_handle(self, MPI.REQUEST_NULL.handle)  # not all MPIs let a generalized request be freed while active
         else:
             super().Free()
@@ -247,6 +156,10 @@ class HandedOverForGood(_Keeps, MPI.Prequest):  # type: ignore[misc]
         begin = _core.ticks()
         super().Start()
         self._record = self._started(begin)
+
+
+def _free(handle: int) -> None:
+    MPI.Request.fromhandle(handle).Free()
 
 
 def _set_handle(request: MPI.Request, handle: int) -> None:

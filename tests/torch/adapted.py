@@ -51,7 +51,7 @@ def mark(decorator: ast.expr) -> str | None:
 
 
 class Adapt(ast.NodeTransformer):
-    """Takes decorators off tests and writes ``@adapted(...)`` in their place, outermost."""
+    """Takes decorators off tests, and writes ``@adapted(...)`` in their place, outermost; off their helpers too."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         if node.name.startswith("test_"):
@@ -60,6 +60,8 @@ class Adapt(ast.NodeTransformer):
             new = ast.parse(f"adapted({marks!r})", mode="eval").body
             node.decorator_list = [ast.copy_location(new, node), *(kept for kept, what in found if not what)]
             ast.fix_missing_locations(node)
+        elif node.name.startswith("_test_"):
+            node.decorator_list = [decorator for decorator in node.decorator_list if not mark(decorator)]
         return node
 
 

@@ -1,0 +1,195 @@
+"""What an asynchronous call gives back: Works, and the threads that fulfil their futures."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..flight import Flight
+from ..waiting import Waiting
+
+__all__ = ["DONE", "Done", "FlightWork", "Job", "seconds"]
+
+UNSET = timedelta(0)  # what torch hands over where the group's timeout is meant
+
+
+def seconds(timeout: timedelta | None) -> float | None:
+    """A timeout of torch's; None where the group's is meant."""
+    return None if timeout is None or timeout <= UNSET else timeout.total_seconds()
+
+
+class _Threads:
+    """Threads for what may block: callbacks of futures may wait for other futures, so there are as many as needed."""
+
+    def __init__(self) -> None:
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._idle = 0
+
+    def run(self, job: Callable[[], None]) -> None:
+        """Have a thread of its own run a job."""
+        with self._lock:
+            self._idle -= 1
+            start = self._idle < 0
+        self._jobs.put(job)
+        if start:
+            threading.Thread(target=self._serve, name="collectives-futures", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            with self._lock:
+                self._idle += 1
+            self._jobs.get()()
+
+
+_threads = _Threads()
+
+
+class Job(dist.Work):
+    """A Work whose end somebody has to wait for; what is common to all of them."""
+
+    def __init__(self, results: list[torch.Tensor]):
+        super().__init__()
+        self._results = results
+        self._future: torch.futures.Future | None = None
+        self._failure: BaseException | None = None
+
+    def wait(self, timeout: timedelta = UNSET) -> bool:
+        """Wait for the end, up to a timeout (default: the group's); raises what ended the call early."""
+        try:
+            self._wait(seconds(timeout))
+        except BaseException as e:
+            self._failure = e
+            raise
+        return True
+
+    def _wait(self, timeout: float | None) -> None:
+        raise NotImplementedError
+
+    def _wait_aside(self) -> None:
+        """The same, in a thread beside those of the program."""
+        self._wait(None)
+
+    def is_completed(self) -> bool:
+        """Whether the call has ended."""
+        raise NotImplementedError
+
+    def is_success(self) -> bool:
+        """Whether the call has ended, and not early."""
+        return self._failure is None and self.is_completed()
+
+    def exception(self) -> BaseException | None:
+        """What ended the call early, as far as somebody has waited for it."""
+        return self._failure
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors with the result."""
+        return self._results
+
+    def synchronize(self) -> None:
+        """Wait for the end."""
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future:
+        """A future of the list of tensors with the result; its callbacks run in threads of this library."""
+        if self._future is None:
+            self._future = torch.futures.Future()
+            if self.is_completed():
+                self._fulfil(lambda: self.wait())
+            else:
+                _threads.run(lambda: self._fulfil(self._wait_aside))
+        return self._future
+
+    def _fulfil(self, wait: Callable[[], Any]) -> None:
+        assert self._future is not None
+        try:
+            wait()
+        except BaseException as e:
+            self._failure = e
+            self._future.set_exception(e)
+        else:
+            self._future.set_result(self._results)
+
+    def source_rank(self) -> int:
+        """Whose message it was, of a receive from any rank."""
+        raise RuntimeError("source_rank: only a receive has one")
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+
+class Done(Job):
+    """A call that has ended."""
+
+    def _wait(self, timeout: float | None) -> None:
+        return
+
+    def is_completed(self) -> bool:
+        """True."""
+        return True
+
+
+DONE = Done([])  # of calls whose result nobody asks for
+
+
+class FlightWork(Job):
+    """Collectives under way, one or several of one call of torch's."""
+
+    def __init__(self, results: list[torch.Tensor], limit: float | None = None):
+        """``limit`` is what the call itself may take, in seconds; None: what the group's calls may."""
+        super().__init__(results)
+        self.flights: list[Flight] = []
+        self._limit = limit
+        self._landed = threading.Event()
+
+    def landed(self) -> None:
+        """The last step of the last flight has been made; called by whichever thread made it."""
+        self._landed.set()
+
+    def _wait(self, timeout: float | None) -> None:
+        for flight in self.flights:
+            flight.wait(self._limit if timeout is None else timeout)
+
+    def _wait_aside(self) -> None:
+        for flight in self.flights:
+            if not flight.landed:
+                _Asleep(flight, self._landed).wait_for(flight.context, self._limit)
+
+    def is_completed(self) -> bool:
+        """Whether the calls have ended, in one way or the other; moves them on."""
+        try:
+            return all(flight.landed or flight.core.wait(False, 0) for flight in self.flights)
+        except (RuntimeError, ValueError):  # which the next wait raises, in words
+            return True
+
+
+class _Asleep:
+    """Waiting for a flight that others move on: the progress thread, and whoever waits for it actively."""
+
+    def __init__(self, flight: Flight, landed: threading.Event):
+        self.flight = flight
+        self._landed = landed
+
+    def wait_for(self, context: Waiting, limit: float | None) -> None:
+        """Sleep until the end; what is known about the other ranks is looked at as in any wait."""
+        flight = self.flight
+        try:
+            context.wait(flight.run, self, limit)
+        except BaseException as e:
+            context.fail(flight.run, e)
+
+    def wait(self, yield_at_once: bool, limit: int) -> bool:
+        """Sleep for up to ``limit`` ns; whether the flight has landed."""
+        self._landed.wait(limit * 1e-9)
+        return self.flight.core.wait(False, 0)
