@@ -29,7 +29,7 @@ class Call:
     source: int
     target: int
     owners: Any
-    results: list[torch.Tensor]
+    results: list[Any]  # tensors, or as with c10d a list of them
     ends: list[Callable[[], None]] = field(default_factory=list)
 
     def finish(self) -> None:
@@ -91,7 +91,7 @@ class Calls:
         target = Outward(outputs, "tensor_list")
         source = self._own(tensor, outputs[0].dtype)
         counts = self._counts(target.counts, tensor.numel(), "tensor_list")
-        return self._moved("allgather", 0, source, target, counts, tensor.element_size(), outputs)
+        return self._moved("allgather", 0, source, target, counts, tensor.element_size(), [list(outputs)])
 
     def allgather_single(self, output: torch.Tensor, tensor: torch.Tensor) -> Call:
         """A block from every rank, one after the other in one tensor."""
@@ -218,7 +218,7 @@ class Calls:
 
     def _moved(
         self, name: str, root: int, source: Inward, target: Outward, counts: list[int], item: int,
-        results: Sequence[torch.Tensor],
+        results: Sequence[Any],
     ) -> Call:  # fmt: skip
         cuts = _cuts(counts, item)
         begin = sum(counts[: self.rank]) * item
