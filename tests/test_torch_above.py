@@ -1,5 +1,5 @@
-"""What torch builds on process groups: sharding, parallelism and checkpoints on Gloo and on ours (tests/torch/above.py),
-and training with DistributedDataParallel on ours beside Gloo (tests/torch/training.py)."""
+"""What torch builds on process groups, on Gloo and on ours (tests/torch/above.py), and training with
+DistributedDataParallel on ours beside Gloo (tests/torch/training.py)."""
 
 import pytest
 from conftest import mpiexec
