@@ -237,7 +237,7 @@ def main() -> int:
     version = subprocess.run(
         [BIN / "python", "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    data = {"torch": version, "results": known | found}
+    data = {"torch": version, "results": stored()["results"] | found}
     RESULTS.write_text(json.dumps(data, indent=1) + "\n")
     PAGE.write_text(page(data))
     return int(set(BACKENDS) <= data["results"].keys() and bool(missing(data["results"])))
