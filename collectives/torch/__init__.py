@@ -5,12 +5,15 @@ See docs/torch.md.
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from ..diagnosis import libraries
 from . import rendezvous
 from .engines import engine_for
 from .group import NAME, ProcessGroup
@@ -55,3 +58,4 @@ def monitored_barrier(
 dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 dist.monitored_barrier = distributed_c10d.monitored_barrier = monitored_barrier
 rendezvous.install()
+libraries.append(os.path.dirname(torch.__file__) + os.sep)  # errors name the lines of the program
