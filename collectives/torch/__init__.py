@@ -14,12 +14,14 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ..diagnosis import libraries
-from . import rendezvous
+from . import gradients, rendezvous
 from .engines import engine_for
 from .group import NAME, ProcessGroup
 from .store import Exchange
 
-__all__ = ["ProcessGroup", "monitored_barrier"]
+__all__ = ["ProcessGroup", "heap_hook", "monitored_barrier"]
+
+heap_hook = gradients.heap_hook
 
 
 _worlds = 0  # default groups so far: the store outlives them, and names of groups begin again with each

@@ -11,6 +11,7 @@ import torch
 
 from .. import _core
 from ..plans import Shape
+from . import gradients
 from .tensors import Inward, Outward, Reduction, check
 
 __all__ = ["Call", "Calls"]
@@ -63,7 +64,8 @@ class Calls:
             written = result.tensors[0] if result.flat is None else result.flat
             written.copy_(reduction.scaled(written))
         shape = Shape("allreduce", 0, tensor.numel(), tensor.element_size(), reduction.dtype, reduction.op, True)
-        return Call("allreduce", shape, result.address, result.address, result.owner, [tensor], result.ends)
+        address = result.address if result.flat is not None else gradients.address_of(tensor)
+        return Call("allreduce", shape, address, address, result.owner, [tensor], result.ends)
 
     def reduce(self, tensor: torch.Tensor, root: int, op: Any) -> Call:
         """In place at the root; the others' tensors stay as they are."""

@@ -5,6 +5,7 @@ Also under ``torchrun --nproc-per-node 2``, without MPI. The last line is "N pas
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import os
 import sys
@@ -17,8 +18,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _make_nccl_premul_sum
+from torch.nn.parallel import DistributedDataParallel
 
 import collectives.torch
+from collectives import heap
+from collectives.torch.gradients import address_of, place
 
 REDUCED = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -260,6 +264,45 @@ def test_futures_run_callbacks_in_one_order():
         dist.all_reduce(torch.zeros(10 + i))
     for i, future in enumerate(futures):
         assert future.wait().tolist() == [float((i * SIZE + i) * SIZE)] * 3
+
+
+def trained(hook, **options):
+    torch.manual_seed(3)
+    net = torch.nn.Sequential(torch.nn.Linear(200, 300), torch.nn.Tanh(), torch.nn.Linear(300, 200))
+    net = DistributedDataParallel(net, **options)
+    buckets = []
+    if hook is not None:
+
+        def noted(group, bucket):
+            future = hook(group, bucket)
+            buckets.append(bucket.buffer())
+            return future
+
+        net.register_comm_hook(None, noted)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    for step in range(4):
+        optimizer.zero_grad()
+        x = torch.randn(8, 200, generator=torch.Generator().manual_seed(SIZE * step + RANK))
+        net(x).square().mean().backward()
+        optimizer.step()
+    return [p.detach().clone() for p in net.parameters()], [p.grad for p in net.parameters()], buckets
+
+
+def test_gradients_on_the_heap():
+    own = heap.process_heap()
+    for options in ({}, {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.1}):
+        expected, _, _ = trained(None, **options)
+        found, gradients, buckets = trained(collectives.torch.heap_hook, **options)
+        torch.testing.assert_close(found, expected)
+        for bucket in buckets:
+            assert address_of(bucket) in own
+        if options:  # what the optimizer reads is where the engine wrote it
+            assert all(address_of(gradient) in own for gradient in gradients)
+            gradients[0].fill_(7.0)
+            there = ctypes.c_float.from_address(address_of(gradients[0]) + 4 * 199)
+            assert there.value == 7.0
+        del gradients, buckets, bucket
+    assert place(torch.zeros(100)) == "400 bytes are too few"
 
 
 def test_groups():
