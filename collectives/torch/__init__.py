@@ -5,18 +5,23 @@ See docs/torch.md.
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from . import rendezvous
+from ..diagnosis import libraries
+from . import gradients, rendezvous
 from .engines import engine_for
 from .group import NAME, ProcessGroup
 from .store import Exchange
 
-__all__ = ["ProcessGroup", "monitored_barrier"]
+__all__ = ["ProcessGroup", "heap_hook", "monitored_barrier"]
+
+heap_hook = gradients.heap_hook
 
 
 _worlds = 0  # default groups so far: the store outlives them, and names of groups begin again with each
@@ -55,3 +60,4 @@ def monitored_barrier(
 dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 dist.monitored_barrier = distributed_c10d.monitored_barrier = monitored_barrier
 rendezvous.install()
+libraries.append(os.path.dirname(torch.__file__) + os.sep)  # errors name the lines of the program

@@ -11,6 +11,7 @@ import torch
 
 from .. import _core
 from ..plans import Shape
+from . import gradients
 from .tensors import Inward, Outward, Reduction, check
 
 __all__ = ["Call", "Calls"]
@@ -29,7 +30,7 @@ class Call:
     source: int
     target: int
     owners: Any
-    results: list[torch.Tensor]
+    results: list[Any]  # tensors, or as with c10d a list of them
     ends: list[Callable[[], None]] = field(default_factory=list)
 
     def finish(self) -> None:
@@ -63,7 +64,8 @@ class Calls:
             written = result.tensors[0] if result.flat is None else result.flat
             written.copy_(reduction.scaled(written))
         shape = Shape("allreduce", 0, tensor.numel(), tensor.element_size(), reduction.dtype, reduction.op, True)
-        return Call("allreduce", shape, result.address, result.address, result.owner, [tensor], result.ends)
+        address = result.address if result.flat is not None else gradients.address_of(tensor)
+        return Call("allreduce", shape, address, address, result.owner, [tensor], result.ends)
 
     def reduce(self, tensor: torch.Tensor, root: int, op: Any) -> Call:
         """In place at the root; the others' tensors stay as they are."""
@@ -91,7 +93,7 @@ class Calls:
         target = Outward(outputs, "tensor_list")
         source = self._own(tensor, outputs[0].dtype)
         counts = self._counts(target.counts, tensor.numel(), "tensor_list")
-        return self._moved("allgather", 0, source, target, counts, tensor.element_size(), outputs)
+        return self._moved("allgather", 0, source, target, counts, tensor.element_size(), [list(outputs)])
 
     def allgather_single(self, output: torch.Tensor, tensor: torch.Tensor) -> Call:
         """A block from every rank, one after the other in one tensor."""
@@ -218,7 +220,7 @@ class Calls:
 
     def _moved(
         self, name: str, root: int, source: Inward, target: Outward, counts: list[int], item: int,
-        results: Sequence[torch.Tensor],
+        results: Sequence[Any],
     ) -> Call:  # fmt: skip
         cuts = _cuts(counts, item)
         begin = sum(counts[: self.rank]) * item

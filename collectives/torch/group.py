@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -14,10 +15,10 @@ from .. import _core
 from ..flight import Flight
 from . import sparse
 from .calls import Call, Calls
-from .engines import Engine
-from .store import MonitoredBarrier
+from .engines import Engine, engine_for
+from .store import Exchange, MonitoredBarrier
 from .tensors import FAST_CODES, FAST_OPS
-from .work import DONE, Done, FlightWork, seconds
+from .work import DONE, Callbacks, Done, FlightWork, seconds
 
 __all__ = ["ProcessGroup"]
 
@@ -28,6 +29,15 @@ _BCAST, _ALLGATHER = _core.short_kind("bcast"), _core.short_kind("allgather")
 _REDUCE_SCATTER = _core.short_kind("reduce_scatter_block")
 
 Tensors = list[torch.Tensor]
+_callbacks = Callbacks.running  # while there are any, it matters which thread makes a call
+
+
+class Lane:
+    """An order of calls: an engine of its own, and where the callbacks of its calls' futures run."""
+
+    def __init__(self, name: str, engine: Engine):
+        self.name, self.engine = name, engine
+        self.callbacks = Callbacks(name)
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -43,7 +53,9 @@ class ProcessGroup(dist.ProcessGroup):
     ):  # fmt: skip
         super().__init__(rank, size)
         self._store = store
-        self._engine: Engine | None = engine
+        self._main: Lane | None = Lane(name, engine)
+        self._lanes: dict[str, Lane] = {}
+        self._lock = threading.Lock()  # of the lanes
         self._node = engine.node
         self._name, self._desc = name, "undefined"
         self._timeout = timeout
@@ -92,29 +104,58 @@ class ProcessGroup(dist.ProcessGroup):
     # Its time, and its end
 
     @property
-    def engine(self) -> Engine:
-        """What runs its calls; RuntimeError where the group has been destroyed."""
-        if self._engine is None:
+    def lane(self) -> Lane:
+        """Where a call of this thread goes: to the program's, or to that of the callbacks it is one of.
+
+        RuntimeError where the group has been destroyed.
+        """
+        if self._main is None:
             raise RuntimeError(f"the process group {self._name!r} has been destroyed")
-        return self._engine
+        whose = Callbacks.running.get(threading.get_ident())
+        return self._main if whose is None else self._lanes.get(whose) or self._new_lane(whose)
+
+    def _new_lane(self, whose: str) -> Lane:
+        """A lane for calls from callbacks of a group's futures; made by all ranks together, as those calls are."""
+        assert self._main is not None
+        with self._lock:
+            name = f"{self._main.name}/{whose}"
+            exchange = Exchange(dist.PrefixStore(f"lane/{whose}", self._store), self.rank(), self.size(), self._timeout)
+            made = self._lanes[whose] = Lane(name, engine_for(exchange, name, self._timeout))
+            return made
+
+    @property
+    def engine(self) -> Engine:
+        """What runs the program's calls; RuntimeError where the group has been destroyed."""
+        if self._main is None:
+            raise RuntimeError(f"the process group {self._name!r} has been destroyed")
+        return self._main.engine
 
     def set_timeout(self, timeout: timedelta) -> None:
         """How long its calls may take from now on."""
         self._timeout = timeout
-        self.engine.context.timeout = timeout.total_seconds()
+        for lane in self._all_lanes():
+            lane.engine.context.timeout = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
     def shutdown(self) -> None:
         """Complete what is under way, and give up what the group holds; the ranks need not do so together."""
-        engine, self._engine, self._node = self._engine, None, None
-        if engine is not None and engine.context.broken is None:
-            for flight in Flight.of(engine.context):
-                flight.wait()
+        lanes = self._all_lanes()
+        for lane in lanes:
+            if lane.engine.context.broken is None:
+                for flight in Flight.of(lane.engine.context):
+                    flight.wait()
+        self.abort()
 
     def abort(self) -> None:
         """Give up the group, whatever is under way: later calls on it are errors."""
-        self._engine = self._node = None
+        for lane in self._all_lanes():
+            lane.callbacks.close()
+        self._main = self._node = None
+        self._lanes.clear()
+
+    def _all_lanes(self) -> list[Lane]:
+        return [] if self._main is None else [self._main, *self._lanes.values()]
 
     # How calls are made
 
@@ -123,14 +164,15 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _issue_all(self, calls: Sequence[Call], opts: Any) -> dist.Work:
         """Run calls one after the other, or begin them all."""
-        engine = self.engine
+        lane = self.lane
+        engine = lane.engine
         if opts is not None and not opts.asyncOp:
             for call in calls:
                 engine.run(call, seconds(opts.timeout))
                 call.finish()
             return DONE
         limit = None if opts is None else seconds(opts.timeout)
-        work = FlightWork([tensor for call in calls for tensor in call.results], limit)
+        work = FlightWork([tensor for call in calls for tensor in call.results], lane.callbacks, limit)
         for i, call in enumerate(calls):
             steps = [*([call.finish] if call.ends else []), *([work.landed] if i == len(calls) - 1 else [])]
             flight = engine.start(call, lambda steps=steps: [step() for step in steps])  # type: ignore[misc]
@@ -141,6 +183,10 @@ class ProcessGroup(dist.ProcessGroup):
             else:
                 work.flights.append(flight)
         return work
+
+    def _is_short(self, opts: Any) -> bool:
+        """Whether a call may go the short way: it blocks, and there is no doubt about its lane."""
+        return self._node is not None and not _callbacks and opts is not None and not opts.asyncOp
 
     def _short(
         self, opts: Any, kind: int, source: torch.Tensor | None, target: torch.Tensor, count: int, dtype: int = -1,
@@ -158,7 +204,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
         """Reduce a tensor over all ranks, in place; a sparse one, too, where the op is SUM or AVG."""
-        if self._node is not None and type(tensors) is list and len(tensors) == 1:
+        if self._node is not None and not _callbacks and type(tensors) is list and len(tensors) == 1:
             t = tensors[0]
             if type(opts) is c10d.AllreduceOptions and not opts.asyncOp and t.is_cpu and t.layout is torch.strided:
                 code, op = FAST_CODES.get(t.dtype), FAST_OPS.get(hash(opts.reduceOp))
@@ -192,7 +238,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
         """Reduce a tensor over all ranks; every rank gets its block, one of as many as there are ranks."""
-        if self._node is not None and opts is not None and not opts.asyncOp and _plain(output, input, self.size()):
+        if self._is_short(opts) and _plain(output, input, self.size()):
             code, op = FAST_CODES.get(input.dtype), FAST_OPS.get(hash(opts.reduceOp))
             if code is not None and op is not None:
                 if self._short(opts, _REDUCE_SCATTER, input, output, input.numel(), code, op):
@@ -213,7 +259,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
         """Give all ranks what the root has."""
-        if type(opts) is c10d.BroadcastOptions and self._node is not None and not opts.asyncOp:
+        if type(opts) is c10d.BroadcastOptions and self._is_short(opts):
             t = _one(tensors, "tensors")
             if t.is_cpu and t.layout is torch.strided and t.is_contiguous():
                 if self._short(opts, _BCAST, None, t, t.nbytes, root=opts.rootRank):
@@ -235,7 +281,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
         """Collect a block from every rank on all ranks, in one tensor."""
-        if self._node is not None and opts is not None and not opts.asyncOp and _plain(input, output, self.size()):
+        if self._is_short(opts) and _plain(input, output, self.size()):
             if self._short(opts, _ALLGATHER, input, output, output.nbytes):
                 return DONE
         opts, _ = _options(c10d.AllgatherOptions, opts)

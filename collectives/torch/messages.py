@@ -141,12 +141,15 @@ class _Looking:
 
 
 class StoreMessages:
-    """Messages of Gloo's, between processes of one node; two of them are connected by their first message."""
+    """Messages of Gloo's, between processes of one node, which are connected when the group is made.
+
+    Connected by their first messages, ranks would wait for each other in the call that begins one.
+    """
 
     def __init__(self, exchange: Exchange, context: Plans):
         self._context = context
         options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1", lazy_init=True)]
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
         options._timeout = exchange.timeout
         store = dist.PrefixStore("messages", exchange.store)
         self._gloo = dist.ProcessGroupGloo(store, exchange.rank, exchange.size, options)

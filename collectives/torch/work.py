@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from ..flight import Flight
 from ..waiting import Waiting
 
-__all__ = ["DONE", "Done", "FlightWork", "Job", "seconds"]
+__all__ = ["DONE", "Callbacks", "Done", "FlightWork", "Job", "seconds"]
 
 UNSET = timedelta(0)  # what torch hands over where the group's timeout is meant
 
@@ -56,10 +57,74 @@ class _Threads:
 _threads = _Threads()
 
 
+class Callbacks:
+    """Runs the callbacks of futures in a thread, in the order in which the program attached them.
+
+    A callback may make calls of its own, which ranks must make in the same order: not among the calls of the program,
+    whose place in time differs from rank to rank, but in a lane of their own (see :class:`.group.ProcessGroup`), where
+    the order is that of the callbacks.
+    """
+
+    running: dict[int, str] = {}  # by thread: whose callback it is running now
+
+    def __init__(self, name: str):
+        self.name = name
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._started = False
+
+    def run(self, job: Callable[[], None]) -> None:
+        """Do it when those before are done."""
+        self._jobs.put(job)
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._serve, name="collectives-callbacks", daemon=True).start()
+
+    def close(self) -> None:
+        """There will be no more."""
+        self._jobs.put(None)
+
+    def _serve(self) -> None:
+        ident = threading.get_ident()
+        while (job := self._jobs.get()) is not None:
+            self.running[ident] = self.name
+            job()
+            del self.running[ident]
+
+
+class Future(torch.futures.Future):
+    """A future whose callbacks run one after the other, always in the thread of its :class:`Callbacks`.
+
+    Those of torch run where and when the future is fulfilled, or at once: which differs from rank to rank.
+    """
+
+    def __init__(self, callbacks: Callbacks):
+        super().__init__()
+        self._callbacks = callbacks
+
+    def then(self, callback: Callable[[Any], Any]) -> Future:
+        """A future of what the callback returns, which is called with this one when it is fulfilled."""
+        made = Future(self._callbacks)
+
+        def job() -> None:
+            try:
+                with contextlib.suppress(Exception):  # the callback asks for the value, and sees the failure
+                    self.wait()
+                made.set_result(callback(self))
+            except BaseException as e:
+                made.set_exception(e)
+
+        self._callbacks.run(job)
+        return made
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call it with this future when it is fulfilled."""
+        self.then(callback)
+
+
 class Job(dist.Work):
     """A Work whose end somebody has to wait for; what is common to all of them."""
 
-    def __init__(self, results: list[torch.Tensor]):
+    def __init__(self, results: list[Any]):
         super().__init__()
         self._results = results
         self._future: torch.futures.Future | None = None
@@ -93,8 +158,8 @@ class Job(dist.Work):
         """What ended the call early, as far as somebody has waited for it."""
         return self._failure
 
-    def result(self) -> list[torch.Tensor]:
-        """The tensors with the result."""
+    def result(self) -> list[Any]:
+        """The tensors with the result, as in the future."""
         return self._results
 
     def synchronize(self) -> None:
@@ -102,14 +167,21 @@ class Job(dist.Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future:
-        """A future of the list of tensors with the result; its callbacks run in threads of this library."""
+        """A future of the tensors with the result; its callbacks run in a thread of this library.
+
+        Its value is a list with the tensor, or of the tensors of a coalesced call; with the list of tensors of an
+        ``all_gather``, so that ``value()[0][rank]`` is that of a rank.
+        """
         if self._future is None:
-            self._future = torch.futures.Future()
+            self._future = self._new_future()
             if self.is_completed():
                 self._fulfil(lambda: self.wait())
             else:
                 _threads.run(lambda: self._fulfil(self._wait_aside))
         return self._future
+
+    def _new_future(self) -> torch.futures.Future:
+        return torch.futures.Future()
 
     def _fulfil(self, wait: Callable[[], Any]) -> None:
         assert self._future is not None
@@ -146,9 +218,10 @@ DONE = Done([])  # of calls whose result nobody asks for
 class FlightWork(Job):
     """Collectives under way, one or several of one call of torch's."""
 
-    def __init__(self, results: list[torch.Tensor], limit: float | None = None):
+    def __init__(self, results: list[Any], callbacks: Callbacks, limit: float | None = None):
         """``limit`` is what the call itself may take, in seconds; None: what the group's calls may."""
         super().__init__(results)
+        self._callbacks = callbacks
         self.flights: list[Flight] = []
         self._limit = limit
         self._landed = threading.Event()
@@ -156,6 +229,9 @@ class FlightWork(Job):
     def landed(self) -> None:
         """The last step of the last flight has been made; called by whichever thread made it."""
         self._landed.set()
+
+    def _new_future(self) -> torch.futures.Future:
+        return Future(self._callbacks)
 
     def _wait(self, timeout: float | None) -> None:
         for flight in self.flights:
