@@ -21,3 +21,17 @@ def test_training(ranks, tmp_path):
     done = mpiexec("torch", ranks, "tests/torch/training.py", "collectives", str(tmp_path / "meeting"), timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr[-20_000:]
     assert done.stdout.split() == ["7", "passed"]
+
+
+AUTOGRAD = [(4, f"ddp_{name}") for name in ("comparison", "comparison_uneven_inputs")]
+AUTOGRAD += [(4, f"ddp_dist_autograd_{name}") for name in ("sparse_grads", "local_vs_remote")]
+AUTOGRAD += [(6, f"backward_{name}") for name in ("no_ddp", "ddp_outside", "ddp_outside_uneven_inputs", "ddp_inside")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["gloo", "collectives"])
+@pytest.mark.parametrize(("ranks", "name"), AUTOGRAD)
+def test_distributed_autograd(backend, ranks, name, tmp_path):
+    done = mpiexec("torch", ranks, "tests/torch/autograd.py", backend, str(tmp_path), f"test_{name}", timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr[-20_000:]
+    assert done.stdout.split() == [f"test_{name}", "passed"]

@@ -1,7 +1,8 @@
 """torch's own distributed tests, without what excludes a test for the name of the backend.
 
 ``torch/testing/_internal/distributed/distributed_test.py`` of the installed version is compiled with other decorators;
-the tests themselves are not touched. What comes off a test, and is noted in its attribute ``marked``:
+the tests themselves are not touched, but for a temporary file that rank 0 removes while others may still read it. What
+comes off a test, and is noted in its attribute ``marked``:
 
 * ``backend``: conditions on the backend's name. A test meant for NCCL or MPI then runs, on CPU memory.
 * ``gpu``: demands for GPUs. The test runs with :func:`cpu_device.on_cpu` instead.
@@ -14,11 +15,13 @@ A test that then fails on Gloo proves nothing about another backend; one that pa
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib.util
 import sys
 import types
 
+import torch.distributed as dist
 from cpu_device import on_cpu
 
 SOURCE = "torch.testing._internal.distributed.distributed_test"
@@ -82,6 +85,18 @@ def adapted(marks: list[str]):
     return decorate
 
 
+def removed_after_all(rank_temp_file):
+    """``_rank_temp_file``, whose file rank 0 removes when all ranks are done with it."""
+
+    @contextlib.contextmanager
+    def file():
+        with rank_temp_file() as name:
+            yield name
+            dist.barrier()
+
+    return file
+
+
 def load(backend: str) -> types.ModuleType:
     """The module of tests for a backend; the environment has WORLD_SIZE, BACKEND and INIT_METHOD."""
     spec = importlib.util.find_spec(SOURCE)
@@ -92,4 +107,5 @@ def load(backend: str) -> types.ModuleType:
     sys.modules[SOURCE] = module  # objects of its classes are pickled
     exec(compile(tree, spec.origin, "exec", dont_inherit=True), module.__dict__)
     module.BACKEND = CpuBackend(backend)
+    module._rank_temp_file = removed_after_all(module._rank_temp_file)
     return module
