@@ -29,6 +29,20 @@ def test_over_mpi(ranks):
     assert done.stdout.splitlines() == ["mpi4py is there", "21 passed"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"MPI4PY_RC_THREAD_LEVEL": "serialized"},
+        {"COLLECTIVES_ALGORITHM": "ring,allgather=ring,bcast=binomial,reduce_scatter=ring,alltoall=pairwise"},
+    ],
+)
+def test_over_mpi_without_threads_and_without_shared_memory(env):
+    done = mpiexec("torch", 3, BACKEND, timeout=200, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "21 passed"
+
+
 @pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.slow)])
 def test_without_mpi(ranks):
     done = torchrun(ranks, BACKEND, "without-mpi4py")

@@ -95,6 +95,12 @@ class MPIMessage(Job):
                     end()
         return self._ended
 
+    def get_future(self) -> torch.futures.Future:
+        """As of any Work; below MPI.THREAD_MULTIPLE the message has come or gone before it is given."""
+        if not self._context.threaded:
+            self.wait()
+        return super().get_future()
+
     def _look(self, nap: float, limit: float) -> bool:
         end = time.monotonic() + limit
         while not self.is_completed():

@@ -231,6 +231,10 @@ class FlightWork(Job):
         self._landed.set()
 
     def _new_future(self) -> torch.futures.Future:
+        if (
+            not self.flights
+        ):  # below MPI.THREAD_MULTIPLE: complete on all ranks, and no thread but this one may call MPI
+            return super()._new_future()
         return Future(self._callbacks)
 
     def _wait(self, timeout: float | None) -> None:
