@@ -16,9 +16,14 @@ import torch.distributed as dist
 from ..flight import Flight
 from ..waiting import Waiting
 
-__all__ = ["DONE", "Callbacks", "Done", "FlightWork", "Job", "seconds"]
+__all__ = ["DONE", "Callbacks", "Done", "FlightWork", "Job", "lateness", "run_aside", "seconds"]
 
 UNSET = timedelta(0)  # what torch hands over where the group's timeout is meant
+
+
+def lateness(limit: float) -> str:
+    """Words for a call that has taken too many seconds: torch's, by which programs know a timeout."""
+    return f"Timed out waiting {limit * 1e3:g}ms"
 
 
 def seconds(timeout: timedelta | None) -> float | None:
@@ -55,6 +60,7 @@ class _Threads:
 
 
 _threads = _Threads()
+run_aside = _threads.run
 
 
 class Callbacks:
