@@ -336,7 +336,7 @@ class ProcessGroup(dist.ProcessGroup):
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Wait for all ranks; rank 0 names those that did not come in time. The group is as good as before then."""
         self.engine.context.check()
-        self._monitored(timeout or self._timeout, wait_all_ranks)
+        self._monitored(self._timeout if timeout is None else timeout, wait_all_ranks)
 
     # Point-to-point
 

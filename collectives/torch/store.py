@@ -69,6 +69,8 @@ class MonitoredBarrier:
                     "names who is missing"
                 )
             return
+        if timeout <= timedelta(0):
+            raise CollectiveTimeout(f"Rank 0 timed out in monitoredBarrier: a timeout of {timeout.total_seconds():g} s")
         deadline, missing = time.monotonic() + timeout.total_seconds(), []
         for rank in range(1, self._size):
             left = timedelta(seconds=max(0.001, deadline - time.monotonic()))
