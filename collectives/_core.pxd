@@ -131,6 +131,7 @@ cdef extern from "progress.h" nogil:
     void coll_progress_broken(const char *)
     void coll_progress_survived(int)
     int coll_progress_watch_end(const coll_mpi_api *)
+    int coll_progress_watch_forks()
     int coll_progress_ended()
 
 cdef extern from "heap.h" nogil:
@@ -150,6 +151,7 @@ cdef extern from "heap.h" nogil:
     void coll_heap_unlink(coll_heap *)
     void *coll_heap_alloc(coll_heap *, size_t)
     void coll_heap_release(coll_heap *, void *)
+    int coll_heap_alias(coll_heap *, const void *, size_t, void *)
     size_t coll_heap_usable(const void *)
     size_t coll_heap_reserved(coll_heap *)
     int coll_heap_has(const char *, size_t, const void *)

@@ -43,7 +43,7 @@ cdef class NodeCall(Queued):
     cdef public object holder
     cdef public object record     # on a timeline: (log, number)
     cdef readonly uint64_t since  # ticks
-    cdef public bint abandoned  # the request was freed by the program before the end
+    cdef public object abandoned  # what frees the request, which the program did before the end
 
     def __dealloc__(self):
         free(self.cuts)
@@ -102,7 +102,7 @@ cdef class NodeCall(Queued):
         if code == COLL_PENDING and self.context.timeout is None:
             with nogil:
                 code = coll_progress_wait(NULL, &self.request, yield_at_once, BRIEF)
-        if code != COLL_OK or self.abandoned or self.record is not None:
+        if code != COLL_OK or self.abandoned is not None or self.record is not None:
             self.go_on()
         elif take(self):
             self.land()

@@ -1,5 +1,8 @@
 # Memory that processes share: heaps, blocks on them, and NumPy arrays there; included by _core.pyx.
 
+cdef size_t COLL_PAGE = os.sysconf("SC_PAGESIZE")
+
+
 cdef class Heap:
     """The shared memory of this process, ``size`` bytes of address space; OSError where there can be none."""
 
@@ -61,6 +64,21 @@ cdef class HeapBlock:
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, self.memory, self.nbytes, 0, flags)
+
+    def appear_at(self, uintptr_t piece, size_t nbytes, uintptr_t at):
+        """Have whole pages of the block, from an address on, appear at another address too, in place of the mapping
+        there, which takes them away again when it is unmapped; OSError where they cannot."""
+        cdef size_t page = COLL_PAGE
+        cdef uintptr_t begin = <uintptr_t>self.memory
+        if (piece | at | nbytes) % page or piece < begin or piece + nbytes > begin + <size_t>self.nbytes:
+            raise ValueError("not whole pages of the block")
+        if coll_heap_alias(self.heap.heap, <const void *>piece, nbytes, <void *>at):
+            raise OSError(errno, strerror(errno).decode())
+
+    @property
+    def address(self):
+        """Where the block begins."""
+        return <uintptr_t>self.memory
 
     @property
     def offset(self):

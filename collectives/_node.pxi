@@ -56,6 +56,7 @@ cdef class Node:
     def __cinit__(self, Heap heap, int rank, list mappings, list areas, HeapBlock area, MPILibrary library=None,
                   Endpoint endpoint=None):
         cdef int size = len(mappings), i
+        check(coll_progress_watch_forks(), "watch for forks")
         cdef char **bases = <char **>PyMem_Malloc(size * (sizeof(char *) + sizeof(size_t) + sizeof(uint64_t)))
         if bases == NULL:
             raise MemoryError

@@ -325,6 +325,38 @@ def node_call(str collective, Node node, send, recv, op=None, int root=0):
     return 1 if launch(node, &message, begun) else -1
 
 
+def short_kind(str collective):
+    """What :func:`node_memory` knows a collective by."""
+    return kind_of(collective)
+
+
+def node_memory(Node node not None, int kind, uintptr_t source, uintptr_t target, size_t count, int dtype=-1,
+                int op=-1, int root=0):
+    """:func:`node_call` for memory at two addresses, apart or the same, whose owners the caller keeps.
+
+    ``count`` is that of all blocks together: elements of ``dtype`` where an op is applied, else bytes.
+    """
+    cdef coll_node_message m
+    cdef uint64_t begun = coll_ticks()
+    if not node.usable >> kind & 1 or coll_progress_ended() or not 0 <= root < node.size:
+        return 0
+    m.kind = COLL_NODE_ALLREDUCE if kind == BARRIER else <coll_node_kind>kind
+    m.root = root
+    m.cuts = m.input_cuts = NULL
+    as_bytes(&m, count)
+    if kind != BARRIER and folding(m.kind):
+        if not 0 <= dtype < coll_ndtypes() or not 0 <= op < coll_nops() or coll_reducep(dtype, op) == NULL:
+            return 0
+        m.dtype = dtype
+        m.op = op
+        m.itemsize = coll_dtype_size(dtype)
+    if m.count * m.itemsize > node.longest[kind]:
+        return 0
+    m.input = <const void *>source
+    m.output = <void *>target
+    return 1 if launch(node, &m, begun) else -1
+
+
 cdef object LONG_WAY = object()  # what `serve` returns where it has done nothing
 
 

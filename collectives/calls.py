@@ -9,8 +9,8 @@ from typing import Any
 from mpi4py import MPI
 
 from .buffers import Buffer
-from .context import Shape
 from .packing import Packed, contiguous
+from .plans import Shape
 
 __all__ = ["COLLECTIVES", "Arguments", "Collective", "Draft", "Options", "Side", "checked_root"]
 

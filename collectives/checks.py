@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import _core
-from .context import Shape
 from .diagnosis import MOST, position
 from .errors import CollectiveMismatch
+from .plans import Shape
 
 if TYPE_CHECKING:
     from .calls import Draft
-    from .context import Context, Run
-    from .request import Flight
+    from .context import Context
+    from .flight import Flight
+    from .plans import Run
     from .select import Choice
 
 __all__ = ["Check", "PendingCheck"]
@@ -84,7 +85,6 @@ class PendingCheck:
     def __init__(self, check: Check, flight: Flight):
         self._check = check
         self._flight = flight
-        flight.abandon()  # nobody else sees its request
 
     def ended(self, wait: bool) -> bool:
         """Whether the exchange has ended, after waiting for it or not; CollectiveMismatch if the calls differ."""

@@ -2,80 +2,40 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import itertools
 import math
 import os
-import threading
 import zlib
-from collections import OrderedDict
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from . import _core, heap, inquiry, lifetime, machine, mpilib, node, settings, trace, tuning
 from .datatypes import DTYPE_CODES
-from .diagnosis import Call, signature
+from .diagnosis import Call
 from .errors import CollectiveError
+from .flight import Flight
 from .leases import Lease, Leases
+from .letters import Letters
+from .mpiruns import MPIWaiting
+from .plans import Plans, Run, Shape
 from .registry import ScheduleAlgorithm
-from .request import Flight, ShortCall
 from .schedule import Schedule, build
 from .select import LOCAL, Choice, Rules, choose, load_of, segments_for
-from .waiting import Waiting, dump_on_signal
+from .waiting import dump_on_signal
 
-__all__ = ["Context", "Run", "Shape", "duplicate", "program_of", "schedule_of"]
+__all__ = ["Context", "duplicate", "program_of", "schedule_of"]
 
 DEPTH = 4  # segments of one call in flight, and so tags of one call
 LOCAL_LENGTHS = ("gather", "scatter", "alltoall")  # of unequal blocks ranks know but some lengths
-PLAN_BYTES = 64 << 20  # scratch that idle plans may hold
 LEAST = DTYPE_CODES["int64"], _core.OPS.index("min")  # of integers that ranks agree on something by
-LAST_CALL = 5_000_000_000  # ns that the end of the program waits for requests nobody waited for
 
 _library = mpilib.library()
 _serial = itertools.count()
 _pid = os.getpid()
-
-
-@atexit.register
-def _stop() -> None:
-    if os.getpid() == _pid:
-        hopeless = any(context.broken for context in inquiry.contexts())
-        _core.stop_progress(0 if hopeless else LAST_CALL)
-
-
-class Shape(NamedTuple):
-    """What a plan is made for, besides the algorithm.
-
-    ``collective`` is the one whose algorithms serve the call ("allgather" for an all-gather of unequal blocks too).
-    ``elements`` of ``itemsize`` bytes are those of all blocks together, as this rank knows them; ``dtype`` is the
-    kernels' code, or -1 for bytes that are only moved. ``op`` is a kernel's code, ``(library, MPI op, MPI datatype)``
-    as integers behind the library, or None where nothing is reduced. ``in_place``: input and vector are the same
-    memory. ``cuts`` are the boundaries of the blocks in elements where they are not as equal as can be, and
-    ``input_cuts`` those of the input where they differ.
-    """
-
-    collective: str
-    root: int
-    elements: int
-    itemsize: int
-    dtype: int
-    op: Any
-    in_place: bool
-    cuts: tuple[int, ...] | None = None
-    input_cuts: tuple[int, ...] | None = None
-
-    def call(self, algorithm: str) -> Call:
-        """A call of this shape, in words; without its number."""
-        name = self.collective
-        if name == "reduce_scatter":
-            name += "_block" if self.cuts is None else ""
-        elif self.cuts is not None:
-            name += "v"
-        return signature(name, algorithm, self.elements, self.dtype, self.op, self.root)
 
 
 @functools.lru_cache(maxsize=256)
@@ -110,50 +70,11 @@ def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracom
         ) from e
 
 
-class Run:
-    """One run of a plan, which goes back to the cache when it is released."""
-
-    __slots__ = ("begin", "buffers", "context", "key", "number", "plan", "stands_for")
-
-    def __init__(self, context: Context, key: Any, plan: _core.Plan | _core.NodePlan):
-        self.context = context
-        self.key = key
-        self.plan = plan
-        self.buffers: Any = None
-        self.number: int | None = None
-        self.stands_for: Call | None = None  # the call that this run is an exchange for
-
-    def call(self) -> Call:
-        """Number, type signature, op and root."""
-        if self.stands_for is not None:
-            return self.stands_for
-        choice, shape, _ = self.key
-        return shape.call(choice.algorithm.name)._replace(number=self.number)
-
-    def __str__(self) -> str:
-        if self.stands_for is not None:
-            return f"check of {self.stands_for.collective}"
-        choice, shape, _ = self.key
-        return f"{shape.collective} ({choice.algorithm.name}, {shape.elements * shape.itemsize} bytes)"
-
-    def start(self, source: int, target: int, tag: int, buffers: Any) -> None:
-        """Begin, on memory at two addresses; ``buffers`` own it and live as long as the run."""
-        self.buffers = buffers
-        if self.context.log is not None:
-            self.begin = _core.ticks()
-        self.plan.start(source, target, tag)
-        self.number = self.context.begun
-
-    def release(self) -> None:
-        """Give the plan back."""
-        self.buffers = None
-        self.context.keep(self.key, self.plan)
-
-
-class Context(Waiting):
+class Context(MPIWaiting, Plans):
     """The library's side of one communicator; made on all its ranks together."""
 
     def __init__(self, visible: MPI.Intracomm):
+        Plans.__init__(self)
         self.library = _library
         self.internal = duplicate(MPI.Intracomm(visible))
         self.internal.Set_errhandler(MPI.ERRORS_RETURN)
@@ -188,9 +109,6 @@ class Context(Waiting):
         self._call, self._persistent_call = itertools.count(), itertools.count()
         self._kind_tags = (self._calls + self._persistent_calls) * DEPTH
         self._kinds = self.endpoint.tag_limit // self._kind_tags
-        self._lock = threading.Lock()  # of the idle plans, which any thread may give back
-        self._idle: OrderedDict[Any, list[_core.Plan | _core.NodePlan]] = OrderedDict()
-        self._idle_bytes = 0
         self._persistent_inits = itertools.count(1)
         trace.join(self, path, events, [h["timeline"] for h in hellos])
 
@@ -214,7 +132,7 @@ class Context(Waiting):
         self.letters = None
         self.heard = {}
         if len(self.neighbours) + 1 < self.size:
-            self.letters = inquiry.Letters(self.internal, self.endpoint.tag_limit, self)
+            self.letters = Letters(self.internal, self.endpoint.tag_limit, self)
         inquiry.register(self.identity, self)
 
     def _join(self, offers: list[node.Offer | None], area: _core.HeapBlock | None) -> tuple[list[int], Any]:
@@ -241,7 +159,7 @@ class Context(Waiting):
         None, on all ranks, where there is no memory for it. ``call`` is what ranks that wait here tell the others.
         """
         idle = self._leases.idle()
-        lease = self._leases.again(self._least(idle, call), self._forget_plans) if idle.size else None
+        lease = self._leases.again(self._least(idle, call), self.forget_plans) if idle.size else None
         if lease is not None:
             return lease
         offer, area = node.offer()
@@ -265,12 +183,6 @@ class Context(Waiting):
             self.fail(run, e)
         run.release()
         return found
-
-    def _forget_plans(self, engine: _core.Node) -> None:
-        """Let go of the idle plans in a group."""
-        with self._lock:
-            for key in [key for key in self._idle if key[2] is engine]:
-                self._idle_bytes -= sum(plan.footprint for plan in self._idle.pop(key))
 
     def tag(self, choice: Choice, shape: Shape) -> int:
         """First of the tags of the next call; calls come in the same order on all ranks.
@@ -298,11 +210,6 @@ class Context(Waiting):
     def _kind(self, choice: Choice, shape: Shape) -> int:
         """What the tags of a call begin from: messages of different collectives, types, ops or roots never match."""
         return kind_of(choice.algorithm.name, *shape[:2], *shape[4:6]) % self._kinds * self._kind_tags
-
-    def short_call(self) -> ShortCall:
-        """The call of the short way that is under way."""
-        assert self.node is not None
-        return ShortCall(self.node, None, self.begun)
 
     def choose(
         self, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool, apart: str | None = None,
@@ -339,13 +246,7 @@ class Context(Waiting):
         self.check()
         engine = engine or self.node
         key = choice, shape, engine
-        with self._lock:
-            idle = self._idle.get(key)
-            if idle:
-                plan = idle.pop()
-                self._idle_bytes -= plan.footprint
-                return Run(self, key, plan)
-        return Run(self, key, self._plan(choice, shape, engine))
+        return Run(self, key, self.idle(key) or self._plan(choice, shape, engine))
 
     def _plan(self, choice: Choice, shape: Shape, engine: _core.Node | None) -> _core.Plan | _core.NodePlan:
         algorithm = choice.algorithm
@@ -368,18 +269,6 @@ class Context(Waiting):
             shape.cuts,
             shape.input_cuts,
         )
-
-    def keep(self, key: Any, plan: _core.Plan | _core.NodePlan) -> None:
-        """Take a plan back; the least recently used go when they hold too much memory."""
-        if plan.footprint > PLAN_BYTES:
-            return
-        with self._lock:
-            self._idle.setdefault(key, []).append(plan)
-            self._idle.move_to_end(key)
-            self._idle_bytes += plan.footprint
-            while self._idle_bytes > PLAN_BYTES or len(self._idle) > 256:
-                _, plans = self._idle.popitem(last=False)
-                self._idle_bytes -= sum(p.footprint for p in plans)
 
     def obstacle_to_threads(self, user_defined: bool) -> str | None:
         """Why the progress thread cannot serve a non-blocking call, or None."""
@@ -406,18 +295,15 @@ class Context(Waiting):
 
     def check(self) -> None:
         """Refuse work on a communicator that failed, in a forked child, and after MPI's end."""
-        if self.broken is not None:
-            raise CollectiveError(f"this communicator is broken since an earlier call failed ({self.broken})")
+        super().check()
         if _core.ended():
-            if os.getpid() != _pid:
-                raise CollectiveError("this process was forked from an MPI process; it cannot take part in collectives")
             raise CollectiveError("MPI has been finalized; there are no more collectives")
 
     def free(self) -> None:
         """Complete what is under way and free the duplicate; collective."""
         for flight in Flight.of(self):
             flight.finish()
-        self._idle.clear()
+        self.forget_plans()
         if self.node is not None:
             self.node.open({})
             self.internal.Barrier()  # the others may still look at this rank's flags

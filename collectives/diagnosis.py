@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 from . import _core
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 
-__all__ = ["Answer", "Call", "differ", "foreign", "lines", "position", "signature", "verdict"]
+__all__ = ["Answer", "Call", "differ", "foreign", "libraries", "lines", "position", "signature", "verdict"]
 
 MOST = 16  # ranks that a message describes
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
 _STANDARD = os.path.dirname(os.__file__) + os.sep
+libraries: list[str] = []  # folders of libraries that make calls for the program
 _KINDS = {kind.__name__: kind for kind in (CollectiveMismatch, CollectiveTimeout, PeerFailure)}
 #: Collectives whose ranks know but some of the lengths: of unequal blocks.
 _LOCAL = ("gatherv", "scatterv", "alltoallv")
@@ -95,19 +96,24 @@ def differ(one: Call, other: Call) -> bool:
 def position(thread: int | None = None) -> str:
     """File and line of the program where a thread (by default the main one) is: outside this package and Python's own.
 
-    The nearest frame, whatever it is, where all belong to either.
+    Where a thread of a library waits for the program, the place of the main thread; the nearest frame, whatever it is,
+    where all belong to libraries.
     """
-    frame = sys._current_frames().get(threading.main_thread().ident or 0 if thread is None else thread)
-    found: FrameType | None = frame
-    while found is not None and foreign(found.f_code.co_filename):
-        found = found.f_back
-    found = found or frame
+    main, frames = threading.main_thread().ident or 0, sys._current_frames()
+    frame = frames.get(main if thread is None else thread)
+    found = _of_the_program(frame) or _of_the_program(frames.get(main)) or frame
     return f"{found.f_code.co_filename}:{found.f_lineno}" if found else "the end of the program"
 
 
+def _of_the_program(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and foreign(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
 def foreign(file: str) -> bool:
-    """Whether a file is of this package or of Python's own library."""
-    own = file.startswith((_PACKAGE, "<frozen "))
+    """Whether a file is of this package, of Python's own library, or of one that makes calls for the program."""
+    own = file.startswith((_PACKAGE, "<frozen ", *libraries))
     return own or (file.startswith(_STANDARD) and "-packages" + os.sep not in file)
 
 

@@ -17,12 +17,10 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from mpi4py import MPI
-
 from . import machine
 from .diagnosis import Answer, Call
 
-__all__ = ["Address", "Inquiry", "Letters", "address", "alive", "contexts", "register", "spread"]
+__all__ = ["Address", "Inquiry", "address", "alive", "contexts", "pack", "register", "spread", "unpack"]
 
 LONGEST = 8192  # bytes of an answer
 _CREDENTIALS = struct.calcsize("3i")
@@ -94,10 +92,10 @@ def _serve(desk: socket.socket) -> None:
             question, sender = _receive(desk)
             context = _contexts.get(question["communicator"]) if question else None
             if context is not None and "failed" in question:
-                answer = _unpack(question["failed"])
+                answer = unpack(question["failed"])
                 context.heard[answer.rank] = answer
             elif context is not None:
-                desk.sendto(_pack(context.describe()), socket.MSG_DONTWAIT, sender)
+                desk.sendto(pack(context.describe()), socket.MSG_DONTWAIT, sender)
         except (OSError, ValueError, TypeError, KeyError):  # who asked is gone, or it was no question
             continue
 
@@ -127,60 +125,15 @@ def spread(context: Any, failed: Answer) -> None:
         context.letters.tell(rank for rank in context.others() if rank not in context.neighbours)
 
 
-def _pack(answer: Answer) -> bytes:
+def pack(answer: Answer) -> bytes:
+    """An answer as a message."""
     return json.dumps(answer).encode()[:LONGEST]
 
 
-def _unpack(fields: list[Any]) -> Answer:
+def unpack(fields: list[Any]) -> Answer:
+    """The answer that a message's fields are."""
     rank, call, begun, place, failure, silent = fields
     return Answer(rank, Call(*call) if call else None, begun, place, tuple(failure) if failure else None, silent)
-
-
-class Letters:
-    """Questions and answers as messages on the library's communicator, under a tag of their own."""
-
-    QUESTION, ANSWER = b"?", b"!"
-
-    def __init__(self, comm: MPI.Intracomm, tag: int, context: Any):
-        self._comm = comm
-        self._tag = tag
-        self._context = weakref.ref(context)
-        self._sent: list[tuple[MPI.Request, bytes]] = []
-        self._asked: set[int] = set()  # and not heard of yet: a rank is not asked twice
-        self.answers: dict[int, Answer] = {}
-
-    def ask(self, ranks: Iterable[int]) -> None:
-        """Ask ranks that are not asked already."""
-        for rank in set(ranks) - self._asked:
-            self._asked.add(rank)
-            self._send(rank, self.QUESTION)
-
-    def _send(self, rank: int, text: bytes) -> None:
-        self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
-        self._sent.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
-
-    def tell(self, ranks: Iterable[int]) -> None:
-        """Send ranks what they have not asked for."""
-        context = self._context()
-        if context is not None:
-            news = self.ANSWER + _pack(context.describe())
-            for rank in ranks:
-                self._send(rank, news)
-
-    def serve(self) -> None:
-        """Answer questions that came, and take answers."""
-        status = MPI.Status()
-        while self._comm.Iprobe(MPI.ANY_SOURCE, self._tag, status):
-            source, data = status.Get_source(), bytearray(status.Get_count(MPI.BYTE))
-            self._comm.Recv([data, MPI.BYTE], source, self._tag)
-            context = self._context()
-            if data[:1] == self.ANSWER:
-                self._asked.discard(source)
-                self.answers[source] = answer = _unpack(json.loads(data[1:]))
-                if context is not None and answer.failure is not None:
-                    context.heard[source] = answer
-            elif context is not None:
-                self._send(source, self.ANSWER + _pack(context.describe()))
 
 
 class Inquiry:
@@ -233,7 +186,7 @@ class Inquiry:
             while True:
                 fields, _ = _receive(self._socket)
                 if fields is not None:
-                    answer = _unpack(fields)
+                    answer = unpack(fields)
                     self.answers[answer.rank] = answer
                 self._socket.settimeout(0.0)
         except OSError:

@@ -12,9 +12,10 @@ import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mpi4py import MPI
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 _buried: deque[tuple[str, int, list[MPI.Intracomm], Any]] = deque()  # by garbage collectors, which must not take locks
 _dead: dict[str, tuple[int, list[MPI.Intracomm], Any]] = {}  # id: (ranks, MPI's communicators, flags others may read)

@@ -15,8 +15,8 @@ from mpi4py import MPI
 from . import _core
 from .buffers import Buffer, in_place, parse
 from .calls import Arguments, Collective, Draft, Side
-from .context import Shape
 from .packing import Packed, region
+from .plans import Shape
 from .vectors import parse_vector
 
 __all__ = ["as_bytes", "draft"]

@@ -14,16 +14,19 @@ from . import _core, exchange, movement, reductions, reference, widening
 from .buffers import op_code
 from .calls import COLLECTIVES, Arguments, Collective, Draft, Options, checked_root
 from .checks import Check, PendingCheck
-from .context import Context, Shape, schedule_of
+from .context import Context, schedule_of
 from .datatypes import DTYPE_CODES
+from .flight import Flight, NodeFlight, ShortCall
 from .leases import Lease
+from .mpiruns import MPIRun
 from .packing import region
+from .plans import Shape
 from .recipes import Recipes
 from .registry import ScheduleAlgorithm, find
-from .request import Flight, HandedOver, HandedOverForGood, NodeFlight, PersistentRequest, Request, ShortCall
+from .request import HandedOver, HandedOverForGood, PersistentRequest, Request
 from .select import Choice, Rules
 from .timeline import BLOCKING, NONBLOCKING, PERSISTENT
-from .waiting import MPIRun, checked_timeout
+from .waiting import checked_timeout
 
 __all__ = ["Operations"]
 
@@ -253,6 +256,24 @@ class Operations:
         choice = self._run_parts(draft, choice, options)
         self._done(collective.name, choice.algorithm.name, draft.nbytes, begin, draft.shape.root)
 
+    def _start_draft(
+        self, collective: Collective, draft: Draft, options: Options, then: Callable[[], None] | None = None
+    ) -> Flight:  # fmt: skip
+        """A non-blocking call without a request of MPI's; ``then`` runs at its end, in whichever thread that is."""
+        begin, tick = time.perf_counter(), _core.ticks()
+        choice = self._choose(draft, options, options.algorithm, mpi=False)
+        draft, choice = next(self._parts(draft, choice, options, None))
+        self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
+        check = self._start_check(f"i{collective.name}", draft, choice) if self._enter().checked else None
+        draft.load()
+        ends = [end for end in (draft.store if draft.stores else None, then) if end is not None]
+        after = (lambda: [end() for end in ends]) if len(ends) > 1 else ends[0] if ends else None
+        flight = self._fly(choice, draft.shape, draft.source, draft.target, draft, after, visible=False)
+        flight.check = check
+        number = flight.run.number or 0
+        flight.record = self._started(NONBLOCKING, collective, choice, draft.nbytes, draft.shape, number, tick)
+        return flight
+
     def _hand_over(self, collective: Collective, draft: Draft, request: MPI.Request | None = None) -> MPIRun:
         """A call that is MPI's."""
         context = self._enter()
@@ -402,29 +423,27 @@ class Operations:
 
     def _fly(
         self, choice: Choice, shape: Shape, source: int, target: int, owners: Any,
-        then: Callable[[], None] | None = None, tag: int | None = None, lease: Lease | None = None,
+        then: Callable[[], Any] | None = None, tag: int | None = None, lease: Lease | None = None,
+        visible: bool = True,
     ) -> Flight:  # fmt: skip
-        """Start a run that goes on by itself; ``tag`` and perhaps ``lease`` are a persistent request's."""
+        """Start a run that goes on by itself; ``tag`` and perhaps ``lease`` are a persistent request's.
+
+        ``visible``: it gets a request of MPI's.
+        """
         context = self._enter()
         run = context.acquire(choice, shape, None if lease is None else lease.engine)
         try:
             run.start(source, target, context.tag(choice, shape) if tag is None else tag, owners)
             if tag is not None:  # ranks may start persistent requests in different orders
                 run.number = None
-            return Flight(context, run, (self, lease), then)
+            return Flight(context, run, (self, lease), then, context.library if visible else None)
         except BaseException as e:
             context.fail(run, e)
 
     def _finish(self, sendbuf: Any, recvbuf: Any) -> None:
         """Wait for a call that the short way began."""
-        context, node = self._context, self._node
-        assert context is not None
-        assert node is not None
-        call = ShortCall(node, (sendbuf, recvbuf), context.begun)
-        try:
-            context.wait(call, node)
-        except BaseException as e:
-            context.fail(call, e)
+        assert self._context is not None
+        self._context.finish_short((sendbuf, recvbuf))
 
     def _reference(self, choice: Choice, draft: Draft, timeout: float | None) -> None:
         """The same call in the readable executor: the same segments, one after the other."""

@@ -14,7 +14,7 @@ import numpy as np
 from . import _core
 from .buffers import op_code
 from .calls import Arguments, Collective, Draft, Options
-from .context import Shape
+from .plans import Shape
 from .select import Choice
 
 __all__ = ["Recipe", "Recipes"]

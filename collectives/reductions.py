@@ -9,8 +9,8 @@ from typing import Any
 from . import _core
 from .buffers import AVG, REPRODUCIBLE_SUM, Buffer, in_place, op_code, parse
 from .calls import Arguments, Collective, Draft
-from .context import Shape
 from .packing import Packed
+from .plans import Shape
 from .vectors import integers
 
 __all__ = ["draft"]

@@ -12,7 +12,7 @@ from . import _core
 from .schedule import INPUT, RECEIVED, SCRATCH, VECTOR, Kind, Schedule
 
 if TYPE_CHECKING:
-    from .context import Shape
+    from .plans import Shape
 
 __all__ = ["execute", "run"]
 

@@ -24,7 +24,7 @@ from mpi4py import MPI
 
 from . import _core, clocks, inquiry, perfetto, spans
 from .diagnosis import foreign
-from .request import Flight
+from .flight import Flight
 from .timeline import BLOCKING, EVENT, Part, part_file
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ run, and, from the first second on, what their ranks say they are doing.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -13,23 +14,29 @@ import threading
 import time
 from typing import Any, NoReturn, TextIO
 
-from mpi4py import MPI
-
-from . import _core, inquiry, lifetime, trace
-from .diagnosis import MOST, Answer, Call, lines, position, verdict
+from . import _core, inquiry, lifetime
+from .diagnosis import MOST, Answer, lines, position, verdict
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
+from .flight import Flight
 from .inquiry import Inquiry
-from .request import Flight
 
-__all__ = ["MPIRun", "Waiting", "checked_timeout", "dump", "dump_on_signal"]
+__all__ = ["LAST_CALL", "Waiting", "checked_timeout", "dump", "dump_on_signal"]
 
 SLICE = 20_000_000  # ns between looks at signals, deadlines and peers
 PATIENCE = 1.0, 8.0  # seconds until those waited for are asked, doubled from time to time up to the latter
 ASKED = 32  # ranks asked at a time
+LAST_CALL = 5_000_000_000  # ns that the end of the program waits for requests nobody waited for
 NOTICE = 1.0  # seconds by which MPI may know of a death before the system does: files are closed first
 
-#: Error classes by which MPI says that a rank died, or that another rank has noticed it (0: this MPI has none).
-DEATHS = {getattr(MPI, name, 0) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")} - {0}
+
+_pid = os.getpid()
+
+
+@atexit.register
+def _stop() -> None:
+    if os.getpid() == _pid:
+        hopeless = any(context.broken for context in inquiry.contexts())
+        _core.stop_progress(0 if hopeless else LAST_CALL)
 
 
 def checked_timeout(timeout: Any) -> float | None:
@@ -41,35 +48,6 @@ def checked_timeout(timeout: Any) -> float | None:
     if not float(timeout) > 0:
         raise ValueError(f"timeout: {timeout} is not a positive number of seconds")
     return float(timeout)
-
-
-class MPIRun:
-    """A call that the MPI library serves; it can be waited for as a run of ours, where it has a request."""
-
-    plan = None
-
-    def __init__(self, collective: str, call: Call, request: MPI.Request | None = None, buffers: Any = None):
-        self._collective = collective
-        self._call = call
-        self.request = request
-        self.buffers = buffers
-
-    def __str__(self) -> str:
-        return f"{self._collective} (mpi)"
-
-    def call(self) -> Call:
-        """Number, type signature, op and root."""
-        return self._call
-
-    def wait(self, yield_at_once: bool, limit: int) -> bool:
-        """Let MPI progress for up to ``limit`` ns; whether the call has ended."""
-        end = time.monotonic_ns() + limit
-        assert self.request is not None
-        while not MPI.Request.Test(self.request):
-            if time.monotonic_ns() >= end:
-                return False
-            os.sched_yield()
-        return True
 
 
 class Watch:
@@ -143,7 +121,7 @@ class Watch:
         late = self.behind or [answer.rank for answer in told[1:] if answer.call is None]
         names = f"waiting for rank {', '.join(map(str, late))}" if late else "MPI does not say whom it waits for"
         kind = PeerFailure if any(context.has_ended(rank) for rank in late) else CollectiveTimeout
-        raise kind(f"{context.place_of(self.run)}: not complete after {timeout:g} s; {names}{lines(told)}")
+        raise kind(f"{context.place_of(self.run)}: {context.lateness(timeout)}; {names}{lines(told)}")
 
     def close(self) -> None:
         """It has ended, one way or the other."""
@@ -159,10 +137,9 @@ class Waiting:
     identity: str
     timeout: float | None
     yield_at_once: bool
-    endpoint: Any
     broken: str | None
     neighbours: dict[int, inquiry.Address]
-    letters: inquiry.Letters | None
+    letters: Any  # where some ranks are on other machines
     node: Any = None  # others may ask before it is joined
     elsewhere = 0  # calls that were MPI's or a schedule's, less exchanges before calls
     log: _core.Log | None = None  # where a timeline is recorded
@@ -197,6 +174,10 @@ class Waiting:
         peer = self.neighbours.get(rank)
         return peer is not None and not inquiry.alive(peer)
 
+    def lateness(self, timeout: float) -> str:
+        """Words for a call that has taken too many seconds."""
+        return f"not complete after {timeout:g} s"
+
     def place_of(self, run: Any) -> str:
         """Words for a run of this rank."""
         return f"{run} on rank {self.rank} of {self.size}"
@@ -223,30 +204,6 @@ class Waiting:
             watch.close()
             self.watch = None
 
-    def by_mpi(self, run: MPIRun, blocking: Any, starting: Any, arguments: Any, timeout: float | None) -> None:
-        """Run the MPI library's own collective; with a timeout, its non-blocking one."""
-        timeout = self.timeout if timeout is None else timeout
-        if timeout is not None:
-            run.request, run.buffers = starting(*arguments), arguments
-            self.wait_for_mpi(run, timeout)
-            return
-        self.current = run, threading.get_ident()
-        try:
-            blocking(*arguments)
-        except MPI.Exception as e:
-            if any(map(self.has_ended, self.others())):
-                self.fail(run, e)
-            raise
-        finally:
-            self.current = None
-
-    def wait_for_mpi(self, run: MPIRun, timeout: float | None = None) -> None:
-        """Wait for a non-blocking call of MPI's, up to the timeout."""
-        try:
-            self.wait(run, run, timeout)
-        except BaseException as e:
-            self.fail(run, e)
-
     # When a call fails
 
     def describe(self, thread: int | None = None) -> Answer:
@@ -259,6 +216,13 @@ class Waiting:
         elif self.node is not None and self.node.pending:  # the short way, for less than a slice
             call = self.short_call().call()
         return Answer(self.rank, call, self.begun, position(thread))
+
+    def check(self) -> None:
+        """Refuse work where it cannot be done any more; CollectiveError says why."""
+        if self.broken is not None:
+            raise CollectiveError(f"this communicator is broken since an earlier call failed ({self.broken})")
+        if os.getpid() != _pid:
+            raise CollectiveError("this process was forked from one that uses collectives; it cannot take part in them")
 
     def short_call(self) -> Any:
         """The call of the short way that is under way."""
@@ -282,7 +246,10 @@ class Waiting:
         """
         lifetime.keep(run)
         if self.broken is None:
-            trace.failed(self, run, error)
+            if self.log is not None:
+                from . import trace  # which needs MPI
+
+                trace.failed(self, run, error)
             kind, first = type(error).__name__, str(error).partition("\n")[0]
             origin = getattr(error, "origin", None) or first
             place = position(threading.get_ident())
@@ -321,12 +288,11 @@ class Waiting:
         dead = self._dead(time.monotonic() + (0 if isinstance(error, _core.OpError) else NOTICE))
         if dead:
             return PeerFailure, f"rank {', '.join(map(str, dead))} died"
-        if isinstance(error, MPI.Exception):
-            return None, ""
-        code = self.endpoint.mpi_error
-        failed = bool(code) and MPI.Get_error_class(code) in DEATHS
-        detail = f" ({MPI.Get_error_string(code)})" if code else ""
-        return PeerFailure if failed else CollectiveError, f"{error}{detail}"
+        return self.blame_transport(error)
+
+    def blame_transport(self, error: BaseException) -> tuple[type[CollectiveError] | None, str]:
+        """What an error means where all ranks are known to live."""
+        return CollectiveError, str(error)
 
 
 def dump(file: TextIO | None = None) -> None:
@@ -340,8 +306,9 @@ def dump(file: TextIO | None = None) -> None:
     if not told:
         calls = sum(context.begun for context in contexts)
         told = [f"in no collective, after {calls} calls, at {position()}"]
-    running = MPI.Is_initialized() and not MPI.Is_finalized()
-    mark = f"[rank {MPI.COMM_WORLD.rank}] " if running else ""
+    mpi = getattr(sys.modules.get("mpi4py"), "MPI", None)
+    running = mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
+    mark = f"[rank {mpi.COMM_WORLD.rank}] " if mpi is not None and running else ""
     text = "".join(f"{mark}{line}\n" for line in told)
     if file is None:
         sys.stderr.flush()

@@ -16,9 +16,9 @@ import numpy as np
 
 from . import _core
 from .calls import Draft
-from .context import Shape
 from .datatypes import DTYPE_CODES
 from .packing import Packed, region
+from .plans import Shape
 
 __all__ = ["MOST", "REPRODUCIBLE", "needed", "parts"]
 

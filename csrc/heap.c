@@ -170,6 +170,11 @@ void coll_heap_release(coll_heap *h, void *p) {
     pthread_mutex_unlock(&h->lock);
 }
 
+int coll_heap_alias(coll_heap *h, const void *piece, size_t nbytes, void *at) {
+    off_t offset = (const char *)piece - h->base;
+    return mmap(at, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, h->fd, offset) == at ? 0 : -1;
+}
+
 size_t coll_heap_usable(const void *p) {
     return ((const block *)((const char *)p - LINE))->usable;
 }

@@ -33,6 +33,9 @@ void coll_heap_unlink(coll_heap *);
 void *coll_heap_alloc(coll_heap *, size_t nbytes);
 /* Gives memory back; does nothing in a forked child. */
 void coll_heap_release(coll_heap *, void *);
+/* Has a piece of the heap appear at another address of this process, too, in place of what is mapped there; whole
+ * pages. 0, or -1 with errno set. Unmapping it is the caller's. */
+int coll_heap_alias(coll_heap *, const void *piece, size_t nbytes, void *at);
 /* Bytes that an allocation can hold. */
 size_t coll_heap_usable(const void *);
 /* Bytes reserved at present, those kept for reuse included. */

@@ -133,13 +133,23 @@ static void after_fork_child(void) {
     atomic_store(&waiters, 0);
 }
 
+static int forks;
+static void watch_forks(void) {
+    forks = pthread_atfork(NULL, NULL, after_fork_child) == 0;
+}
+
+int coll_progress_watch_forks(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    return pthread_once(&once, watch_forks) == 0 && forks ? COLL_OK : COLL_ERR_MEMORY;
+}
+
 int coll_progress_submit(coll_request *r) {
     r->next = NULL;
     atomic_store_explicit(&r->status, COLL_PENDING, memory_order_relaxed);
     pthread_mutex_lock(&lock);
     if (!running) {
         stopping = 0;
-        running = pthread_create(&thread, NULL, serve, NULL) == 0;
+        running = coll_progress_watch_forks() == COLL_OK && pthread_create(&thread, NULL, serve, NULL) == 0;
         if (!running) {
             pthread_mutex_unlock(&lock);
             return COLL_ERR_MEMORY;
@@ -255,7 +265,8 @@ int coll_progress_watch_end(const coll_mpi_api *mpi) {
     if (world)
         return COLL_OK;
     world = mpi;
-    return pthread_atfork(NULL, NULL, after_fork_child) == 0 ? mpi->at_finalize(at_end) : COLL_ERR_MEMORY;
+    int code = coll_progress_watch_forks();
+    return code == COLL_OK ? mpi->at_finalize(at_end) : code;
 }
 
 int coll_progress_ended(void) {

@@ -26,7 +26,7 @@ from collectives import _core, heap, registry
 from collectives.buffers import _KERNEL_OPS, AVG
 from collectives.calls import COLLECTIVES
 from collectives.datatypes import PAIRS
-from collectives.request import Flight
+from collectives.flight import Flight
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 OP_OF = {"avg": AVG}

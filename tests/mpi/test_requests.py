@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import collectives
 from collectives import _core, heap, registry
-from collectives.request import Flight
+from collectives.flight import Flight
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 NAMES = [name for name in registry.algorithms("allreduce") if name != "mpi"]

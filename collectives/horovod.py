@@ -1,0 +1,200 @@
+"""The interface of Horovod's module for PyTorch, for scripts written for it: ``import collectives.horovod as hvd``.
+
+It works on torch.distributed's default process group; :func:`init` makes one of the backend ``collectives`` where there
+is none. No gradient passes through the collectives themselves. Arguments ``name`` are not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from .machine import node_name
+
+Average, Sum, Min, Max = dist.ReduceOp.AVG, dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX
+BUCKET_BYTES = 25 << 20  # as DistributedDataParallel's
+rank, size, shutdown = dist.get_rank, dist.get_world_size, dist.destroy_process_group
+_nodes: list[str] = []  # by rank
+
+
+def init() -> None:
+    """Make the default process group, unless there is one, and learn which ranks share a node."""
+    if not dist.is_initialized():
+        from . import torch as _backend  # noqa: F401  registers it
+
+        dist.init_process_group("collectives")
+    _nodes[:] = allgather_object(node_name())
+
+
+def local_rank() -> int:
+    """This process's rank among those of its node; RuntimeError before :func:`init`."""
+    if len(_nodes) != size():
+        raise RuntimeError("local_rank() before init()")
+    return _nodes[: rank()].count(_nodes[rank()])
+
+
+class _Compressor(NamedTuple):
+    wide: tuple[torch.dtype, ...]
+
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
+        return (tensor.half() if tensor.dtype in self.wide else tensor), tensor.dtype
+
+    def decompress(self, tensor: torch.Tensor, ctx: torch.dtype) -> torch.Tensor:
+        return tensor.to(ctx)
+
+
+class Compression:
+    """What travels in a tensor's place: itself, or a float16 copy of what is float32 or float64."""
+
+    none, fp16 = _Compressor(()), _Compressor((torch.float32, torch.float64))
+
+
+def allreduce(tensor: torch.Tensor, name: str | None = None, compression=Compression.none, op=Average) -> torch.Tensor:
+    """The mean, or another ``op``, of all ranks' tensors, as a new tensor of that shape."""
+    if op == Average and not (tensor.is_floating_point() or tensor.is_complex()):
+        raise ValueError(f"op: the mean of {tensor.dtype} has another type; take Sum and divide")
+    small, ctx = compression.compress(tensor.clone(memory_format=torch.contiguous_format))
+    dist.all_reduce(small, op=op)
+    return compression.decompress(small, ctx)
+
+
+def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
+    """All ranks' tensors, one behind the other along the first dimension, in which alone they may differ."""
+    shapes = allgather_object(tuple(tensor.shape))
+    if not all(shapes) or len({shape[1:] for shape in shapes}) > 1:
+        raise ValueError(f"tensor: the ranks' shapes {shapes} do not differ in a first dimension only")
+    padded = tensor.new_zeros((max(shapes)[0], *tensor.shape[1:]))
+    padded[: len(tensor)] = tensor
+    dist.all_gather(parts := [torch.empty_like(padded) for _ in shapes], padded)
+    return torch.cat([part[: shape[0]] for part, shape in zip(parts, shapes, strict=True)])
+
+
+def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
+    """The root's tensor, as a new one; all ranks give one of that shape and type."""
+    dist.broadcast(result := tensor.detach().clone(memory_format=torch.contiguous_format), root_rank)
+    return result
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """All ranks' objects, pickled on their way."""
+    dist.all_gather_object(objects := [None] * size(), obj)
+    return objects
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+    """The root's object, pickled on its way."""
+    dist.broadcast_object_list(objects := [obj], src=root_rank)
+    return objects[0]
+
+
+@torch.no_grad()
+def broadcast_parameters(
+    params: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]], root_rank: int = 0
+) -> None:
+    """Give all ranks the root's ``model.state_dict()`` or ``model.named_parameters()``; ValueError unless alike."""
+    _check_alike("params", pairs := list(params.items() if isinstance(params, Mapping) else params))
+    for _, tensor in pairs:
+        tensor.copy_(broadcast(tensor, root_rank))
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
+    """Give all ranks the root's state and options; ranks whose optimizer has no state yet get it."""
+    optimizer.load_state_dict(broadcast_object(optimizer.state_dict(), root_rank))
+
+
+def _check_alike(argument: str, pairs: list[tuple[str, torch.Tensor]]) -> None:
+    mine = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in pairs]
+    for other, theirs in enumerate(of_all := allgather_object(mine)):
+        if theirs != of_all[0]:
+            at = next((pair for pair in zip(of_all[0], theirs, strict=False) if pair[0] != pair[1]), "another number")
+            raise ValueError(f"{argument}: not the same on ranks 0 and {other}: {at}")
+
+
+class _Distributed:
+    """An optimizer's class takes this in. Buckets travel in one order on all ranks, as they become complete."""
+
+    def _distribute(self, params: list[torch.Tensor], compression, passes: int, op) -> None:
+        self._compression, self._op, self.backward_passes_per_step, self._reduced = compression, op, passes, False
+        self._buckets: list[list[torch.Tensor]] = []
+        self._index: dict[torch.Tensor, int] = {}  # of a parameter's bucket
+        filled = BUCKET_BYTES
+        for param in reversed(params):  # about the order in which gradients come
+            if filled + param.nbytes > BUCKET_BYTES or self._buckets[-1][0].dtype != param.dtype:
+                self._buckets, filled = [*self._buckets, []], 0
+            self._buckets[-1].append(param)
+            self._index[param], filled = len(self._buckets) - 1, filled + param.nbytes
+            param.register_post_accumulate_grad_hook(self._arrived)
+        self._reset()
+        self.register_step_pre_hook(_Distributed._before_step)  # type: ignore[attr-defined]
+
+    def _reset(self) -> None:
+        self._passes: Counter[torch.Tensor] = Counter()
+        self._missing = [len(bucket) for bucket in self._buckets]
+        self._flights: list[tuple[torch.Tensor, torch.dtype, dist.Work]] = []  # of the first buckets
+
+    def _arrived(self, param: torch.Tensor) -> None:
+        self._passes[param] += 1
+        if self._passes[param] > self.backward_passes_per_step:
+            raise RuntimeError(f"more than {self.backward_passes_per_step=} backward passes before step()")
+        self._missing[self._index[param]] -= self._passes[param] == self.backward_passes_per_step
+        while len(self._flights) < len(self._buckets) and not self._missing[len(self._flights)]:
+            self._start()
+
+    def _start(self) -> None:
+        bucket = self._buckets[len(self._flights)]
+        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in bucket])
+        small, ctx = self._compression.compress(flat)
+        self._flights.append((small, ctx, dist.all_reduce(small, op=self._op, async_op=True)))
+
+    def synchronize(self) -> None:
+        """Wait until all gradients are reduced, to clip them, say; ``step`` inside :meth:`skip_synchronize` then."""
+        while len(self._flights) < len(self._buckets):
+            self._start()
+        for bucket, (small, ctx, work) in zip(self._buckets, self._flights, strict=True):
+            work.wait()
+            parts = self._compression.decompress(small, ctx).split([p.numel() for p in bucket])
+            for param, part in zip(bucket, parts, strict=True):
+                param.grad = part.view_as(param)
+        self._reset()
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """``step`` inside takes the gradients as they are: :meth:`synchronize` has been called."""
+        self._reduced = True
+        try:
+            yield
+        finally:
+            self._reduced = False
+
+    def _before_step(self, args, kwargs) -> None:
+        if args[1:] or kwargs:
+            raise ValueError("closure: gradients made inside step() are not reduced; call backward() before it")
+        if not self._reduced:
+            self.synchronize()
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression=Compression.none, backward_passes_per_step: int = 1, op=Average,
+) -> Any:  # fmt: skip
+    """The same optimizer, whose ``step`` takes gradients that were reduced over all ranks during the backward pass.
+
+    It is changed in place, so that schedulers made before keep their hold of it. Gradients of
+    ``backward_passes_per_step`` passes are added up and travel once; a parameter without one counts with zeros.
+    ValueError unless ``named_parameters`` names each parameter of the optimizer once, alike on all ranks.
+    """
+    if isinstance(optimizer, _Distributed) or backward_passes_per_step < 1:
+        raise ValueError("optimizer: is distributed already, or backward_passes_per_step: less than 1")
+    params = {p: f"parameter {i}" for i, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
+    named = [(name, p) for name, p in named_parameters or ((n, p) for p, n in params.items()) if p in params]
+    if len({name for name, _ in named}) < len(params) or len(named) > len(params):
+        raise ValueError("named_parameters: not one name of its own for each parameter of the optimizer")
+    _check_alike("named_parameters", named)
+    optimizer.__class__ = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
+    optimizer._distribute([p for _, p in named if p.requires_grad], compression, backward_passes_per_step, op)
+    return optimizer

@@ -1,0 +1,137 @@
+"""What a call is once an algorithm is chosen for it: its shape, its plan, and a run of the plan."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+from . import _core
+from .diagnosis import Call, signature
+from .flight import ShortCall
+from .waiting import Waiting
+
+__all__ = ["Plans", "Run", "Shape"]
+
+PLAN_BYTES = 64 << 20  # scratch that idle plans may hold
+
+
+class Shape(NamedTuple):
+    """What a plan is made for, besides the algorithm.
+
+    ``collective`` is the one whose algorithms serve the call ("allgather" for an all-gather of unequal blocks too).
+    ``elements`` of ``itemsize`` bytes are those of all blocks together, as this rank knows them; ``dtype`` is the
+    kernels' code, or -1 for bytes that are only moved. ``op`` is a kernel's code, ``(library, MPI op, MPI datatype)``
+    as integers behind the library, or None where nothing is reduced. ``in_place``: input and vector are the same
+    memory. ``cuts`` are the boundaries of the blocks in elements where they are not as equal as can be, and
+    ``input_cuts`` those of the input where they differ.
+    """
+
+    collective: str
+    root: int
+    elements: int
+    itemsize: int
+    dtype: int
+    op: Any
+    in_place: bool
+    cuts: tuple[int, ...] | None = None
+    input_cuts: tuple[int, ...] | None = None
+
+    def call(self, algorithm: str) -> Call:
+        """A call of this shape, in words; without its number."""
+        name = self.collective
+        if name == "reduce_scatter":
+            name += "_block" if self.cuts is None else ""
+        elif self.cuts is not None:
+            name += "v"
+        return signature(name, algorithm, self.elements, self.dtype, self.op, self.root)
+
+
+class Run:
+    """One run of a plan, which goes back to the cache when it is released."""
+
+    __slots__ = ("begin", "buffers", "context", "key", "number", "plan", "stands_for")
+
+    def __init__(self, context: Plans, key: Any, plan: _core.Plan | _core.NodePlan):
+        self.context = context
+        self.key = key
+        self.plan = plan
+        self.buffers: Any = None
+        self.number: int | None = None
+        self.stands_for: Call | None = None  # the call that this run is an exchange for
+
+    def call(self) -> Call:
+        """Number, type signature, op and root."""
+        if self.stands_for is not None:
+            return self.stands_for
+        choice, shape, _ = self.key
+        return shape.call(choice.algorithm.name)._replace(number=self.number)
+
+    def __str__(self) -> str:
+        if self.stands_for is not None:
+            return f"check of {self.stands_for.collective}"
+        choice, shape, _ = self.key
+        return f"{shape.collective} ({choice.algorithm.name}, {shape.elements * shape.itemsize} bytes)"
+
+    def start(self, source: int, target: int, tag: int, buffers: Any) -> None:
+        """Begin, on memory at two addresses; ``buffers`` own it and live as long as the run."""
+        self.buffers = buffers
+        if self.context.log is not None:
+            self.begin = _core.ticks()
+        self.plan.start(source, target, tag)
+        self.number = self.context.begun
+
+    def release(self) -> None:
+        """Give the plan back."""
+        self.buffers = None
+        self.context.keep(self.key, self.plan)
+
+
+class Plans(Waiting):
+    """The idle plans of a communicator, by what they were made for; mixed into what makes them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # any thread may give a plan back
+        self._idle: OrderedDict[Any, list[_core.Plan | _core.NodePlan]] = OrderedDict()
+        self._idle_bytes = 0
+
+    def idle(self, key: Any) -> _core.Plan | _core.NodePlan | None:
+        """An idle plan, if there is one, which is then not idle any more."""
+        with self._lock:
+            plans = self._idle.get(key)
+            if not plans:
+                return None
+            plan = plans.pop()
+            self._idle_bytes -= plan.footprint
+            return plan
+
+    def keep(self, key: Any, plan: _core.Plan | _core.NodePlan) -> None:
+        """Take a plan back; the least recently used go when they hold too much memory."""
+        if plan.footprint > PLAN_BYTES:
+            return
+        with self._lock:
+            self._idle.setdefault(key, []).append(plan)
+            self._idle.move_to_end(key)
+            self._idle_bytes += plan.footprint
+            while self._idle_bytes > PLAN_BYTES or len(self._idle) > 256:
+                _, plans = self._idle.popitem(last=False)
+                self._idle_bytes -= sum(p.footprint for p in plans)
+
+    def forget_plans(self, engine: _core.Node | None = None) -> None:
+        """Let go of the idle plans, of one group of the node-local engine or all."""
+        with self._lock:
+            for key in [key for key in self._idle if engine is None or key[2] is engine]:
+                self._idle_bytes -= sum(plan.footprint for plan in self._idle.pop(key))
+
+    def finish_short(self, owners: Any, timeout: float | None = None) -> None:
+        """Wait for a call that the short way began; ``owners`` keep its memory."""
+        call = self.short_call()._replace(buffers=owners)
+        try:
+            self.wait(call, call.plan, timeout)
+        except BaseException as e:
+            self.fail(call, e)
+
+    def short_call(self) -> ShortCall:
+        """The call of the short way that is under way."""
+        assert self.node is not None
+        return ShortCall(self.node, None, self.begun)

@@ -1,0 +1,63 @@
+"""The backend ``collectives`` for torch.distributed: ``import collectives.torch`` registers it.
+
+See docs/torch.md.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from ..diagnosis import libraries
+from . import gradients, rendezvous
+from .engines import engine_for
+from .group import NAME, ProcessGroup
+from .store import Exchange
+
+__all__ = ["ProcessGroup", "heap_hook", "monitored_barrier"]
+
+heap_hook = gradients.heap_hook
+
+
+_worlds = 0  # default groups so far: the store outlives them, and names of groups begin again with each
+
+
+def _create(options: Any, backend_options: Any) -> ProcessGroup:
+    """A group, for torch; called by its members."""
+    if backend_options is not None:
+        raise ValueError(f"pg_options: the backend {NAME!r} has none")
+    global _worlds
+    rank, size, name, timeout = options.group_rank, options.group_size, options.group_id, options.timeout
+    if not options.global_ranks_in_group:
+        _worlds += 1
+    store = dist.PrefixStore(f"world{_worlds}", options.store)
+    exchange = Exchange(store, rank, size, timeout)
+    return ProcessGroup(engine_for(exchange, name, timeout), store, rank, size, name, timeout)
+
+
+_torchs_monitored_barrier = dist.monitored_barrier
+
+
+def monitored_barrier(
+    group: Any = dist.GroupMember.WORLD, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+) -> None:
+    """``torch.distributed.monitored_barrier``, for groups of this backend, too; torch's own refuses all but Gloo's.
+
+    Importing this package puts it in place of torch's.
+    """
+    group = group or dist.GroupMember.WORLD
+    if not isinstance(group, ProcessGroup):
+        return _torchs_monitored_barrier(group, timeout, wait_all_ranks)
+    limit = timedelta(seconds=timeout) if isinstance(timeout, (int, float)) else timeout
+    group.monitored_barrier(limit, wait_all_ranks)
+
+
+dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+dist.monitored_barrier = distributed_c10d.monitored_barrier = monitored_barrier
+rendezvous.install()
+libraries.append(os.path.dirname(torch.__file__) + os.sep)  # errors name the lines of the program

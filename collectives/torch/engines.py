@@ -1,0 +1,158 @@
+"""What runs the calls of a group: a communicator where there is MPI, else the node-local engine alone."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import zlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from .. import _core, lifetime
+from ..errors import CollectiveError
+from ..flight import Flight
+from ..local import LocalContext
+from ..plans import Plans
+from .calls import Call
+from .messages import MPIMessages, StoreMessages
+from .store import Exchange
+
+if TYPE_CHECKING:
+    from ..communicator import Communicator
+
+__all__ = ["Engine", "engine_for", "world"]
+
+#: What launchers of MPI programs leave in the environment of each process.
+LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_ID", "MPI_LOCALRANKID")
+
+
+class Messages(Protocol):
+    """Point-to-point."""
+
+    def send(self, tensor: torch.Tensor, peer: int, tag: int) -> dist.Work:
+        """Begin to send."""
+
+    def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> dist.Work:
+        """Begin to receive, from any rank where ``peer`` is None."""
+
+
+class Engine(Protocol):
+    """Runs calls; all ranks of the group have one of the same kind."""
+
+    @property
+    def context(self) -> Plans:
+        """What waits for its calls."""
+
+    @property
+    def messages(self) -> Messages:
+        """Point-to-point."""
+
+    @property
+    def node(self) -> _core.Node | None:
+        """Where the short way may be open."""
+
+    def run(self, call: Call, timeout: float | None) -> None:
+        """A blocking call."""
+
+    def start(self, call: Call, then: Callable[[], Any]) -> Flight | None:
+        """A call that goes on by itself, ``then`` at its end; None where it cannot, and nothing has been done."""
+
+
+class MPIEngine:
+    """Over a communicator of ours, which is this engine's own."""
+
+    def __init__(self, comm: Communicator, timeout: timedelta):
+        self._comm = comm
+        self.context = comm._enter()
+        self.context.timeout = timeout.total_seconds()
+        self.messages = MPIMessages(comm)
+        table, made = (importlib.import_module(f"..{name}", __package__) for name in ("calls", "operations"))
+        self._collectives, self._draft, self._options = table.COLLECTIVES, table.Draft, table.Options
+        self._defaults = made.DEFAULTS
+        self._blocking_only = self.context.obstacle_to_threads(False) is not None
+
+    @property
+    def node(self) -> _core.Node | None:
+        """Where the short way may be open."""
+        return self._comm._node
+
+    def _drafted(self, call: Call) -> tuple[Any, Any]:
+        collective, shape = self._collectives[call.name], call.shape
+        agreed = shape.elements * shape.itemsize if collective.agreed else 0
+        return collective, self._draft(collective, shape, call.source, call.target, agreed, call.owners)
+
+    def run(self, call: Call, timeout: float | None) -> None:
+        """A blocking call."""
+        options = self._defaults if timeout is None else self._options(timeout=timeout)
+        self._comm._run_draft(*self._drafted(call), options)
+
+    def start(self, call: Call, then: Callable[[], Any]) -> Flight | None:
+        """A call that goes on by itself; None below MPI.THREAD_MULTIPLE."""
+        if self._blocking_only:
+            return None
+        return self._comm._start_draft(*self._drafted(call), self._defaults, then)
+
+
+class StoreEngine:
+    """Without MPI, on one node, met over torch's store."""
+
+    def __init__(self, exchange: Exchange, timeout: timedelta):
+        self.context = LocalContext(exchange.rank, exchange.size, exchange, timeout.total_seconds())
+        self.messages = StoreMessages(exchange, self.context)
+        lifetime.watch(self, self.context, [])
+
+    @property
+    def node(self) -> _core.Node | None:
+        """Where the short way may be open."""
+        return self.context.node
+
+    def run(self, call: Call, timeout: float | None) -> None:
+        """A blocking call."""
+        self.context.run(call.shape, call.source, call.target, call.owners, timeout)
+
+    def start(self, call: Call, then: Callable[[], Any]) -> Flight | None:
+        """A call that goes on by itself."""
+        return self.context.start(call.shape, call.source, call.target, call.owners, then)
+
+
+def world() -> Any:
+    """mpi4py's MPI, where this process was started by an MPI launcher or has MPI anyhow; else None.
+
+    Children of torchrun inherit the environment of whoever started torchrun, and are no ranks of MPI's.
+    """
+    launched = any(name in os.environ for name in LAUNCHERS) and "TORCHELASTIC_RUN_ID" not in os.environ
+    if not launched and "mpi4py.MPI" not in sys.modules:
+        return None
+    try:
+        MPI = importlib.import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError):  # not installed; installed without an MPI library
+        return None
+    return MPI if MPI.Is_initialized() and not MPI.Is_finalized() else None
+
+
+def engine_for(exchange: Exchange, name: str, timeout: timedelta) -> Engine:
+    """The engine of a group, made by its ranks together: over MPI where all of them are ranks of one MPI program."""
+    MPI = world()
+    mine = None if MPI is None else (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, MPI.Get_library_version())
+    theirs = exchange(mine)
+    ranks = [known[0] for known in theirs if known is not None]
+    programs = {known and known[1:] for known in theirs}
+    if MPI is None or len(programs) > 1 or len(set(ranks)) < exchange.size:
+        return StoreEngine(exchange, timeout)
+    communicator = importlib.import_module("..communicator", __package__).Communicator
+    limit = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    group = MPI.COMM_WORLD.Get_group()
+    members = group.Incl(ranks)
+    try:
+        plain = MPI.COMM_WORLD.Create_group(members, zlib.crc32(name.encode()) % (limit + 1))
+    except MPI.Exception as e:
+        raise CollectiveError(f"MPI makes no communicator for the group {name!r}: {e}") from e
+    finally:
+        members.Free()
+        group.Free()
+    return MPIEngine(communicator._adopt(plain), timeout)

@@ -1,0 +1,44 @@
+"""All-reduce of sparse tensors (COO): their entries are gathered, and those of one place are summed by torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+from .work import Done
+
+if TYPE_CHECKING:
+    from .group import ProcessGroup
+
+__all__ = ["allreduce"]
+
+
+def allreduce(group: ProcessGroup, tensor: torch.Tensor, op: Any) -> dist.Work:
+    """Sum or average, in place; complete when it returns. TypeError for other ops."""
+    if op != dist.ReduceOp.SUM and op != dist.ReduceOp.AVG:
+        raise TypeError(f"op: sparse tensors are reduced by SUM and AVG only, not {op}")
+    if not tensor.is_cpu:
+        raise TypeError(f"tensor: a sparse tensor on {tensor.device}")
+    mine, size = tensor.detach().coalesce(), group.size()
+    indices, values = mine.indices().t().contiguous(), mine.values().contiguous()
+    counts = torch.empty(size, dtype=torch.int64)
+    group.all_gather_single(counts, torch.tensor([indices.size(0)]), _blocking())
+    lengths = counts.tolist()
+    all_indices = [indices.new_empty((n, *indices.shape[1:])) for n in lengths]
+    all_values = [values.new_empty((n, *values.shape[1:])) for n in lengths]
+    group.allgather([all_indices], [indices], _blocking())
+    group.allgather([all_values], [values], _blocking())
+    places, entries = torch.cat(all_indices).t(), torch.cat(all_values)
+    total = torch.sparse_coo_tensor(places, entries, tensor.shape, check_invariants=False).coalesce()
+    with torch.no_grad():
+        tensor.copy_(total / size if op == dist.ReduceOp.AVG else total)
+    return Done([tensor])
+
+
+def _blocking() -> c10d.AllgatherOptions:
+    opts = c10d.AllgatherOptions()
+    opts.asyncOp = False
+    return opts

@@ -1,0 +1,131 @@
+"""Tensors as memory: address, count and the kernels' codes of element type and op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .. import _core
+
+__all__ = ["CODES", "FAST_CODES", "FAST_OPS", "Inward", "Outward", "Reduction", "check"]
+
+#: Kernels' code of each element type that is reduced; the others (float8, quantised, ...) are only moved.
+CODES = {
+    getattr(torch, name): code
+    for code, name in enumerate(_core.DTYPES)
+    if isinstance(getattr(torch, name, 0), torch.dtype)
+}
+
+_RED = dist.ReduceOp.RedOpType
+_NAMES = {
+    _RED.SUM: "sum", _RED.AVG: "avg", _RED.PRODUCT: "prod", _RED.MIN: "min", _RED.MAX: "max", _RED.BAND: "band",
+    _RED.BOR: "bor", _RED.BXOR: "bxor",
+}  # fmt: skip
+#: For bool, as torch has it: a sum is whether any is true, a product whether all are.
+_LOGICAL = {"sum": "lor", "max": "lor", "bor": "lor", "prod": "land", "min": "land", "band": "land", "bxor": "lxor"}
+
+#: What the short way takes: ops by their hash, which costs half of asking for their type, and types but bool.
+FAST_OPS = {hash(dist.ReduceOp(op)): _core.OPS.index(name) for op, name in _NAMES.items()}
+FAST_CODES = {dtype: code for dtype, code in CODES.items() if dtype is not torch.bool}
+
+
+def check(tensor: torch.Tensor, argument: str) -> None:
+    """TypeError where a tensor has no memory that this backend can reach."""
+    if not tensor.is_cpu:
+        raise TypeError(
+            f"{argument}: a tensor on {tensor.device}; tensors on GPUs need the GPU path of collectives "
+            "(the extra 'cuda'), which this build does not have: move it to the CPU, or use "
+            "init_process_group('cpu:collectives,cuda:nccl')"
+        )
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{argument}: a tensor of layout {tensor.layout}; only all_reduce takes sparse tensors (COO)")
+
+
+class Reduction:
+    """An op of torch's for a type: the kernels' codes, and the factor of PREMUL_SUM.
+
+    TypeError where the op does not apply to the type.
+    """
+
+    def __init__(self, op: Any, dtype: torch.dtype):
+        kind = op.op if isinstance(op, dist.ReduceOp) else op
+        self.factor = op.factor if kind == _RED.PREMUL_SUM else None
+        name = "sum" if self.factor is not None else _NAMES.get(kind)
+        if dtype is torch.bool and name is not None:
+            name = _LOGICAL.get(name)
+        code = CODES.get(dtype)
+        self.op = -1 if name is None else _core.OPS.index(name)
+        floating = dtype.is_floating_point or dtype.is_complex
+        wrong = self.factor is not None and not floating
+        if code is None or name is None or wrong or not _core.has_kernel(code, self.op):
+            raise TypeError(f"op: Cannot use ReduceOp.{kind.name} with {dtype} tensors")
+        self.dtype: int = code
+
+    def scaled(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What the op is applied to: the tensor, or a multiple of it."""
+        return tensor if self.factor is None else tensor * torch.as_tensor(self.factor, dtype=tensor.dtype)
+
+
+class Inward:
+    """Tensors to read, one after the other in memory: where they are, or copied together."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], argument: str):
+        for tensor in tensors:
+            check(tensor, argument)
+        self.counts = [tensor.numel() for tensor in tensors]
+        self.tensors = [tensor.detach() for tensor in tensors]
+        self.flat = adjacent(tensors)
+        self.owner: Any = self.tensors
+        self.address = tensors[0].data_ptr()
+        if self.flat is not None:
+            self._join(self.flat)
+
+    def _join(self, flat: torch.Tensor) -> None:
+        for view, tensor in zip(flat.split(self.counts), self.tensors, strict=True):
+            view.copy_(tensor.reshape(-1))
+        self.flat = self.owner = flat
+        self.address = flat.data_ptr()
+
+    def avoid(self, target: Outward) -> None:
+        """Read from a copy where the target overlaps."""
+        if self.flat is None and target.flat is None:
+            mine, theirs = (sum(counts) * self.tensors[0].element_size() for counts in (self.counts, target.counts))
+            if self.address < target.address + theirs and target.address < self.address + mine:
+                self._join(torch.empty(sum(self.counts), dtype=self.tensors[0].dtype))
+
+
+class Outward:
+    """Tensors to write, one after the other in memory: where they are, or in a place from which they are copied."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], argument: str):
+        for tensor in tensors:
+            check(tensor, argument)
+        self.counts = [tensor.numel() for tensor in tensors]
+        self.tensors = [tensor.detach() for tensor in tensors]
+        self.flat = adjacent(tensors)
+        self.owner: Any = self.tensors if self.flat is None else self.flat
+        self.address = tensors[0].data_ptr() if self.flat is None else self.flat.data_ptr()
+
+    @property
+    def ends(self) -> list[Callable[[], None]]:
+        """What is to be done when the memory has been written."""
+        return [] if self.flat is None else [self.spread]
+
+    def spread(self) -> None:
+        """Copy what was written to where it belongs."""
+        assert self.flat is not None
+        for view, tensor in zip(self.flat.split(self.counts), self.tensors, strict=True):
+            tensor.copy_(view.view(tensor.shape))
+
+
+def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """None where tensors lie one after the other in memory, as pieces of one do, else a new place for all of them."""
+    end = tensors[0].data_ptr()
+    for tensor in tensors:
+        if not tensor.is_contiguous() or tensor.numel() and tensor.data_ptr() != end:
+            return torch.empty(sum(t.numel() for t in tensors), dtype=tensors[0].dtype)
+        end += tensor.numel() * tensor.element_size()
+    return None

@@ -1,0 +1,281 @@
+"""What an asynchronous call gives back: Works, and the threads that fulfil their futures."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..flight import Flight
+from ..waiting import Waiting
+
+__all__ = ["DONE", "Callbacks", "Done", "FlightWork", "Job", "lateness", "run_aside", "seconds"]
+
+UNSET = timedelta(0)  # what torch hands over where the group's timeout is meant
+
+
+def lateness(limit: float) -> str:
+    """Words for a call that has taken too many seconds: torch's, by which programs know a timeout."""
+    return f"Timed out waiting {limit * 1e3:g}ms"
+
+
+def seconds(timeout: timedelta | None) -> float | None:
+    """A timeout of torch's; None where the group's is meant."""
+    return None if timeout is None or timeout <= UNSET else timeout.total_seconds()
+
+
+class _Threads:
+    """Threads for what may block: callbacks of futures may wait for other futures, so there are as many as needed."""
+
+    def __init__(self) -> None:
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._idle = 0
+
+    def run(self, job: Callable[[], None]) -> None:
+        """Have a thread of its own run a job."""
+        with self._lock:
+            self._idle -= 1
+            start = self._idle < 0
+        self._jobs.put(job)
+        if start:
+            threading.Thread(target=self._serve, name="collectives-futures", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            with self._lock:
+                self._idle += 1
+            self._jobs.get()()
+
+
+_threads = _Threads()
+run_aside = _threads.run
+
+
+class Callbacks:
+    """Runs the callbacks of futures in a thread, in the order in which the program attached them.
+
+    A callback may make calls of its own, which ranks must make in the same order: not among the calls of the program,
+    whose place in time differs from rank to rank, but in a lane of their own (see :class:`.group.ProcessGroup`), where
+    the order is that of the callbacks.
+    """
+
+    running: dict[int, str] = {}  # by thread: whose callback it is running now
+
+    def __init__(self, name: str):
+        self.name = name
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._started = False
+
+    def run(self, job: Callable[[], None]) -> None:
+        """Do it when those before are done."""
+        self._jobs.put(job)
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._serve, name="collectives-callbacks", daemon=True).start()
+
+    def close(self) -> None:
+        """There will be no more."""
+        self._jobs.put(None)
+
+    def _serve(self) -> None:
+        ident = threading.get_ident()
+        while (job := self._jobs.get()) is not None:
+            self.running[ident] = self.name
+            job()
+            del self.running[ident]
+
+
+class Future(torch.futures.Future):
+    """A future whose callbacks run one after the other, always in the thread of its :class:`Callbacks`.
+
+    Those of torch run where and when the future is fulfilled, or at once: which differs from rank to rank.
+    """
+
+    def __init__(self, callbacks: Callbacks):
+        super().__init__()
+        self._callbacks = callbacks
+
+    def then(self, callback: Callable[[Any], Any]) -> Future:
+        """A future of what the callback returns, which is called with this one when it is fulfilled."""
+        made = Future(self._callbacks)
+
+        def job() -> None:
+            try:
+                with contextlib.suppress(Exception):  # the callback asks for the value, and sees the failure
+                    self.wait()
+                made.set_result(callback(self))
+            except BaseException as e:
+                made.set_exception(e)
+
+        self._callbacks.run(job)
+        return made
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call it with this future when it is fulfilled."""
+        self.then(callback)
+
+
+class Job(dist.Work):
+    """A Work whose end somebody has to wait for; what is common to all of them."""
+
+    def __init__(self, results: list[Any]):
+        super().__init__()
+        self._results = results
+        self._future: torch.futures.Future | None = None
+        self._failure: BaseException | None = None
+
+    def wait(self, timeout: timedelta = UNSET) -> bool:
+        """Wait for the end, up to a timeout (default: the group's); raises what ended the call early."""
+        try:
+            self._wait(seconds(timeout))
+        except BaseException as e:
+            self._failure = e
+            raise
+        return True
+
+    def _wait(self, timeout: float | None) -> None:
+        raise NotImplementedError
+
+    def _wait_aside(self) -> None:
+        """The same, in a thread beside those of the program."""
+        self._wait(None)
+
+    def is_completed(self) -> bool:
+        """Whether the call has ended."""
+        raise NotImplementedError
+
+    def is_success(self) -> bool:
+        """Whether the call has ended, and not early."""
+        return self._failure is None and self.is_completed()
+
+    def exception(self) -> BaseException | None:
+        """What ended the call early, as far as somebody has waited for it."""
+        return self._failure
+
+    def result(self) -> list[Any]:
+        """The tensors with the result, as in the future."""
+        return self._results
+
+    def synchronize(self) -> None:
+        """Wait for the end."""
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future:
+        """A future of the tensors with the result; its callbacks run in a thread of this library.
+
+        Its value is a list with the tensor, or of the tensors of a coalesced call; with the list of tensors of an
+        ``all_gather``, so that ``value()[0][rank]`` is that of a rank.
+        """
+        if self._future is None:
+            self._future = self._new_future()
+            if self.is_completed():
+                self._fulfil(lambda: self.wait())
+            else:
+                _threads.run(lambda: self._fulfil(self._wait_aside))
+        return self._future
+
+    def _new_future(self) -> torch.futures.Future:
+        return torch.futures.Future()
+
+    def _fulfil(self, wait: Callable[[], Any]) -> None:
+        assert self._future is not None
+        try:
+            wait()
+        except BaseException as e:
+            self._failure = e
+            self._future.set_exception(e)
+        else:
+            self._future.set_result(self._results)
+
+    def source_rank(self) -> int:
+        """Whose message it was, of a receive from any rank."""
+        raise RuntimeError("source_rank: only a receive has one")
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+
+class Done(Job):
+    """A call that has ended."""
+
+    def _wait(self, timeout: float | None) -> None:
+        return
+
+    def is_completed(self) -> bool:
+        """True."""
+        return True
+
+
+DONE = Done([])  # of calls whose result nobody asks for
+
+
+class FlightWork(Job):
+    """Collectives under way, one or several of one call of torch's."""
+
+    def __init__(self, results: list[Any], callbacks: Callbacks, limit: float | None = None):
+        """``limit`` is what the call itself may take, in seconds; None: what the group's calls may."""
+        super().__init__(results)
+        self._callbacks = callbacks
+        self.flights: list[Flight] = []
+        self._limit = limit
+        self._landed = threading.Event()
+
+    def landed(self) -> None:
+        """The last step of the last flight has been made; called by whichever thread made it."""
+        self._landed.set()
+
+    def _new_future(self) -> torch.futures.Future:
+        if (
+            not self.flights
+        ):  # below MPI.THREAD_MULTIPLE: complete on all ranks, and no thread but this one may call MPI
+            return super()._new_future()
+        return Future(self._callbacks)
+
+    def _wait(self, timeout: float | None) -> None:
+        for flight in self.flights:
+            flight.finish(self._limit if timeout is None else timeout)
+
+    def _wait_aside(self) -> None:
+        for flight in self.flights:
+            if not flight.done:
+                _Asleep(flight, self._landed).wait_for(flight.context, self._limit)
+
+    def is_completed(self) -> bool:
+        """Whether the calls have ended, in one way or the other; moves them on."""
+        try:
+            return all(flight.done or flight.core.wait(False, 0) for flight in self.flights)
+        except (RuntimeError, ValueError):  # which the next wait raises, in words
+            return True
+
+
+class _Asleep:
+    """Waiting for a flight that others move on: the progress thread, and whoever waits for it actively."""
+
+    def __init__(self, flight: Flight, landed: threading.Event):
+        self.flight = flight
+        self._landed = landed
+
+    def wait_for(self, context: Waiting, limit: float | None) -> None:
+        """Sleep until the end; what is known about the other ranks is looked at as in any wait."""
+        flight = self.flight
+        try:
+            context.wait(flight.run, self, limit)
+        except BaseException as e:
+            context.fail(flight.run, e)
+
+    def wait(self, yield_at_once: bool, limit: int) -> bool:
+        """Sleep for up to ``limit`` ns; whether the flight has landed."""
+        self._landed.wait(limit * 1e-9)
+        return self.flight.core.wait(False, 0)

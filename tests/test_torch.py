@@ -1,0 +1,111 @@
+"""The backend for torch.distributed: over MPI, and without it under torchrun; when calls cannot end; its imports."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from conftest import ROOT, mpiexec
+
+BACKEND = "tests/torch/backend.py"
+FAILING = ROOT / "tests/torch/failing.py"
+BIN = ROOT / ".venvs/torch/bin"
+
+
+def torchrun(ranks, *command, timeout=120):
+    """Run `python COMMAND` as torchrun does, on one node."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    line = [BIN / "python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *command]
+    return subprocess.run(
+        ["timeout", "-k", "5", str(timeout), *line], capture_output=True, text=True, cwd=ROOT, env=env,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_over_mpi(ranks):
+    done = mpiexec("torch", ranks, BACKEND, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["mpi4py is there", "21 passed"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"MPI4PY_RC_THREAD_LEVEL": "serialized"},
+        {"COLLECTIVES_ALGORITHM": "ring,allgather=ring,bcast=binomial,reduce_scatter=ring,alltoall=pairwise"},
+    ],
+)
+def test_over_mpi_without_threads_and_without_shared_memory(env):
+    done = mpiexec("torch", 3, BACKEND, timeout=200, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "21 passed"
+
+
+@pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.slow)])
+def test_without_mpi(ranks):
+    done = torchrun(ranks, BACKEND, "without-mpi4py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "21 passed"
+
+
+def errors(case, tmp_path, ranks=3):
+    """Per rank: seconds, error, words."""
+    torchrun(ranks, str(FAILING), case, str(tmp_path / case), timeout=60)
+    return {rank: told for rank, *told in map(json.loads, (tmp_path / case).read_text().splitlines())}
+
+
+def place(words):
+    lines = FAILING.read_text().splitlines()
+    return f"{FAILING}:{next(i for i, line in enumerate(lines, 1) if words in line)}"
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["timeout", *(pytest.param(c, marks=pytest.mark.slow) for c in ("asynchronous", "future", "of_the_call"))],
+)
+def test_a_missing_rank_is_named_in_time(case, tmp_path):
+    found = errors(case, tmp_path)
+    assert sorted(found) == [0, 1]
+    for rank, (seconds, kind, words) in found.items():
+        assert kind in ("CollectiveTimeout", "RuntimeError")  # a torch future has but the words
+        assert "CollectiveTimeout" in kind + words
+        assert (0.5 if case == "of_the_call" else 1) <= seconds < 4
+        assert f"on rank {rank} of 3" in words or "failed: CollectiveTimeout" in words
+        assert "rank 2: in no collective" in words
+        assert place("where it is instead") in words
+
+
+def test_calls_that_differ(tmp_path):
+    found = errors("mismatch", tmp_path, ranks=2)
+    assert sorted(found) == [0, 1]
+    for seconds, kind, words in found.values():
+        assert kind == "CollectiveMismatch"
+        assert seconds < 3
+        assert "rank 0: call 2, allreduce of 1000 float32, SUM" in words
+        assert "rank 1: call 2, allreduce of 999 float32, SUM" in words
+        assert place("if CASE ==") not in words
+        assert str(FAILING) in words
+
+
+@pytest.mark.slow
+def test_a_death_is_named(tmp_path):
+    found = errors("death", tmp_path)
+    assert sorted(found) == [0, 1]
+    assert all(kind == "PeerFailure" and "rank 2 died" in words for _, kind, words in found.values())
+
+
+@pytest.mark.slow
+def test_a_message_that_does_not_come(tmp_path):
+    found = errors("message", tmp_path, ranks=2)
+    assert found[0][1] == "CollectiveTimeout"
+    assert "receive from rank 1 on rank 0 of 2: Timed out waiting 1000ms" in found[0][2]
+
+
+@pytest.mark.slow
+def test_a_monitored_barrier_names_all_and_breaks_nothing(tmp_path):
+    found = errors("monitored", tmp_path)
+    assert sorted(found) == [0, 1]
+    assert "Rank 2 failed to pass monitoredBarrier in 1000 ms" in found[0][2]
+    assert "Rank 1 successfully reached monitoredBarrier" in found[1][2]
