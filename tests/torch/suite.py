@@ -94,8 +94,11 @@ def run(module, case, folder: Path, backend: str, name: str) -> tuple[str, str]:
     except SystemExit as end:
         messages = {skip.exit_code: skip.message for skip in module.TEST_SKIPS.values()}
         return ("skipped", messages[end.code]) if end.code in messages else ("failed", f"exit {end.code}")
-    except BaseException:
-        return "failed", traceback.format_exc()
+    except BaseException as error:
+        try:
+            return "failed", traceback.format_exc()
+        except Exception:  # mpi4py's own exceptions cannot always be printed
+            return "failed", f"{type(error).__name__}: {traceback.format_tb(error.__traceback__)[-1]}"
     return "passed", ""
 
 
