@@ -112,8 +112,8 @@ class Job:
             why = next(report["why"] for report in ended if report["state"] == "failed")
             return {**found, "state": "failed", "why": why}
         if len(ended) < self.ranks:
-            why = self.log.read_text(errors="replace")[-3000:]
-            return {**found, "state": "crashed" if left else "hung", "why": why if left else "no end on all ranks"}
+            lines = [line for line in self.log.read_text(errors="replace").splitlines() if "USDT" not in line]
+            return {**found, "state": "crashed" if left else "hung", "why": "\n".join(lines)[-6000:]}
         why = next((report["why"] for report in ended if report["state"] == "skipped"), "")
         return {**found, "state": "passed" if "passed" in states else "skipped", "why": why}
 
