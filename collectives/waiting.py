@@ -121,7 +121,7 @@ class Watch:
         late = self.behind or [answer.rank for answer in told[1:] if answer.call is None]
         names = f"waiting for rank {', '.join(map(str, late))}" if late else "MPI does not say whom it waits for"
         kind = PeerFailure if any(context.has_ended(rank) for rank in late) else CollectiveTimeout
-        raise kind(f"{context.place_of(self.run)}: not complete after {timeout:g} s; {names}{lines(told)}")
+        raise kind(f"{context.place_of(self.run)}: {context.lateness(timeout)}; {names}{lines(told)}")
 
     def close(self) -> None:
         """It has ended, one way or the other."""
@@ -173,6 +173,10 @@ class Waiting:
         """Whether the process of a rank is known to have ended."""
         peer = self.neighbours.get(rank)
         return peer is not None and not inquiry.alive(peer)
+
+    def lateness(self, timeout: float) -> str:
+        """Words for a call that has taken too many seconds."""
+        return f"not complete after {timeout:g} s"
 
     def place_of(self, run: Any) -> str:
         """Words for a run of this rank."""

@@ -13,12 +13,12 @@ import torch.distributed.distributed_c10d as c10d
 
 from .. import _core
 from ..flight import Flight
-from . import sparse
+from . import profiling, sparse
 from .calls import Call, Calls
 from .engines import Engine, engine_for
 from .store import Exchange, MonitoredBarrier
 from .tensors import FAST_CODES, FAST_OPS
-from .work import DONE, Callbacks, Done, FlightWork, seconds
+from .work import DONE, Callbacks, Done, FlightWork, lateness, seconds
 
 __all__ = ["ProcessGroup"]
 
@@ -37,6 +37,7 @@ class Lane:
 
     def __init__(self, name: str, engine: Engine):
         self.name, self.engine = name, engine
+        engine.context.lateness = lateness  # type: ignore[method-assign, assignment]
         self.callbacks = Callbacks(name)
 
 
@@ -164,29 +165,33 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _issue_all(self, calls: Sequence[Call], opts: Any) -> dist.Work:
         """Run calls one after the other, or begin them all."""
-        lane = self.lane
-        engine = lane.engine
+        lane, results = self.lane, [tensor for call in calls for tensor in call.results]
+        ends = [profiling.begun(calls[0].shape.collective, results)] if calls and profiling.enabled() else []
+        limit = None if opts is None else seconds(opts.timeout)
         if opts is not None and not opts.asyncOp:
             for call in calls:
-                engine.run(call, seconds(opts.timeout))
+                lane.engine.run(call, limit)
                 call.finish()
+            for end in ends:
+                end()
             return DONE
-        limit = None if opts is None else seconds(opts.timeout)
-        work = FlightWork([tensor for call in calls for tensor in call.results], lane.callbacks, limit)
+        work = FlightWork(results, lane.callbacks, limit)
         for i, call in enumerate(calls):
-            steps = [*([call.finish] if call.ends else []), *([work.landed] if i == len(calls) - 1 else [])]
-            flight = engine.start(call, lambda steps=steps: [step() for step in steps])  # type: ignore[misc]
-            if flight is None:
-                engine.run(call, limit)
-                call.finish()
-                work.landed()
-            else:
+            steps = [call.finish] if call.ends else []
+            steps += [*ends, work.landed] if i == len(calls) - 1 else []
+            flight = lane.engine.start(call, lambda steps=steps: [step() for step in steps])  # type: ignore[misc]
+            if flight is not None:
                 work.flights.append(flight)
+            else:
+                lane.engine.run(call, limit)
+                for step in steps:
+                    step()
         return work
 
     def _is_short(self, opts: Any) -> bool:
-        """Whether a call may go the short way: it blocks, and there is no doubt about its lane."""
-        return self._node is not None and not _callbacks and opts is not None and not opts.asyncOp
+        """Whether a call may go the short way: it blocks, nobody watches, and there is no doubt about its lane."""
+        plain = self._node is not None and opts is not None and not opts.asyncOp
+        return plain and not _callbacks and not profiling.enabled()
 
     def _short(
         self, opts: Any, kind: int, source: torch.Tensor | None, target: torch.Tensor, count: int, dtype: int = -1,
@@ -204,9 +209,9 @@ class ProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
         """Reduce a tensor over all ranks, in place; a sparse one, too, where the op is SUM or AVG."""
-        if self._node is not None and not _callbacks and type(tensors) is list and len(tensors) == 1:
+        if self._node is not None and type(tensors) is list and len(tensors) == 1:
             t = tensors[0]
-            if type(opts) is c10d.AllreduceOptions and not opts.asyncOp and t.is_cpu and t.layout is torch.strided:
+            if type(opts) is c10d.AllreduceOptions and self._is_short(opts) and t.is_cpu and t.layout is torch.strided:
                 code, op = FAST_CODES.get(t.dtype), FAST_OPS.get(hash(opts.reduceOp))
                 if code is not None and op is not None and t.is_contiguous():
                     if self._short(opts, _ALLREDUCE, None, t, t.numel(), code, op):

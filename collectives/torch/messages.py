@@ -16,7 +16,7 @@ from ..errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, Pee
 from ..plans import Plans
 from .store import Exchange
 from .tensors import Inward, Outward
-from .work import Job
+from .work import Job, lateness
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -94,6 +94,12 @@ class MPIMessage(Job):
                 for end in self._target.ends:
                     end()
         return self._ended
+
+    def get_future(self) -> torch.futures.Future:
+        """As of any Work; below MPI.THREAD_MULTIPLE the message has come or gone before it is given."""
+        if not self._context.threaded:
+            self.wait()
+        return super().get_future()
 
     def _look(self, nap: float, limit: float) -> bool:
         end = time.monotonic() + limit
@@ -203,7 +209,7 @@ class StoreMessage(Job):
         if dead and (self._peer is None or self._peer in dead):
             return PeerFailure(f"{where}: rank {', '.join(map(str, dead))} died")
         if "imed out" in words:
-            return CollectiveTimeout(f"{where}: not complete after {limit:g} s")
+            return CollectiveTimeout(f"{where}: {lateness(limit or 0)}")
         return CollectiveError(f"{where}: {words}")
 
     def is_completed(self) -> bool:

@@ -33,8 +33,10 @@ class Exchange:
         self.store.set(keys[self.rank], pickle.dumps(obj))
         try:
             self.store.wait(keys, self.timeout)
-        except dist.DistStoreError:
+        except RuntimeError:  # DistStoreError, of most stores
             late = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
+            if not late:
+                raise
             raise CollectiveTimeout(
                 f"making a group on rank {self.rank} of {self.size}: not complete after "
                 f"{self.timeout.total_seconds():g} s; waiting for rank {', '.join(map(str, late))}"
@@ -62,8 +64,9 @@ class MonitoredBarrier:
             self._store.set(f"{key}/{self._rank}", "here")
             if not self._came(f"{key}/all", timeout):
                 raise CollectiveTimeout(
-                    f"Rank {self._rank} successfully reached monitoredBarrier, but rank 0 did not say in "
-                    f"{timeout.total_seconds():g} s that all did; its error names who is missing"
+                    f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting for "
+                    f"send/recv from rank 0: it did not say in {timeout.total_seconds():g} s that all did; its error "
+                    "names who is missing"
                 )
             return
         deadline, missing = time.monotonic() + timeout.total_seconds(), []
@@ -83,6 +86,6 @@ class MonitoredBarrier:
     def _came(self, key: str, timeout: timedelta) -> bool:
         try:
             self._store.wait([key], timeout)
-        except dist.DistStoreError:
-            return False
+        except RuntimeError:  # DistStoreError, of most stores
+            return self._store.check([key])
         return True

@@ -16,9 +16,14 @@ import torch.distributed as dist
 from ..flight import Flight
 from ..waiting import Waiting
 
-__all__ = ["DONE", "Callbacks", "Done", "FlightWork", "Job", "seconds"]
+__all__ = ["DONE", "Callbacks", "Done", "FlightWork", "Job", "lateness", "run_aside", "seconds"]
 
 UNSET = timedelta(0)  # what torch hands over where the group's timeout is meant
+
+
+def lateness(limit: float) -> str:
+    """Words for a call that has taken too many seconds: torch's, by which programs know a timeout."""
+    return f"Timed out waiting {limit * 1e3:g}ms"
 
 
 def seconds(timeout: timedelta | None) -> float | None:
@@ -55,6 +60,7 @@ class _Threads:
 
 
 _threads = _Threads()
+run_aside = _threads.run
 
 
 class Callbacks:
@@ -231,6 +237,10 @@ class FlightWork(Job):
         self._landed.set()
 
     def _new_future(self) -> torch.futures.Future:
+        if (
+            not self.flights
+        ):  # below MPI.THREAD_MULTIPLE: complete on all ranks, and no thread but this one may call MPI
+            return super()._new_future()
         return Future(self._callbacks)
 
     def _wait(self, timeout: float | None) -> None:
