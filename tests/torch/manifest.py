@@ -137,10 +137,14 @@ def run(backend: str, tests: Sequence[str], ranks: int, quiet: bool = False) -> 
         (folder / "tests.json").write_text(json.dumps(list(tests)))
         while first < len(tests):
             job = Job(folder, backend, ranks, first)
-            for index, result in job.follow(tests):
-                results[tests[index]], first = result, index + 1
-                if not quiet:
-                    print(f"{backend:12}{result['state']:9}{tests[index]}", last_line(result["why"]), flush=True)
+            try:
+                for index, result in job.follow(tests):
+                    results[tests[index]], first = result, index + 1
+                    if not quiet:
+                        print(f"{backend:12}{result['state']:9}{tests[index]}", last_line(result["why"]), flush=True)
+            except BaseException:
+                job.end(0)
+                raise
             status = job.end(60 if first == len(tests) and result["state"] in ("passed", "skipped") else 0)
             if first == len(tests) and result["state"] == "passed" and status != 0:
                 result.update(state="crashed", why=f"the job ended with {status}: {job.log.read_text()[-2000:]}")
@@ -230,6 +234,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="only what did not pass last time")
     parser.add_argument("--ranks", type=int, default=3)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the ranks end too
     everything, data = names(), stored()
     tests = args.tests.split(",") if args.tests else everything
     if unknown := set(tests) - set(everything):
