@@ -1,7 +1,5 @@
-"""Fixtures for all tests: the repository, and the environments that `make build-all` sets up.
-
-Three MPIs, and torch with Open MPI.
-"""
+"""Fixtures for all tests: the repository, and the environments that `make build-all` sets up: three MPIs, and torch
+with Open MPI."""
 
 import os
 import subprocess

@@ -3,7 +3,7 @@
     python tests/torch/manifest.py                       both backends, 3 ranks; writes manifest.json and the page
     python tests/torch/manifest.py --backends gloo       one of them; what is known of the other stays
     python tests/torch/manifest.py --again               only what did not pass last time
-    python tests/torch/manifest.py --tests test_a,test_b --backends collectives        prints only
+    python tests/torch/manifest.py --tests test_a,test_b          only these, with the whole message of what fails
 
 The ranks are those of one mpiexec (Open MPI, ``.venvs/torch``), which runs test after test, each in a new process
 group. A test that fails, crashes, or does not end within LIMIT seconds ends the job, and the next job begins behind
@@ -49,6 +49,12 @@ def names() -> list[str]:
         [BIN / "python", SUITE, "names"], env={**os.environ, **VARIABLES}, capture_output=True, text=True, check=True
     )
     return json.loads(done.stdout)
+
+
+def version() -> str:
+    """Of the installed torch."""
+    command = [BIN / "python", "-c", "import torch; print(torch.__version__)"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 class Job:
@@ -106,8 +112,8 @@ class Job:
             why = next(report["why"] for report in ended if report["state"] == "failed")
             return {**found, "state": "failed", "why": why}
         if len(ended) < self.ranks:
-            why = self.log.read_text(errors="replace")[-3000:]
-            return {**found, "state": "crashed" if left else "hung", "why": why if left else "no end on all ranks"}
+            lines = [line for line in self.log.read_text(errors="replace").splitlines() if "USDT" not in line]
+            return {**found, "state": "crashed" if left else "hung", "why": "\n".join(lines)[-6000:]}
         why = next((report["why"] for report in ended if report["state"] == "skipped"), "")
         return {**found, "state": "passed" if "passed" in states else "skipped", "why": why}
 
@@ -131,13 +137,19 @@ def run(backend: str, tests: Sequence[str], ranks: int, quiet: bool = False) -> 
         (folder / "tests.json").write_text(json.dumps(list(tests)))
         while first < len(tests):
             job = Job(folder, backend, ranks, first)
-            for index, result in job.follow(tests):
-                results[tests[index]], first = result, index + 1
-                if not quiet:
-                    print(f"{backend:12}{result['state']:9}{tests[index]}", last_line(result["why"]), flush=True)
+            try:
+                for index, result in job.follow(tests):
+                    results[tests[index]], first = result, index + 1
+                    if not quiet:
+                        print(f"{backend:12}{result['state']:9}{tests[index]}", last_line(result["why"]), flush=True)
+            except BaseException:
+                job.end(0)
+                raise
             status = job.end(60 if first == len(tests) and result["state"] in ("passed", "skipped") else 0)
-            if first == len(tests) and result["state"] == "passed" and status != 0:
-                result.update(state="crashed", why=f"the job ended with {status}: {job.log.read_text()[-2000:]}")
+            words = job.log.read_text(errors="replace")
+            aborted = "MPI_Abort instead of MPI_Finalize" in words  # a call of an earlier test timed out, as it should
+            if first == len(tests) and result["state"] == "passed" and status != 0 and not aborted:
+                result.update(state="crashed", why=f"the job ended with {status}: {words[-2000:]}")
     return results
 
 
@@ -220,26 +232,27 @@ def main() -> int:
     """Run what is asked for; 1 when a test passes on Gloo and not on ours."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backends", default=",".join(BACKENDS), help="gloo, collectives, or both")
-    parser.add_argument("--tests", default="", help="names between commas; nothing is written then")
+    parser.add_argument("--tests", default="", help="names between commas")
     parser.add_argument("--again", action="store_true", help="only what did not pass last time")
     parser.add_argument("--ranks", type=int, default=3)
     args = parser.parse_args()
-    tests, known = args.tests.split(",") if args.tests else names(), stored()["results"]
-    found = {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the ranks end too
+    everything, data = names(), stored()
+    tests = args.tests.split(",") if args.tests else everything
+    if unknown := set(tests) - set(everything):
+        parser.error(f"--tests: torch has no {', '.join(sorted(unknown))}")
     for backend in args.backends.split(","):
-        passed = {n: r for n, r in known.get(backend, {}).items() if args.again and r["state"] == "passed"}
-        found[backend] = passed | run_all(backend, [name for name in tests if name not in passed], args.ranks)
-    if args.tests:
-        for backend, results in found.items():
-            for name, result in results.items():
-                print(f"\n{backend} {name}: {result['state']}\n{result['why']}")
-        return int(any(r["state"] not in ("passed", "skipped") for results in found.values() for r in results.values()))
-    version = subprocess.run(
-        [BIN / "python", "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    data = {"torch": version, "results": stored()["results"] | found}
-    RESULTS.write_text(json.dumps(data, indent=1) + "\n")
-    PAGE.write_text(page(data))
+        known = data["results"].get(backend, {})
+        chosen = [name for name in tests if not (args.again and state(known, name) == "passed")]
+        found = run_all(backend, chosen, args.ranks)
+        if args.tests:
+            print(*(f"{name}: {r['state']}\n{r['why']}" for name, r in found.items()), sep="\n")
+        both = known | found
+        data = stored()  # the other backend's may have been written meanwhile
+        data["results"][backend] = {name: both[name] for name in everything if name in both}
+        data["torch"] = version()
+        RESULTS.write_text(json.dumps(data, indent=1) + "\n")
+        PAGE.write_text(page(data))
     return int(set(BACKENDS) <= data["results"].keys() and bool(missing(data["results"])))
 
 

@@ -22,6 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 
 DEFAULT_TIMEOUT = 30  # seconds of a process group, unless the test has one of its own
+HANGS = 200  # seconds after which a test that has not ended says where it is
 
 
 def launched(names: tuple[str, ...], otherwise: int) -> int:
@@ -94,8 +95,11 @@ def run(module, case, folder: Path, backend: str, name: str) -> tuple[str, str]:
     except SystemExit as end:
         messages = {skip.exit_code: skip.message for skip in module.TEST_SKIPS.values()}
         return ("skipped", messages[end.code]) if end.code in messages else ("failed", f"exit {end.code}")
-    except BaseException:
-        return "failed", traceback.format_exc()
+    except BaseException as error:
+        try:
+            return "failed", traceback.format_exc()
+        except Exception:  # mpi4py's own exceptions cannot always be printed
+            return "failed", f"{type(error).__name__}: {traceback.format_tb(error.__traceback__)[-1]}"
     return "passed", ""
 
 
@@ -132,8 +136,10 @@ def main() -> None:
         environment = dict(os.environ)
         print(json.dumps({"index": index, "state": "begun"}), file=log)
         began = time.monotonic()
+        faulthandler.dump_traceback_later(HANGS)
         state, why = run(module, case, folder / str(index), backend, name)
         found = dict(why=why[-4000:], marked=getattr(case, name).marked, seconds=time.monotonic() - began)
+        faulthandler.cancel_dump_traceback_later()
         print(json.dumps({"index": index, "state": state, **found}), file=log)
         if not all_ended(folder / str(index), state):
             time.sleep(600)  # until the driver ends the job
