@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -383,6 +384,21 @@ def _one(tensors: Any, argument: str) -> torch.Tensor:
     if len(tensors) != 1:
         raise ValueError(f"{argument}: {len(tensors)} tensors, where each process has one")
     return tensors[0]
+
+
+def _untraced(cls: type) -> None:
+    """Have torch.compile run the methods, and all that they call, as it runs those of a group in C++.
+
+    The compiler's own mark; its functions for it would import the compiler, for seconds.
+    """
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+    for method in vars(cls).values():
+        if isinstance(method, FunctionType):
+            frames.set_code_exec_strategy(method.__code__, skip)
+
+
+_untraced(ProcessGroup)
 
 
 def _list(tensors: Any) -> Tensors:
