@@ -15,9 +15,9 @@ from .context import Context, duplicate
 from .datatypes import DTYPE_CODES
 from .derived import Derived
 from .grouped import Groups
+from .later import Later
 from .methods import add_methods
 from .objects import Objects
-from .operations import Operations
 from .recipes import Recipes
 from .trace import EVENTS, Trace
 from .waiting import checked_timeout
@@ -35,7 +35,7 @@ class Record:
     seconds: float
 
 
-class Communicator(Operations, Objects, Derived, MPI.Intracomm):
+class Communicator(Later, Objects, Derived, MPI.Intracomm):
     """An mpi4py intracommunicator whose collectives are this library's.
 
     Made from any intracommunicator, by all its ranks together; it works on duplicates, so that the messages of program
@@ -59,7 +59,7 @@ class Communicator(Operations, Objects, Derived, MPI.Intracomm):
     def _adopt(cls, plain: MPI.Comm, parent: MPI.Comm | None = None) -> Any:
         """Make an MPI communicator ours without duplicating it once more; null stays null."""
         self = MPI.Intracomm.__new__(cls, plain)
-        self._deterministic = isinstance(parent, Operations) and parent._deterministic
+        self._deterministic = isinstance(parent, Later) and parent._deterministic
         if plain != MPI.COMM_NULL:
             self._owned = True
             self._enter()

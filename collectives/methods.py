@@ -10,7 +10,8 @@ from mpi4py import MPI
 
 from . import _core
 from .calls import COLLECTIVES, Arguments, Collective, Options
-from .operations import DEFAULTS, Operations
+from .later import Later
+from .operations import DEFAULTS
 
 __all__ = ["add_methods"]
 
@@ -96,7 +97,7 @@ def _bind(name: str, binding: Binding, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _blocking(c: Collective, binding: Binding) -> Method:
-    def method(self: Operations, *args: Any, **kwargs: Any) -> None:
+    def method(self: Later, *args: Any, **kwargs: Any) -> None:
         options = _options(c.method, _split(kwargs, _BLOCKING), _BLOCKING) if kwargs else DEFAULTS
         self._run(c, _bind(c.method, binding, args, kwargs), options)
 
@@ -107,7 +108,7 @@ def _blocking(c: Collective, binding: Binding) -> Method:
 def _starting(c: Collective, binding: Binding) -> Method:
     name = "I" + c.name
 
-    def method(self: Operations, *args: Any, **kwargs: Any) -> MPI.Request:
+    def method(self: Later, *args: Any, **kwargs: Any) -> MPI.Request:
         options = _options(name, _split(kwargs, _LATER), _LATER) if kwargs else DEFAULTS
         return self._start(c, _bind(name, binding, args, kwargs), options)
 
@@ -120,7 +121,7 @@ def _lasting(c: Collective, binding: Binding) -> Method:
     info = inspect.Parameter("info", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=MPI.INFO_NULL)
     before = len(inspect.signature(binding).parameters)
 
-    def method(self: Operations, *args: Any, **kwargs: Any) -> MPI.Prequest:
+    def method(self: Later, *args: Any, **kwargs: Any) -> MPI.Prequest:
         options = _options(name, _split(kwargs, _LATER), _LATER) if kwargs else DEFAULTS
         hints = args[before] if len(args) > before else kwargs.pop("info", MPI.INFO_NULL)
         return self._init(c, _bind(name, binding, args[:before] + args[before + 1 :], kwargs), options, hints)

@@ -35,7 +35,7 @@ LAYERS = [
     },
     {"calls"},
     {"checks", "movement", "reductions", "widening", "exchange"},
-    {"operations", "methods", "objects", "grouped", "derived", "recipes"},
+    {"operations", "later", "methods", "objects", "grouped", "derived", "recipes"},
     {"communicator"},
     {"__init__"},
     {"torch", "train"},

