@@ -250,7 +250,7 @@ static void at_end(void) {
          * others for up to 0.3 s before it tells. */
         nanosleep(&(struct timespec){0, 500000000}, NULL);
         signal(SIGALRM, SIG_DFL);
-        alarm(10); /* an MPI that has lost a rank may hang even in MPI_Abort */
+        alarm(4); /* an MPI that has lost a rank may hang even in MPI_Abort, which takes a tenth of a second else */
         world->abort(1);
     }
     coll_progress_stop(0);

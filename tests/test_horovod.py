@@ -8,7 +8,10 @@ from conftest import ROOT, mpiexec
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/horovod.md").read_text(), re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize(("backend", "ranks"), [("gloo", 2), ("collectives", 2), ("collectives", 3)])
+@pytest.mark.parametrize(("backend", "ranks"), [
+    pytest.param("gloo", 2, marks=pytest.mark.slow), ("collectives", 2),
+    pytest.param("collectives", 3, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_on_ranks(backend, ranks, tmp_path):
     done = mpiexec("torch", ranks, "tests/torch/horovod.py", backend, str(tmp_path / "meeting"), timeout=90)
     assert done.returncode == 0, done.stdout + done.stderr[-20_000:]
