@@ -146,7 +146,10 @@ static inline void move(void *to, const void *from, size_t bytes) {
     }
     coll_model_point();
 #endif
-    memcpy(to, from, bytes);
+    if (bytes < COLL_COPY_FROM)
+        memcpy(to, from, bytes);
+    else
+        coll_copy(to, from, bytes);
 }
 
 /* Copies from the private memory of another rank. */

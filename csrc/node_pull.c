@@ -129,23 +129,28 @@ static int publish_input(coll_node_call *c) {
     return COLL_OK;
 }
 
-static void copy_near(void *to, const void *from, size_t bytes) {
-    memcpy(to, from, bytes);
+/* The elements from `first` on, at most `most` of them, of the block that stays on this rank. */
+static void keep(const coll_node_call *c, size_t first, size_t most) {
+    const coll_node_message *m = &c->message;
+    span from = published(c, c->node->rank), to = wanted(c, c->node->rank);
+    char *target = (char *)m->output + (to.first + first) * m->itemsize;
+    const char *source = (const char *)m->input + (from.first + first) * m->itemsize;
+    size_t count = from.count < to.count ? from.count : to.count;
+    count = count < first ? 0 : count - first < most ? count - first : most;
+    if (count && source != target)
+        (past_cache(c) ? coll_copy_stream : coll_copy)(target, source, count * m->itemsize);
 }
 
-/* Blocks that stay on this rank. */
+/* Whether the own block is what is staged for the others: then it is kept with each segment, which is in the cache. */
+static int kept_when_staged(const coll_node_call *c) {
+    return c->message.kind == COLL_NODE_ALLGATHER && c->segments && !stays_put(c);
+}
+
 static void keep_own(const coll_node_call *c) {
-    const coll_node_message *m = &c->message;
-    int rank = c->node->rank, kind = (int)m->kind;
-    if (kind != COLL_NODE_ALLGATHER && kind != COLL_NODE_ALLTOALL &&
-        !((kind == COLL_NODE_GATHER || kind == COLL_NODE_SCATTER) && rank == m->root))
-        return;
-    span from = published(c, rank), to = wanted(c, rank);
-    char *target = (char *)m->output + to.first * m->itemsize;
-    const char *source = (const char *)m->input + from.first * m->itemsize;
-    size_t count = from.count < to.count ? from.count : to.count;
-    if (count && source != target)
-        (past_cache(c) ? coll_copy_stream : copy_near)(target, source, count * m->itemsize);
+    int rank = c->node->rank, kind = (int)c->message.kind;
+    if ((kind == COLL_NODE_ALLGATHER && !kept_when_staged(c)) || kind == COLL_NODE_ALLTOALL ||
+        ((kind == COLL_NODE_GATHER || kind == COLL_NODE_SCATTER) && rank == c->message.root))
+        keep(c, 0, SIZE_MAX);
 }
 
 /* Ranks that still need the slot which segment k - slots was in. */
@@ -178,6 +183,8 @@ static int stage_next(coll_node_call *c) {
     }
     c->staged++;
     publish(&own_area(n)->staged.value, progress_of(c, c->staged));
+    if (kept_when_staged(c))
+        keep(c, from, c->segment);
     return 1;
 }
 

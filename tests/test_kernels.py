@@ -6,6 +6,7 @@ import ctypes
 import functools
 import itertools
 import subprocess
+import time
 
 import kernel_lib
 import ml_dtypes
@@ -15,6 +16,7 @@ import pytest
 pytestmark = pytest.mark.skipif(kernel_lib.compiler() is None, reason="needs a C compiler")
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+PAGE = 4096
 HALVES = ("float16", "bfloat16")
 FLOATS = (*HALVES, "float32", "float64")
 COMPLEX = ("complex64", "complex128")
@@ -92,10 +94,10 @@ def operands(dtype: str, n: int, count: int, seed: int = 0) -> list[np.ndarray]:
     return arrays
 
 
-def place(array: np.ndarray, skip: int) -> np.ndarray:
-    """A copy that starts skip elements after a 64-byte line."""
-    raw = np.zeros(array.nbytes + 128 + (skip + 1) * array.dtype.itemsize, np.uint8)
-    start = -kernel_lib.address(raw) % 64 + skip * array.dtype.itemsize
+def place(array: np.ndarray, skip: int, unit: int = 64) -> np.ndarray:
+    """A copy that starts skip elements after a 64-byte line, or another unit."""
+    raw = np.zeros(array.nbytes + 2 * unit + (skip + 1) * array.dtype.itemsize, np.uint8)
+    start = -kernel_lib.address(raw) % unit + skip * array.dtype.itemsize
     copy = raw[start : start + array.nbytes].view(array.dtype)
     copy[:] = array
     return copy
@@ -283,18 +285,38 @@ def test_streams(kernels, dtype):
                 check(targets[0], want, (isa, "reduce2"))
 
 
-def test_copies_past_the_cache(kernels):
-    source = np.random.default_rng(1).integers(0, 256, 5000, np.uint8)
+def copy(kernels, how, target, source):
+    addresses = (ctypes.c_void_p(kernel_lib.address(a)) for a in (target, source))
+    getattr(kernels.lib, how)(*addresses, ctypes.c_size_t(target.nbytes))
+
+
+@pytest.mark.parametrize("how", ["coll_copy", "coll_copy_stream"])
+def test_copies(kernels, how):
+    """From a page's beginning to places before and behind it, in either direction."""
+    source = place(np.random.default_rng(1).integers(0, 256, 9000, np.uint8), 0, PAGE)
     for isa in kernels.isas():
         kernels.select(isa)
-        for skip, length in itertools.product((0, 1, 63), (0, 1, 62, 63, 64, 65, 200, 4096, 4900)):
-            around = np.zeros(5100, np.uint8)
+        lengths = (0, 1, 62, 63, 64, 65, 200, 2047, 2048, 2049, 4096, 4900, 8999)
+        for skip, length in itertools.product((0, 1, 31, 32, 63, 2047, 2048, 4095), lengths):
+            around = place(np.zeros(13200, np.uint8), 0, PAGE)
             target = around[skip : skip + length]
-            kernels.lib.coll_copy_stream(
-                *(ctypes.c_void_p(kernel_lib.address(a)) for a in (target, source)), ctypes.c_size_t(length)
-            )
+            copy(kernels, how, target, source[:length])
             assert (target == source[:length]).all(), (isa, skip, length)
             assert not np.delete(around, slice(skip, skip + length)).any()
+
+
+def test_copies_are_as_fast_wherever_they_begin(kernels):
+    """A few bytes behind the source's place in its page, the C library may take twenty times as long."""
+    source, around = (place(np.ones(70000, np.uint8), 0, PAGE) for _ in range(2))
+    times = {skip: [] for skip in (0, 1, 8, 16, 64)}
+    for _ in range(20):
+        for skip, measured in times.items():
+            began = time.perf_counter()
+            for _ in range(20):
+                copy(kernels, "coll_copy", around[skip : skip + 65536], source[:65536])
+            measured.append(time.perf_counter() - began)
+    slowest = max(min(measured) for measured in times.values())
+    assert slowest < 3 * min(times[0]), times
 
 
 def test_stream_threshold(kernels):

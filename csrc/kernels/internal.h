@@ -20,6 +20,8 @@ typedef void (*coll_twin_fn)(void *dst0, void *dst1, const void *left, const voi
 /* Copies whole 64-byte lines past the cache; dst is aligned to 64 bytes. */
 typedef void (*coll_stream_fn)(void *dst, const void *src, size_t nbytes);
 
+typedef void (*coll_copy_fn)(void *dst, const void *src, size_t nbytes);
+
 /* One op on one type. The four folds differ only where the accumulator is wider than the element. */
 struct coll_fold {
     coll_fold_fn fold;   /* elements to elements */
@@ -46,8 +48,9 @@ struct coll_isa {
     const struct coll_isa *next; /* has the entries that this one lacks; may be NULL */
     struct coll_entry entry[COLL_NTYPES][COLL_NOPS];
     coll_scale_fn scale[COLL_NTYPES];
-    coll_stream_fn stream;  /* NULL where the machine has no such stores */
-    coll_widen_fn widen[2]; /* float16, bfloat16 */
+    coll_stream_fn stream;           /* NULL where the machine has no such stores */
+    coll_copy_fn copy_up, copy_down; /* of at least COLL_COPY_FROM bytes */
+    coll_widen_fn widen[2];          /* float16, bfloat16 */
     coll_narrow_fn narrow[2];
     /* Exact sums: of p sources; of a tile of terms (exact_loops.h), in whole vectors. */
     struct coll_entry exact_sum[2];

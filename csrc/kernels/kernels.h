@@ -48,6 +48,11 @@ coll_scale_fn coll_scale(coll_dtype t);
 coll_reduce2_fn coll_reduce2_stream(coll_dtype t, coll_op op);
 coll_reducep_fn coll_reducep_stream(coll_dtype t, coll_op op);
 size_t coll_stream_bytes(size_t nbytes);
+/* memcpy, for at least COLL_COPY_FROM bytes as fast wherever in their pages the two begin: what the C library takes for
+ * these lengths, rep movsb, may have a tenth of the speed where dst is a few bytes ahead of src there (AMD Zen 3 and 4:
+ * glibc bug 30994). */
+enum { COLL_COPY_FROM = 2048 };
+void coll_copy(void *dst, const void *src, size_t nbytes);
 /* memcpy with such stores, where the machine has them. */
 void coll_copy_stream(void *dst, const void *src, size_t nbytes);
 

@@ -2,7 +2,7 @@
  * by a file that names it (COLL_ISA, COLL_F16C where it converts float16, COLL_NEXT where it leaves out entries) and
  * switches the compiler to it. */
 #include "half.h"
-#include "stream.h"
+#include "copies.h"
 
 #define COLL_INLINE static inline __attribute__((always_inline))
 
@@ -237,6 +237,8 @@ const struct coll_isa COLL_PASTE(coll_isa_, COLL_ISA) = {
     {COLL_TYPES(COLL_ROW)},
     {COLL_TYPES(COLL_SCALE_ROW)},
     COLL_STREAM,
+    copy_up,
+    copy_down,
     {widen_all_float16, widen_all_bfloat16},
     {narrow_all_float16, narrow_all_bfloat16},
     {{NULL, NULL, exact_sum_float32, exact_sum_float32}, {NULL, NULL, exact_sum_float64, exact_sum_float64}},

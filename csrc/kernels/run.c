@@ -64,7 +64,7 @@ static void run_cached(const struct job *job, size_t from, size_t to) {
         n = to - i < tile ? to - i : tile;
         fold_tile(job, target(job, 0, i), i, n);
         for (int j = 1; j < job->q; j++)
-            memcpy(target(job, j, i), target(job, 0, i), n * size);
+            coll_copy(target(job, j, i), target(job, 0, i), n * size);
     }
 }
 
@@ -104,7 +104,7 @@ static int can_stream(const struct job *job, size_t n) {
 void coll_run_copy(coll_stream_fn stream, void *dst, const void *src, size_t nbytes) {
     size_t head = (LINE - (uintptr_t)dst % LINE) % LINE, lines = nbytes < head ? 0 : (nbytes - head) / LINE * LINE;
     if (!stream || !lines) {
-        memcpy(dst, src, nbytes);
+        coll_copy(dst, src, nbytes);
         return;
     }
     memcpy(dst, src, head);

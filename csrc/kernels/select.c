@@ -138,3 +138,12 @@ coll_narrow_fn coll_narrow(coll_dtype t) {
 void coll_copy_stream(void *dst, const void *src, size_t nbytes) {
     coll_run_copy(coll_current_isa()->stream, dst, src, nbytes);
 }
+
+/* A load waits for an earlier store whose address has the same low 12 bits, so stores should not run ahead of loads. */
+void coll_copy(void *dst, const void *src, size_t nbytes) {
+    const struct coll_isa *isa = coll_current_isa();
+    if (nbytes < COLL_COPY_FROM)
+        memcpy(dst, src, nbytes);
+    else
+        (((uintptr_t)dst - (uintptr_t)src) % 4096 < 2048 ? isa->copy_down : isa->copy_up)(dst, src, nbytes);
+}
