@@ -149,8 +149,8 @@ class Run:
         return max(1, -(-collectives.vector(mode.collective, self.ranks, nbytes) // PAGE)) * PAGE
 
     def footprint(self) -> int:
-        """Bytes of arrays of each rank."""
-        return max(2 * self.sets(mode, n) * self.pages(mode, n) for mode, n in self.cells())
+        """Bytes of arrays of each rank, at most."""
+        return sum({n: 2 * self.sets(mode, n) * self.pages(mode, n) for mode, n in self.cells()}.values())
 
     def check_memory(self) -> None:
         """Refuse a run that does not fit."""

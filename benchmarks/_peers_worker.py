@@ -177,6 +177,7 @@ class Worker:
     def __init__(self, group: Any):
         self.group = group
         self.memory: dict[str, np.ndarray] = {}
+        self.own: dict[int, list[np.ndarray]] = {}
         self.views: dict[tuple, tuple] = {}
 
     def hello(self) -> dict[str, Any]:
@@ -189,20 +190,32 @@ class Worker:
         }  # fmt: skip
 
     def setup(self, buffers: str, nbytes: int) -> None:
-        """Take memory for all sizes, once, and touch it; it begins on a page."""
-        if buffers in self.memory:
-            return
+        """Take memory on the heap for all sizes, once, and touch it."""
+        if buffers == "heap" and buffers not in self.memory:
+            self.memory[buffers] = self.paged(nbytes, buffers)
+
+    def paged(self, nbytes: int, buffers: str) -> np.ndarray:
+        """Bytes that begin on a page, touched."""
         raw = self.group.allocate(nbytes + PAGE, buffers)
         start = -raw.__array_interface__["data"][0] % PAGE
-        self.memory[buffers] = raw[start : start + nbytes]
-        self.memory[buffers].fill(0)
+        raw[start : start + nbytes].fill(0)
+        return raw[start : start + nbytes]
+
+    def pieces(self, buffers: str, nbytes: int, number: int) -> list[np.ndarray]:
+        """So many pieces of so many bytes. NumPy's arrays are taken one by one, as in a program: short ones are not on
+        the huge pages of a long one."""
+        if buffers in self.memory:
+            return [self.memory[buffers][i * nbytes : (i + 1) * nbytes] for i in range(number)]
+        own = self.own.setdefault(nbytes, [])
+        while len(own) < number:
+            own.append(self.paged(nbytes, buffers))
+        return own[:number]
 
     def arrays(self, buffers: str, collective: str, nbytes: int, sets: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """Input and output, so many times, each on pages of its own."""
         n = lengths(collective, self.group.rank, self.group.size, nbytes // 4)
-        stride = -(-4 * max(n) // PAGE) * PAGE
-        memory = self.memory[buffers]
-        each = [memory[i * stride : i * stride + 4 * n[i % 2]].view(np.float32) for i in range(2 * sets)]
+        pieces = self.pieces(buffers, -(-4 * max(n) // PAGE) * PAGE, 2 * sets)
+        each = [piece[: 4 * n[i % 2]].view(np.float32) for i, piece in enumerate(pieces)]
         return list(zip(each[::2], each[1::2], strict=True))
 
     def prepared(self, buffers: str, collective: str, nbytes: int, sets: int, in_place: bool, limit: str) -> tuple:
@@ -239,6 +252,7 @@ class Worker:
 
     def measure(self, calls: int, warm: int, closed: bool, **what: Any) -> float:
         """Mean seconds of a call in one batch; ``closed``: of all ranks, as a root may be ahead of the others."""
+        self.renew()
         call, given = self.prepared(**what)
         spend(call, given, warm)
         gc.disable()
@@ -248,6 +262,11 @@ class Worker:
             seconds += spend(self.group.barrier, [()], 1)
         gc.enable()
         return seconds / calls
+
+    def renew(self) -> None:
+        """Let go of NumPy's arrays: where in the cache one lies is chance, which shall not last all rounds."""
+        self.views = {key: view for key, view in self.views.items() if key[0] in self.memory}
+        self.own.clear()
 
     def serve(self, connection: socket.socket) -> None:
         """Answer commands until told to stop, or until the coordinator is gone."""

@@ -28,7 +28,8 @@ size on ("slow"); one that gives no answer within --limit seconds is ended and m
 ompi, mpich, impi: the MPIs from PyPI through mpi4py; /m and /s: mpi4py's thread levels multiple and single.
 gloo: torch.distributed, in place; out of place is a copy first. Ours runs at mpi4py's default level, multiple, on
 --ours-on. Peers always have private arrays. Rotating buffers are so many that all ranks' arrays together fill the
-last-level cache twice (at least two pairs). Arrays begin on a page.
+last-level cache twice (at least two pairs). Arrays begin on a page;
+ordinary ones are allocated one by one, and anew for each batch, so that no contestant keeps a lucky place.
 
 The memory limit is what one must pay when all arrays are shared: a rank reads its part of p inputs, s bytes in all, and
 writes it to p outputs, s bytes in all. It is measured in the same rounds by passes that move as many bytes on all

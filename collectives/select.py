@@ -62,8 +62,8 @@ class Limits(NamedTuple):
 
 #: Where ranks have a core each (False), and where they outnumber the cores and every synchronisation costs a switch.
 NODE_LIMITS = {
-    False: Limits(512, 4 * _KB, 16 * _KB, 256 * _KB, 16 * _MB, 256 * _KB),
-    True: Limits(4 * _KB, 16 * _KB, 256 * _KB, 256 * _KB, 16 * _MB, 256 * _KB),
+    False: Limits(512, 4 * _KB, 16 * _KB, 256 * _KB, 8 * _MB, 1024 * _MB),
+    True: Limits(4 * _KB, 16 * _KB, 256 * _KB, 256 * _KB, 8 * _MB, 256 * _KB),
 }
 
 #: For ops that do not commute, and for deterministic=True.

@@ -33,8 +33,8 @@ coll_node *coll_node_new(coll_heap *own, int size, int rank, char *const *bases,
                                    .read = 4 << 10,
                                    .shortest = 16 << 10,
                                    .segment = COLL_NODE_SEGMENT,
-                                   .stream = 16 << 20,
-                                   .private = 256 << 10};
+                                   .stream = 8 << 20,
+                                   .private = 1 << 30};
     n->sources = calloc((size_t)size, sizeof *n->sources);
     n->targets = calloc((size_t)size + 1, sizeof *n->targets);
     if (!n->sources || !n->targets) {
@@ -220,7 +220,7 @@ static int begin_arrival(coll_node_call *c) {
     a->at = c->at;
     own_line(c)->arrival = *a;
     if (whole && !a->input)
-        move(n->work + c->at, c->message.input, bytes_of(c));
+        hand(n, n->work + c->at, c->message.input, bytes_of(c));
     publish(&own_line(c)->word, c->word);
     if (!whole)
         coll_node_stage(c);

@@ -77,6 +77,14 @@ enum {
 enum { COLL_NODE_ALL_TAKEN = (1 << 24) - 1 }; /* more than the segments of any call */
 enum { SECTORS = 16 };                        /* of the ring: who still reads is known for each */
 
+/* How copies into memory that others read are made: see node_hand.c. */
+struct handing {
+    int far;      /* past the cache */
+    int slow;     /* measured ones in a row that were slow */
+    int rest;     /* copies until the next one is measured, */
+    int patience; /* and after that one, if it is slow */
+};
+
 struct coll_node {
     int size, rank;
     coll_heap *heap;
@@ -88,8 +96,9 @@ struct coll_node {
     int sector;                        /* the one that the last claim was in, or -1 */
     uint64_t users[SECTORS];           /* last call that staged something in each */
     uint64_t all_done;                 /* calls that all ranks are known to have ended */
-    const void **sources;              /* per rank, for one fold */
-    void **targets;                    /* per rank, and one more */
+    struct handing handing;
+    const void **sources; /* per rank, for one fold */
+    void **targets;       /* per rank, and one more */
     struct peer {
         char *base;
         size_t limit;
@@ -150,6 +159,25 @@ static inline void move(void *to, const void *from, size_t bytes) {
         memcpy(to, from, bytes);
     else
         coll_copy(to, from, bytes);
+}
+
+/* node_hand.c */
+enum { HAND_FROM = 8 << 10, HAND_PIECE = 16 << 10 };
+void coll_node_hand_long(struct handing *, void *to, const void *from, size_t bytes);
+/* Folds to the first of two targets, and takes the result past the cache to the second. */
+int coll_node_fold_and_hand(coll_node_call *, int sources, size_t elements);
+
+/* Copies into memory that other ranks read. */
+static inline void hand(coll_node *n, void *to, const void *from, size_t bytes) {
+#ifndef COLL_MODEL
+    if (bytes >= HAND_FROM) {
+        coll_node_hand_long(&n->handing, to, from, bytes);
+        return;
+    }
+#else
+    (void)n;
+#endif
+    move(to, from, bytes);
 }
 
 /* Copies from the private memory of another rank. */

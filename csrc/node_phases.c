@@ -102,7 +102,7 @@ static int stage_next(coll_node_call *c) {
     for (int i = 1; i < n->size; i++) {
         int q = n->rank + i < n->size ? n->rank + i : n->rank + i - n->size;
         span part = slice_of(c, s, q);
-        move(staging_at(c, n->rank, k, part.first), input_at(c, part.first), part.count * c->message.itemsize);
+        hand(n, staging_at(c, n->rank, k, part.first), input_at(c, part.first), part.count * c->message.itemsize);
     }
     c->staged++;
     publish(&own_area(n)->staged.value, progress_of(c, c->staged));
@@ -154,8 +154,12 @@ static int reduce_next(coll_node_call *c) {
     }
     if (ring)
         n->targets[q++] = result_at(c, n->rank, k);
-    int stream = !ring && bytes_of(c) >= n->limits.stream;
-    int error = own.count ? coll_node_fold(c, n->size, q, own.count, stream) : COLL_OK;
+    int stream = ring ? n->handing.far && q == 1 : bytes_of(c) >= n->limits.stream;
+    int error = COLL_OK;
+    if (ring && n->handing.far && q == 2)
+        error = coll_node_fold_and_hand(c, n->size, own.count);
+    else if (own.count)
+        error = coll_node_fold(c, n->size, q, own.count, stream);
     c->reduced++;
     publish(&own_area(n)->reduced.value, progress_of(c, c->reduced));
     return error;

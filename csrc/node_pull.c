@@ -5,7 +5,7 @@
  * it takes nothing: rooted collectives may run ahead of the slowest rank, as far as lines and ring go. */
 #include "node_blocks.h"
 
-enum { ALL_TAKEN = COLL_NODE_ALL_TAKEN };
+enum { ALL_TAKEN = COLL_NODE_ALL_TAKEN, SCATTER_PRIVATE = 4 << 20 };
 
 /* The longest of the lanes, and all of them together. Who folds goes through all ranks' lanes in step, so there the own
  * block, which is the others' lane, counts as well. */
@@ -55,8 +55,8 @@ static int past_cache(const coll_node_call *c) {
 static size_t private_from(const coll_node_call *c) {
     size_t limit = c->node->limits.private;
     switch (c->message.kind) {
-    case COLL_NODE_SCATTER:
-        return limit / 4;  /* the root has its own block to copy as well */
+    case COLL_NODE_SCATTER: /* all copies would be the root's, who has its own block to copy as well */
+        return limit < SCATTER_PRIVATE ? limit : SCATTER_PRIVATE;
     case COLL_NODE_GATHER: /* every copy holds up the root, which may store staged data past its cache */
         return past_cache(c) ? SIZE_MAX : 2 * limit;
     default:
@@ -179,7 +179,7 @@ static int stage_next(coll_node_call *c) {
         size_t count = s.count < from ? 0 : s.count - from < c->segment ? s.count - from : c->segment;
         char *to = n->work + at + (has_lanes(c) ? (size_t)d * (c->segment_bytes / (size_t)n->size) : 0);
         if (count)
-            move(to, (const char *)c->message.input + (s.first + from) * item, count * item);
+            hand(n, to, (const char *)c->message.input + (s.first + from) * item, count * item);
     }
     c->staged++;
     publish(&own_area(n)->staged.value, progress_of(c, c->staged));

@@ -16,7 +16,16 @@ from mpi4py import MPI
 from collectives import _core, heap, node
 
 ROOT = Path(__file__).parent.parent
-ENGINE = ["node.c", "node_check.c", "node_fold.c", "node_inline.c", "node_phases.c", "node_pull.c", "heap.c"]
+ENGINE = [
+    "node.c",
+    "node_check.c",
+    "node_fold.c",
+    "node_hand.c",
+    "node_inline.c",
+    "node_phases.c",
+    "node_pull.c",
+    "heap.c",
+]
 KINDS = 10  # collectives that the drivers know; 1: all-reduce alone
 
 
@@ -263,3 +272,15 @@ def test_threads_in_python():
         thread.join(60)
     for result in results:
         np.testing.assert_array_equal(result, np.arange(100_000.0) * 6)
+
+
+def test_handing_over_past_the_cache(tmp_path):
+    """Copies for other ranks go past the cache while they are slow through it, and only then."""
+    program = tmp_path / "handing"
+    sources = [ROOT / "csrc/node_hand.c", ROOT / "tests/csrc/handing_driver.c"]
+    subprocess.run(["cc", *DRIVER_FLAGS, *sources, "-o", program], check=True)
+    past = dict(line.rsplit(" ", 1) for line in run(program).splitlines())
+    assert int(past["fast"]) == int(past["fast again"]) == 0
+    assert int(past["now and then"]) == 0, "copies that were interrupted alone are no reason"
+    assert 60 < int(past["slow"]) < 100
+    assert int(past["slow for long"]) > 985
