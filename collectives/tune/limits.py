@@ -71,10 +71,9 @@ def _calls(name: str, longest: int) -> list[tuple[str, int]]:
 
 
 def _moved(limits: Limits, name: str, low: int, high: int) -> Iterator[Limits]:
-    """The limits with one of them a few times less and more, as far as they go together."""
+    """The limits with one of them a few times less and more, within its range, as far as they go together."""
     value = getattr(limits, name)
-    for other in (value // FACTOR, value * FACTOR):
-        other = min(max(other, low), high)
+    for other in sorted({min(max(other, low), high) for other in (value // FACTOR, value * FACTOR)}):
         made = limits._replace(**{name: other})
         if other != value and made.copy <= made.read and made.shortest <= made.segment:
             yield made
