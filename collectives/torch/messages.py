@@ -80,7 +80,7 @@ class MPIMessage(Job):
 
     def call(self) -> Call:
         """What this rank does, in words."""
-        return Call(None, self._words, "mpi", self._bytes, "", "", None)
+        return Call(None, self._words, "message", self._bytes, "", "", None)
 
     def waiting(self) -> list[int]:
         """The rank that has to come."""

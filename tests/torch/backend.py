@@ -1,22 +1,21 @@
 """What the backend does with each call of torch.distributed: ``mpiexec -n 2 python tests/torch/backend.py``.
 
-Also under ``torchrun --nproc-per-node 2``, without MPI. The last line is "N passed".
+Rank and size are MPI's, which the backend asks for them. Also under ``torchrun --nproc-per-node 2``, without MPI. The
+last line is "N passed".
 """
 
 from __future__ import annotations
 
 import ctypes
 import datetime
-import os
 import sys
-import traceback
 import warnings
-from types import FunctionType
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import RANK, SIZE, run
 from torch._C._distributed_c10d import _make_nccl_premul_sum
 from torch.nn.parallel import DistributedDataParallel
 
@@ -366,28 +365,12 @@ def test_destroyed_and_made_again():
     assert x.tolist() == [SIZE] * 2
 
 
-def main():
-    functions = [
-        test for name, test in globals().items() if name.startswith("test_") and isinstance(test, FunctionType)
-    ]
-    for test in functions:
-        try:
-            test()
-        except BaseException:
-            sys.stderr.write(f"--- rank {RANK} of {SIZE}, {test.__name__}:\n{traceback.format_exc()}\n")
-            sys.stderr.flush()
-            os._exit(1)
-    dist.barrier()
-    if RANK == 0:
-        print(f"mpi4py {'is' if 'mpi4py' in sys.modules else 'is not'} there")
-        print(f"{len(functions)} passed", flush=True)
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
     assert collectives.torch.ProcessGroup
     if sys.argv[1:] == ["without-mpi4py"]:
         sys.modules["mpi4py"] = None  # an import fails as where it is not installed
     dist.init_process_group("collectives", timeout=datetime.timedelta(seconds=60))
-    RANK, SIZE = dist.get_rank(), dist.get_world_size()
-    main()
+    assert (RANK, SIZE) == (dist.get_rank(), dist.get_world_size())
+    if RANK == 0:
+        print(f"mpi4py {'is' if 'mpi4py' in sys.modules else 'is not'} there")
+    run(globals())
