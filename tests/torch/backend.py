@@ -230,6 +230,18 @@ def test_messages():
         assert dist.recv(z, 0, tag=RANK) == 0
         assert z.float().tolist() == [RANK] * 2
         dist.send(torch.zeros(1), 0, tag=9)
+    for turn in range(50):  # two at a time, by shared memory and, where there is one, by the network
+        if RANK:
+            dist.send(torch.tensor([RANK, turn]), 0, tag=10)
+        else:
+            found = [torch.zeros(2, dtype=torch.int64) for _ in range(1, SIZE)]
+            for work in [dist.irecv(one, tag=10) for one in found]:
+                work.wait()
+            assert sorted(one.tolist() for one in found) == [[rank, turn] for rank in range(1, SIZE)]
+            for rank in range(1, SIZE):
+                dist.send(torch.zeros(1), rank)
+        if RANK:
+            dist.recv(torch.zeros(1), 0)
     work = dist.irecv(y, before)
     dist.isend(x, peer).wait()
     assert work.get_future().wait()[0] is y
