@@ -9,7 +9,7 @@ from conftest import ROOT, mpiexec
 
 BACKEND = "tests/torch/backend.py"
 FAILING = ROOT / "tests/torch/failing.py"
-PASSED = "21 passed"
+PASSED = "22 passed"
 BIN = ROOT / ".venvs/torch/bin"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import datetime
 import sys
+import threading
 import warnings
 
 import numpy as np
@@ -275,6 +276,29 @@ def test_futures_run_callbacks_in_one_order():
         dist.all_reduce(torch.zeros(10 + i))
     for i, future in enumerate(futures):
         assert future.wait().tolist() == [float((i * SIZE + i) * SIZE)] * 3
+
+
+def test_a_callback_waits_for_a_later_one():
+    """It is run within the first; on Gloo other threads run it, as long as one is free."""
+    futures, ready = [], threading.Event()
+
+    def waiting(future):
+        ready.wait()
+        return futures[2].wait() + 1
+
+    def again(future):
+        return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
+
+    works = [dist.all_reduce(torch.full((3,), float(i)), async_op=True) for i in range(3)]
+    futures += [work.get_future().then(f) for work, f in zip(works, (waiting, again, again), strict=True)]
+    ready.set()
+    assert [future.wait()[0].item() for future in futures] == [2 * SIZE**2 + 1, SIZE**2, 2 * SIZE**2]
+
+    later, ready = [], threading.Event()
+    loop = dist.barrier(async_op=True).get_future().then(lambda future: ready.wait() and later[0].wait())
+    later.append(loop.then(lambda future: future.value()))
+    ready.set()
+    refused(RuntimeError, "waits for what is to come after itself", loop.wait)
 
 
 def trained(hook, **options):
