@@ -9,7 +9,7 @@ from conftest import ROOT, mpiexec
 
 BACKEND = "tests/torch/backend.py"
 FAILING = ROOT / "tests/torch/failing.py"
-PASSED = "22 passed"
+PASSED = "23 passed"
 BIN = ROOT / ".venvs/torch/bin"
 
 
@@ -49,6 +49,22 @@ def test_without_mpi(ranks):
     done = torchrun(ranks, BACKEND, "without-mpi4py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == PASSED
+
+
+def test_started_by_torch_multiprocessing():
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    line = ["timeout", "-k", "5", "100", BIN / "python", "tests/torch/spawned.py"]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=env, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["spawn, file", "spawn, tcp", "fork, file", "fork, tcp"]
+
+
+@pytest.mark.slow
+def test_started_anew_by_torchrun():
+    """It keeps its store, in which the ranks before have written."""
+    done = torchrun(2, "--max-restarts", "3", "tests/torch/restarted.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["attempt 2: [8.0, 8.0, 8.0]"]
 
 
 def errors(case, tmp_path, ranks=3):

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from .tensors import lies_plain
+
 __all__ = ["Tensors", "plain_blocks", "list_of", "one_of", "options_of"]
 
 Tensors = list[torch.Tensor]
@@ -45,7 +47,7 @@ def plain_blocks(block: torch.Tensor, whole: torch.Tensor, size: int) -> bool:
     return (
         block.is_cpu and whole.is_cpu and block.dtype is whole.dtype
         and block.layout is torch.strided and whole.layout is torch.strided
-        and block.is_contiguous() and whole.is_contiguous() and whole.numel() == block.numel() * size
+        and lies_plain(block) and lies_plain(whole) and whole.numel() == block.numel() * size
         and not _overlap(block, whole)
     )  # fmt: skip
 

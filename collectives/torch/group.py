@@ -18,7 +18,7 @@ from .calls import Call, Calls
 from .engines import Engine
 from .lanes import Lanes
 from .store import Exchange, MonitoredBarrier
-from .tensors import FAST_CODES, FAST_OPS
+from .tensors import FAST_CODES, FAST_OPS, lies_plain
 from .work import DONE, Callbacks, Done, FlightWork, seconds
 
 __all__ = ["ProcessGroup"]
@@ -168,7 +168,7 @@ class ProcessGroup(dist.ProcessGroup):
             t = tensors[0]
             if type(opts) is c10d.AllreduceOptions and self._is_short(opts) and t.is_cpu and t.layout is torch.strided:
                 code, op = FAST_CODES.get(t.dtype), FAST_OPS.get(hash(opts.reduceOp))
-                if code is not None and op is not None and t.is_contiguous():
+                if code is not None and op is not None and lies_plain(t):
                     if self._short(opts, _ALLREDUCE, None, t, t.numel(), code, op):
                         return DONE
         opts, op = options_of(c10d.AllreduceOptions, opts, timeout)
@@ -221,7 +221,7 @@ class ProcessGroup(dist.ProcessGroup):
         """Give all ranks what the root has."""
         if type(opts) is c10d.BroadcastOptions and self._is_short(opts):
             t = one_of(tensors, "tensors")
-            if t.is_cpu and t.layout is torch.strided and t.is_contiguous():
+            if t.is_cpu and t.layout is torch.strided and lies_plain(t) and 0 <= opts.rootRank < self._calls.size:
                 if self._short(opts, _BCAST, None, t, t.nbytes, root=opts.rootRank):
                     return DONE
         opts, root = options_of(c10d.BroadcastOptions, opts, timeout)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from .. import _core
 
-__all__ = ["CODES", "FAST_CODES", "FAST_OPS", "Inward", "Outward", "Reduction", "check"]
+__all__ = ["CODES", "FAST_CODES", "FAST_OPS", "Inward", "Outward", "Reduction", "check", "lies_plain"]
 
 #: Kernels' code of each element type that is reduced; the others (float8, quantised, ...) are only moved.
 CODES = {
@@ -72,6 +72,8 @@ class _Memory:
     """Tensors as one piece of memory: where they are if they lie one after the other, else ``flat``, a new place."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], argument: str):
+        if not tensors:
+            raise ValueError(f"{argument}: no tensors")
         for tensor in tensors:
             check(tensor, argument)
         self.counts = [tensor.numel() for tensor in tensors]
@@ -130,11 +132,16 @@ class Outward(_Memory):
             tensor.copy_(part)
 
 
+def lies_plain(tensor: torch.Tensor) -> bool:
+    """Whether its elements lie in memory one after the other, and neither negated nor conjugated."""
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
 def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """None where tensors lie one after the other in memory, as pieces of one do, else a new place for all of them."""
     end = tensors[0].data_ptr()
     for tensor in tensors:
-        if not tensor.is_contiguous() or tensor.numel() and tensor.data_ptr() != end:
+        if not lies_plain(tensor) or tensor.numel() and tensor.data_ptr() != end:
             return torch.empty(sum(t.numel() for t in tensors), dtype=tensors[0].dtype)
         end += tensor.numel() * tensor.element_size()
     return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import os
 import sys
 import threading
 import warnings
@@ -111,6 +112,20 @@ def test_scattered_memory():
     dist.all_gather([row[::2] for row in whole], torch.full((3,), RANK + 1.0))
     assert whole[:, ::2].tolist() == [[rank + 1.0] * 3 for rank in range(SIZE)]
     assert whole[:, 1::2].eq(0).all()
+
+
+def test_negated_and_conjugated_on_reading():
+    """Bits of a tensor's, not of its memory."""
+    for call in (dist.all_reduce, lambda x: dist.all_reduce(x, async_op=True).wait()):
+        x = torch.tensor([1 + 2j]).conj().imag
+        assert x.is_neg()
+        call(x)
+        assert x.tolist() == [-2 * SIZE]
+    found = torch.zeros(SIZE)
+    dist.all_gather_single(found, torch.tensor([1 + 2j]).conj().imag)
+    assert found.tolist() == [-2] * SIZE
+    assert dist.group.WORLD.allreduce([z := torch.tensor([1 + 2j]).conj()]).wait()
+    assert z.tolist() == [SIZE * (1 - 2j)]
 
 
 def test_sparse():
@@ -280,6 +295,9 @@ def test_futures_run_callbacks_in_one_order():
 
 def test_a_callback_waits_for_a_later_one():
     """It is run within the first; on Gloo other threads run it, as long as one is free."""
+    if os.environ.get("MPI4PY_RC_THREAD_LEVEL") == "serialized":  # where a callback runs as soon as it is attached
+        assert dist.barrier(async_op=True).get_future().then(lambda future: 5).done()
+        return
     futures, ready = [], threading.Event()
 
     def waiting(future):
@@ -386,6 +404,9 @@ def test_bad_arguments_are_named_before_anything_is_sent():
     refused(ValueError, "output_tensor: ", lambda: dist.all_gather_single(torch.zeros(3 * SIZE + 1), x))
     refused(ValueError, "tensor_list: ", lambda: dist.all_gather([torch.zeros(3)] * (SIZE + 1), x))
     refused(ValueError, "input_split_sizes: ", lambda: dist.all_to_all_single(x, x, [1] * SIZE, [5] * SIZE))
+    refused(ValueError, f"src: {SIZE} is not a rank", lambda: dist.broadcast(x, group_src=SIZE))
+    refused(ValueError, f"dst: {SIZE} is not a rank", lambda: dist.reduce(x, group_dst=SIZE))
+    refused(ValueError, "tensor_list: no tensors", lambda: dist.all_gather([], x))
     refused(ValueError, "dst: ", lambda: dist.group.WORLD.send([x], SIZE, 0))
     dist.all_reduce(x)
     assert x.tolist() == [SIZE] * 3
