@@ -35,7 +35,6 @@ LEAST = DTYPE_CODES["int64"], _core.OPS.index("min")  # of integers that ranks a
 
 _library = mpilib.library()
 _serial = itertools.count()
-_pid = os.getpid()
 
 
 @functools.lru_cache(maxsize=256)

@@ -30,7 +30,8 @@ class Call(NamedTuple):
     """One rank's call.
 
     ``number`` counts the calls of the communicator; None for those of persistent requests, which ranks may start in
-    any order. ``dtype`` and ``op`` are empty where bytes are only moved.
+    any order, and for messages, whose ``algorithm`` is "message". ``dtype`` and ``op`` are empty where bytes are only
+    moved.
     """
 
     number: int | None
@@ -42,8 +43,8 @@ class Call(NamedTuple):
     root: int | None
 
     def __str__(self) -> str:
-        number = "a persistent call" if self.number is None else f"call {self.number}"
-        words = [f"{number}, {self.collective}"]
+        number = "a persistent call, " if self.number is None else f"call {self.number}, "
+        words = [f"{'' if self.algorithm == 'message' else number}{self.collective}"]
         if self.collective != "barrier":
             words[0] += f" of {self.elements} {self.dtype or 'bytes'}"
         words += [self.op] if self.op else []

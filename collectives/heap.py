@@ -31,6 +31,11 @@ def process_heap() -> _core.Heap | None:
     return None
 
 
+def is_there() -> bool:
+    """Whether this process has asked for its heap."""
+    return process_heap.cache_info().currsize > 0
+
+
 def why_not() -> str | None:
     """Why there is no heap, or None."""
     return _why_not

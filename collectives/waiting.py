@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any, NoReturn, TextIO
 
-from . import _core, inquiry, lifetime
+from . import _core, heap, inquiry, lifetime
 from .diagnosis import MOST, Answer, lines, position, verdict
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 from .flight import Flight
@@ -29,12 +29,20 @@ LAST_CALL = 5_000_000_000  # ns that the end of the program waits for requests n
 NOTICE = 1.0  # seconds by which MPI may know of a death before the system does: files are closed first
 
 
-_pid = os.getpid()
+_forked = False  # from a process that had MPI or a heap, which no other can take over
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = _forked or heap.is_there() or "mpi4py.MPI" in sys.modules
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @atexit.register
 def _stop() -> None:
-    if os.getpid() == _pid:
+    if not _forked:
         hopeless = any(context.broken for context in inquiry.contexts())
         _core.stop_progress(0 if hopeless else LAST_CALL)
 
@@ -221,7 +229,7 @@ class Waiting:
         """Refuse work where it cannot be done any more; CollectiveError says why."""
         if self.broken is not None:
             raise CollectiveError(f"this communicator is broken since an earlier call failed ({self.broken})")
-        if os.getpid() != _pid:
+        if _forked:
             raise CollectiveError("this process was forked from one that uses collectives; it cannot take part in them")
 
     def short_call(self) -> Any:

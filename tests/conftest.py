@@ -27,6 +27,12 @@ def launch(mpi: str, ranks: int, command: Sequence[str], env: dict[str, str] | N
     return line, {"text": True, "cwd": ROOT, "env": variables, "stdin": subprocess.DEVNULL}
 
 
+def torch_for(mpi: str) -> dict[str, str]:
+    """The environment in which programs on an MPI find torch, which is in .venvs/torch only."""
+    (site,) = (ROOT / ".venvs/torch/lib").glob("python3*/site-packages")
+    return {"TORCH_SITE": str(site), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/torch/site'}"}
+
+
 def mpiexec(
     mpi: str, ranks: int, *command: str, timeout: float = 600, env: dict[str, str] | None = None,
     flags: Sequence[str] = (),

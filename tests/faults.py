@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 __all__ = ["Hosts", "delay", "kill"]
 
@@ -103,6 +104,16 @@ class Hosts:
         with open(f"/proc/{self._holders[host].pid}/task/{self._holders[host].pid}/children") as children:
             inside = children.read().split()[0]
         return ["nsenter", "-t", inside, "--net", "--uts", "--ipc", "--pid", "--mount", f"--wd={os.getcwd()}"]
+
+    def flags(self, launcher: Path, ranks: int) -> list[str]:
+        """Options for MPICH's mpiexec that start so many ranks on each host, by a program that is written for it."""
+        words = [" ".join(self.command(i)) for i in range(self._number)]
+        cases = "".join(f'{self.address(i)}) exec {words[i]} "$@";; ' for i in range(self._number))
+        launcher.write_text(f'#!/bin/sh\nhost=$1; shift; set -- sh -c "$*"; case $host in {cases}esac\n')
+        launcher.chmod(0o755)
+        hosts = ",".join(self.address(i) for i in range(self._number))
+        start = ["-launcher", "rsh", "-launcher-exec", str(launcher), "-iface", self.bridge]
+        return [*start, "-hosts", hosts, "-ppn", str(ranks)]
 
     def drop(self, host: int) -> None:
         """Take the host's link away: nothing it sends arrives, and nothing tells it so."""

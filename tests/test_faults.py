@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import os
 import socket
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import threading
 import time
 
 import pytest
-from conftest import ROOT
+from conftest import start
 from faults import Hosts, delay, kill
 
 
@@ -101,19 +100,7 @@ except collectives.CollectiveTimeout as e:
 def test_a_timeout_when_a_link_drops(tmp_path):
     """One rank on each of two hosts; the one that still has a link says whom it waits for."""
     with Hosts(2) as hosts:
-        words = [" ".join(hosts.command(i)) for i in range(2)]
-        cases = "".join(f'{hosts.address(i)}) exec {words[i]} "$@";; ' for i in range(2))
-        rsh = tmp_path / "rsh"
-        rsh.write_text(f'#!/bin/sh\nhost=$1; shift; set -- sh -c "$*"; case $host in {cases}esac\n')
-        rsh.chmod(0o755)
-        home = ROOT / ".venvs/mpich/bin"
-        process = subprocess.Popen(
-            [home / "mpiexec", "-launcher", "rsh", "-launcher-exec", rsh, "-iface", hosts.bridge, "-hosts",
-             f"{hosts.address(0)},{hosts.address(1)}", "-n", "2", "-ppn", "1", home / "python", "-c", PROGRAM],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-        with process:
+        with start("mpich", 2, "-c", PROGRAM, flags=hosts.flags(tmp_path / "rsh", 1)) as process:
             end = threading.Timer(40, process.kill)
             end.start()
             lines = [process.stdout.readline(), process.stdout.readline()]

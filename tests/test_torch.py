@@ -1,4 +1,4 @@
-"""The backend for torch.distributed: over MPI, and without it under torchrun; when calls cannot end; its imports."""
+"""The backend for torch.distributed: over Open MPI, and without MPI under torchrun; when calls cannot end."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from conftest import ROOT, mpiexec
 
 BACKEND = "tests/torch/backend.py"
 FAILING = ROOT / "tests/torch/failing.py"
+PASSED = "23 passed"
 BIN = ROOT / ".venvs/torch/bin"
 
 
@@ -26,7 +27,7 @@ def torchrun(ranks, *command, timeout=120):
 def test_over_mpi(ranks):
     done = mpiexec("torch", ranks, BACKEND, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["mpi4py is there", "21 passed"]
+    assert done.stdout.splitlines() == ["mpi4py is there", PASSED]
 
 
 @pytest.mark.slow
@@ -40,14 +41,30 @@ def test_over_mpi(ranks):
 def test_over_mpi_without_threads_and_without_shared_memory(env):
     done = mpiexec("torch", 3, BACKEND, timeout=200, env=env)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "21 passed"
+    assert done.stdout.splitlines()[-1] == PASSED
 
 
 @pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.slow)])
 def test_without_mpi(ranks):
     done = torchrun(ranks, BACKEND, "without-mpi4py")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "21 passed"
+    assert done.stdout.splitlines()[-1] == PASSED
+
+
+def test_started_by_torch_multiprocessing():
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    line = ["timeout", "-k", "5", "100", BIN / "python", "tests/torch/spawned.py"]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=env, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["spawn, file", "spawn, tcp", "fork, file", "fork, tcp"]
+
+
+@pytest.mark.slow
+def test_started_anew_by_torchrun():
+    """It keeps its store, in which the ranks before have written."""
+    done = torchrun(2, "--max-restarts", "3", "tests/torch/restarted.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["attempt 2: [8.0, 8.0, 8.0]"]
 
 
 def errors(case, tmp_path, ranks=3):

@@ -35,7 +35,8 @@ def _create(options: Any, backend_options: Any) -> ProcessGroup:
     rank, size, name, timeout = options.group_rank, options.group_size, options.group_id, options.timeout
     if not options.global_ranks_in_group:
         _worlds += 1
-    store = dist.PrefixStore(f"world{_worlds}", options.store)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun keeps its store when it starts ranks anew
+    store = dist.PrefixStore(f"attempt{attempt}/world{_worlds}", options.store)
     exchange = Exchange(store, rank, size, timeout)
     return ProcessGroup(engine_for(exchange, name, timeout), store, rank, size, name, timeout)
 

@@ -46,6 +46,10 @@ class Calls:
         self.rank, self.size = rank, size
         self._token = torch.zeros(1, dtype=torch.uint8)
 
+    def _check_root(self, root: int, argument: str) -> None:
+        if not 0 <= root < self.size:
+            raise ValueError(f"{argument}: {root} is not a rank of a group of {self.size}")
+
     # One vector
 
     def barrier(self) -> Call:
@@ -69,6 +73,7 @@ class Calls:
 
     def reduce(self, tensor: torch.Tensor, root: int, op: Any) -> Call:
         """In place at the root; the others' tensors stay as they are."""
+        self._check_root(root, "dst")
         if root == self.rank:
             made = self.allreduce(tensor, op)
             made.name, made.shape = "reduce", made.shape._replace(collective="reduce", root=root)
@@ -81,6 +86,7 @@ class Calls:
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Call:
         """In place."""
+        self._check_root(root, "src")
         buffer: Any = (Inward if root == self.rank else Outward)([tensor], "tensor")
         shape = _bytes("bcast", tensor.numel() * tensor.element_size(), root, True)
         ends = [] if root == self.rank else buffer.ends
@@ -91,7 +97,7 @@ class Calls:
     def allgather(self, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> Call:
         """A block from every rank, into a tensor each; they may differ in length."""
         target = Outward(outputs, "tensor_list")
-        source = self._own(tensor, outputs[0].dtype)
+        source = self._own(tensor, target.tensors[0].dtype)
         counts = self._counts(target.counts, tensor.numel(), "tensor_list")
         return self._moved("allgather", 0, source, target, counts, tensor.element_size(), [list(outputs)])
 
@@ -103,17 +109,19 @@ class Calls:
 
     def gather(self, outputs: Sequence[torch.Tensor], tensor: torch.Tensor, root: int) -> Call:
         """A block from every rank, on the root."""
+        self._check_root(root, "dst")
         if self.rank != root:
             source = self._own(tensor, tensor.dtype)
             shape = _bytes("gather", tensor.numel() * tensor.element_size() * self.size, root)
             return Call("gather", shape, source.address, 0, source.owner, [])
         target = Outward(outputs, "gather_list")
-        source = self._own(tensor, outputs[0].dtype)
+        source = self._own(tensor, target.tensors[0].dtype)
         counts = self._counts(target.counts, tensor.numel(), "gather_list", equal=True)
         return self._moved("gather", root, source, target, counts, tensor.element_size(), outputs)
 
     def scatter(self, tensor: torch.Tensor, inputs: Sequence[torch.Tensor], root: int) -> Call:
         """A block for every rank, from the root."""
+        self._check_root(root, "src")
         target = Outward([tensor], "tensor")
         if self.rank != root:
             shape = _bytes("scatter", tensor.numel() * tensor.element_size() * self.size, root)

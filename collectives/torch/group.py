@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from types import FunctionType
@@ -13,13 +12,14 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from .. import _core
-from ..flight import Flight
 from . import profiling, sparse
+from .arguments import Tensors, list_of, one_of, options_of, plain_blocks
 from .calls import Call, Calls
-from .engines import Engine, engine_for
+from .engines import Engine
+from .lanes import Lanes
 from .store import Exchange, MonitoredBarrier
-from .tensors import FAST_CODES, FAST_OPS
-from .work import DONE, Callbacks, Done, FlightWork, lateness, seconds
+from .tensors import FAST_CODES, FAST_OPS, lies_plain
+from .work import DONE, Callbacks, Done, FlightWork, seconds
 
 __all__ = ["ProcessGroup"]
 
@@ -29,17 +29,7 @@ _ALLREDUCE, _BARRIER = _core.short_kind("allreduce"), _core.short_kind("barrier"
 _BCAST, _ALLGATHER = _core.short_kind("bcast"), _core.short_kind("allgather")
 _REDUCE_SCATTER = _core.short_kind("reduce_scatter_block")
 
-Tensors = list[torch.Tensor]
 _callbacks = Callbacks.running  # while there are any, it matters which thread makes a call
-
-
-class Lane:
-    """An order of calls: an engine of its own, and where the callbacks of its calls' futures run."""
-
-    def __init__(self, name: str, engine: Engine):
-        self.name, self.engine = name, engine
-        engine.context.lateness = lateness  # type: ignore[method-assign, assignment]
-        self.callbacks = Callbacks(name)
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -55,12 +45,9 @@ class ProcessGroup(dist.ProcessGroup):
     ):  # fmt: skip
         super().__init__(rank, size)
         self._store = store
-        self._main: Lane | None = Lane(name, engine)
-        self._lanes: dict[str, Lane] = {}
-        self._lock = threading.Lock()  # of the lanes
+        self._lanes = Lanes(name, engine, Exchange(store, rank, size, timeout))
         self._node = engine.node
         self._name, self._desc = name, "undefined"
-        self._timeout = timeout
         self._calls = Calls(rank, size)
         self._monitored = MonitoredBarrier(store, rank, size)
 
@@ -106,58 +93,25 @@ class ProcessGroup(dist.ProcessGroup):
     # Its time, and its end
 
     @property
-    def lane(self) -> Lane:
-        """Where a call of this thread goes: to the program's, or to that of the callbacks it is one of.
-
-        RuntimeError where the group has been destroyed.
-        """
-        if self._main is None:
-            raise RuntimeError(f"the process group {self._name!r} has been destroyed")
-        whose = Callbacks.running.get(threading.get_ident())
-        return self._main if whose is None else self._lanes.get(whose) or self._new_lane(whose)
-
-    def _new_lane(self, whose: str) -> Lane:
-        """A lane for calls from callbacks of a group's futures; made by all ranks together, as those calls are."""
-        assert self._main is not None
-        with self._lock:
-            name = f"{self._main.name}/{whose}"
-            exchange = Exchange(dist.PrefixStore(f"lane/{whose}", self._store), self.rank(), self.size(), self._timeout)
-            made = self._lanes[whose] = Lane(name, engine_for(exchange, name, self._timeout))
-            return made
-
-    @property
     def engine(self) -> Engine:
         """What runs the program's calls; RuntimeError where the group has been destroyed."""
-        if self._main is None:
-            raise RuntimeError(f"the process group {self._name!r} has been destroyed")
-        return self._main.engine
+        return self._lanes.main.engine
 
     def set_timeout(self, timeout: timedelta) -> None:
         """How long its calls may take from now on."""
-        self._timeout = timeout
-        for lane in self._all_lanes():
-            lane.engine.context.timeout = timeout.total_seconds()
+        self._lanes.set_timeout(timeout)
 
     _set_default_timeout = set_timeout
 
     def shutdown(self) -> None:
         """Complete what is under way, and give up what the group holds; the ranks need not do so together."""
-        lanes = self._all_lanes()
-        for lane in lanes:
-            if lane.engine.context.broken is None:
-                for flight in Flight.of(lane.engine.context):
-                    flight.finish()
+        self._lanes.finish()
         self.abort()
 
     def abort(self) -> None:
         """Give up the group, whatever is under way: later calls on it are errors."""
-        for lane in self._all_lanes():
-            lane.callbacks.close()
-        self._main = self._node = None
-        self._lanes.clear()
-
-    def _all_lanes(self) -> list[Lane]:
-        return [] if self._main is None else [self._main, *self._lanes.values()]
+        self._lanes.close()
+        self._node = None
 
     # How calls are made
 
@@ -166,7 +120,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _issue_all(self, calls: Sequence[Call], opts: Any) -> dist.Work:
         """Run calls one after the other, or begin them all."""
-        lane, results = self.lane, [tensor for call in calls for tensor in call.results]
+        lane, results = self._lanes.current(), [tensor for call in calls for tensor in call.results]
         ends = [profiling.begun(calls[0].shape.collective, results)] if calls and profiling.enabled() else []
         limit = None if opts is None else seconds(opts.timeout)
         if opts is not None and not opts.asyncOp:
@@ -214,47 +168,47 @@ class ProcessGroup(dist.ProcessGroup):
             t = tensors[0]
             if type(opts) is c10d.AllreduceOptions and self._is_short(opts) and t.is_cpu and t.layout is torch.strided:
                 code, op = FAST_CODES.get(t.dtype), FAST_OPS.get(hash(opts.reduceOp))
-                if code is not None and op is not None and t.is_contiguous():
+                if code is not None and op is not None and lies_plain(t):
                     if self._short(opts, _ALLREDUCE, None, t, t.numel(), code, op):
                         return DONE
-        opts, op = _options(c10d.AllreduceOptions, opts, timeout)
-        tensor = _one(tensors, "tensors")
+        opts, op = options_of(c10d.AllreduceOptions, opts, timeout)
+        tensor = one_of(tensors, "tensors")
         if tensor.layout is torch.sparse_coo:
             return sparse.allreduce(self, tensor, opts.reduceOp if op is None else op)
         return self._issue(self._calls.allreduce(tensor, opts.reduceOp if op is None else op), opts)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         """Reduce several tensors over all ranks, each in place."""
-        opts, _ = _options(c10d.AllreduceCoalescedOptions, opts)
+        opts, _ = options_of(c10d.AllreduceCoalescedOptions, opts)
         return self._issue_all([self._calls.allreduce(tensor, opts.reduceOp) for tensor in tensors], opts)
 
     def reduce(
         self, tensors: Any, opts: Any = None, op: Any = SUM, timeout: timedelta | None = None
     ) -> dist.Work:  # fmt: skip
         """Reduce a tensor over all ranks, in place at the root."""
-        opts, root = _options(c10d.ReduceOptions, opts, timeout)
+        opts, root = options_of(c10d.ReduceOptions, opts, timeout)
         if root is not None:
             opts.rootRank, opts.reduceOp = root, op
-        return self._issue(self._calls.reduce(_one(tensors, "tensors"), opts.rootRank, opts.reduceOp), opts)
+        return self._issue(self._calls.reduce(one_of(tensors, "tensors"), opts.rootRank, opts.reduceOp), opts)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         """Reduce a list of blocks over all ranks; every rank gets its block."""
-        opts, _ = _options(c10d.ReduceScatterOptions, opts)
-        return self._issue(self._calls.reduce_scatter(_one(outputs, "output"), _list(inputs), opts.reduceOp), opts)
+        opts, _ = options_of(c10d.ReduceScatterOptions, opts)
+        return self._issue(self._calls.reduce_scatter(one_of(outputs, "output"), list_of(inputs), opts.reduceOp), opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
         """Reduce a tensor over all ranks; every rank gets its block, one of as many as there are ranks."""
-        if self._is_short(opts) and _plain(output, input, self.size()):
+        if self._is_short(opts) and plain_blocks(output, input, self.size()):
             code, op = FAST_CODES.get(input.dtype), FAST_OPS.get(hash(opts.reduceOp))
             if code is not None and op is not None:
                 if self._short(opts, _REDUCE_SCATTER, input, output, input.numel(), code, op):
                     return DONE
-        opts, _ = _options(c10d.ReduceScatterOptions, opts)
+        opts, _ = options_of(c10d.ReduceScatterOptions, opts)
         return self._issue(self._calls.reduce_scatter_single(output, input, opts.reduceOp), opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         """Several reduce-scatters of tensors."""
-        opts, _ = _options(c10d.ReduceScatterOptions, opts)
+        opts, _ = options_of(c10d.ReduceScatterOptions, opts)
         pairs = zip(outputs, inputs, strict=True)
         return self._issue_all([self._calls.reduce_scatter_single(o, i, opts.reduceOp) for o, i in pairs], opts)
 
@@ -266,36 +220,36 @@ class ProcessGroup(dist.ProcessGroup):
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
         """Give all ranks what the root has."""
         if type(opts) is c10d.BroadcastOptions and self._is_short(opts):
-            t = _one(tensors, "tensors")
-            if t.is_cpu and t.layout is torch.strided and t.is_contiguous():
+            t = one_of(tensors, "tensors")
+            if t.is_cpu and t.layout is torch.strided and lies_plain(t) and 0 <= opts.rootRank < self._calls.size:
                 if self._short(opts, _BCAST, None, t, t.nbytes, root=opts.rootRank):
                     return DONE
-        opts, root = _options(c10d.BroadcastOptions, opts, timeout)
+        opts, root = options_of(c10d.BroadcastOptions, opts, timeout)
         root = opts.rootRank if root is None else root
-        return self._issue(self._calls.broadcast(_one(tensors, "tensors"), root), opts)
+        return self._issue(self._calls.broadcast(one_of(tensors, "tensors"), root), opts)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
         """Collect a block from every rank on all ranks, in a list of tensors."""
-        opts, _ = _options(c10d.AllgatherOptions, opts, timeout)
-        return self._issue(self._calls.allgather(_list(outputs), _one(inputs, "tensor")), opts)
+        opts, _ = options_of(c10d.AllgatherOptions, opts, timeout)
+        return self._issue(self._calls.allgather(list_of(outputs), one_of(inputs, "tensor")), opts)
 
     def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
         """Several all-gathers into lists; ``outputs[i]`` is rank i's."""
-        opts, _ = _options(c10d.AllgatherOptions, opts)
+        opts, _ = options_of(c10d.AllgatherOptions, opts)
         lists = zip(*outputs, strict=True)
         return self._issue_all([self._calls.allgather(o, i) for o, i in zip(lists, inputs, strict=True)], opts)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
         """Collect a block from every rank on all ranks, in one tensor."""
-        if self._is_short(opts) and _plain(input, output, self.size()):
+        if self._is_short(opts) and plain_blocks(input, output, self.size()):
             if self._short(opts, _ALLGATHER, input, output, output.nbytes):
                 return DONE
-        opts, _ = _options(c10d.AllgatherOptions, opts)
+        opts, _ = options_of(c10d.AllgatherOptions, opts)
         return self._issue(self._calls.allgather_single(output, input), opts)
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         """Several all-gathers into tensors."""
-        opts, _ = _options(c10d.AllgatherOptions, opts)
+        opts, _ = options_of(c10d.AllgatherOptions, opts)
         pairs = zip(outputs, inputs, strict=True)
         return self._issue_all([self._calls.allgather_single(o, i) for o, i in pairs], opts)
 
@@ -304,17 +258,17 @@ class ProcessGroup(dist.ProcessGroup):
 
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
         """Collect a block from every rank on the root."""
-        outs = _list(outputs) if self.rank() == opts.rootRank else []
-        return self._issue(self._calls.gather(outs, _one(inputs, "tensor"), opts.rootRank), opts)
+        outs = list_of(outputs) if self.rank() == opts.rootRank else []
+        return self._issue(self._calls.gather(outs, one_of(inputs, "tensor"), opts.rootRank), opts)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
         """Give every rank its block of what the root has."""
-        ins = _list(inputs) if self.rank() == opts.rootRank else []
-        return self._issue(self._calls.scatter(_one(outputs, "tensor"), ins, opts.rootRank), opts)
+        ins = list_of(inputs) if self.rank() == opts.rootRank else []
+        return self._issue(self._calls.scatter(one_of(outputs, "tensor"), ins, opts.rootRank), opts)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         """Send a block to every rank, and receive one from every rank."""
-        opts, _ = _options(c10d.AllToAllOptions, opts)
+        opts, _ = options_of(c10d.AllToAllOptions, opts)
         return self._issue(self._calls.alltoall(outputs, inputs), opts)
 
     def all_to_all_single(
@@ -322,7 +276,7 @@ class ProcessGroup(dist.ProcessGroup):
         opts: Any = None,
     ) -> dist.Work:  # fmt: skip
         """The same of tensors split along their first dimension."""
-        opts, _ = _options(c10d.AllToAllOptions, opts)
+        opts, _ = options_of(c10d.AllToAllOptions, opts)
         return self._issue(self._calls.alltoall_single(output, input, output_splits, input_splits), opts)
 
     alltoall_base = all_to_all_single
@@ -331,27 +285,27 @@ class ProcessGroup(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
         """Wait for all ranks."""
-        opts, _ = _options(c10d.BarrierOptions, opts, timeout)
+        opts, _ = options_of(c10d.BarrierOptions, opts, timeout)
         return self._issue(self._calls.barrier(), opts)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Wait for all ranks; rank 0 names those that did not come in time. The group is as good as before then."""
         self.engine.context.check()
-        self._monitored(self._timeout if timeout is None else timeout, wait_all_ranks)
+        self._monitored(self._lanes.timeout if timeout is None else timeout, wait_all_ranks)
 
     # Point-to-point
 
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> dist.Work:
         """Send a tensor to a rank."""
-        return self.engine.messages.send(_one(tensors, "tensor"), self._peer(peer, "dst"), tag)
+        return self.engine.messages.send(one_of(tensors, "tensor"), self._peer(peer, "dst"), tag)
 
     def recv(self, tensors: Tensors, peer: int, tag: int = 0) -> dist.Work:
         """Receive a tensor from a rank."""
-        return self.engine.messages.receive(_one(tensors, "tensor"), self._peer(peer, "src"), tag)
+        return self.engine.messages.receive(one_of(tensors, "tensor"), self._peer(peer, "src"), tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
         """Receive a tensor from whoever sends one."""
-        return self.engine.messages.receive(_one(tensors, "tensor"), None, tag)
+        return self.engine.messages.receive(one_of(tensors, "tensor"), None, tag)
 
     def _peer(self, peer: int, argument: str) -> int:
         if not 0 <= peer < self.size():
@@ -367,25 +321,6 @@ class ProcessGroup(dist.ProcessGroup):
         return Done([])
 
 
-def _options(kind: Any, given: Any, timeout: timedelta | None = None) -> tuple[Any, Any]:
-    """The options of a call, and what was given in their place: an op or a root, as C++ overloads have it."""
-    if isinstance(given, kind):
-        return given, None
-    made = kind()
-    if timeout is not None:
-        made.timeout = timeout
-    return made, given
-
-
-def _one(tensors: Any, argument: str) -> torch.Tensor:
-    """The tensor of a list of one, as c10d hands it over."""
-    if isinstance(tensors, torch.Tensor):
-        return tensors
-    if len(tensors) != 1:
-        raise ValueError(f"{argument}: {len(tensors)} tensors, where each process has one")
-    return tensors[0]
-
-
 def _untraced(cls: type) -> None:
     """Have torch.compile run the methods, and all that they call, as it runs those of a group in C++.
 
@@ -399,27 +334,3 @@ def _untraced(cls: type) -> None:
 
 
 _untraced(ProcessGroup)
-
-
-def _list(tensors: Any) -> Tensors:
-    """The list in a list of one, as c10d hands it over."""
-    if tensors and isinstance(tensors[0], torch.Tensor):
-        return tensors
-    if len(tensors) != 1:
-        raise ValueError(f"{len(tensors)} lists of tensors, where each process has one")
-    return tensors[0]
-
-
-def _plain(block: torch.Tensor, whole: torch.Tensor, size: int) -> bool:
-    """Whether two tensors are a block and as many of it as there are ranks, to be used as they lie in memory."""
-    return (
-        block.is_cpu and whole.is_cpu and block.dtype is whole.dtype
-        and block.layout is torch.strided and whole.layout is torch.strided
-        and block.is_contiguous() and whole.is_contiguous() and whole.numel() == block.numel() * size
-        and not _overlap(block, whole)
-    )  # fmt: skip
-
-
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    a, b = one.data_ptr(), other.data_ptr()
-    return a < b + other.nbytes and b < a + one.nbytes

@@ -1,10 +1,12 @@
-"""How ranks of an MPI program meet: rank and size are MPI's where the environment has none, the store is rank 0's."""
+"""How ranks of an MPI program meet: rank and size are MPI's where nobody else says them, the store is rank 0's."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlparse
@@ -12,44 +14,119 @@ from urllib.parse import parse_qs, urlparse
 import torch.distributed as dist
 from torch.distributed.rendezvous import _rendezvous_handlers as handlers
 
+from ..errors import CollectiveError
 from .engines import world
 
 __all__ = ["install"]
 
-_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LOOPBACK = "127.0.0.1"
+PROBE = 2.0  # seconds that an address of rank 0's node has to answer
+_SIOCGIFADDR = 0x8915
+_wrapped: set[Any] = set()
+Meeting = Iterator[tuple[Any, int, int]]
 
 
 def install() -> None:
-    """Have ``env://``, which is the default, ask MPI where the environment does not say who this process is."""
-    if handlers["env"] is not _env:
-        _torchs.append(handlers["env"])
-        handlers["env"] = _env
+    """Have torch's ways to meet ask MPI for rank and size where neither the call nor the environment has them.
+
+    ``env://``, which is the default, needs no address then either.
+    """
+    for scheme in ("env", "tcp", "file"):
+        if handlers[scheme] not in _wrapped:
+            handlers[scheme] = _asking(scheme, handlers[scheme])
+            _wrapped.add(handlers[scheme])
 
 
-_torchs: list[Any] = []
+def _asking(scheme: str, torchs: Callable[..., Meeting]) -> Callable[..., Meeting]:
+    def meet(url: str, timeout: timedelta = timedelta(minutes=30), **keywords: Any) -> Meeting:
+        given = parse_qs(urlparse(url).query)
+        told = "rank" in given or "world_size" in given
+        told |= scheme == "env" and ("RANK" in os.environ or "WORLD_SIZE" in os.environ)
+        MPI = None if told else world()
+        if MPI is None:
+            return torchs(url, timeout=timeout, **keywords)
+        if scheme == "env" and not {"MASTER_ADDR", "MASTER_PORT"} & os.environ.keys():
+            return _by_mpi(MPI, timeout)
+        mark = "&" if given else "?"
+        who = f"rank={MPI.COMM_WORLD.rank}&world_size={MPI.COMM_WORLD.size}"
+        return torchs(f"{url}{mark}{who}", timeout=timeout, **keywords)
+
+    return meet
 
 
-def _env(url: str, timeout: timedelta = timedelta(minutes=30), **keywords: Any) -> Iterator[tuple[Any, int, int]]:
-    given = parse_qs(urlparse(url).query)
-    MPI = None if any(name in os.environ for name in _NEEDED) or given else world()
-    if MPI is None:
-        return _torchs[0](url, timeout=timeout, **keywords)
-    return _by_mpi(MPI, timeout)
-
-
-def _by_mpi(MPI: Any, timeout: timedelta) -> Iterator[tuple[Any, int, int]]:
+def _by_mpi(MPI: Any, timeout: timedelta) -> Meeting:
     """A store on rank 0 of MPI.COMM_WORLD, all of whose ranks come here; it listens on the loopback device only where
     all of them share a node."""
-    everybody = MPI.COMM_WORLD
-    rank, size = everybody.rank, everybody.size
-    near = everybody.Split_type(MPI.COMM_TYPE_SHARED)
-    host = "127.0.0.1" if near.size == size else socket.getfqdn()
+    comm = MPI.COMM_WORLD
+    rank, size = comm.rank, comm.size
+    near = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    together = near.size == size
     near.Free()
-    store = None
+    store, where = None, None
     if rank == 0:
-        store = dist.TCPStore(host, 0, size, True, timeout, wait_for_workers=False)
-    host, port = everybody.bcast((host, store.port) if store is not None else None)
-    if store is None:
-        store = dist.TCPStore(host, port, size, False, timeout, wait_for_workers=False)
-    yield store, rank, size
+        listening = _listening(together)
+        port = listening.getsockname()[1]
+        where = ([LOOPBACK] if together else addresses(), port)
+        store = _store(LOOPBACK, port, size, timeout, listening.detach())
+    hosts, port = comm.bcast(where)
+    host = LOOPBACK if store is not None else _reachable(hosts, port)
+    lost = [peer for peer, found in enumerate(comm.allgather(host)) if found is None]
+    if host is None or lost:
+        raise CollectiveError(
+            f"rank {', '.join(map(str, lost))} reaches rank 0 at none of {', '.join(hosts)}, port {port}: "
+            "set MASTER_ADDR and MASTER_PORT to an address of its node"
+        )
+    yield store or _store(host, port, size, timeout), rank, size
     raise RuntimeError("the ranks of an MPI program meet once for each init_process_group")
+
+
+def _store(host: str, port: int, size: int, timeout: timedelta, listening: int | None = None) -> dist.TCPStore:
+    return dist.TCPStore(
+        host, port, size, listening is not None, timeout, wait_for_workers=False, master_listen_fd=listening
+    )  # fmt: skip
+
+
+def _listening(here_only: bool) -> socket.socket:
+    """A socket that takes connections of this node, or of all that reach it, on a free port."""
+    if here_only:
+        return socket.create_server((LOOPBACK, 0))
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", 0))
+
+
+def addresses() -> list[str]:
+    """Where other nodes may reach this one: the addresses of its network devices, then its name.
+
+    The name comes last: what it means elsewhere, if anything, a resolver may take long to say.
+    """
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _, device in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", device.encode()[:15]))
+            except OSError:  # it has none of IPv4
+                continue
+            found.append(socket.inet_ntoa(answer[20:24]))
+    return [address for address in found if not address.startswith("127.")] + _addresses_v6() + [socket.gethostname()]
+
+
+def _addresses_v6() -> list[str]:
+    """The same of IPv6, those that hold beyond a link."""
+    try:
+        with open("/proc/net/if_inet6") as file:
+            fields = [line.split() for line in file]
+    except OSError:
+        return []
+    return [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(f[0])) for f in fields if f[3] == "00"]
+
+
+def _reachable(hosts: list[str], port: int) -> str | None:
+    """The first of some addresses where a connection is taken."""
+    for host in hosts:
+        try:
+            socket.create_connection((host, port), PROBE).close()
+        except OSError:
+            continue
+        return host
+    return None

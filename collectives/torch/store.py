@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ..errors import CollectiveTimeout
+from ..errors import CollectiveError, CollectiveTimeout
 
 __all__ = ["Exchange", "MonitoredBarrier"]
 
@@ -35,19 +35,26 @@ class Exchange:
         self.store.set(keys[self.rank], pickle.dumps(obj))
         try:
             self.store.wait(keys, self.timeout)
-        except RuntimeError:  # DistStoreError, of most stores
-            late = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
-            if not late:
-                raise
-            raise CollectiveTimeout(
-                f"making a group on rank {self.rank} of {self.size}: not complete after "
-                f"{self.timeout.total_seconds():g} s; waiting for rank {', '.join(map(str, late))}"
-            ) from None
+        except RuntimeError as e:  # DistStoreError, of most stores
+            raise self._failed(keys, e) from e
         objects = [pickle.loads(found) for found in self.store.multi_get(keys)]
         if this > 0:  # whoever wrote in this round has read the one before
             with contextlib.suppress(RuntimeError):  # some stores cannot
                 self.store.delete_key(f"exchange/{this - 1}/{self.rank}")
         return objects
+
+    def _failed(self, keys: list[str], error: RuntimeError) -> CollectiveError:
+        where = f"making a group on rank {self.rank} of {self.size}"
+        try:
+            late = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
+        except RuntimeError:
+            late = []
+        if not late:
+            return CollectiveError(f"{where}: torch's store failed: {error}")
+        return CollectiveTimeout(
+            f"{where}: not complete after {self.timeout.total_seconds():g} s; "
+            f"waiting for rank {', '.join(map(str, late))}"
+        )
 
 
 class MonitoredBarrier:

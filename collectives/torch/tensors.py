@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from .. import _core
 
-__all__ = ["CODES", "FAST_CODES", "FAST_OPS", "Inward", "Outward", "Reduction", "check"]
+__all__ = ["CODES", "FAST_CODES", "FAST_OPS", "Inward", "Outward", "Reduction", "check", "lies_plain"]
 
 #: Kernels' code of each element type that is reduced; the others (float8, quantised, ...) are only moved.
 CODES = {
@@ -36,9 +36,8 @@ def check(tensor: torch.Tensor, argument: str) -> None:
     """TypeError where a tensor has no memory that this backend can reach."""
     if not tensor.is_cpu:
         raise TypeError(
-            f"{argument}: a tensor on {tensor.device}; tensors on GPUs need the GPU path of collectives "
-            "(the extra 'cuda'), which this build does not have: move it to the CPU, or use "
-            "init_process_group('cpu:collectives,cuda:nccl')"
+            f"{argument}: a tensor on {tensor.device}; this version of collectives has no GPU path (planned as "
+            "the extra 'cuda'): move it to the CPU, or use init_process_group('cpu:collectives,cuda:nccl')"
         )
     if tensor.layout is not torch.strided:
         raise TypeError(f"{argument}: a tensor of layout {tensor.layout}; only all_reduce takes sparse tensors (COO)")
@@ -69,45 +68,58 @@ class Reduction:
         return tensor if self.factor is None else tensor * torch.as_tensor(self.factor, dtype=tensor.dtype)
 
 
-class Inward:
-    """Tensors to read, one after the other in memory: where they are, or copied together."""
+class _Memory:
+    """Tensors as one piece of memory: where they are if they lie one after the other, else ``flat``, a new place."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], argument: str):
+        if not tensors:
+            raise ValueError(f"{argument}: no tensors")
         for tensor in tensors:
             check(tensor, argument)
         self.counts = [tensor.numel() for tensor in tensors]
         self.tensors = [tensor.detach() for tensor in tensors]
         self.flat = adjacent(tensors)
-        self.owner: Any = self.tensors
-        self.address = tensors[0].data_ptr()
-        if self.flat is not None:
-            self._join(self.flat)
 
-    def _join(self, flat: torch.Tensor) -> None:
-        for view, tensor in zip(flat.split(self.counts), self.tensors, strict=True):
-            view.copy_(tensor.reshape(-1))
-        self.flat = self.owner = flat
-        self.address = flat.data_ptr()
+    @property
+    def owner(self) -> Any:
+        """What keeps the memory."""
+        return self.tensors if self.flat is None else self.flat
+
+    @property
+    def address(self) -> int:
+        """Of its first element."""
+        return (self.tensors[0] if self.flat is None else self.flat).data_ptr()
+
+    def pairs(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Each tensor, and its part of the new place in the same shape."""
+        assert self.flat is not None
+        for tensor, part in zip(self.tensors, self.flat.split(self.counts), strict=True):
+            yield tensor, part.view(tensor.shape)
+
+
+class Inward(_Memory):
+    """Tensors to read."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], argument: str):
+        super().__init__(tensors, argument)
+        if self.flat is not None:
+            self._join()
+
+    def _join(self) -> None:
+        for tensor, part in self.pairs():
+            part.copy_(tensor)
 
     def avoid(self, target: Outward) -> None:
         """Read from a copy where the target overlaps."""
         if self.flat is None and target.flat is None:
             mine, theirs = (sum(counts) * self.tensors[0].element_size() for counts in (self.counts, target.counts))
             if self.address < target.address + theirs and target.address < self.address + mine:
-                self._join(torch.empty(sum(self.counts), dtype=self.tensors[0].dtype))
+                self.flat = torch.empty(sum(self.counts), dtype=self.tensors[0].dtype)
+                self._join()
 
 
-class Outward:
-    """Tensors to write, one after the other in memory: where they are, or in a place from which they are copied."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor], argument: str):
-        for tensor in tensors:
-            check(tensor, argument)
-        self.counts = [tensor.numel() for tensor in tensors]
-        self.tensors = [tensor.detach() for tensor in tensors]
-        self.flat = adjacent(tensors)
-        self.owner: Any = self.tensors if self.flat is None else self.flat
-        self.address = tensors[0].data_ptr() if self.flat is None else self.flat.data_ptr()
+class Outward(_Memory):
+    """Tensors to write."""
 
     @property
     def ends(self) -> list[Callable[[], None]]:
@@ -116,16 +128,20 @@ class Outward:
 
     def spread(self) -> None:
         """Copy what was written to where it belongs."""
-        assert self.flat is not None
-        for view, tensor in zip(self.flat.split(self.counts), self.tensors, strict=True):
-            tensor.copy_(view.view(tensor.shape))
+        for tensor, part in self.pairs():
+            tensor.copy_(part)
+
+
+def lies_plain(tensor: torch.Tensor) -> bool:
+    """Whether its elements lie in memory one after the other, and neither negated nor conjugated."""
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
 def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """None where tensors lie one after the other in memory, as pieces of one do, else a new place for all of them."""
     end = tensors[0].data_ptr()
     for tensor in tensors:
-        if not tensor.is_contiguous() or tensor.numel() and tensor.data_ptr() != end:
+        if not lies_plain(tensor) or tensor.numel() and tensor.data_ptr() != end:
             return torch.empty(sum(t.numel() for t in tensors), dtype=tensors[0].dtype)
         end += tensor.numel() * tensor.element_size()
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import threading
@@ -76,17 +75,22 @@ class Callbacks:
     def __init__(self, name: str):
         self.name = name
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._started = False
+        self._thread: threading.Thread | None = None
+        self._closed = False
 
     def run(self, job: Callable[[], None]) -> None:
-        """Do it when those before are done."""
+        """Do it when those before are done; at once, where the group has been given up."""
+        if self._closed:
+            job()
+            return
         self._jobs.put(job)
-        if not self._started:
-            self._started = True
-            threading.Thread(target=self._serve, name="collectives-callbacks", daemon=True).start()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="collectives-callbacks", daemon=True)
+            self._thread.start()
 
     def close(self) -> None:
         """There will be no more."""
+        self._closed = True
         self._jobs.put(None)
 
     def _serve(self) -> None:
@@ -96,6 +100,23 @@ class Callbacks:
             job()
             del self.running[ident]
 
+    def catch_up(self, done: Callable[[], bool]) -> None:
+        """Where a callback waits for a later one: run those between, and it, within.
+
+        Their order stays that of the program. RuntimeError where there are none: it waits for itself.
+        """
+        if threading.current_thread() is not self._thread:
+            return
+        while not done():
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                raise RuntimeError("a callback of a future waits for what is to come after itself") from None
+            if job is None:
+                self._jobs.put(None)
+                return
+            job()
+
 
 class Future(torch.futures.Future):
     """A future whose callbacks run one after the other, always in the thread of its :class:`Callbacks`.
@@ -103,18 +124,28 @@ class Future(torch.futures.Future):
     Those of torch run where and when the future is fulfilled, or at once: which differs from rank to rank.
     """
 
-    def __init__(self, callbacks: Callbacks):
+    def __init__(self, callbacks: Callbacks, of_callback: bool = False):
+        """``of_callback``: its value is what a callback returns."""
         super().__init__()
-        self._callbacks = callbacks
+        self._callbacks, self._of_callback = callbacks, of_callback
+
+    def wait(self) -> Any:
+        """Its value, once it is there; raises what came in its place."""
+        if self._of_callback:
+            self._callbacks.catch_up(self.done)
+        return super().wait()
 
     def then(self, callback: Callable[[Any], Any]) -> Future:
         """A future of what the callback returns, which is called with this one when it is fulfilled."""
-        made = Future(self._callbacks)
+        made = Future(self._callbacks, of_callback=True)
 
         def job() -> None:
             try:
-                with contextlib.suppress(Exception):  # the callback asks for the value, and sees the failure
+                try:
                     self.wait()
+                except Exception:  # the callback asks for the value, and sees the failure
+                    if not self.done():
+                        raise
                 made.set_result(callback(self))
             except BaseException as e:
                 made.set_exception(e)

@@ -1,6 +1,7 @@
 """What the backend does with each call of torch.distributed: ``mpiexec -n 2 python tests/torch/backend.py``.
 
-Also under ``torchrun --nproc-per-node 2``, without MPI. The last line is "N passed".
+Rank and size are MPI's, which the backend asks for them. Also under ``torchrun --nproc-per-node 2``, without MPI. The
+last line is "N passed".
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ import ctypes
 import datetime
 import os
 import sys
-import traceback
+import threading
 import warnings
-from types import FunctionType
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import RANK, SIZE, run
 from torch._C._distributed_c10d import _make_nccl_premul_sum
 from torch.nn.parallel import DistributedDataParallel
 
@@ -111,6 +112,20 @@ def test_scattered_memory():
     dist.all_gather([row[::2] for row in whole], torch.full((3,), RANK + 1.0))
     assert whole[:, ::2].tolist() == [[rank + 1.0] * 3 for rank in range(SIZE)]
     assert whole[:, 1::2].eq(0).all()
+
+
+def test_negated_and_conjugated_on_reading():
+    """Bits of a tensor's, not of its memory."""
+    for call in (dist.all_reduce, lambda x: dist.all_reduce(x, async_op=True).wait()):
+        x = torch.tensor([1 + 2j]).conj().imag
+        assert x.is_neg()
+        call(x)
+        assert x.tolist() == [-2 * SIZE]
+    found = torch.zeros(SIZE)
+    dist.all_gather_single(found, torch.tensor([1 + 2j]).conj().imag)
+    assert found.tolist() == [-2] * SIZE
+    assert dist.group.WORLD.allreduce([z := torch.tensor([1 + 2j]).conj()]).wait()
+    assert z.tolist() == [SIZE * (1 - 2j)]
 
 
 def test_sparse():
@@ -231,6 +246,18 @@ def test_messages():
         assert dist.recv(z, 0, tag=RANK) == 0
         assert z.float().tolist() == [RANK] * 2
         dist.send(torch.zeros(1), 0, tag=9)
+    for turn in range(50):  # two at a time, by shared memory and, where there is one, by the network
+        if RANK:
+            dist.send(torch.tensor([RANK, turn]), 0, tag=10)
+        else:
+            found = [torch.zeros(2, dtype=torch.int64) for _ in range(1, SIZE)]
+            for work in [dist.irecv(one, tag=10) for one in found]:
+                work.wait()
+            assert sorted(one.tolist() for one in found) == [[rank, turn] for rank in range(1, SIZE)]
+            for rank in range(1, SIZE):
+                dist.send(torch.zeros(1), rank)
+        if RANK:
+            dist.recv(torch.zeros(1), 0)
     work = dist.irecv(y, before)
     dist.isend(x, peer).wait()
     assert work.get_future().wait()[0] is y
@@ -264,6 +291,32 @@ def test_futures_run_callbacks_in_one_order():
         dist.all_reduce(torch.zeros(10 + i))
     for i, future in enumerate(futures):
         assert future.wait().tolist() == [float((i * SIZE + i) * SIZE)] * 3
+
+
+def test_a_callback_waits_for_a_later_one():
+    """It is run within the first; on Gloo other threads run it, as long as one is free."""
+    if os.environ.get("MPI4PY_RC_THREAD_LEVEL") == "serialized":  # where a callback runs as soon as it is attached
+        assert dist.barrier(async_op=True).get_future().then(lambda future: 5).done()
+        return
+    futures, ready = [], threading.Event()
+
+    def waiting(future):
+        ready.wait()
+        return futures[2].wait() + 1
+
+    def again(future):
+        return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
+
+    works = [dist.all_reduce(torch.full((3,), float(i)), async_op=True) for i in range(3)]
+    futures += [work.get_future().then(f) for work, f in zip(works, (waiting, again, again), strict=True)]
+    ready.set()
+    assert [future.wait()[0].item() for future in futures] == [2 * SIZE**2 + 1, SIZE**2, 2 * SIZE**2]
+
+    later, ready = [], threading.Event()
+    loop = dist.barrier(async_op=True).get_future().then(lambda future: ready.wait() and later[0].wait())
+    later.append(loop.then(lambda future: future.value()))
+    ready.set()
+    refused(RuntimeError, "waits for what is to come after itself", loop.wait)
 
 
 def trained(hook, **options):
@@ -351,6 +404,9 @@ def test_bad_arguments_are_named_before_anything_is_sent():
     refused(ValueError, "output_tensor: ", lambda: dist.all_gather_single(torch.zeros(3 * SIZE + 1), x))
     refused(ValueError, "tensor_list: ", lambda: dist.all_gather([torch.zeros(3)] * (SIZE + 1), x))
     refused(ValueError, "input_split_sizes: ", lambda: dist.all_to_all_single(x, x, [1] * SIZE, [5] * SIZE))
+    refused(ValueError, f"src: {SIZE} is not a rank", lambda: dist.broadcast(x, group_src=SIZE))
+    refused(ValueError, f"dst: {SIZE} is not a rank", lambda: dist.reduce(x, group_dst=SIZE))
+    refused(ValueError, "tensor_list: no tensors", lambda: dist.all_gather([], x))
     refused(ValueError, "dst: ", lambda: dist.group.WORLD.send([x], SIZE, 0))
     dist.all_reduce(x)
     assert x.tolist() == [SIZE] * 3
@@ -366,28 +422,12 @@ def test_destroyed_and_made_again():
     assert x.tolist() == [SIZE] * 2
 
 
-def main():
-    functions = [
-        test for name, test in globals().items() if name.startswith("test_") and isinstance(test, FunctionType)
-    ]
-    for test in functions:
-        try:
-            test()
-        except BaseException:
-            sys.stderr.write(f"--- rank {RANK} of {SIZE}, {test.__name__}:\n{traceback.format_exc()}\n")
-            sys.stderr.flush()
-            os._exit(1)
-    dist.barrier()
-    if RANK == 0:
-        print(f"mpi4py {'is' if 'mpi4py' in sys.modules else 'is not'} there")
-        print(f"{len(functions)} passed", flush=True)
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
     assert collectives.torch.ProcessGroup
     if sys.argv[1:] == ["without-mpi4py"]:
         sys.modules["mpi4py"] = None  # an import fails as where it is not installed
     dist.init_process_group("collectives", timeout=datetime.timedelta(seconds=60))
-    RANK, SIZE = dist.get_rank(), dist.get_world_size()
-    main()
+    assert (RANK, SIZE) == (dist.get_rank(), dist.get_world_size())
+    if RANK == 0:
+        print(f"mpi4py {'is' if 'mpi4py' in sys.modules else 'is not'} there")
+    run(globals())
