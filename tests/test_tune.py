@@ -14,7 +14,7 @@ from test_tuning import entry
 
 from collectives import registry
 from collectives.cost_model import Load, Model, Piece, load
-from collectives.tune import openmpi
+from collectives.tune import openmpi, steady
 from collectives.tune.fit import Point, fit, median_error
 from collectives.tune.measure import Candidate
 from collectives.tune.race import Result, interval, race
@@ -166,6 +166,38 @@ def test_what_is_faster_at_times_only_replaces_nothing():
     assert not result.steady("a", "d", 5)
     result.times["a"] = result.times["a"][:20]
     assert result.steady("a", "d", 5)
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Distances that looks find one after the other, the last one for ever, and no pauses between them."""
+    monkeypatch.setattr(steady.time, "sleep", lambda seconds: None)
+
+    def start(*found, **options):
+        ahead = list(found)
+        return steady.Steady(lambda: ahead.pop(0) if len(ahead) > 1 else ahead[0], **options), ahead
+
+    return start
+
+
+def test_what_was_measured_elsewhere_is_measured_again(looks):
+    near, ahead = looks(1.1, 3, 3, 0.9, 1, 0.5, 0.5, 1.2, patience=10, apart=1.0)
+    times = iter(range(10))
+    assert [near.measured(lambda: next(times)) for _ in range(3)] == [0, 2, 4]
+    assert (near.taken, near.strayed, ahead) == (3, 0, [1.2])
+
+
+def test_patience_with_ranks_elsewhere_ends(looks):
+    near, _ = looks(1, 3, patience=1, apart=1.0)
+    times = iter(range(100))
+    assert [near.measured(lambda: next(times)) for _ in range(4)] == [0, 1, 2, 3]
+    assert (near.taken, near.strayed) == (4, 3)
+    assert "of 4 measurements 3 were taken" in near.text()
+
+
+def test_ranks_belong_where_they_are_most_of_the_time(looks):
+    near, _ = looks(*[3.0] * 8, 1.0, patience=1)
+    assert near.apart == 1.0
 
 
 def test_limits_that_are_slower_at_times_are_given_up():

@@ -108,6 +108,7 @@ def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: floa
     searches = [Search(bench, name, sizes) for name in names]
     steps = sum(SWEEPS * len(s.swept) + VISITS * len(s.lengths) for s in searches)
     progress = Progress(steps, bench.comm.rank == 0)
+    bench.stay(seconds)
     start = NODE_LIMITS[context.yield_at_once]
     if bench.apart is None:
         progress.begin("limits of the node-local engine")
@@ -143,6 +144,8 @@ def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: floa
         "seconds": round(time.monotonic() - begin),
         "fitted": {search.collective: search.fitted for search in searches},
     }
+    if bench.steady is not None:
+        entry.made |= {"apart": bench.steady.apart, "elsewhere": bench.steady.strayed / bench.steady.taken}
     return entry
 
 
@@ -159,12 +162,16 @@ def _check(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: 
         show(f"{args.check}: no entry for {bench.context.layout} of {where[0]} with {where[1]}")
         return 2
     bench.limits = entry.limits
+    apart = entry.made.get("apart")
+    bench.stay(seconds, apart if isinstance(apart, float) else None)
     show(f"# {args.check}, {entry.layout}; here: {bench.context.layout}, {where[1]}, {where[0]}")
     lines = check(bench, table, entry, names, sizes, seconds, lambda steps: Progress(steps, bench.comm.rank == 0))
     if not lines:
         show("no time to measure anything; give --minutes")
         return 2
     text, right = summary(lines)
+    if bench.steady is not None:
+        text.append(bench.steady.text())
     show("\n".join([HEADING, *(line.text() for line in lines), *text]))
     if args.json and bench.comm.rank == 0:
         _write_json(args.json, bench, lines, where)

@@ -23,6 +23,7 @@ from ..datatypes import DTYPE_CODES
 from ..registry import ScheduleAlgorithm
 from ..select import PRIVATE_LENGTHS, Choice, Limits, Rules, Tuned, choose, load_of
 from .fit import Point
+from .steady import Steady
 
 __all__ = ["Bench", "Candidate"]
 
@@ -31,6 +32,7 @@ BATCH = 2e-3  # seconds that one measurement takes, if one call takes less
 MOST_CALLS = 100
 WARMUP = 2
 QUICK = 9
+WAITING = 0.3  # of the time, at most, until ranks are again as far apart as before
 SHORTEST_FOLD = 4096  # bytes; below, the call takes longer than the folding
 
 
@@ -62,6 +64,7 @@ class Bench:
         self._work: tuple[Any, Workload] | None = None
         self._named: dict[Hashable, Rules] = {}
         self._known: dict[Any, float] = {}  # seconds of one call, the last time
+        self.steady: Steady | None = None
 
     # What can be measured
 
@@ -127,10 +130,30 @@ class Bench:
         work = self._workload(collective, nbytes)
         calls = int(np.clip(BATCH / self._known.get(key, BATCH / 10), 1, MOST_CALLS))
         self.comm._adopt_rules(rules)
-        times = sample(self.comm, work.call(), calls, WARMUP if calls > 1 else 1)
-        self.plain.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
-        found = self._known[key] = max(float(np.median(times)), 1e-9)
+
+        def take() -> float:
+            times = sample(self.comm, work.call(), calls, WARMUP if calls > 1 else 1)
+            self.plain.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
+            return max(float(np.median(times)), 1e-9)
+
+        found = self._known[key] = take() if self.steady is None else self.steady.measured(take)
         return found
+
+    def stay(self, seconds: float, apart: float | None = None) -> None:
+        """Take what is measured from now on where ranks of one node are as far apart as they are now, or ``apart``.
+
+        ``seconds`` is the time for all that comes; see :class:`collectives.tune.steady.Steady`.
+        """
+        if self.apart is None:
+            self._beside = Communicator(self.plain)
+            self.steady = Steady(self._distance, WAITING * seconds, apart)
+
+    def _distance(self) -> float:
+        """Seconds of the shortest call, which is mostly the way of a flag from rank to rank."""
+        times = sample(self._beside, self._beside.Barrier, MOST_CALLS, WARMUP)
+        found = np.median(times, keepdims=True)
+        self.plain.Allreduce(MPI.IN_PLACE, found, MPI.MAX)
+        return max(float(found[0]), 1e-9)
 
     def _only(self, collective: str, candidate: Candidate) -> Rules:
         key = collective, candidate, self.limits
@@ -172,5 +195,7 @@ class Bench:
 
     def done(self) -> None:
         """Back to the communicator's own rules."""
+        if self.steady is not None:
+            self._beside.Free()
         self.comm._adopt_rules(self._own)
         self._work = None
