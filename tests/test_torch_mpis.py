@@ -35,8 +35,8 @@ def errors(mpi, case, file):
     return {rank: told for rank, *told in map(json.loads, file.read_text().splitlines())}
 
 
-@pytest.mark.parametrize("case", ["timeout", "message", *(
-    pytest.param(case, marks=pytest.mark.slow) for case in ("asynchronous", "future", "of_the_call")
+@pytest.mark.parametrize("case", ["timeout", *(
+    pytest.param(case, marks=pytest.mark.slow) for case in ("message", "asynchronous", "future", "of_the_call")
 )])  # fmt: skip
 def test_a_missing_rank_is_named_in_time(mpi, case, tmp_path):
     found = errors(mpi, case, tmp_path / case)
