@@ -12,16 +12,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-ENGINE = [
-    "node.c",
-    "node_check.c",
-    "node_fold.c",
-    "node_hand.c",
-    "node_inline.c",
-    "node_phases.c",
-    "node_pull.c",
-    "heap.c",
-]
+ENGINE = [f"{name}.c" for name in "node node_check node_fold node_hand node_inline node_phases node_pull heap".split()]
 SOURCES = {
     "fuzz_schedule": ["program.c", "executor.c", "executor_new.c", "transport_inproc.c"],
     "fuzz_node": ENGINE,

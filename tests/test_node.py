@@ -10,22 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import DRIVER_FLAGS
+from fuzz import ENGINE
 from kernel_lib import SOURCES, compile_all
 from mpi4py import MPI
 
 from collectives import _core, heap, node
 
 ROOT = Path(__file__).parent.parent
-ENGINE = [
-    "node.c",
-    "node_check.c",
-    "node_fold.c",
-    "node_hand.c",
-    "node_inline.c",
-    "node_phases.c",
-    "node_pull.c",
-    "heap.c",
-]
 KINDS = 10  # collectives that the drivers know; 1: all-reduce alone
 
 
