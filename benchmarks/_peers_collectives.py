@@ -1,4 +1,4 @@
-"""The collectives of ``peers.py``, and how long their buffers are. Every root is rank 0."""
+"""The collectives of ``peers.py`` in their forms, and how long their buffers are. Every root is rank 0."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ NAMES = (
     "alltoall", "alltoallv", "reduce_scatter", "reduce_scatter_block", "scan", "exscan",
 )  # fmt: skip
 
+FORMS = ("{}", "i{}", "{}_persistent")  # as OSU's programs are called
+
+
+def form_of(name: str) -> tuple[str, str]:
+    """The collective that a name is of, and the one of FORMS that it is in."""
+    return next((known, form) for form in FORMS for known in NAMES if form.format(known) == name)
+
 
 def lengths(collective: str, rank: int, size: int, n: int) -> tuple[int, int]:
     """Elements that a rank sends and receives, where n is those of the message, as OSU's benchmarks count it.
 
     That is the block of one rank where blocks are moved and the whole vector elsewhere. A broadcast is received.
     """
-    root = rank == 0
+    root, (collective, _) = rank == 0, form_of(collective)
     match collective.removesuffix("v").removesuffix("_block"):
         case "barrier":
             return 0, 0
@@ -45,7 +52,8 @@ def vector(collective: str, size: int, nbytes: int) -> int:
 
 def sizes(collective: str, size: int, wanted: list[int]) -> list[int]:
     """Those of the sizes that a collective can have, in memory too."""
-    if collective == "barrier":
+    base, _ = form_of(collective)
+    if base == "barrier":
         return [0]
-    whole = ITEM * size if collective.startswith("reduce_scatter") else ITEM
+    whole = ITEM * size if base.startswith("reduce_scatter") else ITEM
     return [n for n in wanted if n % whole == 0 and (n * size <= MOST or vector(collective, size, n) == n)]

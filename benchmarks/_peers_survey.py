@@ -19,7 +19,7 @@ def ratios(table: Table, handed_over: bool) -> dict[int, Ratio]:
 
 def lines(tables: Sequence[Table]) -> list[str]:
     """The summary, worst first."""
-    head = f"{'collective':20}{'geometric mean':>15}{'worst':>8} {'[interval]':14}{'at':>6}  algorithms"
+    head = f"{'collective':32}{'geometric mean':>15}{'worst':>8} {'[interval]':14}{'at':>6}  algorithms"
     ours, handed = ([(table, ratios(table, kind)) for table in tables] for kind in (False, True))
     ours = sorted([pair for pair in ours if pair[1]], key=lambda pair: -worst(pair[1])[1].median)
     handed = [pair for pair in handed if pair[1]]
@@ -33,7 +33,7 @@ def line(table: Table, found: Mapping[int, Ratio]) -> str:
     """Name, mean and worst of one collective."""
     nbytes, most = worst(found)
     interval = f"[{most.low:.2f}, {most.high:.2f}]"
-    return f"{table.mode.collective:20}{mean(found):15.3f}{most.median:8.2f} {interval:14}{size_name(nbytes):>6}"
+    return f"{table.mode.collective:32}{mean(found):15.3f}{most.median:8.2f} {interval:14}{size_name(nbytes):>6}"
 
 
 def why(table: Table, found: Mapping[int, Ratio]) -> str:

@@ -28,7 +28,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))  # a launcher that runs this file leaves it out
 import _peers_calls as calls_of  # noqa: E402
-from _peers_collectives import lengths  # noqa: E402
+from _peers_collectives import form_of, lengths  # noqa: E402
 
 PAGE = 4096
 THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
@@ -70,12 +70,25 @@ class MpiGroup(Group):
         self.software = {"library": " ".join(library.split()), "mpi4py": mpi4py.__version__}
 
     def call(self, collective: str, in_place: bool) -> Callable[..., Any]:
-        """The method."""
-        return getattr(self.comm, collective.capitalize())
+        """The method; of the other forms what starts a call and waits for it at once."""
+        base, form = form_of(collective)
+        if form == "{}":
+            return getattr(self.comm, base.capitalize())
+        if form == "i{}":
+            start = getattr(self.comm, f"I{base}")
+            return lambda *given: start(*given).Wait()
+
+        def again(request: Any) -> None:
+            request.Start()
+            request.Wait()
+
+        return again
 
     def given(self, collective: str, x: np.ndarray, y: np.ndarray, in_place: bool) -> Given:
         """What :meth:`call` takes to send x and receive y; in place there is the all-reduce only."""
-        return self.in_place_of(y) if in_place else calls_of.arguments(self.MPI, collective, x, y, self.size)
+        base, form = form_of(collective)
+        given = self.in_place_of(y) if in_place else calls_of.arguments(self.MPI, base, x, y, self.size)
+        return (getattr(self.comm, f"{base.capitalize()}_init")(*given),) if form == "{}_persistent" else given
 
 
 class OurGroup(MpiGroup):
@@ -101,7 +114,8 @@ class OurGroup(MpiGroup):
 
     def algorithm(self, collective: str, nbytes: int) -> tuple[str, str]:
         """What ran last, and why."""
-        return self.comm.last.algorithm if self.comm.last else "", self.comm.explain(collective, nbytes)
+        explained = self.comm.explain(form_of(collective)[0], nbytes)
+        return self.comm.last.algorithm if self.comm.last else "", explained
 
     def limit(self, name: str, x: np.ndarray, y: np.ndarray) -> Callable[[Any, Any], Any]:
         """A pass that reads as many bytes as x has and writes as many, or both together: see LIMITS in _peers_jobs."""
@@ -234,10 +248,10 @@ class Worker:
         """Call with data of each rank's own, in the first and the last arrays, and compare; seconds of the last."""
         call, given = self.prepared(buffers, collective, nbytes, sets, in_place, "")
         arrays = self.arrays(buffers, collective, nbytes, sets)
-        expected = calls_of.expected(collective, self.group.rank, self.group.size, nbytes // 4)
+        expected = calls_of.expected(form_of(collective)[0], self.group.rank, self.group.size, nbytes // 4)
         for i in {0, sets - 1}:
             x, y = arrays[i]
-            calls_of.fill(collective, x, y, self.group.rank)
+            calls_of.fill(form_of(collective)[0], x, y, self.group.rank)
             if in_place:
                 y[:] = x
             seconds = spend(call, [given[i]], 1)
@@ -265,7 +279,10 @@ class Worker:
 
     def renew(self) -> None:
         """Let go of NumPy's arrays: where in the cache one lies is chance, which shall not last all rounds."""
-        self.views = {key: view for key, view in self.views.items() if key[0] in self.memory}
+        for key in [key for key in self.views if key[0] not in self.memory]:
+            _, given = self.views.pop(key)
+            for request in itertools.chain.from_iterable(given) if "persistent" in key[1] else ():
+                request.Free()
         self.own.clear()
 
     def serve(self, connection: socket.socket) -> None:

@@ -11,6 +11,8 @@ Several collectives, in fewer rounds and shorter batches, with a summary:
 
     python benchmarks/peers.py --collective all --check
     python benchmarks/peers.py --collective bcast,alltoallv --sizes 8,1Mi
+    python benchmarks/peers.py --collective nonblocking                 iallreduce, ...: started and waited for at once
+    python benchmarks/peers.py --collective persistent                  allreduce_persistent, ...: Start, Wait
 
 Each contestant is a job that is started once and sleeps between its turns. In every round the contestants take turns
 at each size, in an order drawn for that round and size: a warm-up, a barrier, a batch of calls of at least --batch ms.
@@ -50,11 +52,12 @@ from typing import Any
 import _peers_jobs as jobs
 import _peers_report as report
 import _peers_survey as survey
-from _peers_collectives import NAMES
+from _peers_collectives import FORMS, NAMES
 from _peers_run import Run
 
 from collectives import machine
 
+KINDS = dict(zip(("all", "nonblocking", "persistent"), FORMS, strict=True))
 QUICK = "8,64,1Ki,16Ki,64Ki,256Ki,1Mi,4Mi,16Mi,64Mi"
 SURVEY = "8,64,1Ki,16Ki,256Ki,1Mi,4Mi,16Mi"
 FULL = ",".join(str(8 << i) for i in range(24))
@@ -83,7 +86,9 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--collective", type=listed, default=["allreduce"], help="names, or all (allreduce)")
+    parser.add_argument(
+        "--collective", type=listed, default=["allreduce"], help="names, or all, nonblocking, persistent (allreduce)"
+    )
     parser.add_argument("--ranks", type=listed_numbers, help="numbers of ranks (2)")
     parser.add_argument("--sizes", type=listed_sizes, help=f"bytes ({QUICK}; of several collectives {SURVEY})")
     parser.add_argument("--rounds", type=int, help="rounds (20; of several collectives 10)")
@@ -106,7 +111,7 @@ def arguments() -> argparse.Namespace:
     for given, known in (
         (args.buffers, ["private", "heap"]), (args.place, ["out"] if args.survey else ["out", "in"]),
         (args.reuse, ["one", "rotating"]), (args.peers, peers), (args.threads, ["multiple", "single"]),
-        (args.collective, NAMES),
+        (args.collective, [form.format(name) for form in FORMS for name in NAMES]),
     ):  # fmt: skip
         if unknown := [word for word in given if word not in known]:
             parser.error(f"{unknown[0]}: not one of {', '.join(known)}")
@@ -117,8 +122,8 @@ def arguments() -> argparse.Namespace:
 
 def complete(args: argparse.Namespace) -> None:
     """What was not given."""
-    if args.collective == ["all"]:
-        args.collective = list(NAMES)
+    if args.collective[0] in KINDS:
+        args.collective = [KINDS[args.collective[0]].format(name) for name in NAMES]
     args.survey = args.collective != ["allreduce"]
     several = args.survey
     args.ranks = args.ranks or ([2, 4] if args.full else [2])

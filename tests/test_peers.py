@@ -293,10 +293,11 @@ def test_a_small_run(tmp_path):
     assert all(len(us) == 2 and 0 < statistics.median(us) < 1e6 for us in results.values())
 
 
-def test_a_small_run_of_every_collective(tmp_path):
+@pytest.mark.parametrize("names", ["all", "ibcast,iscan,ialltoallv,ibarrier", "persistent"])
+def test_a_small_run_of_every_collective(names, tmp_path):
     file = tmp_path / "peers.json"
     done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "peers.py", "--collective", "all", "--rounds", "1", "--sizes", "64",
+        [sys.executable, ROOT / "benchmarks" / "peers.py", "--collective", names, "--rounds", "1", "--sizes", "64",
          "--batch", "0.1", "--peers", "openmpi", "--threads", "single", "--json", file],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
@@ -305,7 +306,15 @@ def test_a_small_run_of_every_collective(tmp_path):
     found = json.loads(file.read_text())
     assert found["missing"] == []
     results = {(r["collective"], r["contestant"]) for r in found["results"]}
-    assert results == {(name, who) for name in collectives.NAMES for who in ("private", "ompi/s")}
+    kinds = {"all": "{}", "persistent": "{}_persistent"}
+    wanted = [kinds[names].format(name) for name in collectives.NAMES] if names in kinds else names.split(",")
+    assert results == {(name, who) for name in wanted for who in ("private", "ompi/s")}
+
+
+def test_forms_of_collectives():
+    assert [collectives.form_of(name) for name in ("iscan", "scan", "reduce_scatter_persistent")] == [
+        ("scan", "i{}"), ("scan", "{}"), ("reduce_scatter", "{}_persistent")
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("options", [["bcst"], ["all", "--peers", "gloo"], ["all", "--place", "in"]])
