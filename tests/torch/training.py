@@ -56,11 +56,11 @@ def train(model, group, epochs=2, hook=None, local=0, **options):
         net.register_comm_hook(*hook(group))
     if local:
         optimizer = PostLocalSGDOptimizer(optimizer, PeriodicModelAverager(2, warmup_steps=local, process_group=group))
-    losses = []
+    losses, kind = [], next(model.parameters()).dtype
     for number, (x, y) in enumerate(batches(epochs)):
         optimizer.zero_grad()
         with net.no_sync() if options.get("gradient_as_bucket_view") and number % 3 == 0 else contextlib.nullcontext():
-            loss = nn.functional.cross_entropy(net(x), y)
+            loss = nn.functional.cross_entropy(net(x.to(kind)), y)
             loss.backward()
         if not (options.get("gradient_as_bucket_view") and number % 3 == 0):
             optimizer.step()
@@ -91,7 +91,7 @@ def compare(model, epochs=2, tolerance=1e-4, everywhere=True, **options):
     if everywhere:
         same_everywhere(net)
     net.eval()
-    found = net(torch.tensor(DATA.x_test, dtype=torch.float32)).argmax(1)
+    found = net(torch.tensor(DATA.x_test, dtype=next(net.parameters()).dtype)).argmax(1)
     return (found == torch.tensor(DATA.y_test)).float().mean().item()
 
 
@@ -100,7 +100,9 @@ def test_mlp():
 
 
 def test_cnn():
-    assert compare(cnn(), epochs=6) > 0.95
+    """For long in float64: Gloo adds in another order, and training makes more of the last bits with every step."""
+    compare(cnn(), epochs=1)
+    assert compare(cnn().double(), epochs=6, tolerance=1e-8) > 0.95
 
 
 def test_options():
