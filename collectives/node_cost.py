@@ -27,7 +27,7 @@ class Machine:
     cores: int = 96
     private: int = 1 << 20
     shared: int = 192 << 20  # of a socket
-    stream: int = 16 << 20  # vectors so long are stored past the caches where all outputs are on the heap
+    stream: int = 8 << 20  # vectors so long are stored past the caches where all outputs are on the heap
     inside: tuple[float, float] = (23, 115)  # from core to core in a socket: shortest and longest
     across: tuple[float, float] = (108, 197)  # between sockets
 
