@@ -18,26 +18,26 @@ T = TypeVar("T")
 
 LIKE = 1.5  # times as far apart, or less: the same place
 PAUSE = 0.1  # seconds between looks
-LOOKS = 21  # whose median is where the ranks are
+LOOKS, SHARE = 21, 0.03  # whose median is where the ranks are, and the share of the patience that they take
 
 
 class Steady:
     """Repeats what was measured while ranks were nearer or farther apart than ``apart`` seconds; on all together.
 
     ``probe`` gives the time of the shortest call now, seconds, the same on all ranks. Without ``apart`` it is what most
-    looks of the next two seconds find. ``patience``: seconds of waiting in all, after which whatever was measured is
+    of the first looks find. ``patience``: seconds of waiting in all, after which whatever was measured is
     taken. ``taken`` counts the measurements, ``strayed`` those of them that were taken elsewhere.
     """
 
     def __init__(self, probe: Callable[[], float], patience: float, apart: float | None = None):
         self._probe, self._looks = probe, int(patience / PAUSE)
-        self.apart = self._most() if apart is None else apart
+        self.apart = self._most(SHARE * patience / LOOKS) if apart is None else apart
         self.taken = self.strayed = 0
 
-    def _most(self) -> float:
+    def _most(self, pause: float) -> float:
         found = []
         for _ in range(LOOKS):
-            time.sleep(PAUSE)
+            time.sleep(pause)
             found.append(self._probe())
         return float(np.median(found))
 
