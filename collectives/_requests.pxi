@@ -116,6 +116,12 @@ def outstanding():
     return coll_progress_outstanding()
 
 
+def urge():
+    """What is queued by now is the progress thread's to move, at once: nobody will wait for it actively."""
+    with nogil:
+        coll_progress_urge()
+
+
 def stop_progress(long limit=0):
     """Wait up to ``limit`` ns for the requests that are not done, and end the progress thread."""
     with nogil:

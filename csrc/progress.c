@@ -12,18 +12,27 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the queue and every task in it */
-static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t work;                              /* wakes the thread */
 static coll_request *head, **tail = &head;
 static _Atomic int outstanding;
 static pthread_t thread;
-static int running, stopping, asleep;
-static uint64_t submitted;  /* requests so far, which numbers them */
+static int running, stopping, asleep, dozing;
+static uint64_t submitted;  /* requests so far, which numbers them; */
+static uint64_t urgent;     /* up to this one they are the thread's, without delay */
 static _Atomic int waiters; /* threads in coll_progress_wait */
 static _Atomic int ended;   /* MPI is finalized, or this is a forked child */
 static char broken[256];    /* why MPI_Finalize might hang; the first reason */
 static int reasons;
 static int survived; /* whether a rank died and the others went on */
 static const coll_mpi_api *world;
+
+__attribute__((constructor)) static void make_work(void) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&work, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
 
 static int exec_progress(void *e, size_t budget) {
     return coll_exec_progress(e, budget);
@@ -81,13 +90,25 @@ enum {
     LINGER = 12,      /* looks at an empty queue before it sleeps until it is woken, which costs who wakes it 5 us */
 };
 
+/* Until so many ns are over, or somebody wants the thread. Called with the lock, which is free meanwhile. */
+static void doze(long ns) {
+    struct timespec end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_nsec += ns;
+    end.tv_sec += end.tv_nsec / 1000000000;
+    end.tv_nsec %= 1000000000;
+    dozing = 1;
+    pthread_cond_timedwait(&work, &lock, &end);
+    dozing = 0;
+}
+
 static long longer(long pause, long most) {
     return pause + pause / 4 < most ? pause + pause / 4 : most;
 }
 
 /* The thread gives way to whoever computes. It only looks on while a caller waits, and so moves the queue itself, and
  * while the oldest request is newer than its last look: a program that starts calls and waits for each needs no thread,
- * whose every look would take a core from some rank. */
+ * whose every look would take a core from some rank. Requests that nobody else will move are urgent. */
 static void *serve(void *unused) {
     (void)unused;
     prctl(PR_SET_NAME, "collectives");
@@ -105,16 +126,18 @@ static void *serve(void *unused) {
         }
         long sleep;
         empty = head ? 0 : empty + 1;
-        if (head && head->number <= seen && !atomic_load_explicit(&waiters, memory_order_relaxed)) {
+        int due = head && head->number <= (seen > urgent ? seen : urgent);
+        if (due && !atomic_load_explicit(&waiters, memory_order_relaxed)) {
             sleep = pause = pass() ? SHORTEST : longer(pause, LONGEST);
             idle = IDLE;
         } else {
             sleep = idle = longer(idle, IDLEST);
         }
         seen = submitted;
-        pthread_mutex_unlock(&lock);
-        nanosleep(&(struct timespec){0, sleep}, NULL);
-        pthread_mutex_lock(&lock);
+        uint64_t before = urgent;
+        doze(sleep);
+        if (urgent != before)
+            pause = SHORTEST;
     }
     pthread_mutex_unlock(&lock);
     return NULL;
@@ -124,10 +147,10 @@ static void *serve(void *unused) {
  * the fork: its holder may be waiting for Python's lock, to call a user's op, and the forking thread holds that one. */
 static void after_fork_child(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    work = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    make_work();
     head = NULL;
     tail = &head;
-    running = asleep = 0;
+    running = asleep = dozing = 0;
     ended = 1;
     atomic_store(&outstanding, 0);
     atomic_store(&waiters, 0);
@@ -164,6 +187,14 @@ int coll_progress_submit(coll_request *r) {
         pthread_cond_signal(&work);
     pthread_mutex_unlock(&lock);
     return COLL_OK;
+}
+
+void coll_progress_urge(void) {
+    pthread_mutex_lock(&lock);
+    urgent = submitted;
+    if (head && dozing)
+        pthread_cond_signal(&work);
+    pthread_mutex_unlock(&lock);
 }
 
 int coll_progress_outstanding(void) {

@@ -31,6 +31,8 @@ struct coll_request {
 int coll_progress_submit(coll_request *);
 /* Move every queued task once, unless another thread is doing so. */
 void coll_progress_poll(void);
+/* What is queued by now is the thread's to move, at once: nobody will wait for it in coll_progress_wait. */
+void coll_progress_urge(void);
 /* Number of requests that are not done. */
 int coll_progress_outstanding(void);
 /* Progress a blocking task (or, with t == NULL, wait for a queued request), and the queue beside it, for about

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .. import _core
 from ..flight import Flight
 from ..waiting import Waiting
 
@@ -215,7 +216,11 @@ class Job(dist.Work):
                 self._fulfil(lambda: self.wait())
             else:
                 _threads.run(lambda: self._fulfil(self._wait_aside))
+                self._hasten()
         return self._future
+
+    def _hasten(self) -> None:
+        """Nobody may be waiting but the thread aside, which sleeps."""
 
     def _new_future(self) -> torch.futures.Future:
         return torch.futures.Future()
@@ -285,6 +290,9 @@ class FlightWork(Job):
     def _wait(self, timeout: float | None) -> None:
         for flight in self.flights:
             flight.finish(self._limit if timeout is None else timeout)
+
+    def _hasten(self) -> None:
+        _core.urge()
 
     def _wait_aside(self) -> None:
         for flight in self.flights:
