@@ -6,8 +6,8 @@
  *   slices   (all-reduce, long reduce) every rank owns a slice: copy in what others own, by segments; fold the own
  *            slice, publish; copy the rest out
  *   direct   slices of arrays that all lie on heaps: nothing is copied, owners read all inputs and write all outputs
- *   pull     (all others) copy in by segments what others want, publish; take or fold what one wants oneself; long data
- *            are copied once, by the system, from one process's private memory to another's
+ *   pull     (all others) copy in by segments what others want, publish; take or fold what one wants oneself; from
+ *            limits.private on the system copies once, from one process's private memory to another's
  * What is rank-local (input or output on the heap or not) travels with the flags, and every mixture is served.
  *
  * Flags are 64-bit counters that only grow and have one writer each. A call's number is in their high bits, so that

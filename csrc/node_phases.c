@@ -154,12 +154,11 @@ static int reduce_next(coll_node_call *c) {
     }
     if (ring)
         n->targets[q++] = result_at(c, n->rank, k);
-    int stream = ring ? n->handing.far && q == 1 : bytes_of(c) >= n->limits.stream;
-    int error = COLL_OK;
-    if (ring && n->handing.far && q == 2)
+    int past_cache = ring ? n->handing.far : bytes_of(c) >= n->limits.stream, error = COLL_OK;
+    if (own.count && ring && q == 2 && past_cache)
         error = coll_node_fold_and_hand(c, n->size, own.count);
     else if (own.count)
-        error = coll_node_fold(c, n->size, q, own.count, stream);
+        error = coll_node_fold(c, n->size, q, own.count, past_cache);
     c->reduced++;
     publish(&own_area(n)->reduced.value, progress_of(c, c->reduced));
     return error;

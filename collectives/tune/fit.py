@@ -16,7 +16,7 @@ import numpy as np
 
 from ..cost_model import Load, Model, Piece
 
-__all__ = ["Point", "fit", "median_error"]
+__all__ = ["Point", "errors", "fit"]
 
 MOST_PIECES, FEWEST_SIZES = 5, 2
 #: What a further piece must take off the sum of squared relative errors: a tenth at two sizes.
@@ -60,10 +60,9 @@ def fit(points: Sequence[Point], folds: Sequence[Point] = ()) -> Model:
     return Model(tuple(pieces))
 
 
-def median_error(model: Model, points: Sequence[Point]) -> float | None:
-    """Median of what the model is wrong by, relative to the measurements; None where there are none."""
-    errors = [abs(model.seconds(p.load, p.nbytes) / p.seconds - 1) for p in points]
-    return float(np.median(errors)) if errors else None
+def errors(model: Model, points: Sequence[Point]) -> list[float]:
+    """What the model is wrong by, relative to each measurement."""
+    return [abs(model.seconds(p.load, p.nbytes) / p.seconds - 1) for p in points]
 
 
 def _rows(points: Sequence[Point], folds: Sequence[Point], low: int, high: int) -> tuple[np.ndarray, np.ndarray]:

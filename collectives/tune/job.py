@@ -21,7 +21,7 @@ from ..tuning import Entry, Table, load, merge, nearest, save
 from .limits import Doubts, search_limits
 from .measure import Bench
 from .progress import Progress
-from .report import HEADING, Line, as_json, check, summary
+from .report import HEADING, Line, as_json, check, summary, told
 from .search import SWEEPS, VISITS, Search
 
 __all__ = ["run"]
@@ -90,25 +90,32 @@ def _wrong(args: argparse.Namespace, ranks: int) -> str | None:
 
 
 def _tune(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> int:
-    entry = tune(bench, names, sizes, seconds)
+    entry, wrong = tune(bench, names, sizes, seconds)
     entry.made |= {"minutes": args.minutes, "without": sorted(args.without), "mpi": args.mpi}
     if bench.comm.rank == 0:
         old = [load(args.output)] if Path(args.output).exists() else []
         save(merge([*old, Table([entry])]), args.output)
-        print(f"{args.output}: {entry.layout}, {entry.mpi}, {entry.machine}", flush=True)
+        print(f"{args.output}: {entry.layout}, {entry.mpi}, {entry.machine}")
+        if wrong:
+            print(f"models: {told(wrong)}, measured at the same times", flush=True)
     return 0
 
 
-def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> Entry:
-    """The entry for the ranks of a bench, measured in about so many seconds; on all its ranks together."""
-    begin = bench.agreed(time.monotonic())
+def tune(
+    bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float
+) -> tuple[Entry, list[float]]:  # fmt: skip
+    """The entry for the ranks of a bench, measured in about so many seconds, and what its models are wrong by.
+
+    On all its ranks together.
+    """
+    start_of_all = time.monotonic()
     context = bench.context
     where = bench.agreed((machine.kind(), mpilib.description()))
     entry = Entry(where[0], where[1], context.layout)
     searches = [Search(bench, name, sizes) for name in names]
     steps = sum(SWEEPS * len(s.swept) + VISITS * len(s.lengths) for s in searches)
     progress = Progress(steps, bench.comm.rank == 0)
-    bench.stay(seconds)
+    seconds, begin = bench.stay(seconds), bench.now()
     start = NODE_LIMITS[context.yield_at_once]
     if bench.apart is None:
         progress.begin("limits of the node-local engine")
@@ -127,10 +134,10 @@ def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: floa
         search.fit(folds)
     for number in range(VISITS):
         progress.begin(f"the best of them, {number + 1} of {VISITS}")
-        now = bench.agreed(time.monotonic())
+        now = bench.now()
         end = now + (begin + seconds - now) / (VISITS - number)
         for i, search in enumerate(searches):
-            now = bench.agreed(time.monotonic())
+            now = bench.now()
             search.visit(now + (end - now) * min(1.0, GENEROUS / (len(searches) - i)), progress.step)
     progress.close()
     for search in searches:
@@ -141,12 +148,12 @@ def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: floa
     entry.made = {
         "date": datetime.date.today().isoformat(),
         "collectives": __version__,
-        "seconds": round(time.monotonic() - begin),
+        "seconds": round(time.monotonic() - start_of_all),
         "fitted": {search.collective: search.fitted for search in searches},
     }
     if bench.steady is not None:
         entry.made |= {"apart": bench.steady.apart, "elsewhere": bench.steady.strayed / bench.steady.taken}
-    return entry
+    return entry, [error for search in searches for error in search.errors]
 
 
 def _check(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> int:
@@ -163,7 +170,7 @@ def _check(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: 
         return 2
     bench.limits = entry.limits
     apart = entry.made.get("apart")
-    bench.stay(seconds, apart if isinstance(apart, float) else None)
+    seconds = bench.stay(seconds, apart if isinstance(apart, float) else None)
     show(f"# {args.check}, {entry.layout}; here: {bench.context.layout}, {where[1]}, {where[0]}")
     lines = check(bench, table, entry, names, sizes, seconds, lambda steps: Progress(steps, bench.comm.rank == 0))
     if not lines:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from ..select import Limits, Rules, Tuned
@@ -29,7 +28,7 @@ def search_limits(bench: Bench, start: Limits, longest: int, seconds: float) -> 
 
     Probes are of vectors up to ``longest`` bytes; it takes about so many seconds.
     """
-    deadline = bench.agreed(time.monotonic()) + seconds
+    deadline = bench.now() + seconds
     limits = start
     for name, (low, high, _) in PROBES.items():
         if bench.over(deadline):

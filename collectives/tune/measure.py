@@ -105,9 +105,13 @@ class Bench:
 
     def default(self, collective: str, nbytes: int) -> Candidate:
         """What serves a call without a table."""
-        choice = choose(Rules(), collective, nbytes, forced=None, commutes=True, linear=False, apart=self.apart)
-        cuts = choice.segment is not None and choice.segment < nbytes
-        return Candidate(choice.algorithm.name, choice.segment if cuts else None)
+        return _served(Rules(), collective, nbytes, self.apart)
+
+    def call(self, collective: str, candidate: Hashable, nbytes: int) -> tuple[Candidate, Limits | None]:
+        """What :meth:`seconds` times: equal for two candidates that are the same call."""
+        rules = self._rules_of(collective, candidate)
+        served = _served(rules, collective, nbytes, self.context.apart)
+        return served, rules.node_limits(self.context.yield_at_once) if served.algorithm == "shm" else None
 
     def load(self, collective: str, candidate: Candidate, nbytes: int) -> Load:
         """What the cost model charges for a call."""
@@ -126,7 +130,7 @@ class Bench:
         ``candidate`` is a :class:`Candidate` or a name that :meth:`name` was given.
         """
         key = collective, candidate
-        rules = self._only(collective, candidate) if isinstance(candidate, Candidate) else self._named[candidate]
+        rules = self._rules_of(collective, candidate)
         work = self._workload(collective, nbytes)
         calls = int(np.clip(BATCH / self._known.get(key, BATCH / 10), 1, MOST_CALLS))
         self.comm._adopt_rules(rules)
@@ -139,14 +143,17 @@ class Bench:
         found = self._known[key] = take() if self.steady is None else self.steady.measured(take)
         return found
 
-    def stay(self, seconds: float, apart: float | None = None) -> None:
+    def stay(self, seconds: float, apart: float | None = None) -> float:
         """Take what is measured from now on where ranks of one node are as far apart as they are now, or ``apart``.
 
-        ``seconds`` is the time for all that comes; see :class:`collectives.tune.steady.Steady`.
+        ``seconds`` is the time for all that comes; returns what is left of it if all the waiting for such places is
+        done that is allowed. See :class:`collectives.tune.steady.Steady`.
         """
-        if self.apart is None:
-            self._beside = Communicator(self.plain)
-            self.steady = Steady(self._distance, WAITING * seconds, apart)
+        if self.apart is not None:
+            return seconds
+        self._beside = Communicator(self.plain)
+        self.steady = Steady(self._distance, WAITING * seconds, apart)
+        return (1 - WAITING) * seconds
 
     def _distance(self) -> float:
         """Seconds of the shortest call, which is mostly the way of a flag from rank to rank."""
@@ -155,7 +162,9 @@ class Bench:
         self.plain.Allreduce(MPI.IN_PLACE, found, MPI.MAX)
         return max(float(found[0]), 1e-9)
 
-    def _only(self, collective: str, candidate: Candidate) -> Rules:
+    def _rules_of(self, collective: str, candidate: Hashable) -> Rules:
+        if not isinstance(candidate, Candidate):
+            return self._named[candidate]
         key = collective, candidate, self.limits
         if key not in self._rules:
             self._rules[key] = Rules(tuned=Tuned({collective: [(None, *candidate)]}, "a measurement", self.limits))
@@ -189,9 +198,13 @@ class Bench:
         """Rank 0's value."""
         return self.plain.bcast(value, 0)
 
+    def now(self) -> float:
+        """Seconds on rank 0's clock, which stands still while ranks are not where they belong."""
+        return float(self.agreed(time.monotonic() - (self.steady.lost if self.steady is not None else 0.0)))
+
     def over(self, deadline: float) -> bool:
-        """Whether rank 0's clock (``time.monotonic``) has passed a deadline."""
-        return bool(self.agreed(time.monotonic() > deadline))
+        """Whether that clock has passed a deadline."""
+        return self.now() > deadline
 
     def done(self) -> None:
         """Back to the communicator's own rules."""
@@ -199,3 +212,10 @@ class Bench:
             self._beside.Free()
         self.comm._adopt_rules(self._own)
         self._work = None
+
+
+def _served(rules: Rules, collective: str, nbytes: int, apart: str | None) -> Candidate:
+    """What serves a call under rules; a segment only where it cuts the vector."""
+    choice = choose(rules, collective, nbytes, forced=None, commutes=True, linear=False, apart=apart)
+    cuts = choice.segment is not None and choice.segment < nbytes
+    return Candidate(choice.algorithm.name, choice.segment if cuts else None)

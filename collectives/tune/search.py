@@ -10,14 +10,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ..cost_model import Model
 from ..select import PRIVATE_LENGTHS, Rows
-from .fit import Point, fit, median_error
+from .fit import Point, errors, fit
 from .measure import Bench, Candidate
 from .race import Result, race, shuffled
 
@@ -26,7 +25,8 @@ __all__ = ["SWEEPS", "VISITS", "Search", "rows_of"]
 APART = 2  # models are fitted to every second size
 TESTS = 4  # lengths between those, at which models are tested
 SWEEPS = 25  # measurements that make up a point
-HOPELESS, SHORTER = 3.0, 5  # times the best, after so many lengths: not measured at longer ones
+HOPELESS, SHORTER = 3.0, 5  # times the best, after so many lengths: at longer ones measured seldom
+SELDOM = 5  # sweeps, of which one will do where only the model matters
 UNSURE = 0.2  # relative error that a model has at least, for all that is known
 MOST_RIVALS = 9  # in a race, the default included: segments alone make many that are nearly alike
 VISITS, ROUNDS = 8, 5  # of a race; nobody leaves it in the first visit
@@ -46,6 +46,7 @@ class Search:
         self._races: dict[int, Result[Candidate]] = {}
         self.models: dict[Candidate, Model] = {}
         self.fitted: list[int] = []  # lengths
+        self.errors: list[float] = []  # relative ones of the models, at lengths that they are not fitted to
 
     def sweep(self, number: int, deadline: float, step: Callable[[], None]) -> None:
         """Measure once more what the models are made from, the ``number``-th time; ``step`` is called per length."""
@@ -54,10 +55,10 @@ class Search:
             if self.bench.over(deadline):
                 break
             times = self._times[nbytes]
-            hopeful = [c for c in self.bench.candidates(self.collective, nbytes) if c not in hopeless]
-            for candidate in shuffled(hopeful, number):
+            every = self.bench.candidates(self.collective, nbytes)
+            for candidate in shuffled([c for c in every if c not in hopeless], number):
                 times.setdefault(candidate, []).append(self._seconds(nbytes, candidate))
-            if i >= SHORTER:
+            if i >= SHORTER and number % SELDOM:
                 hopeless |= _far_behind(times)
             step()
 
@@ -75,14 +76,16 @@ class Search:
                 (points if nbytes in self._to_fit else unseen).setdefault(candidate, []).append(point)
         for candidate, each in points.items():
             model = fit([*_uncut(candidate, points), *each], folds)
-            self.models[candidate] = Model(model.pieces, median_error(model, unseen.get(candidate, [])))
+            wrong = errors(model, unseen.get(candidate, []))
+            self.errors += wrong
+            self.models[candidate] = Model(model.pieces, float(np.median(wrong)) if wrong else None)
         self.models = self.bench.agreed(self.models)  # lest the last bit of a float divide the ranks
         self.fitted = sorted({p.nbytes for each in points.values() for p in each})
 
     def visit(self, deadline: float, step: Callable[[], None]) -> None:
         """Some more rounds of every race."""
         for number, nbytes in enumerate(self.lengths):
-            now = self.bench.agreed(time.monotonic())
+            now = self.bench.now()
             if nbytes > 2 * max(self.fitted, default=-1) or now > deadline:
                 break
             share = now + (deadline - now) / (len(self.lengths) - number)
@@ -117,7 +120,7 @@ class Search:
 
 
 def _far_behind(times: dict[Candidate, list[float]]) -> set[Candidate]:
-    """The candidates that are not measured at longer lengths."""
+    """The candidates that are measured seldom at longer lengths."""
     medians = {c: float(np.median(each)) for c, each in times.items()}
     return {c for c, seconds in medians.items() if seconds > HOPELESS * min(medians.values())}
 

@@ -25,14 +25,16 @@ class Steady:
     """Repeats what was measured while ranks were nearer or farther apart than ``apart`` seconds; on all together.
 
     ``probe`` gives the time of the shortest call now, seconds, the same on all ranks. Without ``apart`` it is what most
-    of the first looks find. ``patience``: seconds of waiting in all, after which whatever was measured is
-    taken. ``taken`` counts the measurements, ``strayed`` those of them that were taken elsewhere.
+    of the first looks find. ``patience``: seconds of waiting in all, after which whatever was measured is taken.
+    ``taken`` counts the measurements, ``strayed`` those of them that were taken elsewhere; ``lost`` are the seconds in
+    which nothing was measured that counts.
     """
 
     def __init__(self, probe: Callable[[], float], patience: float, apart: float | None = None):
         self._probe, self._looks = probe, int(patience / PAUSE)
         self.apart = self._most(SHARE * patience / LOOKS) if apart is None else apart
         self.taken = self.strayed = 0
+        self.lost = 0.0
 
     def _most(self, pause: float) -> float:
         found = []
@@ -47,17 +49,25 @@ class Steady:
     def measured(self, take: Callable[[], T]) -> T:
         """What ``take`` finds, where the ranks belong."""
         self.taken += 1
+        first = time.monotonic()
         while True:
+            begin = time.monotonic()
             found = take()
             if self._there():
+                self.lost += begin - first
                 return found
+            waited = False
             while self._looks > 0 and not self._there():
                 self._looks -= 1
                 time.sleep(PAUSE)
+                waited = True
             if self._looks <= 0:
                 self.strayed += 1
+                self.lost += begin - first
                 return found
             self._looks -= 1
+            if waited:
+                take()  # the caches are no longer those of ranks that work
 
     def text(self) -> str:
         """As a line of the report."""
