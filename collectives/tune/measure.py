@@ -155,6 +155,11 @@ class Bench:
         self.steady = Steady(self._distance, WAITING * seconds, apart)
         return (1 - WAITING) * seconds
 
+    @property
+    def strayed(self) -> int:
+        """Measurements so far that were taken while ranks were not where they belong."""
+        return 0 if self.steady is None else self.steady.strayed
+
     def _distance(self) -> float:
         """Seconds of the shortest call, which is mostly the way of a flag from rank to rank."""
         times = sample(self._beside, self._beside.Barrier, MOST_CALLS, WARMUP)

@@ -27,7 +27,7 @@ class Line:
     ``best`` was found in every second round, and ``over_best`` in the others, lest the luckiest count as the best; both
     ratios are 1 where the two are the same call. ``over_default`` has the interval of its median beside it.
     ``predicted`` and ``measured`` are of all candidates that have a model that was not fitted to this length, in the
-    same order.
+    same order, and only of measurements for which ranks were as far apart as the table says.
     """
 
     collective: str
@@ -73,13 +73,17 @@ class Measured:
         self.every = bench.candidates(collective, nbytes)
         self.calls = {name: bench.call(collective, name, nbytes) for name in ("tuned", "default", *self.every)}
         self._times: dict[Any, list[float]] = {call: [] for call in self.calls.values()}
+        self._there: dict[Any, list[float]] = {call: [] for call in self.calls.values()}  # where the table was measured
 
     def visit(self) -> None:
         """Some more rounds of all calls; what is the same call by several names is measured once."""
         name_of = {call: name for name, call in reversed(self.calls.items())}
         for _ in range(ROUNDS):
             for call in shuffled(list(self._times), len(self._times[self.calls["tuned"]])):
+                strayed = self.bench.strayed
                 self._times[call].append(self.bench.seconds(self.collective, name_of[call], self.nbytes))
+                if self.bench.strayed == strayed:
+                    self._there[call].append(self._times[call][-1])
 
     def line(self, entry: Entry) -> Line:
         """What it comes to."""
@@ -88,16 +92,17 @@ class Measured:
         allowed = [c for c in self.every if bench.may_choose(collective, c)]
         best = min(allowed, key=lambda c: float(np.median(times[c][::2])))
         ratios = np.divide(times["tuned"], times["default"]).tolist()
-        unseen = [c for c in self.every if nbytes not in entry.made.get("fitted", {}).get(collective, [])]
-        models = {c: entry.models.get((collective, c.algorithm, c.segment)) for c in unseen}
-        shown = [c for c in unseen if models[c] is not None]
+        unseen = nbytes not in entry.made.get("fitted", {}).get(collective, [])
+        there = {c: self._there[self.calls[c]] for c in self.every}
+        models = {c: entry.models.get((collective, c.algorithm, c.segment)) for c in self.every if unseen and there[c]}
+        shown = [c for c, model in models.items() if model is not None]
         return Line(
             collective, nbytes, str(self.calls["tuned"][0]), float(np.median(times["tuned"])),
             str(best), float(np.median(np.divide(times["tuned"][1::2], times[best][1::2]))),
             str(self.calls["default"][0]), float(np.median(ratios)),
             *interval(ratios), [str(c) for c in shown],
             [m.seconds(bench.load(collective, c, nbytes), nbytes) for c in shown if (m := models[c]) is not None],
-            [float(np.median(times[c])) for c in shown],
+            [float(np.median(there[c])) for c in shown],
         )  # fmt: skip
 
 
