@@ -30,6 +30,8 @@ __all__ = ["Bench", "Candidate"]
 SEGMENTS = (64 << 10, 256 << 10, 1 << 20)
 BATCH = 2e-3  # seconds that one measurement takes, if one call takes less
 MOST_CALLS = 100
+SUSTAINED = 512 << 10  # bytes that one measurement moves between nodes: buffers and bursts hide how fast a network is
+SHORT = 4096  # bytes; shorter vectors are not held up by its bandwidth
 WARMUP = 2
 QUICK = 9
 WAITING = 0.3  # of the time, at most, until ranks are again as far apart as before
@@ -132,7 +134,7 @@ class Bench:
         key = collective, candidate
         rules = self._rules_of(collective, candidate)
         work = self._workload(collective, nbytes)
-        calls = int(np.clip(BATCH / self._known.get(key, BATCH / 10), 1, MOST_CALLS))
+        calls = self._calls(nbytes, self._known.get(key, BATCH / 10))
         self.comm._adopt_rules(rules)
 
         def take() -> float:
@@ -142,6 +144,13 @@ class Bench:
 
         found = self._known[key] = take() if self.steady is None else self.steady.measured(take)
         return found
+
+    def _calls(self, nbytes: int, seconds: float) -> int:
+        """How many a measurement takes, if one takes so many seconds."""
+        calls = BATCH / seconds
+        if nbytes >= SHORT and self.context.layout.nodes > 1:
+            calls = max(calls, SUSTAINED / nbytes)
+        return int(np.clip(calls, 1, MOST_CALLS))
 
     def stay(self, seconds: float, apart: float | None = None) -> float:
         """Take what is measured from now on where ranks of one node are as far apart as they are now, or ``apart``.
