@@ -18,9 +18,9 @@ from collectives.cost_model import Load, Model, Piece, load
 from collectives.tune import openmpi, steady
 from collectives.tune.fit import Point, errors, fit
 from collectives.tune.measure import Candidate
-from collectives.tune.race import Result, interval, race
+from collectives.tune.race import Result, interval, judged, race
 from collectives.tune.report import Line, summary
-from collectives.tune.search import rows_of
+from collectives.tune.search import Search, rows_of
 from collectives.tuning import Layout, Table
 
 # --- models -------------------------------------------------------------------------------------------------------
@@ -167,6 +167,69 @@ def test_what_is_faster_at_times_only_replaces_nothing():
     assert not result.steady("a", "d", 5)
     result.times["a"] = result.times["a"][:20]
     assert result.steady("a", "d", 5)
+
+
+class Simulated:
+    """The parts of a bench that a search of scans uses, on a machine whose clock is that of what it measures."""
+
+    limits = None
+
+    def __init__(self):
+        self.clock, self.draw = 0.0, random.Random(6)
+
+    def now(self):
+        return self.clock
+
+    def over(self, deadline):
+        return self.clock > deadline
+
+    def agreed(self, value):
+        return value
+
+    def lengths(self, collective, sizes):
+        return sorted(set(sizes))
+
+    def candidates(self, collective, nbytes):
+        return [Candidate("linear"), Candidate("recursive_doubling"), Candidate("mpi")]
+
+    def may_choose(self, collective, candidate):
+        return candidate.algorithm != "mpi"
+
+    def default(self, collective, nbytes):
+        return Candidate("recursive_doubling")
+
+    def load(self, collective, candidate, nbytes):
+        return Load(1, nbytes, 0)
+
+    def seconds(self, collective, candidate, nbytes):
+        per_byte = {"linear": 1e-8, "recursive_doubling": 2e-8, "mpi": 1.9e-8}[candidate.algorithm]
+        start = {"linear": 9e-4, "recursive_doubling": 3e-4, "mpi": 5e-4}[candidate.algorithm]
+        found = (start + per_byte * nbytes) * self.draw.lognormvariate(0, 0.05)
+        self.clock += 10 * found
+        return found
+
+
+@pytest.mark.parametrize("seconds", [2, 0.2])
+def test_the_search_finds_what_is_faster_in_little_time(seconds):
+    """The sweeps alone tell where there is hardly time for races; their lengths tell of those between."""
+    machine = Simulated()
+    search = Search(machine, "scan", [8 << k for k in range(16)])
+    for number in range(8):
+        search.sweep(number, math.inf, lambda: None)
+    search.fit([])
+    for number in range(8):
+        search.visit(number, machine.now() + seconds / 8, lambda: None)
+    short, long = search.rows()
+    assert 16_000 < short[0] < 140_000  # 60 kB
+    assert (short[1:], long) == (("recursive_doubling", None), (None, "linear", None))
+
+
+def test_rounds_that_were_run_elsewhere_count():
+    slow, fast = [2.0, 2.1] * 4, [1.0, 1.1] * 4
+    assert judged({"d": slow, "a": fast}).left == ["a"]
+    assert judged({"d": slow[:6], "a": fast[:6]}).left == ["d", "a"]  # too few to tell
+    run = race("da", {"d": 2.0, "a": 1.0}.get, most=2, before=judged({"d": [*slow], "a": [*fast]}), beside="d")
+    assert run.times == {"d": [*slow, 2.0, 2.0], "a": [*fast, 1.0, 1.0]}
 
 
 SAME_CALLS = """

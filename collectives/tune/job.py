@@ -138,7 +138,7 @@ def tune(
         end = now + (begin + seconds - now) / (VISITS - number)
         for i, search in enumerate(searches):
             now = bench.now()
-            search.visit(now + (end - now) * min(1.0, GENEROUS / (len(searches) - i)), progress.step)
+            search.visit(number, now + (end - now) * min(1.0, GENEROUS / (len(searches) - i)), progress.step)
     progress.close()
     for search in searches:
         rows = search.rows()

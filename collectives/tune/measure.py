@@ -30,7 +30,7 @@ __all__ = ["Bench", "Candidate"]
 SEGMENTS = (64 << 10, 256 << 10, 1 << 20)
 BATCH = 2e-3  # seconds that one measurement takes, if one call takes less
 MOST_CALLS = 100
-SUSTAINED = 512 << 10  # bytes that one measurement moves between nodes: buffers and bursts hide how fast a network is
+BURST = 384 << 10  # bytes between nodes before a measurement counts: what fits into buffers hides the bandwidth
 SHORT = 4096  # bytes; shorter vectors are not held up by its bandwidth
 WARMUP = 2
 QUICK = 9
@@ -134,23 +134,19 @@ class Bench:
         key = collective, candidate
         rules = self._rules_of(collective, candidate)
         work = self._workload(collective, nbytes)
-        calls = self._calls(nbytes, self._known.get(key, BATCH / 10))
+        calls = int(np.clip(BATCH / self._known.get(key, BATCH / 10), 1, MOST_CALLS))
+        warmup = WARMUP if calls > 1 else 1
+        if nbytes >= SHORT and self.context.layout.nodes > 1:
+            warmup = max(warmup, BURST // nbytes)
         self.comm._adopt_rules(rules)
 
         def take() -> float:
-            times = sample(self.comm, work.call(), calls, WARMUP if calls > 1 else 1)
+            times = sample(self.comm, work.call(), calls, warmup)
             self.plain.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
             return max(float(np.median(times)), 1e-9)
 
         found = self._known[key] = take() if self.steady is None else self.steady.measured(take)
         return found
-
-    def _calls(self, nbytes: int, seconds: float) -> int:
-        """How many a measurement takes, if one takes so many seconds."""
-        calls = BATCH / seconds
-        if nbytes >= SHORT and self.context.layout.nodes > 1:
-            calls = max(calls, SUSTAINED / nbytes)
-        return int(np.clip(calls, 1, MOST_CALLS))
 
     def stay(self, seconds: float, apart: float | None = None) -> float:
         """Take what is measured from now on where ranks of one node are as far apart as they are now, or ``apart``.

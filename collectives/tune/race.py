@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-__all__ = ["Result", "interval", "race", "shuffled"]
+__all__ = ["Result", "interval", "judged", "race", "shuffled"]
 
 C = TypeVar("C", bound=Hashable)
 
@@ -36,6 +36,11 @@ class Result(Generic[C]):
     def median(self, candidate: C) -> float:
         """Median time of a candidate, seconds."""
         return float(np.median(self.times[candidate]))
+
+    @property
+    def ended(self) -> bool:
+        """Whether there was one candidate to begin with, or time to tell them apart."""
+        return len(self.times) == 1 or min(len(self.times[c]) for c in self.left) >= LEAST
 
     def steady(self, candidate: C, other: C, rounds: int) -> bool:
         """Whether a candidate was faster than another one in the median of every so many rounds."""
@@ -94,6 +99,12 @@ def race(
         if enough():
             break
     return Result(times, left)
+
+
+def judged(times: dict[C, list[float]]) -> Result[C]:
+    """A race whose rounds were run elsewhere: as many of each candidate, the first ones together, and so on."""
+    every = list(times)
+    return Result(times, _left(times, every) if len(times[every[0]]) >= LEAST else every)
 
 
 def _left(times: dict[C, list[float]], left: list[C]) -> list[C]:

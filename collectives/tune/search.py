@@ -15,19 +15,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..cost_model import Model
-from ..select import PRIVATE_LENGTHS, Rows
+from ..select import PRIVATE_LENGTHS, Limits, Rows
 from .fit import Point, errors, fit
 from .measure import Bench, Candidate
-from .race import Result, race, shuffled
+from .race import Result, judged, race, shuffled
 
 __all__ = ["SWEEPS", "VISITS", "Search", "rows_of"]
 
 APART = 2  # models are fitted to every second size
 TESTS = 4  # lengths between those, at which models are tested
 SWEEPS = 25  # measurements that make up a point
-HOPELESS, SHORTER = 3.0, 5  # times the best, after so many lengths: at longer ones measured seldom
-SELDOM = 5  # sweeps, of which one will do where only the model matters
-UNSURE = 0.2  # relative error that a model has at least, for all that is known
+HOPELESS = 3.0  # times the best: measured in one of SELDOM sweeps, for its model
+SELDOM = 5
+UNSURE = 0.1  # relative error that a model has at least, for all that is known
 MOST_RIVALS = 9  # in a race, the default included: segments alone make many that are nearly alike
 VISITS, ROUNDS = 8, 5  # of a race; nobody leaves it in the first visit
 
@@ -44,22 +44,22 @@ class Search:
         self.swept = sorted({*self._to_fit, *tests})
         self._times: dict[int, dict[Candidate, list[float]]] = {nbytes: {} for nbytes in self.swept}
         self._races: dict[int, Result[Candidate]] = {}
+        self._limits: Limits | None = None  # of the node-local engine, in the sweeps
         self.models: dict[Candidate, Model] = {}
         self.fitted: list[int] = []  # lengths
         self.errors: list[float] = []  # relative ones of the models, at lengths that they are not fitted to
 
     def sweep(self, number: int, deadline: float, step: Callable[[], None]) -> None:
         """Measure once more what the models are made from, the ``number``-th time; ``step`` is called per length."""
-        hopeless: set[Candidate] = set()
-        for i, nbytes in enumerate(self.swept):
+        self._limits = self.bench.limits
+        for nbytes in self.swept:
             if self.bench.over(deadline):
                 break
             times = self._times[nbytes]
+            left_out = _far_behind(times) if number % SELDOM else set()
             every = self.bench.candidates(self.collective, nbytes)
-            for candidate in shuffled([c for c in every if c not in hopeless], number):
+            for candidate in shuffled([c for c in every if c not in left_out], number):
                 times.setdefault(candidate, []).append(self._seconds(nbytes, candidate))
-            if i >= SHORTER and number % SELDOM:
-                hopeless |= _far_behind(times)
             step()
 
     def _seconds(self, nbytes: int, candidate: Candidate) -> float:
@@ -81,14 +81,24 @@ class Search:
             self.models[candidate] = Model(model.pieces, float(np.median(wrong)) if wrong else None)
         self.models = self.bench.agreed(self.models)  # lest the last bit of a float divide the ranks
         self.fitted = sorted({p.nbytes for each in points.values() for p in each})
+        if self.bench.limits == self._limits:
+            self._races = {nbytes: run for nbytes in self.lengths if (run := self._swept(nbytes)) is not None}
 
-    def visit(self, deadline: float, step: Callable[[], None]) -> None:
-        """Some more rounds of every race."""
-        for number, nbytes in enumerate(self.lengths):
+    def _swept(self, nbytes: int) -> Result[Candidate] | None:
+        """The sweeps as the first rounds of the race at a length; None where they did not measure all rivals alike."""
+        found, rivals = self._times.get(nbytes, {}), self._rivals(nbytes)
+        if not all(c in found and len(found[c]) == len(found[rivals[0]]) for c in rivals):
+            return None
+        return judged({c: list(found[c]) for c in rivals})
+
+    def visit(self, number: int, deadline: float, step: Callable[[], None]) -> None:
+        """Some more rounds of every race; lengths come in an order of the ``number``-th visit, as time may be short."""
+        lengths = [nbytes for nbytes in self.lengths if nbytes <= 2 * max(self.fitted, default=-1)]
+        for i, nbytes in enumerate(shuffled(lengths, number)):
             now = self.bench.now()
-            if nbytes > 2 * max(self.fitted, default=-1) or now > deadline:
+            if now > deadline:
                 break
-            share = now + (deadline - now) / (len(self.lengths) - number)
+            share = now + (deadline - now) / (len(lengths) - i)
             before, default = self._races.get(nbytes), self._default(nbytes)
             rivals = before.left if before is not None else self._rivals(nbytes)
             if rivals != [default]:
@@ -107,20 +117,24 @@ class Search:
         return self.bench.default(self.collective, nbytes)
 
     def rows(self) -> Rows:
-        """The rows of the table that all this comes to; sizes for which there was no time are left to the defaults."""
+        """The rows of the table that all this comes to.
+
+        Lengths for which there was no time go with their neighbours; beyond the next one they are left to the defaults.
+        """
         decisions: list[tuple[int, Candidate]] = []
-        for nbytes in itertools.takewhile(self._races.__contains__, self.lengths):
-            run, default = self._races[nbytes], self._default(nbytes)
+        run_to_end = {nbytes: run for nbytes, run in sorted(self._races.items()) if run.ended}
+        for nbytes, run in run_to_end.items():
+            default = self._default(nbytes)
             chosen = run.winner(default, decisions[-1][1] if decisions else None)
             decisions.append((nbytes, chosen if run.steady(chosen, default, ROUNDS) else default))
-        complete = len(decisions) == len(self.lengths) > 0
+        complete = len(decisions) > 0 and decisions[-1][0] >= self.lengths[-1] / 2
         if self.collective not in PRIVATE_LENGTHS:
             return rows_of(decisions, complete)
-        return _one_row(self._default(0), self._races) if complete else []
+        return _one_row(self._default(0), run_to_end) if complete else []
 
 
 def _far_behind(times: dict[Candidate, list[float]]) -> set[Candidate]:
-    """The candidates that are measured seldom at longer lengths."""
+    """The candidates that are measured seldom."""
     medians = {c: float(np.median(each)) for c, each in times.items()}
     return {c for c, seconds in medians.items() if seconds > HOPELESS * min(medians.values())}
 
