@@ -41,12 +41,16 @@ def build(name: str, folder: Path, engine: Path = ROOT / "csrc") -> Path:
 
 
 def run(program: Path, seconds: float, seed: int, *samples: Path, timeout: float = 60) -> tuple[bool, str]:
-    """Whether a fuzzer found nothing in that time, and what it prints; samples come first."""
+    """Whether a fuzzer found nothing in that time, a call without end included, and what it prints; samples first."""
     command = [program, str(seconds), str(seed), program.with_suffix(".crash"), *samples]
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
     with subprocess.Popen(command, env={**os.environ, **OPTIONS}, **how) as process:
         try:
             said, errors = process.communicate(timeout=seconds + timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said, errors = process.communicate()
+            errors = f"no end after {seconds + timeout} s\n{errors}"
         finally:
             process.kill()
             for name in Path("/dev/shm").glob(f"collectives-{process.pid}-*"):  # what a crash could not take back

@@ -20,7 +20,7 @@ from collectives.tune.fit import Point, errors, fit
 from collectives.tune.measure import Candidate
 from collectives.tune.race import Result, interval, judged, race
 from collectives.tune.report import Line, summary
-from collectives.tune.search import Search, rows_of
+from collectives.tune.search import Search, _one_row, rows_of
 from collectives.tuning import Layout, Table
 
 # --- models -------------------------------------------------------------------------------------------------------
@@ -222,6 +222,18 @@ def test_the_search_finds_what_is_faster_in_little_time(seconds):
     short, long = search.rows()
     assert 16_000 < short[0] < 140_000  # 60 kB
     assert (short[1:], long) == (("recursive_doubling", None), (None, "linear", None))
+
+
+@pytest.mark.parametrize(("factors", "row"), [([0.85] * 10, "a"), ([1.0] * 10, "d"), ([0.6] * 3 + [1.5] * 7, "d")])
+def test_one_choice_for_all_lengths_by_what_all_of_them_tell(factors, row):
+    draw = random.Random(7)
+    races = {
+        nbytes: judged({c: [f * draw.lognormvariate(0, 0.06) for _ in range(10)] for c, f in (("d", 1), ("a", factor))})
+        for nbytes, factor in enumerate(factors)
+    }
+    races[0] = judged({"d": [1.0, 1.0, 1.1] * 3, "a": [0.9, 1.02, 0.9] * 3})
+    assert races[0].left == ["d", "a"]
+    assert _one_row("d", races) == [(None, *row)]
 
 
 def test_rounds_that_were_run_elsewhere_count():

@@ -42,14 +42,18 @@ class Result(Generic[C]):
         """Whether there was one candidate to begin with, or time to tell them apart."""
         return len(self.times) == 1 or min(len(self.times[c]) for c in self.left) >= LEAST
 
+    def ratios(self, candidate: C, other: C) -> list[float]:
+        """The times of a candidate over those of another one in the same rounds."""
+        return _ratios(self.times[candidate], self.times[other])
+
     def steady(self, candidate: C, other: C, rounds: int) -> bool:
         """Whether a candidate was faster than another one in the median of every so many rounds."""
-        ratios = _ratios(self.times[candidate], self.times[other])
+        ratios = self.ratios(candidate, other)
         return all(np.median(ratios[i : i + rounds]) < 1 for i in range(0, len(ratios), rounds))
 
     def ever_slower(self, candidate: C, other: C, rounds: int) -> bool:
         """Whether a candidate was noticeably slower than another one, or by a tenth in any so many rounds: medians."""
-        ratios = _ratios(self.times[candidate], self.times[other])
+        ratios = self.ratios(candidate, other)
         worst = max((np.median(ratios[i : i + rounds]) for i in range(0, len(ratios), rounds)), default=1)
         return bool(worst > BADLY or np.median(ratios or [1]) > NOTICEABLE)
 

@@ -18,7 +18,7 @@ from ..cost_model import Model
 from ..select import PRIVATE_LENGTHS, Limits, Rows
 from .fit import Point, errors, fit
 from .measure import Bench, Candidate
-from .race import Result, judged, race, shuffled
+from .race import Result, interval, judged, race, shuffled
 
 __all__ = ["SWEEPS", "VISITS", "Search", "rows_of"]
 
@@ -187,17 +187,16 @@ def rows_of(decisions: Sequence[tuple[int, Candidate]], complete: bool) -> Rows:
 def _one_row(default: Candidate, races: dict[int, Result[Candidate]]) -> Rows:
     """Where one choice serves all lengths: another than the default if it is slower at none, and mostly faster.
 
-    Faster at all times, that is, as the choice of a single length is to be.
+    What no length alone could tell with confidence the rounds of all of them may. Faster at all times, that is, as the
+    choice of a single length is to be.
     """
     run = [race for race in races.values() if race.times[race.left[0]]]
     good = set.intersection(*(set(race.left) for race in races.values()))
     others = [c for c in good if c != default and all(race.times.get(c) for race in run)]
-    if not run or default in good or not others:
+    ratios = {c: [ratio for race in run for ratio in race.ratios(c, default)] for c in others}
+    faster = {c: float(np.median(found)) for c, found in ratios.items() if interval(found)[1] < 1}
+    if not faster:
         return [(None, *default)]
-
-    def gain(candidate: Candidate) -> float:
-        return float(np.mean([math.log(r.median(candidate) / r.median(default)) for r in run]))
-
-    best = min(others, key=gain)
+    best = min(faster, key=faster.__getitem__)
     steady = sum(r.steady(best, default, ROUNDS) for r in run) > len(run) / 2
-    return [(None, *(best if gain(best) < 0 and steady else default))]
+    return [(None, *(best if steady else default))]
