@@ -33,13 +33,21 @@ def torch_for(mpi: str) -> dict[str, str]:
     return {"TORCH_SITE": str(site), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/torch/site'}"}
 
 
+#: What Open MPI's launcher says when it gave up before it had started anything, which happens on a busy machine.
+NOT_STARTED = "The PMIx server's listener thread failed to start"
+
+
 def mpiexec(
     mpi: str, ranks: int, *command: str, timeout: float = 600, env: dict[str, str] | None = None,
     flags: Sequence[str] = (),
 ):  # fmt: skip
     """Run `python COMMAND` on `ranks` ranks of an MPI; the completed process with its output as text."""
     line, how = launch(mpi, ranks, command, env, flags)
-    return subprocess.run(["timeout", "-k", "5", str(timeout), *line], capture_output=True, **how)
+    for _ in range(3):
+        done = subprocess.run(["timeout", "-k", "5", str(timeout), *line], capture_output=True, **how)
+        if NOT_STARTED not in done.stderr:
+            break
+    return done
 
 
 def start(
