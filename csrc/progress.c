@@ -17,7 +17,7 @@ static coll_request *head, **tail = &head;
 static _Atomic int outstanding;
 static pthread_t thread;
 static int running, stopping, asleep, dozing;
-static uint64_t submitted;  /* requests so far, which numbers them; */
+static uint64_t submitted;  /* requests so far, which numbers them */
 static uint64_t urgent;     /* up to this one they are the thread's, without delay */
 static _Atomic int waiters; /* threads in coll_progress_wait */
 static _Atomic int ended;   /* MPI is finalized, or this is a forked child */

@@ -95,15 +95,13 @@ def _tune(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: S
     if bench.comm.rank == 0:
         old = [load(args.output)] if Path(args.output).exists() else []
         save(merge([*old, Table([entry])]), args.output)
-        print(f"{args.output}: {entry.layout}, {entry.mpi}, {entry.machine}")
+        print(f"{args.output}: {entry.layout}, {entry.mpi}, {entry.machine}", flush=True)
         if wrong:
             print(f"models: {told(wrong)}, measured at the same times", flush=True)
     return 0
 
 
-def tune(
-    bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float
-) -> tuple[Entry, list[float]]:  # fmt: skip
+def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> tuple[Entry, list[float]]:
     """The entry for the ranks of a bench, measured in about so many seconds, and what its models are wrong by.
 
     On all its ranks together.
