@@ -97,15 +97,27 @@ cdef class NodeCall(Queued):
 
     def finish(self):
         """Wait to the end; raises what ended the call early."""
+        cdef uint64_t begin = coll_ticks() if self.record is not None else 0
         cdef int code = self.request.status
         cdef bint yield_at_once = self.node.yield_at_once
         if code == COLL_PENDING and self.context.timeout is None:
             with nogil:
                 code = coll_progress_wait(NULL, &self.request, yield_at_once, BRIEF)
-        if code != COLL_OK or self.abandoned is not None or self.record is not None:
-            self.go_on()
-        elif take(self):
+        if code != COLL_OK or self.abandoned is not None:
+            self.go_on(None, begin)
+            return
+        if self.record is not None:
+            (<Log>self.record[0]).waited(self.record[1], begin)
+        if take(self):
+            if self.record is not None:
+                (<Log>self.record[0]).end(self.record[1], self.request.ended)
             self.land()
+
+    def recorded(self, Log log, int form, long long number, uint64_t begin):
+        """Put it on a timeline, as begun at a tick with a number; returns itself."""
+        collective, nbytes = self.call
+        self.record = log, log.add(form, collective, "shm", nbytes, number, self.message.root, begin, False)
+        return self
 
     def land(self):
         """Let go of what an ended call held, unless it may begin again."""
@@ -153,10 +165,10 @@ cdef object set_up(object comm, Node node, coll_node_message *m, object send, ob
     return LONG_WAY if request is None else request
 
 
-cdef object start(object comm, Node node, coll_node_message *m, object send, object recv):
-    """Begin a non-blocking call of a filled message; its request."""
+cdef object start(object comm, Node node, coll_node_message *m, object send, object recv, uint64_t begun):
+    """Begin a non-blocking call of a filled message, made at a tick; its request."""
     cdef NodeCall made
-    if not node.background or node.log is not None:
+    if not node.background:
         return LONG_WAY
     made = flight_of(node, m, send, recv)
     made.context = comm._context
@@ -167,5 +179,7 @@ cdef object start(object comm, Node node, coll_node_message *m, object send, obj
     except BaseException as e:
         made.context.fail(made.run, e)
     node.ended = 0
-    comm._last = collective_of(m), "shm", m.count * m.itemsize, coll_ticks_to_seconds(coll_ticks() - made.since)
+    if node.log is not None:
+        made.recorded(node.log, COLL_TRACE_NONBLOCKING, made.number, begun)
+    comm._last = collective_of(m), "shm", m.count * m.itemsize, coll_ticks_to_seconds(coll_ticks() - begun)
     return REQUEST(made)

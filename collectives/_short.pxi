@@ -368,7 +368,7 @@ cdef inline object serve(object comm, int kind, int form, object send, object re
     if node is None or not ordinary(&message, <Node>node, kind, send, recv, counts, op, root):
         return LONG_WAY
     if form == STARTS:
-        return start(comm, <Node>node, &message, send, recv)
+        return start(comm, <Node>node, &message, send, recv, begun)
     if form == LASTS:
         return set_up(comm, <Node>node, &message, send, recv)
     return None if launch(<Node>node, &message, begun) else comm._finish(send, recv)

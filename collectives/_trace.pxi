@@ -97,7 +97,7 @@ cdef class Log:
             e.collective |= VECTOR
         return 0
 
-    def add(self, int form, str collective, str name, uint64_t nbytes, uint64_t number, int root, uint64_t begin,
+    cpdef add(self, int form, str collective, str name, uint64_t nbytes, uint64_t number, int root, uint64_t begin,
             bint ended=True, bint failed=False):
         """A call that began at a tick and has returned now, and ended, or is under way. Its record's number, or -1."""
         cdef int what = kind_of(collective), named = self.recorder.number_of(name)
@@ -120,13 +120,13 @@ cdef class Log:
         e.failed = failed
         return e - self.recorder.trace.events
 
-    def end(self, Py_ssize_t index, uint64_t tick, bint failed=False):
+    cpdef end(self, Py_ssize_t index, uint64_t tick, bint failed=False):
         """A call that was under way has ended."""
         if index >= 0 and self.recorder.trace.events[index].end == 0:
             self.recorder.trace.events[index].end = tick
             self.recorder.trace.events[index].failed = failed
 
-    def waited(self, Py_ssize_t index, uint64_t begin):
+    cpdef waited(self, Py_ssize_t index, uint64_t begin):
         """The program has waited, since that tick, for a call that was under way."""
         cdef coll_trace_event *e
         cdef uint64_t now = coll_ticks()

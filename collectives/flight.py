@@ -65,9 +65,11 @@ class _Flying:
         def land(self) -> None:
             """Let go of what it held."""
 
-    def go_on(self, timeout: float | None = None) -> None:
-        """Wait to the end, or to a timeout (default: the communicator's); raises what ended the collective early."""
-        begin = _core.ticks() if self.record is not None else 0
+    def go_on(self, timeout: float | None, begin: int) -> None:
+        """Wait, since a tick, to the end, or to a timeout (default: the communicator's).
+
+        Raises what ended the collective early.
+        """
         try:
             if not self.core.done:
                 self.context.check()
@@ -153,7 +155,7 @@ class Flight(_Flying):
 
     def finish(self, timeout: float | None = None) -> None:
         """Wait to the end, or to a timeout (default: the communicator's); raises what ended the collective early."""
-        self.go_on(timeout)
+        self.go_on(timeout, _core.ticks() if self.record is not None else 0)
 
     def land(self) -> None:
         """Let go of what it held."""

@@ -121,10 +121,7 @@ class Later(Operations):
             tick, number = _core.ticks(), next(numbers)
             log, flight.record = self._enter().log, None
             flight.again()
-            if log is not None:
-                (name, nbytes), (*_, root) = flight.call, flight.signature
-                flight.record = log, log.add(PERSISTENT, name, "shm", nbytes, number, root, tick, ended=False)
-            return flight
+            return flight if log is None else flight.recorded(log, PERSISTENT, number, tick)
 
         return PersistentRequest(launch)
 

@@ -118,6 +118,24 @@ def test_calls_under_way_overlap_with_what_the_program_does(tmp_path):
         assert waited["args"]["call"] == begin["args"]["call"] == 1
 
 
+def test_short_calls_that_were_started(mpi, tmp_path):
+    """They are under way from their start to their end, however long the program leaves them unasked for."""
+    events, _ = record(tmp_path / "t.json", mpi, 2, "started")
+    for rank in range(2):
+        mine = [e for e in events if e["pid"] == rank]
+        found = made(events, rank, "non-blocking")
+        assert [(e["args"]["call"], e["name"]) for e in found] == [(1, "allreduce"), (2, "bcast"), (3, "allgatherv")]
+        assert [e["args"]["call"] for e in made(events, rank, "blocking")] == [4]
+        ends = {e["id2"]["local"]: e["ts"] for e in mine if e["ph"] == "e"}
+        waits = {e["args"]["call"]: e for e in mine if e["name"].startswith("Wait")}
+        assert sorted(waits) == [1, 3]  # call 2 was polled
+        for begin in found:
+            assert begin["args"]["caller"].endswith(" started")
+            assert begin["ts"] < ends[begin["id2"]["local"]]
+        assert ends[found[2]["id2"]["local"]] < waits[3]["ts"]
+        assert waits[1]["ts"] + waits[1]["dur"] <= found[1]["ts"]
+
+
 def test_finalize_by_the_program(mpi, tmp_path):
     events, about = record(tmp_path / "t.json", mpi, 2, "blocking", "finalize")
     assert len(made(events, 1)) == 5

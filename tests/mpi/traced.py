@@ -58,6 +58,18 @@ def overlapped():
         plan.Free()
 
 
+def started():
+    """Calls of 8 bytes that begin the short way: waited for, polled, and waited for after the end."""
+    comm.Iallreduce(x, y).Wait()
+    polled = comm.Ibcast(x, comm.size - 1)
+    while not polled.Test():
+        pass
+    ended = comm.Iallgatherv(x, [whole, [1] * comm.size])
+    time.sleep(0.1)
+    ended.Wait()
+    comm.Barrier()
+
+
 def far_apart():
     """Only the shortest of many calls say how far apart the clocks are."""
     for _ in range(200):
