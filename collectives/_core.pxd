@@ -124,10 +124,10 @@ cdef extern from "progress.h" nogil:
         uint64_t ended
     int coll_progress_submit(coll_request *)
     void coll_progress_poll()
-    void coll_progress_urge()
     int coll_progress_outstanding()
     int coll_progress_waiting(const coll_task *, int *, int)
     int coll_progress_wait(const coll_task *, const coll_request *, int, long)
+    int coll_progress_sleep(const coll_request *, long)
     void coll_progress_stop(long)
     void coll_progress_broken(const char *)
     void coll_progress_survived(int)

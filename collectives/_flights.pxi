@@ -14,10 +14,16 @@ def flights():
     return FLIGHTS
 
 
-def know_flights(flight, request):
-    """Learn the classes of flights and requests for the short way."""
-    global FLIGHT, REQUEST
-    FLIGHT, REQUEST = flight, request
+def know_flight(flight):
+    """Learn the class of the flights that begin here."""
+    global FLIGHT
+    FLIGHT = flight
+
+
+def know_request(request):
+    """Learn that of their requests, which needs MPI."""
+    global REQUEST
+    REQUEST = request
 
 
 cpdef bint take(flight):
@@ -63,7 +69,8 @@ cdef class NodeCall(Queued):
             self.message.input_cuts = self.cuts + n
         return 0
 
-    cdef int begin(self) except -1:
+    cdef int begin(self, bint visible) except -1:
+        """``visible``: it gets a request of MPI's."""
         global CROWD
         if len(FLIGHTS) >= CROWD:
             FLIGHT.sweep()
@@ -72,7 +79,8 @@ cdef class NodeCall(Queued):
         self.job.endpoint = self.node.job.endpoint
         self.request.task = coll_node_task(&self.job)
         self.since = coll_ticks()
-        self.make_handle(self.job.mpi)
+        if visible:
+            self.make_handle(self.job.mpi)
         coll_node_begin(&self.job.call, self.node.node, &self.message)
         self.serial = coll_node_calls(self.node.node)
         self.submit()
@@ -90,21 +98,34 @@ cdef class NodeCall(Queued):
         """The group for a persistent call, and what must live as long as it does."""
         self.context, self.node, self.holder = context, node, holder
 
+    cdef int take_off(self, context, holder, uint64_t begun, bint visible) except -1:
+        """Begin, with what waits for it and what must live as long, as a call that was made at a tick."""
+        self.context, self.holder = context, holder
+        self.elsewhere = context.elsewhere
+        try:
+            self.begin(visible)
+        except BaseException as e:
+            context.fail(self.run, e)
+        self.node.ended = 0
+        if self.node.log is not None:
+            self.recorded(self.node.log, COLL_TRACE_NONBLOCKING, self.number, begun)
+        return 0
+
     def again(self):
         """Begin a persistent call once more; returns itself."""
-        self.begin()
+        self.begin(True)
         return self
 
-    def finish(self):
-        """Wait to the end; raises what ended the call early."""
+    def finish(self, timeout=None):
+        """Wait to the end, or to a timeout (default: the communicator's); raises what ended the call early."""
         cdef uint64_t begin = coll_ticks() if self.record is not None else 0
         cdef int code = self.request.status
         cdef bint yield_at_once = self.node.yield_at_once
-        if code == COLL_PENDING and self.context.timeout is None:
+        if code == COLL_PENDING:
             with nogil:
                 code = coll_progress_wait(NULL, &self.request, yield_at_once, BRIEF)
         if code != COLL_OK or self.abandoned is not None:
-            self.go_on(None, begin)
+            self.go_on(timeout, begin)
             return
         if self.record is not None:
             (<Log>self.record[0]).waited(self.record[1], begin)
@@ -167,19 +188,9 @@ cdef object set_up(object comm, Node node, coll_node_message *m, object send, ob
 
 cdef object start(object comm, Node node, coll_node_message *m, object send, object recv, uint64_t begun):
     """Begin a non-blocking call of a filled message, made at a tick; its request."""
-    cdef NodeCall made
     if not node.background:
         return LONG_WAY
-    made = flight_of(node, m, send, recv)
-    made.context = comm._context
-    made.elsewhere = made.context.elsewhere
-    made.holder = comm
-    try:
-        made.begin()
-    except BaseException as e:
-        made.context.fail(made.run, e)
-    node.ended = 0
-    if node.log is not None:
-        made.recorded(node.log, COLL_TRACE_NONBLOCKING, made.number, begun)
+    cdef NodeCall made = flight_of(node, m, send, recv)
+    made.take_off(comm._context, comm, begun, True)
     comm._last = collective_of(m), "shm", m.count * m.itemsize, coll_ticks_to_seconds(coll_ticks() - begun)
     return REQUEST(made)

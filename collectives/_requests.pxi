@@ -74,6 +74,13 @@ cdef class Queued:
             code = coll_progress_wait(NULL, &self.request, yield_at_once, limit)
         return check(code, "collective") == COLL_OK
 
+    def sleep(self, long limit):
+        """Leave the run to the progress thread, and sleep for up to ``limit`` ns; True when the run is done."""
+        cdef int code
+        with nogil:
+            code = coll_progress_sleep(&self.request, limit)
+        return check(code, "collective") == COLL_OK
+
     cdef int submit(self) except -1:
         """Queue the task, which has been started."""
         cdef int code
@@ -114,12 +121,6 @@ def write_handle(uintptr_t address, size_t size, uintptr_t handle):
 def outstanding():
     """Number of queued requests that are not done."""
     return coll_progress_outstanding()
-
-
-def urge():
-    """What is queued by now is the progress thread's to move, at once: nobody will wait for it actively."""
-    with nogil:
-        coll_progress_urge()
 
 
 def stop_progress(long limit=0):

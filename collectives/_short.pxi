@@ -330,31 +330,49 @@ def short_kind(str collective):
     return kind_of(collective)
 
 
+cdef bint fill_memory(coll_node_message *m, Node node, int kind, uintptr_t source, uintptr_t target, size_t count,
+                      int dtype, int op, int root):
+    """The message of an ordinary call on memory at two addresses; False where it is not ordinary."""
+    if not node.usable >> kind & 1 or coll_progress_ended() or not 0 <= root < node.size:
+        return False
+    m.kind = COLL_NODE_ALLREDUCE if kind == BARRIER else <coll_node_kind>kind
+    m.root = root
+    m.cuts = m.input_cuts = NULL
+    as_bytes(m, count)
+    if kind != BARRIER and folding(m.kind):
+        if not 0 <= dtype < coll_ndtypes() or not 0 <= op < coll_nops() or coll_reducep(dtype, op) == NULL:
+            return False
+        m.dtype = dtype
+        m.op = op
+        m.itemsize = coll_dtype_size(dtype)
+    m.input = <const void *>source
+    m.output = <void *>target
+    return m.count * m.itemsize <= node.longest[kind]
+
+
 def node_memory(Node node not None, int kind, uintptr_t source, uintptr_t target, size_t count, int dtype=-1,
                 int op=-1, int root=0):
     """:func:`node_call` for memory at two addresses, apart or the same, whose owners the caller keeps.
 
     ``count`` is that of all blocks together: elements of ``dtype`` where an op is applied, else bytes.
     """
-    cdef coll_node_message m
+    cdef coll_node_message message
     cdef uint64_t begun = coll_ticks()
-    if not node.usable >> kind & 1 or coll_progress_ended() or not 0 <= root < node.size:
+    if not fill_memory(&message, node, kind, source, target, count, dtype, op, root):
         return 0
-    m.kind = COLL_NODE_ALLREDUCE if kind == BARRIER else <coll_node_kind>kind
-    m.root = root
-    m.cuts = m.input_cuts = NULL
-    as_bytes(&m, count)
-    if kind != BARRIER and folding(m.kind):
-        if not 0 <= dtype < coll_ndtypes() or not 0 <= op < coll_nops() or coll_reducep(dtype, op) == NULL:
-            return 0
-        m.dtype = dtype
-        m.op = op
-        m.itemsize = coll_dtype_size(dtype)
-    if m.count * m.itemsize > node.longest[kind]:
-        return 0
-    m.input = <const void *>source
-    m.output = <void *>target
-    return 1 if launch(node, &m, begun) else -1
+    return 1 if launch(node, &message, begun) else -1
+
+
+def node_flight(Node node not None, context, owners, int kind, uintptr_t source, uintptr_t target, size_t count,
+                int dtype=-1, int op=-1, int root=0):
+    """The same begun, to go on by itself, or None where it is not an ordinary call; ``owners`` keep the memory."""
+    cdef coll_node_message message
+    cdef uint64_t begun = coll_ticks()
+    if not node.background or not fill_memory(&message, node, kind, source, target, count, dtype, op, root):
+        return None
+    cdef NodeCall made = flight_of(node, &message, None, owners)
+    made.take_off(context, None, begun, False)
+    return made
 
 
 cdef object LONG_WAY = object()  # what `serve` returns where it has done nothing

@@ -184,3 +184,6 @@ class NodeFlight(_core.NodeCall, _Flying):
     def run(self) -> ShortCall:
         """The call, as those who wait for it describe it."""
         return ShortCall(self, self.buffers, self.number)
+
+
+_core.know_flight(NodeFlight)

@@ -64,6 +64,7 @@ class LocalContext(Plans):
     def _set_up(self, engine: _core.Node, rules: Rules, crowded: bool) -> None:
         self.node, self.yield_at_once = engine, crowded
         engine.yield_at_once = crowded
+        engine.background = True
         engine.set_limits(*rules.node_limits(crowded))
         engine.open({name: None for name in LOCAL})
 

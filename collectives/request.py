@@ -168,4 +168,4 @@ def _set_handle(request: MPI.Request, handle: int) -> None:
     _core.write_handle(MPI._addressof(request), MPI._sizeof(request), handle)
 
 
-_core.know_flights(NodeFlight, Request)
+_core.know_request(Request)

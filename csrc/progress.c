@@ -12,13 +12,15 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the queue and every task in it */
-static pthread_cond_t work;                              /* wakes the thread */
+static pthread_cond_t work;                              /* wakes the thread, */
+static pthread_cond_t landing;                           /* and those who sleep until a request is done */
 static coll_request *head, **tail = &head;
 static _Atomic int outstanding;
 static pthread_t thread;
 static int running, stopping, asleep, dozing;
 static uint64_t submitted;  /* requests so far, which numbers them */
 static uint64_t urgent;     /* up to this one they are the thread's, without delay */
+static int sleepers;        /* threads in coll_progress_sleep */
 static _Atomic int waiters; /* threads in coll_progress_wait */
 static _Atomic int ended;   /* MPI is finalized, or this is a forked child */
 static char broken[256];    /* why MPI_Finalize might hang; the first reason */
@@ -26,11 +28,12 @@ static int reasons;
 static int survived; /* whether a rank died and the others went on */
 static const coll_mpi_api *world;
 
-__attribute__((constructor)) static void make_work(void) {
+__attribute__((constructor)) static void make_conditions(void) {
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&work, &monotonic);
+    pthread_cond_init(&landing, &monotonic);
     pthread_condattr_destroy(&monotonic);
 }
 
@@ -72,6 +75,8 @@ static int pass(void) {
     }
     for (tail = &head; *tail;)
         tail = &(*tail)->next;
+    if (moved && sleepers)
+        pthread_cond_broadcast(&landing);
     return moved;
 }
 
@@ -90,13 +95,18 @@ enum {
     LINGER = 12,      /* looks at an empty queue before it sleeps until it is woken, which costs who wakes it 5 us */
 };
 
+static struct timespec in(long ns) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_nsec += ns;
+    t.tv_sec += t.tv_nsec / 1000000000;
+    t.tv_nsec %= 1000000000;
+    return t;
+}
+
 /* Until so many ns are over, or somebody wants the thread. Called with the lock, which is free meanwhile. */
 static void doze(long ns) {
-    struct timespec end;
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_nsec += ns;
-    end.tv_sec += end.tv_nsec / 1000000000;
-    end.tv_nsec %= 1000000000;
+    struct timespec end = in(ns);
     dozing = 1;
     pthread_cond_timedwait(&work, &lock, &end);
     dozing = 0;
@@ -147,10 +157,10 @@ static void *serve(void *unused) {
  * the fork: its holder may be waiting for Python's lock, to call a user's op, and the forking thread holds that one. */
 static void after_fork_child(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    make_work();
+    make_conditions();
     head = NULL;
     tail = &head;
-    running = asleep = dozing = 0;
+    running = asleep = dozing = sleepers = 0;
     ended = 1;
     atomic_store(&outstanding, 0);
     atomic_store(&waiters, 0);
@@ -187,14 +197,6 @@ int coll_progress_submit(coll_request *r) {
         pthread_cond_signal(&work);
     pthread_mutex_unlock(&lock);
     return COLL_OK;
-}
-
-void coll_progress_urge(void) {
-    pthread_mutex_lock(&lock);
-    urgent = submitted;
-    if (head && dozing)
-        pthread_cond_signal(&work);
-    pthread_mutex_unlock(&lock);
 }
 
 int coll_progress_outstanding(void) {
@@ -234,6 +236,23 @@ int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_o
     atomic_fetch_add_explicit(&waiters, 1, memory_order_relaxed);
     int status = wait_for(t, r, yield_at_once, limit);
     atomic_fetch_sub_explicit(&waiters, 1, memory_order_relaxed);
+    return status;
+}
+
+int coll_progress_sleep(const coll_request *r, long limit) {
+    struct timespec end = in(limit);
+    int status, late = 0;
+    pthread_mutex_lock(&lock);
+    sleepers++;
+    if (urgent < r->number) {
+        urgent = r->number;
+        if (head && dozing)
+            pthread_cond_signal(&work);
+    }
+    while ((status = atomic_load(&r->status)) == COLL_PENDING && !late)
+        late = pthread_cond_timedwait(&landing, &lock, &end) != 0;
+    sleepers--;
+    pthread_mutex_unlock(&lock);
     return status;
 }
 

@@ -31,14 +31,14 @@ struct coll_request {
 int coll_progress_submit(coll_request *);
 /* Move every queued task once, unless another thread is doing so. */
 void coll_progress_poll(void);
-/* What is queued by now is the thread's to move, at once: nobody will wait for it in coll_progress_wait. */
-void coll_progress_urge(void);
 /* Number of requests that are not done. */
 int coll_progress_outstanding(void);
 /* Progress a blocking task (or, with t == NULL, wait for a queued request), and the queue beside it, for about
  * `limit` nanoseconds: COLL_OK, COLL_PENDING when the time is over, or an error. yield_at_once: there are more ranks
  * than cores, so that spinning would keep the others from running. */
 int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_once, long limit);
+/* Wait for a queued request without taking a core: it is the thread's to move, at once. */
+int coll_progress_sleep(const coll_request *r, long limit);
 /* Ranks that a task waits for, which may be in the queue: into ranks[max]; returns their number. */
 int coll_progress_waiting(const coll_task *, int *ranks, int max);
 /* Wait, for about `limit` nanoseconds, until no request is outstanding, and end the thread. */

@@ -12,7 +12,8 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from .. import _core
-from . import profiling, sparse
+from ..flight import Flight, NodeFlight
+from . import gradients, profiling, sparse
 from .arguments import Tensors, list_of, one_of, options_of, plain_blocks
 from .calls import Call, Calls
 from .engines import Engine
@@ -130,35 +131,40 @@ class ProcessGroup(dist.ProcessGroup):
             for end in ends:
                 end()
             return DONE
-        work = FlightWork(results, lane.callbacks, limit)
+        flights: list[Flight | NodeFlight] = []
         for i, call in enumerate(calls):
             steps = [call.finish] if call.ends else []
-            steps += [*ends, work.landed] if i == len(calls) - 1 else []
+            steps += ends if i == len(calls) - 1 else []
             flight = lane.engine.start(call, lambda steps=steps: [step() for step in steps])  # type: ignore[misc]
             if flight is not None:
-                work.flights.append(flight)
+                flights.append(flight)
             else:
                 lane.engine.run(call, limit)
                 for step in steps:
                     step()
-        return work
+        return FlightWork(results, flights, lane.callbacks, limit)
 
     def _is_short(self, opts: Any) -> bool:
-        """Whether a call may go the short way: it blocks, nobody watches, and there is no doubt about its lane."""
-        plain = self._node is not None and opts is not None and not opts.asyncOp
-        return plain and not _callbacks and not profiling.enabled()
+        """Whether a call may go the short way: nobody watches, and there is no doubt about its lane."""
+        return self._node is not None and opts is not None and not _callbacks and not profiling.enabled()
 
     def _short(
         self, opts: Any, kind: int, source: torch.Tensor | None, target: torch.Tensor, count: int, dtype: int = -1,
         op: int = -1, root: int = 0,
-    ) -> bool:  # fmt: skip
-        """Make a call the short way, on contiguous tensors; False, with nothing done, where it is not open."""
-        a = target.data_ptr()
+    ) -> dist.Work | None:  # fmt: skip
+        """Make or begin a call the short way, on contiguous tensors; None, with nothing done, where it is not open."""
+        a, node = gradients.address_of(target), self._node
         b = a if source is None else source.data_ptr()
-        state = _core.node_memory(self._node, kind, b, a, count, dtype, op, root)  # type: ignore[arg-type]
+        if opts.asyncOp:
+            context, owners = self.engine.context, (source, target)
+            flight = _core.node_flight(node, context, owners, kind, b, a, count, dtype, op, root)  # type: ignore[arg-type]
+            if flight is None:
+                return None
+            return FlightWork([target], [flight], self._lanes.main.callbacks, seconds(opts.timeout))
+        state = _core.node_memory(node, kind, b, a, count, dtype, op, root)  # type: ignore[arg-type]
         if state < 0:
             self.engine.context.finish_short((source, target), seconds(opts.timeout))
-        return state != 0
+        return DONE if state else None
 
     # Reductions
 
@@ -169,8 +175,8 @@ class ProcessGroup(dist.ProcessGroup):
             if type(opts) is c10d.AllreduceOptions and self._is_short(opts) and t.is_cpu and t.layout is torch.strided:
                 code, op = FAST_CODES.get(t.dtype), FAST_OPS.get(hash(opts.reduceOp))
                 if code is not None and op is not None and lies_plain(t):
-                    if self._short(opts, _ALLREDUCE, None, t, t.numel(), code, op):
-                        return DONE
+                    if work := self._short(opts, _ALLREDUCE, None, t, t.numel(), code, op):
+                        return work
         opts, op = options_of(c10d.AllreduceOptions, opts, timeout)
         tensor = one_of(tensors, "tensors")
         if tensor.layout is torch.sparse_coo:
@@ -201,8 +207,8 @@ class ProcessGroup(dist.ProcessGroup):
         if self._is_short(opts) and plain_blocks(output, input, self.size()):
             code, op = FAST_CODES.get(input.dtype), FAST_OPS.get(hash(opts.reduceOp))
             if code is not None and op is not None:
-                if self._short(opts, _REDUCE_SCATTER, input, output, input.numel(), code, op):
-                    return DONE
+                if work := self._short(opts, _REDUCE_SCATTER, input, output, input.numel(), code, op):
+                    return work
         opts, _ = options_of(c10d.ReduceScatterOptions, opts)
         return self._issue(self._calls.reduce_scatter_single(output, input, opts.reduceOp), opts)
 
@@ -222,8 +228,8 @@ class ProcessGroup(dist.ProcessGroup):
         if type(opts) is c10d.BroadcastOptions and self._is_short(opts):
             t = one_of(tensors, "tensors")
             if t.is_cpu and t.layout is torch.strided and lies_plain(t) and 0 <= opts.rootRank < self._calls.size:
-                if self._short(opts, _BCAST, None, t, t.nbytes, root=opts.rootRank):
-                    return DONE
+                if work := self._short(opts, _BCAST, None, t, t.nbytes, root=opts.rootRank):
+                    return work
         opts, root = options_of(c10d.BroadcastOptions, opts, timeout)
         root = opts.rootRank if root is None else root
         return self._issue(self._calls.broadcast(one_of(tensors, "tensors"), root), opts)
@@ -242,8 +248,8 @@ class ProcessGroup(dist.ProcessGroup):
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
         """Collect a block from every rank on all ranks, in one tensor."""
         if self._is_short(opts) and plain_blocks(input, output, self.size()):
-            if self._short(opts, _ALLGATHER, input, output, output.nbytes):
-                return DONE
+            if work := self._short(opts, _ALLGATHER, input, output, output.nbytes):
+                return work
         opts, _ = options_of(c10d.AllgatherOptions, opts)
         return self._issue(self._calls.allgather_single(output, input), opts)
 

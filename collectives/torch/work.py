@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 
-from .. import _core
-from ..flight import Flight
+from ..flight import Flight, NodeFlight
 from ..waiting import Waiting
 
 __all__ = ["DONE", "Callbacks", "Done", "FlightWork", "Job", "lateness", "run_aside", "seconds"]
 
+#: ns that a call for a future waits itself: a thread that wakes for it, and wakes its caller, takes about as long.
+SOON = 200_000
 UNSET = timedelta(0)  # what torch hands over where the group's timeout is meant
 
 
@@ -162,14 +164,24 @@ class Future(torch.futures.Future):
 class Job(dist.Work):
     """A Work whose end somebody has to wait for; what is common to all of them."""
 
+    #: Those that the program let go of without asking how they end. torch may still do so, in C++ (DDP's ``join``),
+    #: where the methods are found only as long as the Python object lives. It does so soon.
+    _let_go: ClassVar[deque[Job]] = deque(maxlen=64)
+    _asked = False
+
     def __init__(self, results: list[Any]):
         super().__init__()
         self._results = results
         self._future: torch.futures.Future | None = None
         self._failure: BaseException | None = None
 
+    def __del__(self) -> None:
+        if not self._asked:
+            self._let_go.append(self)
+
     def wait(self, timeout: timedelta = UNSET) -> bool:
         """Wait for the end, up to a timeout (default: the group's); raises what ended the call early."""
+        self._asked = True
         try:
             self._wait(seconds(timeout))
         except BaseException as e:
@@ -210,17 +222,18 @@ class Job(dist.Work):
         Its value is a list with the tensor, or of the tensors of a coalesced call; with the list of tensors of an
         ``all_gather``, so that ``value()[0][rank]`` is that of a rank.
         """
+        self._asked = True
         if self._future is None:
             self._future = self._new_future()
-            if self.is_completed():
+            if self._is_completed_soon():
                 self._fulfil(lambda: self.wait())
             else:
                 _threads.run(lambda: self._fulfil(self._wait_aside))
-                self._hasten()
         return self._future
 
-    def _hasten(self) -> None:
-        """Nobody may be waiting but the thread aside, which sleeps."""
+    def _is_completed_soon(self) -> bool:
+        """Whether the call has ended, or does so before a thread aside would have begun to wait for it."""
+        return self.is_completed()
 
     def _new_future(self) -> torch.futures.Future:
         return torch.futures.Future()
@@ -268,17 +281,14 @@ DONE = Done([])  # of calls whose result nobody asks for
 class FlightWork(Job):
     """Collectives under way, one or several of one call of torch's."""
 
-    def __init__(self, results: list[Any], callbacks: Callbacks, limit: float | None = None):
+    def __init__(
+        self, results: list[Any], flights: list[Flight | NodeFlight], callbacks: Callbacks, limit: float | None
+    ):  # fmt: skip
         """``limit`` is what the call itself may take, in seconds; None: what the group's calls may."""
         super().__init__(results)
+        self.flights = flights
         self._callbacks = callbacks
-        self.flights: list[Flight] = []
         self._limit = limit
-        self._landed = threading.Event()
-
-    def landed(self) -> None:
-        """The last step of the last flight has been made; called by whichever thread made it."""
-        self._landed.set()
 
     def _new_future(self) -> torch.futures.Future:
         if (
@@ -291,18 +301,21 @@ class FlightWork(Job):
         for flight in self.flights:
             flight.finish(self._limit if timeout is None else timeout)
 
-    def _hasten(self) -> None:
-        _core.urge()
-
     def _wait_aside(self) -> None:
         for flight in self.flights:
             if not flight.done:
-                _Asleep(flight, self._landed).wait_for(flight.context, self._limit)
+                _Asleep(flight).wait_for(flight.context, self._limit)
 
     def is_completed(self) -> bool:
         """Whether the calls have ended, in one way or the other; moves them on."""
+        return self._ends_within(0)
+
+    def _is_completed_soon(self) -> bool:
+        return self._ends_within(SOON)
+
+    def _ends_within(self, limit: int) -> bool:
         try:
-            return all(flight.done or flight.core.wait(False, 0) for flight in self.flights)
+            return all(f.done or f.core.wait(f.context.yield_at_once, limit) for f in self.flights)
         except (RuntimeError, ValueError):  # which the next wait raises, in words
             return True
 
@@ -310,9 +323,8 @@ class FlightWork(Job):
 class _Asleep:
     """Waiting for a flight that others move on: the progress thread, and whoever waits for it actively."""
 
-    def __init__(self, flight: Flight, landed: threading.Event):
+    def __init__(self, flight: Flight | NodeFlight):
         self.flight = flight
-        self._landed = landed
 
     def wait_for(self, context: Waiting, limit: float | None) -> None:
         """Sleep until the end; what is known about the other ranks is looked at as in any wait."""
@@ -324,5 +336,4 @@ class _Asleep:
 
     def wait(self, yield_at_once: bool, limit: int) -> bool:
         """Sleep for up to ``limit`` ns; whether the flight has landed."""
-        self._landed.wait(limit * 1e-9)
-        return self.flight.core.wait(False, 0)
+        return self.flight.core.sleep(limit)

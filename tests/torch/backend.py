@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import gc
+import itertools
 import os
 import sys
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -192,6 +195,47 @@ def test_scatters():
     block = torch.zeros(2)
     dist.reduce_scatter(block, [torch.full((2,), float(rank)) for rank in range(SIZE)])
     assert block.tolist() == [RANK * SIZE] * 2
+
+
+def begun(n, root):
+    """Calls under way on contiguous tensors, one at a time, each with what it should give."""
+    parts = torch.stack([mine(n, torch.float32, rank) for rank in range(SIZE)])
+    x, whole, block = parts[RANK].clone(), torch.zeros(n * SIZE), torch.zeros(n)
+    yield dist.all_gather_single(whole, x, async_op=True), parts.flatten()
+    yield dist.reduce_scatter_single(block, x.repeat(SIZE), async_op=True), parts.sum(0)
+    yield dist.all_reduce(x.clone(), async_op=True), parts.sum(0)
+    yield dist.broadcast(x, root, async_op=True), parts[root]
+
+
+def test_calls_under_way_on_contiguous_tensors():
+    """Each rank is late in turn, for longer than whoever asks for a future waits itself; or none is."""
+    ways = [
+        lambda work: work.wait(),
+        lambda work: work.get_future().wait(),
+        lambda work: [None for _ in iter(work.is_completed, True)],
+    ]
+    for n, late, wait in itertools.product((3, 20_000), (None, *range(SIZE)), ways):
+        for work, expected in begun(n, SIZE - 1):
+            wait(work)
+            assert work.is_completed()
+            [result] = work.result()
+            same(result, expected)
+            same(work.get_future().value()[0], expected)
+            if late == RANK:
+                time.sleep(0.003)
+
+
+def test_works_that_only_torch_holds():
+    """In C++, which calls the methods of the Python object, long after the program has let go of it."""
+    net = DistributedDataParallel(torch.nn.Linear(3, 1, bias=False))
+    with net.join(divide_by_initial_world_size=False):
+        for i in range(1 + RANK):
+            loss = net(torch.full((1, 3), 1.0 + RANK)).sum()
+            gc.collect()
+            net.zero_grad()
+            loss.backward()
+            here = range(i, SIZE)
+            assert net.module.weight.grad.tolist() == [[sum(1.0 + rank for rank in here) / len(here)] * 3]
 
 
 def test_all_to_all():
