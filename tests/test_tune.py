@@ -169,6 +169,12 @@ def test_what_is_faster_at_times_only_replaces_nothing():
     assert result.steady("a", "d", 5)
 
 
+@pytest.mark.parametrize(("times", "steady"), [(4, False), (9, True)])
+def test_once_in_ten_times_is_noise(times, steady):
+    ratios = [0.7] * 5 * times + [1.01, 1.02, 1.03, 0.7, 0.7]
+    assert Result({"d": [1.0] * len(ratios), "a": ratios}, ["a"]).steady("a", "d", 5) is steady
+
+
 class Simulated:
     """The parts of a bench that a search of scans uses, on a machine whose clock is that of what it measures."""
 
@@ -222,6 +228,21 @@ def test_the_search_finds_what_is_faster_in_little_time(seconds):
     short, long = search.rows()
     assert 16_000 < short[0] < 140_000  # 60 kB
     assert (short[1:], long) == (("recursive_doubling", None), (None, "linear", None))
+
+
+@pytest.mark.parametrize("faster", ["linear", "recursive_doubling"])
+def test_models_decide_where_few_rounds_cannot(faster):
+    """A slow round in eight leaves both in the race; the default is replaced where model and median agree."""
+    machine = Simulated()
+    search = Search(machine, "scan", [8 << k for k in range(16)])
+    for number in range(8):
+        search.sweep(number, math.inf, lambda: None)
+    search.fit([])
+    times = {Candidate(name): [1.5] * 8 for name in ("linear", "recursive_doubling")}
+    times[Candidate(faster)] = [1.0] * 7 + [3.0]
+    search._races = {nbytes: judged(times) for nbytes in search.lengths}
+    assert all(len(run.left) == 2 for run in search._races.values())
+    assert [row[1] for row in search.rows()] == ["recursive_doubling", "linear"][: 2 if faster == "linear" else 1]
 
 
 @pytest.mark.parametrize(("factors", "row"), [([0.85] * 10, "a"), ([1.0] * 10, "d"), ([0.6] * 3 + [1.5] * 7, "d")])

@@ -126,11 +126,27 @@ class Search:
         for nbytes, run in run_to_end.items():
             default = self._default(nbytes)
             chosen = run.winner(default, decisions[-1][1] if decisions else None)
+            if chosen == default:
+                chosen = self._likely(nbytes, run, default)
             decisions.append((nbytes, chosen if run.steady(chosen, default, ROUNDS) else default))
         complete = len(decisions) > 0 and decisions[-1][0] >= self.lengths[-1] / 2
         if self.collective not in PRIVATE_LENGTHS:
             return rows_of(decisions, complete)
         return _one_row(self._default(0), run_to_end) if complete else []
+
+    def _likely(self, nbytes: int, run: Result[Candidate], default: Candidate) -> Candidate:
+        """What both its model and the rounds of a race say is faster than the default, where these alone cannot tell.
+
+        The models know what was measured at other lengths.
+        """
+        expected, error = expectations(self.bench, self.collective, nbytes, self.models)
+        bound = expected.get(default, 0.0) / (1 + error.get(default, 0.0))
+        likely = [
+            c for c in run.left
+            if c in expected and expected[c] * (1 + error[c]) < bound
+            and np.median(run.ratios(c, default) or [1.0]) < 1 / (1 + UNSURE)
+        ]  # fmt: skip
+        return min(likely, key=expected.__getitem__, default=default)
 
 
 def _far_behind(times: dict[Candidate, list[float]]) -> set[Candidate]:
@@ -139,17 +155,24 @@ def _far_behind(times: dict[Candidate, list[float]]) -> set[Candidate]:
     return {c for c, seconds in medians.items() if seconds > HOPELESS * min(medians.values())}
 
 
-def contenders(
-    bench: Bench, collective: str, nbytes: int, default: Candidate, models: dict[Candidate, Model]
-) -> list[Candidate]:  # fmt: skip
-    """The default, and what may be faster by the models; beyond the lengths where it was measured nothing is."""
+def expectations(
+    bench: Bench, collective: str, nbytes: int, models: dict[Candidate, Model]
+) -> tuple[dict[Candidate, float], dict[Candidate, float]]:  # fmt: skip
+    """Seconds of all that may be chosen by their models, and by what part these may be wrong."""
     expected = {
         c: models[c].seconds(bench.load(collective, c, nbytes), nbytes)
         for c in bench.candidates(collective, nbytes) if c in models and bench.may_choose(collective, c)
     }  # fmt: skip
+    return expected, {c: max(UNSURE, models[c].error or 0) for c in expected}
+
+
+def contenders(
+    bench: Bench, collective: str, nbytes: int, default: Candidate, models: dict[Candidate, Model]
+) -> list[Candidate]:  # fmt: skip
+    """The default, and what may be faster by the models; beyond the lengths where it was measured nothing is."""
+    expected, error = expectations(bench, collective, nbytes, models)
     if default not in expected:
         return [default]
-    error = {c: max(UNSURE, models[c].error or 0) for c in expected}
     bound = min(expected[c] * (1 + error[c]) for c in expected)
     near = [c for c in sorted(expected, key=expected.__getitem__) if expected[c] / (1 + error[c]) <= bound]
     return [default, *(c for c in near if c != default)][:MOST_RIVALS]
