@@ -1,8 +1,8 @@
 """Calls like earlier ones: what was found about ordinary arrays is remembered, so that a call costs little Python.
 
-An ordinary call has NumPy arrays, contiguous and of their own type, for buffers, a predefined op, and no options but
-an algorithm, ``deterministic`` and a timeout. All that its checks depend on is then those, and the arrays' type, length
-and place, and only the place is new in the next call.
+An ordinary call has NumPy arrays, contiguous, for buffers, perhaps with counts, displacements and a predefined
+datatype, a predefined op, and no options but an algorithm, ``deterministic`` and a timeout. All that its checks depend
+on is then those, and the arrays' type, length and place, and only the place is new in the next call.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from mpi4py import MPI
 
 from . import _core
 from .buffers import op_code
@@ -20,6 +21,7 @@ from .select import Choice
 __all__ = ["Recipe", "Recipes"]
 
 MOST = 1000
+MOST_RANKS = 256  # whose counts are remembered: beyond, the keys would take much memory
 _NAMES, _FLAGS = (str, type(None)), (bool, type(None))
 
 
@@ -29,16 +31,47 @@ class Recipe(NamedTuple):
     choice: Choice
     shape: Shape
     nbytes: int
-    sends: bool
-    receives: bool
+    send_offset: int | None  # bytes from where the array begins; None where nothing is sent
+    receive_offset: int | None
 
 
-def _form(array: Any) -> Any:
-    """What decides how an array is treated, besides its place; None for nothing, False for what is not ordinary."""
-    if type(array) is np.ndarray:
-        flags = array.flags
-        return (array.dtype, array.size, flags.writeable) if flags.c_contiguous else False
-    return None if array is None else False
+_DATATYPES = {id(value): name for name, value in vars(MPI).items() if type(value) is MPI.Datatype}
+
+
+def _form(spec: Any) -> Any:
+    """What decides how a buffer is treated, besides its place; None for nothing, False for what is not ordinary."""
+    if type(spec) is np.ndarray:
+        flags = spec.flags
+        return (spec.dtype, spec.size, flags.writeable) if flags.c_contiguous else False
+    if type(spec) not in (list, tuple):
+        return None if spec is None else False
+    if not 2 <= len(spec) <= 4 or type(spec[0]) is not np.ndarray:
+        return False
+    parts = _parts(spec[1:])
+    return (_form(spec[0]), parts) if parts is not False else False
+
+
+def _parts(parts: Any) -> Any:
+    made = tuple(map(_part, parts))
+    return False if any(part is False for part in made) else made
+
+
+def _part(part: Any) -> Any:
+    """The same of a datatype, of counts, displacements, or a tuple of both; it matters which kind of sequence it is."""
+    if part is None or type(part) is int:
+        return part
+    if type(part) is MPI.Datatype:
+        return _DATATYPES.get(id(part), False)
+    numbers = part.tolist() if type(part) is np.ndarray and part.ndim == 1 else part
+    if type(numbers) not in (list, tuple) or len(numbers) > MOST_RANKS:
+        return False
+    if all(type(number) is int for number in numbers):
+        return type(part), tuple(numbers)
+    return _parts(part) if type(part) is tuple else False
+
+
+def _array(spec: Any) -> Any:
+    return spec[0] if type(spec) in (list, tuple) else spec
 
 
 class Recipes:
@@ -49,7 +82,7 @@ class Recipes:
 
     def key(self, collective: Collective, arguments: Arguments, options: Options, blocking: bool) -> Any:
         """The form of a call, or None where it is not an ordinary one."""
-        if collective.vector or options.engine is not None or options.stream is not None:
+        if options.engine is not None or options.stream is not None:
             return None
         if type(options.algorithm) not in _NAMES or type(options.deterministic) not in _FLAGS:
             return None
@@ -59,23 +92,29 @@ class Recipes:
         code = op_code(arguments.op) if collective.reduces else -1
         if code is None:
             return None
+        counts = _part(arguments.recvcounts)
+        if counts is False or (counts is None and collective.name == "reduce_scatter"):
+            return None
         how = blocking, options.algorithm, options.deterministic
-        return collective.name, how, sent, received, code, arguments.root
+        return collective.name, how, sent, received, code, arguments.root, counts
 
     def find(self, key: Any, arguments: Arguments) -> tuple[Recipe, int, int] | None:
         """The recipe for a form, and the addresses of input and vector; None if there is none, or they overlap."""
         recipe = self._known.get(key)
         if recipe is None:
             return None
-        send, receive = arguments.sendbuf, arguments.recvbuf
-        if receive is None and recipe.sends and recipe.receives:  # a broadcast
-            address = _core.address(send)
-            return recipe, address, address
-        source = _core.address(send) if recipe.sends else 0
-        target = _core.address(receive) if recipe.receives else 0
-        if source and target and source < target + receive.nbytes and target < source + send.nbytes:
+        send, receive = _array(arguments.sendbuf), _array(arguments.recvbuf)
+        if recipe.send_offset is None:
+            return recipe, 0, 0 if recipe.receive_offset is None else _core.address(receive) + recipe.receive_offset
+        source = _core.address(send)
+        if recipe.receive_offset is None:
+            return recipe, source + recipe.send_offset, 0
+        if receive is None:  # a broadcast
+            return recipe, source + recipe.send_offset, source + recipe.send_offset
+        target = _core.address(receive)
+        if source < target + receive.nbytes and target < source + send.nbytes:
             return None
-        return recipe, source, target
+        return recipe, source + recipe.send_offset, target + recipe.receive_offset
 
     def remember(self, key: Any, collective: Collective, arguments: Arguments, draft: Draft, choice: Choice) -> None:
         """Keep what a call became, if another like it becomes the same."""
@@ -85,4 +124,7 @@ class Recipes:
             return
         if len(self._known) >= MOST:
             self._known.clear()
-        self._known[key] = Recipe(choice, draft.shape, draft.nbytes, bool(draft.source), bool(draft.target))
+        send, receive = _array(arguments.sendbuf), _array(arguments.recvbuf)
+        send_offset = draft.source - _core.address(send) if draft.source else None
+        receive_offset = draft.target - _core.address(send if receive is None else receive) if draft.target else None
+        self._known[key] = Recipe(choice, draft.shape, draft.nbytes, send_offset, receive_offset)

@@ -345,6 +345,52 @@ def test_calls_like_earlier_ones(world, collective):
     comm.Free()
 
 
+@pytest.mark.parametrize("form", ["list", "tuple", "array", "pair", "typed"])
+def test_vector_calls_like_earlier_ones(world, form):
+    """The same where counts and displacements say so: other numbers, places and kinds of sequences are other forms."""
+    comm = world.Dup()
+
+    def blocks(array, counts, first=0):
+        displs = [first + sum(counts[:i]) for i in range(SIZE)]
+        return {
+            "list": [array, counts], "tuple": (array, counts), "array": [array, np.array(counts)],
+            "pair": [array, (counts, displs)], "typed": [array, counts, np.array(displs), MPI.INT64_T],
+        }[form]  # fmt: skip
+
+    for turn in range(6):
+        more = turn % 2  # two forms in turn, each three times
+        counts = [rank + 1 + more for rank in range(SIZE)]
+        first = more if form in ("pair", "typed") else 0
+        n = sum(counts)
+        mine, many = np.full(counts[RANK], 10 * turn + RANK), np.full(n + 1, -1)
+        expected = np.full(n + 1, -1)
+        expected[first : first + n] = np.repeat(10 * turn + np.arange(SIZE), counts)
+        comm.Allgatherv(mine, blocks(many, counts, first), algorithm="ring")
+        assert (many == expected).all()
+        many[:] = -1
+        comm.Iallgatherv(mine, blocks(many, counts, first), algorithm="ring").Wait()
+        assert (many == expected).all()
+        sent, received = [counts[RANK]] * SIZE, counts
+        many[:] = -1
+        whole = np.full(SIZE * counts[RANK] + 1, 10 * turn + RANK)
+        comm.Alltoallv(blocks(whole, sent, first), blocks(many, received, first), algorithm="linear")
+        assert (many == expected).all()
+        block = np.full(counts[RANK], -1)
+        comm.Reduce_scatter(np.arange(n) + turn, block, counts, algorithm="linear")
+        begin = sum(counts[:RANK])
+        assert (block == SIZE * (np.arange(begin, begin + counts[RANK]) + turn)).all()
+        for kind in (list, tuple, np.array):
+            with pytest.raises((TypeError, ValueError), match="integer"):
+                comm.Reduce_scatter(np.arange(n), block, kind([float(count) for count in counts]), algorithm="linear")
+    if SIZE == 2:  # counts or count and displacement
+        many = np.full(4, -1)
+        comm.Allgatherv(np.full(1 + RANK, RANK), [many, [1, 2]], algorithm="ring")
+        assert many.tolist() == [0, 1, 1, -1]
+        comm.Allgatherv(np.full(1, RANK + 7), [many, (1, 2)], algorithm="ring")
+        assert many.tolist() == [7, 1, 8, -1]
+    comm.Free()
+
+
 @pytest.mark.parametrize(
     "name", ["INT32_T", "INT64_T", "INT", "LONG", "FLOAT", "DOUBLE", "UINT8_T", "C_DOUBLE_COMPLEX"]
 )
