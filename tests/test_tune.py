@@ -169,6 +169,14 @@ def test_what_is_faster_at_times_only_replaces_nothing():
     assert result.steady("a", "d", 5)
 
 
+def test_the_second_best_replaces_the_default_where_the_best_is_not_steady():
+    slow, best, second = [2.0] * 20, [1.0] * 15 + [2.1] * 5, [1.3] * 15
+    result = Result({"d": slow, "a": best, "b": second, "c": [2.01] * 20}, ["a"])
+    assert not result.steady("a", "d", 5)
+    assert result.steadiest("d", 5) == "b"
+    assert Result({"d": slow, "a": best}, ["a"]).steadiest("d", 5) == "d"
+
+
 @pytest.mark.parametrize(("times", "steady"), [(4, False), (9, True)])
 def test_once_in_ten_times_is_noise(times, steady):
     ratios = [0.7] * 5 * times + [1.01, 1.02, 1.03, 0.7, 0.7]

@@ -128,7 +128,9 @@ class Search:
             chosen = run.winner(default, decisions[-1][1] if decisions else None)
             if chosen == default:
                 chosen = self._likely(nbytes, run, default)
-            decisions.append((nbytes, chosen if run.steady(chosen, default, ROUNDS) else default))
+            if chosen != default and not run.steady(chosen, default, ROUNDS):
+                chosen = run.steadiest(default, ROUNDS)
+            decisions.append((nbytes, chosen))
         complete = len(decisions) > 0 and decisions[-1][0] >= self.lengths[-1] / 2
         if self.collective not in PRIVATE_LENGTHS:
             return rows_of(decisions, complete)
