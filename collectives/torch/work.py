@@ -315,7 +315,7 @@ class FlightWork(Job):
 
     def _ends_within(self, limit: int) -> bool:
         try:
-            return all(f.done or f.core.wait(f.context.yield_at_once, limit) for f in self.flights)
+            return all(f.done or f.core.wait(limit > 0 and f.context.yield_at_once, limit) for f in self.flights)
         except (RuntimeError, ValueError):  # which the next wait raises, in words
             return True
 
