@@ -98,7 +98,10 @@ def test_a_process_on_its_own_ends_as_under_python(tmp_path, program):
 
 def test_an_interrupt_is_quiet(tmp_path):
     file = write(tmp_path, "prog.py", "import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
-    with subprocess.Popen([*RUN, file], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [*RUN, file], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # jobs in the background ignore it
+    ) as process:  # fmt: skip
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 128 + signal.SIGINT
