@@ -1,0 +1,212 @@
+"""How the command tune finds what is fastest, on simulated machines: races, and the search that holds them."""
+
+import math
+import random
+
+import pytest
+
+from collectives.cost_model import Load
+from collectives.tune.measure import Candidate
+from collectives.tune.race import Result, interval, judged, race
+from collectives.tune.search import Search, _one_row, rows_of
+
+
+def test_the_interval_of_a_median():
+    assert interval([1.0] * 6) == (-math.inf, math.inf)  # a coin shows 6 heads once in 64
+    values = list(range(1, 8))
+    assert interval(values) == (1, 7)
+    assert interval(list(range(25))) == (6, 18)
+    draw = random.Random(2)
+    wrong = sum(
+        not low <= 0 <= high for low, high in (interval([draw.gauss(0, 1) for _ in range(15)]) for _ in range(2000))
+    )
+    assert wrong / 2000 < 0.02
+
+
+class Noise:
+    """A machine that takes so long for each candidate, give or take; what slows it down lasts some rounds."""
+
+    def __init__(self, seconds, spread, seed):
+        self.seconds, self.spread, self.draw, self.calls = seconds, spread, random.Random(seed), 0
+        self.slow = 1.0
+
+    def __call__(self, candidate):
+        self.calls += 1
+        if self.draw.random() < 0.1:
+            self.slow = self.draw.choice([1, 1, 3])
+        return self.seconds[candidate] * self.slow * self.draw.lognormvariate(0, self.spread)
+
+
+def test_a_default_is_replaced_only_by_what_is_faster():
+    wrong = 0
+    for seed in range(300):
+        result = race("dab", Noise({"d": 1.0, "a": 1.0, "b": 1.5}, 0.1, seed))
+        wrong += result.winner("d") != "d"
+    assert wrong / 300 < 0.1
+
+
+def test_what_is_faster_is_found_with_few_measurements():
+    for seed in range(100):
+        machine = Noise({"d": 1.3, "a": 1.0, "b": 2.0, "c": 1.6}, 0.05, seed)
+        result = race("dabc", machine)
+        assert result.winner("d") == "a"
+        assert result.winner("d", preferred="b") == "a"
+        assert machine.calls < 4 * 25  # as many as 25 rounds of all
+    close = race("da", Noise({"d": 1.2, "a": 1.0}, 0.01, 1))
+    assert len(close.times["d"]) < 10
+
+
+def test_the_choice_of_before_is_kept_where_nothing_is_better():
+    result = race("dab", Noise({"d": 2.0, "a": 1.0, "b": 1.001}, 0.05, 3))
+    assert result.winner("d", preferred="b") == "b"
+    assert result.winner("d", preferred="a") == "a"
+
+
+def test_a_race_ends_when_time_is_up():
+    machine = Noise({"d": 2.0, "a": 1.0}, 0.01, 4)
+    result = race("da", machine, enough=lambda: machine.calls >= 6)
+    assert machine.calls == 6
+    assert result.winner("d") == "d"  # three rounds prove nothing
+
+
+def test_a_race_goes_on_where_it_was_left():
+    """Nobody leaves in the first visit, however slow; what slows one down in one visit only does not decide."""
+    slow = Noise({"d": 1.0, "a": 1.1, "b": 5.0}, 0.01, 5)
+    first = race("dab", slow, least=8, most=7)
+    assert first.left == list("dab")
+    assert [len(times) for times in first.times.values()] == [7, 7, 7]
+    second = race(first.left, Noise({"d": 2.0, "a": 1.0, "b": 5.0}, 0.01, 6), least=8, most=7, before=first)
+    assert set(second.left) == set("da")
+    assert len(second.times["d"]) == 14
+    third = race(second.left, Noise({"d": 2.0, "a": 1.0}, 0.01, 7), least=8, most=40, before=second)
+    assert third.left == ["a"]
+
+
+def test_what_is_faster_at_times_only_replaces_nothing():
+    """The default is measured after it has left, too: on a machine that changes its ways now and then."""
+    result, ways = None, [{"d": 2.0, "a": 1.0}] * 4 + [{"d": 1.0, "a": 2.0}]
+    for seconds in ways:
+        result = race("da", seconds.__getitem__, least=6, most=5, before=result, beside="d")
+    assert result.left == ["a"]
+    assert len(result.times["d"]) == len(result.times["a"]) == 25
+    assert not result.steady("a", "d", 5)
+    result.times["a"] = result.times["a"][:20]
+    assert result.steady("a", "d", 5)
+
+
+def test_the_second_best_replaces_the_default_where_the_best_is_not_steady():
+    slow, best, second = [2.0] * 20, [1.0] * 15 + [2.1] * 5, [1.3] * 15
+    result = Result({"d": slow, "a": best, "b": second, "c": [2.01] * 20}, ["a"])
+    assert not result.steady("a", "d", 5)
+    assert result.steadiest("d", 5) == "b"
+    assert Result({"d": slow, "a": best}, ["a"]).steadiest("d", 5) == "d"
+
+
+@pytest.mark.parametrize(("times", "steady"), [(4, False), (9, True)])
+def test_once_in_ten_times_is_noise(times, steady):
+    ratios = [0.7] * 5 * times + [1.01, 1.02, 1.03, 0.7, 0.7]
+    assert Result({"d": [1.0] * len(ratios), "a": ratios}, ["a"]).steady("a", "d", 5) is steady
+
+
+class Simulated:
+    """The parts of a bench that a search of scans uses, on a machine whose clock is that of what it measures."""
+
+    limits = None
+
+    def __init__(self):
+        self.clock, self.draw = 0.0, random.Random(6)
+
+    def now(self):
+        return self.clock
+
+    def over(self, deadline):
+        return self.clock > deadline
+
+    def agreed(self, value):
+        return value
+
+    def lengths(self, collective, sizes):
+        return sorted(set(sizes))
+
+    def candidates(self, collective, nbytes):
+        return [Candidate("linear"), Candidate("recursive_doubling"), Candidate("mpi")]
+
+    def may_choose(self, collective, candidate):
+        return candidate.algorithm != "mpi"
+
+    def default(self, collective, nbytes):
+        return Candidate("recursive_doubling")
+
+    def load(self, collective, candidate, nbytes):
+        return Load(1, nbytes, 0)
+
+    def seconds(self, collective, candidate, nbytes):
+        per_byte = {"linear": 1e-8, "recursive_doubling": 2e-8, "mpi": 1.9e-8}[candidate.algorithm]
+        start = {"linear": 9e-4, "recursive_doubling": 3e-4, "mpi": 5e-4}[candidate.algorithm]
+        found = (start + per_byte * nbytes) * self.draw.lognormvariate(0, 0.05)
+        self.clock += 10 * found
+        return found
+
+
+def swept():
+    """A search on such a machine, before its races."""
+    search = Search(Simulated(), "scan", [8 << k for k in range(16)])
+    for number in range(8):
+        search.sweep(number, math.inf, lambda: None)
+    search.fit([])
+    return search
+
+
+@pytest.mark.parametrize("seconds", [2, 0.2])
+def test_the_search_finds_what_is_faster_in_little_time(seconds):
+    """The sweeps alone tell where there is hardly time for races; their lengths tell of those between."""
+    search = swept()
+    for number in range(8):
+        search.visit(number, search.bench.now() + seconds / 8, lambda: None)
+    short, long = search.rows()
+    assert 16_000 < short[0] < 140_000  # 60 kB
+    assert (short[1:], long) == (("recursive_doubling", None), (None, "linear", None))
+
+
+@pytest.mark.parametrize("faster", ["linear", "recursive_doubling"])
+def test_models_decide_where_few_rounds_cannot(faster):
+    """A slow round in eight leaves both in the race; the default is replaced where model and median agree."""
+    search = swept()
+    times = {Candidate(name): [1.5] * 8 for name in ("linear", "recursive_doubling")}
+    times[Candidate(faster)] = [1.0] * 7 + [3.0]
+    search._races = {nbytes: judged(times) for nbytes in search.lengths}
+    assert all(len(run.left) == 2 for run in search._races.values())
+    assert [row[1] for row in search.rows()] == ["recursive_doubling", "linear"][: 2 if faster == "linear" else 1]
+
+
+@pytest.mark.parametrize(("factors", "row"), [([0.85] * 10, "a"), ([1.0] * 10, "d"), ([0.6] * 3 + [1.5] * 7, "d")])
+def test_one_choice_for_all_lengths_by_what_all_of_them_tell(factors, row):
+    draw = random.Random(7)
+    races = {
+        nbytes: judged({c: [f * draw.lognormvariate(0, 0.06) for _ in range(10)] for c, f in (("d", 1), ("a", factor))})
+        for nbytes, factor in enumerate(factors)
+    }
+    races[0] = judged({"d": [1.0, 1.0, 1.1] * 3, "a": [0.9, 1.02, 0.9] * 3})
+    assert races[0].left == ["d", "a"]
+    assert _one_row("d", races) == [(None, *row)]
+
+
+def test_rounds_that_were_run_elsewhere_count():
+    slow, fast = [2.0, 2.1] * 4, [1.0, 1.1] * 4
+    assert judged({"d": slow, "a": fast}).left == ["a"]
+    assert judged({"d": slow[:6], "a": fast[:6]}).left == ["d", "a"]  # too few to tell
+    run = race("da", {"d": 2.0, "a": 1.0}.get, most=2, before=judged({"d": [*slow], "a": [*fast]}), beside="d")
+    assert run.times == {"d": [*slow, 2.0, 2.0], "a": [*fast, 1.0, 1.0]}
+
+
+def test_rows_from_decisions():
+    ring, cut, shm = Candidate("ring"), Candidate("ring", 65536), Candidate("shm")
+    assert rows_of([(8, shm), (32, shm), (128, ring)], True) == [(64, "shm", None), (None, "ring", None)]
+    assert rows_of([(8, shm), (32, shm), (128, ring)], False) == [(64, "shm", None), (128, "ring", None)]
+    # Up to the length of a segment there is but one.
+    assert rows_of([(4096, ring), (65536, ring), (262144, cut)], True) == [(None, "ring", 65536)]
+    assert rows_of([(4096, ring), (131072, ring), (262144, cut)], True) == [
+        (185363, "ring", None), (None, "ring", 65536),
+    ]  # fmt: skip
+    assert rows_of([(0, shm)], True) == [(None, "shm", None)]
+    assert rows_of([], False) == []
