@@ -172,9 +172,21 @@ size_t coll_node_result_bytes(const coll_node *n) {
     return STAGING / (size_t)n->size + STAGING / LEAST * RESULT_SLACK;
 }
 
+static size_t table_bytes(const coll_node *n) {
+    return lines_of(2 * (size_t)n->size * sizeof(uint64_t));
+}
+
+size_t coll_node_table_at(const coll_node *n, uint64_t number) {
+    return STAGING + lines_of(coll_node_result_bytes(n)) + number % LINES * table_bytes(n);
+}
+
+size_t coll_node_work_bytes(const coll_node *n) {
+    return coll_node_table_at(n, 0) + LINES * table_bytes(n);
+}
+
 int coll_node_allocate(coll_node *n) {
     if (!n->work)
-        n->work = coll_heap_alloc(n->heap, STAGING + coll_node_result_bytes(n));
+        n->work = coll_heap_alloc(n->heap, coll_node_work_bytes(n));
     return n->work ? COLL_OK : COLL_ERR_MEMORY;
 }
 

@@ -117,8 +117,4 @@ static inline int needs_table(const coll_node_call *c) {
     return c->message.cuts && (c->message.kind == COLL_NODE_SCATTER || c->message.kind == COLL_NODE_ALLTOALL);
 }
 
-static inline size_t table_bytes(const coll_node_call *c) {
-    return needs_table(c) ? lines_of(2 * (size_t)c->node->size * sizeof(uint64_t)) : 0;
-}
-
 #endif

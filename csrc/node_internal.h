@@ -91,7 +91,7 @@ struct coll_node {
     coll_node_limits limits;
     int reads_private;                 /* whether ranks may read each other's private memory */
     _Atomic uint64_t issued, finished; /* calls */
-    char *work;                        /* staging ring, result ring; allocated when they are first needed */
+    char *work;                        /* staging and result ring, tables; allocated when they are first needed */
     size_t at;                         /* next place of the staging ring */
     int sector;                        /* the one that the last claim was in, or -1 */
     uint64_t users[SECTORS];           /* last call that staged something in each */
@@ -244,6 +244,9 @@ void coll_node_advance(coll_node_call *c, size_t at, size_t next);
 int coll_node_allocate(coll_node *n);
 size_t coll_node_segment_bytes(const coll_node *n, size_t bytes);
 size_t coll_node_result_bytes(const coll_node *n);
+/* The staging ring, the result ring, and a table for each line, which is there as long as the line. */
+size_t coll_node_work_bytes(const coll_node *n);
+size_t coll_node_table_at(const coll_node *n, uint64_t number);
 
 /* node_check.c */
 

@@ -33,16 +33,15 @@ static int take_place(coll_node_call *c, size_t longest, size_t total) {
     coll_node *n = c->node;
     size_t lanes = has_lanes(c) ? (size_t)n->size : 1, lane = lane_elements(c, longest, total);
     size_t unit = lines_of(lane * c->message.itemsize) * lanes;
-    size_t table = table_bytes(c);
-    if (table + unit > STAGING / 2)
+    if (unit > STAGING / 2)
         return COLL_ERR_ARGUMENT;
     c->segment = lane;
     c->segment_bytes = unit;
     c->segments = (int)((longest + lane - 1) / lane);
-    size_t at = table + (size_t)c->segments * unit > STAGING - n->at ? 0 : n->at;
-    c->slots = (int)((STAGING - at - table) / unit);
+    size_t at = (size_t)c->segments * unit > STAGING - n->at ? 0 : n->at;
+    c->slots = (int)((STAGING - at) / unit);
     c->slots = c->slots < c->segments ? c->slots : c->segments;
-    coll_node_advance(c, at, at + table + (size_t)c->slots * unit);
+    coll_node_advance(c, at, at + (size_t)c->slots * unit);
     return COLL_OK;
 }
 
@@ -86,13 +85,12 @@ static void say_where(coll_node_call *c) {
     a->lane = c->segment | (uint64_t)c->slots << 48;
     a->table = 0;
     if (needs_table(c)) {
-        uint64_t *table = (uint64_t *)(n->work + c->at);
+        a->table = a->staging + coll_node_table_at(n, c->number);
+        uint64_t *table = (uint64_t *)(n->peers[n->rank].base + a->table);
         for (int d = 0; d < n->size; d++) {
             table[2 * d] = published(c, d).first;
             table[2 * d + 1] = published(c, d).count;
         }
-        a->table = a->staging + c->at;
-        a->at = c->at += table_bytes(c);
     }
     own_line(c)->arrival = *a;
 }
@@ -120,7 +118,7 @@ static int publish_input(coll_node_call *c) {
         if (error)
             return error;
     }
-    if (!coll_node_claim(c, c->at, needs_table(c) ? table_bytes(c) : 1))
+    if (!coll_node_claim(c, c->at, 1))
         return COLL_PENDING;
     say_where(c);
     publish(&own_line(c)->word, c->word);

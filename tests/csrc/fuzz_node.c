@@ -239,7 +239,7 @@ static void prepare(player *players, int size, choices *c, uint64_t *areas) {
         coll_node_set_limits(players[i].node, &l);
         if (reads_private)
             coll_node_set_processes(players[i].node, pids);
-        size_t ring = lines_of(STAGING + coll_node_result_bytes(players[i].node));
+        size_t ring = coll_node_work_bytes(players[i].node);
         players[i].node->work = bases[i] + HEAP - ring - (i % 2 ? 0 : STAGING);
     }
 }
