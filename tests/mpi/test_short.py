@@ -1,4 +1,4 @@
-"""The short way: which calls take it, and that they do what the long way does, errors included."""
+"""The short way, and calls like earlier ones: which calls take it, and that they do what others do, errors included."""
 
 import array
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from collectives.calls import COLLECTIVES
 from collectives.operations import Operations
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
@@ -141,3 +142,105 @@ def test_persistent_calls_of_both_ways_together(world):
         assert (memory == turn % SIZE).all()
         assert (total == SIZE).all()
         datatype.Free()
+
+
+@pytest.mark.parametrize("collective", [c for c in COLLECTIVES.values() if not c.vector], ids=lambda c: c.name)
+def test_calls_like_earlier_ones(world, collective):
+    """The second call of a form takes a shorter way: the same results and the same errors."""
+    comm = world.Dup()
+    for turn in range(4):
+        for root in (0, SIZE - 1):
+            mine, whole = np.full(2, RANK + turn), np.full(2 * SIZE, RANK + turn)
+            one, many = np.full(2, -1), np.full(2 * SIZE, -1)
+            total = SIZE * (SIZE - 1) // 2 + SIZE * turn
+            ranks = np.repeat(np.arange(SIZE), 2) + turn
+            arguments, expected = {
+                "barrier": ((), None), "bcast": ((whole, root), (whole, root + turn)),
+                "allgather": ((mine, many), (many, ranks)), "alltoall": ((whole, many), (many, ranks)),
+                "gather": ((mine, many, root), (many, ranks if root == RANK else -1)),
+                "scatter": ((whole, one, root), (one, root + turn)), "allreduce": ((mine, one), (one, total)),
+                "reduce": ((mine, one, MPI.SUM, root), (one, total if root == RANK else -1)),
+                "reduce_scatter_block": ((whole, one), (one, total)),
+                "scan": ((mine, one), (one, sum(range(RANK + 1)) + turn * (RANK + 1))),
+                "exscan": ((mine, one), (one, sum(range(RANK)) + turn * RANK if RANK else -1)),
+            }[collective.name]  # fmt: skip
+            getattr(comm, collective.method)(*arguments)
+            if expected:
+                assert (expected[0] == expected[1]).all()
+                assert comm.last.collective == collective.name
+    if collective.name in ("allgather", "alltoall"):
+        whole = np.zeros(2 * SIZE, int)
+        with pytest.raises(ValueError, match="overlap"):
+            comm.Alltoall(whole, whole) if collective.name == "alltoall" else comm.Allgather(whole[:2], whole)
+        whole.flags.writeable = False
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(comm, collective.method)(np.zeros(2 if collective.name == "allgather" else 2 * SIZE, int), whole)
+    comm.Free()
+
+
+@pytest.mark.parametrize("form", ["list", "tuple", "array", "pair", "typed"])
+def test_vector_calls_like_earlier_ones(world, form):
+    """The same where counts and displacements say so: other numbers, places and kinds of sequences are other forms."""
+    comm = world.Dup()
+
+    def blocks(array, counts, first=0):
+        displs = [first + sum(counts[:i]) for i in range(SIZE)]
+        return {
+            "list": [array, counts], "tuple": (array, counts), "array": [array, np.array(counts)],
+            "pair": [array, (counts, displs)], "typed": [array, counts, np.array(displs), MPI.INT64_T],
+        }[form]  # fmt: skip
+
+    for turn in range(6):
+        more = turn % 2  # two forms in turn, each three times
+        counts = [rank + 1 + more for rank in range(SIZE)]
+        first = more if form in ("pair", "typed") else 0
+        n = sum(counts)
+        mine, many = np.full(counts[RANK], 10 * turn + RANK), np.full(n + 1, -1)
+        expected = np.full(n + 1, -1)
+        expected[first : first + n] = np.repeat(10 * turn + np.arange(SIZE), counts)
+        comm.Allgatherv(mine, blocks(many, counts, first), algorithm="ring")
+        assert (many == expected).all()
+        many[:] = -1
+        comm.Iallgatherv(mine, blocks(many, counts, first), algorithm="ring").Wait()
+        assert (many == expected).all()
+        sent, received = [counts[RANK]] * SIZE, counts
+        many[:] = -1
+        whole = np.full(SIZE * counts[RANK] + 1, 10 * turn + RANK)
+        comm.Alltoallv(blocks(whole, sent, first), blocks(many, received, first), algorithm="linear")
+        assert (many == expected).all()
+        block = np.full(counts[RANK], -1)
+        comm.Reduce_scatter(np.arange(n) + turn, block, counts, algorithm="linear")
+        begin = sum(counts[:RANK])
+        assert (block == SIZE * (np.arange(begin, begin + counts[RANK]) + turn)).all()
+        for kind in (list, tuple, np.array):
+            with pytest.raises((TypeError, ValueError), match="integer"):
+                comm.Reduce_scatter(np.arange(n), block, kind([float(count) for count in counts]), algorithm="linear")
+    if SIZE == 2:  # counts or count and displacement
+        many = np.full(4, -1)
+        comm.Allgatherv(np.full(1 + RANK, RANK), [many, [1, 2]], algorithm="ring")
+        assert many.tolist() == [0, 1, 1, -1]
+        comm.Allgatherv(np.full(1, RANK + 7), [many, (1, 2)], algorithm="ring")
+        assert many.tolist() == [7, 1, 8, -1]
+    comm.Free()
+
+
+@pytest.mark.parametrize("length", [3, 40, 100_000])
+def test_some_ranks_leave_the_counts_out(world, length):
+    """Equal counts may be given or not, on each rank as it likes: the blocks are the same."""
+    mine, many = np.full(length, float(RANK)), np.empty((SIZE, length))
+    everyone = np.repeat(np.arange(float(SIZE)), length).reshape(SIZE, length)
+    for given in range(SIZE):
+
+        def spec(array, given=given):
+            return [array, [length] * SIZE] if given == RANK else array
+
+        world.Allgatherv(mine, spec(many))
+        assert (many == everyone).all()
+        many[:] = -1
+        world.Alltoallv(spec(np.full((SIZE, length), float(RANK))), spec(many))
+        assert (many == everyone).all()
+        world.Scatterv(spec(everyone.copy()), mine, 0)
+        assert (mine == RANK).all()
+        many[:] = -1
+        world.Gatherv(mine, spec(many), SIZE - 1)
+        assert (many == (everyone if RANK == SIZE - 1 else -1)).all()

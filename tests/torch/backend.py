@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import datetime
-import gc
-import itertools
-import os
 import sys
-import threading
-import time
 import warnings
 
 import numpy as np
-import pytest
 import torch
 import torch.distributed as dist
+import works
 from ranks import RANK, SIZE, run
 from torch._C._distributed_c10d import _make_nccl_premul_sum
 from torch.nn.parallel import DistributedDataParallel
+from values import mine, refused, same, total
 
 import collectives.torch
 from collectives import heap
@@ -34,26 +30,6 @@ REDUCED = [
 ]  # fmt: skip
 MOVED = [*REDUCED, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2]
 LENGTHS = [0, 1, 7, 20_000]  # elements: none, inline, short, of several segments
-
-
-def mine(n, dtype, rank=None):
-    """A rank's numbers: small, so that sums are exact in every type."""
-    return (torch.arange(n) % 5 + (RANK if rank is None else rank)).to(dtype)
-
-
-def total(n, dtype):
-    return torch.stack([mine(n, torch.float64, rank) for rank in range(SIZE)]).sum(0).to(dtype)
-
-
-def same(found, expected):
-    assert found.dtype == expected.dtype
-    assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8)), (found, expected)
-
-
-def refused(kind, words, call):
-    with pytest.raises(kind) as error:
-        call()
-    assert words in str(error.value), error.value
 
 
 def test_all_reduce():
@@ -197,48 +173,6 @@ def test_scatters():
     assert block.tolist() == [RANK * SIZE] * 2
 
 
-def begun(n, root):
-    """Calls under way on contiguous tensors, one at a time, each with what it should give."""
-    parts = torch.stack([mine(n, torch.float32, rank) for rank in range(SIZE)])
-    x, whole, block = parts[RANK].clone(), torch.zeros(n * SIZE), torch.zeros(n)
-    yield dist.all_gather_single(whole, x, async_op=True), parts.flatten()
-    yield dist.reduce_scatter_single(block, x.repeat(SIZE), async_op=True), parts.sum(0)
-    yield dist.all_reduce(x.clone(), async_op=True), parts.sum(0)
-    yield dist.broadcast(x, root, async_op=True), parts[root]
-
-
-def test_calls_under_way_on_contiguous_tensors():
-    """Each rank is late in turn, for longer than whoever asks for a future waits itself; or none is."""
-    ways = [
-        lambda work: work.wait(),
-        lambda work: work.get_future().wait(),
-        lambda work: [None for _ in iter(work.is_completed, True)],
-    ]
-    for n, late, wait in itertools.product((3, 20_000), (None, *range(SIZE)), ways):
-        for work, expected in begun(n, SIZE - 1):
-            wait(work)
-            assert work.is_completed()
-            [result] = work.result()
-            same(result, expected)
-            same(work.get_future().value()[0], expected)
-            if late == RANK:
-                time.sleep(0.003)
-
-
-def test_works_that_only_torch_holds():
-    """In C++, which calls the methods of the Python object, long after the program has let go of it."""
-    net = DistributedDataParallel(torch.nn.Linear(3, 1, bias=False))
-    with net.join(divide_by_initial_world_size=False):
-        for i in range(1 + RANK):
-            loss = net(torch.full((1, 3), 1.0 + RANK)).sum()
-            gc.collect()
-            net.zero_grad()
-            loss.backward()
-            here = range(i, SIZE)
-            mean = torch.full((1, 3), sum(1.0 + rank for rank in here) / len(here))
-            torch.testing.assert_close(net.module.weight.grad, mean)
-
-
 def test_all_to_all():
     sent = [torch.full((RANK + 1 + rank,), 10.0 * RANK + rank) for rank in range(SIZE)]
     received = [torch.zeros(rank + 1 + RANK) for rank in range(SIZE)]
@@ -321,47 +255,6 @@ def test_objects():
     gathered = [None] * SIZE if RANK == 1 else None
     dist.gather_object(RANK, gathered, dst=1)
     assert gathered == (list(range(SIZE)) if RANK == 1 else None)
-
-
-def test_futures_run_callbacks_in_one_order():
-    """Callbacks make calls of their own, while the program makes others: each has its place on all ranks."""
-    futures, values = [], [torch.full((3,), float(i)) for i in range(4)]
-    for i, value in enumerate(values):
-
-        def again(future, i=i):
-            more = future.value()[0] + i
-            return dist.all_reduce(more, async_op=True).get_future().wait()[0]
-
-        futures.append(dist.all_reduce(value, async_op=True).get_future().then(again))
-        dist.all_reduce(torch.zeros(10 + i))
-    for i, future in enumerate(futures):
-        assert future.wait().tolist() == [float((i * SIZE + i) * SIZE)] * 3
-
-
-def test_a_callback_waits_for_a_later_one():
-    """It is run within the first; on Gloo other threads run it, as long as one is free."""
-    if os.environ.get("MPI4PY_RC_THREAD_LEVEL") == "serialized":  # where a callback runs as soon as it is attached
-        assert dist.barrier(async_op=True).get_future().then(lambda future: 5).done()
-        return
-    futures, ready = [], threading.Event()
-
-    def waiting(future):
-        ready.wait()
-        return futures[2].wait() + 1
-
-    def again(future):
-        return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
-
-    works = [dist.all_reduce(torch.full((3,), float(i)), async_op=True) for i in range(3)]
-    futures += [work.get_future().then(f) for work, f in zip(works, (waiting, again, again), strict=True)]
-    ready.set()
-    assert [future.wait()[0].item() for future in futures] == [2 * SIZE**2 + 1, SIZE**2, 2 * SIZE**2]
-
-    later, ready = [], threading.Event()
-    loop = dist.barrier(async_op=True).get_future().then(lambda future: ready.wait() and later[0].wait())
-    later.append(loop.then(lambda future: future.value()))
-    ready.set()
-    refused(RuntimeError, "waits for what is to come after itself", loop.wait)
 
 
 def trained(hook, **options):
@@ -475,4 +368,4 @@ if __name__ == "__main__":
     assert (RANK, SIZE) == (dist.get_rank(), dist.get_world_size())
     if RANK == 0:
         print(f"mpi4py {'is' if 'mpi4py' in sys.modules else 'is not'} there")
-    run(globals())
+    run(vars(works) | globals())
