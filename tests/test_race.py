@@ -109,12 +109,15 @@ def test_once_in_ten_times_is_noise(times, steady):
 
 
 class Simulated:
-    """The parts of a bench that a search of scans uses, on a machine whose clock is that of what it measures."""
+    """The parts of a bench that a search of scans uses, on a machine whose clock is that of what it measures.
+
+    From ``slow_from`` bytes on a call of the default takes five times as long to start.
+    """
 
     limits = None
 
-    def __init__(self):
-        self.clock, self.draw = 0.0, random.Random(6)
+    def __init__(self, slow_from=math.inf):
+        self.clock, self.draw, self.slow_from = 0.0, random.Random(6), slow_from
 
     def now(self):
         return self.clock
@@ -143,14 +146,16 @@ class Simulated:
     def seconds(self, collective, candidate, nbytes):
         per_byte = {"linear": 1e-8, "recursive_doubling": 2e-8, "mpi": 1.9e-8}[candidate.algorithm]
         start = {"linear": 9e-4, "recursive_doubling": 3e-4, "mpi": 5e-4}[candidate.algorithm]
+        if candidate == self.default(collective, nbytes) and nbytes >= self.slow_from:
+            start *= 5
         found = (start + per_byte * nbytes) * self.draw.lognormvariate(0, 0.05)
         self.clock += 10 * found
         return found
 
 
-def swept():
+def swept(*machine):
     """A search on such a machine, before its races."""
-    search = Search(Simulated(), "scan", [8 << k for k in range(16)])
+    search = Search(Simulated(*machine), "scan", [8 << k for k in range(16)])
     for number in range(8):
         search.sweep(number, math.inf, lambda: None)
     search.fit([])
@@ -166,6 +171,19 @@ def test_the_search_finds_what_is_faster_in_little_time(seconds):
     short, long = search.rows()
     assert 16_000 < short[0] < 140_000  # 60 kB
     assert (short[1:], long) == (("recursive_doubling", None), (None, "linear", None))
+
+
+def test_where_a_model_changes_between_two_lengths_a_race_decides():
+    """At 4096 bytes the default takes 0.4 ms or 1.6, which no fitted length tells, and linear 0.9."""
+    for slow_from in (4096, 8192):  # fitted: 2048 and 8192
+        search = swept(slow_from)
+        assert 4096 not in search.fitted
+        assert len(search._rivals(4096)) == 2
+        assert len(search._rivals(512)) == 1
+        for number in range(8):
+            search.visit(number, math.inf, lambda: None)
+        upto, algorithm, _ = search.rows()[0]
+        assert (algorithm, upto) == ("recursive_doubling", math.isqrt(slow_from * slow_from // 2))
 
 
 @pytest.mark.parametrize("faster", ["linear", "recursive_doubling"])

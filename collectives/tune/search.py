@@ -7,10 +7,12 @@ lengths between them.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -111,7 +113,10 @@ class Search:
             step()
 
     def _rivals(self, nbytes: int) -> list[Candidate]:
-        return contenders(self.bench, self.collective, nbytes, self._default(nbytes), self.models)
+        return contenders(self._expected(nbytes), self._default(nbytes))
+
+    def _expected(self, nbytes: int) -> dict[Candidate, Expected]:
+        return expectations(self.bench, self.collective, nbytes, self.models, self.fitted)
 
     def _default(self, nbytes: int) -> Candidate:
         return self.bench.default(self.collective, nbytes)
@@ -141,14 +146,13 @@ class Search:
 
         The models know what was measured at other lengths.
         """
-        expected, error = expectations(self.bench, self.collective, nbytes, self.models)
-        bound = expected.get(default, 0.0) / (1 + error.get(default, 0.0))
+        expected = self._expected(nbytes)
         likely = [
             c for c in run.left
-            if c in expected and expected[c] * (1 + error[c]) < bound
+            if c in expected and default in expected and expected[c].most < expected[default].least
             and np.median(run.ratios(c, default) or [1.0]) < 1 / (1 + UNSURE)
         ]  # fmt: skip
-        return min(likely, key=expected.__getitem__, default=default)
+        return min(likely, key=lambda c: expected[c].seconds, default=default)
 
 
 def _far_behind(times: dict[Candidate, list[float]]) -> set[Candidate]:
@@ -157,26 +161,38 @@ def _far_behind(times: dict[Candidate, list[float]]) -> set[Candidate]:
     return {c for c, seconds in medians.items() if seconds > HOPELESS * min(medians.values())}
 
 
+class Expected(NamedTuple):
+    """What a candidate's model says of a length, seconds, and what bounds that, as far as models may be wrong."""
+
+    seconds: float
+    least: float
+    most: float
+
+
 def expectations(
-    bench: Bench, collective: str, nbytes: int, models: dict[Candidate, Model]
-) -> tuple[dict[Candidate, float], dict[Candidate, float]]:  # fmt: skip
-    """Seconds of all that may be chosen by their models, and by what part these may be wrong."""
-    expected = {
-        c: models[c].seconds(bench.load(collective, c, nbytes), nbytes)
-        for c in bench.candidates(collective, nbytes) if c in models and bench.may_choose(collective, c)
-    }  # fmt: skip
-    return expected, {c: max(UNSURE, models[c].error or 0) for c in expected}
+    bench: Bench, collective: str, nbytes: int, models: dict[Candidate, Model], fitted: Sequence[int]
+) -> dict[Candidate, Expected]:  # fmt: skip
+    """What is expected of all that may be chosen, by models that were fitted to these lengths.
+
+    Where a piece of a model ends between two of them, it is not known where: either piece may be right.
+    """
+    after = bisect.bisect_left(fitted, nbytes)
+    around = [nbytes] if nbytes in fitted else [nbytes, *fitted[max(0, after - 1) : after + 1]]
+    found = {}
+    for candidate in bench.candidates(collective, nbytes):
+        if candidate in models and bench.may_choose(collective, candidate):
+            model, load = models[candidate], bench.load(collective, candidate, nbytes)
+            each, wrong = [model.seconds(load, n) for n in around], 1 + max(UNSURE, model.error or 0)
+            found[candidate] = Expected(each[0], min(each) / wrong, max(each) * wrong)
+    return found
 
 
-def contenders(
-    bench: Bench, collective: str, nbytes: int, default: Candidate, models: dict[Candidate, Model]
-) -> list[Candidate]:  # fmt: skip
+def contenders(expected: dict[Candidate, Expected], default: Candidate) -> list[Candidate]:
     """The default, and what may be faster by the models; beyond the lengths where it was measured nothing is."""
-    expected, error = expectations(bench, collective, nbytes, models)
     if default not in expected:
         return [default]
-    bound = min(expected[c] * (1 + error[c]) for c in expected)
-    near = [c for c in sorted(expected, key=expected.__getitem__) if expected[c] / (1 + error[c]) <= bound]
+    bound = min(e.most for e in expected.values())
+    near = [c for c in sorted(expected, key=lambda c: expected[c].seconds) if expected[c].least <= bound]
     return [default, *(c for c in near if c != default)][:MOST_RIVALS]
 
 
