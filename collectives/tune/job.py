@@ -21,6 +21,7 @@ from ..tuning import Entry, Table, load, merge, nearest, save
 from .limits import Doubts, search_limits
 from .measure import Bench
 from .progress import Progress
+from .race import shuffled
 from .report import HEADING, Line, as_json, check, summary, told
 from .search import SWEEPS, VISITS, Search
 
@@ -134,7 +135,7 @@ def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: floa
         progress.begin(f"the best of them, {number + 1} of {VISITS}")
         now = bench.now()
         end = now + (begin + seconds - now) / (VISITS - number)
-        for i, search in enumerate(searches):
+        for i, search in enumerate(shuffled(searches, number)):  # the last ones have what the others leave
             now = bench.now()
             search.visit(number, now + (end - now) * min(1.0, GENEROUS / (len(searches) - i)), progress.step)
     progress.close()

@@ -28,7 +28,8 @@ from .steady import Steady
 __all__ = ["Bench", "Candidate"]
 
 SEGMENTS = (64 << 10, 256 << 10, 1 << 20)
-BATCH = 2e-3  # seconds that one measurement takes, if one call takes less
+BATCH = 2e-3  # seconds that one measurement takes, if one call takes less;
+LONG_BATCH = 8e-3  # where bandwidth between nodes counts, lest a few calls after a rank was held up make the median
 MOST_CALLS = 100
 BURST = 384 << 10  # bytes that networks and sockets take at once, faster than they can go on: what clouds grant, and tc
 SHORT = 4096  # bytes; shorter vectors are not held up by the bandwidth between nodes
@@ -135,12 +136,14 @@ class Bench:
         key = collective, candidate
         rules = self._rules_of(collective, candidate)
         work = self._workload(collective, nbytes)
-        calls = int(np.clip(BATCH / self._known.get(key, BATCH / 10), 1, MOST_CALLS))
+        limited = nbytes >= SHORT and self.context.layout.nodes > 1
+        batch = LONG_BATCH if limited else BATCH
+        calls = int(np.clip(batch / self._known.get(key, BATCH / 10), 1, MOST_CALLS))
         warmup = WARMUP if calls > 1 else 1
         self.comm._adopt_rules(rules)
 
         def take() -> float:
-            if nbytes >= SHORT and self.context.layout.nodes > 1:
+            if limited:
                 self._use_up_bursts()
             times = sample(self.comm, work.call(), calls, warmup)
             self.plain.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
