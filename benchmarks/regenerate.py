@@ -2,7 +2,7 @@
 
     python benchmarks/regenerate.py
 
-The results are made anew, which takes about half an hour on a quiet machine, by
+The results are made anew, which takes about ten minutes on a quiet machine, by
 
     python benchmarks/peers.py --json benchmarks/results/allreduce-2-ranks.json
     python benchmarks/peers.py --collective all --rounds 20 --batch 5 --json benchmarks/results/collectives-2-ranks.json
@@ -19,8 +19,6 @@ from collectives import curves, plot
 
 RESULTS = table.ROOT / "benchmarks" / "results"
 PICTURES = table.ROOT / "docs" / "img"
-#: Results drawn in part: the panels whose title has this.
-PARTS = {"allreduce-2-ranks": "out of place, one buffer"}
 
 
 def main() -> int:
@@ -38,7 +36,7 @@ def draw(results: Path, pictures: Path) -> list[Path]:
     made = []
     for file in sorted(results.glob("*.json")):
         made.append(pictures / f"{file.stem}.svg")
-        plot.draw([curves.read(file)], made[-1], only=PARTS.get(file.stem, ""))
+        plot.draw([curves.read(file)], made[-1])
     return made
 
 
