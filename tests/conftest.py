@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from kernel_lib import FLAGS, SOURCES, compile_all
+from kernel_lib import FLAGS, SOURCES, compiling
 
 ROOT = Path(__file__).parent.parent
 MPIS = ("openmpi", "mpich", "impi")
@@ -64,7 +64,18 @@ def mpi(request) -> str:
     return request.param
 
 
+@pytest.fixture(scope="session", autouse=True)
+def kernels_under_way(request, tmp_path_factory):
+    """Compiles the kernels while the first tests run, if any test will need them."""
+    if not any("kernel_objects" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        yield None
+        return
+    wait = compiling(tmp_path_factory.mktemp("kernels"), SOURCES, FLAGS)
+    yield wait
+    wait()
+
+
 @pytest.fixture(scope="session")
-def kernel_objects(tmp_path_factory) -> list[Path]:
+def kernel_objects(kernels_under_way) -> list[Path]:
     """The kernels, compiled once for their own tests and all drivers in C."""
-    return compile_all(tmp_path_factory.mktemp("kernels"), SOURCES, FLAGS)
+    return kernels_under_way()

@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -39,16 +40,25 @@ def compiler() -> str | None:
     return os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
 
 
-def compile_all(folder: Path, sources: list[Path], flags: list[str]) -> list[Path]:
-    """Compile C files side by side; returns the object files."""
+def compiling(folder: Path, sources: list[Path], flags: list[str]) -> Callable[[], list[Path]]:
+    """Begin to compile C files side by side; returns what waits for the object files."""
     objects = [folder / f"{source.stem}.o" for source in sources]
     running = [
         subprocess.Popen([compiler(), *flags, "-c", source, "-o", target])
         for source, target in zip(sources, objects, strict=True)
     ]
-    if any([process.wait() for process in running]):
-        raise RuntimeError("the kernels do not compile")
-    return objects
+
+    def wait() -> list[Path]:
+        if any([process.wait() for process in running]):
+            raise RuntimeError("the kernels do not compile")
+        return objects
+
+    return wait
+
+
+def compile_all(folder: Path, sources: list[Path], flags: list[str]) -> list[Path]:
+    """Compile C files side by side; returns the object files."""
+    return compiling(folder, sources, flags)()
 
 
 def build(folder: Path, kernels: list[Path] | None = None) -> Path:
