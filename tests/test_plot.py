@@ -136,5 +136,5 @@ def test_the_pictures_of_the_repository(tmp_path):
     assert made
     assert [file.name for file in made if not (ROOT / "docs" / "img" / file.name).exists()] == []
     drawn = groups(curves(read(RESULTS / "allreduce-2-ranks.json")))
-    labels = {curve.label for curve in drawn["Allreduce, 2 ranks, out of place, one buffer"]}
+    labels = {curve.label for curve in drawn["Allreduce, 2 ranks"]}
     assert labels == {"collectives", "collectives, heap arrays", "Open MPI", "MPICH", "Intel MPI", "Gloo"}
