@@ -1,0 +1,142 @@
+"""Hostile use: programs that no careful user would write, on all three MPIs. `make attack` prints a tally of them.
+
+A program in `programs/` runs on all ranks. It prints, on any ranks, lines of the form ``attack: 120 trials, 0 wrong``,
+which are added up. A program that does not end in time is an unnamed hang. What is left is a process of the job that
+still runs, or a name of the job's in /dev/shm.
+"""
+
+import dataclasses
+import os
+import re
+import signal
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, mpiexec
+
+MARK = "COLLECTIVES_ATTACK"
+PROGRAMS = ROOT / "tests/attack/programs"
+TRIALS = re.compile(r"attack: (\d+) trials, (\d+) wrong")
+
+
+class UnnamedHang(AssertionError):
+    """A program that did not end, nor say who is missing."""
+
+
+@dataclasses.dataclass
+class Tally:
+    """What all tests of the folder have found."""
+
+    trials: int = 0
+    wrong: int = 0
+    hangs: int = 0
+    leftovers: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"attack: {self.trials} trials, {self.wrong} wrong, {self.hangs} unnamed hangs, {self.leftovers} leftovers"
+        )
+
+
+TALLY = pytest.StashKey[Tally]()
+
+
+def pytest_configure(config):
+    config.stash[TALLY] = Tally()
+
+
+def pytest_collection_modifyitems(items):
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker("attack")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A failure counts as a hang or as a wrong result."""
+    outcome = yield
+    if outcome.get_result().failed and item.get_closest_marker("attack"):
+        tally = item.config.stash[TALLY]
+        if isinstance(call.excinfo.value, UnnamedHang):
+            tally.hangs += 1
+        else:
+            tally.wrong += 1
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    tally = config.stash[TALLY]
+    if tally.trials:
+        terminalreporter.write_line(str(tally))
+
+
+@pytest.fixture
+def tally(request) -> Tally:
+    """Where a test that starts no program by :func:`attack` counts its trials."""
+    return request.config.stash[TALLY]
+
+
+def processes_of(job: str) -> list[int]:
+    """Processes that have the job's mark in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={job}".encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def names_left(since: float) -> list[Path]:
+    """Names in /dev/shm made since then by processes that are no more."""
+    found = []
+    for name in Path("/dev/shm").glob("collectives-*"):
+        pid = name.name.split("-")[1]
+        if name.stat().st_mtime >= since and not Path(f"/proc/{pid}").exists():
+            found.append(name)
+    return found
+
+
+def clean_up(job: str, since: float) -> int:
+    """End what a job left, and say how much that was; its processes have a moment to end by themselves."""
+    end = time.monotonic() + 5
+    while (left := processes_of(job)) and time.monotonic() < end:
+        time.sleep(0.05)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    names = names_left(since)
+    for name in names:
+        name.unlink()
+    return len(left) + len(names)
+
+
+@pytest.fixture
+def attack(tally) -> Callable[..., str]:
+    """Run a program of `programs/` on ranks of an MPI; its output, once it ended well and left nothing."""
+
+    def run(
+        mpi: str, ranks: int, program: str, *arguments: str, timeout: float = 120, env: dict[str, str] | None = None,
+        flags: Sequence[str] = (), code: int | None = 0,
+    ) -> str:  # fmt: skip
+        job, since = uuid.uuid4().hex, time.time()
+        variables = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", **(env or {}), MARK: job}
+        command = (str(PROGRAMS / f"{program}.py"), *arguments)
+        done = mpiexec(mpi, ranks, *command, timeout=timeout, env=variables, flags=flags)
+        output = done.stdout + done.stderr[-20_000:]
+        counts = [tuple(map(int, found)) for found in TRIALS.findall(done.stdout)]
+        tally.trials += sum(trials for trials, _ in counts)
+        left = clean_up(job, since)
+        tally.leftovers += left
+        if done.returncode in (124, 137):
+            raise UnnamedHang(output)
+        assert left == 0, output
+        assert code is None or done.returncode == code, output
+        assert counts, f"no trials were made\n{output}"
+        assert not any(wrong for _, wrong in counts), output
+        return output
+
+    return run
