@@ -6,6 +6,7 @@ import functools
 import os
 import platform
 import socket
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,6 +73,37 @@ def cgroup_quota() -> float:
 def usable_cores(affinities: Iterable[frozenset[int]]) -> float:
     """Cores that processes of these affinities share: their union, or the control group's quota if that is less."""
     return min(len(frozenset().union(*affinities)), cgroup_quota())
+
+
+BUSY = 0.05  # share of the time that a measurement may wait for a core before it says so
+
+
+class CoreWaits:
+    """How much of the time since it was made this process's main thread was ready to run, and had no core."""
+
+    def __init__(self) -> None:
+        self._begin, self._waited = time.monotonic_ns(), self._so_far()
+
+    @staticmethod
+    def _so_far() -> int:
+        """Nanoseconds in the scheduler's queues; 0 where the system does not count them."""
+        try:
+            return int(Path("/proc/self/schedstat").read_text().split()[1])
+        except (OSError, IndexError):
+            return 0
+
+    def share(self) -> float:
+        """From 0 to 1."""
+        return min(1.0, (self._so_far() - self._waited) / max(1, time.monotonic_ns() - self._begin))
+
+
+def busy(share: float) -> str | None:
+    """What a measurement says whose ranks waited for cores for that share of the time, or None where that is little."""
+    if share <= BUSY:
+        return None
+    return (
+        f"Busy: ranks waited up to {share:.0%} of the time for a core, which other processes had or which are too few."
+    )
 
 
 def describe() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import machine
 from .cli import UsageError
 from .curves import Curve, curves, groups, read, size_name, time_name
 
@@ -106,9 +107,11 @@ def _sized(curve: Curve) -> bool:
 
 
 def _conditions(contents: Iterable[Mapping[str, Any]]) -> str:
-    """Where it was measured."""
-    machines = {(c["machine"]["cpu"], c["machine"]["cores"]) for c in contents if "machine" in c}
-    return "; ".join(f"{cpu}, {cores} cores" for cpu, cores in sorted(machines))
+    """Where it was measured, and whether its cores were busy."""
+    every = list(contents)
+    machines = {(c["machine"]["cpu"], c["machine"]["cores"]) for c in every if "machine" in c}
+    crowded = machine.busy(max((row.get("core_waits", 0.0) for c in every for row in c["results"]), default=0.0))
+    return "; ".join([f"{cpu}, {cores} cores" for cpu, cores in sorted(machines)] + ([crowded] if crowded else []))
 
 
 # --- pictures -----------------------------------------------------------------------------------------------------

@@ -217,6 +217,26 @@ static long long now(void) {
 }
 
 enum { SPINS = 100, CLOCK_EVERY = 64 }; /* polls before giving way; polls between looks at the clock */
+/* Other processes may want the core. Who gives way to one loses it for a whole time slice, and is then away when its
+ * peers are there: ranks that gave way at every poll met once in ten milliseconds where ranks that did not met all the
+ * time. So a thread whose core was taken keeps it for a while, twice as long each time. On cores that are free, and
+ * where only ranks of the node share them, giving way costs next to nothing. */
+enum { COSTLY = 50000, RESPITE = 20000000, RESPITES = 1280000000 }; /* ns: taken; no giving way after that, at most */
+static _Thread_local long long keep_until, respite;
+
+static void give_way(void) {
+    long long begin = now();
+    if (begin < keep_until)
+        return;
+    sched_yield();
+    long long end = now();
+    if (end - begin < COSTLY) {
+        respite = 0;
+        return;
+    }
+    respite = respite == 0 ? RESPITE : respite < RESPITES ? 2 * respite : respite;
+    keep_until = end + respite;
+}
 
 static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once, long limit) {
     long long end = limit > 0 ? now() + limit : 0;
@@ -225,8 +245,10 @@ static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once
         if (status != COLL_PENDING)
             return status;
         coll_progress_poll();
-        if (yield_at_once || polls > SPINS)
+        if (yield_at_once)
             sched_yield();
+        else if (polls > SPINS)
+            give_way();
         if (polls % CLOCK_EVERY == CLOCK_EVERY - 1 && now() >= end)
             return COLL_PENDING;
     }

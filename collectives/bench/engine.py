@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .. import registry
+from .. import machine, registry
 from . import overlap
 from .options import iterations, message_sizes
 from .pairs import Pair
@@ -87,6 +87,7 @@ def _collectives(program: Program, args: argparse.Namespace, plain: MPI.Intracom
         say = printer(plain)
         say(head(program, setting.type_name, setting.notes(), shown))
         ran: list[tuple[int, str]] = []
+        waits = 0.0
         for nbytes in message_sizes(program, args):
             found = _measure(setting, nbytes, work)
             if isinstance(found, str):
@@ -95,12 +96,15 @@ def _collectives(program: Program, args: argparse.Namespace, plain: MPI.Intracom
             if found is not None:
                 record, values = found
                 say(row(program, record["bytes"], values, shown))
+                waits = max(waits, record["core_waits"])
                 records.append(record)
                 ran.append((record["bytes"], record["ran"]))
                 if record["validation"] not in (None, "Pass"):
                     raise Failure(1, f"{program.name}, {record['bytes']} bytes: {record['validation']}")
         if setting.algorithm is None and ran:
             say(f"# Algorithms: {_runs(ran)}.")
+        if crowded := machine.busy(waits):
+            say(f"# {crowded}")
 
 
 def _runs(ran: Iterable[tuple[int, str]]) -> str:
@@ -131,15 +135,18 @@ def _measure(setting: Setting, nbytes: int, work: overlap.Work | None) -> tuple[
         if setting.args.algorithm == "all":
             return f"Cannot serve this: {refused}."
         raise Failure(2, f"{setting.program.name}: {refused}")
+    core_waits = machine.CoreWaits()
     if work is not None:
         values, samples = overlap.measure(setting.comm, ready, timed, warm, setting.args.test_calls or 0, work)
         usual, mean = _columns_values(setting, samples)
         values = {**usual, **values}
     else:
         values, mean = _columns_values(setting, sample(setting.comm, ready, timed, warm))
+    share = MPI.Intracomm(setting.comm).allreduce(core_waits.share(), MPI.MAX)
     if setting.program.form == "plan":
         ready.free()
-    return _record(setting, workload, mean, values, _validated(setting, workload)), values
+    record = _record(setting, workload, mean, values, _validated(setting, workload))
+    return record | {"core_waits": share}, values
 
 
 def _prepared(setting: Setting, workload: Workload) -> Any:

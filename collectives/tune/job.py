@@ -47,11 +47,14 @@ def run(args: argparse.Namespace, names: Sequence[str], sizes: Sequence[int]) ->
         if part != MPI.COMM_NULL:
             comm = Communicator(MPI.Intracomm(part))
             bench = Bench(comm, frozenset(args.without), args.mpi)
-            seconds = 60 * args.minutes / len(counts)
+            seconds, core_waits = 60 * args.minutes / len(counts), machine.CoreWaits()
             failed = (
                 _check(args, bench, names, sizes, seconds) if args.check else _tune(args, bench, names, sizes, seconds)
             )
             code = max(code, failed)
+            crowded = machine.busy(MPI.Intracomm(comm).allreduce(core_waits.share(), MPI.MAX))
+            if crowded and comm.rank == 0:
+                print(crowded, flush=True)
             bench.done()
             comm.Free()
             part.Free()
