@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from typing import Any
 
@@ -11,7 +10,7 @@ from mpi4py import MPI
 
 from .diagnosis import Call
 from .errors import CollectiveError, PeerFailure
-from .waiting import Waiting
+from .waiting import Wait, Waiting
 
 __all__ = ["MPIRun", "MPIWaiting"]
 
@@ -60,7 +59,8 @@ class MPIWaiting(Waiting):
             run.request, run.buffers = starting(*arguments), arguments
             self.wait_for_mpi(run, timeout)
             return
-        self.current = run, threading.get_ident()
+        wait = Wait(run)
+        self.waits.append(wait)
         try:
             blocking(*arguments)
         except MPI.Exception as e:
@@ -68,7 +68,7 @@ class MPIWaiting(Waiting):
                 self.fail(run, e)
             raise
         finally:
-            self.current = None
+            self.waits.remove(wait)
 
     def wait_for_mpi(self, run: MPIRun, timeout: float | None = None) -> None:
         """Wait for a non-blocking call of MPI's, up to the timeout."""

@@ -91,6 +91,7 @@ class Plans(Waiting):
     """The idle plans of a communicator, by what they were made for; mixed into what makes them."""
 
     def __init__(self) -> None:
+        self.waits = []
         self._lock = threading.Lock()  # any thread may give a plan back
         self._idle: OrderedDict[Any, list[_core.Plan | _core.NodePlan]] = OrderedDict()
         self._idle_bytes = 0

@@ -20,7 +20,7 @@ from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, Peer
 from .flight import Flight
 from .inquiry import Inquiry
 
-__all__ = ["LAST_CALL", "Waiting", "checked_timeout", "dump", "dump_on_signal"]
+__all__ = ["LAST_CALL", "Wait", "Waiting", "checked_timeout", "dump", "dump_on_signal"]
 
 SLICE = 20_000_000  # ns between looks at signals, deadlines and peers
 PATIENCE = 1.0, 8.0  # seconds until those waited for are asked, doubled from time to time up to the latter
@@ -137,6 +137,23 @@ class Watch:
             self._inquiry.close()
 
 
+class Wait:
+    """A call that a thread waits for; ``watch`` once it has done so for longer than a slice."""
+
+    __slots__ = ("run", "thread", "watch")
+
+    def __init__(self, run: Any):
+        self.run = run
+        self.thread = threading.get_ident()
+        self.watch: Watch | None = None
+
+    def __str__(self) -> str:
+        if self.watch is None:
+            return "waits"
+        ranks = ", ".join(map(str, self.watch.behind)) or "whom MPI does not say"
+        return f"waits {time.monotonic() - self.watch.begin:.1f} s for rank {ranks}"
+
+
 class Waiting:
     """What :class:`collectives.context.Context` does while it waits; mixed into it."""
 
@@ -151,8 +168,7 @@ class Waiting:
     node: Any = None  # others may ask before it is joined
     elsewhere = 0  # calls that were MPI's or a schedule's, less exchanges before calls
     log: _core.Log | None = None  # where a timeline is recorded
-    watch: Watch | None = None
-    current: tuple[Any, int] | None = None  # what is waited for, and the thread that does
+    waits: list[Wait]  # under way, of all threads; one may begin within another, in a handler of a signal
     failed: Answer | None = None
     heard: dict[int, Answer]  # failures of others, as they told
 
@@ -194,13 +210,14 @@ class Waiting:
         """Progress a run to its end, or to the timeout (default: the communicator's)."""
         timeout = self.timeout if timeout is None else timeout
         limit = SLICE if timeout is None else min(SLICE, int(timeout * 1e9))
-        self.current = run, threading.get_ident()
+        wait = Wait(run)
+        self.waits.append(wait)
         if not progressing.wait(self.yield_at_once, limit):
-            self._go_on(run, progressing, timeout, limit)
-        self.current = None
+            self._go_on(wait, progressing, timeout, limit)
+        self.waits.remove(wait)
 
-    def _go_on(self, run: Any, progressing: Any, timeout: float | None, limit: int) -> None:
-        self.watch = watch = Watch(self, run)
+    def _go_on(self, wait: Wait, progressing: Any, timeout: float | None, limit: int) -> None:
+        wait.watch = watch = Watch(self, wait.run)
         deadline = None if timeout is None else watch.begin + timeout - limit * 1e-9
         try:
             while deadline is None or time.monotonic() < deadline:
@@ -210,7 +227,10 @@ class Waiting:
             watch.timed_out(timeout or 0)
         finally:
             watch.close()
-            self.watch = None
+
+    def oldest_first(self) -> list[Wait]:
+        """What threads wait for, in the order of the calls' numbers, which is that in which they end."""
+        return sorted(self.waits, key=lambda wait: wait.run.call().number or sys.maxsize)
 
     # When a call fails
 
@@ -218,9 +238,9 @@ class Waiting:
         """What this rank does on this communicator, as it tells those who ask."""
         if self.failed is not None:
             return self.failed
-        current, call = self.current, None
-        if current is not None:
-            call, thread = current[0].call(), current[1]
+        waits, call = self.oldest_first(), None
+        if waits:
+            call, thread = waits[0].run.call(), waits[0].thread
         elif self.node is not None and self.node.pending:  # the short way, for less than a slice
             call = self.short_call().call()
         return Answer(self.rank, call, self.begun, position(thread))
@@ -326,16 +346,15 @@ def dump(file: TextIO | None = None) -> None:
 
 
 def _under_way(context: Any) -> list[str]:
-    told, where = [], f"rank {context.rank} of {context.size} (communicator {context.identity})"
-    answer, watch = context.describe(), context.watch
+    where = f"rank {context.rank} of {context.size} (communicator {context.identity})"
+    waits, answer = context.oldest_first(), context.describe()
     if answer.failure is not None:
         return [f"{where}: broken: {context.broken}"]
-    if answer.call is not None:
-        since = f" waits {time.monotonic() - watch.begin:.1f} s for rank" if watch else " waits"
-        ranks = (", ".join(map(str, watch.behind)) or "whom MPI does not say") if watch else ""
-        told.append(f"{where}: {answer.call}, at {answer.place},{since} {ranks}".rstrip())
+    told = [f"{where}: {wait.run.call()}, at {position(wait.thread)}, {wait}" for wait in waits]
+    if answer.call is not None and not waits:
+        told.append(f"{where}: {answer.call}, at {answer.place}, waits")
     for flight in Flight.of(context):
-        if context.current is None or flight.run is not context.current[0]:
+        if all(flight.run.plan is not wait.run.plan for wait in waits):
             ranks = ", ".join(map(str, flight.run.plan.waiting()))
             told.append(f"{where}: {flight.run.call()}, non-blocking, under way, waits for rank {ranks}")
     return told

@@ -79,6 +79,7 @@ class Callbacks:
         self.name = name
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
         self._closed = False
 
     def run(self, job: Callable[[], None]) -> None:
@@ -87,9 +88,10 @@ class Callbacks:
             job()
             return
         self._jobs.put(job)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="collectives-callbacks", daemon=True)
-            self._thread.start()
+        with self._lock:  # several threads may attach the first one
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="collectives-callbacks", daemon=True)
+                self._thread.start()
 
     def close(self) -> None:
         """There will be no more."""
