@@ -39,12 +39,13 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
     """An mpi4py intracommunicator whose collectives are this library's.
 
     Made from any intracommunicator, by all its ranks together; it works on duplicates, so that the messages of program
-    and library never meet. What it does not override is mpi4py's.
+    and library never meet. What it does not override is mpi4py's. When it is collected without ``Free``, what the
+    library had for it is freed, and MPI's communicator stays, as with mpi4py: other objects may be handles to it.
     """
 
     _context: Context | None = None
     _node: _core.Node | None = None  # where the short way is open
-    _owned = False  # whether MPI's communicator dies with this object
+    _alone = False  # whether nobody else can have a handle to MPI's communicator, so that it dies with this object
     _last: tuple[str, str, int, float] | None = None
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Communicator:
@@ -56,12 +57,15 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
         return cls._adopt(duplicate(MPI.Intracomm(comm)), comm)
 
     @classmethod
-    def _adopt(cls, plain: MPI.Comm, parent: MPI.Comm | None = None) -> Any:
-        """Make an MPI communicator ours without duplicating it once more; null stays null."""
+    def _adopt(cls, plain: MPI.Comm, parent: MPI.Comm | None = None, alone: bool = False) -> Any:
+        """Make an MPI communicator ours without duplicating it once more; null stays null.
+
+        ``alone``: no program sees it, so that it may be freed when it is collected.
+        """
         self = MPI.Intracomm.__new__(cls, plain)
         self._deterministic = isinstance(parent, Later) and parent._deterministic
+        self._alone = alone
         if plain != MPI.COMM_NULL:
-            self._owned = True
             self._enter()
         return self
 
@@ -75,7 +79,7 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
             self._context = context = Context(plain)
             self._node = context.node
             self._recipes = Recipes()
-            handles = [context.internal, plain] if self._owned else [context.internal]
+            handles = [context.internal, plain] if self._alone else [context.internal]
             self._finalizer = lifetime.watch(self, context, handles)
         context.check()
         return context

@@ -65,7 +65,8 @@ def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracom
             raise
         why = str(e).splitlines()[0]
         raise CollectiveError(
-            f"MPI makes no more communicators ({why}); free those that are done with: each of ours takes two of MPI's"
+            f"MPI makes no more communicators ({why}); call Free of those that are done with: each takes two of MPI's, "
+            "and one of them stays when it is only collected"
         ) from e
 
 

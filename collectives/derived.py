@@ -25,7 +25,6 @@ def _made(parent: MPI.Comm, name: str, plain: MPI.Comm) -> Any:
 class Derived(MPI.Intracomm):
     """How :class:`collectives.Communicator` makes others; mixed into it."""
 
-    _owned: bool
     _deterministic: bool
     _adopt: Any
     _context: Context | None
@@ -44,7 +43,6 @@ class Derived(MPI.Intracomm):
         """Non-blocking duplicate, keeping our type; the library's side is set up by its first collective."""
         plain, request = MPI.Intracomm(self).Idup(info)
         duplicate = MPI.Intracomm.__new__(type(self), plain)
-        duplicate._owned = True
         duplicate._deterministic = self._deterministic
         return duplicate, request
 

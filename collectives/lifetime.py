@@ -1,8 +1,10 @@
 """Communicators that nobody holds any more: queued where they die, freed together where all ranks meet.
 
 MPI_Comm_free is collective, and garbage collectors do not run in step. A dead communicator is therefore only noted;
-the next creation of a communicator, where ranks exchange a few words anyway, frees those that are dead on all their
-ranks. What MPI may still write into after a failure is kept here as well, to the end of the process.
+the next creation of a communicator, where ranks exchange a few words anyway, frees what the library had for those that
+are dead on all their ranks. MPI's communicator itself is freed only where no program can have another handle to it:
+mpi4py frees none when its object is collected. What MPI may still write into after a failure is kept here as well, to
+the end of the process.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ _kept: list[Any] = []
 
 
 def watch(holder: Any, context: Any, handles: list[MPI.Intracomm]) -> weakref.finalize:
-    """Note the communicator as dead when ``holder`` is collected; ``context`` says who and how it is."""
+    """Note the communicator as dead when ``holder`` is collected; ``context`` says who and how it is.
+
+    ``handles`` are the library's alone, to be freed once it is dead on all ranks.
+    """
     finalizer = weakref.finalize(holder, _bury, os.getpid(), context, handles)
     finalizer.atexit = False  # MPI_Finalize frees what is left
     return finalizer

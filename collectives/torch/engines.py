@@ -155,4 +155,4 @@ def engine_for(exchange: Exchange, name: str, timeout: timedelta) -> Engine:
     finally:
         members.Free()
         group.Free()
-    return MPIEngine(communicator._adopt(plain), timeout)
+    return MPIEngine(communicator._adopt(plain, alone=True), timeout)

@@ -215,8 +215,17 @@ def test_thousands_of_communicators():
         comm = Communicator(WORLD)
         if i % 500 == 0:
             assert total(comm) == SIZE
-    del comm
+        comm.Free()
+    assert not lifetime.dead()
+
+
+def test_communicators_that_are_only_collected():
+    """MPI's own stays, for another handle to it may live; what the library had for it does not."""
+    handles = [MPI.Intracomm(Communicator(WORLD)) for _ in range(300)]
     assert len(lifetime.dead()) < 5
+    for handle in handles:
+        assert handle.Get_group().size == SIZE
+        handle.Free()
 
 
 def test_collected_on_different_ranks_at_different_times(world):
