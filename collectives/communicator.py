@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from . import _core, heap, lifetime, registry
+from . import _core, deaths, heap, lifetime, registry
 from .buffers import AVG, REPRODUCIBLE_SUM, op_code
 from .context import Context, duplicate
 from .datatypes import DTYPE_CODES
@@ -76,7 +76,8 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
             if self == MPI.COMM_NULL:
                 raise MPI.Exception(MPI.ERR_COMM)
             plain = MPI.Intracomm(self)
-            self._context = context = Context(plain)
+            with deaths.named(plain, "setting up a communicator"):
+                self._context = context = Context(plain)
             self._node = context.node
             self._recipes = Recipes()
             handles = [context.internal, plain] if self._alone else [context.internal]
@@ -233,8 +234,10 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
                 _core.write_handle(MPI._addressof(self), MPI._sizeof(self), MPI.COMM_NULL.handle)
                 return
             context.check()
-            context.free()
-        super().Free()
+            with deaths.named(self, "Free"):
+                context.free()
+        with deaths.named(self, "Free"):
+            super().Free()
 
     def Disconnect(self) -> None:
         """As :meth:`Free`, after all communication on it."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from . import _core, heap, inquiry, lifetime, machine, mpilib, node, settings, trace, tuning
+from . import _core, deaths, doors, heap, inquiry, lifetime, machine, mpilib, node, settings, trace, tuning
 from .datatypes import DTYPE_CODES
 from .diagnosis import Call
 from .errors import CollectiveError
@@ -61,6 +61,8 @@ def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracom
     try:
         return comm.Dup(info)
     except MPI.Exception as e:
+        if deaths.by_death(e):
+            raise deaths.failure(comm, "Dup", e) from e
         if e.Get_error_class() == MPI.ERR_COMM:
             raise
         why = str(e).splitlines()[0]
@@ -131,8 +133,11 @@ class Context(MPIWaiting, Plans):
         self.neighbours = {rank: a for rank, a in known if mine is not None and a.home == mine.home}
         self.letters = None
         self.heard = {}
+        far = self.size > 1 and len({a and a.home for a in addresses} | {None}) > 2  # the same on all ranks
+        opened = self.internal.allgather(doors.door()) if far and mpilib.fears_the_dead() else []
         if len(self.neighbours) + 1 < self.size:
-            self.letters = Letters(self.internal, self.endpoint.tag_limit, self)
+            away = {rank: door for rank, door in enumerate(opened) if rank not in self.neighbours and door is not None}
+            self.letters = Letters(self.internal, self.endpoint.tag_limit, self, away)
         inquiry.register(self.identity, self)
 
     def _join(self, offers: list[node.Offer | None], area: _core.HeapBlock | None) -> tuple[list[int], Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from . import mpilib
+from . import deaths, mpilib
 from .context import Context, duplicate
 from .errors import CollectiveError
 
@@ -41,7 +41,8 @@ class Derived(MPI.Intracomm):
 
     def Idup(self, info: MPI.Info | None = None) -> tuple[Any, MPI.Request]:
         """Non-blocking duplicate, keeping our type; the library's side is set up by its first collective."""
-        plain, request = MPI.Intracomm(self).Idup(info)
+        with deaths.named(self, "Idup"):
+            plain, request = MPI.Intracomm(self).Idup(info)
         duplicate = MPI.Intracomm.__new__(type(self), plain)
         duplicate._deterministic = self._deterministic
         return duplicate, request
@@ -64,38 +65,46 @@ class Derived(MPI.Intracomm):
         plain.Revoke()
         if self._context is not None:
             self._context.abandon()
-        return _made(self, "Communicator", plain.Shrink())
+        with deaths.named(plain, "shrink"):
+            survivors = plain.Shrink()
+        return _made(self, "Communicator", survivors)
 
     Shrink = shrink
 
+    def _make(self, kind: str, method: str, *args: Any, **kwargs: Any) -> Any:
+        """What a method of mpi4py's makes, as one of our classes."""
+        with deaths.named(self, method):
+            plain = getattr(super(), method)(*args, **kwargs)
+        return _made(self, kind, plain)
+
     def Split(self, color: int = 0, key: int = 0) -> Communicator:
         """Split by color and key, keeping our type."""
-        return _made(self, "Communicator", super().Split(color, key))
+        return self._make("Communicator", "Split", color, key)
 
     def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Communicator:
         """Split by what ranks share, keeping our type."""
-        return _made(self, "Communicator", super().Split_type(split_type, key, info))
+        return self._make("Communicator", "Split_type", split_type, key, info)
 
     def Create(self, group: MPI.Group) -> Communicator:
         """A communicator of a subgroup, keeping our type."""
-        return _made(self, "Communicator", super().Create(group))
+        return self._make("Communicator", "Create", group)
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Communicator:
         """A communicator of a subgroup, made by its members only, keeping our type."""
-        return _made(self, "Communicator", super().Create_group(group, tag))
+        return self._make("Communicator", "Create_group", group, tag)
 
     def Create_cart(self, dims: Any, periods: Any = None, reorder: bool = False) -> Cartcomm:
         """A Cartesian communicator, keeping our collectives."""
-        return _made(self, "Cartcomm", super().Create_cart(dims, periods, reorder))
+        return self._make("Cartcomm", "Create_cart", dims, periods, reorder)
 
     def Create_graph(self, index: Any, edges: Any, reorder: bool = False) -> Graphcomm:
         """A graph communicator, keeping our collectives."""
-        return _made(self, "Graphcomm", super().Create_graph(index, edges, reorder))
+        return self._make("Graphcomm", "Create_graph", index, edges, reorder)
 
     def Create_dist_graph_adjacent(self, *args: Any, **kwargs: Any) -> Distgraphcomm:
         """A distributed graph communicator, keeping our collectives."""
-        return _made(self, "Distgraphcomm", super().Create_dist_graph_adjacent(*args, **kwargs))
+        return self._make("Distgraphcomm", "Create_dist_graph_adjacent", *args, **kwargs)
 
     def Create_dist_graph(self, *args: Any, **kwargs: Any) -> Distgraphcomm:
         """A distributed graph communicator, keeping our collectives."""
-        return _made(self, "Distgraphcomm", super().Create_dist_graph(*args, **kwargs))
+        return self._make("Distgraphcomm", "Create_dist_graph", *args, **kwargs)

@@ -160,11 +160,11 @@ class Inquiry:
         far = []
         for rank in ranks:
             near = self._context.neighbours.get(rank)
+            if self._context.has_ended(rank):
+                self.answers[rank] = Answer(rank, silent=self._context.end_of(rank))
+                continue
             if near is None:
                 far.append(rank)
-                continue
-            if not alive(near):
-                self.answers[rank] = Answer(rank, silent=f"its process ({near.pid}) has ended")
                 continue
             try:
                 self._socket.sendto(self._question, socket.MSG_DONTWAIT, near.socket)

@@ -48,8 +48,9 @@ class Later(Operations):
         draft, choice = next(self._parts(draft, choice, options, None))
         self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
         if choice.algorithm.name == "mpi":
-            request = self._mpi("I" + collective.name)(*arguments.of(collective))
-            run = self._hand_over(collective, draft, request)
+            with context.blamed(MPIRun(collective.name, draft.shape.call("mpi"))):
+                request = self._mpi("I" + collective.name)(*arguments.of(collective))
+            run = self._hand_over(collective, draft)
             made = HandedOver.of(request, draft.owners, context, run)
             made._record = self._started(
                 NONBLOCKING, collective, choice, draft.nbytes, draft.shape, context.begun, tick
@@ -79,8 +80,9 @@ class Later(Operations):
             self._check(f"{collective.name}_init", draft, choice, None)
         numbers = itertools.count(self._enter().persistent_number())
         if choice.algorithm.name == "mpi":
-            request = self._mpi(f"{collective.method}_init")(*arguments.of(collective), info)
-            run = MPIRun(collective.name, draft.shape.call("mpi"), request)
+            run = MPIRun(collective.name, draft.shape.call("mpi"))
+            with self._enter().blamed(run):
+                request = self._mpi(f"{collective.method}_init")(*arguments.of(collective), info)
             made = HandedOverForGood.of(request, draft.owners, self._enter(), run)
             made._started = lambda tick: self._started(
                 PERSISTENT, collective, choice, draft.nbytes, draft.shape, next(numbers), tick

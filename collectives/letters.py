@@ -2,52 +2,122 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 import weakref
 from collections.abc import Iterable
 from typing import Any
 
 from mpi4py import MPI
 
+from . import deaths
 from .diagnosis import Answer
+from .doors import Door, Knocks
 from .inquiry import pack, unpack
 
 __all__ = ["Letters"]
 
 
+REFUSAL = 0.05  # seconds in which a machine refuses what comes to a closed port
+AT_ONCE = 256  # ranks whose ports are tried together
+
+
+def _under_way(request: MPI.Request) -> bool:
+    try:
+        return not request.Test()
+    except MPI.Exception:
+        return False
+
+
 class Letters:
-    """Questions and answers as messages on the library's communicator, under a tag of their own."""
+    """Questions and answers as messages on the library's communicator, under a tag of their own.
+
+    That a letter does not arrive is no error here: whoever asks has other ways to notice. Where MPI would not survive a
+    message to a dead process, letters go only to those whose ports do not refuse (``doors``).
+    """
 
     QUESTION, ANSWER = b"?", b"!"
 
-    def __init__(self, comm: MPI.Intracomm, tag: int, context: Any):
+    def __init__(self, comm: MPI.Intracomm, tag: int, context: Any, doors: dict[int, Door]):
         self._comm = comm
         self._tag = tag
         self._context = weakref.ref(context)
         self._sent: list[tuple[MPI.Request, bytes]] = []
         self._asked: set[int] = set()  # and not heard of yet: a rank is not asked twice
+        self._knocks = Knocks(doors)
+        self._doors = doors
+        self._due: dict[int, float] = {}  # when a rank's port will not refuse any more
         self.answers: dict[int, Answer] = {}
 
     def ask(self, ranks: Iterable[int]) -> None:
         """Ask ranks that are not asked already."""
-        for rank in set(ranks) - self._asked:
-            self._asked.add(rank)
-            self._send(rank, self.QUESTION)
+        ranks = [rank for rank in ranks if rank not in self._due]
+        self._knocks.knock(rank for rank in ranks if rank in self._doors)
+        self._due.update(dict.fromkeys(ranks, time.monotonic() + (REFUSAL if self._doors else 0)))
+        self._put_questions()
+
+    def _put_questions(self) -> None:
+        self._knocks.look()
+        for rank, due in list(self._due.items()):
+            if rank in self._knocks.refused:
+                del self._due[rank]
+                self.answers[rank] = Answer(rank, silent="its machine refuses its port: its process has ended")
+            elif time.monotonic() >= due:
+                del self._due[rank]
+                self._knocks.leave(rank)
+                if rank not in self._asked:
+                    self._asked.add(rank)
+                    self._send(rank, self.QUESTION)
 
     def _send(self, rank: int, text: bytes) -> None:
-        self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
-        self._sent.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
+        self._sent = [letter for letter in self._sent if _under_way(letter[0])]
+        with contextlib.suppress(MPI.Exception):  # it is dead
+            self._sent.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
 
     def tell(self, ranks: Iterable[int]) -> None:
         """Send ranks what they have not asked for."""
         context = self._context()
-        if context is not None:
-            news = self.ANSWER + pack(context.describe())
-            for rank in ranks:
+        if context is None:
+            return
+        news = self.ANSWER + pack(context.describe())
+        ranks = [rank for rank in ranks if not context.has_ended(rank)]
+        for at in range(0, len(ranks), AT_ONCE):
+            for rank in self._open(ranks[at : at + AT_ONCE]):
                 self._send(rank, news)
+
+    def refused(self, rank: int) -> bool:
+        """Whether the machine of a rank has refused its port when it was last asked."""
+        return rank in self._knocks.refused
+
+    def any_refused(self) -> bool:
+        """Whether the ports of some ranks, of up to so many as are tried together, refuse."""
+        ranks = list(self._doors)[:AT_ONCE]
+        return len(self._open(ranks)) < len(ranks)
+
+    def _open(self, ranks: list[int]) -> list[int]:
+        """Those of some ranks whose ports do not refuse."""
+        if not self._doors:
+            return ranks
+        self._knocks.knock(ranks)
+        time.sleep(REFUSAL)
+        self._knocks.look()
+        for rank in ranks:
+            self._knocks.leave(rank)
+        return [rank for rank in ranks if rank not in self._knocks.refused]
 
     def serve(self) -> None:
         """Answer questions that came, and take answers."""
+        if self._due:
+            self._put_questions()
+        try:
+            self._serve()
+        except MPI.Exception:  # a rank died, which MPI tells whoever receives from any rank, until it is acknowledged
+            if deaths.are_told():
+                with contextlib.suppress(MPI.Exception):
+                    self._comm.Ack_failed()
+
+    def _serve(self) -> None:
         status = MPI.Status()
         while self._comm.Iprobe(MPI.ANY_SOURCE, self._tag, status):
             source, data = status.Get_source(), bytearray(status.Get_count(MPI.BYTE))

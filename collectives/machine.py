@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import platform
 import socket
+import struct
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+_SIOCGIFADDR = 0x8915
 
 
 @functools.cache
@@ -44,6 +48,28 @@ def boot_id() -> str:
 def node_name() -> str:
     """Host name and boot, which two containers or machines rarely share."""
     return f"{socket.gethostname()}/{boot_id()}"
+
+
+def addresses() -> list[str]:
+    """Where other machines may reach this one: the addresses of its network devices, but loopback's."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _, device in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", device.encode()[:15]))
+            except OSError:  # it has none of IPv4
+                continue
+            found.append(socket.inet_ntoa(answer[20:24]))
+    return [address for address in found if not address.startswith("127.")] + _addresses_v6()
+
+
+def _addresses_v6() -> list[str]:
+    """The same of IPv6, those that hold beyond a link."""
+    try:
+        fields = [line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines()]
+    except OSError:
+        return []
+    return [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(f[0])) for f in fields if f[3] == "00"]
 
 
 def process(pid: int) -> tuple[str, str]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from mpi4py import MPI
 
+from . import deaths
 from .diagnosis import Call
 from .errors import CollectiveError, PeerFailure
-from .waiting import Wait, Waiting
+from .waiting import NOTICE, Wait, Waiting
 
 __all__ = ["MPIRun", "MPIWaiting"]
 
-#: Error classes by which MPI says that a rank died, or that another rank has noticed it (0: this MPI has none).
-DEATHS = {getattr(MPI, name, 0) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")} - {0}
+#: Error classes of a call that MPI could not complete, rather than would not begin.
+INCOMPLETE = {MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN, MPI.ERR_IN_STATUS}
 
 
 class MPIRun:
@@ -23,10 +26,10 @@ class MPIRun:
 
     plan = None
 
-    def __init__(self, collective: str, call: Call, request: MPI.Request | None = None, buffers: Any = None):
+    def __init__(self, collective: str, call: Call, buffers: Any = None):
         self._collective = collective
         self._call = call
-        self.request = request
+        self.request: MPI.Request | None = None
         self.buffers = buffers
 
     def __str__(self) -> str:
@@ -51,24 +54,43 @@ class MPIWaiting(Waiting):
     """What a communicator of MPI's does while it waits; mixed into :class:`collectives.context.Context`."""
 
     endpoint: Any
+    internal: MPI.Intracomm
+
+    def has_ended(self, rank: int) -> bool:
+        """Whether the process of a rank is known to have ended: to this machine, or to MPI."""
+        return super().has_ended(rank) or rank in deaths.missed(self.internal)
+
+    def hears_of_deaths(self) -> bool:
+        """Whether anybody would tell."""
+        return super().hears_of_deaths() or deaths.are_told()
 
     def by_mpi(self, run: MPIRun, blocking: Any, starting: Any, arguments: Any, timeout: float | None) -> None:
         """Run the MPI library's own collective; with a timeout, its non-blocking one."""
         timeout = self.timeout if timeout is None else timeout
         if timeout is not None:
-            run.request, run.buffers = starting(*arguments), arguments
+            run.buffers = arguments
+            with self.blamed(run):
+                run.request = starting(*arguments)
             self.wait_for_mpi(run, timeout)
             return
         wait = Wait(run)
         self.waits.append(wait)
         try:
-            blocking(*arguments)
-        except MPI.Exception as e:
-            if any(map(self.has_ended, self.others())):
-                self.fail(run, e)
-            raise
+            with self.blamed(run):
+                blocking(*arguments)
         finally:
             self.waits.remove(wait)
+
+    @contextlib.contextmanager
+    def blamed(self, run: Any) -> Iterator[None]:
+        """Have the failure of a call of MPI's be PeerFailure where a rank died; what it refuses stays as it is."""
+        try:
+            yield
+        except MPI.Exception as e:
+            incomplete = e.Get_error_class() in INCOMPLETE and bool(self.dead(time.monotonic() + NOTICE))
+            if incomplete or deaths.by_death(e):
+                self.fail(run, e)
+            raise
 
     def wait_for_mpi(self, run: MPIRun, timeout: float | None = None) -> None:
         """Wait for a non-blocking call of MPI's, up to the timeout."""
@@ -80,8 +102,7 @@ class MPIWaiting(Waiting):
     def blame_transport(self, error: BaseException) -> tuple[type[CollectiveError] | None, str]:
         """What an error means where all ranks are known to live; None where it is to be raised as it is."""
         if isinstance(error, MPI.Exception):
-            return None, ""
+            return (PeerFailure, f"a rank died ({error})") if deaths.by_death(error) else (None, "")
         code = self.endpoint.mpi_error
-        failed = bool(code) and MPI.Get_error_class(code) in DEATHS
         detail = f" ({MPI.Get_error_string(code)})" if code else ""
-        return PeerFailure if failed else CollectiveError, f"{error}{detail}"
+        return PeerFailure if deaths.means_death(code) else CollectiveError, f"{error}{detail}"

@@ -133,12 +133,12 @@ class Operations:
         choice = self._run_parts(draft, choice, options)
         self._done(collective.name, choice.algorithm.name, draft.nbytes, begin, draft.shape.root)
 
-    def _hand_over(self, collective: Collective, draft: Draft, request: MPI.Request | None = None) -> MPIRun:
+    def _hand_over(self, collective: Collective, draft: Draft) -> MPIRun:
         """A call that is MPI's."""
         context = self._enter()
         context.count(1)
         call = draft.shape.call("mpi")._replace(number=context.begun, collective=collective.name)
-        return MPIRun(collective.name, call, request, draft.owners)
+        return MPIRun(collective.name, call, buffers=draft.owners)
 
     def _mpi(self, method: str) -> Any:
         """mpi4py's own method."""

@@ -99,7 +99,7 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
 class _Keeps:
     """A request of MPI's own, which keeps the buffers: mpi4py's does not for reductions (seen with 4.1.2).
 
-    ``Wait`` obeys the communicator's timeout.
+    ``Wait`` obeys the communicator's timeout, and both name a rank that died.
     """
 
     _owners: Any
@@ -121,7 +121,8 @@ class _Keeps:
         begin = _core.ticks() if self._record is not None else 0
         if self._context.timeout is not None:
             self._context.wait_for_mpi(self._run)
-        done = super().Wait(status)  # type: ignore[misc]
+        with self._context.blamed(self._run):
+            done = super().Wait(status)  # type: ignore[misc]
         if self._record is not None:
             log, index = self._record
             log.waited(index, begin)
@@ -130,7 +131,8 @@ class _Keeps:
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Whether the collective is complete."""
-        done = super().Test(status)  # type: ignore[misc]
+        with self._context.blamed(self._run):
+            done = super().Test(status)  # type: ignore[misc]
         if done and self._record is not None:
             self._record[0].end(self._record[1], _core.ticks())
         return done

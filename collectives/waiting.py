@@ -43,7 +43,10 @@ os.register_at_fork(after_in_child=_after_fork)
 @atexit.register
 def _stop() -> None:
     if not _forked:
-        hopeless = any(context.broken for context in inquiry.contexts())
+        contexts = inquiry.contexts()
+        hopeless = any(context.broken for context in contexts)
+        if any(context.misses_some() for context in contexts):
+            _core.survived(False)
         _core.stop_progress(0 if hopeless else LAST_CALL)
 
 
@@ -100,8 +103,7 @@ class Watch:
         suspects = self.behind or self._of_mpi()
         for rank in [rank for rank in suspects[:ASKED] if context.has_ended(rank)]:
             if not progressing.wait(True, SLICE // 20) and rank in (context.behind(self.run) or self._of_mpi()):
-                pid = context.neighbours[rank].pid
-                self._raise(PeerFailure, f"rank {rank} died (its process {pid} has ended)")
+                self._raise(PeerFailure, f"rank {rank} died ({context.end_of(rank)})")
 
     def _of_mpi(self) -> list[int]:
         long = time.monotonic() - self.begin > PATIENCE[0]
@@ -128,7 +130,9 @@ class Watch:
                 raise found[0](f"{context.place_of(self.run)}: {found[1]}{lines(told)}")
         late = self.behind or [answer.rank for answer in told[1:] if answer.call is None]
         names = f"waiting for rank {', '.join(map(str, late))}" if late else "MPI does not say whom it waits for"
-        kind = PeerFailure if any(context.has_ended(rank) for rank in late) else CollectiveTimeout
+        dead = [rank for rank in late if context.has_ended(rank) or context.seems_ended(rank)]
+        names += f"; rank {', '.join(map(str, dead))} died" if dead else ""
+        kind = PeerFailure if dead else CollectiveTimeout
         raise kind(f"{context.place_of(self.run)}: {context.lateness(timeout)}; {names}{lines(told)}")
 
     def close(self) -> None:
@@ -197,6 +201,19 @@ class Waiting:
         """Whether the process of a rank is known to have ended."""
         peer = self.neighbours.get(rank)
         return peer is not None and not inquiry.alive(peer)
+
+    def seems_ended(self, rank: int) -> bool:
+        """Whether the machine of a rank that was asked in vain says that its process has ended."""
+        return self.letters is not None and self.letters.refused(rank)
+
+    def end_of(self, rank: int) -> str:
+        """Words for a rank whose process is known to have ended."""
+        peer = self.neighbours.get(rank)
+        return "MPI says that its process has ended" if peer is None else f"its process {peer.pid} has ended"
+
+    def misses_some(self) -> bool:
+        """Whether some ranks will not come to MPI_Finalize, as far as is known."""
+        return bool(self.dead(0.0)) or self.letters is not None and self.letters.any_refused()
 
     def lateness(self, timeout: float) -> str:
         """Words for a call that has taken too many seconds."""
@@ -299,11 +316,15 @@ class Waiting:
         told = lines(self.parties(run, [], again=True)) if kind is not CollectiveError else ""
         raise kind(first + told) from (None if kind is CollectiveMismatch else error)
 
-    def _dead(self, until: float) -> list[int]:
+    def hears_of_deaths(self) -> bool:
+        """Whether anybody would tell of a death: the system, of those on this machine."""
+        return bool(self.neighbours)
+
+    def dead(self, until: float) -> list[int]:
         """Ranks whose processes have ended, or do so until a moment; none where all ranks' are known to live."""
         while True:
             dead = [rank for rank in self.others() if self.has_ended(rank)]
-            if dead or not self.neighbours or time.monotonic() > until:
+            if dead or not self.hears_of_deaths() or time.monotonic() > until:
                 return dead
             time.sleep(0.01)
 
@@ -313,7 +334,7 @@ class Waiting:
             return CollectiveMismatch, str(error)
         if not isinstance(error, RuntimeError) or isinstance(error, CollectiveError):
             return None, ""
-        dead = self._dead(time.monotonic() + (0 if isinstance(error, _core.OpError) else NOTICE))
+        dead = self.dead(time.monotonic() + (0 if isinstance(error, _core.OpError) else NOTICE))
         if dead:
             return PeerFailure, f"rank {', '.join(map(str, dead))} died"
         return self.blame_transport(error)

@@ -327,7 +327,7 @@ static void at_end(void) {
     }
     coll_progress_stop(0);
     ended = 1;
-    if (survived) { /* Open MPI's last fence has been seen to wait for ever for a rank that died */
+    if (survived) { /* MPI's last fence has been seen to wait for ever for a rank that died */
         signal(SIGALRM, leave);
         alarm(5);
     }

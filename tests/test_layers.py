@@ -18,7 +18,8 @@ LAYERS = [
     {"verify", "symbolic", "folds", "cost", "node_cost", "draw", "simulate"},
     {"cost_model", "select", "tuning"},
     {"diagnosis"},
-    {"mpilib", "inquiry", "datatypes", "lifetime", "leases", "reference", "heap", "clocks", "perfetto"},
+    {"mpilib", "deaths", "doors", "inquiry", "datatypes", "lifetime"},
+    {"leases", "reference", "heap", "clocks", "perfetto"},
     {"buffers", "vectors", "packing", "reproducible"},
     {
         "request",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
-import struct
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -14,6 +12,7 @@ from urllib.parse import parse_qs, urlparse
 import torch.distributed as dist
 from torch.distributed.rendezvous import _rendezvous_handlers as handlers
 
+from .. import machine
 from ..errors import CollectiveError
 from .engines import world
 
@@ -21,7 +20,6 @@ __all__ = ["install"]
 
 LOOPBACK = "127.0.0.1"
 PROBE = 2.0  # seconds that an address of rank 0's node has to answer
-_SIOCGIFADDR = 0x8915
 _wrapped: set[Any] = set()
 Meeting = Iterator[tuple[Any, int, int]]
 
@@ -66,7 +64,7 @@ def _by_mpi(MPI: Any, timeout: timedelta) -> Meeting:
     if rank == 0:
         listening = _listening(together)
         port = listening.getsockname()[1]
-        where = ([LOOPBACK] if together else addresses(), port)
+        where = ([LOOPBACK] if together else [*machine.addresses(), socket.gethostname()], port)
         store = _store(LOOPBACK, port, size, timeout, listening.detach())
     hosts, port = comm.bcast(where)
     host = LOOPBACK if store is not None else _reachable(hosts, port)
@@ -93,32 +91,6 @@ def _listening(here_only: bool) -> socket.socket:
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", 0))
-
-
-def addresses() -> list[str]:
-    """Where other nodes may reach this one: the addresses of its network devices, then its name.
-
-    The name comes last: what it means elsewhere, if anything, a resolver may take long to say.
-    """
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for _, device in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", device.encode()[:15]))
-            except OSError:  # it has none of IPv4
-                continue
-            found.append(socket.inet_ntoa(answer[20:24]))
-    return [address for address in found if not address.startswith("127.")] + _addresses_v6() + [socket.gethostname()]
-
-
-def _addresses_v6() -> list[str]:
-    """The same of IPv6, those that hold beyond a link."""
-    try:
-        with open("/proc/net/if_inet6") as file:
-            fields = [line.split() for line in file]
-    except OSError:
-        return []
-    return [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(f[0])) for f in fields if f[3] == "00"]
 
 
 def _reachable(hosts: list[str], port: int) -> str | None:
