@@ -50,7 +50,7 @@ cdef extern from "dlfcn.h" nogil:
 
 __all__ = [
     "DTYPES", "OPS", "Endpoint", "Followed", "InProcess", "MPILibrary", "MismatchError", "OpError", "Plan", "Task", "Program", "Request", "address",
-    "broken", "dlpack_type", "ended", "exact_add", "has_kernel", "isa", "isa_supported", "itemsize", "narrow",
+    "broken", "dlpack_type", "ended", "exact_add", "has_kernel", "isa", "isa_supported", "itemsize", "leave_note", "narrow",
     "outstanding", "partition", "reduce2", "reducep",
     "scale", "select_isa", "stop_progress", "survived", "widen", "wider", "write_handle",
 ]

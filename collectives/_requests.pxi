@@ -139,6 +139,11 @@ def survived(bint was_broken):
     coll_progress_survived(was_broken)
 
 
+def leave_note(int file):
+    """Have MPI_Finalize write "2" to the begin of a file, by its number, once no call can begin any more; -1: nowhere."""
+    coll_progress_note(file)
+
+
 def ended():
     """Whether this process is done with MPI: MPI has been finalized, or this is the forked child of an MPI process."""
     return bool(coll_progress_ended())

@@ -20,7 +20,7 @@ from .errors import CollectiveError
 from .flight import Flight
 from .leases import Lease, Leases
 from .letters import Letters
-from .mpiruns import MPIWaiting
+from .mpiruns import MPIWaiting, watch_finalize
 from .plans import Plans, Run, Shape
 from .registry import ScheduleAlgorithm
 from .schedule import Schedule, build
@@ -91,7 +91,7 @@ class Context(MPIWaiting, Plans):
         if isinstance(agreed, Exception):
             self.internal.Free()
             raise agreed
-        self.rules, table, self.timeout, self.checked, (path, events) = agreed
+        self.rules, table, (self.timeout, self.stall), self.checked, (path, events) = agreed
         self.layout = tuning.Layout.of(h["node"] for h in hellos)
         if table is not None:
             self.rules.tuned = tuning.pick(table, self.layout)
@@ -100,6 +100,7 @@ class Context(MPIWaiting, Plans):
         self.locks_ops = mpilib.locks_ops()
         self.threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.endpoint = self.library.endpoint(self.internal.handle, self.internal)
+        watch_finalize()  # after the endpoint, which does the same: what is set last MPI deletes first
         self._meet([h["address"] for h in hellos])
         self.group, self.node = self._join([h["offer"] for h in hellos], area)
         self.apart = node.why_apart(self.size, self.group, self.node)
@@ -132,7 +133,7 @@ class Context(MPIWaiting, Plans):
         known = [(rank, a) for rank, a in enumerate(addresses) if rank != self.rank and a is not None]
         self.neighbours = {rank: a for rank, a in known if mine is not None and a.home == mine.home}
         self.letters = None
-        self.heard = {}
+        self.heard, self.left = {}, {}
         far = self.size > 1 and len({a and a.home for a in addresses} | {None}) > 2  # the same on all ranks
         opened = self.internal.allgather(doors.door()) if far and mpilib.fears_the_dead() else []
         if len(self.neighbours) + 1 < self.size:

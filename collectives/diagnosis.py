@@ -30,7 +30,8 @@ class Call(NamedTuple):
     """One rank's call.
 
     ``number`` counts the calls of the communicator; None for those of persistent requests, which ranks may start in
-    any order, and for messages, whose ``algorithm`` is "message". ``dtype`` and ``op`` are empty where bytes are only
+    any order, and for messages, whose ``algorithm`` is "message". What is no data's, as the creation of a communicator,
+    has no ``algorithm``. ``dtype`` and ``op`` are empty where bytes are only
     moved.
     """
 
@@ -44,6 +45,8 @@ class Call(NamedTuple):
 
     def __str__(self) -> str:
         number = "a persistent call, " if self.number is None else f"call {self.number}, "
+        if not self.algorithm:
+            return f"{number}{self.collective}"
         words = [f"{'' if self.algorithm == 'message' else number}{self.collective}"]
         if self.collective != "barrier":
             words[0] += f" of {self.elements} {self.dtype or 'bytes'}"
@@ -57,7 +60,7 @@ class Answer(NamedTuple):
 
     ``call`` is the one under way, or the one that failed; ``begun`` the number of calls so far; ``place`` file and line
     of the program. ``failure`` is the error that broke the communicator, by name, and the first line of the one that it
-    comes from.
+    comes from. ``left`` says how the program ended, if it has.
     """
 
     rank: int
@@ -66,10 +69,13 @@ class Answer(NamedTuple):
     place: str = ""
     failure: tuple[str, str] | None = None
     silent: str = ""  # why there is no answer
+    left: str = ""
 
     def __str__(self) -> str:
         if self.silent:
             return f"rank {self.rank}: {self.silent}"
+        if self.left:
+            return f"rank {self.rank}: {self.left}, after {self.begun} calls"
         what = str(self.call) if self.call else f"in no collective of this communicator, after {self.begun} calls"
         failed = f"; raised {self.failure[0]}" if self.failure else ""
         return f"rank {self.rank}: {what}, at {self.place}{failed}"

@@ -7,6 +7,7 @@ they wait in a collective themselves.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -14,15 +15,18 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from . import machine
 from .diagnosis import Answer, Call
+from .farewell import Reader, note
 
 __all__ = ["Address", "Inquiry", "address", "alive", "contexts", "pack", "register", "spread", "unpack"]
 
-LONGEST = 8192  # bytes of an answer
+LONGEST = 8192  # bytes of a message
+MOST_AT_ONCE = 256  # messages taken before anything else is looked at
+REST = 0.001  # seconds after a message that no rank sends
 _CREDENTIALS = struct.calcsize("3i")
 _contexts: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
@@ -36,6 +40,7 @@ class Address(NamedTuple):
     pid: int
     start: str
     socket: bytes
+    note: int  # the file of what it says when its program ends
 
 
 def address() -> Address | None:
@@ -47,7 +52,7 @@ def address() -> Address | None:
                 _desk = _open()
                 threading.Thread(target=_serve, args=(_desk,), name="collectives-answers", daemon=True).start()
         home = machine.boot_id(), os.stat("/proc/self/ns/pid").st_ino, os.stat("/proc/self/ns/net").st_ino
-        return Address(home, os.getpid(), machine.process(os.getpid())[1], _desk.getsockname())
+        return Address(home, os.getpid(), machine.process(os.getpid())[1], _desk.getsockname(), note())
     except OSError:
         return None
 
@@ -76,28 +81,46 @@ def _open() -> socket.socket:
     return made
 
 
-def _receive(sock: socket.socket) -> tuple[Any, Any]:
-    """The next message of this user's processes, and whence it came; (None, None) for anybody else's."""
+def _receive(sock: socket.socket) -> tuple[Any, int, Any]:
+    """The next message: what it says, its process and whence it came; None for what no rank of this user's says."""
     data, extra, _, sender = sock.recvmsg(LONGEST, socket.CMSG_SPACE(_CREDENTIALS))
     for level, kind, content in extra:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
-            if struct.unpack("3i", content[:_CREDENTIALS])[1] in (os.geteuid(), 0):
-                return json.loads(data), sender
-    return None, None
+            pid, user, _ = struct.unpack("3i", content[:_CREDENTIALS])
+            if user in (os.geteuid(), 0):
+                with contextlib.suppress(ValueError, RecursionError):
+                    return json.loads(data), pid, sender
+    return None, 0, None
 
 
 def _serve(desk: socket.socket) -> None:
     while desk.fileno() >= 0:
-        try:
-            question, sender = _receive(desk)
-            context = _contexts.get(question["communicator"]) if question else None
-            if context is not None and "failed" in question:
-                answer = unpack(question["failed"])
-                context.heard[answer.rank] = answer
-            elif context is not None:
-                desk.sendto(pack(context.describe()), socket.MSG_DONTWAIT, sender)
-        except (OSError, ValueError, TypeError, KeyError):  # who asked is gone, or it was no question
-            continue
+        with contextlib.suppress(OSError):  # who asked is gone
+            question, pid, sender = _receive(desk)
+            if not _heard(desk, question, pid, sender):
+                time.sleep(REST)
+
+
+def _heard(desk: socket.socket, question: Any, pid: int, sender: Any) -> bool:
+    """Whether a message is a neighbour's question, or its word that it failed; a question is answered."""
+    name = question.get("communicator") if isinstance(question, dict) else None
+    context = _contexts.get(name) if isinstance(name, str) else None
+    if context is None or all(near.pid != pid for near in list(context.neighbours.values())):
+        return False
+    if "failed" in question:
+        answer = _of_neighbour(context, unpack(question["failed"]), pid)
+        if answer is None or answer.failure is None:
+            return False
+        context.heard[answer.rank] = answer
+    else:
+        desk.sendto(pack(context.describe()), socket.MSG_DONTWAIT, sender)
+    return True
+
+
+def _of_neighbour(context: Any, answer: Answer | None, pid: int) -> Answer | None:
+    """An answer that comes from the process of the rank that it speaks for; else None."""
+    near = context.neighbours.get(answer.rank) if answer is not None else None
+    return answer if near is not None and near.pid == pid else None
 
 
 def _after_fork() -> None:
@@ -114,7 +137,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def spread(context: Any, failed: Answer) -> None:
     """Tell all other ranks, asked or not, that this one failed: those that wait for it need not ask."""
-    news = json.dumps({"communicator": context.identity, "failed": failed}).encode()[:LONGEST]
+    news = _short(failed, lambda answer: {"communicator": context.identity, "failed": answer})
     with _open() as sock:
         for near in context.neighbours.values():
             try:
@@ -125,15 +148,54 @@ def spread(context: Any, failed: Answer) -> None:
         context.letters.tell(rank for rank in context.others() if rank not in context.neighbours)
 
 
+def _short(answer: Answer, message: Callable[[Answer], Any]) -> bytes:
+    """A message with an answer, whose texts are cut where it would be too long."""
+    for most in (LONGEST, LONGEST // 16, LONGEST // 128):  # six bytes a character, at worst
+        text = json.dumps(message(_cut(answer, most))).encode()
+        if len(text) <= LONGEST:
+            break
+    return text
+
+
+def _cut(fields: Any, most: int) -> Any:
+    """The same fields with texts of up to so many characters, those from their middle left out."""
+    if isinstance(fields, str) and len(fields) > most:
+        return f"{fields[: most // 2 - 2]}...{fields[-most // 2 + 1 :]}"
+    return [_cut(field, most) for field in fields] if isinstance(fields, tuple) else fields
+
+
 def pack(answer: Answer) -> bytes:
     """An answer as a message."""
-    return json.dumps(answer).encode()[:LONGEST]
+    return _short(answer, lambda cut: cut)
 
 
-def unpack(fields: list[Any]) -> Answer:
-    """The answer that a message's fields are."""
-    rank, call, begun, place, failure, silent = fields
-    return Answer(rank, Call(*call) if call else None, begun, place, tuple(failure) if failure else None, silent)
+def unpack(fields: Any) -> Answer | None:
+    """The answer that a message's fields are; None where they are none."""
+    if not _are(fields, Answer.__annotations__):
+        return None
+    rank, call, begun, place, failure, silent, left = fields
+    if call is not None and not _are(call, Call.__annotations__):
+        return None
+    if failure is not None and not (isinstance(failure, list) and [type(text) for text in failure] == [str, str]):
+        return None
+    return Answer(rank, Call(*call) if call else None, begun, place, tuple(failure) if failure else None, silent, left)
+
+
+def _are(fields: Any, types: dict[str, str]) -> bool:
+    """Whether fields of a message have the types that annotations of plain types say; others are not looked at."""
+    if not isinstance(fields, list) or len(fields) != len(types):
+        return False
+    plain = {"int": (int,), "str": (str,), "int | None": (int, type(None))}
+    pairs = zip(fields, types.values(), strict=True)
+    return all(type(field) in plain.get(kind, (type(field),)) for field, kind in pairs)
+
+
+def _left(context: Any, rank: int, near: Address) -> Answer | None:
+    """What a neighbour whose program has ended left word of; None where it runs on."""
+    reader = Reader(near.pid, near.note)
+    left = reader.read()
+    reader.close()
+    return None if left is None else Answer(rank, None, left.begun.get(context.identity, 0), left=left.how)
 
 
 class Inquiry:
@@ -166,6 +228,10 @@ class Inquiry:
             if near is None:
                 far.append(rank)
                 continue
+            left = _left(self._context, rank, near)
+            if left is not None:
+                self.answers[rank] = left
+                continue
             try:
                 self._socket.sendto(self._question, socket.MSG_DONTWAIT, near.socket)
             except OSError:  # its queue is full: it will be asked again
@@ -174,7 +240,7 @@ class Inquiry:
             self._context.letters.ask(far)
 
     def collect(self, seconds: float = 0.0) -> dict[int, Answer]:
-        """Answers so far, after waiting up to so long for one more."""
+        """Answers so far, after waiting up to so long for one more; what others send meanwhile takes no longer."""
         letters = self._context.letters
         if letters is not None:
             letters.serve()
@@ -182,15 +248,14 @@ class Inquiry:
             letters.answers.clear()
             seconds = min(seconds, 0.001)
         self._socket.settimeout(seconds)
-        try:
-            while True:
-                fields, _ = _receive(self._socket)
-                if fields is not None:
-                    answer = unpack(fields)
+        with contextlib.suppress(OSError):  # there is no more
+            for _ in range(MOST_AT_ONCE):
+                fields, pid, _ = _receive(self._socket)
+                answer = _of_neighbour(self._context, unpack(fields), pid)
+                if answer is not None:
                     self.answers[answer.rank] = answer
                 self._socket.settimeout(0.0)
-        except OSError:
-            return self.answers
+        return self.answers
 
     def settle(self, ranks: Iterable[int], again: bool, seconds: float = 0.3) -> list[Answer]:
         """What these ranks say; ``again``: those in no call are asked more than once, for they may be about to wait."""

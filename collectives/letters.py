@@ -76,7 +76,7 @@ class Letters:
             self._sent.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
 
     def tell(self, ranks: Iterable[int]) -> None:
-        """Send ranks what they have not asked for."""
+        """Send ranks what they have not asked for: how this one failed, or ended its program."""
         context = self._context()
         if context is None:
             return
@@ -125,8 +125,13 @@ class Letters:
             context = self._context()
             if data[:1] == self.ANSWER:
                 self._asked.discard(source)
-                self.answers[source] = answer = unpack(json.loads(data[1:]))
+                answer = unpack(json.loads(data[1:]))
+                if answer is None:
+                    continue
+                self.answers[source] = answer
                 if context is not None and answer.failure is not None:
                     context.heard[source] = answer
+                if context is not None and answer.left:
+                    context.left[source] = answer
             elif context is not None:
                 self._send(source, self.ANSWER + pack(context.describe()))

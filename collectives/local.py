@@ -33,7 +33,7 @@ class LocalContext(Plans):
         super().__init__()
         self.rank, self.size, self.timeout = rank, size, timeout
         self.broken: str | None = None
-        self.heard = {}
+        self.heard, self.left = {}, {}
         dump_on_signal()
         Flight.sweep()
         offer, area = node.offer()

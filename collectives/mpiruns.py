@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Iterator
@@ -10,15 +11,22 @@ from typing import Any
 
 from mpi4py import MPI
 
-from . import deaths
+from . import deaths, ending, farewell
 from .diagnosis import Call
 from .errors import CollectiveError, PeerFailure
 from .waiting import NOTICE, Wait, Waiting
 
-__all__ = ["MPIRun", "MPIWaiting"]
+__all__ = ["MPIRun", "MPIWaiting", "watch_finalize"]
 
 #: Error classes of a call that MPI could not complete, rather than would not begin.
 INCOMPLETE = {MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN, MPI.ERR_IN_STATUS}
+
+
+@functools.cache
+def watch_finalize() -> None:
+    """Say when the program calls MPI_Finalize itself: MPI first deletes the attributes of MPI_COMM_SELF."""
+    key = MPI.Comm.Create_keyval(delete_fn=lambda *_: ending.say(farewell.finalizing()))
+    MPI.COMM_SELF.Set_attr(key, True)
 
 
 class MPIRun:

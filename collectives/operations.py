@@ -279,19 +279,20 @@ class Operations:
         context, shape = self._enter(), draft.shape
         if shape.op is not None and not isinstance(shape.op, int):
             raise ValueError("engine: 'python' applies the predefined ops only")
-        if timeout is not None:
-            raise ValueError("timeout: engine='python' has none")
         run = context.acquire(choice, shape)
         schedule = schedule_of(choice.algorithm, context.rank, context.size, shape.root)
         draft.load()
         tag = context.tag(choice, shape)
+        rounds = reference.run(
+            schedule, context.internal, shape, draft.source, draft.target, run.plan.segments,
+            [tag + i for i in range(run.plan.depth)], region,
+        )  # fmt: skip
+        call = shape.call(choice.algorithm.name)._replace(number=context.begun)
+        walk = reference.Walk(rounds, call, shape.elements * shape.itemsize, draft)
         try:
-            reference.run(
-                schedule, context.internal, shape, draft.source, draft.target, run.plan.segments,
-                [tag + i for i in range(run.plan.depth)], region,
-            )  # fmt: skip
+            context.wait(walk, walk, timeout)
         except BaseException as e:
-            context.fail(run, e)
+            context.fail(walk, e)
         run.release()
         draft.store()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,18 +14,20 @@ from . import _core
 from .schedule import INPUT, RECEIVED, SCRATCH, VECTOR, Kind, Schedule
 
 if TYPE_CHECKING:
+    from .diagnosis import Call
     from .plans import Shape
 
-__all__ = ["execute", "run"]
+__all__ = ["Walk", "execute", "run"]
 
+Messages = list[tuple[Any, int]]  # requests, and their peers
 Reduction = Any  # callable (dst, left, right) on uint8 arrays of one length
 
 
 def run(
     schedule: Schedule, comm: Any, shape: Shape, source: int, target: int, segments: int, tags: Sequence[int],
     region: Callable[[int, int], np.ndarray],
-) -> None:  # fmt: skip
-    """A call of a shape on memory at two addresses, 0 for none, segment by segment.
+) -> Iterator[Messages]:  # fmt: skip
+    """A call of a shape on memory at two addresses, 0 for none, segment by segment; as :func:`execute`.
 
     ``region`` gives memory at an address as an array of bytes.
     """
@@ -37,13 +41,13 @@ def run(
     send = _memory(source, input_cuts, schedule.input_block, size, region)
     recv = _memory(target, cuts, schedule.vector_block, size, region)
     if schedule.blockwise:  # segments cut every block, which changes nothing here
-        execute(schedule, comm, send, recv, size, reduction, tags[0], cuts, input_cuts)
+        yield from execute(schedule, comm, send, recv, size, reduction, tags[0], cuts, input_cuts)
     else:
         bounds = _core.partition(shape.elements, segments)
         for segment, (a, b) in enumerate(itertools.pairwise(bounds)):
             here, tag = slice(a * size, b * size), tags[segment % len(tags)]
             own = _core.partition(b - a, schedule.nblocks)
-            execute(schedule, comm, send[here], recv[here], size, reduction, tag, own)
+            yield from execute(schedule, comm, send[here], recv[here], size, reduction, tag, own)
     if op is not None and _core.OPS[op] == "avg":
         _core.scale(dtype, recv, recv, schedule.size)
 
@@ -68,13 +72,13 @@ def execute(
     tag: int,
     cuts: Sequence[int] | None = None,
     input_cuts: Sequence[int] | None = None,
-) -> None:
-    """Run one rank's schedule.
+) -> Iterator[Messages]:
+    """Run one rank's schedule; yields each round's messages, and goes on when they have ended.
 
     ``send`` and ``recv`` are uint8 arrays of what the rank has (the same memory for an in-place call): the whole
     vector, its own block, or nothing. ``cuts`` are the boundaries of the blocks in elements, ``input_cuts`` those of
     ``send``; by default blocks are as equal as can be, and ``recv`` is the whole vector. ``op(dst, left, right)``
-    reduces arrays of bytes. ``comm`` has mpi4py's ``Isend`` and ``Irecv``; requests have ``Wait``.
+    reduces arrays of bytes. ``comm`` has mpi4py's ``Isend`` and ``Irecv``.
     """
     if cuts is None:
         cuts = _core.partition(len(recv) // itemsize, schedule.nblocks)
@@ -101,9 +105,8 @@ def execute(
                 data = arrived[i] = np.empty_like(data)
             if len(data):
                 start = comm.Isend if s["kind"] == Kind.SEND else comm.Irecv
-                requests.append(start(data, int(s["peer"]), tag))
-        for request in requests:
-            request.Wait()
+                requests.append((start(data, int(s["peer"]), tag), int(s["peer"])))
+        yield requests
         for i, s in enumerate(steps):
             if s["kind"] < Kind.RECV_REDUCE:
                 continue
@@ -117,3 +120,44 @@ def execute(
             )
             if len(dst):
                 op(dst, left, right)
+
+
+class Walk:
+    """A run in this executor, for those who wait for it; a plan of its own."""
+
+    def __init__(self, rounds: Iterator[Messages], call: Call, nbytes: int, buffers: Any):
+        self._rounds, self._call, self._nbytes = rounds, call, nbytes
+        self._pending: Messages = []
+        self.buffers = buffers
+        self.number = call.number
+
+    @property
+    def plan(self) -> Walk:
+        """What knows whom the run waits for."""
+        return self
+
+    def waiting(self) -> list[int]:
+        """Ranks whose messages have not come, or have not been taken."""
+        return sorted({peer for _, peer in self._pending})
+
+    def call(self) -> Call:
+        """Number, type signature, op and root."""
+        return self._call
+
+    def __str__(self) -> str:
+        return f"{self._call.collective} ({self._call.algorithm}, {self._nbytes} bytes)"
+
+    def wait(self, yield_at_once: bool, limit: int) -> bool:
+        """Go on for up to ``limit`` ns; whether the run has ended."""
+        end = time.monotonic_ns() + limit
+        while True:
+            self._pending = [(request, peer) for request, peer in self._pending if not request.Test()]
+            if not self._pending:
+                following = next(self._rounds, None)
+                if following is None:
+                    return True
+                self._pending = following
+            elif time.monotonic_ns() >= end:
+                return False
+            else:
+                os.sched_yield()

@@ -6,17 +6,19 @@ import os
 
 from . import machine, mpilib, trace, tuning
 from .select import Rules
+from .waiting import stall_from_environment
 
 __all__ = ["agreed"]
 
 
 Timeline = tuple[str | None, int]
+Limits = tuple[float | None, float | None]
 
 
-def agreed() -> tuple[Rules, tuning.Table | None, float | None, bool, Timeline] | Exception:
-    """Rank 0's rules, selection table, default timeout, whether calls are checked, file and length of a timeline.
+def agreed() -> tuple[Rules, tuning.Table | None, Limits, bool, Timeline] | Exception:
+    """Rank 0's rules, selection table, timeout, when long waits are reported, whether calls are checked, timeline.
 
-    Or what is wrong: all ranks are to raise it.
+    Of a timeline file and length. Or what is wrong: all ranks are to raise it.
     """
     check = os.environ.get("COLLECTIVES_CHECK", "0")
     if check not in ("", "0", "1"):
@@ -34,6 +36,6 @@ def agreed() -> tuple[Rules, tuning.Table | None, float | None, bool, Timeline] 
         return ValueError(f"COLLECTIVES_ALGORITHM={os.environ['COLLECTIVES_ALGORITHM']!r}: {e}")
     try:
         table = tuning.from_environment(machine.kind(), mpilib.description())
-        return rules, table, timeout, check == "1", trace.from_environment()
+        return rules, table, (timeout, stall_from_environment()), check == "1", trace.from_environment()
     except ValueError as e:
         return e

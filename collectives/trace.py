@@ -7,7 +7,6 @@ failed or MPI has ended, they leave beside it in parts, which ``python -m collec
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import os
@@ -24,6 +23,7 @@ from mpi4py import MPI
 
 from . import _core, clocks, inquiry, perfetto, spans
 from .diagnosis import foreign
+from .ending import at_the_end
 from .flight import Flight
 from .timeline import BLOCKING, EVENT, Part, part_file
 
@@ -297,9 +297,11 @@ def _on_signal(number: int, frame: Any) -> None:
     os.kill(os.getpid(), number)
 
 
-@atexit.register
 def end() -> None:
     """Write the timeline, if one is recorded: at exit, or in MPI_Finalize where that is earlier."""
     if _current is not None and os.getpid() == _current.pid and not _current.ending:
         _current.ending = True
         _current.end()
+
+
+at_the_end(end)

@@ -6,7 +6,7 @@ run, and, from the first second on, what their ranks say they are doing.
 
 from __future__ import annotations
 
-import atexit
+import logging
 import os
 import signal
 import sys
@@ -14,40 +14,34 @@ import threading
 import time
 from typing import Any, NoReturn, TextIO
 
-from . import _core, heap, inquiry, lifetime
+from . import _core, ending, inquiry, lifetime
+from .departures import Departures
 from .diagnosis import MOST, Answer, lines, position, verdict
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 from .flight import Flight
 from .inquiry import Inquiry
 
-__all__ = ["LAST_CALL", "Wait", "Waiting", "checked_timeout", "dump", "dump_on_signal"]
+__all__ = ["Wait", "Waiting", "checked_timeout", "dump", "dump_on_signal", "stall_from_environment"]
 
 SLICE = 20_000_000  # ns between looks at signals, deadlines and peers
 PATIENCE = 1.0, 8.0  # seconds until those waited for are asked, doubled from time to time up to the latter
 ASKED = 32  # ranks asked at a time
-LAST_CALL = 5_000_000_000  # ns that the end of the program waits for requests nobody waited for
 NOTICE = 1.0  # seconds by which MPI may know of a death before the system does: files are closed first
 
 
-_forked = False  # from a process that had MPI or a heap, which no other can take over
+_log = logging.getLogger("collectives")
 
 
-def _after_fork() -> None:
-    global _forked
-    _forked = _forked or heap.is_there() or "mpi4py.MPI" in sys.modules
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-@atexit.register
-def _stop() -> None:
-    if not _forked:
-        contexts = inquiry.contexts()
-        hopeless = any(context.broken for context in contexts)
-        if any(context.misses_some() for context in contexts):
-            _core.survived(False)
-        _core.stop_progress(0 if hopeless else LAST_CALL)
+def stall_from_environment() -> float | None:
+    """Seconds after which a wait without a timeout is reported; None: never. ValueError where it is no number."""
+    text = os.environ.get("COLLECTIVES_STALL") or "60"
+    try:
+        seconds = float(text)
+        if not seconds >= 0:
+            raise ValueError("not a number of seconds")
+    except ValueError as e:
+        raise ValueError(f"COLLECTIVES_STALL={text!r}: {e}") from None
+    return seconds or None
 
 
 def checked_timeout(timeout: Any) -> float | None:
@@ -64,7 +58,7 @@ def checked_timeout(timeout: Any) -> float | None:
 class Watch:
     """A call that has been waited for longer than a slice."""
 
-    def __init__(self, context: Waiting, run: Any):
+    def __init__(self, context: Waiting, run: Any, timeout: float | None = None):
         self.context = context
         self.run = run
         self.begin = time.monotonic()
@@ -72,6 +66,8 @@ class Watch:
         self._pause = PATIENCE[0]
         self._due = self.begin + self._pause
         self._inquiry: Inquiry | None = None
+        self._departures = Departures(context)
+        self._silence = context.stall if timeout is None else None
 
     def look(self, progressing: Any) -> None:
         """Raise what will keep the call from ending, if something is known by now."""
@@ -79,11 +75,14 @@ class Watch:
         if context.letters is not None:
             context.letters.serve()
         self.behind = context.behind(self.run)
-        self._look_for_deaths(progressing)
+        self._look_for_departures(progressing)
         for rank in self.behind or list(context.heard):
             if rank in context.heard:
                 self._judge(context.heard[rank])
         now = time.monotonic()
+        if self._silence is not None and now - self.begin > self._silence:
+            self._silence = None
+            self._warn(now - self.begin)
         if now >= self._due:
             self._pause = min(2 * self._pause, PATIENCE[1])
             self._due = now + self._pause
@@ -94,20 +93,29 @@ class Watch:
             for answer in list(self._inquiry.collect().values()):
                 self._judge(answer)
 
-    def _look_for_deaths(self, progressing: Any) -> None:
+    def _look_for_departures(self, progressing: Any) -> None:
         """A rank may have ended after its part in the call: only one that is still waited for then has failed.
 
         MPI does not say whom it waits for; any rank will do that is gone when it has waited for long.
         """
-        context = self.context
         suspects = self.behind or self._of_mpi()
-        for rank in [rank for rank in suspects[:ASKED] if context.has_ended(rank)]:
-            if not progressing.wait(True, SLICE // 20) and rank in (context.behind(self.run) or self._of_mpi()):
-                self._raise(PeerFailure, f"rank {rank} died ({context.end_of(rank)})")
+        for rank in suspects[:ASKED]:
+            why = self._why_not(rank)
+            if why is not None and not progressing.wait(True, SLICE // 20):
+                if rank in (self.context.behind(self.run) or self._of_mpi()):
+                    self._raise(PeerFailure, why)
 
     def _of_mpi(self) -> list[int]:
-        long = time.monotonic() - self.begin > PATIENCE[0]
-        return self.context.others() if self.run.plan is None and long else []
+        return self.context.others() if self.run.plan is None else []
+
+    def _why_not(self, rank: int) -> str | None:
+        surely = bool(self.behind) or time.monotonic() - self.begin > PATIENCE[0]
+        return self._departures.why_not(rank, self.run, surely)
+
+    def _warn(self, seconds: float) -> None:
+        told = self.context.parties(self.run, self.behind)
+        place, names = self.context.place_of(self.run), _names(self._late(told))
+        _log.warning("%s: not complete after %.3g s; %s%s", place, seconds, names, lines(told))
 
     def _judge(self, answer: Answer) -> None:
         found = verdict(self.run.call(), answer)
@@ -128,15 +136,18 @@ class Watch:
             found = verdict(self.run.call(), answer)
             if found is not None and found[0] is not CollectiveTimeout:
                 raise found[0](f"{context.place_of(self.run)}: {found[1]}{lines(told)}")
-        late = self.behind or [answer.rank for answer in told[1:] if answer.call is None]
-        names = f"waiting for rank {', '.join(map(str, late))}" if late else "MPI does not say whom it waits for"
+        late = self._late(told)
         dead = [rank for rank in late if context.has_ended(rank) or context.seems_ended(rank)]
-        names += f"; rank {', '.join(map(str, dead))} died" if dead else ""
-        kind = PeerFailure if dead else CollectiveTimeout
+        names = _names(late) + (f"; rank {', '.join(map(str, dead))} died" if dead else "")
+        kind = PeerFailure if dead or any(answer.left for answer in told if answer.rank in late) else CollectiveTimeout
         raise kind(f"{context.place_of(self.run)}: {context.lateness(timeout)}; {names}{lines(told)}")
+
+    def _late(self, told: list[Answer]) -> list[int]:
+        return self.behind or [answer.rank for answer in told[1:] if answer.call is None]
 
     def close(self) -> None:
         """It has ended, one way or the other."""
+        self._departures.close()
         if self._inquiry is not None:
             self._inquiry.close()
 
@@ -158,6 +169,10 @@ class Wait:
         return f"waits {time.monotonic() - self.watch.begin:.1f} s for rank {ranks}"
 
 
+def _names(ranks: list[int]) -> str:
+    return f"waiting for rank {', '.join(map(str, ranks))}" if ranks else "MPI does not say whom it waits for"
+
+
 class Waiting:
     """What :class:`collectives.context.Context` does while it waits; mixed into it."""
 
@@ -175,6 +190,9 @@ class Waiting:
     waits: list[Wait]  # under way, of all threads; one may begin within another, in a handler of a signal
     failed: Answer | None = None
     heard: dict[int, Answer]  # failures of others, as they told
+    left: dict[int, Answer]  # those elsewhere whose programs have ended, as they told
+    stall: float | None = None  # seconds after which a wait without a timeout is reported
+    gone: Answer | None = None  # this rank, when its program has ended
 
     @property
     def begun(self) -> int:
@@ -196,6 +214,10 @@ class Waiting:
         if run.plan is None:
             return []
         return sorted(run.plan.waiting() or {rank for f in Flight.of(self) for rank in f.run.plan.waiting()})
+
+    def distance(self, rank: int) -> int:
+        """How far a rank is from this one, counted round."""
+        return min((rank - self.rank) % self.size, (self.rank - rank) % self.size)
 
     def has_ended(self, rank: int) -> bool:
         """Whether the process of a rank is known to have ended."""
@@ -234,7 +256,7 @@ class Waiting:
         self.waits.remove(wait)
 
     def _go_on(self, wait: Wait, progressing: Any, timeout: float | None, limit: int) -> None:
-        wait.watch = watch = Watch(self, wait.run)
+        wait.watch = watch = Watch(self, wait.run, timeout)
         deadline = None if timeout is None else watch.begin + timeout - limit * 1e-9
         try:
             while deadline is None or time.monotonic() < deadline:
@@ -253,8 +275,9 @@ class Waiting:
 
     def describe(self, thread: int | None = None) -> Answer:
         """What this rank does on this communicator, as it tells those who ask."""
-        if self.failed is not None:
-            return self.failed
+        known = self.failed or self.gone
+        if known is not None:
+            return known
         waits, call = self.oldest_first(), None
         if waits:
             call, thread = waits[0].run.call(), waits[0].thread
@@ -266,7 +289,7 @@ class Waiting:
         """Refuse work where it cannot be done any more; CollectiveError says why."""
         if self.broken is not None:
             raise CollectiveError(f"this communicator is broken since an earlier call failed ({self.broken})")
-        if _forked:
+        if ending.forked():
             raise CollectiveError("this process was forked from one that uses collectives; it cannot take part in them")
 
     def short_call(self) -> Any:

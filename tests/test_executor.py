@@ -164,10 +164,12 @@ def test_the_reference_executor_finds_the_same(algorithm, monkeypatch):
         def execute(plan, source, target):
             s = schedule.build(algorithm, plan.rank, size, root)
             cuts = plan.cuts or _core.partition(plan.elements, s.nblocks)
-            reference.execute(
+            for messages in reference.execute(
                 s, boxes.of(plan.rank), memory(source), memory(target), plan.itemsize,
                 lambda dst, left, right: _core.reduce2(plan.dtype, plan.op, dst, left, right), 0, cuts, plan.input_cuts,
-            )  # fmt: skip
+            ):  # fmt: skip
+                for request, _ in messages:
+                    request.Wait()
 
     def memory(address):
         length = 4 * 4096  # as far as an operand of any test here could reach

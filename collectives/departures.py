@@ -1,0 +1,66 @@
+"""Ranks that a call waits for and that will not come: their process has ended, or their program has."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from .farewell import Reader
+
+if TYPE_CHECKING:
+    from .waiting import Waiting
+
+__all__ = ["Departures"]
+
+GRACE = 2.0  # seconds for which what is not certain must have been so
+
+
+class Departures:
+    """What one wait has seen of ranks that leave."""
+
+    def __init__(self, context: Waiting):
+        self._context = context
+        self._readers: dict[int, Reader] = {}
+        self._since: dict[int, float] = {}
+
+    def why_not(self, rank: int, run: Any, surely: bool) -> str | None:
+        """Why a rank will not take part in a run, in words, or None while it may.
+
+        ``surely``: the run is known to wait for it; else it may have done its part.
+        """
+        context = self._context
+        near = context.neighbours.get(rank)
+        reader = self._readers.get(rank)
+        if near is not None and reader is None:
+            reader = self._readers[rank] = Reader(near.pid, near.note)
+        note = None if reader is None else reader.read()
+        if context.has_ended(rank):
+            why = f"died ({context.end_of(rank)})" if note is None else note.how
+            return f"rank {rank} {why}" if surely else None
+        if note is not None:
+            return self._judged(rank, run, surely, note.how, note.begun.get(context.identity), note.final)
+        told = context.left.get(rank)
+        if told is not None:
+            return self._judged(rank, run, surely, told.left, told.begun, final=False)
+        if surely and reader is not None and not reader.runs_on():
+            return f"rank {rank} runs another program now (by exec)"
+        return None
+
+    def _judged(self, rank: int, run: Any, surely: bool, how: str, begun: int | None, final: bool) -> str | None:
+        """A rank that ended its program has begun so many calls, and does not begin any more.
+
+        Calls that it has begun end by themselves, if they can; those of persistent requests have no numbers.
+        """
+        number = run.call().number
+        never = begun is not None and number is not None and number > begun
+        if never and final:
+            return f"rank {rank} {how}"
+        if not never and not (final and surely):
+            return None
+        since = self._since.setdefault(rank, time.monotonic())
+        return f"rank {rank} {how}" if time.monotonic() - since > GRACE else None
+
+    def close(self) -> None:
+        """The wait is over."""
+        for reader in self._readers.values():
+            reader.close()

@@ -1,0 +1,65 @@
+"""The end of the program: what is said, written and waited for then."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+
+from . import _core, farewell, heap, inquiry
+from .diagnosis import Answer
+
+__all__ = ["LAST_CALL", "at_the_end", "forked", "say"]
+
+LAST_CALL = 5_000_000_000  # ns that the end of the program waits for requests nobody waited for
+TOLD = 64  # ranks of other machines that are told, for each communicator, that a program has ended
+
+_at_the_end: list[Callable[[], None]] = []
+_forked = False  # from a process that had MPI or a heap, which no other can take over
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = _forked or heap.is_there() or "mpi4py.MPI" in sys.modules
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def say(how: str) -> None:
+    """Say that this program makes no more calls, and how it ended; to those on other machines by messages."""
+    contexts = [] if _forked else inquiry.contexts()
+    farewell.leave(how, {context.identity: context.begun for context in contexts})
+    for context in contexts:
+        context.gone = Answer(context.rank, None, context.begun, left=how)
+        if context.letters is not None and context.broken is None and not _core.ended():
+            far = sorted(set(context.others()) - set(context.neighbours), key=context.distance)
+            with contextlib.suppress(RuntimeError):  # MPI's, where one has died
+                context.letters.tell(far[:TOLD])
+
+
+@atexit.register
+def _stop() -> None:
+    if not _forked:
+        say(farewell.ending())
+        try:
+            for function in _at_the_end:
+                function()
+        finally:
+            contexts = inquiry.contexts()
+            hopeless = any(context.broken for context in contexts)
+            if any(context.misses_some() for context in contexts):
+                _core.survived(False)
+            _core.stop_progress(0 if hopeless else LAST_CALL)
+
+
+def at_the_end(function: Callable[[], None]) -> None:
+    """Have it called when the program has ended, once the others can know that it has."""
+    _at_the_end.append(function)
+
+
+def forked() -> bool:
+    """Whether this process was forked from one that had MPI or a heap, which no other can take over."""
+    return _forked

@@ -1,0 +1,129 @@
+"""What a process says when its program ends, for those who may wait for it: how, where, and after how many calls.
+
+A rank that has ended its program sits in MPI_Finalize, where it answers no questions. So it leaves a note in a file in
+memory, which neighbours read through /proc while the process is there. The note is final when MPI_Finalize has begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from typing import Any, NamedTuple
+
+from . import _core
+from .diagnosis import foreign, position
+
+__all__ = ["Note", "Reader", "ending", "finalizing", "leave", "note"]
+
+OPEN, LEAVING, FINAL = b"0", b"1", b"2"  # the first byte
+NAME = "collectives-note"
+LONGEST = 1 << 20  # bytes that a reader takes
+
+_lock = threading.Lock()
+_file = -1
+
+
+class Note(NamedTuple):
+    """What a process has left: whether it makes no more calls, for sure; how it ended; its calls on communicators."""
+
+    final: bool
+    how: str
+    begun: dict[str, int]
+
+
+def note() -> int:
+    """The number of the file of this process's note, which is made at the first call; -1 where there can be none."""
+    global _file
+    with _lock:
+        if _file < 0:
+            try:
+                _file = os.memfd_create(NAME)
+                os.write(_file, OPEN)
+            except OSError:
+                _file = -1
+            _core.leave_note(_file)
+    return _file
+
+
+def _after_fork() -> None:
+    """The note stays the parent's."""
+    global _file, _lock
+    _lock = threading.Lock()
+    _file = -1
+    _core.leave_note(-1)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def ending() -> str:
+    """How the program ends, as this is called at its end."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if error is not None:
+        return f"raised {type(error).__name__}{_raised_at(error.__traceback__)} and ended"
+    main = getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0]  # the former is gone after a return
+    return f"ended its program{f' ({os.path.abspath(main)})' if os.path.exists(main) else ''}"
+
+
+def _raised_at(trace: Any) -> str:
+    place = ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not place or not foreign(file):
+            place = f" at {file}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
+
+def finalizing() -> str:
+    """How the program ends, as this is called in MPI_Finalize, which the program calls itself."""
+    return f"called MPI_Finalize at {position(threading.get_ident())}"
+
+
+def leave(how: str, begun: dict[str, int]) -> None:
+    """Leave the note; who has left one already keeps the first."""
+    if _file >= 0 and os.pread(_file, 1, 0) == OPEN:
+        os.pwrite(_file, json.dumps([how, begun]).encode(), 1)
+        os.pwrite(_file, LEAVING, 0)
+
+
+class Reader:
+    """Reads the note of a neighbour, also when its process has ended since the reader was made."""
+
+    def __init__(self, pid: int, number: int):
+        self._path = f"/proc/{pid}/fd/{number}"
+        self._fd, self._known = -1, number >= 0
+        if self._known:
+            with contextlib.suppress(OSError):  # it has ended, or this process may not look there
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self) -> Note | None:
+        """The note, or None while there is none."""
+        if self._fd < 0:
+            return None
+        data = os.pread(self._fd, LONGEST, 0)
+        if data[:1] not in (LEAVING, FINAL):
+            return None
+        try:
+            how, begun = json.loads(data[1:])
+        except (ValueError, TypeError):  # there was no note yet, or there is more than a reader takes
+            how, begun = "is in MPI_Finalize", {}
+        return Note(data[:1] == FINAL, how, begun)
+
+    def runs_on(self) -> bool:
+        """Whether the process still has the file open: a program that it became by ``exec`` has not."""
+        try:
+            return not self._known or os.readlink(self._path).startswith(f"/memfd:{NAME}")
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
