@@ -28,6 +28,7 @@ VARIABLES = {
     "COLLECTIVES_ISA": "instruction set of the kernels",
     "COLLECTIVES_TUNING": "selection table that 'python -m collectives tune' wrote",
     "COLLECTIVES_TIMEOUT": "seconds after which a call that is not complete fails",
+    "COLLECTIVES_STALL": "seconds after which a call that waits without a timeout is reported once (60; 0: never)",
     "COLLECTIVES_TRACE": "file for a timeline of all collectives",
     "COLLECTIVES_TRACE_EVENTS": "calls and spans of a rank that a timeline holds",
     "COLLECTIVES_MPICC": "MPI compiler wrappers, read when the library is built",
