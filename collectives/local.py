@@ -13,7 +13,7 @@ from .flight import Flight
 from .plans import Plans, Run, Shape
 from .registry import find
 from .select import LOCAL, Choice, Rules
-from .waiting import dump_on_signal
+from .telling import dump_on_signal
 
 __all__ = ["LocalContext"]
 

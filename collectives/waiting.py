@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import threading
 import time
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 from . import _core, ending, inquiry, lifetime
 from .departures import Departures
@@ -21,7 +20,7 @@ from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, Peer
 from .flight import Flight
 from .inquiry import Inquiry
 
-__all__ = ["Wait", "Waiting", "checked_timeout", "dump", "dump_on_signal", "stall_from_environment"]
+__all__ = ["Wait", "Waiting", "checked_timeout", "stall_from_environment"]
 
 SLICE = 20_000_000  # ns between looks at signals, deadlines and peers
 PATIENCE = 1.0, 8.0  # seconds until those waited for are asked, doubled from time to time up to the latter
@@ -365,46 +364,3 @@ class Waiting:
     def blame_transport(self, error: BaseException) -> tuple[type[CollectiveError] | None, str]:
         """What an error means where all ranks are known to live."""
         return CollectiveError, str(error)
-
-
-def dump(file: TextIO | None = None) -> None:
-    """Print what this process waits for: for each communicator the call, its number, seconds, ranks, file and line.
-
-    To ``file``, by default standard error. A local call, for any thread. The signal SIGUSR2 does the same, where the
-    program has no handler for it when it makes its first communicator.
-    """
-    contexts = list(inquiry.contexts())
-    told = [text for context in contexts for text in _under_way(context)]
-    if not told:
-        calls = sum(context.begun for context in contexts)
-        told = [f"in no collective, after {calls} calls, at {position()}"]
-    mpi = getattr(sys.modules.get("mpi4py"), "MPI", None)
-    running = mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
-    mark = f"[rank {mpi.COMM_WORLD.rank}] " if mpi is not None and running else ""
-    text = "".join(f"{mark}{line}\n" for line in told)
-    if file is None:
-        sys.stderr.flush()
-        os.write(2, text.encode())
-    else:
-        file.write(text)
-
-
-def _under_way(context: Any) -> list[str]:
-    where = f"rank {context.rank} of {context.size} (communicator {context.identity})"
-    waits, answer = context.oldest_first(), context.describe()
-    if answer.failure is not None:
-        return [f"{where}: broken: {context.broken}"]
-    told = [f"{where}: {wait.run.call()}, at {position(wait.thread)}, {wait}" for wait in waits]
-    if answer.call is not None and not waits:
-        told.append(f"{where}: {answer.call}, at {answer.place}, waits")
-    for flight in Flight.of(context):
-        if all(flight.run.plan is not wait.run.plan for wait in waits):
-            ranks = ", ".join(map(str, flight.run.plan.waiting()))
-            told.append(f"{where}: {flight.run.call()}, non-blocking, under way, waits for rank {ranks}")
-    return told
-
-
-def dump_on_signal() -> None:
-    """Have SIGUSR2 call :func:`dump`, in the main thread, unless the program has a handler of its own."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
-        signal.signal(signal.SIGUSR2, lambda *_: dump())

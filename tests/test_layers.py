@@ -27,6 +27,7 @@ LAYERS = [
         "waiting",
         "departures",
         "ending",
+        "telling",
         "node",
         "trace",
         "settings",
