@@ -154,11 +154,14 @@ cdef extern from "heap.h" nogil:
     void *coll_heap_alloc(coll_heap *, size_t)
     void coll_heap_release(coll_heap *, void *)
     int coll_heap_alias(coll_heap *, const void *, size_t, void *)
-    size_t coll_heap_usable(const void *)
+    int coll_heap_resize(coll_heap *, void *, size_t)
+    int coll_heap_is_inherited(const coll_heap *)
+    size_t coll_heap_usable(const coll_heap *, const void *)
     size_t coll_heap_reserved(coll_heap *)
     int coll_heap_has(const char *, size_t, const void *)
     char *coll_heap_attach(const coll_heap_id *)
     void coll_heap_detach(const coll_heap_id *, char *)
+    int coll_heap_let_read(int64_t)
     int coll_heap_private_is_readable(const coll_heap_id *)
 
 cdef extern from "node.h" nogil:

@@ -33,6 +33,11 @@ cdef class Heap:
         return bool(coll_heap_has(self.base, self.size, <const void *>address))
 
     @property
+    def inherited(self):
+        """Whether this is a forked child and the heap its parent's, from which it gets nothing."""
+        return bool(coll_heap_is_inherited(self.heap))
+
+    @property
     def reserved(self):
         """Bytes that have memory behind them at present."""
         return coll_heap_reserved(self.heap)
@@ -67,7 +72,8 @@ cdef class HeapBlock:
 
     def appear_at(self, uintptr_t piece, size_t nbytes, uintptr_t at):
         """Have whole pages of the block, from an address on, appear at another address too, in place of the mapping
-        there, which takes them away again when it is unmapped; OSError where they cannot."""
+        there, which takes them away again when it is unmapped; OSError where they cannot. In a forked child what
+        appears is a copy of its own."""
         cdef size_t page = COLL_PAGE
         cdef uintptr_t begin = <uintptr_t>self.memory
         if (piece | at | nbytes) % page or piece < begin or piece + nbytes > begin + <size_t>self.nbytes:
@@ -104,6 +110,11 @@ cdef class Mapping:
         coll_heap_detach(&self.identity, self.base)
 
     @property
+    def pid(self):
+        """The peer's process."""
+        return self.identity.pid
+
+    @property
     def alive(self):
         """Whether the peer's process may still have its heap; what is reached by name says nothing of it."""
         return self.identity.kind != COLL_HEAP_MEMFD or os.path.exists(f"/proc/{self.identity.pid}/fd/{self.identity.fd}")
@@ -112,6 +123,11 @@ cdef class Mapping:
     def private_is_readable(self):
         """Whether the private memory of the peer's process can be read as well."""
         return bool(coll_heap_private_is_readable(&self.identity))
+
+
+def let_read(int64_t pid):
+    """Let a process and its descendants read this one's private memory, and no others, where the system's Yama asks."""
+    coll_heap_let_read(pid)
 
 
 # NumPy's allocator (NEP 49): arrays from a size on live on the heap.
@@ -128,7 +144,8 @@ cdef inline bint on_heap(const void *memory) noexcept nogil:
 
 
 cdef void *array_malloc(void *context, size_t nbytes) noexcept nogil:
-    # A heap that is full is no reason to fail: the array is private then, and collectives copy it.
+    # A heap that is full is no reason to fail, nor one of a forked child's parent: the array is private then, and
+    # collectives copy it.
     cdef void *memory = coll_heap_alloc(array_memory, nbytes) if nbytes >= array_threshold else NULL
     return memory if memory != NULL else malloc(nbytes)
 
@@ -154,14 +171,14 @@ cdef void *array_realloc(void *context, void *memory, size_t nbytes) noexcept no
         return array_malloc(context, nbytes)
     if not on_heap(memory):
         return realloc(memory, nbytes)
-    cdef size_t held = coll_heap_usable(memory)
-    if nbytes <= held:
+    if coll_heap_resize(array_memory, memory, nbytes):
         return memory
-    cdef void *larger = array_malloc(context, nbytes)
-    if larger != NULL:
-        memcpy(larger, memory, held)
+    cdef size_t held = coll_heap_usable(array_memory, memory)
+    cdef void *other = array_malloc(context, nbytes)
+    if other != NULL:
+        memcpy(other, memory, min(held, nbytes))
         coll_heap_release(array_memory, memory)
-    return larger
+    return other
 
 
 cdef PyDataMem_Handler array_handler

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
+from .errors import CollectiveError
 
 __all__ = ["attach", "empty", "forget_the_dead", "process_heap", "share_arrays", "why_not"]
 
@@ -59,11 +60,18 @@ def forget_the_dead() -> None:
             del _attached[identity]
 
 
-def empty(shape: Any, dtype: Any = np.float64, *, zero: bool = False) -> np.ndarray:
-    """A new array on the heap; MemoryError, in a sentence, where it is full."""
+def _usable_heap() -> _core.Heap:
     heap = process_heap()
     if heap is None:
         raise MemoryError(f"this process has no heap ({_why_not})")
+    if heap.inherited:
+        raise CollectiveError("this process was forked from one that has a heap of shared memory; it gets none of it")
+    return heap
+
+
+def empty(shape: Any, dtype: Any = np.float64, *, zero: bool = False) -> np.ndarray:
+    """A new array on the heap; MemoryError, in a sentence, where it is full, CollectiveError in a forked child."""
+    heap = _usable_heap()
     dtype = np.dtype(dtype)
     if dtype.hasobject:
         raise TypeError(f"arrays of {dtype} hold Python objects, which cannot be shared")
@@ -77,12 +85,10 @@ def share_arrays(threshold: int = 4096) -> contextlib.AbstractContextManager[Non
     """Let NumPy put its new arrays of at least ``threshold`` bytes on the heap, so that collectives need not copy them.
 
     Holds from the call on, in the calling thread; used as a context manager, until the end of the block. Arrays that
-    exist already stay where they are. Method: NumPy's own allocator hook (NEP 49).
+    exist already stay where they are. In a forked child new arrays are private, and what it writes to older ones is its
+    own. Method: NumPy's own allocator hook (NEP 49).
     """
-    heap = process_heap()
-    if heap is None:
-        raise MemoryError(f"this process has no heap ({_why_not})")
-    return _until_exit(_core.share_arrays(heap, threshold))
+    return _until_exit(_core.share_arrays(_usable_heap(), threshold))
 
 
 class _until_exit(contextlib.AbstractContextManager[None]):

@@ -82,6 +82,27 @@ def process(pid: int) -> tuple[str, str]:
     return fields[0], fields[19]
 
 
+def ancestors(pid: int) -> list[int]:
+    """A process, its parent, and so on, as far as can be seen."""
+    found: list[int] = []
+    while pid > 0 and pid not in found:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            break
+        found.append(pid)
+        pid = int(fields[1])
+    return found
+
+
+def ptrace_scope() -> int:
+    """Who may look into processes of the same user, as the Linux security module Yama has it; 0 where there is none."""
+    try:
+        return int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text())
+    except (OSError, ValueError):
+        return 0
+
+
 def affinity() -> frozenset[int]:
     """Cores this process may run on."""
     return frozenset(os.sched_getaffinity(0))

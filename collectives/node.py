@@ -5,12 +5,13 @@ That two ranks are on one node is proved by mapping: each tries to map the other
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from . import _core, heap, machine
 
-__all__ = ["Offer", "group_of", "join", "offer", "why_apart"]
+__all__ = ["Offer", "common_ancestor", "group_of", "join", "offer", "why_apart"]
 
 Offer = tuple[str, bytes, int]  # boot id, identity of the heap, offset of the area of flags
 
@@ -27,7 +28,7 @@ def offer() -> tuple[Offer | None, _core.HeapBlock | None]:
     return (machine.boot_id(), own.identify(), area.offset), area
 
 
-def _reachable(rank: int, offers: list[Offer | None]) -> dict[int, Any]:
+def _reachable(rank: int, offers: list[Offer | None]) -> dict[int, _core.Mapping]:
     """The ranks whose heaps this rank can map, with the mappings."""
     mine, found = offers[rank], {}
     for peer, theirs in enumerate(offers):
@@ -50,6 +51,29 @@ def group_of(rank: int, reached: list[set[int]]) -> list[int]:
     return group if set(group) == mine and rank in mine else [rank]
 
 
+def common_ancestor(pids: list[int]) -> int | None:
+    """The process nearest to all of these from which they descend, their launcher as a rule; None if that is init."""
+    chains = [machine.ancestors(pid) for pid in pids]
+    found = next((pid for pid in chains[0] if all(pid in chain for chain in chains)), 0)
+    return found if found > 1 else None
+
+
+_reader: int | None = None  # with its descendants it may read this process's private memory
+
+
+def _admit(pids: list[int]) -> None:
+    """Let these processes read this one's private memory, and as few others as Yama lets us name."""
+    global _reader
+    reader = common_ancestor([os.getpid(), *pids, *([_reader] if _reader is not None else [])])
+    if reader is not None:
+        _core.let_read(reader)
+        _reader = reader
+
+
+def _are_readable(mappings: dict[int, _core.Mapping]) -> bool:
+    return all(mapping.private_is_readable for mapping in mappings.values())
+
+
 def join(
     rank: int, offers: list[Offer | None], area: _core.HeapBlock | None, exchange: Callable[[Any], list[Any]],
     library: _core.MPILibrary | None = None, endpoint: _core.Endpoint | None = None,
@@ -59,8 +83,13 @@ def join(
     ``exchange`` gathers an object from all ranks on all ranks (the bootstrap: MPI, a store, a thread group).
     """
     mappings = _reachable(rank, offers)
-    mine = set(mappings), all(mapping.private_is_readable for mapping in mappings.values())
-    reached, readable = zip(*(exchange(mine) if len(offers) > 1 else [mine]), strict=True)
+    asks = len(mappings) > 1 and machine.ptrace_scope() == 1
+    if asks:
+        _admit([mapping.pid for mapping in mappings.values()])
+    mine = set(mappings), asks, not asks and _are_readable(mappings)
+    reached, asking, readable = zip(*(exchange(mine) if len(offers) > 1 else [mine]), strict=True)
+    if any(asking):  # by now all have admitted the others
+        readable = tuple(exchange(_are_readable(mappings)))
     group = group_of(rank, list(reached))
     own = heap.process_heap()
     if own is None or area is None or rank not in mappings:

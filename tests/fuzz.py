@@ -12,11 +12,14 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-ENGINE = [f"{name}.c" for name in "node node_check node_fold node_hand node_inline node_phases node_pull heap".split()]
+HEAP = [f"{name}.c" for name in "heap heap_pages heap_blocks heap_forks".split()]
+ENGINE = [
+    f"{name}.c" for name in "node node_check node_fold node_hand node_inline node_phases node_pull".split()
+] + HEAP
 SOURCES = {
     "fuzz_schedule": ["program.c", "executor.c", "executor_new.c", "transport_inproc.c"],
     "fuzz_node": ENGINE,
-    "fuzz_heap": ["heap.c"],
+    "fuzz_heap": HEAP,
 }
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-Wall", "-Wextra", f"-I{ROOT / 'tests/csrc'}"]
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]

@@ -38,8 +38,14 @@ MISTAKES = [
     ("fuzz_node", "node_check.c", "return slots && ", "return "),
     ("fuzz_node", "node_pull.c", "inlined != coll_node_expects_inline(c, q)", "0"),
     ("fuzz_heap", "heap.c", " && h->size == id->size", ""),
-    ("fuzz_heap", "heap.c", "round_up(power + k * step, LINE)", "power + k * step"),
-    ("fuzz_heap", "heap.c", "!memchr(id->name, 0, sizeof id->name)", "0"),
+    ("fuzz_heap", "heap.c", "memchr(id->name, 0, sizeof id->name) ?", "1 ?"),
+    ("fuzz_heap", "heap_pages.c", ".pages = n});\n        put", ".pages = most});\n        put"),
+    ("fuzz_heap", "heap_pages.c", "        n += before->pages;\n", ""),
+    ("fuzz_heap", "heap_pages.c", "if (before->state == state)", "if (0)"),
+    ("fuzz_heap", "heap_blocks.c", "(nbytes - 1) / LINE)) + 1;", "nbytes / LINE));"),
+    ("fuzz_heap", "heap_blocks.c", "s->places[word] &= s->places[word] - 1;", "s->places[word] -= s->free == 3;"),
+    ("fuzz_heap", "heap_forks.c", "one->born < h->families[i].fork && h->families[i].fork <= one->until", "0"),
+    ("fuzz_heap", "heap_forks.c", "MAP_PRIVATE | MAP_FIXED", "MAP_SHARED | MAP_FIXED"),
 ]  # fmt: skip
 
 

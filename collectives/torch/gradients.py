@@ -29,10 +29,21 @@ SPARE = 16 << 20  # bytes of /dev/shm that are left to others
 class _Placed(NamedTuple):
     storage: StorageWeakRef
     address: int  # of the pages in the heap
+    nbytes: int
     block: _core.HeapBlock
 
 
 _placed: dict[int, _Placed] = {}  # by the address of the storage
+
+
+def _after_fork() -> None:
+    """What a forked child writes is its own, as with all other memory of the heap."""
+    for begin, placed in _placed.items():
+        if not placed.storage.expired():
+            placed.block.appear_at(placed.address, placed.nbytes, begin)
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def address_of(tensor: torch.Tensor) -> int:
@@ -76,7 +87,7 @@ def place(tensor: torch.Tensor) -> str | None:
     block.appear_at(piece, nbytes, storage.data_ptr())
     os.ftruncate(fd, 0)  # gives back the pages that the heap's now hide
     os.ftruncate(fd, size)
-    _placed[storage.data_ptr()] = _Placed(StorageWeakRef(storage), piece, block)
+    _placed[storage.data_ptr()] = _Placed(StorageWeakRef(storage), piece, nbytes, block)
     return None
 
 

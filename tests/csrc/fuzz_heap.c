@@ -1,11 +1,14 @@
-/* Fuzzes the heap: sizes of every magnitude, what is written to a block stays until it is given back, and identities
- * that have changed on their way. */
+/* Fuzzes the heap: sizes of every magnitude, blocks that grow and shrink, what is written to a block stays until it is
+ * given back and no block lies over another, forked children see what they were given, and identities that have changed
+ * on their way. */
 #include "fuzz.h"
 #include "heap.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* In place of the C library's, in which the sanitizers do not see a name read past its end. */
 int shm_open(const char *name, int flags, mode_t mode) {
@@ -21,6 +24,13 @@ typedef struct {
     size_t size;
     unsigned char mark;
 } held;
+
+static int shorts, only_long, forks; /* in this input: short blocks were there; there shall be none; forks shall be */
+
+typedef struct { /* a child that looks at all blocks once more when it is told to */
+    pid_t pid;
+    int go;
+} child;
 
 static void check(int condition) {
     if (!condition)
@@ -39,15 +49,74 @@ static void ends(const held *b, int write) {
     }
 }
 
-static void take(coll_heap *h, held *b, choices *c) {
+static void all_ends(const held *blocks) {
+    for (int i = 0; i < BLOCKS; i++)
+        if (blocks[i].at)
+            ends(&blocks[i], 0);
+}
+
+/* A block that overlaps another would have its marks, or what lies between them. */
+static void is_apart(const held *blocks, const held *b) {
+    for (int i = 0; i < BLOCKS; i++)
+        if (blocks[i].at && &blocks[i] != b)
+            check(blocks[i].at + blocks[i].size <= b->at || b->at + b->size <= blocks[i].at);
+}
+
+static void take(coll_heap *h, held *blocks, held *b, choices *c) {
     size_t size = below(c, 4) ? draw(c, 3) : any_size(c);
+    size += only_long && size < SIZE_MAX - (9 << 10) ? (8 << 10) + 1 : 0;
     unsigned char *at = coll_heap_alloc(h, size);
     if (!at)
         return;
     *b = (held){at, size, (unsigned char)draw(c, 1)};
-    check((uintptr_t)at % 64 == 0 && coll_heap_usable(at) >= size && size <= coll_heap_size(h));
+    shorts |= size <= 8 << 10;
+    check((uintptr_t)at % 64 == 0 && coll_heap_usable(h, at) >= size && size <= coll_heap_size(h));
     check(coll_heap_has(coll_heap_base(h), coll_heap_size(h), at + size - (size > 0)));
+    is_apart(blocks, b);
     ends(b, 1);
+}
+
+static void resize(coll_heap *h, held *blocks, held *b, choices *c) {
+    size_t size = below(c, 2) ? draw(c, 3) : b->size / (1 + below(c, 8));
+    ends(b, 0);
+    if (!coll_heap_resize(h, b->at, size))
+        return;
+    b->size = size;
+    check(coll_heap_usable(h, b->at) >= size);
+    is_apart(blocks, b);
+    ends(b, 1);
+}
+
+/* A child checks what it sees, writes to it, gets nothing, and looks at what was the parent's when that is gone. */
+static child fork_one(coll_heap *h, const held *blocks) {
+    int go[2];
+    char word;
+    check(pipe(go) == 0);
+    child one = {fork(), go[1]};
+    check(one.pid >= 0);
+    if (one.pid == 0) {
+        close(go[1]);
+        all_ends(blocks);
+        check(!coll_heap_alloc(h, 100) && coll_heap_is_inherited(h));
+        check(read(go[0], &word, 1) == 0);
+        all_ends(blocks);
+        for (int i = 0; i < BLOCKS; i++)
+            if (blocks[i].at) {
+                check(coll_heap_usable(h, blocks[i].at) >= blocks[i].size && !coll_heap_resize(h, blocks[i].at, 1));
+                memset(blocks[i].at, ~blocks[i].mark, blocks[i].size);
+                coll_heap_release(h, blocks[i].at);
+            }
+        _exit(0);
+    }
+    close(go[0]);
+    return one;
+}
+
+static void await(child *one) {
+    int status;
+    close(one->go);
+    check(waitpid(one->pid, &status, 0) == one->pid && status == 0);
+    one->pid = 0;
 }
 
 static void change_identity(const coll_heap *h, choices *c) {
@@ -66,26 +135,47 @@ static void change_identity(const coll_heap *h, choices *c) {
     }
 }
 
+static void act(coll_heap *h, held *blocks, child *one, choices *c) {
+    held *b = &blocks[below(c, BLOCKS)];
+    unsigned what = below(c, 64);
+    if (what == 0 && forks && !one->pid) {
+        *one = fork_one(h, blocks);
+    } else if (what == 1 && one->pid) {
+        await(one);
+    } else if (b->at && what < 16 && !one->pid) { /* it would see the new marks */
+        resize(h, blocks, b, c);
+    } else if (b->at) {
+        ends(b, 0);
+        coll_heap_release(h, b->at);
+        b->at = NULL;
+    } else if (what < 60) {
+        take(h, blocks, b, c);
+    } else {
+        change_identity(h, c);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t left) {
     choices c = {data, left};
     held blocks[BLOCKS] = {0};
+    child one = {0};
+    shorts = 0;
+    only_long = (int)below(&c, 2);
+    forks = below(&c, 16) == 0;
     coll_heap *h = coll_heap_new(below(&c, 4) ? 1 << 22 : 1 << 16, below(&c, 8) ? COLL_HEAP_MEMFD : COLL_HEAP_POSIX);
     check(h != NULL);
-    while (c.left) {
-        held *b = &blocks[below(&c, BLOCKS)];
-        if (b->at) {
-            ends(b, 0);
-            coll_heap_release(h, b->at);
-            b->at = NULL;
-        } else if (below(&c, 16)) {
-            take(h, b, &c);
-        } else {
-            change_identity(h, &c);
-        }
-    }
+    while (c.left)
+        act(h, blocks, &one, &c);
+    if (one.pid)
+        await(&one);
+    all_ends(blocks);
     for (int i = 0; i < BLOCKS; i++)
-        if (blocks[i].at)
-            ends(&blocks[i], 0);
+        coll_heap_release(h, blocks[i].at);
+    if (!shorts) { /* all is in one piece again; of short blocks the heap keeps a slab of each length */
+        void *whole = coll_heap_alloc(h, coll_heap_size(h) - 4096);
+        check(whole != NULL);
+        coll_heap_release(h, whole);
+    }
     coll_heap_free(h);
     return 0;
 }

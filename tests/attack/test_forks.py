@@ -1,0 +1,17 @@
+"""Forked children of ranks whose arrays lie on the heap: workers, arguments that the parent drops, other programs."""
+
+import pytest
+
+KINDS = (
+    "pool", "forks_beside_threads", "handed_over", "grandchildren", "given_back", "written_by_children", "others",
+)  # fmt: skip
+
+
+def test_forks(attack, mpi):
+    attack(mpi, 2, "forks", "all", "0.5")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_forks(attack, mpi, kind):
+    attack(mpi, 2, "forks", kind, "8", timeout=300)
