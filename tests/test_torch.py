@@ -59,6 +59,12 @@ def test_started_by_torch_multiprocessing():
     assert done.stdout.splitlines() == ["spawn, file", "spawn, tcp", "fork, file", "fork, tcp"]
 
 
+def test_loading_by_forked_workers():
+    done = torchrun(2, "tests/torch/loading.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == 2 * ["800 rows, 0 wrong"]
+
+
 @pytest.mark.slow
 def test_started_anew_by_torchrun():
     """It keeps its store, in which the ranks before have written."""

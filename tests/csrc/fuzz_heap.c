@@ -17,7 +17,7 @@ int shm_open(const char *name, int flags, mode_t mode) {
     return ((int (*)(const char *, int, mode_t))dlsym(RTLD_NEXT, "shm_open"))(name, flags, mode);
 }
 
-enum { BLOCKS = 32 };
+enum { BLOCKS = 32, CHILDREN = 2 };
 
 typedef struct {
     unsigned char *at;
@@ -98,7 +98,7 @@ static child fork_one(coll_heap *h, const held *blocks) {
         close(go[1]);
         all_ends(blocks);
         check(!coll_heap_alloc(h, 100) && coll_heap_is_inherited(h));
-        check(read(go[0], &word, 1) == 0);
+        check(read(go[0], &word, 1) == 1);
         all_ends(blocks);
         for (int i = 0; i < BLOCKS; i++)
             if (blocks[i].at) {
@@ -114,6 +114,7 @@ static child fork_one(coll_heap *h, const held *blocks) {
 
 static void await(child *one) {
     int status;
+    check(write(one->go, "", 1) == 1);
     close(one->go);
     check(waitpid(one->pid, &status, 0) == one->pid && status == 0);
     one->pid = 0;
@@ -135,14 +136,16 @@ static void change_identity(const coll_heap *h, choices *c) {
     }
 }
 
-static void act(coll_heap *h, held *blocks, child *one, choices *c) {
+static void act(coll_heap *h, held *blocks, child *children, choices *c) {
     held *b = &blocks[below(c, BLOCKS)];
     unsigned what = below(c, 64);
-    if (what == 0 && forks && !one->pid) {
-        *one = fork_one(h, blocks);
-    } else if (what == 1 && one->pid) {
-        await(one);
-    } else if (b->at && what < 16 && !one->pid) { /* it would see the new marks */
+    child *one = &children[what / 2 % CHILDREN];
+    if (what < 2 * CHILDREN && forks) {
+        if (one->pid)
+            await(one);
+        else if (what % 2)
+            *one = fork_one(h, blocks);
+    } else if (b->at && what < 16 && !children[0].pid && !children[1].pid) { /* they would see the new marks */
         resize(h, blocks, b, c);
     } else if (b->at) {
         ends(b, 0);
@@ -158,16 +161,17 @@ static void act(coll_heap *h, held *blocks, child *one, choices *c) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t left) {
     choices c = {data, left};
     held blocks[BLOCKS] = {0};
-    child one = {0};
+    child children[CHILDREN] = {0};
     shorts = 0;
     only_long = (int)below(&c, 2);
     forks = below(&c, 16) == 0;
     coll_heap *h = coll_heap_new(below(&c, 4) ? 1 << 22 : 1 << 16, below(&c, 8) ? COLL_HEAP_MEMFD : COLL_HEAP_POSIX);
     check(h != NULL);
     while (c.left)
-        act(h, blocks, &one, &c);
-    if (one.pid)
-        await(&one);
+        act(h, blocks, children, &c);
+    for (int i = 0; i < CHILDREN; i++)
+        if (children[i].pid)
+            await(&children[i]);
     all_ends(blocks);
     for (int i = 0; i < BLOCKS; i++)
         coll_heap_release(h, blocks[i].at);

@@ -1,0 +1,243 @@
+"""The heap: what blocks take, what becomes of what is given back, who may touch it, and what is in a core dump."""
+
+import gc
+import os
+import random
+import resource
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collectives import _core, heap, machine, node
+
+ROOT = Path(__file__).parent.parent
+MIB = 1 << 20
+
+
+def test_blocks_take_what_was_asked():
+    own = _core.Heap(1 << 34)
+    before, blocks = own.reserved, []
+    for nbytes in (65 * MIB, 112 * MIB + 1, 3 * MIB - 1, 100_000, 9000):
+        blocks.append(_core.HeapBlock(own, nbytes))
+        taken = own.reserved - before
+        assert nbytes <= taken <= nbytes + (64 << 10), nbytes  # a page or two; short ones are reserved together
+        before = own.reserved
+
+
+def test_neighbours_that_are_free_are_one():
+    """A heap of 1 GiB, filled with blocks of 128 to 256 MiB, has room for 112 and for 1000 when they are free."""
+    own, draw = _core.Heap(1 << 30), random.Random(1)
+    blocks = [_core.HeapBlock(own, draw.randrange(128 * MIB, 256 * MIB)) for _ in range(4)]
+    draw.shuffle(blocks)
+    while blocks:
+        blocks.pop()
+    for nbytes in (112 * MIB, 1000 * MIB):
+        block = _core.HeapBlock(own, nbytes)
+        del block
+    assert own.reserved <= 257 * MIB
+
+
+def test_a_long_random_life():
+    """No block is refused as long as half of the heap suffices; each keeps what was written to it."""
+    own, draw, live, total = _core.Heap(256 * MIB), random.Random(5), [], 0
+    for i in range(4000):
+        nbytes = int(2 ** draw.uniform(6, 24))
+        while total + nbytes > 128 * MIB:
+            block, size, mark = live.pop(draw.randrange(len(live)))
+            view = memoryview(block)
+            assert view[0] == view[size - 1] == mark
+            total -= size
+            del block, view
+        block, mark = _core.HeapBlock(own, nbytes), i % 251
+        memoryview(block)[0] = memoryview(block)[nbytes - 1] = mark
+        live.append((block, nbytes, mark))
+        total += nbytes
+    assert own.reserved <= total + 257 * MIB
+
+
+def test_a_write_past_the_end_is_reported():
+    script = """
+import ctypes
+from collectives import _core
+own = _core.Heap(1 << 24)
+block = _core.HeapBlock(own, 100_000)
+ctypes.memset(block.address, 1, 100_000)
+del block
+block = _core.HeapBlock(own, 100_000)
+ctypes.memset(block.address, 1, 100_001)
+print("now", flush=True)
+del block
+_core.HeapBlock(own, 100_000)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("somebody wrote past the end of an array") == 1
+
+
+def test_arrays_grow_and_shrink():
+    with heap.share_arrays(1):
+        for length in (10, 1000, 5000, 100_000):
+            for other in (1, 20, 3000, 4096, 70_000, 1_000_000):
+                array = np.arange(length)
+                array.resize(other, refcheck=False)
+                same = min(length, other)
+                assert (array[:same] == np.arange(same)).all()
+                assert not array[same:].any()
+                assert array.ctypes.data in heap.process_heap()
+
+
+def test_peers_cannot_cut_memory_off():
+    own = _core.Heap(MIB)
+    fd = int.from_bytes(own.identify()[8:16], "little")
+    peer = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+    for length in (0, 2 * MIB):
+        with pytest.raises(PermissionError):
+            os.ftruncate(peer, length)
+    os.close(peer)
+
+
+def test_only_sealed_memory_is_attached():
+    """A file of the right length and nonce, but one that its owner can shorten."""
+    own = _core.Heap(MIB)
+    identity, nonce = bytearray(own.identify()), own.identify()[32:40]
+    fd = os.memfd_create("other")
+    os.write(fd, nonce)
+    os.ftruncate(fd, MIB)
+    identity[8:16] = fd.to_bytes(8, "little")
+    identity[40:48] = bytes(8)  # not the base of a heap of this process
+    with pytest.raises(OSError, match="."):
+        _core.Mapping(bytes(identity))
+    os.close(fd)
+
+
+DUMPED = """
+import os, sys
+from collectives import _core
+own = _core.Heap(1 << 30)
+hole = _core.HeapBlock(own, 400 << 20)
+kept = _core.HeapBlock(own, 8 << 20)
+memoryview(kept)[:] = b"in the dump: yes" * (1 << 19)
+del hole
+print(own.identify().hex(), flush=True)
+peer = _core.Mapping(bytes.fromhex(input())) if sys.argv[1] == "peer" else None
+dumped = {}
+for line in open("/proc/self/smaps"):
+    if "memfd:collectives" in line:
+        begin, end = (int(x, 16) for x in line.split()[0].split("-"))
+    elif line.split()[0].endswith("-") or "-" in line.split()[0]:
+        begin = end = 0
+    elif line.startswith("VmFlags") and " dd" not in line:
+        dumped[begin] = end - begin
+print(sum(dumped.values()), flush=True)
+input()
+os.abort()
+"""
+
+
+def test_core_dumps_fill_nothing(tmp_path):
+    """The owner's dump has what is reserved and a peer's none of it; neither gives holes memory."""
+    core = resource.getrlimit(resource.RLIMIT_CORE)[1]
+
+    def dumping(who):
+        return subprocess.Popen(
+            [sys.executable, "-c", DUMPED, who], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (core, core)),
+        )  # fmt: skip
+
+    with dumping("owner") as owner, dumping("peer") as peer:
+        identity = bytes.fromhex(owner.stdout.readline())
+        fd = os.open(f"/proc/{owner.pid}/fd/{int.from_bytes(identity[8:16], 'little')}", os.O_RDWR)
+        peer.stdout.readline()
+        peer.stdin.write(identity.hex() + "\n")
+        peer.stdin.flush()
+        for process in (owner, peer):
+            assert int(process.stdout.readline()) <= 16 * MIB  # 8 MiB in chunks of 4
+        before = os.fstat(fd).st_blocks * 512
+        assert before <= 9 * MIB
+        for process in (peer, owner):
+            process.communicate("\n")
+    filled = os.fstat(fd).st_blocks * 512
+    os.close(fd)
+    assert filled <= before + 8 * MIB
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text()
+    if core == resource.RLIM_INFINITY and "/" not in pattern and not pattern.startswith("|"):
+        cores = [b"in the dump: yes" * 1000 in found.read_bytes() for found in tmp_path.glob("core*")]
+        assert any(cores)
+
+
+def test_nearest_common_ancestor():
+    sleepers = [subprocess.Popen(["sh", "-c", "sleep 60; true"]) for _ in range(2)]
+    try:
+        assert node.common_ancestor([s.pid for s in sleepers]) == os.getpid()
+        assert node.common_ancestor([sleepers[0].pid]) == sleepers[0].pid
+        assert node.common_ancestor([os.getpid(), 1]) is None
+        assert node.common_ancestor([os.getpid(), 1 << 22]) is None  # no such process
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
+
+
+def joined(ranks: int) -> list[node._core.Node | None]:
+    """The groups of ranks that are threads of this process."""
+    places, meet = [None] * ranks, threading.Barrier(ranks)
+    offers, areas = zip(*(node.offer() for _ in range(ranks)), strict=True)
+
+    def rank(me):
+        def exchange(mine):
+            places[me] = mine
+            meet.wait(60)
+            found = list(places)
+            meet.wait(60)
+            return found
+
+        return node.join(me, list(offers), areas[me], exchange)[1]
+
+    with ThreadPoolExecutor(ranks) as pool:
+        return list(pool.map(rank, range(ranks)))
+
+
+@pytest.mark.parametrize("scope", [0, 1, 2])
+def test_private_memory_is_opened_only_where_it_is_asked_for(monkeypatch, scope):
+    admitted = []
+    monkeypatch.setattr(machine, "ptrace_scope", lambda: scope)
+    monkeypatch.setattr(_core, "let_read", admitted.append)
+    monkeypatch.setattr(node, "_reader", None)
+    assert all(joined(2))
+    assert set(admitted) == ({os.getpid()} if scope == 1 else set())  # the ranks are threads
+
+
+def test_a_heap_admits_no_tracer(tmp_path):
+    """Nothing calls PR_SET_PTRACER where the system does not ask for it."""
+    source = "#include <stdio.h>\n#include <sys/prctl.h>\nint prctl(int what, ...) { printf("
+    source += '"prctl %d\\n", what == PR_SET_PTRACER); fflush(stdout); return 0; }\n'
+    (tmp_path / "prctl.c").write_text(source)
+    subprocess.run(["cc", "-shared", "-fPIC", tmp_path / "prctl.c", "-o", tmp_path / "prctl.so"], check=True)
+    script = "from collectives import _core; h = _core.Heap(1 << 20); _core.Mapping(h.identify()); print('made')"
+    variables = {**os.environ, "LD_PRELOAD": str(tmp_path / "prctl.so")}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, env=variables)
+    assert "made" in done.stdout, done.stderr
+    assert "prctl 1" not in done.stdout
+
+
+def test_forks_leave_nothing():
+    """Files and memory that forked children held go when they do."""
+    own, files = heap.process_heap(), len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        array = heap.empty(MIB, np.uint8)
+        child = os.fork()
+        if child == 0:
+            array[:] = 1
+            os._exit(0)
+        array[:] = 2
+        del array
+        os.waitpid(child, 0)
+    gc.collect()
+    assert own.reserved <= 300 * MIB
+    assert len(os.listdir("/proc/self/fd")) <= files + 1
