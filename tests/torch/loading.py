@@ -1,5 +1,5 @@
-"""DataLoader's workers, forked, in a program whose NumPy arrays lie on the heap: every batch is right, and training goes
-on beside them."""
+"""DataLoader's workers, forked, in a program whose NumPy arrays lie on the heap: every batch is right, and collectives
+go on beside them."""
 
 import sys
 
