@@ -7,6 +7,7 @@ from cpython.buffer cimport (
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -106,6 +107,7 @@ include "_heap.pxi"
 include "_followed.pxi"
 include "_places.pxi"
 include "_trace.pxi"
+include "_turn.pxi"
 include "_node.pxi"
 include "_flights.pxi"
 include "_short.pxi"

@@ -52,6 +52,8 @@ cdef class Node:
     cdef size_t *cuts       # of the short way: room for two tables
     cdef uint64_t begun, ended
     cdef public Log log     # where a timeline is recorded
+    cdef Turn owner         # whose call it serves
+    cdef Holder *holder
 
     def __cinit__(self, Heap heap, int rank, list mappings, list areas, HeapBlock area, MPILibrary library=None,
                   Endpoint endpoint=None):
@@ -73,6 +75,7 @@ cdef class Node:
             raise MemoryError("no memory for a group of the node-local engine, or flags outside their heap")
         self.rank = rank
         self.size = size
+        self.turn = Turn()
         self.keep = (heap, mappings, area, library, endpoint)
         if library is not None:
             self.job.mpi = library.api
@@ -81,6 +84,16 @@ cdef class Node:
     def __dealloc__(self):
         coll_node_free(self.node)
         free(self.cuts)
+
+    @property
+    def turn(self):
+        """Whose call it serves."""
+        return self.owner
+
+    @turn.setter
+    def turn(self, Turn turn not None):
+        self.owner = turn
+        self.holder = &turn.now
 
     def read_private(self):
         """Let ranks read each other's private memory, which all of them must be able to."""

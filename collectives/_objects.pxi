@@ -33,8 +33,10 @@ cdef class Frames:
     cdef char *to
     cdef char *of
     cdef readonly int rank, size
+    cdef Turn turn
 
-    def __cinit__(self, int rank, int size):
+    def __cinit__(self, int rank, int size, Turn turn not None):
+        self.turn = turn
         self.to = <char *>calloc(2 * <size_t>size, FRAME)
         if self.to == NULL:
             raise MemoryError
@@ -55,6 +57,15 @@ cdef Frames frames_of(comm):
         comm._enter()
     frames = comm._frames
     return <Frames>frames if frames is not None else <Frames?>comm._new_frames()
+
+
+cdef int take_frames(comm, Frames f) except -1:
+    """Begin a call with objects, which may have parts."""
+    if f.turn.now.thread == 0:
+        begin_turn(&f.turn.now)
+    else:
+        comm._context.take_turn()
+    return 0
 
 
 cdef int root_of(Frames f, root) except -1:
@@ -205,6 +216,7 @@ cdef int send_frames(comm, coll_node_kind kind, Frames f, char *source, char *ta
     node = engine_for(comm, kind)
     if node is not None:
         return run(comm, node, &m, f)
+    comm = comm._part()
     if kind == COLL_NODE_BCAST:
         comm.Bcast(as_array(target, FRAME, f), root)
     elif kind == COLL_NODE_ALLGATHER:
@@ -227,7 +239,7 @@ cdef int send_stream(comm, bytes stream, int root) except -1:
     node = engine_for(comm, COLL_NODE_BCAST)
     if node is not None:
         return run(comm, node, &m, stream)
-    comm.Bcast(as_array(<char *>stream, len(stream), stream), root)
+    comm._part().Bcast(as_array(<char *>stream, len(stream), stream), root)
     return 0
 
 
@@ -249,7 +261,7 @@ cdef list collect_streams(comm, Frames f, bytes mine, list lengths, int root):
     else:
         source = as_array(<char *>mine, len(mine), mine)
         target = [as_array(<char *>data, len(data), data), lengths] if here else None
-        comm.Allgatherv(source, target) if root < 0 else comm.Gatherv(source, target, root)
+        comm._part().Allgatherv(source, target) if root < 0 else comm._part().Gatherv(source, target, root)
     return parts_of(data, lengths) if here else None
 
 
@@ -271,92 +283,134 @@ cdef list parts_of(data, list lengths):
     return parts
 
 
-# The collectives
+# The collectives. Unpickling may itself be collective, so it comes when the turn has been given back.
 
 def bcast_object(comm, obj, root):
     """The root's object; on the root the very same."""
     cdef Frames f = frames_of(comm)
     cdef int r = root_of(f, root)
-    cdef _Parcel p
+    cdef _Parcel p = pickled(obj) if r == f.rank else None
+    take_frames(comm, f)
+    try:
+        if p is not None:
+            give_stream(comm, f, p, r)
+            return obj
+        stream, buffers = take_stream(comm, f, r)
+    finally:
+        end_turn(&f.turn.now)
+    return unpickled(stream, buffers)
+
+
+cdef int give_stream(comm, Frames f, _Parcel p, int root) except -1:
+    """The root's part of a broadcast."""
+    put(f.to, p, p.more)
+    send_frames(comm, COLL_NODE_BCAST, f, f.to, f.to, 1, root)
+    if p.more & 1:
+        send_stream(comm, p.stream, root)
+    if p.buffers is not None:
+        comm._bcast_buffers(p.buffers, root)
+    return 0
+
+
+cdef tuple take_stream(comm, Frames f, int root):
+    """Another rank's part: the stream, and the buffers beside it or None."""
     cdef Head head
-    if r == f.rank:
-        p = pickled(obj)
-        put(f.to, p, p.more)
-        send_frames(comm, COLL_NODE_BCAST, f, f.to, f.to, 1, r)
-        if p.more & 1:
-            send_stream(comm, p.stream, r)
-        if p.buffers is not None:
-            comm._bcast_buffers(p.buffers, r)
-        return obj
-    send_frames(comm, COLL_NODE_BCAST, f, f.of, f.of, 1, r)
+    send_frames(comm, COLL_NODE_BCAST, f, f.of, f.of, 1, root)
     head = (<Head *>f.of)[0]
     if not head.more & 1:
         stream = stream_in(f.of)
     else:
         stream = PyBytes_FromStringAndSize(NULL, head.length)
-        send_stream(comm, stream, r)
-    return unpickled(stream, comm._bcast_buffers(sizes_in(stream, head.buffers), r) if head.buffers else None)
+        send_stream(comm, stream, root)
+    return stream, comm._bcast_buffers(sizes_in(stream, head.buffers), root) if head.buffers else None
 
 
 def gather_objects(comm, obj, root=None, int end=-1):
-    """The objects of the ranks before ``end`` (of all: -1), on the root, or on all ranks if it is None; else None.
-
-    All ranks get all frames, so that they agree on what follows.
-    """
+    """The objects of the ranks before ``end`` (of all: -1), on the root, or on all ranks if it is None; else None."""
     cdef Frames f = frames_of(comm)
     cdef int r = -1 if root is None else root_of(f, root)
     cdef _Parcel p = pickled(obj)
+    take_frames(comm, f)
+    try:
+        streams, buffers = gather_streams(comm, f, p, r, f.size if end < 0 else end)
+    finally:
+        end_turn(&f.turn.now)
+    if streams is None:
+        return None
+    if buffers is not None:
+        return unpickle(streams, buffers)[: f.size if end < 0 else end]
+    loads = MPI.pickle.loads
+    return [loads(stream) for stream in streams]
+
+
+cdef tuple gather_streams(comm, Frames f, _Parcel p, int root, int end):
+    """Streams, and buffers beside them or None: on the root or (-1) on all ranks; all ranks get all frames, so that they
+    agree on what follows."""
     cdef char *own = f.of + <size_t>f.rank * FRAME
     cdef int more, i
     put(own, p, p.more)
     send_frames(comm, COLL_NODE_ALLGATHER, f, own, f.of, f.size, 0)
     more = more_of_all(f.of, f.size)
-    here = r < 0 or r == f.rank
+    here = root < 0 or root == f.rank
     if more == 0:
-        if not here:
-            return None
-        streams = [stream_in(f.of + <size_t>i * FRAME) for i in range(f.size if end < 0 else end)]
+        return [stream_in(f.of + <size_t>i * FRAME) for i in range(end)] if here else None, None
+    counts = [(<Head *>(f.of + <size_t>i * FRAME)).buffers for i in range(f.size)]
+    if more & 1:
+        streams = collect_streams(comm, f, p.stream, lengths_of(f.of, f.size), root)
     else:
-        counts = [(<Head *>(f.of + <size_t>i * FRAME)).buffers for i in range(f.size)]
-        if more & 1:
-            streams = collect_streams(comm, f, p.stream, lengths_of(f.of, f.size), r)
-        else:
-            streams = [stream_in(f.of + <size_t>i * FRAME) for i in range(f.size)]
-        if more >> 1:
-            objects = comm._gather_buffers(streams, counts, p.buffers or [], more >> 1, None if r < 0 else r)
-            return objects if end < 0 or not here else objects[:end]
-        if not here:
-            return None
-        if end >= 0:
-            streams = streams[:end]
-    loads = MPI.pickle.loads
-    return [loads(stream) for stream in streams]
+        streams = [stream_in(f.of + <size_t>i * FRAME) for i in range(f.size)]
+    if more >> 1:
+        buffers = comm._gather_buffers(streams, counts, p.buffers or [], more >> 1, None if root < 0 else root)
+        return (streams, buffers) if here else (None, None)
+    return streams[:end] if here else None, None
 
 
 def scatter_object(comm, objects, root):
     """One of the root's objects, one for each rank."""
     cdef Frames f = frames_of(comm)
     cdef int r = root_of(f, root)
-    cdef bint mine = r == f.rank
+    parcels = pickled_for_all(objects, f.size) if r == f.rank else None
+    take_frames(comm, f)
+    try:
+        stream, buffers = scatter_streams(comm, f, parcels, r)
+    finally:
+        end_turn(&f.turn.now)
+    return MPI.pickle.loads(stream) if buffers is None else unpickle([stream], [buffers])[0]
+
+
+cdef tuple scatter_streams(comm, Frames f, parcels, int root):
+    """This rank's stream, and the buffers beside it, or None where no rank has any."""
     cdef Head head
-    parcels = pickled_for_all(objects, f.size) if mine else None
-    if mine:
+    if parcels is not None:
         put_all(f.to, parcels)
-    send_frames(comm, COLL_NODE_SCATTER, f, f.to if mine else NULL, f.of, f.size, r)
+    send_frames(comm, COLL_NODE_SCATTER, f, f.to if parcels is not None else NULL, f.of, f.size, root)
     head = (<Head *>f.of)[0]
     if head.more == 0:
-        return MPI.pickle.loads(stream_in(f.of))
-    stream = stream_in(f.of) if not head.more & 1 else comm._deal(streams_of(parcels), head.length, r)
+        return stream_in(f.of), None
+    stream = stream_in(f.of) if not head.more & 1 else comm._deal(streams_of(parcels), head.length, root)
     if head.more >> 1 == 0:
-        return MPI.pickle.loads(stream)
-    return comm._scatter_buffers(stream, head.buffers, buffers_of(parcels), head.more >> 1, r)
+        return stream, None
+    return stream, comm._scatter_buffers(stream, head.buffers, buffers_of(parcels), head.more >> 1, root)
 
 
 def alltoall_objects(comm, objects):
     """An object from every rank, for one to every rank."""
     cdef Frames f = frames_of(comm)
-    cdef int more, i
     parcels = pickled_for_all(objects, f.size)
+    take_frames(comm, f)
+    try:
+        streams, buffers = swap_streams(comm, f, parcels)
+    finally:
+        end_turn(&f.turn.now)
+    if buffers is not None:
+        return unpickle(streams, buffers)
+    loads = MPI.pickle.loads
+    return [loads(stream) for stream in streams]
+
+
+cdef tuple swap_streams(comm, Frames f, list parcels):
+    """Streams from all ranks, and the buffers beside them, or None where no rank has any."""
+    cdef int more, i
     put_all(f.to, parcels)
     send_frames(comm, COLL_NODE_ALLTOALL, f, f.to, f.of, f.size, 0)
     more = more_of_all(f.of, f.size)
@@ -365,10 +419,7 @@ def alltoall_objects(comm, objects):
         streams = comm._swap(streams_of(parcels), lengths_of(f.of, f.size))
     else:
         streams = [stream_in(f.of + <size_t>i * FRAME) for i in range(f.size)]
-    if more >> 1:
-        return comm._swap_buffers(streams, counts, buffers_of(parcels), more >> 1)
-    loads = MPI.pickle.loads
-    return [loads(stream) for stream in streams]
+    return streams, comm._swap_buffers(streams, counts, buffers_of(parcels), more >> 1) if more >> 1 else None
 
 
 def sizes_in(stream, int buffers):

@@ -271,7 +271,7 @@ cdef bint ordinary(coll_node_message *m, Node node, int kind, object send, objec
                    int root):
     """Fill the message of a call, if it is an ordinary one that this engine serves; else False, with nothing done."""
     cdef bint filled
-    if not node.usable >> kind & 1 or coll_progress_ended() or root < 0 or root >= node.size:
+    if not node.usable >> kind & 1 or coll_progress_ended() or root < 0 or root >= node.size or not is_free(node.holder):
         return False
     m.root = root
     m.cuts = m.input_cuts = NULL
@@ -299,15 +299,25 @@ cdef enum:
 
 
 cdef bint launch(Node node, coll_node_message *m, uint64_t begun) except -1:
-    """Run a filled message; False when it is under way or failed, to be gone on with by ``node.wait``."""
+    """Run a filled message; False when it is under way or failed, to be gone on with by ``node.wait``.
+
+    The turn is the caller's then.
+    """
     coll_node_begin(&node.job.call, node.node, m)
     cdef int status = coll_node_progress(&node.job.call) if node.yield_at_once else coll_node_spin(&node.job.call)
     cdef coll_task task
+    if node.holder.thread != 0:
+        node.holder.inner = False
+    node.begun = begun
     if status == COLL_PENDING:
         task = coll_node_task(&node.job)
+        begin_turn(node.holder)
         with nogil:
             status = coll_progress_wait(&task, NULL, node.yield_at_once, PATIENCE)
-    node.begun = begun
+        if status == COLL_OK:
+            end_turn(node.holder)
+    elif status != COLL_OK:
+        begin_turn(node.holder)
     if status != COLL_OK:  # an error too: `wait` raises it where the communicator learns of it
         return False
     node.ended = coll_ticks()
@@ -333,7 +343,7 @@ def short_kind(str collective):
 cdef bint fill_memory(coll_node_message *m, Node node, int kind, uintptr_t source, uintptr_t target, size_t count,
                       int dtype, int op, int root):
     """The message of an ordinary call on memory at two addresses; False where it is not ordinary."""
-    if not node.usable >> kind & 1 or coll_progress_ended() or not 0 <= root < node.size:
+    if not node.usable >> kind & 1 or coll_progress_ended() or not 0 <= root < node.size or not is_free(node.holder):
         return False
     m.kind = COLL_NODE_ALLREDUCE if kind == BARRIER else <coll_node_kind>kind
     m.root = root

@@ -226,6 +226,8 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
 
     def Free(self) -> None:
         """Complete what is under way and free the communicator with its duplicate; collective."""
+        if self._context is not None and self._context.broken is None:
+            self._context.take_turn()
         context, self._context, self._node = self._context, None, None
         if context is not None:
             self._finalizer.detach()

@@ -103,6 +103,8 @@ class Context(MPIWaiting, Plans):
         watch_finalize()  # after the endpoint, which does the same: what is set last MPI deletes first
         self._meet([h["address"] for h in hellos])
         self.group, self.node = self._join([h["offer"] for h in hellos], area)
+        if self.node is not None:
+            self.node.turn = self.turn
         self.apart = node.why_apart(self.size, self.group, self.node)
         self._leases = Leases()
         self.adopt(self.rules)
@@ -164,12 +166,16 @@ class Context(MPIWaiting, Plans):
 
         None, on all ranks, where there is no memory for it. ``call`` is what ranks that wait here tell the others.
         """
-        idle = self._leases.idle()
-        lease = self._leases.again(self._least(idle, call), self.forget_plans) if idle.size else None
-        if lease is not None:
-            return lease
-        offer, area = node.offer()
-        group, engine = self._join(self.internal.allgather(offer), area)
+        self.take_turn()
+        try:
+            idle = self._leases.idle()
+            lease = self._leases.again(self._least(idle, call), self.forget_plans) if idle.size else None
+            if lease is not None:
+                return lease
+            offer, area = node.offer()
+            group, engine = self._join(self.internal.allgather(offer), area)
+        finally:
+            self.turn.give()
         if engine is None or node.why_apart(self.size, group, engine) is not None:
             return None
         self._set_up(engine)

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from . import _core
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 
-__all__ = ["Answer", "Call", "differ", "foreign", "libraries", "lines", "position", "signature", "verdict"]
+__all__ = [
+    "Answer", "Call", "differ", "foreign", "libraries", "lines", "outer_position", "position", "signature", "verdict",
+]  # fmt: skip
 
 MOST = 16  # ranks that a message describes
 
@@ -110,6 +112,18 @@ def position(thread: int | None = None) -> str:
     frame = frames.get(main if thread is None else thread)
     found = _of_the_program(frame) or _of_the_program(frames.get(main)) or frame
     return f"{found.f_code.co_filename}:{found.f_lineno}" if found else "the end of the program"
+
+
+def outer_position() -> str | None:
+    """File and line of the program's call of this package that this thread is within, in a handler, say; None: in none.
+
+    The innermost frames are this package's, then come the handler's, then this package's.
+    """
+    frame = _of_the_program(sys._getframe())
+    while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    found = _of_the_program(frame)
+    return f"{found.f_code.co_filename}:{found.f_lineno}" if found else None
 
 
 def _of_the_program(frame: FrameType | None) -> FrameType | None:

@@ -5,7 +5,7 @@ Wrong arguments are plain TypeError and ValueError, raised before anything is se
 
 
 class CollectiveError(RuntimeError):
-    """A collective could not be completed; the communicator is broken from then on.
+    """A collective could not be completed; the communicator is broken from then on, unless nothing was sent for it.
 
     ``origin`` is the first line of another rank's error that this one comes from, or None.
     """

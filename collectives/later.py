@@ -34,6 +34,7 @@ class Later(Operations):
         self._refuse_in_group(f"I{collective.name}")
         begin, tick = time.perf_counter(), _core.ticks()
         context, key = self._enter(), None
+        context.check_turn()
         if not context.checked:
             key = self._recipes.key(collective, arguments, options, False)
             found = self._recipes.find(key, arguments) if key is not None else None
@@ -139,6 +140,7 @@ class Later(Operations):
     ) -> Flight:  # fmt: skip
         """A non-blocking call without a request of MPI's; ``then`` runs at its end, in whichever thread that is."""
         begin, tick = time.perf_counter(), _core.ticks()
+        self._enter().check_turn()
         choice = self._choose(draft, options, options.algorithm, mpi=False)
         draft, choice = next(self._parts(draft, choice, options, None))
         self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)

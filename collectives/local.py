@@ -62,7 +62,7 @@ class LocalContext(Plans):
         self._set_up(engine, rules, size > machine.usable_cores(h["affinity"] for h in hellos))
 
     def _set_up(self, engine: _core.Node, rules: Rules, crowded: bool) -> None:
-        self.node, self.yield_at_once = engine, crowded
+        self.node, self.yield_at_once, engine.turn = engine, crowded, self.turn
         engine.yield_at_once = crowded
         engine.background = True
         engine.set_limits(*rules.node_limits(crowded))
@@ -77,18 +77,23 @@ class LocalContext(Plans):
 
     def run(self, shape: Shape, source: int, target: int, owners: Any, timeout: float | None) -> None:
         """A blocking call on memory at two addresses."""
-        run = self._acquire(shape)
+        self.take_turn()
         try:
-            run.start(source, target, 0, owners)
-            self.wait(run, run.plan, timeout)
-        except BaseException as e:
-            self.fail(run, e)
-        run.release()
+            run = self._acquire(shape)
+            try:
+                run.start(source, target, 0, owners)
+                self.wait(run, run.plan, timeout)
+            except BaseException as e:
+                self.fail(run, e)
+            run.release()
+        finally:
+            self.turn.give()
 
     def start(
         self, shape: Shape, source: int, target: int, owners: Any, then: Callable[[], None] | None = None
     ) -> Flight:  # fmt: skip
         """A call that goes on by itself; ``then`` runs at its end, in whichever thread that is."""
+        self.check_turn()
         run = self._acquire(shape)
         try:
             run.start(source, target, 0, owners)

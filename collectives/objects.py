@@ -60,6 +60,7 @@ class Objects:
     rank: int
     size: int
     _frames: _core.Frames | None = None
+    _context: Any
 
     if TYPE_CHECKING:  # the communicator has these
         Barrier: Any
@@ -113,8 +114,13 @@ class Objects:
 
     # Called by _objects.pxi
 
+    def _part(self) -> Objects:
+        """This communicator, whose next call is a part of the one under way."""
+        self._context.turn.part()
+        return self
+
     def _new_frames(self) -> _core.Frames:
-        self._frames = _core.Frames(self.rank, self.size)
+        self._frames = _core.Frames(self.rank, self.size, self._context.turn)
         return self._frames
 
     def _bcast_buffers(self, buffers: Buffers, root: int) -> Buffers:
@@ -122,13 +128,13 @@ class Objects:
         found = []
         for buffer in buffers:
             found.append(_bytes(buffer) if self.rank == root else np.empty(buffer, np.uint8))
-            self.Bcast(found[-1], root)
+            self._part().Bcast(found[-1], root)
         return found
 
     def _gather_buffers(
         self, streams: list[Any] | None, counts: list[int], mine: Buffers, most: int, root: int | None
-    ) -> list[Any] | None:
-        """The objects with these streams, on the root or on all ranks; ``most``: rounds of buffers."""
+    ) -> list[Buffers]:
+        """The buffers beside these streams, on the root or on all ranks; ``most``: rounds of them."""
         here = root is None or root == self.rank
         buffers: list[Buffers] = [[] for _ in counts]
         for i in range(most):
@@ -136,50 +142,50 @@ class Objects:
             for rank, data in enumerate(self._collect(_ith(mine, i), sizes, root)):
                 if i < counts[rank]:
                     buffers[rank].append(data)
-        return _core.unpickle(streams, buffers) if here and streams else None
+        return buffers
 
     def _collect(self, mine: np.ndarray, sizes: list[int], root: int | None) -> list[np.ndarray]:
         """Bytes of all ranks, of known sizes where they arrive; nothing elsewhere."""
         if root is not None and root != self.rank:
-            self.Gatherv(mine, None, root)
+            self._part().Gatherv(mine, None, root)
             return []
         data = np.empty(sum(sizes), np.uint8)
         if root is None:
-            self.Allgatherv(mine, [data, sizes])
+            self._part().Allgatherv(mine, [data, sizes])
         else:
-            self.Gatherv(mine, [data, sizes], root)
+            self._part().Gatherv(mine, [data, sizes], root)
         return _blocks(data, sizes)
 
-    def _scatter_buffers(self, stream: Any, count: int, parts: list[Buffers] | None, most: int, root: int) -> Any:
-        """The object with this stream; at the root ``parts`` are the buffers of all ranks' objects."""
+    def _scatter_buffers(self, stream: Any, count: int, parts: list[Buffers] | None, most: int, root: int) -> Buffers:
+        """The buffers beside this stream; at the root ``parts`` are those of all ranks' objects."""
         sizes, buffers = _core.sizes_in(stream, count), []
         for i in range(most):
             size = sizes[i] if i < count else 0
             data = self._deal([_ith(part, i) for part in parts] if parts else None, size, root)
             if i < count:
                 buffers.append(data)
-        return _core.unpickle([stream], [buffers])[0]
+        return buffers
 
     def _deal(self, parts: list[Any] | None, size: int, root: int) -> np.ndarray:
         """The root's bytes for this rank."""
         data = np.empty(size, np.uint8)
-        self.Scatterv(_joined(parts) if parts else None, data, root)
+        self._part().Scatterv(_joined(parts) if parts else None, data, root)
         return data
 
-    def _swap_buffers(self, streams: list[Any], counts: list[int], parts: list[Buffers], most: int) -> list[Any]:
-        """The objects with these streams; ``parts`` are the buffers of the own ones, for all ranks."""
+    def _swap_buffers(self, streams: list[Any], counts: list[int], parts: list[Buffers], most: int) -> list[Buffers]:
+        """The buffers beside these streams; ``parts`` are those of the own objects, for all ranks."""
         buffers: list[Buffers] = [[] for _ in counts]
         for i in range(most):
             sizes = _sizes(streams, counts, i)
             for rank, data in enumerate(self._swap([_ith(part, i) for part in parts], sizes)):
                 if i < counts[rank]:
                     buffers[rank].append(data)
-        return _core.unpickle(streams, buffers)
+        return buffers
 
     def _swap(self, parts: list[Any], sizes: list[int]) -> list[np.ndarray]:
         """Bytes from all ranks, for some to all ranks."""
         data = np.empty(sum(sizes), np.uint8)
-        self.Alltoallv(_joined(parts), [data, sizes])
+        self._part().Alltoallv(_joined(parts), [data, sizes])
         return _blocks(data, sizes)
 
 

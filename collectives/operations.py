@@ -71,9 +71,18 @@ class Operations:
         if self._open_group is not None:
             self._open_group.add(collective, arguments, options)
             return
-        begin = time.perf_counter()
         context = self._enter()
-        key = None
+        if not context.turn.take():
+            context.take_turn()
+        try:
+            self._run_now(collective, arguments, options)
+        finally:
+            context.turn.give()
+
+    def _run_now(self, collective: Collective, arguments: Arguments, options: Options) -> None:
+        """The same as a part of the call that has the turn."""
+        begin = time.perf_counter()
+        context, key = self._enter(), None
         if not context.checked:
             key = self._recipes.key(collective, arguments, options, True)
             if key is not None and self._run_again(collective, key, arguments, options.timeout, begin):
@@ -126,11 +135,15 @@ class Operations:
 
     def _run_draft(self, collective: Collective, draft: Draft, options: Options) -> None:
         """A blocking call that :mod:`collectives.grouped` made of several."""
-        begin = time.perf_counter()
-        choice = self._choose(draft, options, options.algorithm, mpi=False)
-        if self._enter().checked:
-            self._check(collective.name, draft, choice, options.timeout)
-        choice = self._run_parts(draft, choice, options)
+        begin, context = time.perf_counter(), self._enter()
+        context.take_turn()
+        try:
+            choice = self._choose(draft, options, options.algorithm, mpi=False)
+            if context.checked:
+                self._check(collective.name, draft, choice, options.timeout)
+            choice = self._run_parts(draft, choice, options)
+        finally:
+            context.turn.give()
         self._done(collective.name, choice.algorithm.name, draft.nbytes, begin, draft.shape.root)
 
     def _hand_over(self, collective: Collective, draft: Draft) -> MPIRun:
@@ -228,6 +241,7 @@ class Operations:
             raise TypeError("recvcounts: needed where sendbuf is MPI.IN_PLACE")
         mine = np.array([reductions.parse(arguments.recvbuf, "recvbuf", True).count])
         counts = np.zeros(self._enter().size, mine.dtype)
+        self._enter().turn.part()
         self._run(COLLECTIVES["allgather"], Arguments(mine, counts))
         return counts
 

@@ -91,7 +91,7 @@ class Plans(Waiting):
     """The idle plans of a communicator, by what they were made for; mixed into what makes them."""
 
     def __init__(self) -> None:
-        self.waits = []
+        self.waits, self.turn = [], _core.Turn()
         self._lock = threading.Lock()  # any thread may give a plan back
         self._idle: OrderedDict[Any, list[_core.Plan | _core.NodePlan]] = OrderedDict()
         self._idle_bytes = 0
@@ -131,6 +131,8 @@ class Plans(Waiting):
             self.wait(call, call.plan, timeout)
         except BaseException as e:
             self.fail(call, e)
+        finally:
+            self.turn.give()
 
     def short_call(self) -> ShortCall:
         """The call of the short way that is under way."""

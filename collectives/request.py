@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["HandedOver", "HandedOverForGood", "PersistentRequest", "Request"]
 
 
+_handles = threading.RLock()  # while MPI is given a request, or a request is given a new one of MPI's
+
+
 class _Waits:
     """Waiting that moves the collective itself, rather than wait for the progress thread to do so."""
 
@@ -25,13 +29,15 @@ class _Waits:
         """Wait until the collective is complete."""
         if self._flight is not None:
             self._flight.finish()
-        return super().Wait(status)  # type: ignore[misc]
+        with _handles:  # another thread may wait for it, too
+            return super().Wait(status)  # type: ignore[misc]
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Whether the collective is complete; moves it on."""
         if self._flight is not None and not self._flight.test():
             return False
-        return super().Test(status)  # type: ignore[misc]
+        with _handles:
+            return super().Test(status)  # type: ignore[misc]
 
     def Cancel(self) -> None:
         """Collectives cannot be cancelled (MPI standard, section 3.8.4)."""
@@ -78,16 +84,14 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
         return request
 
     def Start(self) -> None:
-        """Begin a run; the one before must be complete."""
-        if self._launch is None:
-            raise ValueError("this persistent request has been freed")
-        if self._flight is not None:
-            if not self._flight.done:
-                raise ValueError("this persistent request is under way already")
+        """Begin a run; ValueError where the one before has not been waited for, as others may not have started anew."""
+        with _handles:
+            if self._launch is None:
+                raise ValueError("this persistent request has been freed")
             if self != MPI.REQUEST_NULL:
-                self.Wait()
-        self._flight = self._launch()
-        _set_handle(self, self._flight.handle)
+                raise ValueError("this persistent request is under way already: Wait comes before the next Start")
+            self._flight = self._launch()
+            _set_handle(self, self._flight.handle)
 
     def Free(self) -> None:
         """Give up the plan, after the run under way if there is one."""

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any, NoReturn
 
-from . import _core, ending, inquiry, lifetime
+from . import _core, ending, inquiry, lifetime, turns
 from .departures import Departures
 from .diagnosis import MOST, Answer, lines, position, verdict
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
@@ -186,6 +186,7 @@ class Waiting:
     node: Any = None  # others may ask before it is joined
     elsewhere = 0  # calls that were MPI's or a schedule's, less exchanges before calls
     log: _core.Log | None = None  # where a timeline is recorded
+    turn: _core.Turn
     waits: list[Wait]  # under way, of all threads; one may begin within another, in a handler of a signal
     failed: Answer | None = None
     heard: dict[int, Answer]  # failures of others, as they told
@@ -269,6 +270,17 @@ class Waiting:
     def oldest_first(self) -> list[Wait]:
         """What threads wait for, in the order of the calls' numbers, which is that in which they end."""
         return sorted(self.waits, key=lambda wait: wait.run.call().number or sys.maxsize)
+
+    def take_turn(self) -> None:
+        """Begin a call; CollectiveError where one is under way in this process. ``turn.give`` at its end."""
+        if not self.turn.take():
+            turns.refuse(self)
+            self.turn.take()
+
+    def check_turn(self) -> None:
+        """CollectiveError where a blocking call is under way in this process: no other may begin."""
+        self.take_turn()
+        self.turn.give()
 
     # When a call fails
 

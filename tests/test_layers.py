@@ -28,6 +28,7 @@ LAYERS = [
         "departures",
         "ending",
         "telling",
+        "turns",
         "node",
         "trace",
         "settings",
