@@ -86,6 +86,8 @@ class _Flying:
         """Move the collective on; whether it has ended. Raises what ended it early."""
         try:
             landed = (self.check is None or self.check.ended(wait=False)) and self.core.wait(False, 0)
+            if not landed:
+                self.context.glance(self.run, self.core)
         except BaseException as e:
             self.context.fail(self.run, e)
         if landed:

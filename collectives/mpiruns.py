@@ -38,6 +38,7 @@ class MPIRun:
         self._collective = collective
         self._call = call
         self.request: MPI.Request | None = None
+        self.began = time.monotonic()
         self.buffers = buffers
 
     def __str__(self) -> str:
@@ -104,6 +105,13 @@ class MPIWaiting(Waiting):
         """Wait for a non-blocking call of MPI's, up to the timeout."""
         try:
             self.wait(run, run, timeout)
+        except BaseException as e:
+            self.fail(run, e)
+
+    def glance_at_mpi(self, run: MPIRun) -> None:
+        """:meth:`glance` at a call of MPI's, which fails for all that wait where one ends it."""
+        try:
+            self.glance(run, run)
         except BaseException as e:
             self.fail(run, e)
 

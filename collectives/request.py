@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -123,8 +124,7 @@ class _Keeps:
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait until the collective is complete."""
         begin = _core.ticks() if self._record is not None else 0
-        if self._context.timeout is not None:
-            self._context.wait_for_mpi(self._run)
+        self._context.wait_for_mpi(self._run)
         with self._context.blamed(self._run):
             done = super().Wait(status)  # type: ignore[misc]
         if self._record is not None:
@@ -137,7 +137,9 @@ class _Keeps:
         """Whether the collective is complete."""
         with self._context.blamed(self._run):
             done = super().Test(status)  # type: ignore[misc]
-        if done and self._record is not None:
+        if not done:
+            self._context.glance_at_mpi(self._run)
+        elif self._record is not None:
             self._record[0].end(self._record[1], _core.ticks())
         return done
 
@@ -162,6 +164,7 @@ class HandedOverForGood(_Keeps, MPI.Prequest):  # type: ignore[misc]
     def Start(self) -> None:
         """Begin a run; the one before must be complete."""
         begin = _core.ticks()
+        self._run.began = time.monotonic()
         super().Start()
         self._record = self._started(begin)
 

@@ -108,7 +108,8 @@ class Watch:
         return self.context.others() if self.run.plan is None else []
 
     def _why_not(self, rank: int) -> str | None:
-        surely = bool(self.behind) or time.monotonic() - self.begin > PATIENCE[0]
+        since = getattr(self.run, "began", self.begin)
+        surely = bool(self.behind) or time.monotonic() - since > PATIENCE[0]
         return self._departures.why_not(rank, self.run, surely)
 
     def _warn(self, seconds: float) -> None:
@@ -189,6 +190,7 @@ class Waiting:
     turn: _core.Turn
     waits: list[Wait]  # under way, of all threads; one may begin within another, in a handler of a signal
     failed: Answer | None = None
+    _next_glance = 0  # of the monotonic clock, in ns
     heard: dict[int, Answer]  # failures of others, as they told
     left: dict[int, Answer]  # those elsewhere whose programs have ended, as they told
     stall: float | None = None  # seconds after which a wait without a timeout is reported
@@ -281,6 +283,13 @@ class Waiting:
         """CollectiveError where a blocking call is under way in this process: no other may begin."""
         self.take_turn()
         self.turn.give()
+
+    def glance(self, run: Any, progressing: Any) -> None:
+        """Look, every slice at most, whether a call that is tested again and again can still end."""
+        now = time.monotonic_ns()
+        if now >= self._next_glance:
+            self._next_glance = now + SLICE
+            Watch(self, run).look(progressing)
 
     # When a call fails
 

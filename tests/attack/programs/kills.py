@@ -1,0 +1,123 @@
+"""Mixed collectives until ranks are killed or stopped from outside: `kills.py SEED VICTIMS [KIND]`.
+
+Each rank writes lines of JSON to the file RESULTS: its process, and later what it raised and when.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+import collectives
+
+LONGEST = 1 << 21  # elements of 8 bytes
+KINDS, TESTED = 11, 9  # of calls; a request that is only tested
+LAST = 25  # seconds after which a rank stops by itself
+
+world = MPI.COMM_WORLD
+choices = random.Random(int(sys.argv[1]))  # the same on all ranks
+comm = collectives.Communicator(world)
+comm = comm.Dup() if choices.randrange(2) else comm
+rank, size = comm.rank, comm.size
+survivors = size - int(sys.argv[2])
+memories = np.ones(LONGEST), comm.full(LONGEST, 1.0)
+spare = np.ones(LONGEST)
+plans = [comm.Allreduce_init(MPI.IN_PLACE, np.ones(n), MPI.MAX) for n in (1, 50_000)]
+
+
+def say(**words):
+    os.write(results, (json.dumps({"rank": rank, **words}) + "\n").encode())
+
+
+def until_done(request):
+    while not request.Test():
+        time.sleep(0)
+
+
+def objects(c, root):
+    what = choices.randrange(4)
+    if what == 0:
+        c.bcast({"x": spare[:5000]} if rank == root else None, root)
+    elif what == 1:
+        c.allgather((rank, spare[: choices.choice((0, 5000))]))
+    elif what == 2:
+        c.allreduce(rank)
+    else:
+        c.scatter(list(range(size)) if rank == root else None, root)
+
+
+def in_blocks(c, memory, n, root):
+    """Collectives of a block for each rank."""
+    n = min(n, LONGEST // size // 2)
+    what = choices.randrange(5)
+    if what == 0:
+        c.Alltoall(memory[: n * size], np.empty(n * size))
+    elif what == 1:
+        c.Allgather(memory[:n], np.empty(n * size))
+    elif what == 2:
+        c.Gather(memory[:n], np.empty(n * size) if rank == root else None, root)
+    elif what == 3:
+        c.Scatter(memory[: n * size] if rank == root else None, np.empty(n), root)
+    else:
+        c.Reduce_scatter_block(memory[: n * size], np.empty(n))
+
+
+def one_call(c):
+    """A collective of any kind, or none for a moment."""
+    n = choices.choice((1, 1, 10, 1000, 30_000, 1 << 18, LONGEST))
+    memory, root = choices.choice(memories), choices.randrange(size)
+    v = memory[:n]
+    algorithm = choices.choice((None, None, "ring", "recursive_doubling", "mpi"))
+    kind = choices.randrange(KINDS) if len(sys.argv) < 4 else int(sys.argv[3])
+    if kind == 0:
+        c.Allreduce(MPI.IN_PLACE, v, MPI.MAX, algorithm=algorithm)
+    elif kind == 1:
+        c.Iallreduce(MPI.IN_PLACE, v, MPI.MAX, algorithm=algorithm).Wait()
+    elif kind == 2:
+        until_done(c.Ibcast(v, root))
+    elif kind == 3:
+        objects(c, root)
+    elif kind == 4:
+        c.Barrier(algorithm=choices.choice((None, "dissemination", "mpi")))
+    elif kind == 5:
+        in_blocks(c, memory, n, root)
+    elif kind == 6:
+        c.Reduce(v, spare[:n] if rank == root else None, MPI.MAX, root)
+    elif kind == 7:
+        plan = choices.choice(plans)
+        plan.Start()
+        plan.Wait()
+    elif kind == 8:
+        c.Bcast(v, root, algorithm=choices.choice((None, "binomial")))
+    elif kind == TESTED:
+        until_done(c.Iallreduce(MPI.IN_PLACE, v, MPI.MAX, algorithm=algorithm))
+    else:
+        time.sleep(choices.random() * 0.02)
+
+
+def let_others_raise():
+    """Who ends first aborts all."""
+    end = time.monotonic() + 6
+    while time.monotonic() < end:
+        with open(os.environ["RESULTS"]) as file:
+            if sum("raised" in json.loads(line) for line in file if line.endswith("\n")) >= survivors:
+                return
+        time.sleep(0.05)
+
+
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # how MPICH's launcher tells survivors of a death
+results = os.open(os.environ["RESULTS"], os.O_WRONLY | os.O_APPEND)
+world.Barrier()
+say(pid=os.getpid())
+end = time.monotonic() + LAST
+try:
+    while time.monotonic() < end:
+        one_call(comm)
+except (collectives.CollectiveError, MPI.Exception) as e:
+    say(raised=type(e).__name__, text=str(e), time=time.monotonic())
+    let_others_raise()

@@ -1,0 +1,70 @@
+"""One collective again and again until the last rank dies: `kills_between_hosts.py COLLECTIVE`.
+
+Each rank writes a line of JSON to the file RESULTS: when it died, or what it raised and when.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+import collectives
+
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # how MPICH's launcher tells survivors of a death
+world = MPI.COMM_WORLD
+comm = collectives.Communicator(world)
+rank, size = comm.rank, comm.size
+victim, n = size - 1, 1000
+x, y = np.ones(n * size), np.empty(n * size)
+plan = comm.Allreduce_init(x, y)
+
+
+def persistent():
+    plan.Start()
+    plan.Wait()
+
+
+CALLS = {
+    "allreduce": lambda: comm.Allreduce(x, y),
+    "allreduce_by_mpi": lambda: comm.Allreduce(x, y, algorithm="mpi"),
+    "iallreduce": lambda: comm.Iallreduce(x, y).Wait(),
+    "persistent": persistent,
+    "barrier": comm.Barrier,
+    "bcast": lambda: comm.Bcast(x, victim),
+    "scatter": lambda: comm.Scatter(x, y[:n], victim),
+    "reduce": lambda: comm.Reduce(x, y, root=0),
+    "gather": lambda: comm.Gather(x[:n], y, 0),
+    "allgather": lambda: comm.Allgather(x[:n], y),
+    "alltoall": lambda: comm.Alltoall(x, y),
+    "reduce_scatter_block": lambda: comm.Reduce_scatter_block(x, y[:n]),
+    "scan": lambda: comm.Scan(x, y),
+    "objects": lambda: comm.allgather({"rank": rank}),
+}
+
+
+def say(**words):
+    os.write(results, (json.dumps({"rank": rank, **words}) + "\n").encode())
+
+
+def die():
+    say(died=time.monotonic())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+results = os.open(os.environ["RESULTS"], os.O_WRONLY | os.O_APPEND)
+call = CALLS[sys.argv[1]]
+comm.Barrier()
+if rank == victim:
+    threading.Timer(0.5, die).start()
+try:
+    while True:
+        call()
+        comm.Barrier()  # or ranks that take nothing from the others never wait
+except (collectives.CollectiveError, MPI.Exception) as e:
+    say(raised=type(e).__name__, text=str(e), time=time.monotonic())
+time.sleep(3)  # who ends first aborts all

@@ -1,0 +1,159 @@
+"""Ranks are killed at random moments of mixed collectives: every survivor raises within seconds, and names the dead.
+
+A stopped rank is not dead: who waits for it longer than the timeout names it as the one waited for.
+"""
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+import uuid
+from typing import NamedTuple
+
+import pytest
+from attack.conftest import MARK, clean_up
+from conftest import MPIS, start
+from test_errors import LIVE_ON
+
+from collectives import machine
+
+PROGRAM = "tests/attack/programs/kills.py"
+WITHIN = 5.0  # seconds from the kill to each survivor's error
+FAR_OFF = 20  # seconds of a timeout that is not to be waited for
+KILLS = [signal.SIGKILL, signal.SIGSEGV]
+
+
+#: MPICH's launcher ends the survivors all the same, often sooner than they can say anything.
+ENDED_BY_LAUNCHER = "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: (Killed|Segmentation fault)"
+
+
+class Job(NamedTuple):
+    """What became of one job: the ranks that were hit, seconds from then to the errors of the others, their texts."""
+
+    victims: list[int]
+    seconds: dict[int, float]
+    texts: dict[int, str]
+    kinds: dict[int, str]
+    running: list[int]
+    output: str
+
+
+def lines_of(results):
+    return [json.loads(line) for line in results.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def processes(results, ranks):
+    """The ranks' processes, once all have told."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        found = {line["rank"]: line["pid"] for line in lines_of(results) if "pid" in line}
+        if len(found) == ranks:
+            return found
+        time.sleep(0.01)
+    raise TimeoutError(results.read_text())
+
+
+def running(pid):
+    """Whether a process has not ended."""
+    return machine.process(pid)[0] not in "ZX"
+
+
+def hit(mpi, ranks, seed, how, victims, results, job, timeout=FAR_OFF, kind=()):
+    """Start a job, send a signal to some ranks at a random moment, and wait for the others.
+
+    The launcher is none of ours: Open MPI's sometimes waits for a minute after its ranks have ended.
+    """
+    chance = random.Random(seed)
+    results.touch()
+    env = {MARK: job, "COLLECTIVES_TIMEOUT": str(timeout), "RESULTS": str(results)}
+    process = start(mpi, ranks, PROGRAM, str(seed), str(len(victims)), *kind, env=env, flags=LIVE_ON[mpi])
+    try:
+        ours = processes(results, ranks)
+        time.sleep(chance.random())
+        for rank in victims:
+            os.kill(ours[rank], how)
+        begin = time.monotonic()
+        others = [pid for rank, pid in ours.items() if rank not in victims]
+        while any(map(running, others)) and time.monotonic() < begin + timeout + 10:
+            time.sleep(0.02)
+        left = [pid for pid in others if running(pid)]
+        output = ""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            output = process.communicate(timeout=0.5)[0]
+    finally:
+        process.kill()
+        process.wait()
+        for pid in ours.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    told = {line["rank"]: line for line in lines_of(results) if "raised" in line}
+    return Job(
+        victims,
+        {rank: line["time"] - begin for rank, line in told.items()},
+        {rank: line["text"] for rank, line in told.items()},
+        {rank: line["raised"] for rank, line in told.items()},
+        left,
+        output,
+    )
+
+
+def check(mpi, ranks, seed, folder, tally, how=signal.SIGKILL, number=1, kind=()):
+    """Kill; every survivor names a dead rank in time, and nothing is left."""
+    job, since = uuid.uuid4().hex, time.time()
+    victims = random.Random(seed).sample(range(ranks), number)
+    found = hit(mpi, ranks, seed, how, victims, folder / "results", job, kind=kind)
+    tally.trials += 1
+    tally.hangs += len(found.running)
+    left = clean_up(job, since)
+    tally.leftovers += left
+    survivors = sorted(set(range(ranks)) - set(victims))
+    dead = "|".join(map(str, victims))
+    assert found.running == [], found
+    if mpi == "mpich" and not found.seconds and re.search(ENDED_BY_LAUNCHER, found.output):
+        return
+    assert sorted(found.seconds) == survivors, found
+    for rank in survivors:
+        assert re.search(rf"rank ({dead})\b[^\n]* (died|has ended)", found.texts[rank]), found
+        assert found.kinds[rank] == "PeerFailure", found
+    assert max(found.seconds.values()) < WITHIN, found
+    assert left == 0
+
+
+@pytest.mark.parametrize(("mpi", "seed"), [(mpi, seed) for seed, mpi in enumerate(MPIS)])
+def test_some_kills(mpi, seed, tmp_path, tally):
+    check(mpi, 3, seed, tmp_path, tally)
+
+
+def test_a_kill_while_requests_are_tested(tmp_path, tally):
+    """A program that waits by `Test` in a loop learns of it as one that waits by `Wait`."""
+    check("openmpi", 2, 0, tmp_path, tally, kind=["9"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 200))
+def test_many_kills(seed, tmp_path, tally):
+    """On 2 to 4 ranks; every fourth time two of them die, where that leaves one."""
+    ranks = 2 + seed // 3 % 3
+    number = 2 if seed % 4 == 0 and ranks > 2 else 1
+    check(MPIS[seed % 3], ranks, seed, tmp_path, tally, KILLS[seed // 9 % 2], number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200, 206))
+def test_a_stopped_rank_is_waited_for(seed, tmp_path, tally):
+    """It is not called dead, and those that wait for it raise in time."""
+    job, since, ranks, timeout = uuid.uuid4().hex, time.time(), 3, 3
+    victim = seed % ranks
+    found = hit(MPIS[seed // 2 % 3], ranks, seed, signal.SIGSTOP, [victim], tmp_path / "results", job, timeout)
+    tally.trials += 1
+    tally.leftovers += (left := clean_up(job, since))
+    assert sorted(found.seconds) == sorted({0, 1, 2} - {victim}), found
+    assert set(found.kinds.values()) == {"CollectiveTimeout"}, found
+    assert all(re.search(rf"waiting for rank [\d, ]*{victim}\b", text) for text in found.texts.values()), found
+    assert not any("died" in text for text in found.texts.values()), found
+    assert max(found.seconds.values()) < timeout + WITHIN, found
+    assert left == 0
