@@ -88,6 +88,8 @@ class _Flying:
             landed = (self.check is None or self.check.ended(wait=False)) and self.core.wait(False, 0)
             if not landed:
                 self.context.glance(self.run, self.core)
+            elif self.context.tested is not None:
+                self.context.end_glances()
         except BaseException as e:
             self.context.fail(self.run, e)
         if landed:

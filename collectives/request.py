@@ -139,9 +139,11 @@ class _Keeps:
             done = super().Test(status)  # type: ignore[misc]
         if not done:
             self._context.glance_at_mpi(self._run)
-        elif self._record is not None:
+            return False
+        self._context.end_glances()
+        if self._record is not None:
             self._record[0].end(self._record[1], _core.ticks())
-        return done
+        return True
 
     def wait(self, status: MPI.Status | None = None) -> None:
         """Wait until the collective is complete."""

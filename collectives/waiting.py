@@ -190,6 +190,7 @@ class Waiting:
     turn: _core.Turn
     waits: list[Wait]  # under way, of all threads; one may begin within another, in a handler of a signal
     failed: Answer | None = None
+    tested: tuple[Any, Watch] | None = None  # a call that is tested again and again
     _next_glance = 0  # of the monotonic clock, in ns
     heard: dict[int, Answer]  # failures of others, as they told
     left: dict[int, Answer]  # those elsewhere whose programs have ended, as they told
@@ -287,9 +288,20 @@ class Waiting:
     def glance(self, run: Any, progressing: Any) -> None:
         """Look, every slice at most, whether a call that is tested again and again can still end."""
         now = time.monotonic_ns()
-        if now >= self._next_glance:
-            self._next_glance = now + SLICE
-            Watch(self, run).look(progressing)
+        if now < self._next_glance:
+            return
+        self._next_glance = now + SLICE
+        tested = self.tested
+        if tested is None or tested[0] is not progressing:
+            self.end_glances()
+            tested = self.tested = progressing, Watch(self, run, float("inf"))
+        tested[1].look(progressing)
+
+    def end_glances(self) -> None:
+        """The call that was tested has ended, or another one is."""
+        tested, self.tested = self.tested, None
+        if tested is not None:
+            tested[1].close()
 
     # When a call fails
 
