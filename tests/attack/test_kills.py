@@ -71,6 +71,7 @@ def hit(mpi, ranks, seed, how, victims, results, job, timeout=FAR_OFF, kind=()):
     results.touch()
     env = {MARK: job, "COLLECTIVES_TIMEOUT": str(timeout), "RESULTS": str(results)}
     process = start(mpi, ranks, PROGRAM, str(seed), str(len(victims)), *kind, env=env, flags=LIVE_ON[mpi])
+    ours = {}
     try:
         ours = processes(results, ranks)
         time.sleep(chance.random())
