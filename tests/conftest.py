@@ -79,3 +79,11 @@ def kernels_under_way(request, tmp_path_factory):
 def kernel_objects(kernels_under_way) -> list[Path]:
     """The kernels, compiled once for their own tests and all drivers in C."""
     return kernels_under_way()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say on which instruction sets the kernels ran on ranks (tests/test_isas.py)."""
+    passed = terminalreporter.stats.get("passed", [])
+    sets = [value for report in passed for name, value in report.user_properties if name == "instruction set"]
+    if sets:
+        terminalreporter.write_line(f"instruction sets on which every type and op ran on ranks: {', '.join(sets)}")

@@ -94,10 +94,10 @@ def operands(dtype: str, n: int, count: int, seed: int = 0) -> list[np.ndarray]:
     return arrays
 
 
-def place(array: np.ndarray, skip: int, unit: int = 64) -> np.ndarray:
-    """A copy that starts skip elements after a 64-byte line, or another unit."""
+def place(array: np.ndarray, skip: int, unit: int = 64, odd: int = 0) -> np.ndarray:
+    """A copy that starts skip elements and some odd bytes after a 64-byte line, or another unit."""
     raw = np.zeros(array.nbytes + 2 * unit + (skip + 1) * array.dtype.itemsize, np.uint8)
-    start = -kernel_lib.address(raw) % unit + skip * array.dtype.itemsize
+    start = -kernel_lib.address(raw) % unit + skip * array.dtype.itemsize + odd
     copy = raw[start : start + array.nbytes].view(array.dtype)
     copy[:] = array
     return copy
@@ -200,17 +200,17 @@ def test_only_valid_combinations(kernels):
 
 @pytest.mark.parametrize(("dtype", "op"), CASES)
 def test_two_operands(kernels, dtype, op):
-    """Every length, unaligned starts, targets that are sources; the instruction sets agree to the bit."""
+    """Every length, starts at any address, targets that are sources; the instruction sets agree to the bit."""
     for n in LENGTHS:
         a, b = operands(dtype, n, 2, seed=n)
         want = expect(dtype, op, [a, b], divide=False)
         results = []
         for isa in kernels.isas():
             kernels.select(isa)
-            for skip in (0, 1, 3):
-                left, right, dst = place(a, skip), place(b, skip // 2), place(a[::-1], skip)
+            for skip, odd in ((0, 0), (1, 0), (3, 0), (0, 1), (1, 8)):
+                left, right, dst = place(a, skip), place(b, skip // 2, odd=odd), place(a[::-1], skip, odd=odd)
                 kernels.reduce2(dtype, op, dst, left, right)
-                check(dst, want, (isa, n, skip))
+                check(dst, want, (isa, n, skip, odd))
                 results.append(bits(dst))
                 kernels.reduce2(dtype, op, left, left, right)
                 results.append(bits(left))
@@ -230,8 +230,8 @@ def test_many_operands(kernels, dtype, op):
             results = []
             for isa in kernels.isas():
                 kernels.select(isa)
-                placed = [place(source, k % 3) for k, source in enumerate(sources)]
-                targets = [place(sources[0], j) for j in range(q - 1)] + [placed[-1]]
+                placed = [place(source, k % 3, odd=n % 5) for k, source in enumerate(sources)]
+                targets = [place(sources[0], j, odd=n % 5) for j in range(q - 1)] + [placed[-1]]
                 kernels.reducep(dtype, op, targets, placed)
                 check(targets[0], want, (isa, p, q, n))
                 results += map(bits, targets)

@@ -32,9 +32,9 @@ static inline uint64_t place(double x, int tiny, uint64_t *low, uint64_t *high) 
     return (uint64_t)at / 64;
 }
 
-static inline void add_finite(uint64_t *limb, int limbs, double x, int tiny) {
+static inline void add_finite(coll_limb *limb, int limbs, double x, int tiny) {
     uint64_t low, high, i = place(x, tiny, &low, &high);
-    uint64_t *to = limb + i, *end = limb + limbs;
+    coll_limb *to = limb + i, *end = limb + limbs;
     int carry;
     if (bits_of(x) >> 63) {
         carry = __builtin_sub_overflow(to[0], low, &to[0]);
@@ -52,7 +52,7 @@ static inline void add_finite(uint64_t *limb, int limbs, double x, int tiny) {
 }
 
 /* limb[limbs] says what else was seen. */
-static inline void add_any(uint64_t *limb, int limbs, double x, int tiny) {
+static inline void add_any(coll_limb *limb, int limbs, double x, int tiny) {
     uint64_t bits = bits_of(x), field = bits >> 52 & EXPONENTS;
     if (field == EXPONENTS)
         limb[limbs] |= x != x ? COLL_SEEN_NAN : bits >> 63 ? COLL_SEEN_MINUS_INF : COLL_SEEN_INF;
@@ -66,7 +66,7 @@ static inline void add_any(uint64_t *limb, int limbs, double x, int tiny) {
 enum { ROOM = 11, PARTS = 3, HUGE_FIELD = 2000 };
 
 /* A tile of whole vectors: 0 where it must go term by term, else its parts' sums are added, and what is left. */
-static int add_tile(uint64_t *limb, int limbs, const double *x, size_t n, int tiny) {
+static int add_tile(coll_limb *limb, int limbs, const coll_elem_float64 *x, size_t n, int tiny) {
     const struct coll_isa *isa = coll_current_isa();
     uint64_t field = bits_of(isa->exact_largest(x, n)) >> 52;
     double sums[PARTS], rest[COLL_TILE];
@@ -88,11 +88,11 @@ static int add_tile(uint64_t *limb, int limbs, const double *x, size_t n, int ti
     return 1;
 }
 
-static void add_run(coll_dtype t, uint64_t *limb, const void *terms, size_t n) {
+static void add_run(coll_dtype t, coll_limb *limb, const void *terms, size_t n) {
     int single = t == COLL_TYPE_float32, tiny = single ? TINY_float32 : TINY_float64;
     int limbs = single ? COLL_LIMBS_float32 : COLL_LIMBS_float64;
-    const float *narrow = terms;
-    const double *x = terms;
+    const coll_elem_float32 *narrow = terms;
+    const coll_elem_float64 *x = terms;
     double wide[COLL_TILE];
     for (size_t i = 0, m; i < n; i += m) {
         m = n - i < COLL_TILE ? n - i : COLL_TILE;
@@ -111,7 +111,7 @@ void coll_exact_add(coll_dtype t, void *accumulators, const void *terms, size_t 
     size_t words = (t == COLL_TYPE_float32 ? sizeof(coll_exact32_t) : sizeof(coll_exact64_t)) / sizeof(uint64_t);
     size_t size = coll_dtype_size(t);
     for (size_t i = 0; i < n; i++)
-        add_run(t, (uint64_t *)accumulators + i * words, (const char *)terms + i * each * size, each);
+        add_run(t, (coll_limb *)accumulators + i * words, (const char *)terms + i * each * size, each);
 }
 
 /* The bits of the nearest float with so many digits, without its sign. The unit is that float's smallest subnormal:
@@ -136,7 +136,7 @@ static inline uint64_t nearest(const uint64_t *magnitude, int limbs, int digits,
 }
 
 /* Representation of the rounded accumulator as a float of so many bits. */
-static inline uint64_t rounded(const uint64_t *limb, int limbs, int digits, int width) {
+static inline uint64_t rounded(const coll_limb *limb, int limbs, int digits, int width) {
     uint64_t seen = limb[limbs], magnitude[COLL_LIMBS_float64], negative = limb[limbs - 1] >> 63, any = 0;
     uint64_t infinite = (((uint64_t)1 << (width - digits)) - 1) << (digits - 1), sign = (uint64_t)1 << (width - 1);
     int infinities = seen & (COLL_SEEN_INF | COLL_SEEN_MINUS_INF);
@@ -168,16 +168,16 @@ static inline void round64(void *dst, const coll_exact64_t *a) {
 void coll_exact_round(coll_dtype t, void *dst, const void *accumulators, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (t == COLL_TYPE_float32)
-            round32((float *)dst + i, (const coll_exact32_t *)accumulators + i);
+            round32((coll_elem_float32 *)dst + i, (const coll_exact32_t *)accumulators + i);
         else
-            round64((double *)dst + i, (const coll_exact64_t *)accumulators + i);
+            round64((coll_elem_float64 *)dst + i, (const coll_exact64_t *)accumulators + i);
 }
 
 float coll_exact_one_float32(const void *const *src, int p, size_t i) {
     coll_exact32_t sum = {{0}, 0};
     float made;
     for (int k = 0; k < p; k++)
-        add_any(sum.limb, COLL_LIMBS_float32, ((const float *)src[k])[i], TINY_float32);
+        add_any(sum.limb, COLL_LIMBS_float32, ((const coll_elem_float32 *)src[k])[i], TINY_float32);
     round32(&made, &sum);
     return made;
 }
@@ -186,13 +186,13 @@ double coll_exact_one_float64(const void *const *src, int p, size_t i) {
     coll_exact64_t sum = {{0}, 0};
     double made;
     for (int k = 0; k < p; k++)
-        add_any(sum.limb, COLL_LIMBS_float64, ((const double *)src[k])[i], TINY_float64);
+        add_any(sum.limb, COLL_LIMBS_float64, ((const coll_elem_float64 *)src[k])[i], TINY_float64);
     round64(&made, &sum);
     return made;
 }
 
 /* Sums of accumulators. */
-static inline void add_limbs(uint64_t *dst, const uint64_t *a, const uint64_t *b, int limbs) {
+static inline void add_limbs(coll_limb *dst, const coll_limb *a, const coll_limb *b, int limbs) {
     uint64_t carry = 0;
     for (int k = 0; k < limbs; k++) {
         uint64_t sum, one = (uint64_t)__builtin_add_overflow(a[k], b[k], &sum);

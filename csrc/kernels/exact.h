@@ -11,6 +11,7 @@
 
 #include <stdint.h>
 #include "kernels.h"
+#include "types.h"
 
 /* 2^-149 to 2^128 and 2^-1074 to 2^1024, 63 bits for carries, and the sign. */
 enum { COLL_LIMBS_float32 = 6, COLL_LIMBS_float64 = 34 };
@@ -18,11 +19,12 @@ enum { COLL_LIMBS_float32 = 6, COLL_LIMBS_float64 = 34 };
 /* What was added besides finite numbers; in the word after the limbs, joined by OR. */
 enum { COLL_SEEN_INF = 1, COLL_SEEN_MINUS_INF = 2, COLL_SEEN_NAN = 4, COLL_SEEN_MINUS_ZERO = 8, COLL_SEEN_OTHER = 16 };
 
+typedef uint64_t COLL_ANYWHERE coll_limb;
 typedef struct {
-    uint64_t limb[COLL_LIMBS_float32], seen;
+    coll_limb limb[COLL_LIMBS_float32], seen;
 } coll_exact32_t;
 typedef struct {
-    uint64_t limb[COLL_LIMBS_float64], seen;
+    coll_limb limb[COLL_LIMBS_float64], seen;
 } coll_exact64_t;
 
 /* The accumulators' type for float32 or float64, or -1. Their one op is reproducible_sum, which coll_reduce2 has for

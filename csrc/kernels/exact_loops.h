@@ -21,12 +21,12 @@ typedef int64_t coll_mask __attribute__((vector_size(VEC_BYTES)));
         s = z_;                                                                                                        \
     } while (0)
 
-COLL_INLINE void load_float64(coll_vec *v, const double *x, int lanes) {
+COLL_INLINE void load_float64(coll_vec *v, const coll_elem_float64 *x, int lanes) {
     *v = (coll_vec){0};
     memcpy(v, x, (size_t)lanes * sizeof *x);
 }
 
-COLL_INLINE void load_float32(coll_vec *v, const float *x, int lanes) {
+COLL_INLINE void load_float32(coll_vec *v, const coll_elem_float32 *x, int lanes) {
     coll_short_vec narrow = {0};
     memcpy(&narrow, x, (size_t)lanes * sizeof *x);
     *v = __builtin_convertvector(narrow, coll_vec);
@@ -37,16 +37,16 @@ COLL_INLINE void load_float32(coll_vec *v, const float *x, int lanes) {
  * errors of most sums: where there are none, s + t is exact, and rounded once. */
 COLL_INLINE void sum_float64(coll_vec *sum, coll_mask *wrong, const void *const *src, int p, size_t i, int lanes) {
     coll_vec s, y, e, f, t = {0};
-    load_float64(&s, (const double *)src[0] + i, lanes);
+    load_float64(&s, (const coll_elem_float64 *)src[0] + i, lanes);
     if (p == 2) {
-        load_float64(&y, (const double *)src[1] + i, lanes);
+        load_float64(&y, (const coll_elem_float64 *)src[1] + i, lanes);
         *sum = s + y;
         *wrong = *sum != *sum;
         return;
     }
     *wrong = s != s;
     for (int k = 1; k < p; k++) {
-        load_float64(&y, (const double *)src[k] + i, lanes);
+        load_float64(&y, (const coll_elem_float64 *)src[k] + i, lanes);
         COLL_TWO_SUM(s, e, y);
         COLL_TWO_SUM(t, f, e);
         *wrong |= f != 0;
@@ -59,27 +59,27 @@ COLL_INLINE void sum_float64(coll_vec *sum, coll_mask *wrong, const void *const 
 /* Double has room for most sums of float32, which are then rounded once. */
 COLL_INLINE void sum_float32(coll_vec *sum, coll_mask *wrong, const void *const *src, int p, size_t i, int lanes) {
     coll_vec s, y, e;
-    load_float32(&s, (const float *)src[0] + i, lanes);
+    load_float32(&s, (const coll_elem_float32 *)src[0] + i, lanes);
     if (p == 2) {
-        load_float32(&y, (const float *)src[1] + i, lanes);
+        load_float32(&y, (const coll_elem_float32 *)src[1] + i, lanes);
         *sum = s + y;
         *wrong = *sum != *sum;
         return;
     }
     *wrong = s != s;
     for (int k = 1; k < p; k++) {
-        load_float32(&y, (const float *)src[k] + i, lanes);
+        load_float32(&y, (const coll_elem_float32 *)src[k] + i, lanes);
         COLL_TWO_SUM(s, e, y);
         *wrong |= e != 0;
     }
     *sum = s;
 }
 
-COLL_INLINE void store_float64(double *x, const coll_vec *v) {
+COLL_INLINE void store_float64(coll_elem_float64 *x, const coll_vec *v) {
     memcpy(x, v, sizeof *v);
 }
 
-COLL_INLINE void store_float32(float *x, const coll_vec *v) {
+COLL_INLINE void store_float32(coll_elem_float32 *x, const coll_vec *v) {
     coll_short_vec narrow = __builtin_convertvector(*v, coll_short_vec);
     memcpy(x, &narrow, sizeof narrow);
 }
@@ -131,7 +131,7 @@ enum { EXACT_BLOCK = 64 };
 COLL_EXACT_SUM(float32)
 COLL_EXACT_SUM(float64)
 
-static void exact_widen(double *dst, const float *src, size_t n) {
+static void exact_widen(double *dst, const coll_elem_float32 *src, size_t n) {
     for (size_t i = 0; i < n; i += VEC) {
         coll_vec v;
         load_float32(&v, src + i, VEC);
@@ -139,7 +139,7 @@ static void exact_widen(double *dst, const float *src, size_t n) {
     }
 }
 
-static double exact_largest(const double *x, size_t n) {
+static double exact_largest(const coll_elem_float64 *x, size_t n) {
     coll_vec most[VECS] = {{0}};
     for (size_t i = 0; i < n; i += COLL_TILE_LEAST) {
         COLL_UNROLLED
@@ -159,7 +159,7 @@ static double exact_largest(const double *x, size_t n) {
 
 /* Takes from every term the bits above sigma's last one: their sum, which is exact. rest = x without them, *left =
  * whether that is more than zeros. */
-static double exact_extract(double *rest, const double *x, size_t n, double sigma, int *left) {
+static double exact_extract(double *rest, const coll_elem_float64 *x, size_t n, double sigma, int *left) {
     coll_vec sums[VECS] = {{0}};
     coll_mask remains = {0};
     for (size_t i = 0; i < n; i += COLL_TILE_LEAST) {

@@ -50,17 +50,18 @@ static inline uint32_t narrow_float16(float x) {
 
 /* Loops go by 32 elements, taken as the halves of 16 words: shifts and masks part neighbours, where conversions between
  * 16 and 32 bits would move them across the lanes of vectors. */
-typedef uint32_t __attribute__((aligned(2), may_alias)) coll_word;
+typedef uint32_t __attribute__((aligned(1), may_alias)) coll_word;
+typedef uint16_t COLL_ANYWHERE coll_half;
 
 #define COLL_HALF_BLOCKS(T)                                                                                            \
-    static inline void widen32_##T(float *x, const uint16_t *p) {                                                      \
+    static inline void widen32_##T(float *x, const coll_half *p) {                                                     \
         const coll_word *words = (const coll_word *)p;                                                                 \
         for (int k = 0; k < 16; k++) {                                                                                 \
             x[k] = widen_##T(words[k] & 0xffff);                                                                       \
             x[16 + k] = widen_##T(words[k] >> 16);                                                                     \
         }                                                                                                              \
     }                                                                                                                  \
-    static inline void narrow32_##T(uint16_t *p, const float *x) {                                                     \
+    static inline void narrow32_##T(coll_half *p, const float *x) {                                                    \
         coll_word *words = (coll_word *)p;                                                                             \
         for (int k = 0; k < 16; k++)                                                                                   \
             words[k] = narrow_##T(x[k]) | narrow_##T(x[16 + k]) << 16;                                                 \
@@ -70,12 +71,12 @@ COLL_HALF_BLOCKS(bfloat16)
 
 #if defined(COLL_F16C) && defined(__AVX512F__)
 
-static inline void widen32_float16(float *x, const uint16_t *p) {
+static inline void widen32_float16(float *x, const coll_half *p) {
     for (int k = 0; k < 32; k += 16)
         _mm512_storeu_ps(x + k, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p + k))));
 }
 
-static inline void narrow32_float16(uint16_t *p, const float *x) {
+static inline void narrow32_float16(coll_half *p, const float *x) {
     for (int k = 0; k < 32; k += 16) {
         __m512 v = _mm512_loadu_ps(x + k);
         __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
@@ -86,12 +87,12 @@ static inline void narrow32_float16(uint16_t *p, const float *x) {
 
 #elif defined(COLL_F16C)
 
-static inline void widen32_float16(float *x, const uint16_t *p) {
+static inline void widen32_float16(float *x, const coll_half *p) {
     for (int k = 0; k < 32; k += 8)
         _mm256_storeu_ps(x + k, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + k))));
 }
 
-static inline void narrow32_float16(uint16_t *p, const float *x) {
+static inline void narrow32_float16(coll_half *p, const float *x) {
     const __m256 quiet = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000));
     for (int k = 0; k < 32; k += 8) {
         __m256 v = _mm256_loadu_ps(x + k);

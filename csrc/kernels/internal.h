@@ -54,9 +54,9 @@ struct coll_isa {
     coll_narrow_fn narrow[2];
     /* Exact sums: of p sources; of a tile of terms (exact_loops.h), in whole vectors. */
     struct coll_entry exact_sum[2];
-    void (*exact_widen)(double *dst, const float *src, size_t n);
-    double (*exact_largest)(const double *x, size_t n);
-    double (*exact_extract)(double *rest, const double *x, size_t n, double sigma, int *left);
+    void (*exact_widen)(double *dst, const coll_elem_float32 *src, size_t n);
+    double (*exact_largest)(const coll_elem_float64 *x, size_t n);
+    double (*exact_extract)(double *rest, const coll_elem_float64 *x, size_t n, double sigma, int *left);
 };
 
 enum { COLL_TILE = 1024, COLL_TILE_LEAST = 16 };

@@ -1,7 +1,7 @@
 /* Elementwise reductions: one list of types, one list of ops, one plain loop, compiled once per instruction set.
  *
- * Every function works on buffers of n elements and allocates nothing. All instruction sets give the same bits; only
- * where float32, float64 and complex operands are different NaN, either may survive. */
+ * Every function works on buffers of n elements, at any addresses, and allocates nothing. All instruction sets give the
+ * same bits; only where float32, float64 and complex operands are different NaN, either may survive. */
 #ifndef COLL_KERNELS_H
 #define COLL_KERNELS_H
 

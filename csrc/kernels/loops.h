@@ -196,7 +196,7 @@ COLL_TYPES(COLL_DEFINE_AVG)
 /* Elements to accumulators and back, for those who fold elsewhere. */
 #define COLL_CONVERT(T)                                                                                                \
     static void widen_all_##T(float *dst, const void *src, size_t n) {                                                 \
-        const uint16_t *s = src;                                                                                       \
+        const coll_half *s = src;                                                                                      \
         size_t whole = n / 32 * 32;                                                                                    \
         for (size_t i = 0; i < whole; i += 32)                                                                         \
             widen32_##T(dst + i, s + i);                                                                               \
@@ -204,7 +204,7 @@ COLL_TYPES(COLL_DEFINE_AVG)
             dst[i] = widen_##T(s[i]);                                                                                  \
     }                                                                                                                  \
     static void narrow_all_##T(void *dst, const float *src, size_t n) {                                                \
-        uint16_t *d = dst;                                                                                             \
+        coll_half *d = dst;                                                                                            \
         size_t whole = n / 32 * 32;                                                                                    \
         for (size_t i = 0; i < whole; i += 32)                                                                         \
             narrow32_##T(d + i, src + i);                                                                              \

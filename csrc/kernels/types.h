@@ -71,8 +71,11 @@ enum { COLL_TYPES(COLL_TYPE_NUMBER) COLL_NTYPES };
 /* The accumulators of exact.h have no loops of the list's; their numbers follow. */
 enum { COLL_TYPE_exact32 = COLL_NTYPES, COLL_TYPE_exact64, COLL_NTYPES_IN_ALL };
 
+/* Elements lie wherever users and messages put them. */
+#define COLL_ANYWHERE __attribute__((aligned(1)))
+
 #define COLL_TYPE_NAMES(name, element, accumulator, access, class, twin)                                               \
-    typedef element coll_elem_##name;                                                                                  \
+    typedef element COLL_ANYWHERE coll_elem_##name;                                                                    \
     typedef accumulator coll_acc_##name;
 COLL_TYPES(COLL_TYPE_NAMES)
 #undef COLL_TYPE_NAMES

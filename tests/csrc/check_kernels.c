@@ -24,18 +24,21 @@ static int differ(const char *what, coll_dtype t, coll_op op, size_t n) {
     return 1;
 }
 
-static int check(coll_dtype t, coll_op op, size_t n) {
+/* Buffers begin on whole lines, or a multiple of `skew` bytes after one: elements lie at any address. */
+static int check(coll_dtype t, coll_op op, size_t n, int skew) {
     size_t nbytes = n * coll_dtype_size(t);
     int any = strcmp(coll_dtype_name(t), "long_double_int") != 0, bad = 0;
     unsigned char *src[SOURCES], *dst[TARGETS];
     const void *sources[SOURCES];
     void *targets[TARGETS];
     for (int k = 0; k < SOURCES; k++) {
-        fill(src[k] = malloc(nbytes), nbytes, any);
+        src[k] = (unsigned char *)malloc(nbytes + (size_t)(skew * k)) + skew * k;
+        fill(src[k], nbytes, any);
         sources[k] = src[k];
     }
     for (int j = 0; j < TARGETS; j++) {
-        fill(dst[j] = malloc(nbytes), nbytes, 0);
+        dst[j] = (unsigned char *)malloc(nbytes + (size_t)(skew * (j + 3))) + skew * (j + 3);
+        fill(dst[j], nbytes, 0);
         targets[j] = dst[j];
     }
     for (int p = 1; p <= SOURCES; p++) {
@@ -57,9 +60,9 @@ static int check(coll_dtype t, coll_op op, size_t n) {
     if (coll_scale(t))
         coll_scale(t)(dst[0], src[0], 3, n);
     for (int k = 0; k < SOURCES; k++)
-        free(src[k]);
+        free(src[k] - skew * k);
     for (int j = 0; j < TARGETS; j++)
-        free(dst[j]);
+        free(dst[j] - skew * (j + 3));
     return bad;
 }
 
@@ -72,7 +75,7 @@ int main(void) {
         for (coll_dtype t = 0; t < coll_ndtypes(); t++)
             for (coll_op op = 0; op < coll_nops(); op++)
                 for (size_t l = 0; coll_reduce2(t, op) && l < sizeof lengths / sizeof *lengths; l++)
-                    bad |= check(t, op, lengths[l]);
+                    bad |= check(t, op, lengths[l], 0) | check(t, op, lengths[l], 1);
     }
     return bad;
 }
