@@ -5,7 +5,7 @@
 
 enum { TURN, INLINE, ARRIVE, READ, SLICES, PULL, ENDED };
 
-static const uint64_t NUMBER_MASK = ((uint64_t)1 << NUMBER_BITS) - 1;
+static const uint64_t NUMBER_MASK = ((uint64_t)1 << WORD_BITS) - 1;
 
 /* The heap aligns to 64 bytes only. */
 size_t coll_node_area_bytes(void) {
@@ -107,7 +107,7 @@ static uint64_t signature(const coll_node_message *m, int size, int rank) {
     uint64_t h = count * 0x9E3779B97F4A7C15u ^ (uint64_t)(m->dtype + 1) * 0xC2B2AE3D27D4EB4Fu ^
                  (uint64_t)(m->op + 1) * 0x165667B19E3779F9u ^ (uint64_t)m->itemsize * 0xD6E8FEB86659FD93u ^
                  kind * 0x9FB21C651E98DF25u;
-    return (h ^ h >> 29) >> 3 << NUMBER_BITS & ~INLINE_FLAG;
+    return (h ^ h >> 29) >> 3 << SIGNATURE_AT & ~INLINE_FLAG;
 }
 
 uint64_t coll_node_calls(const coll_node *n) {
@@ -121,7 +121,7 @@ void coll_node_begin(coll_node_call *c, coll_node *n, const coll_node_message *m
     c->word = signature(m, n->size, n->rank) | (c->number & NUMBER_MASK);
     c->state = TURN;
     c->status = COLL_PENDING;
-    c->everything_shared = c->segments = c->staged = c->reduced = c->copied = c->inlined = 0;
+    c->everything_shared = c->inlined = c->segments = c->claimed = c->staged = c->reduced = c->copied = 0;
     c->fold = m->user_op ? NULL : coll_reducep(m->dtype, m->op);
     c->fold_stream = m->user_op ? NULL : coll_reducep_stream(m->dtype, m->op);
 }
@@ -168,16 +168,12 @@ void coll_node_advance(coll_node_call *c, size_t at, size_t next) {
     c->node->at = next;
 }
 
-size_t coll_node_result_bytes(const coll_node *n) {
-    return STAGING / (size_t)n->size + STAGING / LEAST * RESULT_SLACK;
-}
-
 static size_t table_bytes(const coll_node *n) {
     return lines_of(2 * (size_t)n->size * sizeof(uint64_t));
 }
 
 size_t coll_node_table_at(const coll_node *n, uint64_t number) {
-    return STAGING + lines_of(coll_node_result_bytes(n)) + number % LINES * table_bytes(n);
+    return STAGING + number % LINES * table_bytes(n);
 }
 
 size_t coll_node_work_bytes(const coll_node *n) {
@@ -202,6 +198,8 @@ size_t coll_node_segment_bytes(const coll_node *n, size_t bytes) {
 static void take_place(coll_node_call *c, int whole) {
     coll_node *n = c->node;
     size_t bytes = bytes_of(c), unit = whole ? lines_of(bytes) : coll_node_segment_bytes(n, bytes);
+    while (unit < c->message.itemsize)
+        unit *= 2;
     c->segment_bytes = unit;
     c->segment = unit / c->message.itemsize;
     c->segments = (int)((c->message.count + c->segment - 1) / c->segment);
@@ -216,8 +214,6 @@ static int begin_arrival(coll_node_call *c) {
     coll_node *n = c->node;
     arrival *a = &n->peers[n->rank].arrival;
     int whole = bytes_of(c) <= n->limits.read;
-    if (c->message.itemsize > n->limits.segment)
-        return COLL_ERR_ARGUMENT;
     if (coll_node_allocate(n))
         return COLL_ERR_MEMORY;
     if (!c->segments)
@@ -228,7 +224,6 @@ static int begin_arrival(coll_node_call *c) {
     a->input = private ? 0 : offset_in_heap(n, c->message.input);
     a->output = private ? 0 : offset_in_heap(n, c->message.output);
     a->staging = (uint64_t)(n->work - n->peers[n->rank].base);
-    a->results = a->staging + STAGING;
     a->at = c->at;
     own_line(c)->arrival = *a;
     if (whole && !a->input)
@@ -268,12 +263,26 @@ static int by_slices(const coll_node_call *c) {
     return c->message.kind == COLL_NODE_REDUCE && c->node->size >= 4 && bytes_of(c) > c->node->limits.read;
 }
 
+/* Writes what this rank has said anew, as of the call before: its line for this call, and its counters. */
+static void renew(const coll_node_call *c) {
+    area *a = own_area(c->node);
+    uint64_t before = (c->number - 1) & NUMBER_MASK;
+    publish(&a->lines[c->number % LINES].word, before);
+    publish(&a->results[c->number % LINES].word, before);
+    publish(&a->bundles[c->number % LINES].word, before);
+    publish(&a->staged.value, progress_of(c, 0));
+    publish(&a->reduced.value, progress_of(c, 0));
+    publish(&a->copied.value, progress_of(c, 0));
+}
+
 static int begin(coll_node_call *c) {
     coll_node *n = c->node;
     if (atomic_load_explicit(&n->finished, memory_order_acquire) + 1 != c->number)
         return COLL_PENDING;
     if (c->number > LINES && !coll_node_all_ended(n, c->number - LINES))
         return COLL_PENDING;
+    if (c->number % RENEWED < LINES)
+        renew(c);
     if (c->message.kind != COLL_NODE_ALLREDUCE && !by_slices(c)) {
         int error = coll_node_pull_begin(c);
         c->state = error ? TURN : PULL;
@@ -331,11 +340,11 @@ static int waits_for(const coll_node_call *c, int q) {
     const area *a = c->node->peers[q].area;
     switch (c->state) {
     case TURN:
-        return c->number > LINES && see(&a->done.value) < c->number - LINES;
+        return c->number > LINES && !reached(&a->done, c->number - LINES);
     case READ:
-        return see(&a->done.value) < c->number;
+        return !reached(&a->done, c->number);
     case SLICES:
-        return see(&a->reduced.value) < progress_of(c, c->copied + 1);
+        return !reached(&a->reduced, progress_of(c, c->copied + 1));
     case PULL:
         return coll_node_pull_waits_for(c, q);
     case INLINE:

@@ -10,8 +10,8 @@
  *            limits.private on the system copies once, from one process's private memory to another's
  * What is rank-local (input or output on the heap or not) travels with the flags, and every mixture is served.
  *
- * Flags are 64-bit counters that only grow and have one writer each. A call's number is in their high bits, so that
- * they never need to be reset. Elements are folded in rank order, whatever the scheme. */
+ * Flags are 64-bit counters that only grow, modulo 2^64, and have one writer each. A call's number is in their high
+ * bits, so that they never need to be reset. Elements are folded in rank order, whatever the scheme. */
 #ifndef COLL_NODE_H
 #define COLL_NODE_H
 
@@ -96,7 +96,7 @@ typedef struct {
     uint64_t number; /* in the group: its turn comes when all before it are done */
     uint64_t word;   /* what this rank's line says in this call, and the others' must */
     int state, status, everything_shared, inlined;
-    int segments, staged, reduced, copied;
+    int segments, claimed, staged, reduced, copied;
     size_t segment;       /* elements */
     size_t segment_bytes; /* of its place in the ring */
     size_t at;            /* of the first one's */

@@ -12,9 +12,9 @@ static int array_ok(const struct peer *p, uint64_t offset, size_t bytes) {
     return !offset || within(p, offset, bytes);
 }
 
-static int ring_ok(const struct peer *p, uint64_t more) {
+static int ring_ok(const struct peer *p) {
     const arrival *a = &p->arrival;
-    return a->staging && (a->staging | a->at) % 64 == 0 && a->at < STAGING && within(p, a->staging, STAGING + more);
+    return a->staging && (a->staging | a->at) % 64 == 0 && a->at < STAGING && within(p, a->staging, STAGING);
 }
 
 int coll_node_places_ok(const coll_node_call *c, int q) {
@@ -24,7 +24,7 @@ int coll_node_places_ok(const coll_node_call *c, int q) {
         return 0;
     int whole = bytes_of(c) <= c->node->limits.read;
     int in_ring = whole ? a->at + bytes_of(c) <= STAGING : a->at % c->segment_bytes == 0;
-    return in_ring && a->results == a->staging + STAGING && ring_ok(p, coll_node_result_bytes(c->node));
+    return in_ring && ring_ok(p);
 }
 
 int coll_node_expects_inline(const coll_node_call *c, int q) {
@@ -58,7 +58,7 @@ int coll_node_lane_ok(const coll_node_call *c, int q) {
         return p->first <= p->limit / item && within(p, a->input, (p->first + count) * item);
     if (a->private)
         return !folds(c) && c->node->reads_private;
-    return slots && ring_ok(p, 0) && slots * lines_of(segment * item) * lanes <= STAGING - a->at;
+    return slots && ring_ok(p) && slots * lines_of(segment * item) * lanes <= STAGING - a->at;
 }
 
 static int cuts_ok(const size_t *cuts, int size, size_t itemsize) {

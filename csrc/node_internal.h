@@ -5,22 +5,30 @@
 #include "error.h"
 #include "node.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 #include <string.h>
 
 enum {
     LINE = 128, /* apart enough for prefetchers that fetch lines in pairs */
-    NUMBER_BITS = 40,
     LINES = 8,  /* calls that a rank which waits for nobody may be ahead of the others */
     GROUP = 16, /* ranks that read each other's lines in inline calls; more ranks form groups of so many */
 };
+
+/* Words and counters have the low bits of calls' numbers. Nobody takes an old one for a new one, since all are written
+ * anew, a line in each of the LINES first calls of every RENEWED, long before the numbers in them come again. */
+#ifdef COLL_MODEL
+enum { WORD_BITS = 6, SIGNATURE_AT = 40, SEGMENT_BITS = 58, RENEWED = 16 };
+#else
+enum { WORD_BITS = 40, SIGNATURE_AT = WORD_BITS, SEGMENT_BITS = 32, RENEWED = 1 << 24 };
+#endif
 static const uint64_t INLINE_FLAG = (uint64_t)1 << 63; /* in a word: the data are in the line */
 
 /* What a rank says when it arrives at a call: where its data are. Offsets are in its heap; 0 is nowhere. */
 typedef struct {
-    uint64_t input, output, staging, results;
+    uint64_t input, output, staging;
     uint64_t private; /* address of an input that others read in the memory of this process */
-    uint64_t at;      /* its place in the rings */
+    uint64_t at;      /* its place in the ring */
     uint64_t lane;    /* elements of a segment for one receiver, and above 48 bits the slots of its ring */
     uint64_t table;   /* where its blocks begin in its input, if receivers cannot know */
 } arrival;
@@ -56,7 +64,7 @@ typedef struct {
     line lines[LINES];
     line results[LINES];   /* leaders of groups: the result of an inline call, for their members */
     bundle bundles[LINES]; /* leaders of groups: their members' lines side by side */
-    counter staged;        /* segments copied in: call's number << 24 | segments */
+    counter staged;        /* segments copied in: call's number << SEGMENT_BITS | segments */
     counter reduced;       /* segments folded, or taken from all ranks */
     counter copied;        /* segments copied out */
     counter done;          /* calls in which it reads nobody's memory any more */
@@ -70,12 +78,9 @@ enum { STAGING = 16 << 10 };
 #else
 enum { STAGING = 2 << 20 };
 #endif
-enum {
-    LEAST = 4 << 10, /* of segments */
-    RESULT_SLACK = 256
-};
-enum { COLL_NODE_ALL_TAKEN = (1 << 24) - 1 }; /* more than the segments of any call */
-enum { SECTORS = 16 };                        /* of the ring: who still reads is known for each */
+enum { LEAST = 4 << 10 };               /* of segments */
+enum { COLL_NODE_ALL_TAKEN = INT_MAX }; /* more than the segments of any call */
+enum { SECTORS = 16 };                  /* of the ring: who still reads is known for each */
 
 /* How copies into memory that others read are made: see node_hand.c. */
 struct handing {
@@ -91,7 +96,7 @@ struct coll_node {
     coll_node_limits limits;
     int reads_private;                 /* whether ranks may read each other's private memory */
     _Atomic uint64_t issued, finished; /* calls */
-    char *work;                        /* staging and result ring, tables; allocated when they are first needed */
+    char *work;                        /* staging ring, tables; allocated when they are first needed */
     size_t at;                         /* next place of the staging ring */
     int sector;                        /* the one that the last claim was in, or -1 */
     uint64_t users[SECTORS];           /* last call that staged something in each */
@@ -112,7 +117,7 @@ struct coll_node {
 };
 
 static inline uint64_t progress_of(const coll_node_call *c, int segments) {
-    return c->number << 24 | (uint64_t)segments;
+    return c->number << SEGMENT_BITS | (uint64_t)segments;
 }
 
 /* The model checker (tests/csrc/node_model.c) switches ranks at these points, and tests/csrc/node_lines.c counts what
@@ -135,6 +140,11 @@ static inline uint64_t see(const _Atomic uint64_t *flag) {
     coll_model_point();
     coll_model_load(flag, sizeof *flag);
     return atomic_load_explicit(flag, memory_order_acquire);
+}
+
+/* Whether a counter has come so far; numbers wrap. */
+static inline int reached(const counter *counter, uint64_t value) {
+    return (int64_t)(see(&counter->value) - value) >= 0;
 }
 
 static inline void publish(_Atomic uint64_t *flag, uint64_t value) {
@@ -243,8 +253,7 @@ int coll_node_claim(coll_node_call *c, size_t at, size_t bytes);
 void coll_node_advance(coll_node_call *c, size_t at, size_t next);
 int coll_node_allocate(coll_node *n);
 size_t coll_node_segment_bytes(const coll_node *n, size_t bytes);
-size_t coll_node_result_bytes(const coll_node *n);
-/* The staging ring, the result ring, and a table for each line, which is there as long as the line. */
+/* The staging ring, and a table for each line, which is there as long as the line. */
 size_t coll_node_work_bytes(const coll_node *n);
 size_t coll_node_table_at(const coll_node *n, uint64_t number);
 

@@ -12,7 +12,7 @@ static char *output_at(const coll_node_call *c, size_t element) {
 
 static int all_past(const coll_node *n, size_t which, uint64_t value) {
     for (int q = 0; q < n->size; q++)
-        if (q != n->rank && see(&((const counter *)((const char *)n->peers[q].area + which))->value) < value)
+        if (q != n->rank && !reached((const counter *)((const char *)n->peers[q].area + which), value))
             return 0;
     return 1;
 }
@@ -80,24 +80,27 @@ static char *staging_at(const coll_node_call *c, int q, int k, size_t element) {
     return p->base + p->arrival.staging + place_of(c, p->arrival.at, k) + in_segment;
 }
 
-static char *result_at(const coll_node_call *c, int q, int k) {
-    const struct peer *p = &c->node->peers[q];
-    size_t each = (c->segment_bytes / (size_t)c->node->size + RESULT_SLACK) / LINE * LINE;
-    return p->base + p->arrival.results + place_of(c, p->arrival.at, k) / c->segment_bytes * each;
+/* Whether the own ring has room for segment k, inputs and results. The first time round, its place is claimed; after
+ * that, the others must be done with the segment that lay there: who has copied out its results has folded its inputs.
+ */
+static int has_room(coll_node_call *c, int k) {
+    int ring = ring_of(c);
+    if (k >= ring) {
+        c->node->sector = -1; /* what lies ahead is no longer of the turn before */
+        return all_past(c->node, offsetof(area, copied), progress_of(c, k - ring + 1));
+    }
+    for (; c->claimed <= k; c->claimed++)
+        if (!coll_node_claim(c, place_of(c, c->at, c->claimed), c->segment_bytes))
+            return 0;
+    return 1;
 }
 
-/* Copy in the slices of a segment that others own. The slot is free once all owners have folded what was in it. */
+/* Copy in the slices of a segment that others own, for them to fold. */
 static int stage_next(coll_node_call *c) {
     coll_node *n = c->node;
     int k = c->staged;
-    if (k >= c->segments || k > c->reduced + 1)
+    if (k >= c->segments || k > c->reduced + 1 || !has_room(c, k))
         return 0;
-    if (k < ring_of(c) && !coll_node_claim(c, place_of(c, c->at, k), c->segment_bytes))
-        return 0;
-    if (k >= ring_of(c) && !all_past(n, offsetof(area, reduced), progress_of(c, k - ring_of(c) + 1)))
-        return 0;
-    if (k >= ring_of(c))
-        n->sector = -1; /* what lies ahead is no longer of the turn before */
     span s = segment_of(c, k);
     for (int i = 1; i < n->size; i++) {
         int q = n->rank + i < n->size ? n->rank + i : n->rank + i - n->size;
@@ -118,44 +121,49 @@ void coll_node_stage(coll_node_call *c) {
 static int inputs_here(const coll_node_call *c, int k) {
     const coll_node *n = c->node;
     for (int q = 0; q < n->size; q++)
-        if (q != n->rank && !n->peers[q].arrival.input && see(&n->peers[q].area->staged.value) < progress_of(c, k + 1))
+        if (q != n->rank && !n->peers[q].arrival.input && !reached(&n->peers[q].area->staged, progress_of(c, k + 1)))
             return 0;
     return 1;
 }
 
-/* Whether the slot of the result ring has been read by all who copy out. Who has arrived has read those of earlier
- * calls. */
-static int result_slot_free(const coll_node_call *c, int k) {
-    return k < ring_of(c) || all_past(c->node, offsetof(area, copied), progress_of(c, k - ring_of(c) + 1));
+/* Whether a rank takes this rank's slices of the result from its ring. */
+static int hands_out(const coll_node_call *c) {
+    const coll_node *n = c->node;
+    for (int q = 0; q < n->size; q++)
+        if (q != n->rank && coll_node_wants(c, q) && !n->peers[q].arrival.output)
+            return 1;
+    return 0;
 }
 
-/* Fold the own slice: from the private array, heaps and staging areas, to the private array, heaps and the result ring.
- */
-static int reduce_next(coll_node_call *c) {
+/* Where the own slice is read, from private arrays, heaps and rings, and where it is written. Results lie in the ring
+ * where the own slice would be staged. Returns the number of targets. */
+static int places_of_slice(const coll_node_call *c, int k, span own, int in_ring) {
     coll_node *n = c->node;
-    int k = c->reduced, q = 0, ring = 0;
-    if (k >= c->segments || !inputs_here(c, k) || (!c->everything_shared && !result_slot_free(c, k)))
-        return COLL_PENDING;
-    span own = slice_of(c, segment_of(c, k), n->rank);
     size_t at = own.first * c->message.itemsize;
+    int q = 0;
     for (int i = 0; i < n->size; i++) {
         const struct peer *p = &n->peers[i];
         n->sources[i] = i == n->rank       ? input_at(c, own.first)
                         : p->arrival.input ? p->base + p->arrival.input + at
                                            : staging_at(c, i, k, own.first);
-        if (!coll_node_wants(c, i))
-            continue;
-        if (i == n->rank)
-            n->targets[q++] = output_at(c, own.first);
-        else if (p->arrival.output)
-            n->targets[q++] = p->base + p->arrival.output + at;
-        else
-            ring = 1;
+        if (coll_node_wants(c, i) && (i == n->rank || p->arrival.output))
+            n->targets[q++] = i == n->rank ? output_at(c, own.first) : p->base + p->arrival.output + at;
     }
-    if (ring)
-        n->targets[q++] = result_at(c, n->rank, k);
-    int past_cache = ring ? n->handing.far : bytes_of(c) >= n->limits.stream, error = COLL_OK;
-    if (own.count && ring && q == 2 && past_cache)
+    if (in_ring)
+        n->targets[q++] = staging_at(c, n->rank, k, own.first);
+    return q;
+}
+
+/* Fold the own slice of the next segment, once all others have staged it. */
+static int reduce_next(coll_node_call *c) {
+    coll_node *n = c->node;
+    int k = c->reduced, in_ring = !c->everything_shared && hands_out(c);
+    if (k >= c->segments || !inputs_here(c, k) || (in_ring && !has_room(c, k)))
+        return COLL_PENDING;
+    span own = slice_of(c, segment_of(c, k), n->rank);
+    int q = places_of_slice(c, k, own, in_ring), error = COLL_OK;
+    int past_cache = in_ring ? n->handing.far : bytes_of(c) >= n->limits.stream;
+    if (own.count && in_ring && q == 2 && past_cache)
         error = coll_node_fold_and_hand(c, n->size, own.count);
     else if (own.count)
         error = coll_node_fold(c, n->size, q, own.count, past_cache);
@@ -175,7 +183,7 @@ static int copy_next(coll_node_call *c) {
         for (int i = 1; i < n->size; i++) {
             int q = n->rank + i < n->size ? n->rank + i : n->rank + i - n->size;
             span part = slice_of(c, s, q);
-            move(output_at(c, part.first), result_at(c, q, k), part.count * c->message.itemsize);
+            move(output_at(c, part.first), staging_at(c, q, k, part.first), part.count * c->message.itemsize);
         }
     }
     c->copied++;

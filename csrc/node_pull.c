@@ -155,7 +155,7 @@ static void keep_own(const coll_node_call *c) {
 static int slot_in_use(const coll_node_call *c, int k) {
     const coll_node *n = c->node;
     for (int d = 0; d < n->size; d++)
-        if (takes(c, n->rank, d) && see(&n->peers[d].area->reduced.value) < progress_of(c, k - c->slots + 1))
+        if (takes(c, n->rank, d) && !reached(&n->peers[d].area->reduced, progress_of(c, k - c->slots + 1)))
             return 1;
     return 0;
 }
@@ -243,7 +243,7 @@ static const char *found(const coll_node_call *c, int q, int k) {
         uintptr_t input = p->arrival.input ? (uintptr_t)p->base + p->arrival.input : (uintptr_t)p->arrival.private;
         return (const char *)(input + (p->first + (size_t)k * segment) * item);
     }
-    if (see(&p->area->staged.value) < progress_of(c, k + 1))
+    if (!reached(&p->area->staged, progress_of(c, k + 1)))
         return NULL;
     size_t lane = lines_of(segment * item), unit = has_lanes(c) ? lane * (size_t)n->size : lane;
     return p->base + p->arrival.staging + p->arrival.at + (size_t)k % slots * unit + rank * lane;
@@ -348,7 +348,7 @@ static int fold_next(coll_node_call *c, int *moved) {
 static int released(const coll_node_call *c) {
     const coll_node *n = c->node;
     for (int d = 0; d < n->size; d++)
-        if (takes(c, n->rank, d) && see(&n->peers[d].area->done.value) < c->number)
+        if (takes(c, n->rank, d) && !reached(&n->peers[d].area->done, c->number))
             return 0;
     return 1;
 }
@@ -378,8 +378,8 @@ int coll_node_pull(coll_node_call *c) {
 int coll_node_pull_waits_for(const coll_node_call *c, int q) {
     const coll_node *n = c->node;
     if (c->copied)
-        return takes(c, n->rank, q) && see(&n->peers[q].area->done.value) < c->number;
+        return takes(c, n->rank, q) && !reached(&n->peers[q].area->done, c->number);
     return takes(c, q, n->rank) && n->peers[q].taken != ALL_TAKEN &&
            (coll_node_arrived(c, q) != COLL_OK ||
-            (folds(c) ? see(&n->peers[q].area->staged.value) < progress_of(c, c->reduced + 1) : 1));
+            (folds(c) ? !reached(&n->peers[q].area->staged, progress_of(c, c->reduced + 1)) : 1));
 }

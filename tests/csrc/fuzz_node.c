@@ -12,7 +12,8 @@
 
 enum { MOST_RANKS = 18, CALLS = 10, KINDS = COLL_NODE_EXSCAN + 1 };
 static const size_t HEAP = 8 << 20, ROOM = (size_t)1 << 30;
-static const size_t LONGEST = 24 << 10; /* elements of a vector */
+static const size_t LONGEST = 48 << 10; /* bytes of a vector, but for what is rounded up to elements */
+enum { LONGEST_ITEM = 4096 };
 
 static struct {
     coll_heap *heap;
@@ -31,7 +32,7 @@ typedef struct {
 typedef struct {
     coll_node_kind kind;
     int root, uneven;
-    size_t count; /* of each block, or of the vector */
+    size_t count, item; /* elements of each block, or of the vector; of 2 bytes by the kernel, others by a user's op */
     unsigned places;
 } plan;
 
@@ -55,7 +56,7 @@ static void make_homes(int ranks) {
         homes[i].heap = heap;
         homes[i].base = map_alone(heap);
         for (int k = 0; k < 2; k++) {
-            char *array = coll_heap_alloc(heap, LONGEST * sizeof(uint16_t));
+            char *array = coll_heap_alloc(heap, LONGEST + MOST_RANKS * LONGEST_ITEM);
             check(array != NULL);
             homes[i].arrays[k] = homes[i].base + (array - coll_heap_base(heap));
         }
@@ -74,6 +75,14 @@ static void fold(void *const *dst, int q, const void *const *src, int p, size_t 
 coll_reducep_fn coll_reducep(int dtype, int op) {
     (void)dtype, (void)op;
     return fold;
+}
+
+/* The user's op: the same, on elements of any size. */
+static int fold_items(void *context, void *dst, const void *left, const void *right, void *spare, size_t n) {
+    size_t bytes = n * *(const size_t *)context;
+    memcpy(spare, left, bytes);
+    memmove(dst, right, bytes);
+    return 0;
 }
 
 void coll_copy(void *dst, const void *src, size_t nbytes) {
@@ -96,6 +105,8 @@ static plan draw_plan(choices *c, int size) {
     plan s = {.kind = (coll_node_kind)below(c, KINDS), .root = (int)below(c, (unsigned)size)};
     static const unsigned most[] = {8, 64, 1000, 24 << 10};
     s.count = draw(c, 2) % most[below(c, 4)];
+    s.item = below(c, 4) ? sizeof(uint16_t) : 1 + draw(c, 2) % LONGEST_ITEM;
+    s.count = s.item > sizeof(uint16_t) ? (s.count * sizeof(uint16_t) + s.item - 1) / s.item : s.count;
     s.uneven = has_blocks(s.kind) && below(c, 2);
     s.count /= has_blocks(s.kind) ? (size_t)size : 1;
     s.places = (unsigned)draw(c, 1);
@@ -117,12 +128,12 @@ static size_t *cut(const plan *s, int rank, int size) {
     return cuts;
 }
 
-/* A buffer of so many elements: on the heap or of its exact size. */
-static void *place(player *p, int which, size_t count, int shared) {
+/* A buffer of so many bytes: on the heap or of its exact size. */
+static void *place(player *p, int which, size_t bytes, int shared) {
     if (shared)
         return homes[p->rank].arrays[which];
-    char *made = malloc(count * sizeof(uint16_t));
-    memset(made, p->rank, count * sizeof(uint16_t));
+    char *made = malloc(bytes);
+    memset(made, p->rank, bytes);
     return p->memory[p->call][which] = made;
 }
 
@@ -136,12 +147,18 @@ static void start(player *p, const plan *s) {
         out = own;
     if (s->kind == COLL_NODE_ALLTOALL)
         in = cuts[2 * p->size + 1];
-    coll_node_message m = {.kind = s->kind, .root = s->root, .count = all, .itemsize = sizeof(uint16_t)};
+    coll_node_message m = {.kind = s->kind, .root = s->root, .count = all, .itemsize = s->item};
     int shared = s->places >> (p->rank % 4) * 2 & 3;
-    m.input = place(p, 0, in, shared & 1 || s->places == 255);
-    m.output = s->kind == COLL_NODE_BCAST ? (void *)(uintptr_t)m.input : place(p, 1, out, shared & 2);
+    m.input = place(p, 0, in * s->item, shared & 1 || s->places == 255);
+    m.output = s->kind == COLL_NODE_BCAST ? (void *)(uintptr_t)m.input : place(p, 1, out * s->item, shared & 2);
     m.cuts = s->uneven ? cuts : NULL;
     m.input_cuts = s->uneven && s->kind == COLL_NODE_ALLTOALL ? cuts + p->size + 1 : NULL;
+    if (s->item != sizeof(uint16_t)) {
+        static char spare[2 * COLL_NODE_PIECE]; /* no call stops within an op */
+        m.user_op = fold_items;
+        m.user_context = (void *)(uintptr_t)&s->item;
+        m.user_spare = spare;
+    }
     coll_node_begin(&p->calls[p->call], p->node, &m);
 }
 
@@ -195,7 +212,7 @@ static void corrupt(choices *c, const coll_node_call *call) {
     uint64_t *words = (uint64_t *)&l->arrival;
     unsigned what = below(c, 16), field = below(c, sizeof l->arrival / sizeof *words);
     if (what < 3) {
-        atomic_store(flag, garbage(c, atomic_load(flag), number << 24));
+        atomic_store(flag, garbage(c, atomic_load(flag), number << SEGMENT_BITS));
     } else if (what == 3) {
         _Atomic uint64_t *word = below(c, 4) ? &l->word : &a->bundles[number % LINES].word;
         atomic_store(word, garbage(c, atomic_load(word), number));

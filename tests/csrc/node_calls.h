@@ -3,7 +3,7 @@
 #define NODE_CALLS_H
 
 #include "error.h"
-#include "node.h"
+#include "node_internal.h"
 #include "partition.h"
 #include "ticks.h"
 
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { KINDS = COLL_NODE_EXSCAN + 1, MOST_RANKS = 256, UINT32 = 7, SUM = 0 };
+enum { KINDS = COLL_NODE_EXSCAN + 1, MOST_RANKS = 256, UINT32 = 7, SUM = 0, LONGEST_ITEM = 4096 };
 
 typedef struct {
     int ranks, rank, kinds; /* kinds: how many of the collectives are called */
@@ -22,15 +22,16 @@ typedef struct {
     long call;
     coll_heap *heap;
     coll_node *node;
-    uint32_t *arrays[4]; /* input on the heap, private input, output on the heap, private output */
-    void (*wait)(void);  /* between polls */
+    char *arrays[4];    /* input on the heap, private input, output on the heap, private output */
+    char *spare;        /* of the user's op */
+    void (*wait)(void); /* between polls */
 } player;
 
 /* What all ranks know of a call; blocks is a table of the blocks' lengths: from rank q (row) to rank d. */
 typedef struct {
     coll_node_kind kind;
     int root, uneven;
-    size_t count;
+    size_t count, item; /* elements, and bytes of one: 4 with a kernel, others with an op of the user's */
     size_t cuts[MOST_RANKS + 1], input_cuts[MOST_RANKS + 1];
 } plan;
 
@@ -45,8 +46,33 @@ static size_t draw_count(player *p) {
     return kind > 4 ? 1 : next(&p->common) % most[kind % 4] % (p->longest + 1);
 }
 
+/* Sizes around what lines, lanes, slices and segments are made of, and any; of lanes a ring must have room for two. */
+static size_t draw_item(player *p, int lanes) {
+    static const unsigned sizes[] = {1, 2, 3, 24, 63, 65, 120, 127, 129, 131, 280, 1000, 3000, LONGEST_ITEM};
+    unsigned kind = next(&p->common) % 8, x = next(&p->common);
+    size_t item = kind < 7 ? sizes[x % (sizeof sizes / sizeof *sizes)] : 1 + x % LONGEST_ITEM;
+    size_t most = lanes ? STAGING / 2 / (size_t)p->ranks / LINE * LINE : LONGEST_ITEM;
+    return kind < 5 ? 4 : item < most ? item : most;
+}
+
+/* Unit i of what a rank contributes: units are elements with a kernel, bytes with an op of the user's. */
 static uint32_t value(long call, int rank, size_t i) {
-    return (uint32_t)((unsigned long)call * 2654435761u + i * 40503u + (unsigned)rank * 97u);
+    return (uint32_t)((unsigned long)call * 2654435761u + i * 40503u + (i >> 8) * 97u + (unsigned)rank * 97u);
+}
+
+static size_t units(const plan *s) {
+    return s->item == 4 ? 1 : s->item;
+}
+
+static int add_bytes(void *context, void *dst, const void *left, const void *right, void *spare, size_t n) {
+    size_t bytes = n * *(const size_t *)context;
+    (void)spare;
+    coll_model_point();
+    for (size_t i = 0; i < bytes; i++)
+        ((unsigned char *)dst)[i] =
+            (unsigned char)(((const unsigned char *)left)[i] + ((const unsigned char *)right)[i]);
+    coll_model_point();
+    return COLL_OK;
 }
 
 static void fail(const player *p, const char *what) {
@@ -84,7 +110,10 @@ static plan draw(player *p) {
     plan s = {.kind = (coll_node_kind)(next(&p->common) % (unsigned)p->kinds)};
     s.root = (int)(next(&p->common) % (unsigned)p->ranks);
     s.uneven = next(&p->common) % 2 && has_blocks(s.kind);
+    s.item = draw_item(p, has_blocks(s.kind));
     s.count = draw_count(p);
+    if (s.item > 4)
+        s.count = s.count * 4 / s.item + s.count % 2;
     if (has_blocks(s.kind)) {
         s.count -= s.count % (size_t)p->ranks;
         cut(p, &s);
@@ -107,44 +136,50 @@ static size_t first_of(const player *p, const plan *s, int q) {
     return first;
 }
 
-static void expect(const player *p, int right) {
-    if (!right)
-        fail(p, "wrong result");
+/* Elements of the result from `at` on: what rank q contributes from its element `first` on, or, for q < 0, the sum of
+ * what the first -q ranks do. */
+static void expect(const player *p, const plan *s, const char *output, size_t at, size_t count, int q, size_t first) {
+    size_t each = units(s), n = count * each;
+    for (size_t i = 0, from = first * each; i < n; i++) {
+        uint32_t right = q < 0 ? folded(p, from + i, -q) : value(p->call, q, from + i), found;
+        if (s->item == 4)
+            memcpy(&found, output + (at + i) * 4, 4);
+        else
+            found = (unsigned char)output[at * each + i], right = (unsigned char)right;
+        if (found != right)
+            fail(p, "wrong result");
+    }
 }
 
-static void check(const player *p, const plan *s, const uint32_t *output) {
-    int root = p->rank == s->root, n = p->ranks;
-    size_t own = first_of(p, s, p->rank);
+static void check(const player *p, const plan *s, const char *output) {
+    int root = p->rank == s->root, n = p->ranks, kind = (int)s->kind;
+    size_t own = first_of(p, s, p->rank), length = sent(s, p->rank, 0, n);
     switch (s->kind) {
     case COLL_NODE_ALLREDUCE:
     case COLL_NODE_REDUCE:
-        for (size_t i = 0; i < s->count && (root || s->kind == COLL_NODE_ALLREDUCE); i++)
-            expect(p, output[i] == folded(p, i, n));
+        if (root || kind == COLL_NODE_ALLREDUCE)
+            expect(p, s, output, 0, s->count, -n, 0);
         break;
     case COLL_NODE_SCAN:
     case COLL_NODE_EXSCAN:
-        for (size_t i = 0; i < s->count && (p->rank || s->kind == COLL_NODE_SCAN); i++)
-            expect(p, output[i] == folded(p, i, p->rank + (s->kind == COLL_NODE_SCAN)));
+        if (p->rank || kind == COLL_NODE_SCAN)
+            expect(p, s, output, 0, s->count, -(p->rank + (kind == COLL_NODE_SCAN)), 0);
         break;
     case COLL_NODE_BCAST:
-        for (size_t i = 0; i < s->count; i++)
-            expect(p, output[i] == value(p->call, s->root, i));
+        expect(p, s, output, 0, s->count, s->root, 0);
         break;
     case COLL_NODE_REDUCE_SCATTER:
-        for (size_t i = 0; i < sent(s, p->rank, 0, n); i++)
-            expect(p, output[i] == folded(p, own + i, n));
+        expect(p, s, output, 0, length, -n, own);
         break;
     case COLL_NODE_SCATTER:
-        for (size_t i = 0; i < sent(s, p->rank, 0, n); i++)
-            expect(p, output[i] == value(p->call, s->root, own + i));
+        expect(p, s, output, 0, length, s->root, own);
         break;
     default: /* blocks side by side */
-        for (int q = 0; q < n && (root || s->kind != COLL_NODE_GATHER); q++) {
-            size_t length = s->cuts[q + 1] - s->cuts[q], shift = 0;
-            for (int d = 0; s->kind == COLL_NODE_ALLTOALL && d < p->rank; d++)
+        for (int q = 0; q < n && (root || kind != COLL_NODE_GATHER); q++) {
+            size_t shift = 0;
+            for (int d = 0; kind == COLL_NODE_ALLTOALL && d < p->rank; d++)
                 shift += sent(s, q, d, n);
-            for (size_t i = 0; i < length; i++)
-                expect(p, output[s->cuts[q] + i] == value(p->call, q, shift + i));
+            expect(p, s, output, s->cuts[q], s->cuts[q + 1] - s->cuts[q], q, shift);
         }
     }
 }
@@ -158,6 +193,14 @@ static size_t input_length(const player *p, const plan *s) {
     return has_blocks(s->kind) ? s->cuts[p->ranks] : s->count;
 }
 
+static void fill(const player *p, const plan *s, char *input) {
+    size_t n = input_length(p, s) * units(s);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t x = value(p->call, p->rank, i);
+        s->item == 4 ? (void)memcpy(input + 4 * i, &x, 4) : (void)(input[i] = (char)x);
+    }
+}
+
 static int may_be_in_place(const plan *s) {
     return !has_blocks(s->kind);
 }
@@ -166,19 +209,25 @@ static int may_be_in_place(const plan *s) {
 static void play(player *p) {
     plan s = draw(p);
     int all_shared = next(&p->common) % 4 == 0, delay = next(&p->own) % 16 == 0;
-    uint32_t *input = p->arrays[all_shared ? 0 : next(&p->own) % 2];
-    uint32_t *output = p->arrays[2 + (all_shared ? 0 : next(&p->own) % 2)];
+    char *input = p->arrays[all_shared ? 0 : next(&p->own) % 2];
+    char *output = p->arrays[2 + (all_shared ? 0 : next(&p->own) % 2)];
+    size_t shift = next(&p->own) % 4 ? 0 : next(&p->own) % 16; /* arrays lie at any address */
     if (may_be_in_place(&s) && (s.kind == COLL_NODE_BCAST || next(&p->own) % 3 == 0))
         output = input;
+    input += shift;
+    output += shift;
     int has_input = (s.kind != COLL_NODE_BCAST && s.kind != COLL_NODE_SCATTER) || p->rank == s.root;
-    for (size_t i = 0; has_input && i < input_length(p, &s); i++)
-        input[i] = value(p->call, p->rank, i);
+    if (has_input)
+        fill(p, &s, input);
     for (unsigned n = delay ? next(&p->own) % 50 : 0; n > 0; n--)
         p->wait();
     coll_node_call c;
-    coll_node_message m = {.kind = s.kind, .root = s.root, .input = input, .output = output, .itemsize = 4};
-    m.dtype = UINT32;
-    m.op = SUM;
+    coll_node_message m = {.kind = s.kind, .root = s.root, .input = input, .output = output, .itemsize = s.item};
+    m.dtype = s.item == 4 ? UINT32 : -1;
+    m.op = s.item == 4 ? SUM : -1;
+    m.user_op = s.item == 4 ? NULL : add_bytes;
+    m.user_context = &s.item;
+    m.user_spare = p->spare;
     m.count = s.uneven ? s.cuts[p->ranks] : s.count;
     m.cuts = s.uneven ? s.cuts : NULL;
     m.input_cuts = s.uneven && s.kind == COLL_NODE_ALLTOALL ? s.input_cuts : NULL;
@@ -190,7 +239,7 @@ static void play(player *p) {
         fail(p, "error");
     check(p, &s, output);
     if (has_input)
-        memset(input, 0xEE, input_length(p, &s) * 4); /* whoever reads it after the call reads this */
+        memset(input, 0xEE, input_length(p, &s) * s.item); /* whoever reads it after the call reads this */
     p->call++;
 }
 
@@ -204,10 +253,22 @@ static uint64_t prepare(player *p, int ranks, int rank, int kinds, unsigned seed
         fail(p, "no heap");
     memset(area, 0, coll_node_area_bytes());
     for (int i = 0; i < 4; i++) {
-        size_t bytes = (longest + 4 * (size_t)ranks) * 8;
+        size_t bytes = longest * 8 + 4 * ((size_t)ranks + 2) * LONGEST_ITEM;
         p->arrays[i] = i % 2 ? malloc(bytes) : coll_heap_alloc(p->heap, bytes);
     }
+    p->spare = malloc(2 * COLL_NODE_PIECE);
     return (uint64_t)(area - coll_heap_base(p->heap));
+}
+
+/* As if the group had made so many calls; its counters and lines were last written as long ago as may be. */
+static void go_on_from(coll_node *n, uint64_t calls) {
+    area *a = own_area(n);
+    uint64_t then = calls - RENEWED, before = then & (((uint64_t)1 << WORD_BITS) - 1);
+    n->issued = n->finished = n->all_done = calls;
+    for (int i = 0; i < LINES; i++)
+        a->lines[i].word = a->results[i].word = a->bundles[i].word = before;
+    a->staged.value = a->reduced.value = a->copied.value = then << SEGMENT_BITS;
+    a->done.value = calls;
 }
 
 static void join(player *p, char **bases, size_t *limits, uint64_t *areas) {
@@ -220,12 +281,15 @@ static void join(player *p, char **bases, size_t *limits, uint64_t *areas) {
         pids[i] = getpid();
     if (p->common % 2) /* with some seeds: private memory is read where it lies */
         coll_node_set_processes(p->node, pids);
+    if (p->common / 2 % 2) /* and numbers wrap in words, in counters, or are written anew */
+        go_on_from(p->node, ((uint64_t)4 << (p->common % 3 ? 64 - SEGMENT_BITS : WORD_BITS)) - 100);
 }
 
 static void leave(player *p) {
     coll_node_free(p->node);
     for (int i = 0; i < 4; i++)
         i % 2 ? free(p->arrays[i]) : coll_heap_release(p->heap, p->arrays[i]);
+    free(p->spare);
     coll_heap_free(p->heap);
 }
 

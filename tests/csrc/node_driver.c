@@ -30,6 +30,7 @@ static void *run(void *argument) {
     limits[rank] = coll_heap_size(p.heap);
     pthread_barrier_wait(&barrier);
     join(&p, bases, limits, areas);
+    pthread_barrier_wait(&barrier);
     while (p.call < calls)
         play(&p);
     pthread_barrier_wait(&barrier);
