@@ -8,16 +8,22 @@ from conftest import mpiexec
 RUNS = [("openmpi", 2), ("openmpi", 3), ("openmpi", 5), ("mpich", 2), ("impi", 2)]
 
 
-def run(mpi, ranks, cases, timeout):
-    path = {"PYTHONPATH": "tests:."}
-    done = mpiexec(mpi, ranks, "tests/mpi/random_calls.py", str(cases), str(ranks), timeout=timeout, env=path)
+def run(mpi, ranks, cases, timeout, threads=1):
+    command = ("tests/mpi/random_calls.py", str(cases), str(ranks), str(threads))
+    done = mpiexec(mpi, ranks, *command, timeout=timeout, env={"PYTHONPATH": "tests:."})
     assert done.returncode == 0, done.stdout + done.stderr[-20_000:]
     assert f"{cases} cases on {ranks} ranks" in done.stdout
+    assert done.stdout.count(" trials, 0 wrong") == ranks
 
 
 @pytest.mark.parametrize(("mpi", "ranks"), RUNS)
 def test_some(mpi, ranks):
     run(mpi, ranks, 400, 120)
+
+
+def test_several_threads(mpi):
+    """Each has communicators of its own."""
+    run(mpi, 2, 200, 120, threads=2)
 
 
 @pytest.mark.slow

@@ -1,11 +1,13 @@
 """Random calls against NumPy, the same sequence on all ranks: collectives, algorithms, types, ops, lengths, roots.
 
-    mpiexec -n 3 python tests/mpi/random_calls.py CASES [SEED]
+    mpiexec -n 3 python tests/mpi/random_calls.py CASES [SEED [THREADS]]
 
 A case is one call: blocking, non-blocking with several in flight, or persistent; in place or not; on one of several
-communicators. Each rank draws for itself where its arrays lie (private or on the heap) and how it names its buffers, so
-that some ranks take the compiled short way and others the long one. Memory, descriptors and names in /dev/shm are
-counted after a first tenth of the cases and at the end: they may not have grown.
+communicators. Elements are of MPI's types, or of any size from 1 to 4096 bytes with an op of the user's. Each rank
+draws for itself where its arrays lie (private or on the heap, on whole lines or at any address) and how it names its
+buffers, so that some ranks take the compiled short way and others the long one. Threads have communicators of their
+own. Memory, descriptors and names in /dev/shm are counted after a first tenth of the cases and at the end: they may
+not have grown.
 """
 
 import collections
@@ -15,36 +17,56 @@ import os
 import random
 import resource
 import sys
+import threading
 import time
+import traceback
 
 import numpy as np
 import operands
 from mpi4py import MPI
 
 import collectives
-from collectives import _core, heap, registry
+from collectives import _core, heap, mpilib, registry
 from collectives.buffers import _KERNEL_OPS, AVG
 from collectives.calls import COLLECTIVES
 from collectives.datatypes import PAIRS
 from collectives.flight import Flight
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-OP_OF = {"avg": AVG}
-OP_OF.update({_core.OPS[code]: MPI.Op.fromhandle(handle) for handle, code in _KERNEL_OPS.items()})
 MOVED = ("int8", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex128", "double_int")
-LENGTHS = (*(0, 1, 2, 3, 7, 8, 16, 63, 100, 255, 1000) * 3, 4095, 5000, 40_000, 200_000)
+LENGTHS = (*(0, 1, 2, 3, 7, 8, 16, 33, 63, 100, 127, 255, 1000) * 3, 4095, 5000, 39_999, 200_000, 200_001)
+SIZES = (1, 2, 3, 5, 12, 24, 31, 63, 65, 100, 127, 129, 131, 255, 280, 1000, 1023, 2049, 3000, 4095, 4096)
+LONGEST = 2 << 20  # bytes of a vector of elements of any size
 POOL = 5003  # elements that are drawn for each type and op
 NAMED = {
     "int8": MPI.INT8_T, "int32": MPI.INT32_T, "int64": MPI.INT64_T, "uint16": MPI.UINT16_T, "float32": MPI.FLOAT,
     "float64": MPI.DOUBLE, "complex128": MPI.C_DOUBLE_COMPLEX,
 }  # fmt: skip
 BY_MPI = ("int32", "int64", "float64")
+LOCKED = mpilib.locks_ops()  # while MPI applies an op in Python, other threads that hold the interpreter wait for MPI
 RENEWED = 2000  # cases after which communicators are made anew
+
+
+def add_bytes(a, b, _):
+    """An op of the user's, for elements of any size."""
+    np.frombuffer(b, np.uint8)[:] += np.frombuffer(a, np.uint8)
+
+
+OP_OF = {"avg": AVG, "added": MPI.Op.Create(add_bytes, commute=True)}
+OP_OF.update({_core.OPS[code]: MPI.Op.fromhandle(handle) for handle, code in _KERNEL_OPS.items()})
+
+
+@functools.cache
+def bytes_of(size):
+    """The datatype of so many bytes."""
+    return MPI.BYTE.Create_contiguous(size).Commit()
 
 
 @functools.cache
 def pool(dtype, op):
     """Elements of every rank, from which its vectors are cut."""
+    if dtype == "bytes":
+        return [np.random.default_rng(rank).integers(0, 256, POOL * 7, np.uint8) for rank in range(SIZE)]
     if op is not None:
         return operands.operands(dtype, op, SIZE, POOL)
     made = [np.zeros(POOL, operands.DTYPES[dtype]) for _ in range(SIZE)]
@@ -79,6 +101,9 @@ class Case:
             ])  # fmt: skip
         else:
             self.dtype, self.op = draw.choice(MOVED), None
+        self.size = draw.choice((draw.choice(SIZES), draw.randint(1, 4096)))
+        if draw.random() < 0.25 and not (LOCKED and self.collective.reduces):
+            self.dtype, self.op = "bytes", "added" if self.collective.reduces else None
         self.algorithm = self._algorithm(draw)
         self.deterministic = draw.random() < 0.1 and self.algorithm is None
         self.number = number
@@ -94,6 +119,8 @@ class Case:
     def _lengths(self, draw):
         """Elements of each block, or rank by rank of what each sends to each; one number for whole vectors."""
         longest = draw.choice(LENGTHS) // (1 if self.collective.base in ("bcast", "reduce", "allreduce") else SIZE)
+        if self.dtype == "bytes":
+            longest = min(longest, LONGEST // SIZE // self.size)
         if self.collective.name == "alltoallv":
             return [[draw.randint(0, longest) for _ in range(SIZE)] for _ in range(SIZE)]
         if self.collective.vector:
@@ -102,17 +129,23 @@ class Case:
 
     def __str__(self):
         return ", ".join(f"{key}={value}" for key, value in vars(self).items() if key in (
-            "number", "form", "algorithm", "dtype", "op", "root", "in_place", "heap", "deterministic", "lengths"
+            "number", "form", "algorithm", "dtype", "size", "op", "root", "in_place", "heap", "deterministic", "lengths"
         )) + f", {self.collective.name} on rank {RANK} of {SIZE}"  # fmt: skip
 
     # Memory
 
     def array(self, values):
-        """A writable copy, on the heap, perhaps within a longer array, or private."""
-        if self.own.random() >= self.heap:
+        """A writable copy, on the heap, perhaps within a longer array, or private; perhaps at any address."""
+        shared = self.own.random() < self.heap
+        if not shared and self.own.random() < 0.7:
             return values.copy()
-        before = self.own.choice((0, 0, 1, 5))
-        made = collectives.Communicator.empty(None, len(values) + before, values.dtype)[before:]
+        before = self.own.choice((0, 0, 1, 5)) * values.itemsize
+        if self.algorithm != "mpi" and self.own.random() < 0.4:
+            before = self.own.randrange(64)
+        raw = (functools.partial(collectives.Communicator.empty, None) if shared else np.empty)(
+            before + values.nbytes, np.uint8
+        )
+        made = raw[before:].view(values.dtype)
         made[...] = values
         return made
 
@@ -121,12 +154,14 @@ class Case:
 
     @property
     def dtype_of(self):
-        return operands.DTYPES[self.dtype]
+        return np.dtype((np.void, self.size)) if self.dtype == "bytes" else operands.DTYPES[self.dtype]
 
     def spec(self, array, *counts):
         """The array as an argument of the call, in one of its forms."""
         named = NAMED.get(self.dtype) if self.algorithm != "mpi" and self.own.random() < 0.3 else None
         datatype = [PAIRS[self.dtype]] if self.dtype in PAIRS else [named] if named else []
+        if self.dtype == "bytes":
+            array, datatype = array.view(np.uint8), [bytes_of(self.size)]
         if counts and self.own.random() < 0.3:
             displacements = [sum(counts[0][:i]) for i in range(len(counts[0]))]
             counts = [(counts[0], displacements)]
@@ -134,6 +169,8 @@ class Case:
 
     def values(self, rank, count):
         """What a rank contributes."""
+        if self.dtype == "bytes":
+            return np.resize(pool("bytes", None)[rank][self.number % 97 :], count * self.size).view(self.dtype_of)
         vector, first = pool(self.dtype, self.op)[rank], self.number * 7919 % 3000
         return vector[first : first + count] if first + count <= POOL else np.resize(vector[first:], count)
 
@@ -215,7 +252,7 @@ class Case:
 
         def check():
             if here and used:
-                operands.check(self.dtype, self.op, used, result)
+                self.reduced(used, result)
             return in_place or self.same(mine, vectors[RANK])
 
         source = MPI.IN_PLACE if in_place else self.spec(mine)
@@ -239,11 +276,18 @@ class Case:
 
         def check():
             parts = [v[ends[RANK] : ends[RANK + 1]] for v in vectors]
-            operands.check(self.dtype, self.op, parts, result[: lengths[RANK]])
+            self.reduced(parts, result[: lengths[RANK]])
 
         source = MPI.IN_PLACE if self.in_place else self.spec(mine)
         counts = (lengths,) if self.collective.vector else ()
         return (source, self.spec(result), *counts, OP_OF[self.op]), check
+
+    def reduced(self, vectors, result):
+        if self.dtype == "bytes":
+            expected = np.sum([v.view(np.uint8) for v in vectors], 0, np.uint8)
+            self.same(result.view(np.uint8), expected)
+        else:
+            operands.check(self.dtype, self.op, vectors, result)
 
     def same(self, found, expected):
         same = (found == expected).all() if self.dtype in PAIRS else found.tobytes() == expected.tobytes()
@@ -297,59 +341,114 @@ def held():
     return private, heap.process_heap().reserved, len(os.listdir("/proc/self/fd")), len(names)
 
 
-def main(cases, seed=1):
-    draw, own = random.Random(seed), random.Random(f"{seed} {RANK}")
-    comms = [collectives.Communicator(MPI.COMM_WORLD) for _ in range(3)]
-    for dtype, op in (*operands.ALL, *((dtype, None) for dtype in MOVED)):
-        pool(dtype, op)
-    flying, ran, begin, before, said = [], collections.Counter(), time.monotonic(), None, ""
-    for number in range(cases):
-        case = Case(draw, own, number)
-        try:
-            ending = case.begin(comms[draw.randrange(3)])
-            flying.append((case, ending))
-            if draw.random() < 0.02:
+class Player:
+    """Makes the calls of one thread, on communicators of its own."""
+
+    def __init__(self, seed, ran):
+        self.draw, self.own = random.Random(seed), random.Random(f"{seed} {RANK}")
+        self.ran = ran
+        self.comms, self.flying, self.wrong = [], [], 0
+
+    def renew(self, first=0):
+        """Make communicators anew, all but some; collective, and so for one thread at a time."""
+        for comm in self.comms[first:]:
+            comm.Free()
+        self.comms = [collectives.Communicator(MPI.COMM_WORLD) for _ in range(3)]
+
+    def play(self, numbers):
+        """The cases of these numbers."""
+        for number in numbers:
+            case = Case(self.draw, self.own, number)
+            try:
+                ending = case.begin(self.comms[self.draw.randrange(3)])
+            except AssertionError:
+                self.note(case)
+                continue
+            except BaseException:
+                print(f"case: {case}", file=sys.stderr, flush=True)
+                raise
+            self.flying.append((case, ending))
+            if self.draw.random() < 0.02:
                 # null requests apart: with one before a generalized request, MPICH 5.0.2 fails an assertion
-                MPI.Request.Waitall([c.request for c, _ in flying if c.request])
-            while len(flying) > draw.choice((0, 1, 3, 6)):  # every rank ends them in an order of its own
-                case, ending = flying.pop(own.randrange(len(flying)))
+                MPI.Request.Waitall([c.request for c, _ in self.flying if c.request])
+            self.end(self.draw.choice((0, 1, 3, 6)))
+            self.ran[case.collective.name, case.algorithm, case.form] += 1
+        self.end(0)
+
+    def end(self, left):
+        """End calls until so many fly; every rank ends them in an order of its own."""
+        while len(self.flying) > left:
+            case, ending = self.flying.pop(self.own.randrange(len(self.flying)))
+            try:
                 ending()
-        except BaseException:
-            print(f"case: {case}", file=sys.stderr, flush=True)
-            raise
-        ran[case.collective.name, case.algorithm, case.form] += 1
-        if number % RENEWED == RENEWED - 1:
-            for _, ending in flying:
-                ending()
-            flying.clear()
-            for comm in comms[number // RENEWED % 2 :]:
-                comm.Free()
-            comms = [collectives.Communicator(MPI.COMM_WORLD) for _ in range(3)]
-        if number == max(cases // 10, 50):
-            before = held()
-    for _, ending in flying:
-        ending()
-    Flight.sweep()
-    after = held()
-    if before is not None:
-        private, shared, descriptors, names = (b - a for a, b in zip(before, after, strict=True))
-        said = f"private memory grew by {private >> 10} KiB, the heap by {shared >> 10} KiB"
-        assert private < (96 << 20) + 100 * cases, said  # idle plans hold up to 64 MiB
-        assert shared < (320 << 20), said  # freed blocks of up to 256 MiB are kept for reuse
-        assert descriptors <= 2, f"{descriptors} descriptors more"
-        assert names <= 0, f"{names} names more in /dev/shm"
-    for comm in comms:
-        comm.Free()
-    if RANK == 0:
-        print(f"{cases} cases on {SIZE} ranks in {time.monotonic() - begin:.0f} s; {len(ran)} kinds; {said}")
+            except AssertionError:
+                self.note(case)
+            except BaseException:
+                print(f"case: {case}", file=sys.stderr, flush=True)
+                raise
+
+    def note(self, case):
+        self.wrong += 1
+        print(f"case: {case}\n{traceback.format_exc()[-2000:]}", file=sys.stderr, flush=True)
 
 
-try:
-    main(*map(int, sys.argv[1:]))
-except BaseException:
-    import traceback
-
+def abort():
     traceback.print_exc()
     sys.stderr.flush()
     time.sleep(0.2)
     MPI.COMM_WORLD.Abort(1)
+
+
+def play(player, numbers):
+    try:
+        player.play(numbers)
+    except BaseException:
+        abort()
+
+
+def side_by_side(players, numbers):
+    """All players at once, each in a thread of its own if there are several."""
+    if len(players) == 1:
+        players[0].play(numbers)
+        return
+    threads = [threading.Thread(target=play, args=(player, numbers)) for player in players]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def main(cases, seed=1, threads=1):
+    for dtype, op in (*operands.ALL, *((dtype, None) for dtype in MOVED), ("bytes", None)):
+        pool(dtype, op)
+    ran, begin, before, said = collections.Counter(), time.monotonic(), None, ""
+    players = [Player(seed + 1000 * k, ran) for k in range(threads)]
+    each, turn, at = cases // threads, 0, 0
+    while at < each:
+        step = min(RENEWED, each - at) if at else min(max(each // 10, 50), each)
+        for player in players:
+            player.renew(turn % 2)
+        side_by_side(players, range(at, at + step))
+        before = before or held()
+        turn, at = turn + 1, at + step
+    Flight.sweep()
+    private, shared, descriptors, names = (b - a for a, b in zip(before, held(), strict=True))
+    said = f"private memory grew by {private >> 10} KiB, the heap by {shared >> 10} KiB"
+    assert private < (96 << 20) * threads + 100 * cases, said  # idle plans hold up to 64 MiB
+    assert shared < (320 << 20), said  # freed blocks of up to 256 MiB are kept for reuse
+    assert descriptors <= 2, f"{descriptors} descriptors more"
+    assert names <= 0, f"{names} names more in /dev/shm"
+    wrong = sum(player.wrong for player in players)
+    for player in players:
+        for comm in player.comms:
+            comm.Free()
+    if RANK == 0:
+        print(f"{cases} cases on {SIZE} ranks in {time.monotonic() - begin:.0f} s; {len(ran)} kinds; {said}")
+    print(f"attack: {cases} trials, {wrong} wrong", flush=True)
+    sys.exit(wrong > 0)
+
+
+try:
+    main(*map(int, sys.argv[1:]))
+except Exception:
+    abort()
