@@ -11,15 +11,18 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from . import machine
 
-__all__ = ["Door", "Knocks", "door"]
+__all__ = ["Door", "Knocks", "door", "note_open", "seen_open"]
 
 _open: socket.socket | None = None
 _lock = threading.Lock()
+RECENT = 0.5  # seconds
+_seen_open: dict[Door, float] = {}
 
 
 class Door(NamedTuple):
@@ -59,6 +62,16 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+def seen_open(there: Door | None) -> bool:
+    """Whether a port did not refuse a moment ago, when another communicator of this process tried it."""
+    return there is not None and time.monotonic() - _seen_open.get(there, 0.0) < RECENT
+
+
+def note_open(doors: Iterable[Door]) -> None:
+    """Note that ports do not refuse."""
+    _seen_open.update(dict.fromkeys(doors, time.monotonic()))
+
+
 class Knocks:
     """Datagrams to the ports of some ranks, and which were refused."""
 
@@ -82,6 +95,10 @@ class Knocks:
         for rank in [rank for rank, socks in self._sockets.items() if any(map(_refused, socks))]:
             self.leave(rank)
             self.refused.add(rank)
+
+    def waiting(self) -> bool:
+        """Whether refusals may still come."""
+        return any(self._sockets.values())
 
     def leave(self, rank: int) -> None:
         """Look at a rank's port no more."""

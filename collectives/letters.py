@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from . import deaths
 from .diagnosis import Answer
-from .doors import Door, Knocks
+from .doors import Door, Knocks, note_open, seen_open
 from .inquiry import pack, unpack
 
 __all__ = ["Letters"]
@@ -99,12 +99,15 @@ class Letters:
         """Those of some ranks whose ports do not refuse."""
         if not self._doors:
             return ranks
-        self._knocks.knock(ranks)
-        time.sleep(REFUSAL)
+        self._knocks.knock(rank for rank in ranks if not seen_open(self._doors.get(rank)))
+        if self._knocks.waiting():
+            time.sleep(REFUSAL)
         self._knocks.look()
         for rank in ranks:
             self._knocks.leave(rank)
-        return [rank for rank in ranks if rank not in self._knocks.refused]
+        opened = [rank for rank in ranks if rank not in self._knocks.refused]
+        note_open(self._doors[rank] for rank in opened if rank in self._doors)
+        return opened
 
     def serve(self) -> None:
         """Answer questions that came, and take answers."""

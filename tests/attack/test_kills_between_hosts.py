@@ -69,7 +69,8 @@ def test_the_others_name_a_rank_killed_on_another_host(mpi, collective, network,
     tally.trials += 1
     tally.leftovers += (left := clean_up(job, since))
     died = told.pop(2)["died"]
-    assert sorted(told) == [0, 1], (told, done)
+    # One may be in a send to the dead process, from which these two MPIs do not return: the other's abort ends it.
+    assert sorted(told) == [0, 1] or mpi != "openmpi" and told, (told, done)
     for line in told.values():
         assert line["raised"] == "PeerFailure", line
         assert re.search(r"rank 2\b[^\n]* (died|has ended)", line["text"]), line
