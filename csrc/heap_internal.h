@@ -76,6 +76,7 @@ struct coll_heap {
     uint32_t bins[HOLE + 1][BINS];
     uint64_t filled[HOLE + 1][WORDS]; /* bits: bins that have a run */
     uint32_t *backed;                 /* of each chunk, pages with memory */
+    unsigned char *huge;              /* whether each 2 MiB have been asked for as a huge page */
     slab *slabs[CLASSES];
 
     uint32_t forks, young, forever; /* made; the last that has children alive, or may have for ever */

@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/statvfs.h>
 
@@ -130,16 +131,21 @@ void coll_heap_hide_holes(const coll_heap *h) {
     }
 }
 
-/* Huge pages for what of [from, to) they can hold, where the system gives any: walking 4 KiB pages costs a third of the
+/* Huge pages for what of a run they can hold, where the system gives any: walking 4 KiB pages costs a third of the
  * bandwidth of long vectors. The kernel makes a huge page from one that is there in part, whatever is configured for
- * shared memory in general. */
-static void reserve_huge(coll_heap *h, size_t from, size_t to) {
-    size_t first = round_up(from, HUGE), end = to / HUGE * HUGE;
-    for (size_t at = first; at < end; at += HUGE)
-        if (posix_fallocate(h->fd, (off_t)at, PAGE))
-            return;
-    if (first < end)
-        madvise(h->base + first, end - first, MADV_COLLAPSE);
+ * shared memory in general. It is asked once for each, until its memory is given back. */
+static void make_huge(coll_heap *h, uint32_t first, uint32_t n) {
+    enum { EACH = HUGE / PAGE };
+    size_t area = ((size_t)first + EACH - 1) / EACH, end = ((size_t)first + n) / EACH;
+    for (size_t begin; area < end; area++) {
+        for (begin = area; area < end && !h->huge[area]; area++) {
+            if (posix_fallocate(h->fd, (off_t)(area * HUGE), PAGE))
+                return;
+            h->huge[area] = 1;
+        }
+        if (area > begin)
+            madvise(h->base + begin * HUGE, (area - begin) * HUGE, MADV_COLLAPSE);
+    }
 }
 
 /* Whether the file system (with a size: /dev/shm) has room for more bytes; asked first, lest it be filled in vain. */
@@ -148,8 +154,10 @@ static int has_room(const coll_heap *h, size_t bytes) {
     return fstatvfs(h->fd, &s) || !s.f_blocks || bytes / s.f_bsize <= s.f_bavail;
 }
 
-static int punch(const coll_heap *h, uint32_t first, uint32_t n) {
+static int punch(coll_heap *h, uint32_t first, uint32_t n) {
     off_t from = (off_t)first * PAGE, bytes = (off_t)n * PAGE;
+    size_t area = (size_t)from / HUGE, areas = (size_t)(from + bytes - 1) / HUGE - area + 1;
+    memset(h->huge + area, 0, areas);
     return fallocate(h->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, bytes) == 0;
 }
 
@@ -158,7 +166,7 @@ static int reserve(coll_heap *h, uint32_t first, uint32_t n) {
     size_t from = (size_t)first * PAGE, to = from + (size_t)n * PAGE;
     int error = has_room(h, to - from) ? 0 : ENOSPC;
     if (!error)
-        reserve_huge(h, from, to);
+        make_huge(h, first, n);
     for (size_t at = from; at < to && !error;) {
         size_t bytes = to - at < PIECE ? to - at : PIECE;
         error = posix_fallocate(h->fd, (off_t)at, (off_t)bytes);
@@ -217,6 +225,7 @@ uint32_t coll_heap_take_pages(coll_heap *h, uint32_t n) {
         at = find(h, KEPT, n, FEW);
     if (at) {
         cut(h, at, n);
+        make_huge(h, at, n);
         h->kept -= (size_t)n * PAGE;
         return at;
     }
@@ -245,10 +254,11 @@ int coll_heap_make_tables(coll_heap *h) {
     size_t chunks = round_up(h->size, CHUNK) / CHUNK;
     h->count = (uint32_t)(h->size / PAGE);
     h->backed = calloc(chunks, sizeof *h->backed);
+    h->huge = calloc(h->size / HUGE + 1, sizeof *h->huge);
     h->pages = mmap(NULL, h->count * sizeof *h->pages, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (h->pages == MAP_FAILED)
         h->pages = NULL;
-    if (!h->backed || !h->pages) {
+    if (!h->backed || !h->huge || !h->pages) {
         errno = ENOMEM;
         return -1;
     }
@@ -266,4 +276,5 @@ void coll_heap_free_tables(coll_heap *h) {
     if (h->pages)
         munmap(h->pages, h->count * sizeof *h->pages);
     free(h->backed);
+    free(h->huge);
 }

@@ -42,6 +42,38 @@ def test_neighbours_that_are_free_are_one():
     assert own.reserved <= 257 * MIB
 
 
+def huge_bytes(own: _core.Heap) -> int:
+    """Bytes of a heap that are mapped as huge pages."""
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if not first.endswith(":"):
+            inside = int(first.split("-")[0], 16) in own
+        elif inside and first == "ShmemPmdMapped:":
+            found += int(line.split()[1]) << 10
+    return found
+
+
+def touched(own: _core.Heap, nbytes: int) -> _core.HeapBlock:
+    block = _core.HeapBlock(own, nbytes)
+    np.frombuffer(memoryview(block), np.uint8)[::4096] = 1
+    return block
+
+
+def test_long_blocks_have_huge_pages_wherever_they_lie():
+    """Where the system gives any: also a block that lies on what short ones have left."""
+    own = _core.Heap(1 << 30)
+    fresh = touched(own, 64 * MIB)
+    given = huge_bytes(own)
+    del fresh
+    own = _core.Heap(1 << 30)
+    short = [touched(own, MIB) for _ in range(70)]
+    del short
+    again = touched(own, 64 * MIB)
+    assert huge_bytes(own) >= given - 4 * MIB
+    del again
+
+
 def test_a_long_random_life():
     """No block is refused as long as half of the heap suffices; each keeps what was written to it."""
     own, draw, live, total = _core.Heap(256 * MIB), random.Random(5), [], 0
