@@ -98,6 +98,14 @@ class ProcessGroup(dist.ProcessGroup):
         """What runs the program's calls; RuntimeError where the group has been destroyed."""
         return self._lanes.main.engine
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the first asynchronous call early that did not end well; None where all have.
+
+        Where C++ waits, as in DistributedDataParallel, the program may get no more than its words, in a RuntimeError.
+        """
+        return self._lanes.failure
+
     def set_timeout(self, timeout: timedelta) -> None:
         """How long its calls may take from now on."""
         self._lanes.set_timeout(timeout)

@@ -58,6 +58,11 @@ class Lanes:
     def _all(self) -> list[Lane]:
         return [] if self._main is None else [self._main, *self._others.values()]
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended an asynchronous call early, the first one of its lane."""
+        return next((lane.callbacks.failure for lane in self._all() if lane.callbacks.failure is not None), None)
+
     def set_timeout(self, timeout: timedelta) -> None:
         """How long calls may take from now on."""
         self.timeout = timeout

@@ -13,11 +13,12 @@ import torch
 import torch.distributed as dist
 
 from ..diagnosis import Call
-from ..errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
+from ..errors import CollectiveMismatch
 from ..plans import Plans
+from ..waiting import Watch
 from .store import Exchange
 from .tensors import Inward, Outward
-from .work import Job, lateness
+from .work import Job
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -48,7 +49,7 @@ class MPIMessages:
         source, nbytes = Inward([tensor], "tensor"), tensor.numel() * tensor.element_size()
         memory = self._mpi.memory.fromaddress(source.address, nbytes)
         request = self._comm.Isend([memory, self._mpi.BYTE], peer, tag)
-        return MPIMessage(self._context, request, f"send to rank {peer}", peer, nbytes, source.owner, [tensor])
+        return MPIMessage(self._context, request, f"send to rank {peer}", peer, source.owner, [tensor])
 
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> dist.Work:
         """Begin to receive, from any rank where ``peer`` is None."""
@@ -62,7 +63,7 @@ class MPIMessages:
             source = self._mpi.ANY_SOURCE if peer is None else peer
             request = self._comm.Irecv([memory, self._mpi.BYTE], source, tag)
         words = "receive from any rank" if peer is None else f"receive from rank {peer}"
-        return MPIMessage(self._context, request, words, peer, nbytes, target.owner, [tensor], target)
+        return MPIMessage(self._context, request, words, peer, target.owner, [tensor], target)
 
 
 class _Queue:
@@ -111,21 +112,18 @@ class _Unmatched:
         return self._request is not None and self._request.Test(status)
 
 
-class MPIMessage(Job):
-    """A message of MPI's under way; a wait for it is watched as one for a collective is."""
+class Message(Job):
+    """A message under way: as whoever waits for it describes it, like a run of a collective."""
 
     def __init__(
-        self, context: Any, request: Any, words: str, peer: int | None, nbytes: int, owner: Any,
-        results: list[torch.Tensor], target: Outward | None = None,
+        self, context: Any, words: str, peer: int | None, owner: Any, results: list[torch.Tensor],
+        target: Outward | None = None,
     ):  # fmt: skip
         super().__init__(results)
-        self._context, self._request, self._words, self._peer = context, request, words, peer
-        self._bytes, self._target = nbytes, target
+        self._context, self._words, self._peer, self._target = context, words, peer, target
+        self._bytes = sum(tensor.numel() * tensor.element_size() for tensor in results)
         self.buffers = owner
         self.plan = self  # whose `waiting` says for whom
-        self._mpi = importlib.import_module("mpi4py.MPI")
-        self._status = self._mpi.Status()
-        self._ended = False
 
     def __str__(self) -> str:
         return f"{self._words} ({self._bytes} bytes)"
@@ -138,13 +136,28 @@ class MPIMessage(Job):
         """The rank that has to come."""
         return [] if self._peer is None else [self._peer]
 
+    def _finish(self) -> None:
+        """What is to be done when it has come."""
+        if self._target is not None:
+            for end in self._target.ends:
+                end()
+
+
+class MPIMessage(Message):
+    """A message of MPI's under way; a wait for it is watched as one for a collective is."""
+
+    def __init__(self, context: Any, request: Any, *about: Any):
+        super().__init__(context, *about)
+        self._request = request
+        self._mpi = importlib.import_module("mpi4py.MPI")
+        self._status = self._mpi.Status()
+        self._ended = False
+
     def is_completed(self) -> bool:
         """Whether the message has come or gone."""
         if not self._ended and self._request.Test(self._status):
             self._ended = True
-            if self._target is not None:
-                for end in self._target.ends:
-                    end()
+            self._finish()
         return self._ended
 
     def get_future(self) -> torch.futures.Future:
@@ -217,7 +230,7 @@ class StoreMessages:
         source = Inward([tensor], "tensor")
         self._context.check()
         work = self._gloo.send([_raw(source.flat if source.flat is not None else tensor)], peer, tag)
-        return StoreMessage(self._context, work, f"send to rank {peer}", peer, [tensor], source.owner)
+        return StoreMessage(self._context, work, f"send to rank {peer}", peer, source.owner, [tensor])
 
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> dist.Work:
         """Begin to receive, from any rank where ``peer`` is None."""
@@ -226,7 +239,7 @@ class StoreMessages:
         self._context.check()
         work = self._gloo.recv_anysource(memory, tag) if peer is None else self._gloo.recv(memory, peer, tag)
         words = "receive from any rank" if peer is None else f"receive from rank {peer}"
-        return StoreMessage(self._context, work, words, peer, [tensor], target.owner, target)
+        return StoreMessage(self._context, work, words, peer, target.owner, [tensor], target)
 
 
 def _raw(tensor: torch.Tensor) -> torch.Tensor:
@@ -234,35 +247,27 @@ def _raw(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().reshape(-1).view(torch.uint8)
 
 
-class StoreMessage(Job):
+class StoreMessage(Message):
     """A message of Gloo's under way."""
 
-    def __init__(
-        self, context: Plans, work: dist.Work, words: str, peer: int | None, results: list[torch.Tensor], owner: Any,
-        target: Outward | None = None,
-    ):  # fmt: skip
-        super().__init__(results)
-        self._context, self._work, self._words, self._peer, self._target = context, work, words, peer, target
-        self._owner = owner
+    def __init__(self, context: Plans, work: dist.Work, *about: Any):
+        super().__init__(context, *about)
+        self._work = work
 
     def _wait(self, timeout: float | None) -> None:
-        limit = self._context.timeout if timeout is None else timeout
+        try:
+            self._attend(self._context.timeout if timeout is None else timeout)
+        except BaseException as e:
+            self._context.fail(self, e)
+        self._finish()
+
+    def _attend(self, limit: float | None) -> None:
         try:
             self._work.wait(timedelta(seconds=limit or 0))
         except RuntimeError as e:
-            raise self._blamed(str(e), limit) from e
-        if self._target is not None:
-            for end in self._target.ends:
-                end()
-
-    def _blamed(self, words: str, limit: float | None) -> CollectiveError:
-        where = f"{self._words} on rank {self._context.rank} of {self._context.size}"
-        dead = [rank for rank in self._context.others() if self._context.has_ended(rank)]
-        if dead and (self._peer is None or self._peer in dead):
-            return PeerFailure(f"{where}: rank {', '.join(map(str, dead))} died")
-        if "imed out" in words:
-            return CollectiveTimeout(f"{where}: {lateness(limit or 0)}")
-        return CollectiveError(f"{where}: {words}")
+            if "imed out" in str(e):
+                Watch(self._context, self).timed_out(limit or 0)
+            raise
 
     def is_completed(self) -> bool:
         """Whether the message has come or gone; a receive into scattered memory needs a wait all the same."""

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from ..flight import Flight, NodeFlight
 from ..waiting import Waiting
+from . import failed
 
 __all__ = ["DONE", "Callbacks", "Done", "FlightWork", "Job", "lateness", "run_aside", "seconds"]
 
@@ -74,6 +75,7 @@ class Callbacks:
     """
 
     running: dict[int, str] = {}  # by thread: whose callback it is running now
+    failure: BaseException | None = None  # what ended the first call early of those whose callbacks these are
 
     def __init__(self, name: str):
         self.name = name
@@ -123,7 +125,7 @@ class Callbacks:
             job()
 
 
-class Future(torch.futures.Future):
+class Future(failed.Future):
     """A future whose callbacks run one after the other, always in the thread of its :class:`Callbacks`.
 
     Those of torch run where and when the future is fulfilled, or at once: which differs from rank to rank.
@@ -187,9 +189,13 @@ class Job(dist.Work):
         try:
             self._wait(seconds(timeout))
         except BaseException as e:
-            self._failure = e
+            self._has_failed(e)
             raise
         return True
+
+    def _has_failed(self, error: BaseException) -> None:
+        """Note what ended the call early, before anybody sees it."""
+        self._failure = error
 
     def _wait(self, timeout: float | None) -> None:
         raise NotImplementedError
@@ -238,14 +244,14 @@ class Job(dist.Work):
         return self.is_completed()
 
     def _new_future(self) -> torch.futures.Future:
-        return torch.futures.Future()
+        return failed.Future()
 
     def _fulfil(self, wait: Callable[[], Any]) -> None:
         assert self._future is not None
         try:
             wait()
         except BaseException as e:
-            self._failure = e
+            self._has_failed(e)
             self._future.set_exception(e)
         else:
             self._future.set_result([_value(result) for result in self._results])
@@ -302,6 +308,10 @@ class FlightWork(Job):
     def _wait(self, timeout: float | None) -> None:
         for flight in self.flights:
             flight.finish(self._limit if timeout is None else timeout)
+
+    def _has_failed(self, error: BaseException) -> None:
+        super()._has_failed(error)
+        self._callbacks.failure = self._callbacks.failure or error
 
     def _wait_aside(self) -> None:
         for flight in self.flights:
