@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _core, inquiry, lifetime, machine, node
 from .errors import CollectiveError
@@ -20,11 +20,26 @@ __all__ = ["LocalContext"]
 _serial = itertools.count()
 
 
+class _Hello(NamedTuple):
+    """What a rank tells all others when they meet."""
+
+    identity: str
+    dead: list[tuple[str, int]]
+    affinity: frozenset[int]
+    address: inquiry.Address | None
+    offer: node.Offer | None
+    forced: dict[str, str]  # rank 0's algorithms by collective, for all
+
+
+class _Apart(NamedTuple):
+    why: str | None
+
+
 class LocalContext(Plans):
     """What :class:`collectives.context.Context` is with MPI; made by all ranks of the group together.
 
-    ``exchange`` gathers an object from all ranks on all ranks: a store does, or anything else that the processes have
-    in common. CollectiveError, on all ranks, where they do not share memory.
+    ``exchange`` gathers a named tuple from all ranks on all ranks: a store does, or anything else that the processes
+    have in common. CollectiveError, on all ranks, where they do not share memory.
     """
 
     letters = None  # all ranks are neighbours
@@ -37,29 +52,22 @@ class LocalContext(Plans):
         dump_on_signal()
         Flight.sweep()
         offer, area = node.offer()
-        hellos = exchange({
-            "identity": f"{machine.node_name()}/{os.getpid()}/local/{next(_serial)}",
-            "dead": lifetime.dead(),
-            "affinity": machine.affinity(),
-            "address": inquiry.address() if size > 1 else None,
-            "offer": offer,
-            "rules": _rules() if rank == 0 else None,
-        })  # fmt: skip
-        lifetime.free_agreed(h["dead"] for h in hellos)
-        self.identity, rules = hellos[0]["identity"], hellos[0]["rules"]
-        if isinstance(rules, Exception):
-            raise rules
-        group, engine = node.join(rank, [h["offer"] for h in hellos], area, exchange)
-        apart = [why for why in exchange(node.why_apart(size, group, engine)) if why is not None]
+        identity = f"{machine.node_name()}/{os.getpid()}/local/{next(_serial)}"
+        address = inquiry.address() if size > 1 else None
+        mine = _Hello(identity, lifetime.dead(), machine.affinity(), address, offer, _forced() if rank == 0 else {})
+        hellos = exchange(mine)
+        lifetime.free_agreed(hello.dead for hello in hellos)
+        self.identity, rules = hellos[0].identity, _rules(hellos[0].forced)
+        group, engine = node.join(rank, [hello.offer for hello in hellos], area, exchange)
+        apart = [told.why for told in exchange(_Apart(node.why_apart(size, group, engine))) if told.why is not None]
         if apart or engine is None:
             raise CollectiveError(
                 f"without MPI all processes must be on one node: {apart[0]}; start the program with mpiexec or srun"
             )
-        mine = hellos[rank]["address"]
-        known = [(peer, h["address"]) for peer, h in enumerate(hellos) if peer != rank and h["address"] is not None]
-        self.neighbours = {peer: a for peer, a in known if mine is not None and a.home == mine.home}
+        known = [(peer, h.address) for peer, h in enumerate(hellos) if peer != rank and h.address is not None]
+        self.neighbours = {peer: a for peer, a in known if address is not None and a.home == address.home}
         inquiry.register(self.identity, self)
-        self._set_up(engine, rules, size > machine.usable_cores(h["affinity"] for h in hellos))
+        self._set_up(engine, rules, size > machine.usable_cores(hello.affinity for hello in hellos))
 
     def _set_up(self, engine: _core.Node, rules: Rules, crowded: bool) -> None:
         self.node, self.yield_at_once, engine.turn = engine, crowded, self.turn
@@ -102,13 +110,19 @@ class LocalContext(Plans):
             self.fail(run, e)
 
 
-def _rules() -> Rules | Exception:
-    """Rank 0's rules for all, or what is wrong with them."""
+def _forced() -> dict[str, str]:
+    """The algorithms that rank 0's environment asks for; what is wrong with it, by no name."""
     try:
-        rules = Rules.from_environment()
+        return Rules.from_environment().forced
     except ValueError as e:
-        return ValueError(f"COLLECTIVES_ALGORITHM={os.environ['COLLECTIVES_ALGORITHM']!r}: {e}")
-    others = sorted({name for name in rules.forced.values() if name != "shm"})
+        return {"": f"COLLECTIVES_ALGORITHM={os.environ['COLLECTIVES_ALGORITHM']!r}: {e}"}
+
+
+def _rules(forced: dict[str, str]) -> Rules:
+    """Rank 0's rules for all; ValueError where there are none."""
+    if "" in forced:
+        raise ValueError(forced[""])
+    others = sorted(set(forced.values()) - {"shm"})
     if others:
-        return ValueError(f"COLLECTIVES_ALGORITHM: without MPI there is the algorithm 'shm' only, not {others[0]!r}")
-    return rules
+        raise ValueError(f"COLLECTIVES_ALGORITHM: without MPI there is the algorithm 'shm' only, not {others[0]!r}")
+    return Rules(forced=forced)

@@ -6,14 +6,22 @@ That two ranks are on one node is proved by mapping: each tries to map the other
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence, Set
+from typing import Any, NamedTuple
 
 from . import _core, heap, machine
 
 __all__ = ["Offer", "common_ancestor", "group_of", "join", "offer", "why_apart"]
 
 Offer = tuple[str, bytes, int]  # boot id, identity of the heap, offset of the area of flags
+
+
+class _Reach(NamedTuple):
+    """Ranks whose heaps a rank maps, whether it had to admit them to its private memory, whether it reads theirs."""
+
+    ranks: frozenset[int]
+    asks: bool
+    readable: bool
 
 
 def offer() -> tuple[Offer | None, _core.HeapBlock | None]:
@@ -41,7 +49,7 @@ def _reachable(rank: int, offers: list[Offer | None]) -> dict[int, _core.Mapping
     return found
 
 
-def group_of(rank: int, reached: list[set[int]]) -> list[int]:
+def group_of(rank: int, reached: Sequence[Set[int]]) -> list[int]:
     """The ranks that share a node with ``rank``: those that reach the same ranks as it does, each the others.
 
     All ranks compute the same groups from the same lists; who reaches only some of a group is a node of its own.
@@ -80,24 +88,24 @@ def join(
 ) -> tuple[list[int], _core.Node | None]:  # fmt: skip
     """The ranks of this rank's node, and its group; None where it has no heap. All ranks call it together.
 
-    ``exchange`` gathers an object from all ranks on all ranks (the bootstrap: MPI, a store, a thread group).
+    ``exchange`` gathers a named tuple from all ranks on all ranks (the bootstrap: MPI or a store).
     """
     mappings = _reachable(rank, offers)
     asks = len(mappings) > 1 and machine.ptrace_scope() == 1
     if asks:
         _admit([mapping.pid for mapping in mappings.values()])
-    mine = set(mappings), asks, not asks and _are_readable(mappings)
-    reached, asking, readable = zip(*(exchange(mine) if len(offers) > 1 else [mine]), strict=True)
-    if any(asking):  # by now all have admitted the others
-        readable = tuple(exchange(_are_readable(mappings)))
-    group = group_of(rank, list(reached))
+    mine = _Reach(frozenset(mappings), asks, not asks and _are_readable(mappings))
+    theirs = exchange(mine) if len(offers) > 1 else [mine]
+    if any(reach.asks for reach in theirs):  # by now all have admitted the others
+        theirs = exchange(mine._replace(readable=_are_readable(mappings)))
+    group = group_of(rank, [reach.ranks for reach in theirs])
     own = heap.process_heap()
     if own is None or area is None or rank not in mappings:
         return group, None
     members = [offers[peer] for peer in group]
     areas = [member[2] for member in members if member is not None]
     node = _core.Node(own, group.index(rank), [mappings[p] for p in group], areas, area, library, endpoint)
-    if all(readable[peer] for peer in group):
+    if all(theirs[peer].readable for peer in group):
         node.read_private()
     return group, node
 

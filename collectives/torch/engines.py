@@ -8,7 +8,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -135,11 +135,17 @@ def world() -> Any:
     return MPI if MPI.Is_initialized() and not MPI.Is_finalized() else None
 
 
+class _Member(NamedTuple):
+    """What a rank of a group says of itself: its rank in an MPI program, the program's size and its library."""
+
+    place: tuple[int, int, str] | None
+
+
 def engine_for(exchange: Exchange, name: str, timeout: timedelta) -> Engine:
     """The engine of a group, made by its ranks together: over MPI where all of them are ranks of one MPI program."""
     MPI = world()
     mine = None if MPI is None else (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, MPI.Get_library_version())
-    theirs = exchange(mine)
+    theirs = [member.place for member in exchange(_Member(mine))]
     ranks = [known[0] for known in theirs if known is not None]
     programs = {known and known[1:] for known in theirs}
     if MPI is None or len(programs) > 1 or len(set(ranks)) < exchange.size:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import time
 from datetime import timedelta
 from typing import Any
@@ -11,40 +10,54 @@ from typing import Any
 import torch.distributed as dist
 
 from ..errors import CollectiveError, CollectiveTimeout
+from . import records
 
 __all__ = ["Exchange", "MonitoredBarrier"]
 
 
-class Exchange:
-    """Gathers an object from all ranks on all ranks, any number of times; all ranks call it in the same order.
+GRACE = timedelta(seconds=1)  # for rank 0 to say who did not come in time
 
-    CollectiveTimeout names the ranks that did not come in time. What it wrote is taken out of the store when all ranks
-    have read it.
+
+class Exchange:
+    """Gathers a record from all ranks on all ranks, any number of times; all ranks call it in the same order.
+
+    CollectiveTimeout names the ranks that did not come in time; CollectiveError the one whose record is none of the
+    same class: a store knows no users, and keeps what anybody writes. What it wrote is taken out of the store when all
+    ranks have read it.
     """
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta):
         self.store, self.rank, self.size, self.timeout = store, rank, size, timeout
         self._rounds = 0
 
-    def __call__(self, obj: Any) -> list[Any]:
-        """The objects of all ranks, in their order."""
+    def __call__(self, record: Any) -> list[Any]:
+        """The records of all ranks, in their order; a named tuple, see :mod:`.records`."""
         if self.size == 1:  # torch gives groups of one the same name and store, where each rank makes its own
-            return [obj]
+            return [record]
         this, self._rounds = self._rounds, self._rounds + 1
         keys = [f"exchange/{this}/{rank}" for rank in range(self.size)]
-        self.store.set(keys[self.rank], pickle.dumps(obj))
+        self.store.set(keys[self.rank], records.encode(record))
         try:
             self.store.wait(keys, self.timeout)
         except RuntimeError as e:  # DistStoreError, of most stores
             raise self._failed(keys, e) from e
-        objects = [pickle.loads(found) for found in self.store.multi_get(keys)]
+        found = [self._read(type(record), *of) for of in enumerate(self.store.multi_get(keys))]
         if this > 0:  # whoever wrote in this round has read the one before
             with contextlib.suppress(RuntimeError):  # some stores cannot
                 self.store.delete_key(f"exchange/{this - 1}/{self.rank}")
-        return objects
+        return found
+
+    def _read(self, kind: type, rank: int, data: bytes) -> Any:
+        try:
+            return records.decode(kind, data)
+        except ValueError as e:
+            raise CollectiveError(f"{self._where()}: torch's store has no record of rank {rank}'s: {e}") from None
+
+    def _where(self) -> str:
+        return f"making a group on rank {self.rank} of {self.size}"
 
     def _failed(self, keys: list[str], error: RuntimeError) -> CollectiveError:
-        where = f"making a group on rank {self.rank} of {self.size}"
+        where = self._where()
         try:
             late = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
         except RuntimeError:
@@ -65,17 +78,17 @@ class MonitoredBarrier:
         self._calls = 0
 
     def __call__(self, timeout: timedelta, wait_all_ranks: bool) -> None:
-        """Wait for all ranks; CollectiveTimeout on rank 0 names the first that did not come, or all, and on the others
-        says to look there."""
+        """Wait for all ranks; CollectiveTimeout names the first that did not come, or all, where rank 0 came."""
         this, self._calls = self._calls, self._calls + 1
         key = f"monitored/{this}"
         if self._rank:
             self._store.set(f"{key}/{self._rank}", "here")
             if not self._came(f"{key}/all", timeout):
+                lost = self._store.get(f"{key}/missing") if self._came(f"{key}/missing", GRACE) else b""
+                why = f"{lost.decode(errors='replace')} did not come" if lost else "rank 0 did not say that all came"
                 raise CollectiveTimeout(
                     f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting for "
-                    f"send/recv from rank 0: it did not say in {timeout.total_seconds():g} s that all did; its error "
-                    "names who is missing"
+                    f"send/recv from rank 0: in {timeout.total_seconds():g} s {why}"
                 )
             return
         if timeout <= timedelta(0):
@@ -89,6 +102,7 @@ class MonitoredBarrier:
                     break
         if missing:
             words = f"Rank {missing[0]}" if len(missing) == 1 else f"Ranks {', '.join(map(str, missing))}"
+            self._store.set(f"{key}/missing", words)
             raise CollectiveTimeout(
                 f"[Rank 0]: {words} failed to pass monitoredBarrier in {timeout.total_seconds() * 1e3:g} ms"
             )
