@@ -78,6 +78,7 @@ cdef extern from "transport_mpi.h" nogil:
         int (*reduce_local)(intptr_t, intptr_t, const void *, void *, size_t) noexcept nogil
         int (*request_start)(intptr_t *, int **) noexcept nogil
         int (*request_complete)(intptr_t) noexcept nogil
+        void (*on_release)(void (*)() noexcept nogil) noexcept nogil
         int (*at_finalize)(void (*)()) noexcept nogil
         void (*abort)(int) noexcept nogil
 
@@ -194,6 +195,7 @@ cdef extern from "node.h" nogil:
         const size_t *cuts
         const size_t *input_cuts
         int dtype, op
+        int type
         coll_user_op user_op
         void *user_context
         char *user_spare

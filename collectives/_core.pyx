@@ -25,7 +25,12 @@ cnp.import_array()
 cdef extern from "Python.h":
     void *PyList_GET_ITEM(list, Py_ssize_t)
     long long PyLong_AsLongLongAndOverflow(object, int *) except? -1
+    bint PyObject_CheckBuffer(object)
+    object PyMemoryView_FromObject(object)
+    object PyWeakref_NewRef(object, void *)
+    int Py_AddPendingCall(int (*)(void *) noexcept, void *) noexcept nogil
     object PyCapsule_New(void *, const char *, void *)
+    bint PyCapsule_IsValid(object, const char *)
     void *PyCapsule_GetPointer(object, const char *) except NULL
 
 cdef extern from "numpy/arrayobject.h":
@@ -51,7 +56,7 @@ cdef extern from "dlfcn.h" nogil:
 
 __all__ = [
     "DTYPES", "OPS", "Endpoint", "Followed", "InProcess", "MPILibrary", "MismatchError", "OpError", "Plan", "Task", "Program", "Request", "address",
-    "broken", "dlpack_type", "ended", "exact_add", "has_kernel", "isa", "isa_supported", "itemsize", "leave_note", "narrow",
+    "broken", "dlpack_type", "ended", "exact_add", "has_kernel", "hold", "isa", "isa_supported", "itemsize", "leave_note", "narrow",
     "outstanding", "partition", "reduce2", "reducep",
     "scale", "select_isa", "stop_progress", "survived", "widen", "wider", "write_handle",
 ]

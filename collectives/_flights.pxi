@@ -5,6 +5,26 @@ cdef object FLIGHT = None   # the class of those that begin here
 cdef object REQUEST = None  # and of their requests
 cdef Py_ssize_t CROWD = 16  # flights from which on those that have ended are looked for
 
+cdef bint HOLDS = False   # whether a buffer was ever held that its owner could resize or close
+cdef bint ASKED = False   # whether Python is to let go of buffers
+
+cdef void request_released() noexcept nogil:
+    """MPI is done with a request, perhaps by its own wait: no call of ours follows that would give its buffers back."""
+    global ASKED
+    if HOLDS and not ASKED:
+        ASKED = True
+        ASKED = Py_AddPendingCall(let_go, NULL) == 0
+
+
+cdef int let_go(void *unused) noexcept:
+    """Let go of the buffers of what has ended; Python calls this between two steps of the main thread."""
+    global ASKED
+    ASKED = False
+    for flight in list(FLIGHTS):
+        flight.let_go()
+    return 0
+
+
 cdef enum:
     BRIEF = 100_000  # ns of waiting that nobody needs to know of
 
@@ -140,6 +160,11 @@ cdef class NodeCall(Queued):
         self.record = log, log.add(form, collective, "shm", nbytes, number, self.message.root, begin, False)
         return self
 
+    def let_go(self):
+        """Let go of the buffers, if the call has ended."""
+        if self.request.status == COLL_OK and not self.lasting:
+            self.buffers = None
+
     def land(self):
         """Let go of what an ended call held, unless it may begin again."""
         if not self.lasting:
@@ -158,8 +183,8 @@ cdef class NodeCall(Queued):
 
     @property
     def signature(self):
-        """Elements, their type and op (kernels' codes or -1), and the root."""
-        return self.message.count, self.message.dtype, self.message.op, self.message.root
+        """Elements, their type and op (codes or -1), and the root."""
+        return signature_of(&self.message)
 
     def waiting(self):
         """Ranks that the call waits for."""
@@ -181,6 +206,7 @@ cdef object set_up(object comm, Node node, coll_node_message *m, object send, ob
     if not node.background:
         return LONG_WAY
     made = flight_of(node, m, send, recv)
+    made.buffers = send, recv, held(send, True), held(recv, True)
     made.lasting = True
     request = comm._set_up(made)
     return LONG_WAY if request is None else request
@@ -191,6 +217,7 @@ cdef object start(object comm, Node node, coll_node_message *m, object send, obj
     if not node.background:
         return LONG_WAY
     cdef NodeCall made = flight_of(node, m, send, recv)
+    made.buffers = send, recv, held(send, True), held(recv, True)
     made.take_off(comm._context, comm, begun, True)
     comm._last = collective_of(m), "shm", m.count * m.itemsize, coll_ticks_to_seconds(coll_ticks() - begun)
     return REQUEST(made)

@@ -34,9 +34,14 @@ def address(array):
 
 
 def dlpack_type(capsule):
-    """Code, bits and lanes of the elements of a DLPack capsule."""
-    cdef const unsigned char *tensor = <const unsigned char *>PyCapsule_GetPointer(capsule, b"dltensor")
-    return tensor[20], tensor[21], tensor[22] + 256 * tensor[23]  # after the address, the device and ndim
+    """Code, bits and lanes of the elements of a DLPack capsule, and the number of the kind of device."""
+    cdef const unsigned char *tensor
+    if PyCapsule_IsValid(capsule, b"dltensor_versioned"):  # version, context, deleter and flags come first
+        tensor = <const unsigned char *>PyCapsule_GetPointer(capsule, b"dltensor_versioned") + 32
+    else:
+        tensor = <const unsigned char *>PyCapsule_GetPointer(capsule, b"dltensor")
+    cdef int device = (<const int *>tensor)[2]  # after the address; then its number and the dimensions
+    return tensor[20], tensor[21], tensor[22] + 256 * tensor[23], device
 
 
 def has_kernel(int dtype, int op):

@@ -34,6 +34,11 @@ cdef str collective_of(const coll_node_message *m):
     return name + "_block" if m.cuts == NULL and name == "reduce_scatter" else name
 
 
+cdef tuple signature_of(const coll_node_message *m):
+    """Elements of a message, their type and op (codes or -1), and the root; bytes of a type where they are moved."""
+    return m.count, m.type - 1 if m.type else m.dtype, m.op, m.root
+
+
 @cython.no_gc_clear  # __dealloc__ needs what it refers to
 cdef class Node:
     """A group of ranks that map each other's heaps; ``mappings`` and ``areas`` (offsets) are in their order.
@@ -134,9 +139,8 @@ cdef class Node:
 
     @property
     def signature(self):
-        """Elements of that call, their type and op (kernels' codes or -1), and the root."""
-        cdef coll_node_message *m = &self.job.call.message
-        return m.count, m.dtype, m.op, m.root
+        """Elements of that call, their type and op (codes or -1), and the root."""
+        return signature_of(&self.job.call.message)
 
     @property
     def since(self):
@@ -223,6 +227,7 @@ cdef class NodePlan(Task):
         m.count = 0 if name == "barrier" else shape.elements
         m.dtype = m.op = -1
         if not folding(m.kind) or name == "barrier":
+            m.type = 0 if name == "barrier" else shape.dtype + 1
             m.count = 0 if name == "barrier" else shape.elements * shape.itemsize
             m.itemsize = 1
             self.set_cuts(shape, shape.itemsize)

@@ -212,7 +212,7 @@ cdef int send_frames(comm, coll_node_kind kind, Frames f, char *source, char *ta
     m.input = source
     m.output = target
     m.cuts = m.input_cuts = NULL
-    as_bytes(&m, frames * FRAME)
+    as_bytes(&m, frames * FRAME, -1)
     node = engine_for(comm, kind)
     if node is not None:
         return run(comm, node, &m, f)
@@ -235,7 +235,7 @@ cdef int send_stream(comm, bytes stream, int root) except -1:
     m.root = root
     m.input = m.output = <char *>stream
     m.cuts = m.input_cuts = NULL
-    as_bytes(&m, len(stream))
+    as_bytes(&m, len(stream), -1)
     node = engine_for(comm, COLL_NODE_BCAST)
     if node is not None:
         return run(comm, node, &m, stream)
@@ -256,7 +256,7 @@ cdef list collect_streams(comm, Frames f, bytes mine, list lengths, int root):
         m.output = <char *>data if here else NULL
         m.cuts = boundaries(node, lengths)
         m.input_cuts = NULL
-        as_bytes(&m, m.cuts[f.size])
+        as_bytes(&m, m.cuts[f.size], -1)
         run(comm, node, &m, (mine, data))
     else:
         source = as_array(<char *>mine, len(mine), mine)

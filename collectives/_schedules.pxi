@@ -110,6 +110,7 @@ cdef class MPILibrary:
         if self.api == NULL or self.api.version != COLL_MPI_VERSION:
             raise ImportError(f"{path} is not of this version of collectives; build again")
         self.abi = self.api.abi.decode()
+        self.api.on_release(request_released)
 
     def shares_mpi(self, bint initialized, str version):
         """Whether the transport is linked to the MPI library whose state and version these are."""

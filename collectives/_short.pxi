@@ -3,6 +3,7 @@
 
 cdef int[256] DTYPE_OF_NUMPY   # kernels' code of each built-in NumPy type, or -1
 cdef int[256] DTYPE_OF_FORMAT  # and of each of Python's codes of one letter
+cdef int BYTES = DTYPES.index("uint8")  # and what MPI calls so: of bytes nobody can tell what they are part of
 cdef tuple BUFFERS = (array.array, bytearray, bytes, memoryview)
 cdef object IN_PLACE = None
 cdef list OP_OBJECTS = []  # mpi4py's predefined ops, most used first
@@ -80,7 +81,7 @@ cdef bint names_type_of(object datatype, const View *v):
 
 
 cdef bint view_parts(object spec, bint writable, size_t blocks, View *v):
-    """``[memory, count, datatype]`` with the last or both left out; counts are those of one of ``blocks`` blocks."""
+    """``[memory, count, datatype]`` with one left out or none; counts are those of one of ``blocks`` blocks."""
     cdef Py_ssize_t n
     cdef int beyond
     cdef long long count
@@ -88,7 +89,7 @@ cdef bint view_parts(object spec, bint writable, size_t blocks, View *v):
     if type(spec) is not list and type(spec) is not tuple:
         return False
     n = len(spec)
-    if n < 1 or n > 3 or not view_memory(spec[0], writable, v):
+    if n < 2 or n > 3 or not view_memory(spec[0], writable, v):
         return False
     if n > 1 and names_type_of(spec[n - 1], v):
         n -= 1
@@ -106,18 +107,22 @@ cdef bint view_parts(object spec, bint writable, size_t blocks, View *v):
 
 
 cdef inline bint view(object spec, bint writable, size_t blocks, View *v):
-    """An ordinary buffer of ``blocks`` equal blocks; False where it is none."""
-    return view_array(spec, writable, v) or view_parts(spec, writable, blocks, v) or view_buffer(spec, writable, v)
+    """An ordinary buffer of ``blocks`` equal blocks, of whole elements; False where it is none."""
+    if not (view_array(spec, writable, v) or view_parts(spec, writable, blocks, v) or view_buffer(spec, writable, v)):
+        return False
+    return blocks == 1 or v.count % blocks == 0
 
 
 cdef inline bint overlap(const coll_node_message *m, size_t input, size_t output) noexcept:
     return <char *>m.input < <char *>m.output + output and <char *>m.output < <char *>m.input + input
 
 
-cdef inline void as_bytes(coll_node_message *m, size_t nbytes) noexcept:
+cdef inline void as_bytes(coll_node_message *m, size_t nbytes, int kind) noexcept:
+    """A message of bytes; of a type of the kernels', the others' must be of it too."""
     m.count = nbytes
     m.itemsize = 1
     m.dtype = m.op = -1
+    m.type = kind + 1 if nbytes and kind >= 0 and kind != BYTES else 0
     m.user_op = NULL
 
 
@@ -126,6 +131,7 @@ cdef inline bint elements_of(coll_node_message *m, const View *v, object op):
     cdef Py_ssize_t i
     m.dtype = v.kind
     m.count = v.count
+    m.type = 0
     m.user_op = NULL
     if m.dtype < 0:
         return False
@@ -188,11 +194,11 @@ cdef bint fill_gather(coll_node_message *m, object send, object recv, int rank, 
             return False
         m.input = v.data
         m.output = NULL
-        as_bytes(m, v.nbytes * size)
+        as_bytes(m, v.nbytes * size, v.kind)
         return True
-    if not view(recv, True, size, &w) or w.nbytes % size:
+    if not view(recv, True, size, &w):
         return False
-    as_bytes(m, w.nbytes)
+    as_bytes(m, w.nbytes, w.kind)
     each = m.count // size
     m.output = w.data
     if send is IN_PLACE:
@@ -212,11 +218,11 @@ cdef bint fill_scatter(coll_node_message *m, object send, object recv, int rank,
             return False
         m.input = NULL
         m.output = w.data
-        as_bytes(m, w.nbytes * size)
+        as_bytes(m, w.nbytes * size, w.kind)
         return True
-    if not view(send, False, size, &v) or v.nbytes % size:
+    if not view(send, False, size, &v):
         return False
-    as_bytes(m, v.nbytes)
+    as_bytes(m, v.nbytes, v.kind)
     each = m.count // size
     m.input = v.data
     if recv is IN_PLACE:
@@ -230,11 +236,11 @@ cdef bint fill_scatter(coll_node_message *m, object send, object recv, int rank,
 
 cdef bint fill_alltoall(coll_node_message *m, object send, object recv, int size):
     cdef View v, w
-    if not view(send, False, size, &v) or not view(recv, True, size, &w) or not alike(&v, &w, 1) or v.nbytes % size:
+    if not view(send, False, size, &v) or not view(recv, True, size, &w) or not alike(&v, &w, 1):
         return False
     m.input = v.data
     m.output = w.data
-    as_bytes(m, v.nbytes)
+    as_bytes(m, v.nbytes, v.kind)
     return not overlap(m, m.count, m.count)
 
 
@@ -243,7 +249,7 @@ cdef bint fill_bcast(coll_node_message *m, object buffer, int rank):
     if not view(buffer, rank != m.root, 1, &v):
         return False
     m.input = m.output = v.data
-    as_bytes(m, v.nbytes)
+    as_bytes(m, v.nbytes, v.kind)
     return True
 
 
@@ -278,7 +284,7 @@ cdef bint ordinary(coll_node_message *m, Node node, int kind, object send, objec
     if kind == BARRIER:
         m.kind = COLL_NODE_ALLREDUCE
         m.input = m.output = NULL
-        as_bytes(m, 0)
+        as_bytes(m, 0, -1)
         return True
     m.kind = <coll_node_kind>(kind & ~VECTOR)
     if kind & VECTOR:
@@ -348,7 +354,7 @@ cdef bint fill_memory(coll_node_message *m, Node node, int kind, uintptr_t sourc
     m.kind = COLL_NODE_ALLREDUCE if kind == BARRIER else <coll_node_kind>kind
     m.root = root
     m.cuts = m.input_cuts = NULL
-    as_bytes(m, count)
+    as_bytes(m, count, -1)
     if kind != BARRIER and folding(m.kind):
         if not 0 <= dtype < coll_ndtypes() or not 0 <= op < coll_nops() or coll_reducep(dtype, op) == NULL:
             return False
@@ -385,6 +391,35 @@ def node_flight(Node node not None, context, owners, int kind, uintptr_t source,
     return made
 
 
+cpdef object hold(object memory):
+    """What keeps memory where it is while it lives: an array is not resized, another buffer neither resized nor closed.
+
+    NumPy resizes no array that has a weak reference; it counts no exports of buffers.
+    """
+    global HOLDS
+    while isinstance(memory, cnp.ndarray):
+        base = cnp.PyArray_BASE(<cnp.ndarray>memory)
+        if base == NULL:
+            return PyWeakref_NewRef(memory, NULL)
+        memory = <object>base
+    HOLDS = True
+    return PyMemoryView_FromObject(memory) if PyObject_CheckBuffer(memory) else memory
+
+
+cdef inline object held(object spec, bint arrays):
+    """The same of an ordinary specification; of an array only if asked for."""
+    if type(spec) is list or type(spec) is tuple:
+        spec = spec[0]
+    if spec is IN_PLACE or spec is None or (not arrays and type(spec) is cnp.ndarray):
+        return None
+    return hold(spec)
+
+
+cdef inline bint stays(object spec):
+    """Whether a blocking call needs not hold a specification."""
+    return type(spec) is cnp.ndarray or spec is None or spec is IN_PLACE
+
+
 cdef object LONG_WAY = object()  # what `serve` returns where it has done nothing
 
 
@@ -399,7 +434,10 @@ cdef inline object serve(object comm, int kind, int form, object send, object re
         return start(comm, <Node>node, &message, send, recv, begun)
     if form == LASTS:
         return set_up(comm, <Node>node, &message, send, recv)
-    return None if launch(<Node>node, &message, begun) else comm._finish(send, recv)
+    kept = None
+    if not (stays(recv) and stays(send)):
+        kept = held(send, False), held(recv, False)  # other threads run while this one waits
+    return None if launch(<Node>node, &message, begun) else comm._finish(send, recv, kept)
 
 
 def short_way(str collective, long_way, SUM, str does="blocks"):

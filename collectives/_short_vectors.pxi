@@ -82,28 +82,31 @@ cdef bint fill_gatherv(coll_node_message *m, Node node, object send, object recv
     """Gather and all-gather; ``whole``: this rank gets the whole vector."""
     cdef View v, w
     cdef size_t each
+    cdef int kind
     cdef size_t *cuts = node.cuts
     if send is not IN_PLACE and not view(send, False, 1, &v):
         return False
     if not whole:
         if send is IN_PLACE:
             return False
+        kind = v.kind
         m.input = v.data
         m.output = NULL
         alone(cuts, node.rank, node.size, v.nbytes)
     else:
         if not view_vector(recv, True, cuts, node.size, &w):
             return False
+        kind = w.kind
         each = cuts[node.rank + 1] - cuts[node.rank]
         m.output = w.data
         m.input = <char *>m.output + cuts[node.rank]
         if send is not IN_PLACE:
-            if v.nbytes != each:
+            if v.nbytes != each or v.kind != w.kind:
                 return False
             m.input = v.data
             if overlap(m, each, cuts[node.size]):
                 return False
-    as_bytes(m, cuts[node.size])
+    as_bytes(m, cuts[node.size], kind)
     m.cuts = cuts
     return True
 
@@ -111,28 +114,31 @@ cdef bint fill_gatherv(coll_node_message *m, Node node, object send, object recv
 cdef bint fill_scatterv(coll_node_message *m, Node node, object send, object recv):
     cdef View v, w
     cdef size_t each
+    cdef int kind
     cdef size_t *cuts = node.cuts
     if recv is not IN_PLACE and not view(recv, True, 1, &w):
         return False
     if node.rank != m.root:
         if recv is IN_PLACE:
             return False
+        kind = w.kind
         m.input = NULL
         m.output = w.data
         alone(cuts, node.rank, node.size, w.nbytes)
     else:
         if not view_vector(send, False, cuts, node.size, &v):
             return False
+        kind = v.kind
         each = cuts[node.rank + 1] - cuts[node.rank]
         m.input = v.data
         m.output = <char *>m.input + cuts[node.rank]
         if recv is not IN_PLACE:
-            if w.nbytes != each:
+            if w.nbytes != each or w.kind != v.kind:
                 return False
             m.output = w.data
             if overlap(m, cuts[node.size], each):
                 return False
-    as_bytes(m, cuts[node.size])
+    as_bytes(m, cuts[node.size], kind)
     m.cuts = cuts
     return True
 
@@ -144,11 +150,11 @@ cdef bint fill_alltoallv(coll_node_message *m, Node node, object send, object re
     cdef int r = node.rank
     if not view_vector(send, False, input_cuts, node.size, &v) or not view_vector(recv, True, cuts, node.size, &w):
         return False
-    if cuts[r + 1] - cuts[r] != input_cuts[r + 1] - input_cuts[r]:
+    if cuts[r + 1] - cuts[r] != input_cuts[r + 1] - input_cuts[r] or v.kind != w.kind:
         return False
     m.input = v.data
     m.output = w.data
-    as_bytes(m, cuts[node.size])
+    as_bytes(m, cuts[node.size], -1)  # pairs of ranks may exchange elements of different types
     m.cuts = cuts
     m.input_cuts = input_cuts
     return not overlap(m, input_cuts[node.size], cuts[node.size])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +10,11 @@ import numpy as np
 from mpi4py import MPI
 
 from . import _core
-from .datatypes import Type, of_mpi, of_name, of_numpy
+from .datatypes import Type
+from .memory import memory_of
 
 __all__ = [
-    "AVG", "REPRODUCIBLE_SUM", "Buffer", "addressed", "in_place", "op_code", "parse", "refuse_repeats", "typed_memory",
+    "AVG", "REPRODUCIBLE_SUM", "Buffer", "addressed", "in_place", "op_code", "parse", "parts", "refuse_repeats",
     "within",
 ]  # fmt: skip
 
@@ -113,7 +113,11 @@ class Buffer:
 def op_code(op: Any) -> int | None:
     """The kernels' code of an op, or None for an op that only MPI can apply; TypeError for anything else."""
     if isinstance(op, MPI.Op):
-        return _KERNEL_OPS.get(op.handle)
+        code = _KERNEL_OPS.get(op.handle)
+        if code is None and op.is_predefined:
+            name = next((name for name in ("REPLACE", "NO_OP") if op == getattr(MPI, name)), "OP_NULL")
+            raise TypeError(f"op: MPI.{name} reduces nothing")
+        return code
     if isinstance(op, (_Average, _ReproducibleSum)):
         return _OP_CODES[_OWN_OPS[op]]
     own = " or ".join(map(repr, _OWN_OPS))
@@ -135,16 +139,16 @@ def parse(spec: Any, argument: str, writable: bool, blocks: int = 1) -> Buffer:
         if spec is MPI.IN_PLACE or spec is None:
             name = "NoneType" if spec is None else "MPI.IN_PLACE"
             raise TypeError(f"{argument}: expected a buffer, not {name}")
-        address, nbytes, own = typed_memory(spec, None, argument, writable)
-        return _counted(Buffer(address, 0, own, spec, blocks), spec, nbytes, None, 0, argument)
-    memory, count, displ, datatype = _parts(spec, argument)
-    address, nbytes, own = typed_memory(memory, datatype, argument, writable)
+        address, nbytes, own, hold = memory_of(spec, None, argument, writable)
+        return _counted(Buffer(address, 0, own, (spec, hold), blocks), spec, nbytes, None, 0, argument)
+    memory, count, displ, datatype = parts(spec, argument)
+    address, nbytes, own, hold = memory_of(memory, datatype, argument, writable)
     if count is not None:
         count = _index(count, argument)
         if memory is None and count > 0:
             raise ValueError(f"{argument}: the buffer is None, but the count is {count}")
     shift = 0 if displ is None else _index(displ, argument)
-    buffer = Buffer(address, 0, own, (memory, datatype), blocks)
+    buffer = Buffer(address, 0, own, (memory, datatype, hold), blocks)
     nowhere = memory is None or memory is MPI.BOTTOM
     _counted(buffer, memory, None if nowhere else nbytes, count, shift, argument)
     if writable and not nowhere:
@@ -179,6 +183,8 @@ def _counted(
         raise ValueError(f"{argument}: {elements} elements from {shift} on in a buffer of {room}")
     buffer.count = count
     buffer.address = addressed(buffer.address, shift, elements, buffer.type, argument)
+    if nbytes is None and shift:
+        raise ValueError(f"{argument}: displacement {shift} from where there is no buffer")
     return buffer
 
 
@@ -230,115 +236,22 @@ def _room_before(memory: Any) -> int:
     return _core.address(memory) - _core.address(owner) if min(owner.strides, default=0) >= 0 else 0
 
 
-def _parts(spec: Any, argument: str) -> tuple[Any, Any, Any, Any]:
-    """Memory, count, displacement and datatype of a specification."""
-    parts = list(spec)
-    if not 1 <= len(parts) <= 4:
-        raise ValueError(f"{argument}: expected [buffer, count, displacement, datatype], got {len(parts)} parts")
-    datatype = parts.pop() if len(parts) > 1 and isinstance(parts[-1], (MPI.Datatype, str)) else None
-    if len(parts) == 3 and datatype is None and parts[2] is None:
-        parts.pop()
-    if len(parts) == 4 or (len(parts) == 3 and datatype is None):
-        raise TypeError(f"{argument}: {parts[-1]!r} is no MPI datatype")
-    count = parts[1] if len(parts) > 1 else None
-    displ = parts[2] if len(parts) > 2 else None
-    if isinstance(count, (list, tuple)) and len(parts) == 2:
-        if len(count) != 2:
-            raise ValueError(f"{argument}: expected (count, displacement), got {count!r}")
-        count, displ = count
-    return parts[0], count, displ, datatype
+def parts(spec: Any, argument: str, pairs: tuple[Any, ...] = (list, tuple)) -> tuple[Any, Any, Any, Any]:
+    """Memory, count, displacement and datatype of a specification, None for what is left out.
 
-
-def typed_memory(memory: Any, datatype: Any, argument: str, writable: bool) -> tuple[int, int, Type]:
-    """Address and bytes of an object, and the type of its elements, given or its own."""
-    if memory is None or memory is MPI.BOTTOM:
-        if datatype is None:
-            raise TypeError(f"{argument}: {memory} needs a datatype")
-        return 0, 0, of_mpi(datatype, argument)
-    if isinstance(memory, np.ndarray):
-        _check_ndarray(memory, argument, writable)
-        own = of_mpi(datatype, argument) if datatype is not None else of_numpy(memory.dtype)
-        return _core.address(memory), memory.nbytes, own
-    if not isinstance(getattr(memory, "dtype", np.dtype("u1")), np.dtype):
-        return _tensor_memory(memory, datatype, argument, writable)
-    return _buffer_memory(memory, datatype, argument, writable)
-
-
-def _check_ndarray(array: np.ndarray, argument: str, writable: bool) -> None:
-    flags = array.flags
-    if not (flags.c_contiguous or flags.f_contiguous):
-        raise ValueError(f"{argument}: the array is strided; pass a contiguous one (numpy.ascontiguousarray)")
-    if writable and not flags.writeable:
-        raise ValueError(f"{argument}: the array is read-only")
-    if array.dtype.hasobject:
-        raise _objects_error(argument)
-
-
-def _objects_error(argument: str) -> TypeError:
-    """Bytes that arrive would become pointers, and pointers that go come without a reference, whatever the datatype."""
-    return TypeError(f"{argument}: the buffer holds Python objects; pass them to the methods in lower case")
-
-
-def _buffer_memory(memory: Any, datatype: Any, argument: str, writable: bool) -> tuple[int, int, Type]:
-    """What offers Python's buffer protocol, DLPack, or (in host memory) CUDA's array interface."""
-    try:
-        view = memoryview(memory)
-    except TypeError as e:
-        return _foreign_memory(memory, datatype, argument, writable, e)
-    if not view.contiguous:
-        raise ValueError(f"{argument}: the buffer is strided; pass a contiguous one")
-    if writable and view.readonly:
-        raise ValueError(f"{argument}: the buffer is read-only")
-    if "O" in re.sub(":[^:]*:", "", view.format or ""):  # a code of PEP 3118, outside the names of fields
-        raise _objects_error(argument)
-    try:
-        own = of_mpi(datatype, argument) if datatype is not None else of_numpy(np.dtype(view.format or "u1"))
-    except TypeError as e:
-        raise TypeError(f"{argument}: expected a buffer, not {type(memory).__name__} ({e})") from None
-    return MPI.Get_address(view) if view.nbytes else 0, view.nbytes, own
-
-
-def _foreign_memory(
-    memory: Any, datatype: Any, argument: str, writable: bool, error: Exception
-) -> tuple[int, int, Type]:
-    """Host memory behind DLPack or CUDA's array interface, both of which mpi4py reads."""
-    if not (hasattr(memory, "__dlpack__") or hasattr(memory, "__cuda_array_interface__")):
-        raise TypeError(f"{argument}: expected a buffer, not {type(memory).__name__} ({error})")
-    try:
-        raw = MPI.buffer.frombuffer(memory, readonly=not writable)
-    except (BufferError, ValueError, TypeError) as e:
-        raise ValueError(f"{argument}: {e}") from None
-    if datatype is not None:
-        own = of_mpi(datatype, argument)
-    elif hasattr(memory, "__dlpack__"):
-        own = of_name(_dlpack_name(memory, argument))
-    else:
-        own = of_numpy(np.dtype(memory.__cuda_array_interface__["typestr"]))
-    return raw.address, raw.nbytes, own
-
-
-def _dlpack_name(memory: Any, argument: str) -> str:
-    """Name of the element type of an object with ``__dlpack__``."""
-    code, bits, lanes = _core.dlpack_type(memory.__dlpack__())
-    if code == 2 and lanes == 2:
-        code, bits, lanes = 5, 2 * bits, 1
-    kind = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}.get(code)
-    if kind is None or lanes != 1:
-        raise TypeError(f"{argument}: elements of DLPack's type {code} of {bits} bits, {lanes} at once")
-    return kind if kind == "bool" else f"{kind}{bits}"
-
-
-def _tensor_memory(tensor: Any, datatype: Any, argument: str, writable: bool) -> tuple[int, int, Type]:
-    """A tensor of another library (PyTorch), known by what it offers: data_ptr, is_contiguous, numel."""
-    if not hasattr(tensor, "data_ptr") or not hasattr(tensor, "is_contiguous"):
-        return _buffer_memory(tensor, datatype, argument, writable)
-    if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
-        raise TypeError(f"{argument}: a tensor on {tensor.device}; this build moves tensors in host memory only")
-    if not tensor.is_contiguous():
-        raise ValueError(f"{argument}: the tensor is strided; pass tensor.contiguous()")
-    if datatype is not None:
-        own = of_mpi(datatype, argument)
-    else:
-        name = str(tensor.dtype).rpartition(".")[2]
-        own = of_name(name, tensor.element_size())
-    return tensor.data_ptr(), tensor.numel() * tensor.element_size(), own
+    One of ``pairs`` in the place of the count is both it and the displacement.
+    """
+    found: list[Any] = list(spec)
+    if not 2 <= len(found) <= 4:
+        raise ValueError(f"{argument}: expected [buffer, count, displacement, datatype], got {len(found)} parts")
+    memory = found.pop(0)
+    datatype = found.pop() if len(found) > 1 or isinstance(found[0], (MPI.Datatype, str)) else None
+    if datatype is not None and not isinstance(datatype, (MPI.Datatype, str)):
+        raise TypeError(f"{argument}: {datatype!r} is no MPI datatype")
+    if len(found) == 1 and isinstance(found[0], pairs):
+        pair = found[0]
+        found = [*pair]
+        if len(found) != 2:
+            raise ValueError(f"{argument}: expected (count, displacement), got {found!r}")
+    count, displ = (*found, None, None)[:2]
+    return memory, count, displ, datatype

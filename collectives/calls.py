@@ -120,6 +120,8 @@ class Draft:
     unknown: str | None = None  # why the MPI library cannot serve it
     loads: list[Packed] = field(default_factory=list)
     stores: list[Packed] = field(default_factory=list)
+    parts: str = ""  # basic types of what is moved
+    spare: Any = None  # memory of our own
 
     @property
     def nbytes(self) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Check", "PendingCheck"]
 
-WORDS, PLACE = 160, 96  # bytes of a record
+WORDS, TYPES, PLACE = 120, 80, 96  # bytes of a record
 
 
 class Check:
@@ -38,12 +38,18 @@ class Check:
         if draft.collective.vector and not draft.collective.agreed:  # each rank knows but its own lengths
             call = call._replace(elements=0)
         self._call = call
+        parts = draft.parts
+        if not draft.collective.reduces:
+            call = call._replace(dtype="")
         words = str(call).partition(", ")[2]
         if draft.shape.cuts is not None and draft.collective.agreed:
             words += f", blocks {zlib.crc32(repr(draft.shape.cuts).encode()):08x}"
         place = position(threading.get_ident())
-        self._mine = np.frombuffer(_fit(words, WORDS) + _fit(place[-PLACE:], PLACE), np.uint8)
-        self._all = np.empty((context.size, WORDS + PLACE), np.uint8)
+        if len(parts.encode()) > TYPES:
+            parts = f"{parts[: TYPES - 12]}... {zlib.crc32(parts.encode()):08x}"
+        record = _fit(words, WORDS) + _fit(parts, TYPES) + _fit(place[-PLACE:], PLACE)
+        self._mine = np.frombuffer(record, np.uint8)
+        self._all = np.empty((context.size, len(record)), np.uint8)
         self.number = 0
         self._shape = Shape("allgather", 0, self._all.size, 1, -1, None, False)
 
@@ -61,14 +67,23 @@ class Check:
 
     def compare(self) -> None:
         """CollectiveMismatch if the ranks' calls differ; only when the exchange has ended."""
-        if (self._all[:, :WORDS] == self._mine[:WORDS]).all():
+        if (self._all[:, :WORDS] == self._mine[:WORDS]).all() and self._types_match():
             return
-        told = [(_text(row[:WORDS]), _text(row[WORDS:])) for row in self._all[:MOST]]
-        parties = "".join(f"\n  rank {rank}: {words}, at {place}" for rank, (words, place) in enumerate(told))
+        told = [(_text(row[:WORDS]), _text(row[WORDS:-PLACE]), _text(row[-PLACE:])) for row in self._all[:MOST]]
+        parties = "".join(
+            f"\n  rank {rank}: {words}{parts and f', of {parts}'}, at {place}"
+            for rank, (words, parts, place) in enumerate(told)
+        )
         context = self._context
         raise CollectiveMismatch(
             f"call {self.number} on rank {context.rank} of {context.size}: the ranks' calls differ{parties}"
         )
+
+    def _types_match(self) -> bool:
+        """Whether all ranks move elements of the same basic types; bytes match any."""
+        types = self._all[:, WORDS:-PLACE]
+        known = types[types[:, 0] != 0]
+        return bool((known == known[:1]).all())
 
 
 def _fit(text: str, length: int) -> bytes:

@@ -221,7 +221,8 @@ class Context(MPIWaiting, Plans):
 
     def _kind(self, choice: Choice, shape: Shape) -> int:
         """What the tags of a call begin from: messages of different collectives, types, ops or roots never match."""
-        return kind_of(choice.algorithm.name, *shape[:2], *shape[4:6]) % self._kinds * self._kind_tags
+        dtype = -1 if shape.op is None else shape.dtype  # bytes match elements of any type
+        return kind_of(choice.algorithm.name, *shape[:2], dtype, shape.op) % self._kinds * self._kind_tags
 
     def choose(
         self, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool, apart: str | None = None,

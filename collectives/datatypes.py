@@ -10,6 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from . import _core
+from .diagnosis import SWAPPED, type_name
 
 __all__ = ["ACCUMULATORS", "DTYPE_CODES", "PAIRS", "Type", "of_mpi", "of_name", "of_numpy"]
 
@@ -21,6 +22,16 @@ PAIRS = {
     "float_int": MPI.FLOAT_INT, "double_int": MPI.DOUBLE_INT, "long_int": MPI.LONG_INT,
     "two_int": MPI.INT_INT, "short_int": MPI.SHORT_INT, "long_double_int": MPI.LONG_DOUBLE_INT,
 }  # fmt: skip
+
+
+_BYTES = "uint8"
+#: Numbers of basic types, as the node-local engine compares them.
+_BASIC = {
+    type_name(number): number
+    for name, code in DTYPE_CODES.items() if name != _BYTES
+    for number in (code, code + SWAPPED)
+}  # fmt: skip
+MOST_RUNS = 64  # of basic types in a type map that is compared
 
 
 def _accumulator(name: str) -> np.dtype:
@@ -41,7 +52,8 @@ class Type:
     ``size`` bytes of data within ``extent`` bytes from one element to the next, from ``lower`` on and before ``upper``,
     both relative to the element; ``code`` is the kernels', or None for types without kernels; ``named`` is the MPI
     datatype where there is one beyond the code. ``dense``: elements follow each other without gaps, in the order of the
-    type map, so that their bytes are the message.
+    type map, so that their bytes are the message. ``parts`` are the basic types in it, which must be the same on all
+    ranks; "" for what matches anything: bytes, and what only NumPy knows.
     """
 
     name: str
@@ -52,6 +64,12 @@ class Type:
     named: MPI.Datatype | None
     dense: bool
     lower: int = 0
+    parts: str = ""
+
+    @property
+    def basic(self) -> int:
+        """Number of the one basic type that all is made of, for the engine; -1 for bytes and for mixtures."""
+        return _BASIC.get(self.parts, -1)
 
     @property
     def datatype(self) -> MPI.Datatype | None:
@@ -84,7 +102,10 @@ def of_numpy(dtype: np.dtype) -> Type:
             _of_dtype.clear()
         code = _code_of(dtype)
         named = _unserved(dtype) if code is None else None
-        known = Type(_name(dtype, code, named), dtype.itemsize, dtype.itemsize, dtype.itemsize, code, named, True)
+        size = dtype.itemsize
+        known = Type(
+            _name(dtype, code, named), size, size, size, code, named, True, parts=_parts_of_numpy(dtype, code, named)
+        )
         _of_dtype[dtype] = known
     return known
 
@@ -103,7 +124,15 @@ def of_name(name: str, size: int | None = None) -> Type:
         return of_numpy(np.dtype(name))
     size = size if code is None else _core.itemsize(code)
     assert size is not None
-    return Type(name, size, size, size, code, None, True)
+    return Type(name, size, size, size, code, None, True, parts="" if name == _BYTES else name)
+
+
+def _parts_of_numpy(dtype: np.dtype, code: int | None, named: MPI.Datatype | None) -> str:
+    if not dtype.isnative and dtype.name in DTYPE_CODES:
+        return type_name(DTYPE_CODES[dtype.name] + SWAPPED)
+    if dtype.name == _BYTES or (code is None and dtype.kind in "VS"):
+        return ""
+    return _name(dtype, code, named)
 
 
 def _name(dtype: np.dtype, code: int | None, named: MPI.Datatype | None) -> str:
@@ -151,7 +180,7 @@ def _made(datatype: MPI.Datatype) -> Type:
         elif size == extent:
             code = _code(datatype)
     dense = size == extent == upper and lower == first == 0 and _in_order(datatype)
-    return Type(_label(datatype), size, extent, upper, code, datatype, dense, first)
+    return Type(_label(datatype), size, extent, upper, code, datatype, dense, first, _parts_of_mpi(datatype))
 
 
 def _label(datatype: MPI.Datatype) -> str:
@@ -176,3 +205,63 @@ def _in_order(datatype: MPI.Datatype) -> bool:
     finally:
         if isinstance(base, MPI.Datatype) and not base.is_predefined:
             base.Free()
+
+
+def _parts_of_mpi(datatype: MPI.Datatype) -> str:
+    """The basic types of the type map, or what they repeat; "" for bytes, and for what is too long to compare."""
+    runs = _runs(datatype)
+    if not runs:
+        return ""
+    if len(runs) == 1:
+        return runs[0][0]
+    if runs[0][0] == runs[-1][0]:  # which are one run where elements follow each other
+        return ""
+    period = next(n for n in range(1, len(runs) + 1) if len(runs) % n == 0 and runs == runs[:n] * (len(runs) // n))
+    return "+".join(f"{n} {name}" for name, n in runs[:period])
+
+
+def _runs(datatype: MPI.Datatype) -> list[tuple[str, int]] | None:
+    """The basic types in the order of the type map, each with how often it comes; None as above."""
+    if datatype.is_predefined:
+        name = _basic_name(datatype)
+        return [(name, 1)] if name else None
+    how: Any
+    base, combiner, how = datatype.decode()
+    bases, lengths = [base], [0]
+    if combiner != "STRUCT":
+        lengths = [datatype.size // base.size if base.size else 0]
+    else:
+        bases, lengths = how["datatypes"], how["blocklengths"]
+    found: list[tuple[str, int]] | None = []
+    for each, length in zip(bases, lengths, strict=True):
+        found = _joined(found, _runs(each), length)
+        if not each.is_predefined:
+            each.Free()
+    return found
+
+
+def _joined(
+    found: list[tuple[str, int]] | None, runs: list[tuple[str, int]] | None, times: int
+) -> list[tuple[str, int]] | None:
+    """Runs, and others so many times after them."""
+    if found is None or runs is None:
+        return None
+    if len(runs) == 1:
+        runs, times = [(runs[0][0], runs[0][1] * times)], min(times, 1)
+    if len(found) + len(runs) * times > MOST_RUNS:
+        return None
+    for name, n in runs * times:
+        if found and found[-1][0] == name:
+            n += found.pop()[1]
+        found.append((name, n))
+    return found
+
+
+def _basic_name(datatype: MPI.Datatype) -> str:
+    """Of a predefined type; "" for bytes."""
+    if datatype in (MPI.BYTE, MPI.PACKED):
+        return ""
+    pair = next((name for name, known in PAIRS.items() if known == datatype), None)
+    code = DTYPE_CODES[pair] if pair else _code(datatype)
+    name = _core.DTYPES[code] if code is not None else datatype.Get_name()
+    return "" if name == _BYTES else name

@@ -15,10 +15,12 @@ from . import _core
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 
 __all__ = [
-    "Answer", "Call", "differ", "foreign", "libraries", "lines", "outer_position", "position", "signature", "verdict",
+    "SWAPPED", "Answer", "Call", "differ", "foreign", "libraries", "lines", "outer_position", "position", "signature",
+    "type_name", "verdict",
 ]  # fmt: skip
 
 MOST = 16  # ranks that a message describes
+SWAPPED = 64  # added to the number of a type whose bytes are in the other order
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
 _STANDARD = os.path.dirname(os.__file__) + os.sep
@@ -32,9 +34,9 @@ class Call(NamedTuple):
     """One rank's call.
 
     ``number`` counts the calls of the communicator; None for those of persistent requests, which ranks may start in
-    any order, and for messages, whose ``algorithm`` is "message". What is no data's, as the creation of a communicator,
-    has no ``algorithm``. ``dtype`` and ``op`` are empty where bytes are only
-    moved.
+    any order, and for messages, whose ``algorithm`` is "message". What moves no data, as creating a communicator, has
+    no ``algorithm``. Where nothing is reduced, ``op`` is empty, elements are bytes, and ``dtype`` says what they are
+    of, if that is known.
     """
 
     number: int | None
@@ -51,7 +53,8 @@ class Call(NamedTuple):
             return f"{number}{self.collective}"
         words = [f"{'' if self.algorithm == 'message' else number}{self.collective}"]
         if self.collective != "barrier":
-            words[0] += f" of {self.elements} {self.dtype or 'bytes'}"
+            moved = f"bytes of {self.dtype}" if self.dtype else "bytes"
+            words[0] += f" of {self.elements} {(self.dtype if self.op else moved) or 'bytes'}"
         words += [self.op] if self.op else []
         words += [f"root {self.root}"] if self.root is not None else []
         return f"{', '.join(words)} ({self.algorithm})"
@@ -87,10 +90,17 @@ def signature(collective: str, algorithm: str, elements: int, dtype: int, op: An
     """A call from the codes of the compiled core; ``op`` is a code, -1 or None where nothing is reduced, or neither."""
     rooted = collective.removesuffix("v") in ("bcast", "gather", "scatter", "reduce")
     name = _core.OPS[op].upper() if isinstance(op, int) and op >= 0 else "" if op in (None, -1) else "a user-defined op"
-    dtype_name = _core.DTYPES[dtype] if dtype >= 0 else ""
+    dtype_name = type_name(dtype)
     if collective == "barrier":
         elements, dtype_name, name = 0, "", ""
     return Call(None, collective, algorithm, elements, dtype_name, name, root if rooted else None)
+
+
+def type_name(number: int) -> str:
+    """Name of a basic type by its number; "" for none."""
+    if number < 0:
+        return ""
+    return _core.DTYPES[number] if number < SWAPPED else f"byte-swapped {_core.DTYPES[number - SWAPPED]}"
 
 
 def differ(one: Call, other: Call) -> bool:
@@ -99,6 +109,8 @@ def differ(one: Call, other: Call) -> bool:
         return False
     if one.collective in _LOCAL or other.collective in _LOCAL:
         one, other = one._replace(elements=0), other._replace(elements=0)
+    if not (one.op or other.op) and not (one.dtype and other.dtype):  # bytes match elements of any type
+        one, other = one._replace(dtype=""), other._replace(dtype="")
     return one != other
 
 

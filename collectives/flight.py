@@ -161,6 +161,11 @@ class Flight(_Flying):
         """Wait to the end, or to a timeout (default: the communicator's); raises what ended the collective early."""
         self.go_on(timeout, _core.ticks() if self.record is not None else 0)
 
+    def let_go(self) -> None:
+        """Let go of the buffers, if the call has ended well."""
+        if self.done and self.core.error() is None:
+            self.run.buffers = None
+
     def land(self) -> None:
         """Let go of what it held."""
         self.run.release()

@@ -84,7 +84,8 @@ class Group:
         fused: dict[Any, list[Draft]] = {}
         for number, (collective, _, options, draft, alone) in enumerate(calls):
             shape = draft.shape
-            kind = number if alone else (collective.name, shape.root, shape.itemsize, shape.dtype, shape.op)
+            dtype = -1 if shape.op is None else shape.dtype  # bytes match elements of any type
+            kind = number if alone else (collective.name, shape.root, shape.itemsize, dtype, shape.op)
             fused.setdefault((kind, *_key(options)), []).append(draft)
         position = {id(draft): (collective, args, options) for collective, args, options, draft, _ in calls}
         for drafts in fused.values():
@@ -102,8 +103,10 @@ class Group:
         address = _core.address(vector)
         joint = replace(
             drafts[0],
-            shape=shape._replace(elements=nbytes // shape.itemsize, in_place=True),
-            source=address, target=address, agreed=nbytes, owners=(vector, drafts), loads=[], stores=[],
+            shape=shape._replace(
+                elements=nbytes // shape.itemsize, in_place=True, dtype=-1 if shape.op is None else shape.dtype
+            ),
+            source=address, target=address, agreed=nbytes, owners=(vector, drafts), loads=[], stores=[], parts="",
         )  # fmt: skip
         position = 0
         for draft in drafts:

@@ -17,6 +17,7 @@ from .leases import Lease
 from .mpiruns import MPIRun
 from .operations import DEFAULTS, Operations
 from .plans import Shape
+from .recipes import holds
 from .request import HandedOver, HandedOverForGood, PersistentRequest, Request
 from .select import Choice
 from .timeline import NONBLOCKING, PERSISTENT
@@ -41,7 +42,7 @@ class Later(Operations):
             if found is not None:
                 (choice, shape, nbytes, _, _), source, target = found
                 self._record(collective.name, choice.algorithm.name, nbytes, begin)
-                flight = self._fly(choice, shape, source, target, arguments)
+                flight = self._fly(choice, shape, source, target, (arguments, *holds(arguments)))
                 return self._requested(flight, collective, choice, nbytes, shape, tick)
         draft, choice = self._prepare(collective, arguments, options, threads=True)
         if key is not None and not self._widens(draft, choice, options):
@@ -49,8 +50,11 @@ class Later(Operations):
         draft, choice = next(self._parts(draft, choice, options, None))
         self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
         if choice.algorithm.name == "mpi":
+            given = self._for_mpi(draft, arguments)
             with context.blamed(MPIRun(collective.name, draft.shape.call("mpi"))):
-                request = self._mpi("I" + collective.name)(*arguments.of(collective))
+                request = self._mpi("I" + collective.name)(*given.of(collective))
+            if given is arguments and not collective.reduces:  # mpi4py holds them, to the end that MPI knows of
+                draft.owners = ()
             run = self._hand_over(collective, draft)
             made = HandedOver.of(request, draft.owners, context, run)
             made._record = self._started(
@@ -82,11 +86,13 @@ class Later(Operations):
         numbers = itertools.count(self._enter().persistent_number())
         if choice.algorithm.name == "mpi":
             run = MPIRun(collective.name, draft.shape.call("mpi"))
+            given = self._for_mpi(draft, arguments)
             with self._enter().blamed(run):
-                request = self._mpi(f"{collective.method}_init")(*arguments.of(collective), info)
+                request = self._mpi(f"{collective.method}_init")(*given.of(collective), info)
             made = HandedOverForGood.of(request, draft.owners, self._enter(), run)
+            nbytes, shape = draft.nbytes, draft.shape
             made._started = lambda tick: self._started(
-                PERSISTENT, collective, choice, draft.nbytes, draft.shape, next(numbers), tick
+                PERSISTENT, collective, choice, nbytes, shape, next(numbers), tick
             )
             return made
         context = self._enter()

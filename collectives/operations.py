@@ -106,12 +106,20 @@ class Operations:
         run = self._hand_over(collective, draft)
         blocking, starting = self._mpi(collective.method), self._mpi("I" + collective.name)
         if not choice.tuned or collective.reduces or collective is _BARRIER:
-            context.by_mpi(run, blocking, starting, arguments.of(collective), timeout)
+            given = self._for_mpi(draft, arguments)
+            context.by_mpi(run, blocking, starting, given.of(collective), timeout)
             return
         given = movement.as_bytes(draft, context.rank, context.size)
         draft.load()
         context.by_mpi(run, blocking, starting, given.of(collective), timeout)
         draft.store()
+
+    def _for_mpi(self, draft: Draft, arguments: Arguments) -> Arguments:
+        """What mpi4py's own method is given."""
+        if draft.collective.reduces or draft.collective is _BARRIER:
+            return arguments
+        context = self._enter()
+        return movement.for_mpi(draft, arguments, context.rank, context.size)
 
     def _run_again(
         self, collective: Collective, key: Any, arguments: Arguments, timeout: float | None, begin: float
@@ -283,10 +291,10 @@ class Operations:
             context.fail(run, e)
         run.release()
 
-    def _finish(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Wait for a call that the short way began."""
+    def _finish(self, *owners: Any) -> None:
+        """Wait for a call that the short way began; ``owners`` keep its memory."""
         assert self._context is not None
-        self._context.finish_short((sendbuf, recvbuf))
+        self._context.finish_short(owners)
 
     def _reference(self, choice: Choice, draft: Draft, timeout: float | None) -> None:
         """The same call in the readable executor: the same segments, one after the other."""

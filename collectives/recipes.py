@@ -18,7 +18,7 @@ from .calls import Arguments, Collective, Draft, Options
 from .plans import Shape
 from .select import Choice
 
-__all__ = ["Recipe", "Recipes"]
+__all__ = ["Recipe", "Recipes", "holds"]
 
 MOST = 1000
 MOST_RANKS = 256  # whose counts are remembered: beyond, the keys would take much memory
@@ -72,6 +72,12 @@ def _part(part: Any) -> Any:
 
 def _array(spec: Any) -> Any:
     return spec[0] if type(spec) in (list, tuple) else spec
+
+
+def holds(arguments: Arguments) -> list[Any]:
+    """What keeps the arrays of an ordinary call where they are."""
+    arrays = map(_array, (arguments.sendbuf, arguments.recvbuf))
+    return [_core.hold(array) for array in arrays if array is not None]
 
 
 class Recipes:

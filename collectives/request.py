@@ -124,9 +124,11 @@ class _Keeps:
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait until the collective is complete."""
         begin = _core.ticks() if self._record is not None else 0
-        self._context.wait_for_mpi(self._run)
+        if self._run.request is not None:
+            self._context.wait_for_mpi(self._run)
         with self._context.blamed(self._run):
             done = super().Wait(status)  # type: ignore[misc]
+        self._let_go()
         if self._record is not None:
             log, index = self._record
             log.waited(index, begin)
@@ -141,9 +143,13 @@ class _Keeps:
             self._context.glance_at_mpi(self._run)
             return False
         self._context.end_glances()
+        self._let_go()
         if self._record is not None:
             self._record[0].end(self._record[1], _core.ticks())
         return True
+
+    def _let_go(self) -> None:
+        """The buffers are the program's again."""
 
     def wait(self, status: MPI.Status | None = None) -> None:
         """Wait until the collective is complete."""
@@ -157,6 +163,9 @@ class _Keeps:
 class HandedOver(_Keeps, MPI.Request):  # type: ignore[misc]
     """Request of a non-blocking collective that the MPI library serves."""
 
+    def _let_go(self) -> None:
+        self._owners = self._run.buffers = self._run.request = None
+
 
 class HandedOverForGood(_Keeps, MPI.Prequest):  # type: ignore[misc]
     """Request of a persistent collective that the MPI library serves."""
@@ -169,6 +178,11 @@ class HandedOverForGood(_Keeps, MPI.Prequest):  # type: ignore[misc]
         self._run.began = time.monotonic()
         super().Start()
         self._record = self._started(begin)
+
+    def Free(self) -> None:
+        """Give up the call and its buffers."""
+        super().Free()
+        self._owners = self._run.buffers = self._run.request = None
 
 
 def _free(handle: int) -> None:

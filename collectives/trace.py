@@ -184,7 +184,7 @@ class Trace:
         call = run.call()
         name = call.collective.removesuffix("_init")
         name = name if name in _core.SHORT_WAYS else name.removeprefix("i")
-        item = _core.itemsize(_core.DTYPES.index(call.dtype)) if call.dtype else 1
+        item = _core.itemsize(_core.DTYPES.index(call.dtype)) if call.dtype and call.op else 1
         begin = getattr(run, "begin", 0) or _core.ticks()
         index = log.add(
             BLOCKING, name, call.algorithm, call.elements * item, call.number or 0, call.root or 0, begin, failed=True

@@ -9,8 +9,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .buffers import Buffer, addressed, refuse_repeats, typed_memory, within
+from .buffers import Buffer, addressed, parts, refuse_repeats, within
 from .datatypes import Type
+from .memory import memory_of
 
 __all__ = ["integers", "parse_vector"]
 
@@ -23,7 +24,7 @@ def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffe
     :func:`collectives.buffers.parse` does.
     """
     memory, counts, displs, datatype = _parts(spec, argument)
-    address, nbytes, own = typed_memory(memory, datatype, argument, writable)
+    address, nbytes, own, hold = memory_of(memory, datatype, argument, writable)
     given = _counts(counts, nbytes, own, blocks, argument)
     places = _displacements(displs, given, blocks, argument)
     if memory is not None and memory is not MPI.BOTTOM:
@@ -39,30 +40,16 @@ def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffe
         raise ValueError(f"{argument}: the buffer is None, but the counts are not all 0")
     for count, displ in zip(given, places, strict=True):
         addressed(address, displ if count else 0, count, own, argument)
-    return Buffer(address, sum(given), own, (memory, datatype), blocks, given, places)
+    return Buffer(address, sum(given), own, (memory, datatype, hold), blocks, given, places)
 
 
 def _parts(spec: Any, argument: str) -> tuple[Any, Any, Any, Any]:
     """Memory, counts, displacements and datatype of a specification."""
-    if not isinstance(spec, (list, tuple)):
-        if spec is None or spec is MPI.IN_PLACE:
-            raise TypeError(f"{argument}: expected a buffer, not {'NoneType' if spec is None else 'MPI.IN_PLACE'}")
-        return spec, None, None, None
-    parts = list(spec)
-    if not 1 <= len(parts) <= 4:
-        raise ValueError(f"{argument}: expected [buffer, counts, displacements, datatype], got {len(parts)} parts")
-    datatype = parts.pop() if len(parts) > 1 and isinstance(parts[-1], (MPI.Datatype, str)) else None
-    if len(parts) == 3 and datatype is None and parts[2] is None:
-        parts.pop()
-    if len(parts) == 4 or (len(parts) == 3 and datatype is None):
-        raise TypeError(f"{argument}: {parts[-1]!r} is no MPI datatype")
-    counts = parts[1] if len(parts) > 1 else None
-    displs = parts[2] if len(parts) > 2 else None
-    if isinstance(counts, tuple) and len(parts) == 2:
-        if len(counts) != 2:
-            raise ValueError(f"{argument}: expected (counts, displacements), got a tuple of {len(counts)}")
-        counts, displs = counts
-    return parts[0], counts, displs, datatype
+    if isinstance(spec, (list, tuple)):
+        return parts(spec, argument, (tuple,))
+    if spec is None or spec is MPI.IN_PLACE:
+        raise TypeError(f"{argument}: expected a buffer, not {'NoneType' if spec is None else 'MPI.IN_PLACE'}")
+    return spec, None, None, None
 
 
 def integers(values: Any, length: int, argument: str) -> tuple[int, ...]:

@@ -105,8 +105,8 @@ static uint64_t known_lengths(const coll_node_message *m, int size, int rank) {
 static uint64_t signature(const coll_node_message *m, int size, int rank) {
     uint64_t count = known_lengths(m, size, rank), kind = (uint64_t)m->kind | (uint64_t)m->root << 8;
     uint64_t h = count * 0x9E3779B97F4A7C15u ^ (uint64_t)(m->dtype + 1) * 0xC2B2AE3D27D4EB4Fu ^
-                 (uint64_t)(m->op + 1) * 0x165667B19E3779F9u ^ (uint64_t)m->itemsize * 0xD6E8FEB86659FD93u ^
-                 kind * 0x9FB21C651E98DF25u;
+                 (uint64_t)(m->op + 1) * 0x165667B19E3779F9u ^ (uint64_t)m->type * 0xFF51AFD7ED558CCDu ^
+                 (uint64_t)m->itemsize * 0xD6E8FEB86659FD93u ^ kind * 0x9FB21C651E98DF25u;
     return (h ^ h >> 29) >> 3 << SIGNATURE_AT & ~INLINE_FLAG;
 }
 
@@ -126,13 +126,25 @@ void coll_node_begin(coll_node_call *c, coll_node *n, const coll_node_message *m
     c->fold_stream = m->user_op ? NULL : coll_reducep_stream(m->dtype, m->op);
 }
 
+/* Whether a word of rank q's is that of this call, but for one of them being of bytes and the other of elements. */
+static int matches_as_bytes(const coll_node_call *c, int q, uint64_t word) {
+    coll_node_message m = c->message;
+    int first = m.type ? 0 : 1, last = m.type ? 0 : COLL_NODE_TYPES;
+    for (m.type = first; m.type <= last; m.type++)
+        if ((signature(&m, c->node->size, q) | (c->number & NUMBER_MASK)) == word)
+            return 1;
+    return 0;
+}
+
 int coll_node_arrived(const coll_node_call *c, int q) {
     uint64_t word = see(&c->node->peers[q].area->lines[c->number % LINES].word) & ~INLINE_FLAG, expected = c->word;
     if (c->message.cuts && gathers(&c->message)) /* blocks of different lengths */
         expected = signature(&c->message, c->node->size, q) | (c->number & NUMBER_MASK);
     if (word == expected)
         return COLL_OK;
-    return (word & NUMBER_MASK) == (c->number & NUMBER_MASK) ? COLL_ERR_MESSAGE : COLL_PENDING;
+    if ((word & NUMBER_MASK) != (c->number & NUMBER_MASK))
+        return COLL_PENDING;
+    return matches_as_bytes(c, q, word) ? COLL_OK : COLL_ERR_MESSAGE;
 }
 
 int coll_node_all_ended(coll_node *n, uint64_t number) {

@@ -49,7 +49,7 @@ void coll_node_set_processes(coll_node *, const int64_t *pids);
 
 /* dst[i] = left[i] op right[i] for ops without a kernel; `spare` holds COLL_NODE_PIECE bytes. Returns 0 or an error. */
 typedef int (*coll_node_user_op)(void *context, void *dst, const void *left, const void *right, void *spare, size_t n);
-enum { COLL_NODE_PIECE = 64 << 10 };
+enum { COLL_NODE_PIECE = 64 << 10, COLL_NODE_TYPES = 127 };
 
 /* A barrier is an all-reduce of nothing. */
 typedef enum {
@@ -84,6 +84,7 @@ typedef struct {
     size_t count, itemsize; /* itemsize <= COLL_NODE_PIECE */
     const size_t *cuts, *input_cuts;
     int dtype, op; /* of the kernels; without a kernel user_op, its context, and 2 * COLL_NODE_PIECE bytes */
+    int type;      /* of elements that are only moved, from 1 on to COLL_NODE_TYPES; 0 (bytes) matches any */
     coll_node_user_op user_op;
     void *user_context;
     char *user_spare;

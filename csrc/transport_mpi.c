@@ -167,9 +167,17 @@ static int query(void *status_of, MPI_Status *status) {
     return *(int *)status_of == COLL_OK ? MPI_SUCCESS : MPI_ERR_OTHER;
 }
 
+static void (*released_function)(void);
+
 static int release(void *status_of) {
     free(status_of);
+    if (released_function)
+        released_function();
     return MPI_SUCCESS;
+}
+
+static void on_release(void (*function)(void)) {
+    released_function = function;
 }
 
 static int refuse_cancel(void *status_of, int complete) {
@@ -219,6 +227,6 @@ static void abort_all(int code) {
 }
 
 extern __attribute__((visibility("default"))) const coll_mpi_api coll_mpi;
-const coll_mpi_api coll_mpi = {COLL_MPI_VERSION, ABI,         initialized,  library_version,
-                               endpoint_new,     poll_mpi,    reduce_local, request_start,
-                               request_complete, at_finalize, abort_all};
+const coll_mpi_api coll_mpi = {COLL_MPI_VERSION, ABI,        initialized,  library_version,
+                               endpoint_new,     poll_mpi,   reduce_local, request_start,
+                               request_complete, on_release, at_finalize,  abort_all};

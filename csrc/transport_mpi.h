@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define COLL_MPI_VERSION 3
+#define COLL_MPI_VERSION 4
 
 typedef struct {
     int version;     /* COLL_MPI_VERSION */
@@ -27,6 +27,8 @@ typedef struct {
      * does not touch it afterwards. */
     int (*request_start)(intptr_t *request, int **status);
     int (*request_complete)(intptr_t request);
+    /* Have a function called, in any thread, when MPI is done with a generalized request. */
+    void (*on_release)(void (*function)(void));
     /* Have a function called when MPI_Finalize begins; not in a forked child. COLL_OK or an error. */
     int (*at_finalize)(void (*function)(void));
     /* End all ranks. */

@@ -20,6 +20,7 @@ LAYERS = [
     {"diagnosis"},
     {"mpilib", "deaths", "doors", "farewell", "inquiry", "datatypes", "lifetime"},
     {"leases", "reference", "heap", "clocks", "perfetto"},
+    {"memory"},
     {"buffers", "vectors", "packing", "reproducible"},
     {
         "request",

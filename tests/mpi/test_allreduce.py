@@ -90,7 +90,7 @@ def test_specifications_of_buffers(world):
         return b
 
     for spec in (
-        lambda x: x, lambda x: [x], lambda x: (x,), lambda x: [x, 12], lambda x: [x, MPI.DOUBLE], lambda x: [x, "d"],
+        lambda x: x, lambda x: [x, 12], lambda x: [x, MPI.DOUBLE], lambda x: [x, "d"],
         lambda x: [x, 12, MPI.DOUBLE], lambda x: [x, None, "d"], lambda x: [x, (12, 0), MPI.DOUBLE],
         lambda x: [x, 12, 0, MPI.DOUBLE], lambda x: x.reshape(3, 4), lambda x: x.reshape(3, 4).T, memoryview,
         lambda x: [memoryview(x).cast("B"), MPI.DOUBLE],

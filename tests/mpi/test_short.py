@@ -30,7 +30,7 @@ def long_ways(monkeypatch):
 
 def specs(memory, datatype, count):
     """Ways to say the same buffer."""
-    return [memory, [memory], [memory, datatype], (memory, count), [memory, count, datatype]]
+    return [memory, [memory, datatype], (memory, count), [memory, count, datatype]]
 
 
 def memories(values):
@@ -55,7 +55,7 @@ def forms(world, name):
 
 def test_buffers_of_all_forms(world, long_ways):
     """Arrays and Python's own buffers, with or without count and datatype, go the short way."""
-    for spec in range(5):
+    for spec in range(4):
         for kind in range(3):
             for call in forms(world, "Allreduce"):
                 send, receive = memories([1.0 + RANK] * EACH)[kind], memories([0.0] * EACH)[kind]
