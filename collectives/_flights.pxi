@@ -12,16 +12,17 @@ cdef void request_released() noexcept nogil:
     """MPI is done with a request, perhaps by its own wait: no call of ours follows that would give its buffers back."""
     global ASKED
     if HOLDS and not ASKED:
-        ASKED = True
-        ASKED = Py_AddPendingCall(let_go, NULL) == 0
+        ASKED = True  # before `let_go` says that it is not
+        if Py_AddPendingCall(let_go, NULL) != 0:
+            ASKED = False
 
 
 cdef int let_go(void *unused) noexcept:
     """Let go of the buffers of what has ended; Python calls this between two steps of the main thread."""
     global ASKED
     ASKED = False
-    for flight in list(FLIGHTS):
-        flight.let_go()
+    if not all([flight.let_go() for flight in list(FLIGHTS)]):
+        request_released()
     return 0
 
 
@@ -161,9 +162,12 @@ cdef class NodeCall(Queued):
         return self
 
     def let_go(self):
-        """Let go of the buffers, if the call has ended."""
+        """Let go of the buffers, if the call has ended; False while MPI knows of the end and this call does not."""
+        if self.request.status == COLL_PENDING:
+            return self.lasting or self.request.ended == 0
         if self.request.status == COLL_OK and not self.lasting:
             self.buffers = None
+        return True
 
     def land(self):
         """Let go of what an ended call held, unless it may begin again."""

@@ -161,10 +161,11 @@ class Flight(_Flying):
         """Wait to the end, or to a timeout (default: the communicator's); raises what ended the collective early."""
         self.go_on(timeout, _core.ticks() if self.record is not None else 0)
 
-    def let_go(self) -> None:
-        """Let go of the buffers, if the call has ended well."""
+    def let_go(self) -> bool:
+        """Let go of the buffers, if the call has ended well; False while only MPI knows of the end."""
         if self.done and self.core.error() is None:
             self.run.buffers = None
+        return self.done or self.core.ended == 0
 
     def land(self) -> None:
         """Let go of what it held."""
