@@ -68,6 +68,8 @@ cdef extern from "transport.h" nogil:
 cdef extern from "transport_mpi.h" nogil:
     enum:
         COLL_MPI_VERSION
+    ctypedef struct coll_mpi_life:
+        unsigned alive
     ctypedef struct coll_mpi_api:
         int version
         const char *abi
@@ -80,6 +82,8 @@ cdef extern from "transport_mpi.h" nogil:
         int (*request_complete)(intptr_t) noexcept nogil
         void (*on_release)(void (*)() noexcept nogil) noexcept nogil
         int (*at_finalize)(void (*)()) noexcept nogil
+        coll_mpi_life *(*life_new)(intptr_t) noexcept nogil
+        void (*life_free)(coll_mpi_life *) noexcept nogil
         void (*abort)(int) noexcept nogil
 
 cdef extern from "executor.h" nogil:

@@ -39,6 +39,14 @@ cdef tuple signature_of(const coll_node_message *m):
     return m.count, m.type - 1 if m.type else m.dtype, m.op, m.root
 
 
+cdef unsigned ALWAYS = ~<unsigned>0
+
+
+cdef inline unsigned open_now(Node node) noexcept:
+    """Bits of the collectives that the short way serves."""
+    return node.usable & node.alive[0]
+
+
 @cython.no_gc_clear  # __dealloc__ needs what it refers to
 cdef class Node:
     """A group of ranks that map each other's heaps; ``mappings`` and ``areas`` (offsets) are in their order.
@@ -59,6 +67,8 @@ cdef class Node:
     cdef public Log log     # where a timeline is recorded
     cdef Turn owner         # whose call it serves
     cdef Holder *holder
+    cdef object keep_life
+    cdef const unsigned *alive  # all bits while the communicator lives, which the program may free by another handle
 
     def __cinit__(self, Heap heap, int rank, list mappings, list areas, HeapBlock area, MPILibrary library=None,
                   Endpoint endpoint=None):
@@ -81,6 +91,7 @@ cdef class Node:
         self.rank = rank
         self.size = size
         self.turn = Turn()
+        self.alive = &ALWAYS
         self.keep = (heap, mappings, area, library, endpoint)
         if library is not None:
             self.job.mpi = library.api
@@ -99,6 +110,11 @@ cdef class Node:
     def turn(self, Turn turn not None):
         self.owner = turn
         self.holder = &turn.now
+
+    def ends_with(self, Life life not None):
+        """Close the short way when the communicator is freed."""
+        self.keep_life = life
+        self.alive = <const unsigned *>&life.life.alive
 
     def read_private(self):
         """Let ranks read each other's private memory, which all of them must be able to."""

@@ -53,7 +53,7 @@ cdef Frames frames_of(comm):
     if comm._open_group is not None:
         comm._refuse_in_group("a call with objects")
     node = comm._node
-    if node is None or not (<Node>node).usable:
+    if node is None or not open_now(<Node>node):
         comm._enter()
     frames = comm._frames
     return <Frames>frames if frames is not None else <Frames?>comm._new_frames()
@@ -194,7 +194,7 @@ cdef as_array(char *data, size_t nbytes, owner):
 cdef Node engine_for(comm, coll_node_kind kind):
     """The node of a communicator where it serves a collective, or None."""
     node = comm._node
-    return <Node>node if node is not None and (<Node>node).usable >> <int>kind & 1 and not coll_progress_ended() else None
+    return <Node>node if node is not None and open_now(<Node>node) >> <int>kind & 1 and not coll_progress_ended() else None
 
 
 cdef int run(comm, Node node, coll_node_message *m, owner) except -1:

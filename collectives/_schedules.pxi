@@ -122,6 +122,28 @@ cdef class MPILibrary:
         return make_endpoint(self.api.endpoint_new(<intptr_t>comm), owner)
 
 
+cdef class Life:
+    """Whether the communicator with a handle has been freed, through this handle or another."""
+
+    cdef const coll_mpi_api *api
+    cdef coll_mpi_life *life
+
+    def __cinit__(self, MPILibrary library, uintptr_t comm):
+        self.api = library.api
+        self.life = self.api.life_new(<intptr_t>comm)
+        if self.life == NULL:
+            raise MemoryError("MPI takes no attribute of a communicator")
+
+    def __dealloc__(self):
+        if self.life != NULL:
+            self.api.life_free(self.life)
+
+    @property
+    def ended(self):
+        """Whether it has been freed."""
+        return not self.life.alive
+
+
 cdef int set_mpi_op(coll_mpi_op *target, op, size_t itemsize) except -1:
     """``op`` is ``(library, op handle, datatype handle)``."""
     library, op_handle, type_handle = op

@@ -277,7 +277,7 @@ cdef bint ordinary(coll_node_message *m, Node node, int kind, object send, objec
                    int root):
     """Fill the message of a call, if it is an ordinary one that this engine serves; else False, with nothing done."""
     cdef bint filled
-    if not node.usable >> kind & 1 or coll_progress_ended() or root < 0 or root >= node.size or not is_free(node.holder):
+    if not open_now(node) >> kind & 1 or coll_progress_ended() or root < 0 or root >= node.size or not is_free(node.holder):
         return False
     m.root = root
     m.cuts = m.input_cuts = NULL
@@ -349,7 +349,7 @@ def short_kind(str collective):
 cdef bint fill_memory(coll_node_message *m, Node node, int kind, uintptr_t source, uintptr_t target, size_t count,
                       int dtype, int op, int root):
     """The message of an ordinary call on memory at two addresses; False where it is not ordinary."""
-    if not node.usable >> kind & 1 or coll_progress_ended() or not 0 <= root < node.size or not is_free(node.holder):
+    if not open_now(node) >> kind & 1 or coll_progress_ended() or not 0 <= root < node.size or not is_free(node.holder):
         return False
     m.kind = COLL_NODE_ALLREDUCE if kind == BARRIER else <coll_node_kind>kind
     m.root = root

@@ -14,6 +14,7 @@ from .buffers import AVG, REPRODUCIBLE_SUM, op_code
 from .context import Context, duplicate
 from .datatypes import DTYPE_CODES
 from .derived import Derived
+from .errors import CollectiveError
 from .grouped import Groups
 from .later import Later
 from .methods import add_methods
@@ -71,6 +72,7 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
 
     def _enter(self) -> Context:
         """The library's side of the communicator; set up, by all ranks together, where there is none yet."""
+        self._refuse_if_freed()
         context = self._context
         if context is None:
             if self == MPI.COMM_NULL:
@@ -84,6 +86,15 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
             self._finalizer = lifetime.watch(self, context, handles)
         context.check()
         return context
+
+    def _refuse_if_freed(self) -> None:
+        """CollectiveError where the program has freed MPI's communicator through another handle; ours is null then."""
+        if self._context is not None and self._context.life.ended:
+            self._become_null()
+            raise CollectiveError("this communicator has been freed through another handle")
+
+    def _become_null(self) -> None:
+        _core.write_handle(MPI._addressof(self), MPI._sizeof(self), MPI.COMM_NULL.handle)
 
     @property
     def last(self) -> Record | None:
@@ -226,6 +237,7 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
 
     def Free(self) -> None:
         """Complete what is under way and free the communicator with its duplicate; collective."""
+        self._refuse_if_freed()
         if self._context is not None and self._context.broken is None:
             self._context.take_turn()
         context, self._context, self._node = self._context, None, None
@@ -233,7 +245,7 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
             self._finalizer.detach()
             if context.broken is not None:  # messages may be under way, others may read its memory: all stays
                 lifetime.keep(context)
-                _core.write_handle(MPI._addressof(self), MPI._sizeof(self), MPI.COMM_NULL.handle)
+                self._become_null()
                 return
             context.check()
             with deaths.named(self, "Free"):
@@ -254,7 +266,7 @@ class Cartcomm(Communicator, MPI.Cartcomm):
 
     def Sub(self, remain_dims: Any) -> Cartcomm:
         """Lower-dimensional communicators, keeping our type."""
-        return Cartcomm._adopt(super().Sub(remain_dims), self)
+        return self._make("Cartcomm", "Sub", remain_dims)
 
 
 class Graphcomm(Communicator, MPI.Graphcomm):

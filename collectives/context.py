@@ -103,8 +103,10 @@ class Context(MPIWaiting, Plans):
         watch_finalize()  # after the endpoint, which does the same: what is set last MPI deletes first
         self._meet([h["address"] for h in hellos])
         self.group, self.node = self._join([h["offer"] for h in hellos], area)
+        self.life = _core.Life(self.library, visible.handle)
         if self.node is not None:
             self.node.turn = self.turn
+            self.node.ends_with(self.life)
         self.apart = node.why_apart(self.size, self.group, self.node)
         self._leases = Leases()
         self.adopt(self.rules)

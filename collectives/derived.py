@@ -29,8 +29,13 @@ class Derived(MPI.Intracomm):
     _adopt: Any
     _context: Context | None
 
+    if TYPE_CHECKING:
+
+        def _refuse_if_freed(self) -> None: ...
+
     def Dup(self, info: MPI.Info | None = None) -> Communicator:
         """Duplicate, keeping our type."""
+        self._refuse_if_freed()
         return type(self)._adopt(duplicate(MPI.Intracomm(self), info), self)
 
     Clone = Dup
@@ -41,6 +46,7 @@ class Derived(MPI.Intracomm):
 
     def Idup(self, info: MPI.Info | None = None) -> tuple[Any, MPI.Request]:
         """Non-blocking duplicate, keeping our type; the library's side is set up by its first collective."""
+        self._refuse_if_freed()
         with deaths.named(self, "Idup"):
             plain, request = MPI.Intracomm(self).Idup(info)
         duplicate = MPI.Intracomm.__new__(type(self), plain)
@@ -61,6 +67,7 @@ class Derived(MPI.Intracomm):
         why = mpilib.why_no_survivors()
         if why is not None:
             raise CollectiveError(f"no communicator of survivors: {why}")
+        self._refuse_if_freed()
         plain = MPI.Intracomm(self)
         plain.Revoke()
         if self._context is not None:
@@ -73,6 +80,7 @@ class Derived(MPI.Intracomm):
 
     def _make(self, kind: str, method: str, *args: Any, **kwargs: Any) -> Any:
         """What a method of mpi4py's makes, as one of our classes."""
+        self._refuse_if_freed()
         with deaths.named(self, method):
             plain = getattr(super(), method)(*args, **kwargs)
         return _made(self, kind, plain)

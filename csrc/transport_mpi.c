@@ -222,11 +222,40 @@ static int at_finalize(void (*function)(void)) {
     return MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL) == MPI_SUCCESS ? COLL_OK : COLL_ERR_MPI;
 }
 
+static void life_free(coll_mpi_life *life) {
+    if (atomic_fetch_sub(&life->holders, 1) == 1)
+        free(life);
+}
+
+/* MPI deletes a communicator's attributes when it is freed. It may hold locks of its own here. */
+static int life_ended(MPI_Comm comm, int key, void *life, void *extra) {
+    (void)comm, (void)key, (void)extra;
+    atomic_store(&((coll_mpi_life *)life)->alive, 0);
+    life_free(life);
+    return MPI_SUCCESS;
+}
+
+static coll_mpi_life *life_new(intptr_t comm) {
+    static int key = MPI_KEYVAL_INVALID;
+    if (key == MPI_KEYVAL_INVALID &&
+        MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, life_ended, &key, NULL) != MPI_SUCCESS)
+        return NULL;
+    coll_mpi_life *life = malloc(sizeof *life);
+    if (!life)
+        return NULL;
+    atomic_init(&life->alive, ~0u);
+    atomic_init(&life->holders, 2); /* MPI, and the caller */
+    if (MPI_Comm_set_attr((MPI_Comm)comm, key, life) == MPI_SUCCESS)
+        return life;
+    free(life);
+    return NULL;
+}
+
 static void abort_all(int code) {
     MPI_Abort(MPI_COMM_WORLD, code);
 }
 
 extern __attribute__((visibility("default"))) const coll_mpi_api coll_mpi;
-const coll_mpi_api coll_mpi = {COLL_MPI_VERSION, ABI,        initialized,  library_version,
-                               endpoint_new,     poll_mpi,   reduce_local, request_start,
-                               request_complete, on_release, at_finalize,  abort_all};
+const coll_mpi_api coll_mpi = {COLL_MPI_VERSION, ABI,          initialized,   library_version,  endpoint_new,
+                               poll_mpi,         reduce_local, request_start, request_complete, on_release,
+                               at_finalize,      life_new,     life_free,     abort_all};

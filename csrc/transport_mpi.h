@@ -5,9 +5,16 @@
 
 #include "transport.h"
 
+#include <stdatomic.h>
 #include <stdint.h>
 
-#define COLL_MPI_VERSION 4
+#define COLL_MPI_VERSION 5
+
+/* Whether a communicator of the program's lives still: another handle to it may free it at any time, in any thread. */
+typedef struct {
+    atomic_uint alive; /* all bits, or none from when MPI frees the communicator */
+    atomic_int holders;
+} coll_mpi_life;
 
 typedef struct {
     int version;     /* COLL_MPI_VERSION */
@@ -31,6 +38,9 @@ typedef struct {
     void (*on_release)(void (*function)(void));
     /* Have a function called when MPI_Finalize begins; not in a forked child. COLL_OK or an error. */
     int (*at_finalize)(void (*function)(void));
+    /* The life of a communicator, or NULL. The holder gives it back whether the communicator has been freed or not. */
+    coll_mpi_life *(*life_new)(intptr_t comm);
+    void (*life_free)(coll_mpi_life *);
     /* End all ranks. */
     void (*abort)(int code);
 } coll_mpi_api;

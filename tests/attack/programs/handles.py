@@ -91,22 +91,44 @@ def raises(what, kinds, use):
         expect(f"{what}: nothing was raised", False)
 
 
+def uses(comm, request):
+    """What can be done with a communicator, by this library."""
+    return {
+        "Allreduce": lambda: comm.Allreduce(np.ones(1), np.empty(1)),
+        "long Allreduce": lambda: comm.Allreduce(np.ones(1 << 17), np.empty(1 << 17)),
+        "MPI's Allreduce": lambda: comm.Allreduce(np.ones(1), np.empty(1), algorithm="mpi"),
+        "Iallreduce": lambda: comm.Iallreduce(np.ones(1), np.empty(1)),
+        "Allreduce_init": lambda: comm.Allreduce_init(np.ones(1), np.empty(1)),
+        "allreduce": lambda: comm.allreduce(1), "bcast": lambda: comm.bcast(1), "Barrier": comm.Barrier,
+        "Start": lambda: request.Start(), "timeout": lambda: comm.timeout, "Dup": comm.Dup, "Idup": comm.Idup,
+        "Split": comm.Split, "Sub": lambda: comm.Sub([True]), "Free": comm.Free, "Disconnect": comm.Disconnect,
+    }  # fmt: skip
+
+
 for end in ("Free", "Disconnect"):
-    comm = world.Dup()
+    comm = world.Create_cart([size])
     request = comm.Allreduce_init(np.ones(1), np.empty(1))
     getattr(comm, end)()
     expect(f"{end}: null", comm == MPI.COMM_NULL and not comm and comm.handle == MPI.COMM_NULL.handle)
-    for what, use in {
-        "Allreduce": lambda c=comm: c.Allreduce(np.ones(1), np.empty(1)),
-        "Iallreduce": lambda c=comm: c.Iallreduce(np.ones(1), np.empty(1)),
-        "Allreduce_init": lambda c=comm: c.Allreduce_init(np.ones(1), np.empty(1)),
-        "allreduce": lambda c=comm: c.allreduce(1),
-        "bcast": lambda c=comm: c.bcast(1),
-        "Barrier": comm.Barrier, "Start": request.Start, "Dup": comm.Dup, "Free": comm.Free, "rank": comm.Get_rank,
-        "Disconnect": comm.Disconnect, "Send": lambda c=comm: c.send(1, 0), "Split": comm.Split,
-        "timeout": lambda c=comm: c.timeout, "group": comm.Get_group,
-    }.items():  # fmt: skip
+    others = {"rank": comm.Get_rank, "Send": lambda c=comm: c.send(1, 0), "group": comm.Get_group}
+    for what, use in {**uses(comm, request), **others}.items():
         raises(f"{what} after {end}", MPI.Exception, use)
+
+ENDS = {
+    "Free of another": lambda c: MPI.Intracomm(c).Free(),
+    "Disconnect of another": lambda c: MPI.Intracomm(c).Disconnect(),
+    "MPI's Free of ours": MPI.Comm.Free,
+}
+for (how, end), first in itertools.product(ENDS.items(), uses(world, None)):
+    comm, request, total = world.Create_cart([size]), None, np.empty(1)
+    if first == "Start":
+        request = comm.Allreduce_init(np.ones(1), np.empty(1))
+    under_way = comm.Iallreduce(np.ones(1), total)
+    end(comm)
+    raises(f"{first} after {how}", collectives.CollectiveError, uses(comm, request)[first])
+    expect(f"{first} after {how}: null", comm == MPI.COMM_NULL)
+    under_way.Wait()
+    expect(f"{how}: what was under way", total[0] == size)
 
 comm = world.Dup()
 expect("equal", comm == MPI.Intracomm(comm) and comm != world and comm == comm)
