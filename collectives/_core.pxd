@@ -141,6 +141,10 @@ cdef extern from "progress.h" nogil:
     int coll_progress_watch_forks()
     int coll_progress_ended()
 
+cdef extern from "asked.h" nogil:
+    int coll_asked_watch(int)
+    int coll_asked()
+
 cdef extern from "heap.h" nogil:
     ctypedef enum coll_heap_kind:
         COLL_HEAP_MEMFD

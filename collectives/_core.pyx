@@ -56,9 +56,9 @@ cdef extern from "dlfcn.h" nogil:
 
 __all__ = [
     "DTYPES", "OPS", "Endpoint", "Followed", "InProcess", "MPILibrary", "MismatchError", "OpError", "Plan", "Task", "Program", "Request", "address",
-    "broken", "dlpack_type", "ended", "exact_add", "has_kernel", "hold", "isa", "isa_supported", "itemsize", "leave_note", "narrow",
+    "broken", "count_signal", "dlpack_type", "ended", "exact_add", "has_kernel", "hold", "isa", "isa_supported", "itemsize", "leave_note", "narrow",
     "outstanding", "partition", "reduce2", "reducep",
-    "scale", "select_isa", "stop_progress", "survived", "widen", "wider", "write_handle",
+    "scale", "select_isa", "signals", "stop_progress", "survived", "widen", "wider", "write_handle",
 ]
 
 #: Names of the element types and ops; the place in the tuple is the code that C takes.

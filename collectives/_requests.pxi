@@ -144,6 +144,16 @@ def leave_note(int file):
     coll_progress_note(file)
 
 
+def count_signal(int signal):
+    """Count a signal from now on, before its handler is called."""
+    coll_asked_watch(signal)
+
+
+def signals():
+    """How often the signal that is counted has come."""
+    return coll_asked()
+
+
 def ended():
     """Whether this process is done with MPI: MPI has been finalized, or this is the forked child of an MPI process."""
     return bool(coll_progress_ended())

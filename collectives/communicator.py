@@ -17,11 +17,11 @@ from .derived import Derived
 from .errors import CollectiveError
 from .grouped import Groups
 from .later import Later
+from .limits import checked_timeout
 from .methods import add_methods
 from .objects import Objects
 from .recipes import Recipes
 from .trace import EVENTS, Trace
-from .waiting import checked_timeout
 
 __all__ = ["Cartcomm", "Communicator", "Distgraphcomm", "Graphcomm", "Record"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from . import _core, deaths, doors, heap, inquiry, lifetime, machine, mpilib, node, settings, trace, tuning
+from . import _core, deaths, doors, heap, inquiry, lifetime, machine, mpilib, node, settings, trace, tuning, watchdog
 from .datatypes import DTYPE_CODES
 from .diagnosis import Call
 from .errors import CollectiveError
@@ -83,6 +83,7 @@ class Context(MPIWaiting, Plans):
         self.rank, self.size = self.internal.rank, self.internal.size
         self.broken: str | None = None
         dump_on_signal()
+        watchdog.watch()
         Flight.sweep()
         offer, area = node.offer()
         hellos = self.internal.allgather({**self._hello(), "offer": offer})

@@ -139,7 +139,8 @@ class Flight(_Flying):
         self.context, self.run, self.holder = context, run, holder
         self.check = self.record = self.abandoned = None
         task = run.plan if then is None else _core.Followed(run.plan, then)
-        self._core = _core.Request(task, library)
+        with context.within(run, context.timeout):  # it may be moved on at once
+            self._core = _core.Request(task, library)
         _core.flights().add(self)
 
     @property

@@ -26,6 +26,7 @@ __all__ = ["Address", "Inquiry", "address", "alive", "contexts", "pack", "regist
 
 LONGEST = 8192  # bytes of a message
 MOST_AT_ONCE = 256  # messages taken before anything else is looked at
+PATIENCE = 3  # times as long for ranks that are silent as for those that answer
 REST = 0.001  # seconds after a message that no rank sends
 _CREDENTIALS = struct.calcsize("3i")
 _contexts: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
@@ -201,8 +202,10 @@ def _left(context: Any, rank: int, near: Address) -> Answer | None:
 class Inquiry:
     """Questions of one rank, and the answers so far."""
 
-    def __init__(self, context: Any):
+    def __init__(self, context: Any, letters: bool = True):
+        """``letters``: ask by messages, too, those that have no socket here; not where MPI does not come back."""
         self._context = context
+        self._letters = context.letters if letters else None
         self._socket = _open()
         self._question = json.dumps({"communicator": context.identity}).encode()
         self.answers: dict[int, Answer] = dict(context.heard)  # those that failed may not answer any more
@@ -236,12 +239,12 @@ class Inquiry:
                 self._socket.sendto(self._question, socket.MSG_DONTWAIT, near.socket)
             except OSError:  # its queue is full: it will be asked again
                 continue
-        if far and self._context.letters is not None:
-            self._context.letters.ask(far)
+        if far and self._letters is not None:
+            self._letters.ask(far)
 
     def collect(self, seconds: float = 0.0) -> dict[int, Answer]:
         """Answers so far, after waiting up to so long for one more; what others send meanwhile takes no longer."""
-        letters = self._context.letters
+        letters = self._letters
         if letters is not None:
             letters.serve()
             self.answers.update(letters.answers)
@@ -258,9 +261,14 @@ class Inquiry:
         return self.answers
 
     def settle(self, ranks: Iterable[int], again: bool, seconds: float = 0.3) -> list[Answer]:
-        """What these ranks say; ``again``: those in no call are asked more than once, for they may be about to wait."""
-        asked, end = list(ranks), time.monotonic() + seconds
+        """What these ranks say; ``again``: those in no call are asked more than once, for they may be about to wait.
+
+        Those that do not answer have longer: on busy cores the thread that does comes late.
+        """
+        asked, begin = list(ranks), time.monotonic()
         while waited_for := [rank for rank in asked if not self._settled(rank, again)]:
+            quiet = any(rank not in self.answers for rank in waited_for)
+            end = begin + (seconds * PATIENCE if quiet else seconds)
             if time.monotonic() >= end:
                 break
             self.ask(waited_for)

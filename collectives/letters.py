@@ -90,6 +90,17 @@ class Letters:
         """Whether the machine of a rank has refused its port when it was last asked."""
         return rank in self._knocks.refused
 
+    def closed(self, ranks: Iterable[int]) -> list[int]:
+        """Those of some ranks whose machines refuse their ports now; without MPI, in any thread."""
+        knocks = Knocks(self._doors)
+        asked = [rank for rank in ranks if rank in self._doors][:AT_ONCE]
+        knocks.knock(asked)
+        time.sleep(REFUSAL)
+        knocks.look()
+        for rank in asked:
+            knocks.leave(rank)
+        return sorted(knocks.refused)
+
     def any_refused(self) -> bool:
         """Whether the ports of some ranks, of up to so many as are tried together, refuse."""
         ranks = list(self._doors)[:AT_ONCE]

@@ -14,7 +14,7 @@ from mpi4py import MPI
 from . import deaths, ending, farewell
 from .diagnosis import Call
 from .errors import CollectiveError, PeerFailure
-from .waiting import NOTICE, Wait, Waiting
+from .waiting import NOTICE, Waiting
 
 __all__ = ["MPIRun", "MPIWaiting", "watch_finalize"]
 
@@ -78,17 +78,12 @@ class MPIWaiting(Waiting):
         timeout = self.timeout if timeout is None else timeout
         if timeout is not None:
             run.buffers = arguments
-            with self.blamed(run):
+            with self.within(run, timeout), self.blamed(run):
                 run.request = starting(*arguments)
             self.wait_for_mpi(run, timeout)
             return
-        wait = Wait(run)
-        self.waits.append(wait)
-        try:
-            with self.blamed(run):
-                blocking(*arguments)
-        finally:
-            self.waits.remove(wait)
+        with self.within(run, None), self.blamed(run):
+            blocking(*arguments)
 
     @contextlib.contextmanager
     def blamed(self, run: Any) -> Iterator[None]:

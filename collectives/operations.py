@@ -15,6 +15,7 @@ from .calls import COLLECTIVES, Arguments, Collective, Draft, Options, checked_r
 from .checks import Check
 from .context import Context, schedule_of
 from .datatypes import DTYPE_CODES
+from .limits import checked_timeout
 from .mpiruns import MPIRun
 from .packing import region
 from .plans import Shape
@@ -22,7 +23,6 @@ from .recipes import Recipes
 from .registry import ScheduleAlgorithm, find
 from .select import Choice, Rules
 from .timeline import BLOCKING
-from .waiting import checked_timeout
 
 __all__ = ["Operations"]
 

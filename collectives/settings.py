@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from . import machine, mpilib, trace, tuning
+from .limits import stall_from_environment
 from .select import Rules
-from .waiting import stall_from_environment
 
 __all__ = ["agreed"]
 

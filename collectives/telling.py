@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, TextIO
 
-from . import inquiry
+from . import _core, inquiry
 from .diagnosis import position
 from .flight import Flight
 
-__all__ = ["dump", "dump_on_signal"]
+__all__ = ["answer_for_main", "bounded", "dump", "dump_on_signal"]
+
+BOUND = 2.0  # seconds that what may hang is waited for
 
 
 def dump(file: TextIO | None = None) -> None:
@@ -37,6 +42,20 @@ def dump(file: TextIO | None = None) -> None:
         file.write(text)
 
 
+def bounded(function: Callable[[], Any], otherwise: Any = None) -> Any:
+    """What a function returns that may hang, or fail; ``otherwise`` where it does."""
+    found = [otherwise]
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            found[0] = function()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(BOUND)
+    return found[0]
+
+
 def _under_way(context: Any) -> list[str]:
     where = f"rank {context.rank} of {context.size} (communicator {context.identity})"
     waits, answer = context.oldest_first(), context.describe()
@@ -55,4 +74,29 @@ def _under_way(context: Any) -> list[str]:
 def dump_on_signal() -> None:
     """Have SIGUSR2 call :func:`dump`, in the main thread, unless the program has a handler of its own."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
-        signal.signal(signal.SIGUSR2, lambda *_: dump())
+        signal.signal(signal.SIGUSR2, _asked)
+        _core.count_signal(signal.SIGUSR2)
+
+
+_answered = 0  # of the signals that came
+_pending = 0  # those that had come at the last look
+
+
+def _asked(*_: Any) -> None:
+    global _answered
+    if _answered != _core.signals():
+        _answered = _core.signals()
+        dump()
+
+
+def answer_for_main() -> None:
+    """Answer a signal that the main thread has not answered since the last look, as it does not come back to Python.
+
+    With the places of all threads: those that are in C code say no more than that.
+    """
+    global _answered, _pending
+    came, before, _pending = _core.signals(), _pending, _core.signals()
+    if came == before != _answered:
+        _answered = came
+        bounded(dump)
+        faulthandler.dump_traceback(2)

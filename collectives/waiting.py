@@ -6,11 +6,12 @@ run, and, from the first second on, what their ranks say they are doing.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from . import _core, ending, inquiry, lifetime, turns
@@ -20,7 +21,7 @@ from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, Peer
 from .flight import Flight
 from .inquiry import Inquiry
 
-__all__ = ["Wait", "Waiting", "checked_timeout", "stall_from_environment"]
+__all__ = ["Wait", "Waiting", "waiting_for"]
 
 SLICE = 20_000_000  # ns between looks at signals, deadlines and peers
 PATIENCE = 1.0, 8.0  # seconds until those waited for are asked, doubled from time to time up to the latter
@@ -29,29 +30,6 @@ NOTICE = 1.0  # seconds by which MPI may know of a death before the system does:
 
 
 _log = logging.getLogger("collectives")
-
-
-def stall_from_environment() -> float | None:
-    """Seconds after which a wait without a timeout is reported; None: never. ValueError where it is no number."""
-    text = os.environ.get("COLLECTIVES_STALL") or "60"
-    try:
-        seconds = float(text)
-        if not seconds >= 0:
-            raise ValueError("not a number of seconds")
-    except ValueError as e:
-        raise ValueError(f"COLLECTIVES_STALL={text!r}: {e}") from None
-    return seconds or None
-
-
-def checked_timeout(timeout: Any) -> float | None:
-    """Seconds as a float, or None; ValueError or TypeError where it is not a positive number."""
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) and not hasattr(timeout, "__float__"):
-        raise TypeError(f"timeout: expected seconds, not {type(timeout).__name__}")
-    if not float(timeout) > 0:
-        raise ValueError(f"timeout: {timeout} is not a positive number of seconds")
-    return float(timeout)
 
 
 class Watch:
@@ -66,11 +44,13 @@ class Watch:
         self._due = self.begin + self._pause
         self._inquiry: Inquiry | None = None
         self._departures = Departures(context)
-        self._silence = context.stall if timeout is None else None
+        self.silence = context.stall if timeout is None else None  # seconds until it is reported, unless it has been
+        self.looks = 0
 
     def look(self, progressing: Any) -> None:
         """Raise what will keep the call from ending, if something is known by now."""
         context = self.context
+        self.looks += 1
         if context.letters is not None:
             context.letters.serve()
         self.behind = context.behind(self.run)
@@ -79,8 +59,8 @@ class Watch:
             if rank in context.heard:
                 self._judge(context.heard[rank])
         now = time.monotonic()
-        if self._silence is not None and now - self.begin > self._silence:
-            self._silence = None
+        if self.silence is not None and now - self.begin > self.silence:
+            self.silence = None
             self._warn(now - self.begin)
         if now >= self._due:
             self._pause = min(2 * self._pause, PATIENCE[1])
@@ -114,7 +94,7 @@ class Watch:
 
     def _warn(self, seconds: float) -> None:
         told = self.context.parties(self.run, self.behind)
-        place, names = self.context.place_of(self.run), _names(self._late(told))
+        place, names = self.context.place_of(self.run), waiting_for(self._late(told))
         _log.warning("%s: not complete after %.3g s; %s%s", place, seconds, names, lines(told))
 
     def _judge(self, answer: Answer) -> None:
@@ -138,7 +118,7 @@ class Watch:
                 raise found[0](f"{context.place_of(self.run)}: {found[1]}{lines(told)}")
         late = self._late(told)
         dead = [rank for rank in late if context.has_ended(rank) or context.seems_ended(rank)]
-        names = _names(late) + (f"; rank {', '.join(map(str, dead))} died" if dead else "")
+        names = waiting_for(late) + (f"; rank {', '.join(map(str, dead))} died" if dead else "")
         kind = PeerFailure if dead or any(answer.left for answer in told if answer.rank in late) else CollectiveTimeout
         raise kind(f"{context.place_of(self.run)}: {context.lateness(timeout)}; {names}{lines(told)}")
 
@@ -155,10 +135,11 @@ class Watch:
 class Wait:
     """A call that a thread waits for; ``watch`` once it has done so for longer than a slice."""
 
-    __slots__ = ("run", "thread", "watch")
+    __slots__ = ("run", "thread", "timeout", "watch")
 
-    def __init__(self, run: Any):
+    def __init__(self, run: Any, timeout: float | None):
         self.run = run
+        self.timeout = timeout
         self.thread = threading.get_ident()
         self.watch: Watch | None = None
 
@@ -169,7 +150,8 @@ class Wait:
         return f"waits {time.monotonic() - self.watch.begin:.1f} s for rank {ranks}"
 
 
-def _names(ranks: list[int]) -> str:
+def waiting_for(ranks: list[int]) -> str:
+    """Words for the ranks that a call waits for."""
     return f"waiting for rank {', '.join(map(str, ranks))}" if ranks else "MPI does not say whom it waits for"
 
 
@@ -252,11 +234,22 @@ class Waiting:
         """Progress a run to its end, or to the timeout (default: the communicator's)."""
         timeout = self.timeout if timeout is None else timeout
         limit = SLICE if timeout is None else min(SLICE, int(timeout * 1e9))
-        wait = Wait(run)
+        wait = Wait(run, timeout)
         self.waits.append(wait)
         if not progressing.wait(self.yield_at_once, limit):
             self._go_on(wait, progressing, timeout, limit)
         self.waits.remove(wait)
+
+    @contextlib.contextmanager
+    def within(self, run: Any, timeout: float | None) -> Iterator[None]:
+        """A part of a run that may hang in MPI, and that nobody looks at meanwhile."""
+        wait = Wait(run, timeout)
+        self.waits.append(wait)
+        try:
+            yield
+        finally:
+            if wait in self.waits:  # it has not failed
+                self.waits.remove(wait)
 
     def _go_on(self, wait: Wait, progressing: Any, timeout: float | None, limit: int) -> None:
         wait.watch = watch = Watch(self, wait.run, timeout)
@@ -362,14 +355,17 @@ class Waiting:
 
     def fail(self, run: Any, error: BaseException) -> NoReturn:
         """:meth:`note` it, and raise the error, as a CollectiveError where MPI or the other ranks are to blame."""
-        kind, why = self._blame(error)
-        if kind is None:
-            self.note(run, error)
-            raise error
-        first = f"{self.place_of(run)}: {why}"
-        self.note(run, kind(first))
-        told = lines(self.parties(run, [], again=True)) if kind is not CollectiveError else ""
-        raise kind(first + told) from (None if kind is CollectiveMismatch else error)
+        try:
+            kind, why = self._blame(error)
+            if kind is None:
+                self.note(run, error)
+                raise error
+            first = f"{self.place_of(run)}: {why}"
+            self.note(run, kind(first))
+            told = lines(self.parties(run, [], again=True)) if kind is not CollectiveError else ""
+            raise kind(first + told) from (None if kind is CollectiveMismatch else error)
+        finally:  # until then it may still hang in MPI
+            self.waits[:] = [wait for wait in self.waits if wait.run is not run]
 
     def hears_of_deaths(self) -> bool:
         """Whether anybody would tell of a death: the system, of those on this machine."""

@@ -205,7 +205,11 @@ int coll_progress_outstanding(void) {
 }
 
 int coll_progress_waiting(const coll_task *t, int *ranks, int max) {
-    pthread_mutex_lock(&lock);
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec++;
+    if (pthread_mutex_timedlock(&lock, &end) != 0)
+        return 0; /* who holds it does not come back from MPI */
     int n = t->waiting(t->self, ranks, max);
     pthread_mutex_unlock(&lock);
     return n;
@@ -324,8 +328,8 @@ static void at_end(void) {
             snprintf(broken, sizeof broken, "%d non-blocking collectives are not complete", left);
         fprintf(stderr, "collectives: MPI_Abort instead of MPI_Finalize, which might hang: %s\n", broken);
         /* Launchers drop what they have not read by then. And a rank whose failure this one has only heard of asks the
-         * others for up to 0.3 s before it tells. */
-        nanosleep(&(struct timespec){0, 500000000}, NULL);
+         * others for up to 0.9 s before it tells. */
+        nanosleep(&(struct timespec){1, 0}, NULL);
         signal(SIGALRM, SIG_DFL);
         alarm(4); /* an MPI that has lost a rank may hang even in MPI_Abort, which takes a tenth of a second else */
         world->abort(1);

@@ -33,6 +33,8 @@ LAYERS = [
         "node",
         "trace",
         "settings",
+        "limits",
+        "watchdog",
         "flight",
         "plans",
         "letters",

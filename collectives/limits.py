@@ -1,0 +1,31 @@
+"""How long calls may wait, as users say it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+__all__ = ["checked_timeout", "stall_from_environment"]
+
+
+def stall_from_environment() -> float | None:
+    """Seconds after which a wait without a timeout is reported; None: never. ValueError where it is no number."""
+    text = os.environ.get("COLLECTIVES_STALL") or "60"
+    try:
+        seconds = float(text)
+        if not seconds >= 0:
+            raise ValueError("not a number of seconds")
+    except ValueError as e:
+        raise ValueError(f"COLLECTIVES_STALL={text!r}: {e}") from None
+    return seconds or None
+
+
+def checked_timeout(timeout: Any) -> float | None:
+    """Seconds as a float, or None; ValueError or TypeError where it is not a positive number."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) and not hasattr(timeout, "__float__"):
+        raise TypeError(f"timeout: expected seconds, not {type(timeout).__name__}")
+    if not float(timeout) > 0:
+        raise ValueError(f"timeout: {timeout} is not a positive number of seconds")
+    return float(timeout)

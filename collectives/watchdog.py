@@ -1,0 +1,149 @@
+"""Waits that do not come back from MPI, so that the thread that waits cannot speak: another thread does.
+
+MPI may keep a thread for ever: in a blocking collective, or in a send that looks for a process that has gone. No
+exception reaches such a thread. Past its timeout, by a grace, the process says what the exception would have said,
+and ends.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import logging
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from mpi4py import MPI
+
+from . import farewell, inquiry, telling
+from .diagnosis import MOST, Answer, foreign, lines, position
+from .errors import CollectiveTimeout, PeerFailure
+from .inquiry import Inquiry
+from .telling import bounded
+from .waiting import Wait, waiting_for
+
+__all__ = ["watch"]
+
+TICK = 1.0  # seconds between looks
+STILL = 3  # looks in a row at which a wait has not moved
+GRACE = 5.0  # seconds beyond the timeout: what raises an error in order asks the others before, for up to two or three
+
+_log = logging.getLogger("collectives")
+
+
+class Seen:
+    """A wait as it was at the last look."""
+
+    def __init__(self, wait: Wait):
+        self.begin = time.monotonic()
+        self.looks = -1
+        self.still = 0
+        self.told = False
+        self.look(wait)
+
+    def look(self, wait: Wait) -> None:
+        """Note whether the thread came by since the last time: it turns round every 20 ms."""
+        watch = wait.watch
+        looks = 0 if watch is None else watch.looks
+        self.still = self.still + 1 if looks == self.looks and not _computes(wait.thread) else 0
+        self.looks = looks
+        if watch is not None:
+            self.begin = min(self.begin, watch.begin)
+            self.told = self.told or wait.timeout is None and watch.silence is None
+
+    def overdue(self, seconds: float | None) -> bool:
+        """Whether the thread is away, and the wait longer than so many seconds."""
+        return seconds is not None and self.still >= STILL and time.monotonic() - self.begin > seconds
+
+
+def _computes(thread: int) -> bool:
+    """Whether a thread is in code of the program's, in an op or a handler of a signal, that is called from a wait."""
+    frame = sys._current_frames().get(thread)
+    return frame is None or not foreign(frame.f_code.co_filename)
+
+
+@functools.cache
+def watch() -> None:
+    """Watch over the waits of this process, from the first call on."""
+    threading.Thread(target=_serve, name="collectives-watchdog", daemon=True).start()
+
+
+def _serve() -> None:
+    seen: dict[Wait, Seen] = {}
+    while True:
+        time.sleep(TICK)
+        waits = [(context, wait) for context in inquiry.contexts() for wait in list(context.waits)]
+        seen = {wait: seen.get(wait) or Seen(wait) for _, wait in waits}
+        for context, wait in waits:
+            seen[wait].look(wait)
+            if wait.timeout is not None and seen[wait].overdue(wait.timeout + GRACE):
+                _end(context, wait)
+            elif wait.timeout is None and not seen[wait].told and seen[wait].overdue(context.stall):
+                seen[wait].told = True
+                _warn(context, wait, time.monotonic() - seen[wait].begin)
+        telling.answer_for_main()
+
+
+def _behind(context: Any, wait: Wait) -> list[int]:
+    if wait.watch is not None and wait.watch.behind:
+        return wait.watch.behind
+    plan = wait.run.plan
+    return bounded(plan.waiting, []) if plan is not None else []
+
+
+def _told(context: Any, wait: Wait, behind: list[int]) -> list[Answer]:
+    """What this rank and its neighbours do, as in an error; nobody is asked by MPI."""
+    mine = Answer(context.rank, wait.run.call(), context.begun, position(wait.thread))
+    ranks = [*behind, *(rank for rank in context.others() if rank not in behind)]
+    near = [rank for rank in ranks if rank in context.neighbours][: MOST - 1]
+
+    def ask() -> list[Answer]:
+        with Inquiry(context, letters=False) as asking:
+            return asking.settle(near, again=False)
+
+    return [mine, *bounded(ask, [])]
+
+
+def _dead(context: Any, ranks: list[int]) -> list[int]:
+    """Those whose processes have ended, as this machine and theirs say."""
+    near = [rank for rank, peer in context.neighbours.items() if rank in ranks and not inquiry.alive(peer)]
+    far = bounded(lambda: context.letters.closed(ranks), []) if context.letters is not None else []
+    return sorted({*near, *far})
+
+
+def _late(behind: list[int], told: list[Answer]) -> list[int]:
+    return behind or [answer.rank for answer in told[1:] if answer.call is None]
+
+
+def _warn(context: Any, wait: Wait, seconds: float) -> None:
+    behind = _behind(context, wait)
+    told = _told(context, wait, behind)
+    names = waiting_for(_late(behind, told))
+    _log.warning(
+        "%s: not complete after %.3g s, in a call of MPI's that does not come back; %s%s",
+        context.place_of(wait.run), seconds, names, lines(told),
+    )  # fmt: skip
+
+
+def _end(context: Any, wait: Wait) -> None:
+    """Say what the wait's error would have said, and where all threads are; then end the process, if need be alone."""
+    behind = _behind(context, wait)
+    told = _told(context, wait, behind)
+    dead = _dead(context, behind or context.others())
+    late = behind or dead or _late(behind, told)
+    names = waiting_for(late) + (f"; rank {', '.join(map(str, dead))} died" if dead else "")
+    kind = PeerFailure if dead else CollectiveTimeout
+    place, lateness = context.place_of(wait.run), context.lateness(wait.timeout)
+    if wait not in context.waits:  # it came back after all
+        return
+    stuck = "stuck in a call of MPI's that does not come back, so this process ends"
+    text = f"{kind.__name__}: {place}: {lateness}; {names}; {stuck}{lines(told)}\n"
+    os.write(2, f"collectives: {text}".encode())
+    faulthandler.dump_traceback(2)
+    farewell.leave(f"was stuck in a call of MPI's in {place}", {context.identity: context.begun})
+    if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+        bounded(lambda: MPI.COMM_WORLD.Abort(1))
+    os._exit(1)
