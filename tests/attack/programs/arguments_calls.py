@@ -1,6 +1,6 @@
 """One case of `arguments.py` on all ranks: what every rank hands over, and who raises."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arguments_kinds import KINDS, Maker
 from arguments_model import ERRORS, parse
@@ -10,6 +10,8 @@ from collectives.calls import COLLECTIVES
 
 SIZE = MPI.COMM_WORLD.size
 ROOT = SIZE - 1
+#: Kinds whose elements are bytes of doubles: the sums do not fit, and some MPIs saturate where others wrap.
+OF_BYTES = ("bytes", "bytearray", "memoryview", "mpi4py-buffer", "as-bytes")
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,14 @@ class Calls:
         ]  # fmt: skip
         self.recvcounts = self._recvcounts(varied) if case.collective == "reduce_scatter" else None
         self.errors = [self._error(rank) for rank in range(SIZE)]
-        self.outside = [
-            any(side is not None and side.parsed is not None and not side.parsed.inside() for side in sides.values())
-            for sides in self.sides
-        ]
+        self.outside = [self._is_outside(sides) for sides in self.sides]
+
+    def _is_outside(self, sides):
+        """Whether the call would read or write beyond a buffer; in place, this one reads as many blocks as ranks."""
+        if self.case.collective == "reduce_scatter_block" and sides["send"].nothing and sides["recv"].parsed:
+            recv = sides["recv"].parsed
+            return not replace(recv, counts=[recv.elements * SIZE]).inside()
+        return any(side is not None and side.parsed is not None and not side.parsed.inside() for side in sides.values())
 
     def _maker(self, rank, side, n):
         blocks = roles(self.case, rank)[side == "recv"]
@@ -115,8 +121,8 @@ class Calls:
         if own is not None and own.nothing and may_stand_aside(self.case, rank, self.case.side):
             counts = [self.case.n // maker.blocks] * maker.blocks
         maker.n = sum(counts)
-        if datatype == MPI.DOUBLE:
-            memory = maker.array()
+        if datatype in (MPI.DOUBLE, MPI.C_BOOL):  # what is neither true nor false has no logical or
+            memory = maker.array("f8" if datatype == MPI.DOUBLE else "?")
         else:
             memory = maker.array("u1", maker.n * max(0, _extent(datatype)))
         spec = [memory, counts if maker.vector else counts[0], datatype]
@@ -174,12 +180,17 @@ class Calls:
             "sendbuf": send,
             "recvbuf": recv,
             "root": ROOT,
-            "op": MPI.LOR if self.case.kind == "type-?" else MPI.SUM,
+            "op": MPI.LOR if self.case.kind == "type-?" else MPI.MAX if self.case.kind in OF_BYTES else MPI.SUM,
             "recvcounts": self.recvcounts,
         }
         if self.case.collective == "bcast":
             found["buf"] = send if rank == ROOT else recv
         return {name: found[name] for name in self.case.about.takes}
+
+    def overlaps(self, rank):
+        """Whether blocks that a rank receives share elements."""
+        recv = self.sides[rank]["recv"]
+        return recv is not None and recv.parsed is not None and recv.parsed.overlaps()
 
     def peek(self, rank):
         """All memory that a rank's call could have written."""

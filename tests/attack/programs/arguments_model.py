@@ -4,6 +4,7 @@ The program that compares two libraries must know beforehand on which ranks a ca
 Where a model is wrong, the comparison fails: whatever it predicts is also tried with mpi4py itself.
 """
 
+import itertools
 import operator
 from dataclasses import dataclass
 
@@ -33,6 +34,11 @@ class Parsed:
         extent = self.datatype.Get_extent()[1]
         ends = [(d * extent, (d + c) * extent) for c, d in zip(self.counts, self.displs, strict=True) if c]
         return self.nbytes is None or all(0 <= begin and end <= self.nbytes for begin, end in ends)
+
+    def overlaps(self):
+        """Whether two blocks share elements, which MPI forbids where they are received: either may come last."""
+        blocks = sorted((d, d + c) for c, d in zip(self.counts, self.displs, strict=True) if c)
+        return any(begin < end for (_, end), (begin, _) in itertools.pairwise(blocks))
 
 
 def parse(spec, writable, blocks, vector):

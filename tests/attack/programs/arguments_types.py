@@ -1,11 +1,13 @@
 """Ranks whose elements differ in type: no rank takes what is not of its type, whatever the number of bytes.
 
-    mpiexec -n 3 python arguments_types.py [ALGORITHM]
+    mpiexec -n 3 python arguments_types.py [EVERY [ALGORITHM]]
 
 Without ``COLLECTIVES_CHECK`` the node-local engine finds out, on every rank that reads what a rank of another type has;
-with it all ranks raise, whatever the algorithm.
+with it all ranks raise, whatever the algorithm ("schedule": the first of each collective's that is one).
+Of the calls that must raise, one in EVERY is made: each takes as long as a rank asks those that have left the call.
 """
 
+import itertools
 import os
 import sys
 
@@ -22,6 +24,7 @@ WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 CHECKED = os.environ.get("COLLECTIVES_CHECK") == "1"
 MOVING = ("bcast", "gather", "gatherv", "scatter", "scatterv", "allgather", "allgatherv", "alltoall")
+LENGTHS = 48, 48 * 1024
 TRIALS = {"trials": 0, "wrong": 0}
 
 
@@ -108,35 +111,50 @@ def judge(good, *words):
         print("wrong:", RANK, *words, flush=True)
 
 
+def options_for(name):
+    """Which algorithm is asked for."""
+    if len(sys.argv) < 3:
+        return {}
+    algorithm = sys.argv[2]
+    if algorithm == "schedule":
+        algorithm = next(one for one in collectives.algorithms(name) if one not in ("shm", "mpi"))
+    return {"algorithm": algorithm}
+
+
+def meet(name):
+    """Types that may meet, in every form."""
+    collective, comm = COLLECTIVES[name], collectives.Communicator(WORLD)
+    for (what, ways), length in itertools.product(ALIKE.items(), LENGTHS):
+        for call in forms(comm, collective):
+            given, back = arguments(collective, ways[RANK > 0], length)
+            call(*given, **options_for(name))
+            judge(back[back != 0].size in (back.size, 0), name, what, length)
+
+
+def must_not_meet(name, what, ways, length):
+    """A call whose ranks differ, on a communicator of its own."""
+    collective, comm = COLLECTIVES[name], collectives.Communicator(WORLD)
+    comm.timeout = 20
+    WORLD.Barrier()
+    given, back = arguments(collective, ways[RANK > 0], length)
+    try:
+        forms(comm, collective)[length == LENGTHS[0]](*given, **options_for(name))
+        raised = None
+    except collectives.CollectiveError as e:
+        raised = e
+    good = isinstance(raised, collectives.CollectiveMismatch) if must_raise(collective) else True
+    judge(good, name, what, length, repr(raised))
+    WORLD.Barrier()
+
+
 def main():
-    options = {"algorithm": sys.argv[1]} if len(sys.argv) > 1 else {}
-    lengths = (48, 48 * 1024)
+    every = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     different = {**DIFFERENT, **RECORDS} if CHECKED else DIFFERENT
     for name in MOVING:
-        collective = COLLECTIVES[name]
-        comm = collectives.Communicator(WORLD)
-        for what, ways in ALIKE.items():
-            for length in lengths:
-                for call in forms(comm, collective):
-                    given, back = arguments(collective, ways[RANK > 0], length)
-                    call(*given, **options)
-                    there = back[back != 0].size
-                    judge(there in (back.size, 0), name, what, length)
-        for what, ways in different.items():
-            for length in lengths:
-                number = 3 if length == lengths[0] else 0
-                WORLD.Barrier()
-                comm = collectives.Communicator(WORLD)
-                comm.timeout = 20
-                given, back = arguments(collective, ways[RANK > 0], length)
-                try:
-                    forms(comm, collective)[number % 2](*given, **options)
-                    raised = None
-                except collectives.CollectiveError as e:
-                    raised = e
-                good = isinstance(raised, collectives.CollectiveMismatch) if must_raise(collective) else True
-                judge(good, name, what, length, repr(raised))
-                WORLD.Barrier()
+        meet(name)
+    pairs = itertools.product(MOVING, different.items(), LENGTHS)
+    for name, (what, ways), length in itertools.islice(pairs, 0, None, every):
+        must_not_meet(name, what, ways, length)
     print("attack: {trials} trials, {wrong} wrong".format(**TRIALS), flush=True)
     WORLD.Barrier()
     os._exit(0)  # broken communicators would end the program by MPI_Abort
