@@ -34,6 +34,7 @@ typedef struct {
     int root, uneven;
     size_t count, item; /* elements of each block, or of the vector; of 2 bytes by the kernel, others by a user's op */
     unsigned places;
+    int types; /* of what is only moved: 0: each rank has its own; odd: bytes; else that of all ranks */
 } plan;
 
 static void check(int condition) {
@@ -110,6 +111,7 @@ static plan draw_plan(choices *c, int size) {
     s.uneven = has_blocks(s.kind) && below(c, 2);
     s.count /= has_blocks(s.kind) ? (size_t)size : 1;
     s.places = (unsigned)draw(c, 1);
+    s.types = (int)below(c, 32);
     return s;
 }
 
@@ -126,6 +128,14 @@ static size_t *cut(const plan *s, int rank, int size) {
         input[i + 1] = input[i] + sent(s, all_to_all ? rank : i, all_to_all ? i : 0);
     }
     return cuts;
+}
+
+/* The type that a rank says its elements have: the others', bytes, or now and then another one. */
+static int type_of(const plan *s, int rank) {
+    int moves = s->kind == COLL_NODE_BCAST || (has_blocks(s->kind) && s->kind != COLL_NODE_REDUCE_SCATTER);
+    if (!moves || s->types % 2)
+        return 0;
+    return s->types ? s->types : 1 + rank % COLL_NODE_TYPES;
 }
 
 /* A buffer of so many bytes: on the heap or of its exact size. */
@@ -148,6 +158,7 @@ static void start(player *p, const plan *s) {
     if (s->kind == COLL_NODE_ALLTOALL)
         in = cuts[2 * p->size + 1];
     coll_node_message m = {.kind = s->kind, .root = s->root, .count = all, .itemsize = s->item};
+    m.type = type_of(s, p->rank);
     int shared = s->places >> (p->rank % 4) * 2 & 3;
     m.input = place(p, 0, in * s->item, shared & 1 || s->places == 255);
     m.output = s->kind == COLL_NODE_BCAST ? (void *)(uintptr_t)m.input : place(p, 1, out * s->item, shared & 2);

@@ -106,6 +106,10 @@ static int has_blocks(coll_node_kind k) {
            k != COLL_NODE_EXSCAN;
 }
 
+static int moves(coll_node_kind k) {
+    return k == COLL_NODE_BCAST || (has_blocks(k) && k != COLL_NODE_REDUCE_SCATTER);
+}
+
 static plan draw(player *p) {
     plan s = {.kind = (coll_node_kind)(next(&p->common) % (unsigned)p->kinds)};
     s.root = (int)(next(&p->common) % (unsigned)p->ranks);
@@ -231,6 +235,8 @@ static void play(player *p) {
     m.count = s.uneven ? s.cuts[p->ranks] : s.count;
     m.cuts = s.uneven ? s.cuts : NULL;
     m.input_cuts = s.uneven && s.kind == COLL_NODE_ALLTOALL ? s.input_cuts : NULL;
+    int type = moves(s.kind) ? 1 + (int)(next(&p->common) % COLL_NODE_TYPES) : 0;
+    m.type = next(&p->own) % 4 ? type : 0; /* bytes match any */
     coll_node_begin(&c, p->node, &m);
     int status;
     while ((status = coll_node_progress(&c)) == COLL_PENDING)

@@ -295,8 +295,7 @@ def test_barrier(world):
 def test_timeouts_that_are_met(world):
     for name in (None, *NAMES, "mpi"):
         reduce_checked(world, "float64", "sum", 1000, algorithm=name, timeout=60)
-    with pytest.raises(ValueError, match="^timeout"):
-        world.Allreduce(MPI.IN_PLACE, np.zeros(3), timeout=1, engine="python")
+    reduce_checked(world, "float64", "sum", 1000, timeout=60, engine="python")
 
 
 def test_tags_come_round(world):
