@@ -27,7 +27,7 @@ def moves_and_refuses(full):
 def lazy():
     """Views whose sign or conjugate is only noted."""
     conjugate = torch.full((4,), RANK + 1j).conj()
-    for view, cure in ((conjugate, "resolve_conj"), (conjugate.imag, "resolve_neg")):
+    for view, cure in ((conjugate, "resolve_conj"), (torch._neg_view(torch.full((4,), RANK + 0.0)), "resolve_neg")):
         yield cure, refused(ValueError, cure, COMM.Bcast, view)
         yield cure, refused(ValueError, cure, COMM.Ibcast, view)
         yield cure, refused(ValueError, cure, COMM.Bcast, view, algorithm="mpi")
@@ -35,7 +35,7 @@ def lazy():
         yield cure, refused(ValueError, cure, COMM.Allgather, view, torch.zeros(4 * SIZE, dtype=view.dtype))
         whole = getattr(view, cure)()
         COMM.Bcast(whole, SIZE - 1)
-        yield cure, torch.equal(whole, torch.full((4,), SIZE - 1 - 1j) if view.is_complex() else torch.full((4,), -1.0))
+        yield cure, torch.equal(whole, torch.full((4,), SIZE - 1 - 1j) if view.is_complex() else torch.full((4,), 1.0 - SIZE))
 
 
 def refused(error, words, call, *arguments, **options):
