@@ -35,7 +35,10 @@ def lazy():
         yield cure, refused(ValueError, cure, COMM.Allgather, view, torch.zeros(4 * SIZE, dtype=view.dtype))
         whole = getattr(view, cure)()
         COMM.Bcast(whole, SIZE - 1)
-        yield cure, torch.equal(whole, torch.full((4,), SIZE - 1 - 1j) if view.is_complex() else torch.full((4,), 1.0 - SIZE))
+        yield (
+            cure,
+            torch.equal(whole, torch.full((4,), SIZE - 1 - 1j) if view.is_complex() else torch.full((4,), 1.0 - SIZE)),
+        )
 
 
 def refused(error, words, call, *arguments, **options):
