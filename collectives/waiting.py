@@ -135,7 +135,7 @@ class Watch:
 class Wait:
     """A call that a thread waits for; ``watch`` once it has done so for longer than a slice."""
 
-    __slots__ = ("run", "thread", "timeout", "watch")
+    __slots__ = ("__weakref__", "run", "thread", "timeout", "watch")
 
     def __init__(self, run: Any, timeout: float | None):
         self.run = run

@@ -14,6 +14,8 @@ import os
 import sys
 import threading
 import time
+import weakref
+from collections.abc import MutableMapping
 from typing import Any
 
 from mpi4py import MPI
@@ -72,19 +74,24 @@ def watch() -> None:
 
 
 def _serve() -> None:
-    seen: dict[Wait, Seen] = {}
+    seen: weakref.WeakKeyDictionary[Wait, Seen] = weakref.WeakKeyDictionary()
     while True:
         time.sleep(TICK)
-        waits = [(context, wait) for context in inquiry.contexts() for wait in list(context.waits)]
-        seen = {wait: seen.get(wait) or Seen(wait) for _, wait in waits}
-        for context, wait in waits:
-            seen[wait].look(wait)
-            if wait.timeout is not None and seen[wait].overdue(wait.timeout + GRACE):
-                _end(context, wait)
-            elif wait.timeout is None and not seen[wait].told and seen[wait].overdue(context.stall):
-                seen[wait].told = True
-                _warn(context, wait, time.monotonic() - seen[wait].begin)
+        _look(seen)
         telling.answer_for_main()
+
+
+def _look(seen: MutableMapping[Wait, Seen]) -> None:
+    """Look at all waits once; none is held, with its buffers, until the next time."""
+    for context in inquiry.contexts():
+        for wait in list(context.waits):
+            known = seen.get(wait) or seen.setdefault(wait, Seen(wait))
+            known.look(wait)
+            if wait.timeout is not None and known.overdue(wait.timeout + GRACE):
+                _end(context, wait)
+            elif wait.timeout is None and not known.told and known.overdue(context.stall):
+                known.told = True
+                _warn(context, wait, time.monotonic() - known.begin)
 
 
 def _behind(context: Any, wait: Wait) -> list[int]:
