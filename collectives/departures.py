@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Departures"]
 
 GRACE = 2.0  # seconds for which what is not certain must have been so
+CLOSING = 0.2  # seconds by which a process that ends may close its files before it counts as ended
 
 
 class Departures:
@@ -42,7 +43,7 @@ class Departures:
         told = context.left.get(rank)
         if told is not None:
             return self._judged(rank, run, surely, told.left, told.begun, final=False)
-        if surely and reader is not None and not reader.runs_on():
+        if surely and reader is not None and not reader.runs_on() and self._for_long(rank, CLOSING):
             return f"rank {rank} runs another program now (by exec)"
         return None
 
@@ -57,8 +58,12 @@ class Departures:
             return f"rank {rank} {how}"
         if not never and not (final and surely):
             return None
+        return f"rank {rank} {how}" if self._for_long(rank, GRACE) else None
+
+    def _for_long(self, rank: int, seconds: float) -> bool:
+        """Whether what is asked about a rank was so for more than some seconds already."""
         since = self._since.setdefault(rank, time.monotonic())
-        return f"rank {rank} {how}" if time.monotonic() - since > GRACE else None
+        return time.monotonic() - since > seconds
 
     def close(self) -> None:
         """The wait is over."""
