@@ -28,13 +28,17 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def say(how: str) -> None:
-    """Say that this program makes no more calls, and how it ended; to those on other machines by messages."""
+def say(how: str, failed: bool = False) -> None:
+    """Say that this program makes no more calls, and how it ended.
+
+    Those on other machines are told by messages, but only of a failure: where all programs end, nobody receives them,
+    and MPI libraries warn of messages that nobody received.
+    """
     contexts = [] if _forked else inquiry.contexts()
     farewell.leave(how, {context.identity: context.begun for context in contexts})
     for context in contexts:
         context.gone = Answer(context.rank, None, context.begun, left=how)
-        if context.letters is not None and context.broken is None and not _core.ended():
+        if failed and context.letters is not None and context.broken is None and not _core.ended():
             far = sorted(set(context.others()) - set(context.neighbours), key=context.distance)
             with contextlib.suppress(RuntimeError):  # MPI's, where one has died
                 context.letters.tell(far[:TOLD])
@@ -43,7 +47,7 @@ def say(how: str) -> None:
 @atexit.register
 def _stop() -> None:
     if not _forked:
-        say(farewell.ending())
+        say(farewell.ending(), failed=farewell.uncaught() is not None)
         try:
             for function in _at_the_end:
                 function()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from . import _core
 from .diagnosis import foreign, position
 
-__all__ = ["Note", "Reader", "ending", "finalizing", "leave", "note"]
+__all__ = ["Note", "Reader", "ending", "finalizing", "leave", "note", "uncaught"]
 
 OPEN, LEAVING, FINAL = b"0", b"1", b"2"  # the first byte
 NAME = "collectives-note"
@@ -59,9 +59,14 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+def uncaught() -> BaseException | None:
+    """The exception that ended the program, if nothing caught it."""
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+
+
 def ending() -> str:
     """How the program ends, as this is called at its end."""
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    error = uncaught()
     if error is not None:
         return f"raised {type(error).__name__}{_raised_at(error.__traceback__)} and ended"
     main = getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0]  # the former is gone after a return
