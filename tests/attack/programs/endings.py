@@ -53,12 +53,6 @@ WAITS = {
     "persistent_ring": persistent,
     "objects": lambda: comm.allgather({"rank": comm.rank}),
     "python": lambda: comm.Allreduce(a, b, engine="python"),
-    "mpi_nonblocking": lambda: comm.Iallreduce(a, b, algorithm="mpi").Wait(),
-    "init": lambda: comm.Allreduce_init(a, b),
-    "dup": comm.Dup,
-    "split": lambda: comm.Split(0, comm.rank),
-    "create_group": lambda: comm.Create_group(comm.group),
-    "free": comm.Free,
 }
 made = []
 if what.startswith("persistent"):
