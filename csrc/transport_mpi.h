@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define COLL_MPI_VERSION 4
+#define COLL_MPI_VERSION 5
 
 typedef struct {
     int version;     /* COLL_MPI_VERSION */
