@@ -39,10 +39,11 @@ class MPIRun:
         self._call = call
         self.request: MPI.Request | None = None
         self.began = time.monotonic()
+        self.ranks: list[int] | None = None  # those that may be waited for, where not all others are
         self.buffers = buffers
 
     def __str__(self) -> str:
-        return f"{self._collective} (mpi)"
+        return f"{self._collective} (mpi)" if self._call.algorithm else self._collective
 
     def call(self) -> Call:
         """Number, type signature, op and root."""
@@ -101,7 +102,7 @@ class MPIWaiting(Waiting):
                 self.fail(run, e)
             raise
 
-    def wait_for_mpi(self, run: MPIRun, timeout: float | None = None) -> None:
+    def wait_for_mpi(self, run: Any, timeout: float | None = None) -> None:
         """Wait for a non-blocking call of MPI's, up to the timeout."""
         try:
             self.wait(run, run, timeout)

@@ -88,5 +88,7 @@ if __name__ == "__main__":
         elif part == "time_out":
             if comm.rank:
                 comm.Allreduce(x, y, timeout=0.2)
+            else:
+                time.sleep(2)
         else:
             globals()[part]()
