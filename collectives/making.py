@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from . import inquiry
+from . import _core, inquiry, lifetime
 from .diagnosis import Answer, Call, position
 from .mpiruns import MPIRun, MPIWaiting
 from .reference import Messages, Walk
@@ -24,18 +24,26 @@ from .waiting import Wait, checked_timeout, stall_from_environment
 __all__ = ["Making", "gather"]
 
 
-class Alone(MPIWaiting):
-    """Waits for ranks of which nothing is known yet: in the first communicator of a program."""
+class Stranger(MPIWaiting):
+    """Waits for the ranks of a communicator that is not the library's yet; what fails here breaks no other one.
+
+    ``known`` is the library's side of another communicator of the same ranks, through which they can be asked.
+    """
 
     letters = None
     broken: str | None = None
     yield_at_once = False
     identity = ""
 
-    def __init__(self, comm: MPI.Intracomm):
+    def __init__(self, comm: MPI.Intracomm, known: MPIWaiting | None):
         self.internal = comm
         self.rank, self.size = comm.rank, comm.size
         self.neighbours, self.heard, self.left, self.waits = {}, {}, {}, []
+        self._known = known
+        if known is not None:
+            self.identity, self.neighbours, self.letters = known.identity, known.neighbours, known.letters
+            self.left, self.waits = known.left, known.waits
+            self.yield_at_once = known.yield_at_once
         try:
             self.timeout = checked_timeout(float(os.environ.get("COLLECTIVES_TIMEOUT") or "nan"))
         except ValueError:  # rank 0's is looked at when all are there
@@ -45,9 +53,23 @@ class Alone(MPIWaiting):
         except ValueError:
             self.stall = None
 
+    @property
+    def begun(self) -> int:
+        """Calls begun on the known communicator; this is none of them."""
+        return 0 if self._known is None else self._known.begun
+
     def parties(self, run: Any, behind: list[int], again: bool = False) -> list[Answer]:
-        """What this rank does; nobody can be asked."""
+        """What this rank and the others do; alone, where nobody can be asked."""
+        if self._known is not None:
+            return super().parties(run, behind, again)
         return [Answer(self.rank, run.call(), self.begun, position(threading.get_ident()))]
+
+    def note(self, run: Any, error: BaseException) -> None:
+        """A run ended early; MPI_Finalize may not end for it, and the others see that nobody waits for them here."""
+        lifetime.keep(run)
+        if self.broken is None:
+            self.broken = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            _core.broken(f"rank {self.rank} of {self.size}: {self.broken}")
 
 
 def _same_ranks(comm: MPI.Intracomm) -> MPIWaiting | None:
@@ -72,7 +94,7 @@ class Making:
         call: Call | None = None,
     ):  # fmt: skip
         self._known = context is not None
-        self._context = context or _same_ranks(comm) or Alone(comm)
+        self._context = context or Stranger(comm, _same_ranks(comm))
         self._comm = context.internal if self._known else comm
         self._what, self._members, self._tag = what, members, tag
         self._call = call or Call(None, what, "", 0, "", "", None)

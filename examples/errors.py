@@ -15,7 +15,7 @@ x, y = np.ones(10), np.empty(10)
 def late(comm):
     """Rank 2 does not come."""
     if rank == 2:
-        time.sleep(1)
+        time.sleep(5)
     else:
         comm.Allreduce(x, y, timeout=0.5)
 
