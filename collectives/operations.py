@@ -80,7 +80,7 @@ class Operations:
             context.turn.give()
 
     def _run_now(self, collective: Collective, arguments: Arguments, options: Options) -> None:
-        """The same as a part of the call that has the turn."""
+        """Run a blocking call, once this thread has the turn."""
         begin = time.perf_counter()
         context, key = self._enter(), None
         if not context.checked:
