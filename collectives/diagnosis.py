@@ -15,8 +15,8 @@ from . import _core
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 
 __all__ = [
-    "SWAPPED", "Answer", "Call", "differ", "foreign", "libraries", "lines", "outer_position", "position", "signature",
-    "type_name", "verdict",
+    "SWAPPED", "Answer", "Call", "differ", "foreign", "libraries", "lines", "missing", "outer_position", "position",
+    "signature", "type_name", "verdict",
 ]  # fmt: skip
 
 MOST = 16  # ranks that a message describes
@@ -165,6 +165,26 @@ def verdict(mine: Call, answer: Answer) -> tuple[type[CollectiveError], str, str
     if call is not None and differ(mine, call):
         return CollectiveMismatch, f"rank {answer.rank} is in another call", None
     return None
+
+
+def missing(behind: list[int], told: list[Answer]) -> list[int]:
+    """The ranks that keep a call from ending: of those it waits for, the ones that have not come to it.
+
+    ``told`` is what this rank says, first, and what others do. A rank that has come may itself wait for others: where
+    all that are waited for have come, any other is named that has not, and they themselves where there is none.
+    """
+    mine = told[0].call
+    absent = [answer.rank for answer in told[1:] if mine is not None and not _has_come(mine, answer)]
+    stuck = [answer.rank for answer in told[1:] if answer.left]  # begun before its program ended, and not ended
+    come = {answer.rank for answer in told}.difference(absent, stuck)
+    return [rank for rank in behind if rank not in come] or absent or behind
+
+
+def _has_come(mine: Call, answer: Answer) -> bool:
+    """Whether a rank is known to have begun this rank's call; those of persistent requests have no numbers."""
+    if mine.number is None:
+        return answer.call == mine and mine.algorithm != "message"
+    return not answer.silent and answer.begun >= mine.number
 
 
 def lines(answers: list[Answer]) -> str:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from . import _core, ending, inquiry, lifetime, turns
 from .departures import Departures
-from .diagnosis import MOST, Answer, lines, position, verdict
+from .diagnosis import MOST, Answer, lines, missing, position, verdict
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 from .flight import Flight
 from .inquiry import Inquiry
@@ -94,7 +94,7 @@ class Watch:
 
     def _warn(self, seconds: float) -> None:
         told = self.context.parties(self.run, self.behind)
-        place, names = self.context.place_of(self.run), waiting_for(self._late(told))
+        place, names = self.context.place_of(self.run), waiting_for(missing(self.behind, told))
         _log.warning("%s: not complete after %.3g s; %s%s", place, seconds, names, lines(told))
 
     def _judge(self, answer: Answer) -> None:
@@ -116,14 +116,11 @@ class Watch:
             found = verdict(self.run.call(), answer)
             if found is not None and found[0] is not CollectiveTimeout:
                 raise found[0](f"{context.place_of(self.run)}: {found[1]}{lines(told)}")
-        late = self._late(told)
+        late = missing(self.behind, told)
         dead = [rank for rank in late if context.has_ended(rank) or context.seems_ended(rank)]
         names = waiting_for(late) + (f"; rank {', '.join(map(str, dead))} died" if dead else "")
         kind = PeerFailure if dead or any(answer.left for answer in told if answer.rank in late) else CollectiveTimeout
         raise kind(f"{context.place_of(self.run)}: {context.lateness(timeout)}; {names}{lines(told)}")
-
-    def _late(self, told: list[Answer]) -> list[int]:
-        return self.behind or [answer.rank for answer in told[1:] if answer.call is None]
 
     def close(self) -> None:
         """It has ended, one way or the other."""

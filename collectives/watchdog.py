@@ -21,7 +21,7 @@ from typing import Any
 from mpi4py import MPI
 
 from . import farewell, inquiry, telling
-from .diagnosis import MOST, Answer, foreign, lines, position
+from .diagnosis import MOST, Answer, foreign, lines, missing, position
 from .errors import CollectiveTimeout, PeerFailure
 from .inquiry import Inquiry
 from .telling import bounded
@@ -121,14 +121,10 @@ def _dead(context: Any, ranks: list[int]) -> list[int]:
     return sorted({*near, *far})
 
 
-def _late(behind: list[int], told: list[Answer]) -> list[int]:
-    return behind or [answer.rank for answer in told[1:] if answer.call is None]
-
-
 def _warn(context: Any, wait: Wait, seconds: float) -> None:
     behind = _behind(context, wait)
     told = _told(context, wait, behind)
-    names = waiting_for(_late(behind, told))
+    names = waiting_for(missing(behind, told))
     _log.warning(
         "%s: not complete after %.3g s, in a call of MPI's that does not come back; %s%s",
         context.place_of(wait.run), seconds, names, lines(told),
@@ -139,8 +135,9 @@ def _end(context: Any, wait: Wait) -> None:
     """Say what the wait's error would have said, and where all threads are; then end the process, if need be alone."""
     behind = _behind(context, wait)
     told = _told(context, wait, behind)
-    dead = _dead(context, behind or context.others())
-    late = behind or dead or _late(behind, told)
+    late = missing(behind, told) if behind else []
+    dead = _dead(context, late or context.others())
+    late = late or dead or missing(behind, told)
     names = waiting_for(late) + (f"; rank {', '.join(map(str, dead))} died" if dead else "")
     kind = PeerFailure if dead else CollectiveTimeout
     place, lateness = context.place_of(wait.run), context.lateness(wait.timeout)
