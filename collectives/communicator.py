@@ -25,6 +25,9 @@ from .trace import EVENTS, Trace
 
 __all__ = ["Cartcomm", "Communicator", "Distgraphcomm", "Graphcomm", "Record"]
 
+#: MPI's own, by the names that the program knows them by; --replace-world puts others there.
+_PREDEFINED = {name: getattr(MPI, name) for name in ("COMM_WORLD", "COMM_SELF")}
+
 
 @dataclass(frozen=True)
 class Record:
@@ -69,6 +72,21 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
         if plain != MPI.COMM_NULL:
             self._enter()
         return self
+
+    @classmethod
+    def in_place_of(cls, comm: MPI.Intracomm) -> Communicator:
+        """``comm`` itself with our collectives, for a program that knows it by its name; made by all its ranks.
+
+        The same handle, so that its name, its attributes and its groups are MPI's, and so is that nobody can free it.
+        """
+        return cls._adopt(MPI.Intracomm(comm))
+
+    def __reduce__(self) -> Any:
+        """A communicator of MPI's own is pickled by its name, as mpi4py's is; no other can be."""
+        for name, comm in _PREDEFINED.items():
+            if self == comm:
+                return _predefined, (name,)
+        return super().__reduce__()
 
     def _enter(self) -> Context:
         """The library's side of the communicator; set up, by all ranks together, where there is none yet."""
@@ -238,6 +256,8 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
     def Free(self) -> None:
         """Complete what is under way and free the communicator with its duplicate; collective."""
         self._refuse_if_freed()
+        if self in _PREDEFINED.values():
+            super().Free()  # MPI refuses
         if self._context is not None and self._context.broken is None:
             self._context.take_turn()
         context, self._context, self._node = self._context, None, None
@@ -259,6 +279,11 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
 
 
 add_methods(Communicator)
+
+
+def _predefined(name: str) -> Any:
+    """What the program knows by this name."""
+    return getattr(MPI, name)
 
 
 class Cartcomm(Communicator, MPI.Cartcomm):

@@ -153,7 +153,7 @@ def _replace_world() -> None:
 
     from . import Communicator
 
-    MPI.COMM_WORLD = Communicator(MPI.COMM_WORLD)  # type: ignore[misc]  # Final in the stub, an attribute at run time
+    MPI.COMM_WORLD = Communicator.in_place_of(MPI.COMM_WORLD)  # type: ignore[misc]  # Final in the stub only
 
 
 # --- the end ------------------------------------------------------------------------------------------------------

@@ -210,6 +210,36 @@ def test_an_unmodified_program_gets_our_world(mpi, tmp_path):
     assert (done.returncode, done.stdout.splitlines()) == (0, [line] * 3), done.stderr
 
 
+IN_ITS_PLACE = """
+import copy, pickle
+import numpy as np
+from mpi4py import MPI
+world, refused = MPI.COMM_WORLD, 0
+for end in (world.Free, world.Disconnect):
+    try:
+        end()
+    except MPI.Exception as error:
+        refused += error.Get_error_class() == MPI.ERR_COMM
+passed = world.sendrecv({"comm": world}, (world.rank + 1) % world.size)["comm"]
+try:
+    pickle.dumps(world.Dup())
+except ValueError:
+    refused += 1
+world.Allreduce(np.ones(3), y := np.empty(3))
+lines = world.gather((refused, passed is world, pickle.loads(pickle.dumps(world)) is world, copy.copy(world) is world,
+                      world.Get_name(), world == MPI.Intracomm(world), y[0] == world.size))
+if world.rank == 0:
+    print(*lines, sep="\\n")
+"""
+
+
+def test_our_world_is_in_the_place_of_mpis(mpi, tmp_path):
+    """Pickled by name, called as MPI's, and freed by nobody."""
+    done, _ = run(mpi, 2, "--replace-world", write(tmp_path, "prog.py", IN_ITS_PLACE))
+    line = "(3, True, True, True, 'MPI_COMM_WORLD', True, np.True_)"
+    assert (done.returncode, done.stdout.splitlines()) == (0, [line] * 2), done.stderr
+
+
 def test_the_world_is_mpis_unless_asked(tmp_path):
     done = python("-m", "collectives", "run", "-c", "from mpi4py import MPI; print(type(MPI.COMM_WORLD))", cwd=tmp_path)
     assert done.stdout == "<class 'mpi4py.MPI.Intracomm'>\n"
