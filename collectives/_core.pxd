@@ -133,6 +133,7 @@ cdef extern from "progress.h" nogil:
     int coll_progress_waiting(const coll_task *, int *, int)
     int coll_progress_wait(const coll_task *, const coll_request *, int, long)
     int coll_progress_sleep(const coll_request *, long)
+    void coll_progress_give_way()
     void coll_progress_stop(long)
     void coll_progress_broken(const char *)
     void coll_progress_survived(int)

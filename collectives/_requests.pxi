@@ -123,6 +123,12 @@ def outstanding():
     return coll_progress_outstanding()
 
 
+def give_way():
+    """Let another process have the core for a moment, unless that has turned out to cost a time slice."""
+    with nogil:
+        coll_progress_give_way()
+
+
 def stop_progress(long limit=0):
     """Wait up to ``limit`` ns for the requests that are not done, and end the progress thread."""
     with nogil:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from .errors import CollectiveError
 from .grouped import Groups
 from .later import Later
 from .limits import checked_timeout
+from .making import Making, meeting
 from .methods import add_methods
 from .objects import Objects
 from .recipes import Recipes
@@ -58,18 +60,26 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
             return super().__new__(cls)
         if not isinstance(comm, MPI.Intracomm):
             raise TypeError(f"expected an mpi4py.MPI.Intracomm, not {type(comm).__name__}")
-        return cls._adopt(duplicate(MPI.Intracomm(comm)), comm)
+        known = comm._context if isinstance(comm, Communicator) else None
+        turn = contextlib.nullcontext() if known is None else known.in_turn()
+        with turn, meeting(f"creating a {cls.__name__}", MPI.Intracomm(comm), known) as making:
+            return cls._adopt(duplicate(MPI.Intracomm(comm)), comm, making=making)
 
     @classmethod
-    def _adopt(cls, plain: MPI.Comm, parent: MPI.Comm | None = None, alone: bool = False) -> Any:
+    def _adopt(
+        cls, plain: MPI.Comm, parent: MPI.Comm | None = None, alone: bool = False, making: Making | None = None
+    ) -> Any:
         """Make an MPI communicator ours without duplicating it once more; null stays null.
 
-        ``alone``: no program sees it, so that it may be freed when it is collected.
+        ``alone``: no program sees it, so that it may be freed when it is collected. ``making``: what waits for the
+        other ranks meanwhile, if they have met already.
         """
         self = MPI.Intracomm.__new__(cls, plain)
         self._deterministic = isinstance(parent, Later) and parent._deterministic
         self._alone = alone
-        if plain != MPI.COMM_NULL:
+        if plain != MPI.COMM_NULL and making is not None:
+            self._set_context(making)
+        elif plain != MPI.COMM_NULL:
             self._enter()
         return self
 
@@ -95,13 +105,8 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
         if context is None:
             if self == MPI.COMM_NULL:
                 raise MPI.Exception(MPI.ERR_COMM)
-            plain = MPI.Intracomm(self)
-            with deaths.named(plain, "setting up a communicator"):
-                self._context = context = Context(plain)
-            self._node = context.node
-            self._recipes = Recipes()
-            handles = [context.internal, plain] if self._alone else [context.internal]
-            self._finalizer = lifetime.watch(self, context, handles)
+            with meeting("setting up a communicator", MPI.Intracomm(self)) as making:
+                context = self._set_context(making)
         context.check()
         return context
 
@@ -113,6 +118,16 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
 
     def _become_null(self) -> None:
         _core.write_handle(MPI._addressof(self), MPI._sizeof(self), MPI.COMM_NULL.handle)
+
+    def _set_context(self, making: Making) -> Context:
+        plain = MPI.Intracomm(self)
+        with deaths.named(plain, "setting up a communicator"):
+            self._context = context = Context(plain, making)
+        self._node = context.node
+        self._recipes = Recipes()
+        handles = [context.internal, plain] if self._alone else [context.internal]
+        self._finalizer = lifetime.watch(self, context, handles)
+        return context
 
     @property
     def last(self) -> Record | None:
@@ -258,18 +273,19 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
         self._refuse_if_freed()
         if self in _PREDEFINED.values():
             super().Free()  # MPI refuses
-        if self._context is not None and self._context.broken is None:
-            self._context.take_turn()
-        context, self._context, self._node = self._context, None, None
+        context = self._context
+        if context is not None and context.broken is None:
+            context.check()
+            context.take_turn()  # for good
+            with deaths.named(self, "Free"):
+                context.free()
         if context is not None:
             self._finalizer.detach()
+            self._context = self._node = None
             if context.broken is not None:  # messages may be under way, others may read its memory: all stays
                 lifetime.keep(context)
                 self._become_null()
                 return
-            context.check()
-            with deaths.named(self, "Free"):
-                context.free()
         with deaths.named(self, "Free"):
             super().Free()
 

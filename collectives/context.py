@@ -20,6 +20,7 @@ from .errors import CollectiveError
 from .flight import Flight
 from .leases import Lease, Leases
 from .letters import Letters
+from .making import Making, meeting
 from .mpiruns import MPIWaiting, watch_finalize
 from .plans import Plans, Run, Shape
 from .registry import ScheduleAlgorithm
@@ -29,6 +30,7 @@ from .telling import dump_on_signal
 
 __all__ = ["Context", "duplicate", "program_of", "schedule_of"]
 
+MEETINGS = 16  # tags of messages by which some ranks meet
 DEPTH = 4  # segments of one call in flight, and so tags of one call
 LOCAL_LENGTHS = ("gather", "scatter", "alltoall")  # of unequal blocks ranks know but some lengths
 LEAST = DTYPE_CODES["int64"], _core.OPS.index("min")  # of integers that ranks agree on something by
@@ -75,7 +77,7 @@ def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracom
 class Context(MPIWaiting, Plans):
     """The library's side of one communicator; made on all its ranks together."""
 
-    def __init__(self, visible: MPI.Intracomm):
+    def __init__(self, visible: MPI.Intracomm, making: Making):
         Plans.__init__(self)
         self.library = _library
         self.internal = duplicate(MPI.Intracomm(visible))
@@ -86,7 +88,7 @@ class Context(MPIWaiting, Plans):
         watchdog.watch()
         Flight.sweep()
         offer, area = node.offer()
-        hellos = self.internal.allgather({**self._hello(), "offer": offer})
+        hellos = making.gather(self.internal, {**self._hello(), "offer": offer})
         lifetime.free_agreed(h["dead"] for h in hellos)
         self.identity, agreed = hellos[0]["identity"], hellos[0]["settings"]
         if isinstance(agreed, Exception):
@@ -102,8 +104,8 @@ class Context(MPIWaiting, Plans):
         self.threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.endpoint = self.library.endpoint(self.internal.handle, self.internal)
         watch_finalize()  # after the endpoint, which does the same: what is set last MPI deletes first
-        self._meet([h["address"] for h in hellos])
-        self.group, self.node = self._join([h["offer"] for h in hellos], area)
+        self._meet([h["address"] for h in hellos], making)
+        self.group, self.node = self._join([h["offer"] for h in hellos], area, making)
         self.life = _core.Life(self.library, visible.handle)
         if self.node is not None:
             self.node.turn = self.turn
@@ -111,12 +113,12 @@ class Context(MPIWaiting, Plans):
         self.apart = node.why_apart(self.size, self.group, self.node)
         self._leases = Leases()
         self.adopt(self.rules)
-        calls = self.endpoint.tag_limit // DEPTH
+        calls = (self.endpoint.tag_limit - MEETINGS) // DEPTH
         self._persistent_calls = min(calls // 2, 1 << 16)
         self._calls = min(calls - self._persistent_calls, 1 << 16)
         self._call, self._persistent_call = itertools.count(), itertools.count()
         self._kind_tags = (self._calls + self._persistent_calls) * DEPTH
-        self._kinds = self.endpoint.tag_limit // self._kind_tags
+        self._kinds = (self.endpoint.tag_limit - MEETINGS) // self._kind_tags
         self._persistent_inits = itertools.count(1)
         trace.join(self, path, events, [h["timeline"] for h in hellos])
 
@@ -132,7 +134,7 @@ class Context(MPIWaiting, Plans):
             "address": inquiry.address() if self.size > 1 else None,
         }
 
-    def _meet(self, addresses: list[inquiry.Address | None]) -> None:
+    def _meet(self, addresses: list[inquiry.Address | None], making: Making) -> None:
         """How to ask the other ranks what they do."""
         mine = addresses[self.rank]
         known = [(rank, a) for rank, a in enumerate(addresses) if rank != self.rank and a is not None]
@@ -140,14 +142,17 @@ class Context(MPIWaiting, Plans):
         self.letters = None
         self.heard, self.left = {}, {}
         far = self.size > 1 and len({a and a.home for a in addresses} | {None}) > 2  # the same on all ranks
-        opened = self.internal.allgather(doors.door()) if far and mpilib.fears_the_dead() else []
+        opened = making.gather(self.internal, doors.door()) if far and mpilib.fears_the_dead() else []
         if len(self.neighbours) + 1 < self.size:
             away = {rank: door for rank, door in enumerate(opened) if rank not in self.neighbours and door is not None}
             self.letters = Letters(self.internal, self.endpoint.tag_limit, self, away)
         inquiry.register(self.identity, self)
 
-    def _join(self, offers: list[node.Offer | None], area: _core.HeapBlock | None) -> tuple[list[int], Any]:
-        return node.join(self.rank, offers, area, self.internal.allgather, self.library, self.endpoint)
+    def _join(
+        self, offers: list[node.Offer | None], area: _core.HeapBlock | None, making: Making
+    ) -> tuple[list[int], Any]:
+        exchange = functools.partial(making.gather, self.internal)
+        return node.join(self.rank, offers, area, exchange, self.library, self.endpoint)
 
     def _set_up(self, engine: _core.Node) -> None:
         """How ranks wait there, and the limits between its schemes: the same on all of them."""
@@ -169,29 +174,30 @@ class Context(MPIWaiting, Plans):
 
         None, on all ranks, where there is no memory for it. ``call`` is what ranks that wait here tell the others.
         """
-        self.take_turn()
-        try:
+        with self.in_turn():
             idle = self._leases.idle()
-            lease = self._leases.again(self._least(idle, call), self.forget_plans) if idle.size else None
+            lease = self._leases.again(self.least(idle, call), self.forget_plans) if idle.size else None
             if lease is not None:
                 return lease
-            offer, area = node.offer()
-            group, engine = self._join(self.internal.allgather(offer), area)
-        finally:
-            self.turn.give()
+            with meeting(call.collective, self.internal, self, call=call) as making:
+                offer, area = node.offer()
+                group, engine = self._join(making.gather(self.internal, offer), area, making)
         if engine is None or node.why_apart(self.size, group, engine) is not None:
             return None
         self._set_up(engine)
         return self._leases.new(engine)
 
-    def _least(self, numbers: np.ndarray, call: Call) -> np.ndarray:
-        """The least of all ranks' integers, element by element, by the node-local engine; as a part of ``call``."""
+    def least(self, numbers: np.ndarray, call: Call, counts: bool = False) -> np.ndarray:
+        """The least of all ranks' integers, element by element, by the node-local engine; as a part of ``call``.
+
+        ``counts``: it is one of the communicator's calls.
+        """
         found = np.empty_like(numbers)
         shape = Shape("allreduce", 0, numbers.size, numbers.itemsize, *LEAST, False)
         run = self.acquire(self.choose("allreduce", numbers.nbytes, "shm", True, False), shape)
         run.start(_core.address(numbers), _core.address(found), 0, (numbers, found))
         run.stands_for = call._replace(number=self.begun)
-        self.count(-1)
+        self.count(0 if counts else -1)
         try:
             self.wait(run, run.plan)
         except BaseException as e:
@@ -208,6 +214,10 @@ class Context(MPIWaiting, Plans):
             return 0
         self.count(1)
         return self._kind(choice, shape) + next(self._call) % self._calls * DEPTH
+
+    def meeting_tag(self, tag: int) -> int:
+        """Of the messages by which some of the ranks meet, for a tag of the program's."""
+        return self.endpoint.tag_limit - MEETINGS + tag % MEETINGS
 
     def persistent_number(self) -> int:
         """What the numbers of the next persistent call's starts begin from."""
@@ -322,5 +332,6 @@ class Context(MPIWaiting, Plans):
         self.forget_plans()
         if self.node is not None:
             self.node.open({})
-            self.internal.Barrier()  # the others may still look at this rank's flags
+        with meeting("freeing a communicator", self.internal, self, by_engine=False):
+            pass  # now nobody looks at this rank's flags any more
         self.internal.Free()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -10,6 +11,7 @@ from mpi4py import MPI
 from . import deaths, mpilib
 from .context import Context, duplicate
 from .errors import CollectiveError
+from .making import Making, meeting
 
 if TYPE_CHECKING:
     from .communicator import Cartcomm, Communicator, Distgraphcomm, Graphcomm
@@ -17,9 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["Derived"]
 
 
-def _made(parent: MPI.Comm, name: str, plain: MPI.Comm) -> Any:
+def _made(parent: MPI.Comm, name: str, plain: MPI.Comm, making: Making | None = None) -> Any:
     """The communicator as one of our classes, which are defined above this module."""
-    return getattr(importlib.import_module(".communicator", __package__), name)._adopt(plain, parent)
+    made = getattr(importlib.import_module(".communicator", __package__), name)
+    return made._adopt(plain, parent, making=making)
 
 
 class Derived(MPI.Intracomm):
@@ -27,6 +30,7 @@ class Derived(MPI.Intracomm):
 
     _deterministic: bool
     _adopt: Any
+    _enter: Any
     _context: Context | None
 
     if TYPE_CHECKING:
@@ -35,8 +39,8 @@ class Derived(MPI.Intracomm):
 
     def Dup(self, info: MPI.Info | None = None) -> Communicator:
         """Duplicate, keeping our type."""
-        self._refuse_if_freed()
-        return type(self)._adopt(duplicate(MPI.Intracomm(self), info), self)
+        with self._enter().in_turn(), self._making("Dup") as making:
+            return type(self)._adopt(duplicate(MPI.Intracomm(self), info), self, making=making)
 
     Clone = Dup
 
@@ -80,10 +84,14 @@ class Derived(MPI.Intracomm):
 
     def _make(self, kind: str, method: str, *args: Any, **kwargs: Any) -> Any:
         """What a method of mpi4py's makes, as one of our classes."""
-        self._refuse_if_freed()
-        with deaths.named(self, method):
-            plain = getattr(super(), method)(*args, **kwargs)
-        return _made(self, kind, plain)
+        with self._enter().in_turn(), self._making(method) as making:
+            with deaths.named(self, method):
+                plain = getattr(super(), method)(*args, **kwargs)
+            return _made(self, kind, plain, making)
+
+    def _making(self, method: str, members: list[int] | None = None, tag: int = 0) -> AbstractContextManager[Making]:
+        """What waits for the other ranks, or for ``members``, in a method that makes a communicator."""
+        return meeting(f"creating a communicator by {method}", self, self._context, members, tag)
 
     def Split(self, color: int = 0, key: int = 0) -> Communicator:
         """Split by color and key, keeping our type."""
@@ -99,7 +107,16 @@ class Derived(MPI.Intracomm):
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Communicator:
         """A communicator of a subgroup, made by its members only, keeping our type."""
-        return self._make("Communicator", "Create_group", group, tag)
+        mine = self.Get_group()
+        members = group.Translate_ranks(list(range(group.size)), mine)
+        mine.Free()
+        if self.rank not in members or MPI.UNDEFINED in members:  # MPI says what is wrong
+            return _made(self, "Communicator", super().Create_group(group, tag))
+        context = self._enter()
+        with context.in_turn(), self._making("Create_group", members, context.meeting_tag(tag)) as making:
+            with deaths.named(self, "Create_group"):
+                plain = super().Create_group(group, tag)
+            return _made(self, "Communicator", plain, making)
 
     def Create_cart(self, dims: Any, periods: Any = None, reorder: bool = False) -> Cartcomm:
         """A Cartesian communicator, keeping our collectives."""

@@ -50,7 +50,7 @@ class Call(NamedTuple):
     def __str__(self) -> str:
         number = "a persistent call, " if self.number is None else f"call {self.number}, "
         if not self.algorithm:
-            return f"{number}{self.collective}"
+            return self.collective if self.number is None else f"{number}{self.collective}"
         words = [f"{'' if self.algorithm == 'message' else number}{self.collective}"]
         if self.collective != "barrier":
             moved = f"bytes of {self.dtype}" if self.dtype else "bytes"

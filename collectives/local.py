@@ -85,8 +85,7 @@ class LocalContext(Plans):
 
     def run(self, shape: Shape, source: int, target: int, owners: Any, timeout: float | None) -> None:
         """A blocking call on memory at two addresses."""
-        self.take_turn()
-        try:
+        with self.in_turn():
             run = self._acquire(shape)
             try:
                 run.start(source, target, 0, owners)
@@ -94,8 +93,6 @@ class LocalContext(Plans):
             except BaseException as e:
                 self.fail(run, e)
             run.release()
-        finally:
-            self.turn.give()
 
     def start(
         self, shape: Shape, source: int, target: int, owners: Any, then: Callable[[], None] | None = None

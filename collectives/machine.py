@@ -37,6 +37,7 @@ def kind() -> str:
     return f"{cpu_model()}, {cores:g} core{'s' if cores > 1 else ''}"
 
 
+@functools.cache
 def boot_id() -> str:
     """Identity of the running kernel: two processes on different machines never share it."""
     try:

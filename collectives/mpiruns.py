@@ -11,13 +11,14 @@ from typing import Any
 
 from mpi4py import MPI
 
-from . import deaths, ending, farewell
+from . import _core, deaths, ending, farewell
 from .diagnosis import Call
 from .errors import CollectiveError, PeerFailure
 from .waiting import NOTICE, Waiting
 
 __all__ = ["MPIRun", "MPIWaiting", "watch_finalize"]
 
+SPIN = 100_000  # ns that MPI is polled before other processes may have the core
 #: Error classes of a call that MPI could not complete, rather than would not begin.
 INCOMPLETE = {MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN, MPI.ERR_IN_STATUS}
 
@@ -39,10 +40,11 @@ class MPIRun:
         self._call = call
         self.request: MPI.Request | None = None
         self.began = time.monotonic()
+        self.ranks: list[int] | None = None  # those that may be waited for, where not all others are
         self.buffers = buffers
 
     def __str__(self) -> str:
-        return f"{self._collective} (mpi)"
+        return f"{self._collective} (mpi)" if self._call.algorithm else self._collective
 
     def call(self) -> Call:
         """Number, type signature, op and root."""
@@ -50,12 +52,16 @@ class MPIRun:
 
     def wait(self, yield_at_once: bool, limit: int) -> bool:
         """Let MPI progress for up to ``limit`` ns; whether the call has ended."""
-        end = time.monotonic_ns() + limit
+        begin = time.monotonic_ns()
         assert self.request is not None
         while not MPI.Request.Test(self.request):
-            if time.monotonic_ns() >= end:
+            waited = time.monotonic_ns() - begin
+            if waited >= limit:
                 return False
-            os.sched_yield()
+            if yield_at_once:
+                os.sched_yield()
+            elif waited > SPIN:
+                _core.give_way()
         return True
 
 
@@ -96,7 +102,7 @@ class MPIWaiting(Waiting):
                 self.fail(run, e)
             raise
 
-    def wait_for_mpi(self, run: MPIRun, timeout: float | None = None) -> None:
+    def wait_for_mpi(self, run: Any, timeout: float | None = None) -> None:
         """Wait for a non-blocking call of MPI's, up to the timeout."""
         try:
             self.wait(run, run, timeout)

@@ -144,14 +144,11 @@ class Operations:
     def _run_draft(self, collective: Collective, draft: Draft, options: Options) -> None:
         """A blocking call that :mod:`collectives.grouped` made of several."""
         begin, context = time.perf_counter(), self._enter()
-        context.take_turn()
-        try:
+        with context.in_turn():
             choice = self._choose(draft, options, options.algorithm, mpi=False)
             if context.checked:
                 self._check(collective.name, draft, choice, options.timeout)
             choice = self._run_parts(draft, choice, options)
-        finally:
-            context.turn.give()
         self._done(collective.name, choice.algorithm.name, draft.nbytes, begin, draft.shape.root)
 
     def _hand_over(self, collective: Collective, draft: Draft) -> MPIRun:

@@ -69,7 +69,7 @@ class Run:
 
     def __str__(self) -> str:
         if self.stands_for is not None:
-            return f"check of {self.stands_for.collective}"
+            return f"check of {self.stands_for.collective}" if self.stands_for.algorithm else self.stands_for.collective
         choice, shape, _ = self.key
         return f"{shape.collective} ({choice.algorithm.name}, {shape.elements * shape.itemsize} bytes)"
 

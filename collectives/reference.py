@@ -145,7 +145,8 @@ class Walk:
         return self._call
 
     def __str__(self) -> str:
-        return f"{self._call.collective} ({self._call.algorithm}, {self._nbytes} bytes)"
+        call = self._call
+        return f"{call.collective} ({call.algorithm}, {self._nbytes} bytes)" if call.algorithm else call.collective
 
     def wait(self, yield_at_once: bool, limit: int) -> bool:
         """Go on for up to ``limit`` ns; whether the run has ended."""
@@ -160,4 +161,4 @@ class Walk:
             elif time.monotonic_ns() >= end:
                 return False
             else:
-                os.sched_yield()
+                (os.sched_yield if yield_at_once else _core.give_way)()

@@ -85,7 +85,9 @@ class Watch:
                     self._raise(PeerFailure, why)
 
     def _of_mpi(self) -> list[int]:
-        return self.context.others() if self.run.plan is None else []
+        if self.run.plan is not None:
+            return []
+        return self.context.others() if self.run.ranks is None else self.run.ranks
 
     def _why_not(self, rank: int) -> str | None:
         since = getattr(self.run, "began", self.begin)
@@ -269,6 +271,15 @@ class Waiting:
         if not self.turn.take():
             turns.refuse(self)
             self.turn.take()
+
+    @contextlib.contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """One call, from :meth:`take_turn` on."""
+        self.take_turn()
+        try:
+            yield
+        finally:
+            self.turn.give()
 
     def check_turn(self) -> None:
         """CollectiveError where a blocking call is under way in this process: no other may begin."""

@@ -229,7 +229,7 @@ enum { SPINS = 100, CLOCK_EVERY = 64 }; /* polls before giving way; polls betwee
 enum { COSTLY = 50000, RESPITE = 20000000, RESPITES = 1280000000 }; /* ns: taken; no giving way after that, at most */
 static _Thread_local long long keep_until, respite;
 
-static void give_way(void) {
+void coll_progress_give_way(void) {
     long long begin = now();
     if (begin < keep_until)
         return;
@@ -253,7 +253,7 @@ static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once
         if (yield_at_once)
             sched_yield();
         else if (polls > SPINS)
-            give_way();
+            coll_progress_give_way();
         if (polls % CLOCK_EVERY == CLOCK_EVERY - 1 && now() >= end)
             return COLL_PENDING;
     }

@@ -39,6 +39,8 @@ int coll_progress_outstanding(void);
 int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_once, long limit);
 /* Wait for a queued request without taking a core: it is the thread's to move, at once. */
 int coll_progress_sleep(const coll_request *r, long limit);
+/* Let another process have the core for a moment, unless that has turned out to cost a time slice. */
+void coll_progress_give_way(void);
 /* Ranks that a task waits for, which may be in the queue: into ranks[max]; returns their number. */
 int coll_progress_waiting(const coll_task *, int *ranks, int max);
 /* Wait, for about `limit` nanoseconds, until no request is outstanding, and end the thread. */

@@ -28,6 +28,7 @@ LAYERS = [
         "waiting",
         "departures",
         "ending",
+        "making",
         "telling",
         "turns",
         "node",

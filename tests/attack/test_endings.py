@@ -11,9 +11,10 @@ from conftest import ROOT, mpiexec
 PROGRAMS = ROOT / "tests/attack/programs"
 
 LINES = (PROGRAMS / "endings.py").read_text().splitlines()
-#: Waits of this library; those of MPI itself (Dup, Split, Free, requests that MPI serves) know of no ends.
+#: Waits of this library; those of MPI itself (Idup, requests that MPI serves) know of no ends.
 WAITS = [
     "blocking", "ring", "nonblocking", "nonblocking_ring", "persistent", "persistent_ring", "objects", "python",
+    "init", "dup", "split", "create", "create_group", "free", "new",
 ]  # fmt: skip
 #: What the others say; launchers may end them first, where nothing is said.
 ENDS = {
@@ -28,7 +29,7 @@ ENDS = {
     "abort": None,
 }
 KILLING = ("os_exit", "exec", "abort")  # of which launchers may hear
-QUICK = [("raise", "blocking"), ("return", "ring"), ("finalize", "nonblocking_ring")]
+QUICK = [("raise", "blocking"), ("return", "ring"), ("finalize", "nonblocking_ring"), ("return", "dup")]
 
 
 def line_of(words):

@@ -53,6 +53,13 @@ WAITS = {
     "persistent_ring": persistent,
     "objects": lambda: comm.allgather({"rank": comm.rank}),
     "python": lambda: comm.Allreduce(a, b, engine="python"),
+    "init": lambda: comm.Allreduce_init(a, b),
+    "dup": comm.Dup,
+    "split": lambda: comm.Split(0, comm.rank),
+    "create": lambda: comm.Create(comm.Get_group()),
+    "create_group": lambda: comm.Create_group(comm.Get_group()),
+    "free": comm.Free,
+    "new": lambda: collectives.Communicator(MPI.COMM_WORLD),
 }
 made = []
 if what.startswith("persistent"):

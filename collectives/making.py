@@ -1,0 +1,184 @@
+"""Communicators being made or freed: all ranks meet first, in waits that have a bound and a name.
+
+What MPI has for this waits inside MPI, for as long as it takes: MPI_Comm_dup, MPI_Comm_split, MPI_Comm_free. So ranks
+meet before it, in an all-reduce that also finds who is in another method, and exchange what they must agree on by
+non-blocking collectives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from . import _core, inquiry, lifetime
+from .diagnosis import Answer, Call, position
+from .limits import checked_timeout, stall_from_environment
+from .mpiruns import MPIRun, MPIWaiting
+from .reference import Messages, Walk
+
+__all__ = ["Making", "meeting"]
+
+FRAME = 1024  # bytes of a pickled object that one exchange carries, its length included
+_HEAD = np.dtype(np.int64).itemsize
+
+
+class Stranger(MPIWaiting):
+    """Waits for the ranks of a communicator that is not the library's yet; what fails here breaks no other one.
+
+    Another communicator of the same ranks, where there is one, knows how to ask them.
+    """
+
+    letters = None
+    broken: str | None = None
+    yield_at_once = True  # there may be more ranks than cores
+    begun = 0
+    _known: MPIWaiting | None = None
+
+    def __init__(self, comm: MPI.Intracomm):
+        self.internal = comm
+        self.rank, self.size = comm.rank, comm.size
+        self.neighbours, self.heard, self.left, self.waits = {}, {}, {}, []
+        self.identity = f"stranger {id(self)}"  # nobody asks for it
+        try:
+            self.timeout = checked_timeout(float(os.environ.get("COLLECTIVES_TIMEOUT") or "nan"))
+        except ValueError:  # rank 0's is looked at when all are there
+            self.timeout = None
+        try:
+            self.stall = stall_from_environment()
+        except ValueError:
+            self.stall = None
+        inquiry.register(self.identity, self)
+
+    def _go_on(self, wait: Any, progressing: Any, timeout: float | None, limit: int) -> None:
+        """Who asks the known communicator what this rank does is told of this wait, too."""
+        self._know(_same_ranks(self.internal))
+        waits = [] if self._known is None else self._known.waits
+        waits.append(wait)
+        try:
+            super()._go_on(wait, progressing, timeout, limit)
+        finally:
+            waits.remove(wait)
+
+    def _know(self, known: MPIWaiting | None) -> None:
+        self._known = known
+        if known is not None:
+            self.identity, self.begun = known.identity, known.begun
+            self.neighbours, self.letters, self.left = known.neighbours, known.letters, known.left
+
+    def parties(self, run: Any, behind: list[int], again: bool = False) -> list[Answer]:
+        """What this rank and the others do; alone, where nobody can be asked."""
+        if self._known is not None:
+            return super().parties(run, behind, again)
+        return [Answer(self.rank, run.call(), self.begun, position(threading.get_ident()))]
+
+    def note(self, run: Any, error: BaseException) -> None:
+        """A run ended early; MPI_Finalize may not end for it, and the others see that nobody waits for them here."""
+        lifetime.keep(run)
+        if self.broken is None:
+            self.broken = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            _core.broken(f"rank {self.rank} of {self.size}: {self.broken}")
+
+
+def _same_ranks(comm: MPI.Intracomm) -> MPIWaiting | None:
+    """The library's side of another communicator of the same ranks, which knows how to ask them; the oldest."""
+    for context in inquiry.contexts():
+        known = isinstance(context, MPIWaiting) and not isinstance(context, Stranger)
+        if known and context.broken is None and context.internal != MPI.COMM_NULL:
+            if MPI.Comm.Compare(context.internal, comm) in (MPI.IDENT, MPI.CONGRUENT):
+                return context
+    return None
+
+
+class Making:
+    """What waits for the ranks that make or free a communicator together; see :func:`meeting`."""
+
+    def __init__(self, context: Any, comm: MPI.Intracomm, call: Call, ranks: list[int]):
+        self.context = context
+        self._comm, self._call, self._ranks = comm, call, ranks
+
+    def run(self, request: MPI.Request | None = None, buffers: Any = None) -> MPIRun:
+        """A part of it, to be waited for."""
+        made = MPIRun(self._call.collective, self._call, buffers)
+        made.request, made.ranks = request, self._ranks
+        return made
+
+    def wait(self, request: MPI.Request, buffers: Any = None) -> None:
+        """Wait for a part of it."""
+        self.context.wait_for_mpi(self.run(request, buffers))
+
+    def gather(self, comm: MPI.Intracomm, obj: Any) -> list[Any]:
+        """An object of every rank of a communicator, on all of them."""
+        stream = pickle.dumps(obj)
+        frame, frames = np.zeros(FRAME, np.uint8), np.empty((comm.size, FRAME), np.uint8)
+        frame[:_HEAD] = np.frombuffer(len(stream).to_bytes(_HEAD, "little"), np.uint8)
+        if len(stream) <= FRAME - _HEAD:
+            frame[_HEAD : _HEAD + len(stream)] = np.frombuffer(stream, np.uint8)
+        self.wait(comm.Iallgather(frame, frames), (frame, frames))
+        lengths = [int.from_bytes(row[:_HEAD].tobytes(), "little") for row in frames]
+        if max(lengths) <= FRAME - _HEAD:
+            return [pickle.loads(row[_HEAD:].data) for row in frames]
+        mine, everything = np.frombuffer(stream, np.uint8), np.empty(sum(lengths), np.uint8)
+        self.wait(comm.Iallgatherv(mine, [everything, lengths]), (mine, everything))
+        ends = np.cumsum(lengths).tolist()
+        return [pickle.loads(everything[end - n : end].data) for end, n in zip(ends, lengths, strict=True)]
+
+    def meet(self, by_engine: bool, counts: bool) -> None:
+        """Wait until all ranks are in the same method; CollectiveMismatch where they are not."""
+        code = zlib.crc32(self._call.collective.encode())
+        mine, least = np.array([code, -code]), np.empty(2, np.int64)
+        if by_engine:
+            least = self.context.least(mine, self._call, counts)
+        else:
+            self.wait(self._comm.Iallreduce(mine, least, MPI.MIN), (mine, least))
+        if (least != mine).any():
+            self.context.fail(self.run(), _core.MismatchError("the ranks make or free communicators in different ways"))
+
+    def meet_some(self, members: Sequence[int], tag: int) -> None:
+        """Wait until some of the ranks are here, by messages."""
+        self.context.wait_for_mpi(Walk(self._rounds(members, tag), self._call, 0, None))
+
+    def _rounds(self, members: Sequence[int], tag: int) -> Iterator[Messages]:
+        """A barrier of some of the ranks, by dissemination."""
+        place, size, token, step = members.index(self._comm.rank), len(members), bytearray(1), 1
+        while step < size:
+            there, here = members[(place + step) % size], members[(place - step) % size]
+            receive = self._comm.Irecv([bytearray(1), MPI.BYTE], here, tag)
+            yield [(self._comm.Isend([token, MPI.BYTE], there, tag), there), (receive, here)]
+            step *= 2
+
+
+@contextlib.contextmanager
+def meeting(
+    what: str, comm: MPI.Intracomm, context: Any = None, members: Sequence[int] | None = None, tag: int = 0,
+    call: Call | None = None, by_engine: bool = True,
+) -> Iterator[Making]:  # fmt: skip
+    """``with meeting("creating a communicator by Dup", comm, context) as making``: all ranks are there within it.
+
+    ``context`` is the library's side of ``comm``, where there is one: the call is one of its calls then. ``members``
+    are the ranks that take part, where not all do; they meet by messages with a ``tag``. ``call`` describes it to the
+    others, where it is more than ``what``: a persistent one, which counts as no call. ``by_engine``: the node-local
+    engine may still be used.
+    """
+    ranks = [rank for rank in members or range(comm.size) if rank != comm.rank]
+    by_engine, counts = by_engine and context is not None and context.apart is None, call is None
+    call = call or Call(None, what, "", 0, "", "", None)
+    if context is not None:
+        context.check()
+        if members is None:
+            context.count(1 if counts and not by_engine else 0)
+            call = call._replace(number=context.begun + by_engine)
+    making = Making(context or Stranger(comm), comm if context is None else context.internal, call, ranks)
+    if members is None:
+        making.meet(by_engine, counts)
+    else:
+        making.meet_some(members, tag)
+    with making.context.within(making.run(), making.context.timeout):
+        yield making

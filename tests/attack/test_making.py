@@ -1,0 +1,5 @@
+"""A rank that does not come where communicators and persistent calls are made or freed: the others say so in time."""
+
+
+def test_timeouts(mpi, attack):
+    attack(mpi, 3, "making", code=None)
