@@ -1,6 +1,7 @@
 """Forked children of ranks whose arrays lie on the heap: workers, arguments that the parent drops, other programs."""
 
 import pytest
+from conftest import torch_for
 
 KINDS = (
     "pool", "forks_beside_threads", "handed_over", "grandchildren", "given_back", "written_by_children", "others",
@@ -15,3 +16,13 @@ def test_forks(attack, mpi):
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_forks(attack, mpi, kind):
     attack(mpi, 2, "forks", kind, "8", timeout=300)
+
+
+def test_children_that_hold_buckets_of_torch(attack):
+    attack("torch", 2, "forks_torch", "10")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mpi", ["mpich", "impi"])
+def test_children_that_hold_buckets_of_torch_on_other_mpis(attack, mpi):
+    attack(mpi, 2, "forks_torch", "40", env=torch_for(mpi))
