@@ -47,6 +47,12 @@ cdef class Queued:
     """A task in the queue of the progress thread. With a library, ``handle`` is an MPI generalized request."""
 
     cdef coll_request request
+    cdef bint claimed
+
+    def claim(self):
+        """Whether this is the first time that it is claimed since it was queued."""
+        claimed, self.claimed = self.claimed, True
+        return not claimed
 
     @property
     def handle(self):
@@ -84,6 +90,7 @@ cdef class Queued:
     cdef int submit(self) except -1:
         """Queue the task, which has been started."""
         cdef int code
+        self.claimed = False
         with nogil:
             code = coll_progress_submit(&self.request)
         return check(code, "progress thread")

@@ -162,6 +162,10 @@ class Flight(_Flying):
         """Wait to the end, or to a timeout (default: the communicator's); raises what ended the collective early."""
         self.go_on(timeout, _core.ticks() if self.record is not None else 0)
 
+    def claim(self) -> bool:
+        """Whether this is the first time that it is claimed."""
+        return self._core.claim()
+
     def let_go(self) -> bool:
         """Let go of the buffers, if the call has ended well; False while only MPI knows of the end."""
         if self.done and self.core.error() is None:

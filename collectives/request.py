@@ -18,27 +18,41 @@ if TYPE_CHECKING:
 __all__ = ["HandedOver", "HandedOverForGood", "PersistentRequest", "Request"]
 
 
-_handles = threading.RLock()  # while MPI is given a request, or a request is given a new one of MPI's
+_starting = threading.RLock()
 
 
 class _Waits:
-    """Waiting that moves the collective itself, rather than wait for the progress thread to do so."""
+    """Waiting that moves the collective itself, rather than wait for the progress thread to do so.
+
+    MPI frees a request when it is waited for. Of several threads that wait for the same one, MPI is asked by that which
+    claims the flight.
+    """
 
     _flight: Flight | NodeFlight | None = None
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait until the collective is complete."""
-        if self._flight is not None:
-            self._flight.finish()
-        with _handles:  # another thread may wait for it, too
-            return super().Wait(status)  # type: ignore[misc]
+        flight = self._flight
+        if flight is not None:
+            flight.finish()
+            if not flight.claim():
+                self._freed_elsewhere()
+        return super().Wait(status)  # type: ignore[misc]
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Whether the collective is complete; moves it on."""
-        if self._flight is not None and not self._flight.test():
-            return False
-        with _handles:
-            return super().Test(status)  # type: ignore[misc]
+        flight = self._flight
+        if flight is not None:
+            if not flight.test():
+                return False
+            if not flight.claim():
+                self._freed_elsewhere()
+        return super().Test(status)  # type: ignore[misc]
+
+    def _freed_elsewhere(self) -> None:
+        """Wait for the thread that has claimed the flight, if it is not this one."""
+        while self != MPI.REQUEST_NULL:
+            time.sleep(1e-5)
 
     def Cancel(self) -> None:
         """Collectives cannot be cancelled (MPI standard, section 3.8.4)."""
@@ -77,22 +91,24 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
     """A collective that was set up once and can be started any number of times."""
 
     _launch: Callable[[], Flight | NodeFlight] | None
+    _place: tuple[int, int]  # of MPI's handle: address and size
 
     def __new__(cls, launch: Callable[[], Flight | NodeFlight] | None = None) -> PersistentRequest:
         """``launch`` starts one run."""
         request = super().__new__(cls)
         request._launch = launch
+        request._place = MPI._addressof(request), MPI._sizeof(request)
         return request
 
     def Start(self) -> None:
         """Begin a run; ValueError where the one before has not been waited for, as others may not have started anew."""
-        with _handles:
+        with _starting:  # another thread may start it, too
             if self._launch is None:
                 raise ValueError("this persistent request has been freed")
             if self != MPI.REQUEST_NULL:
                 raise ValueError("this persistent request is under way already: Wait comes before the next Start")
-            self._flight = self._launch()
-            _set_handle(self, self._flight.handle)
+            self._flight = flight = self._launch()
+            _core.write_handle(*self._place, flight.handle)
 
     def Free(self) -> None:
         """Give up the plan, after the run under way if there is one."""
