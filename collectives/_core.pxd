@@ -13,6 +13,7 @@ cdef extern from "error.h" nogil:
         COLL_ERR_ARGUMENT
         COLL_ERR_OP
         COLL_ERR_READ
+        COLL_ERR_GIVEN_UP
 
 cdef extern from "partition.h" nogil:
     size_t coll_part(size_t n, size_t parts, size_t i)
@@ -119,6 +120,7 @@ cdef extern from "progress.h" nogil:
         void *self
         int (*progress)(void *, size_t) noexcept nogil
         int (*waiting)(const void *, int *, int) noexcept nogil
+        int (*abandon)(void *) noexcept nogil
     coll_task coll_exec_task(coll_exec *)
     ctypedef struct coll_request:
         coll_task task
@@ -134,6 +136,7 @@ cdef extern from "progress.h" nogil:
     int coll_progress_wait(const coll_task *, const coll_request *, int, long)
     int coll_progress_sleep(const coll_request *, long)
     void coll_progress_give_way()
+    int coll_progress_abandon(coll_request *)
     void coll_progress_stop(long)
     void coll_progress_broken(const char *)
     void coll_progress_survived(int)
@@ -222,6 +225,10 @@ cdef extern from "node.h" nogil:
     void coll_node_begin(coll_node_call *, coll_node *, const coll_node_message *)
     int coll_node_progress(coll_node_call *)
     int coll_node_waiting(const coll_node_call *, int *, int)
+    void coll_node_give_up(coll_node *)
+    void coll_node_mix(coll_node *, uint64_t)
+    int coll_node_writers(const coll_node *, int *, int)
+    int coll_node_quitters(const coll_node *, int *, int)
 
 cdef extern from "node_wait.h" nogil:
     ctypedef struct coll_node_job:

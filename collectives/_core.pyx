@@ -55,8 +55,9 @@ cdef extern from "dlfcn.h" nogil:
         RTLD_LOCAL
 
 __all__ = [
-    "DTYPES", "OPS", "Endpoint", "Followed", "InProcess", "MPILibrary", "MismatchError", "OpError", "Plan", "Task", "Program", "Request", "address",
-    "broken", "count_signal", "dlpack_type", "ended", "exact_add", "has_kernel", "hold", "isa", "isa_supported", "itemsize", "leave_note", "narrow",
+    "DTYPES", "OPS", "Endpoint", "Followed", "GivenUpError", "InProcess", "MPILibrary", "MismatchError", "OpError", "Plan", "Task", "Program", "Request",
+    "address", "broken", "count_signal", "dlpack_type", "ended", "exact_add", "has_kernel", "hold", "isa", "isa_supported", "itemsize", "leave_note",
+    "narrow",
     "outstanding", "partition", "reduce2", "reducep",
     "scale", "select_isa", "signals", "stop_progress", "survived", "widen", "wider", "write_handle",
 ]
@@ -77,6 +78,10 @@ class MismatchError(RuntimeError):
     """Another rank's message, or its part on the node, is not of the same call."""
 
 
+class GivenUpError(RuntimeError):
+    """This rank or another one has given up the call."""
+
+
 class OpError(RuntimeError):
     """A user-defined op failed, on this rank."""
 
@@ -93,6 +98,8 @@ cdef object error(int code, str what):
         return OpError(f"{what}: the user-defined op failed")
     if code == COLL_ERR_READ:
         return RuntimeError(f"{what}: the system does not let this process read another rank's memory (any more)")
+    if code == COLL_ERR_GIVEN_UP:
+        return GivenUpError(f"{what}: a rank gave it up")
     if code == COLL_ERR_SCHEDULE:
         return ValueError(f"{what}: malformed schedule")
     return ValueError(f"{what}: argument out of range")

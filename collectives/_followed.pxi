@@ -23,6 +23,13 @@ cdef int followed_waiting(const void *self, int *ranks, int most) noexcept nogil
     return f.first.waiting(f.first.self, ranks, most)
 
 
+cdef int followed_abandon(void *self) noexcept nogil:
+    cdef followed *f = <followed *>self
+    if f.status == COLL_PENDING:
+        f.status = COLL_ERR_GIVEN_UP
+    return f.first.abandon(f.first.self)
+
+
 cdef int followed_end(followed *f) noexcept with gil:
     try:
         (<Followed>f.owner).then()
@@ -50,3 +57,4 @@ cdef class Followed(Task):
         self.task.self = &self.state
         self.task.progress = followed_progress
         self.task.waiting = followed_waiting
+        self.task.abandon = followed_abandon

@@ -201,6 +201,34 @@ cdef class Node:
                 self.log.short(self)
         return check(code, "a collective on the node") == COLL_OK
 
+    def withdraw(self):
+        """Give up the call of the short way that is under way, if there is one; returns 0."""
+        cdef coll_task task = coll_node_task(&self.job)
+        return task.abandon(task.self)
+
+    def mix(self, uint64_t kind):
+        """Note a call that all ranks make elsewhere, by a number that is the same on all of them."""
+        coll_node_mix(self.node, kind)
+
+    def give_up(self):
+        """End no call of the group any more; the other ranks see it. What is under way here is abandoned by then."""
+        coll_node_give_up(self.node)
+
+    @property
+    def writers(self):
+        """Ranks that still write to this rank's arrays for calls that it has given up."""
+        return self.ranks(coll_node_writers)
+
+    @property
+    def quitters(self):
+        """Ranks that have given up a call."""
+        return self.ranks(coll_node_quitters)
+
+    cdef list ranks(self, int (*of)(const coll_node *, int *, int) noexcept nogil):
+        cdef int[64] found
+        cdef int n = of(self.node, found, 64), i
+        return [found[i] for i in range(n)]
+
     def waiting(self):
         """Ranks that the call under way waits for."""
         cdef int *ranks = <int *>PyMem_Malloc(self.size * sizeof(int))

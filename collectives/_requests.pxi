@@ -30,6 +30,14 @@ cdef class Task:
         return waited_for(&self.task, self.ranks)
 
 
+    def withdraw(self):
+        """Give the run up; the number of messages that still come into its memory. To be called until there are none."""
+        cdef int left
+        with nogil:
+            left = self.task.abandon(self.task.self)
+        return left
+
+
 cdef list waited_for(const coll_task *task, int n):
     """Ranks of ``n`` that a task waits for."""
     cdef int *peers = <int *>PyMem_Malloc(n * sizeof(int))
@@ -86,6 +94,13 @@ cdef class Queued:
         with nogil:
             code = coll_progress_sleep(&self.request, limit)
         return check(code, "collective") == COLL_OK
+
+    def withdraw(self):
+        """As that of :class:`Task`; who waits for the request learns of it."""
+        cdef int left
+        with nogil:
+            left = coll_progress_abandon(&self.request)
+        return left
 
     cdef int submit(self) except -1:
         """Queue the task, which has been started."""

@@ -58,6 +58,11 @@ def kind_of(algorithm: str, collective: str, root: int, dtype: int, op: Any) -> 
     return zlib.crc32(repr((algorithm, collective, root, dtype, op if isinstance(op, int) else op is None)).encode())
 
 
+def _kind_of(choice: Choice, shape: Shape) -> int:
+    """That of a call; bytes that are only moved match elements of any type."""
+    return kind_of(choice.algorithm.name, *shape[:2], -1 if shape.op is None else shape.dtype, shape.op)
+
+
 def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracomm:
     """MPI's duplicate of a communicator; CollectiveError where MPI has no more of them."""
     try:
@@ -169,6 +174,10 @@ class Context(MPIWaiting, Plans):
                 reach = {name: rules.longest_local(name) for name in LOCAL}
                 self.node.open({n: None if math.isinf(to) else int(to) for n, to in reach.items() if to >= 0})
 
+    def groups(self) -> list[_core.Node]:
+        """The communicator's groups of the node-local engine, those of persistent calls too."""
+        return [*super().groups(), *self._leases.engines()]
+
     def another_node(self, call: Call) -> Lease | None:
         """A group of the node-local engine with an order of calls of its own, agreed by all ranks together.
 
@@ -213,7 +222,12 @@ class Context(MPIWaiting, Plans):
         if choice.algorithm.name == "shm":
             return 0
         self.count(1)
-        return self._kind(choice, shape) + next(self._call) % self._calls * DEPTH
+        self.remember(functools.partial(shape.call, choice.algorithm.name))
+        kind = _kind_of(choice, shape)
+        if self.node is not None:
+            self.node.mix(kind)
+        self.history = zlib.crc32(kind.to_bytes(4, "little"), self.history)
+        return self._kind(choice, shape, self.history) + next(self._call) % self._calls * DEPTH
 
     def meeting_tag(self, tag: int) -> int:
         """Of the messages by which some of the ranks meet, for a tag of the program's."""
@@ -232,10 +246,12 @@ class Context(MPIWaiting, Plans):
         """Note a persistent call that needs no tags, which others may have drawn for it."""
         next(self._persistent_call)
 
-    def _kind(self, choice: Choice, shape: Shape) -> int:
-        """What the tags of a call begin from: messages of different collectives, types, ops or roots never match."""
-        dtype = -1 if shape.op is None else shape.dtype  # bytes match elements of any type
-        return kind_of(choice.algorithm.name, *shape[:2], dtype, shape.op) % self._kinds * self._kind_tags
+    def _kind(self, choice: Choice, shape: Shape, history: int = 0) -> int:
+        """What the tags of a call begin from: messages of different collectives, types, ops or roots never match.
+
+        Nor do those of calls before which the ranks' calls differed.
+        """
+        return (history or _kind_of(choice, shape)) % self._kinds * self._kind_tags
 
     def choose(
         self, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool, apart: str | None = None,

@@ -36,7 +36,7 @@ class Call(NamedTuple):
     ``number`` counts the calls of the communicator; None for those of persistent requests, which ranks may start in
     any order, and for messages, whose ``algorithm`` is "message". What moves no data, as creating a communicator, has
     no ``algorithm``. Where nothing is reduced, ``op`` is empty, elements are bytes, and ``dtype`` says what they are
-    of, if that is known.
+    of, if that is known. ``history`` is a number of this and earlier calls between processes, 0 where it is not known.
     """
 
     number: int | None
@@ -46,11 +46,14 @@ class Call(NamedTuple):
     dtype: str
     op: str
     root: int | None
+    history: int = 0
 
     def __str__(self) -> str:
         number = "a persistent call, " if self.number is None else f"call {self.number}, "
         if not self.algorithm:
             return self.collective if self.number is None else f"{number}{self.collective}"
+        if not self.collective:
+            return f"{number}of the node-local engine"
         words = [f"{'' if self.algorithm == 'message' else number}{self.collective}"]
         if self.collective != "barrier":
             moved = f"bytes of {self.dtype}" if self.dtype else "bytes"
@@ -65,7 +68,8 @@ class Answer(NamedTuple):
 
     ``call`` is the one under way, or the one that failed; ``begun`` the number of calls so far; ``place`` file and line
     of the program. ``failure`` is the error that broke the communicator, by name, and the first line of the one that it
-    comes from. ``left`` says how the program ended, if it has.
+    comes from; the rank's part in the calls from number ``gave_up`` on is given up then. ``left`` says how the program
+    ended, if it has.
     """
 
     rank: int
@@ -75,6 +79,8 @@ class Answer(NamedTuple):
     failure: tuple[str, str] | None = None
     silent: str = ""  # why there is no answer
     left: str = ""
+    gave_up: int = 0
+    then: Call | None = None  # of the number asked for, which has begun before
 
     def __str__(self) -> str:
         if self.silent:
@@ -107,10 +113,14 @@ def differ(one: Call, other: Call) -> bool:
     """Whether two ranks' calls of the same number cannot be the same collective call."""
     if one.number is None or one.number != other.number:
         return False
+    if not one.collective or not other.collective:  # nothing else is known
+        return one.algorithm != other.algorithm
     if one.collective in _LOCAL or other.collective in _LOCAL:
         one, other = one._replace(elements=0), other._replace(elements=0)
     if not (one.op or other.op) and not (one.dtype and other.dtype):  # bytes match elements of any type
         one, other = one._replace(dtype=""), other._replace(dtype="")
+    if not one.history or not other.history:
+        one, other = one._replace(history=0), other._replace(history=0)
     return one != other
 
 
@@ -157,13 +167,15 @@ def verdict(mine: Call, answer: Answer) -> tuple[type[CollectiveError], str, str
     """
     call = answer.call
     if answer.failure is not None:
-        late = call is not None and mine.number is not None and call.number is not None and call.number > mine.number
-        if late:  # what this call needs of that rank is under way
+        if mine.number is not None and mine.number < answer.gave_up:  # what this call needs of that rank is there
             return None
         kind, text = answer.failure
-        return _KINDS.get(kind, CollectiveError), f"rank {answer.rank} failed: {kind}: {text}", text
+        why = f"rank {answer.rank} gave up at {answer.place}: {kind}: {text}"
+        return _KINDS.get(kind, CollectiveError), why, text
     if call is not None and differ(mine, call):
         return CollectiveMismatch, f"rank {answer.rank} is in another call", None
+    if answer.then is not None and differ(mine, answer.then):
+        return CollectiveMismatch, f"rank {answer.rank} has made another call instead: {answer.then}", None
     return None
 
 

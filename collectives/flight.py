@@ -71,7 +71,7 @@ class _Flying:
         Raises what ended the collective early.
         """
         try:
-            if not self.core.done:
+            if not self.core.done or self.core.error() is not None:
                 self.context.check()
             if self.check is not None:
                 self.check.ended(wait=True)
@@ -90,6 +90,8 @@ class _Flying:
                 self.context.glance(self.run, self.core)
             elif self.context.tested is not None:
                 self.context.end_glances()
+            if not landed or not isinstance(self, NodeFlight):
+                self.context.look_for_quitters(self.run)
         except BaseException as e:
             self.context.fail(self.run, e)
         if landed:
@@ -111,7 +113,8 @@ class _Flying:
         if error is None:
             self.land()
         else:
-            self.context.note(self.run, error)
+            given_up = isinstance(error, _core.GivenUpError)
+            self.context.note(self.run, self.context.given_up(self.run) if given_up else error)
             self.holder = None
 
     @staticmethod

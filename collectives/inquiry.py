@@ -112,9 +112,11 @@ def _heard(desk: socket.socket, question: Any, pid: int, sender: Any) -> bool:
         answer = _of_neighbour(context, unpack(question["failed"]), pid)
         if answer is None or answer.failure is None:
             return False
-        context.heard[answer.rank] = answer
+        context.hear(answer)
     else:
-        desk.sendto(pack(context.describe()), socket.MSG_DONTWAIT, sender)
+        number = question.get("call")
+        answer = context.describe(number=number if type(number) is int else None)
+        desk.sendto(pack(answer), socket.MSG_DONTWAIT, sender)
     return True
 
 
@@ -174,12 +176,13 @@ def unpack(fields: Any) -> Answer | None:
     """The answer that a message's fields are; None where they are none."""
     if not _are(fields, Answer.__annotations__):
         return None
-    rank, call, begun, place, failure, silent, left = fields
-    if call is not None and not _are(call, Call.__annotations__):
+    rank, call, begun, place, failure, silent, left, gave_up, then = fields
+    if not all(each is None or _are(each, Call.__annotations__) for each in (call, then)):
         return None
     if failure is not None and not (isinstance(failure, list) and [type(text) for text in failure] == [str, str]):
         return None
-    return Answer(rank, Call(*call) if call else None, begun, place, tuple(failure) if failure else None, silent, left)
+    known, earlier = (Call(*each) if each else None for each in (call, then))
+    return Answer(rank, known, begun, place, tuple(failure) if failure else None, silent, left, gave_up, earlier)
 
 
 def _are(fields: Any, types: dict[str, str]) -> bool:
@@ -202,12 +205,16 @@ def _left(context: Any, rank: int, near: Address) -> Answer | None:
 class Inquiry:
     """Questions of one rank, and the answers so far."""
 
-    def __init__(self, context: Any, letters: bool = True):
-        """``letters``: ask by messages, too, those that have no socket here; not where MPI does not come back."""
+    def __init__(self, context: Any, number: int | None = None, letters: bool = True):
+        """``number``: of a call, of which those ranks tell what theirs was that have begun it.
+
+        ``letters``: ask by messages, too, those that have no socket here; not where MPI does not come back.
+        """
         self._context = context
+        self._number = number
         self._letters = context.letters if letters else None
         self._socket = _open()
-        self._question = json.dumps({"communicator": context.identity}).encode()
+        self._question = json.dumps({"communicator": context.identity, "call": number}).encode()
         self.answers: dict[int, Answer] = dict(context.heard)  # those that failed may not answer any more
 
     def close(self) -> None:
@@ -240,7 +247,7 @@ class Inquiry:
             except OSError:  # its queue is full: it will be asked again
                 continue
         if far and self._letters is not None:
-            self._letters.ask(far)
+            self._letters.ask(far, self._number)
 
     def collect(self, seconds: float = 0.0) -> dict[int, Answer]:
         """Answers so far, after waiting up to so long for one more; what others send meanwhile takes no longer."""

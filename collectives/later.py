@@ -129,7 +129,7 @@ class Later(Operations):
         def launch() -> NodeFlight:
             tick, number = _core.ticks(), next(numbers)
             log, flight.record = self._enter().log, None
-            flight.again()
+            self._enter().begin_again(flight)
             return flight if log is None else flight.recorded(log, PERSISTENT, number, tick)
 
         return PersistentRequest(launch)
@@ -186,6 +186,7 @@ class Later(Operations):
             run.start(source, target, context.tag(choice, shape) if tag is None else tag, owners)
             if tag is not None:  # ranks may start persistent requests in different orders
                 run.number = None
+            context.look_for_quitters(run)
             return Flight(context, run, (self, lease), then, context.library if visible else None)
         except BaseException as e:
             context.fail(run, e)

@@ -44,6 +44,10 @@ class Leases:
         self._idle: set[int] = set()
         self._made = 0
 
+    def engines(self) -> list[_core.Node]:
+        """All groups."""
+        return list(self._engines.values())
+
     def idle(self) -> np.ndarray:
         """For each group the calls this rank made in it, or -1 where it is not done with it; and the negatives.
 

@@ -48,10 +48,12 @@ class Letters:
         self._knocks = Knocks(doors)
         self._doors = doors
         self._due: dict[int, float] = {}  # when a rank's port will not refuse any more
+        self._question = self.QUESTION + b"null"
         self.answers: dict[int, Answer] = {}
 
-    def ask(self, ranks: Iterable[int]) -> None:
-        """Ask ranks that are not asked already."""
+    def ask(self, ranks: Iterable[int], number: int | None = None) -> None:
+        """Ask ranks that are not asked already, also what their call of a number was."""
+        self._question = self.QUESTION + json.dumps(number).encode()
         ranks = [rank for rank in ranks if rank not in self._due]
         self._knocks.knock(rank for rank in ranks if rank in self._doors)
         self._due.update(dict.fromkeys(ranks, time.monotonic() + (REFUSAL if self._doors else 0)))
@@ -68,7 +70,7 @@ class Letters:
                 self._knocks.leave(rank)
                 if rank not in self._asked:
                     self._asked.add(rank)
-                    self._send(rank, self.QUESTION)
+                    self._send(rank, self._question)
 
     def _send(self, rank: int, text: bytes) -> None:
         self._sent = [letter for letter in self._sent if _under_way(letter[0])]
@@ -144,8 +146,8 @@ class Letters:
                     continue
                 self.answers[source] = answer
                 if context is not None and answer.failure is not None:
-                    context.heard[source] = answer
+                    context.hear(answer)
                 if context is not None and answer.left:
                     context.left[source] = answer
             elif context is not None:
-                self._send(source, self.ANSWER + pack(context.describe()))
+                self._send(source, self.ANSWER + pack(context.describe(number=json.loads(data[1:]))))

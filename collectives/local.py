@@ -58,8 +58,10 @@ class LocalContext(Plans):
         hellos = exchange(mine)
         lifetime.free_agreed(hello.dead for hello in hellos)
         self.identity, rules = hellos[0].identity, _rules(hellos[0].forced)
-        group, engine = node.join(rank, [hello.offer for hello in hellos], area, exchange)
-        apart = [told.why for told in exchange(_Apart(node.why_apart(size, group, engine))) if told.why is not None]
+        self.group, engine = node.join(rank, [hello.offer for hello in hellos], area, exchange)
+        apart = [
+            told.why for told in exchange(_Apart(node.why_apart(size, self.group, engine))) if told.why is not None
+        ]
         if apart or engine is None:
             raise CollectiveError(
                 f"without MPI all processes must be on one node: {apart[0]}; start the program with mpiexec or srun"

@@ -156,6 +156,7 @@ class Operations:
         context = self._enter()
         context.count(1)
         call = draft.shape.call("mpi")._replace(number=context.begun, collective=collective.name)
+        context.remember(lambda: call)
         return MPIRun(collective.name, call, buffers=draft.owners)
 
     def _mpi(self, method: str) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Any, NamedTuple
 
 from . import _core
 from .diagnosis import Call, signature
 from .flight import ShortCall
+from .giving_up import RECENT
 from .waiting import Waiting
 
 __all__ = ["Plans", "Run", "Shape"]
@@ -50,7 +51,7 @@ class Shape(NamedTuple):
 class Run:
     """One run of a plan, which goes back to the cache when it is released."""
 
-    __slots__ = ("begin", "buffers", "context", "key", "number", "plan", "stands_for")
+    __slots__ = ("begin", "buffers", "context", "history", "key", "number", "plan", "stands_for")
 
     def __init__(self, context: Plans, key: Any, plan: _core.Plan | _core.NodePlan):
         self.context = context
@@ -58,6 +59,7 @@ class Run:
         self.plan = plan
         self.buffers: Any = None
         self.number: int | None = None
+        self.history = 0
         self.stands_for: Call | None = None  # the call that this run is an exchange for
 
     def call(self) -> Call:
@@ -65,7 +67,7 @@ class Run:
         if self.stands_for is not None:
             return self.stands_for
         choice, shape, _ = self.key
-        return shape.call(choice.algorithm.name)._replace(number=self.number)
+        return shape.call(choice.algorithm.name)._replace(number=self.number, history=self.history)
 
     def __str__(self) -> str:
         if self.stands_for is not None:
@@ -80,6 +82,7 @@ class Run:
             self.begin = _core.ticks()
         self.plan.start(source, target, tag)
         self.number = self.context.begun
+        self.history = self.context.history
 
     def release(self) -> None:
         """Give the plan back."""
@@ -92,6 +95,8 @@ class Plans(Waiting):
 
     def __init__(self) -> None:
         self.waits, self.turn = [], _core.Turn()
+        self.recent = deque(maxlen=RECENT)
+        self.history = 0
         self._lock = threading.Lock()  # any thread may give a plan back
         self._idle: OrderedDict[Any, list[_core.Plan | _core.NodePlan]] = OrderedDict()
         self._idle_bytes = 0

@@ -16,9 +16,10 @@ from typing import Any, NoReturn
 
 from . import _core, ending, inquiry, lifetime, turns
 from .departures import Departures
-from .diagnosis import MOST, Answer, lines, missing, position, verdict
+from .diagnosis import MOST, Answer, differ, lines, missing, position, verdict
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 from .flight import Flight
+from .giving_up import GivingUp
 from .inquiry import Inquiry
 
 __all__ = ["Wait", "Waiting", "waiting_for"]
@@ -29,7 +30,17 @@ ASKED = 32  # ranks asked at a time
 NOTICE = 1.0  # seconds by which MPI may know of a death before the system does: files are closed first
 
 
+_ENGINE = _core.Node, _core.NodePlan, _core.NodeCall  # which see for themselves that a rank gave up
 _log = logging.getLogger("collectives")
+
+
+def _asked(run: Any) -> int | None:
+    """The number by which other ranks are asked about a run."""
+    if getattr(run, "stands_for", None) is not None:
+        return None
+    call = run.call()
+    number: int | None = call.number if call.algorithm else None
+    return number
 
 
 class Watch:
@@ -65,7 +76,7 @@ class Watch:
         if now >= self._due:
             self._pause = min(2 * self._pause, PATIENCE[1])
             self._due = now + self._pause
-            self._inquiry = self._inquiry or Inquiry(context)
+            self._inquiry = self._inquiry or Inquiry(context, _asked(self.run))
             self._inquiry.answers = dict(context.heard)
             self._inquiry.ask((self.behind or context.others())[:ASKED])
         elif self._inquiry is not None:
@@ -105,24 +116,21 @@ class Watch:
             self._raise(*found)
 
     def _raise(self, kind: type[CollectiveError], why: str, origin: str | None = None) -> NoReturn:
-        told = self.context.parties(self.run, self.behind)
-        error = kind(f"{self.context.place_of(self.run)}: {why}{lines(told)}")
-        error.origin = origin
-        raise error
+        raise self.context.error_of(self.run, kind, why, origin, self.behind)
 
-    def timed_out(self, timeout: float) -> NoReturn:
-        """The time is over: say who is waited for, and what they do."""
+    def timed_out(self, timeout: float) -> CollectiveError:
+        """The time is over: who is waited for, and what they do."""
         context = self.context
         told = context.parties(self.run, self.behind)
         for answer in told[1:]:
             found = verdict(self.run.call(), answer)
             if found is not None and found[0] is not CollectiveTimeout:
-                raise found[0](f"{context.place_of(self.run)}: {found[1]}{lines(told)}")
+                return found[0](f"{context.place_of(self.run)}: {found[1]}{lines(told)}")
         late = missing(self.behind, told)
         dead = [rank for rank in late if context.has_ended(rank) or context.seems_ended(rank)]
         names = waiting_for(late) + (f"; rank {', '.join(map(str, dead))} died" if dead else "")
         kind = PeerFailure if dead or any(answer.left for answer in told if answer.rank in late) else CollectiveTimeout
-        raise kind(f"{context.place_of(self.run)}: {context.lateness(timeout)}; {names}{lines(told)}")
+        return kind(f"{context.place_of(self.run)}: {context.lateness(timeout)}; {names}{lines(told)}")
 
     def close(self) -> None:
         """It has ended, one way or the other."""
@@ -154,7 +162,7 @@ def waiting_for(ranks: list[int]) -> str:
     return f"waiting for rank {', '.join(map(str, ranks))}" if ranks else "MPI does not say whom it waits for"
 
 
-class Waiting:
+class Waiting(GivingUp):
     """What :class:`collectives.context.Context` does while it waits; mixed into it."""
 
     rank: int
@@ -162,10 +170,8 @@ class Waiting:
     identity: str
     timeout: float | None
     yield_at_once: bool
-    broken: str | None
     neighbours: dict[int, inquiry.Address]
     letters: Any  # where some ranks are on other machines
-    node: Any = None  # others may ask before it is joined
     elsewhere = 0  # calls that were MPI's or a schedule's, less exchanges before calls
     log: _core.Log | None = None  # where a timeline is recorded
     turn: _core.Turn
@@ -173,7 +179,6 @@ class Waiting:
     failed: Answer | None = None
     tested: tuple[Any, Watch] | None = None  # a call that is tested again and again
     _next_glance = 0  # of the monotonic clock, in ns
-    heard: dict[int, Answer]  # failures of others, as they told
     left: dict[int, Answer]  # those elsewhere whose programs have ended, as they told
     stall: float | None = None  # seconds after which a wait without a timeout is reported
     gone: Answer | None = None  # this rank, when its program has ended
@@ -235,8 +240,12 @@ class Waiting:
         limit = SLICE if timeout is None else min(SLICE, int(timeout * 1e9))
         wait = Wait(run, timeout)
         self.waits.append(wait)
+        if not getattr(progressing, "done", False):
+            self.look_for_quitters(run)
         if not progressing.wait(self.yield_at_once, limit):
             self._go_on(wait, progressing, timeout, limit)
+        if not isinstance(run.plan, _ENGINE):
+            self.look_for_quitters(run)
         self.waits.remove(wait)
 
     @contextlib.contextmanager
@@ -258,7 +267,9 @@ class Waiting:
                 watch.look(progressing)
                 if progressing.wait(self.yield_at_once, limit):
                     return
-            watch.timed_out(timeout or 0)
+            error = watch.timed_out(timeout or 0)
+            if not progressing.wait(self.yield_at_once, 0):  # who was late may have come while it was asked
+                raise error
         finally:
             watch.close()
 
@@ -306,8 +317,16 @@ class Waiting:
 
     # When a call fails
 
-    def describe(self, thread: int | None = None) -> Answer:
-        """What this rank does on this communicator, as it tells those who ask."""
+    def error_of(
+        self, run: Any, kind: type[CollectiveError], why: str, origin: str | None, behind: list[int]
+    ) -> CollectiveError:  # fmt: skip
+        """The error of a run, with what all ranks do; first of all those that it waits for."""
+        error = kind(f"{self.place_of(run)}: {why}{lines(self.parties(run, behind))}")
+        error.origin = origin
+        return error
+
+    def describe(self, thread: int | None = None, number: int | None = None) -> Answer:
+        """What this rank does on this communicator, as it tells those who ask; and what its call of a number was."""
         known = self.failed or self.gone
         if known is not None:
             return known
@@ -316,7 +335,8 @@ class Waiting:
             call, thread = waits[0].run.call(), waits[0].thread
         elif self.node is not None and self.node.pending:  # the short way, for less than a slice
             call = self.short_call().call()
-        return Answer(self.rank, call, self.begun, position(thread))
+        then = None if number is None or number > self.begun else self.call_of(number)
+        return Answer(self.rank, call, self.begun, position(thread), then=then)
 
     def check(self) -> None:
         """Refuse work where it cannot be done any more; CollectiveError says why."""
@@ -336,17 +356,19 @@ class Waiting:
         """
         mine = Answer(self.rank, run.call(), self.begun, position(threading.get_ident()))
         ranks = [*behind, *(rank for rank in self.others() if rank not in behind)][: MOST - 1]
-        with Inquiry(self) as asking:
+        with Inquiry(self, _asked(run)) as asking:
             return [mine, *asking.settle(ranks, again)]
 
     def note(self, run: Any, error: BaseException) -> None:
         """A run ended early: what it left under way stays in memory, and no more is begun on this communicator.
 
-        The other ranks cannot know, unless they ask. Whatever ended the run, they and this rank would no longer agree
-        on the next one.
+        Its buffers, and those of all that is under way, are the program's again. Whatever ended the run, this rank and
+        the others would no longer agree on the next one.
         """
         lifetime.keep(run)
-        if self.broken is None:
+        if self.broken is not None:
+            self.give_up(run)
+        else:
             if self.log is not None:
                 from . import trace  # which needs MPI
 
@@ -354,15 +376,19 @@ class Waiting:
             kind, first = type(error).__name__, str(error).partition("\n")[0]
             origin = getattr(error, "origin", None) or first
             place = position(threading.get_ident())
-            self.failed = Answer(self.rank, run.call(), self.begun, place, (kind, origin))
+            gave_up = self.first_under_way(run)
+            self.failed = Answer(self.rank, run.call(), self.begun, place, (kind, origin), gave_up=gave_up)
             self.broken = f"{kind}: {first}"
             if self.node is not None:
                 self.node.open({})
+            self.give_up(run)
             inquiry.spread(self, self.failed)
             _core.broken(f"rank {self.rank} of {self.size}: {self.broken}")
 
     def fail(self, run: Any, error: BaseException) -> NoReturn:
         """:meth:`note` it, and raise the error, as a CollectiveError where MPI or the other ranks are to blame."""
+        if isinstance(error, _core.GivenUpError):
+            error = self.given_up(run)
         try:
             kind, why = self._blame(error)
             if kind is None:
@@ -370,7 +396,13 @@ class Waiting:
                 raise error
             first = f"{self.place_of(run)}: {why}"
             self.note(run, kind(first))
-            told = lines(self.parties(run, [], again=True)) if kind is not CollectiveError else ""
+            told = ""
+            if kind is not CollectiveError:
+                parties = self.parties(run, [], again=True)
+                told = lines(parties)
+                mine = run.call()
+                if kind is CollectiveMismatch and not any(p.call and differ(mine, p.call) for p in parties):
+                    first += "; here, or in an earlier call that one of them ended without the others"
             raise kind(first + told) from (None if kind is CollectiveMismatch else error)
         finally:  # until then it may still hang in MPI
             self.waits[:] = [wait for wait in self.waits if wait.run is not run]

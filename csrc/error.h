@@ -12,6 +12,7 @@ enum {
     COLL_ERR_ARGUMENT = -5, /* argument out of range */
     COLL_ERR_OP = -6,       /* a user-defined op failed */
     COLL_ERR_READ = -7,     /* another process's memory could not be read */
+    COLL_ERR_GIVEN_UP = -8, /* a rank has given up this call; what it arrived with is no longer there */
 };
 
 #endif

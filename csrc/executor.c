@@ -200,6 +200,13 @@ int coll_exec_busy(const coll_exec *e) {
     return e->active > 0;
 }
 
+int coll_exec_abandon(coll_exec *e) {
+    if (!e->active)
+        return 0;
+    e->status = COLL_ERR_GIVEN_UP;
+    return e->endpoint->transport->cancel(e->messages);
+}
+
 size_t coll_exec_footprint(const coll_exec *e) {
     return e->footprint;
 }

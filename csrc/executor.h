@@ -40,6 +40,9 @@ int coll_exec_progress(coll_exec *, size_t budget);
 /* Peers that the run waits for, each once, into peers[max]; returns their number. */
 int coll_exec_waiting(const coll_exec *, int *peers, int max);
 int coll_exec_busy(const coll_exec *);
+/* Take back the receives that no message has reached; returns how many others are not complete yet. It can be called
+ * again, and never progresses any more. Sends stay under way. */
+int coll_exec_abandon(coll_exec *);
 /* Bytes held by the execution, about, for caches of plans. */
 size_t coll_exec_footprint(const coll_exec *);
 

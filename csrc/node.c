@@ -5,8 +5,6 @@
 
 enum { TURN, INLINE, ARRIVE, READ, SLICES, PULL, ENDED };
 
-static const uint64_t NUMBER_MASK = ((uint64_t)1 << WORD_BITS) - 1;
-
 /* The heap aligns to 64 bytes only. */
 size_t coll_node_area_bytes(void) {
     return sizeof(area) + LINE;
@@ -89,10 +87,8 @@ static int gathers(const coll_node_message *m) {
     return m->kind == COLL_NODE_ALLGATHER || m->kind == COLL_NODE_GATHER;
 }
 
-/* Lengths that a rank knows of itself and those who read its line know too, as one number. */
+/* Lengths of blocks that a rank knows of itself and those who read its line know too, as one number. */
 static uint64_t known_lengths(const coll_node_message *m, int size, int rank) {
-    if (!m->cuts)
-        return m->count;
     if (gathers(m))
         return m->cuts[rank + 1] - m->cuts[rank];
     uint64_t all = 0;
@@ -101,12 +97,20 @@ static uint64_t known_lengths(const coll_node_message *m, int size, int rank) {
     return all; /* of other blocks there is a table */
 }
 
-/* 23 bits that differ, nearly always, when kind, root, type, op or known lengths do. */
-static uint64_t signature(const coll_node_message *m, int size, int rank) {
-    uint64_t count = known_lengths(m, size, rank), kind = (uint64_t)m->kind | (uint64_t)m->root << 8;
-    uint64_t h = count * 0x9E3779B97F4A7C15u ^ (uint64_t)(m->dtype + 1) * 0xC2B2AE3D27D4EB4Fu ^
-                 (uint64_t)(m->op + 1) * 0x165667B19E3779F9u ^ (uint64_t)m->type * 0xFF51AFD7ED558CCDu ^
-                 (uint64_t)m->itemsize * 0xD6E8FEB86659FD93u ^ kind * 0x9FB21C651E98DF25u;
+/* What all ranks know of a call, as a number that differs, nearly always, when that does. It leaves out the type of
+ * what is moved, which bytes match. */
+static uint64_t hash(const coll_node_message *m) {
+    uint64_t kind = (uint64_t)m->kind | (uint64_t)m->root << 8, count = m->cuts ? 0 : m->count;
+    return count * 0x9E3779B97F4A7C15u ^ (uint64_t)(m->dtype + 1) * 0xC2B2AE3D27D4EB4Fu ^
+           (uint64_t)(m->op + 1) * 0x165667B19E3779F9u ^ (uint64_t)m->itemsize * 0xD6E8FEB86659FD93u ^
+           kind * 0x9FB21C651E98DF25u;
+}
+
+/* 23 bits of that and of the calls before, of the type of what is moved, and of known lengths. */
+static uint64_t signature(const coll_node_call *c, int type, int rank) {
+    uint64_t h = c->common ^ (uint64_t)type * 0xFF51AFD7ED558CCDu;
+    if (c->message.cuts)
+        h ^= known_lengths(&c->message, c->node->size, rank) * 0x9E3779B97F4A7C15u;
     return (h ^ h >> 29) >> 3 << SIGNATURE_AT & ~INLINE_FLAG;
 }
 
@@ -114,11 +118,18 @@ uint64_t coll_node_calls(const coll_node *n) {
     return atomic_load_explicit(&n->issued, memory_order_relaxed);
 }
 
+void coll_node_mix(coll_node *n, uint64_t kind) {
+    n->history = (n->history ^ kind) * 0x9E3779B97F4A7C15u;
+}
+
 void coll_node_begin(coll_node_call *c, coll_node *n, const coll_node_message *m) {
     c->node = n;
     c->message = *m;
     c->number = atomic_fetch_add_explicit(&n->issued, 1, memory_order_relaxed) + 1;
-    c->word = signature(m, n->size, n->rank) | (c->number & NUMBER_MASK);
+    uint64_t here = hash(m);
+    c->common = n->history ^ here;
+    coll_node_mix(n, here);
+    c->word = signature(c, m->type, n->rank) | (c->number & NUMBER_MASK);
     c->state = TURN;
     c->status = COLL_PENDING;
     c->everything_shared = c->inlined = c->segments = c->claimed = c->staged = c->reduced = c->copied = 0;
@@ -128,10 +139,9 @@ void coll_node_begin(coll_node_call *c, coll_node *n, const coll_node_message *m
 
 /* Whether a word of rank q's is that of this call, but for one of them being of bytes and the other of elements. */
 static int matches_as_bytes(const coll_node_call *c, int q, uint64_t word) {
-    coll_node_message m = c->message;
-    int first = m.type ? 0 : 1, last = m.type ? 0 : COLL_NODE_TYPES;
-    for (m.type = first; m.type <= last; m.type++)
-        if ((signature(&m, c->node->size, q) | (c->number & NUMBER_MASK)) == word)
+    int first = c->message.type ? 0 : 1, last = c->message.type ? 0 : COLL_NODE_TYPES;
+    for (int type = first; type <= last; type++)
+        if ((signature(c, type, q) | (c->number & NUMBER_MASK)) == word)
             return 1;
     return 0;
 }
@@ -139,12 +149,16 @@ static int matches_as_bytes(const coll_node_call *c, int q, uint64_t word) {
 int coll_node_arrived(const coll_node_call *c, int q) {
     uint64_t word = see(&c->node->peers[q].area->lines[c->number % LINES].word) & ~INLINE_FLAG, expected = c->word;
     if (c->message.cuts && gathers(&c->message)) /* blocks of different lengths */
-        expected = signature(&c->message, c->node->size, q) | (c->number & NUMBER_MASK);
+        expected = signature(c, c->message.type, q) | (c->number & NUMBER_MASK);
     if (word == expected)
         return COLL_OK;
     if ((word & NUMBER_MASK) != (c->number & NUMBER_MASK))
         return COLL_PENDING;
-    return matches_as_bytes(c, q, word) ? COLL_OK : COLL_ERR_MESSAGE;
+    uint64_t before = coll_node_taken_back(word);
+    if (matches_as_bytes(c, q, word))
+        return COLL_OK;
+    return (before == expected || matches_as_bytes(c, q, before)) && coll_node_gave_up(c, q) ? COLL_ERR_GIVEN_UP
+                                                                                             : COLL_ERR_MESSAGE;
 }
 
 int coll_node_all_ended(coll_node *n, uint64_t number) {
@@ -364,6 +378,25 @@ static int waits_for(const coll_node_call *c, int q) {
     default:
         return coll_node_arrived(c, q) != COLL_OK;
     }
+}
+
+/* Whether rank q's flags prove that its call of this number is another one: it has arrived with another signature, or
+ * has ended the call without what this rank waits for. */
+static int differs(const coll_node_call *c, int q) {
+    const area *a = c->node->peers[q].area;
+    int ended = reached(&a->done, c->number), here = coll_node_arrived(c, q);
+    if (here == COLL_ERR_MESSAGE)
+        return 1;
+    return ended && ((here == COLL_PENDING && waits_for(c, q)) || (c->state == PULL && coll_node_pull_ignored(c, q)));
+}
+
+int coll_node_look(coll_node_call *c) {
+    if (c->status == COLL_PENDING && coll_node_given_up(c))
+        c->status = COLL_ERR_GIVEN_UP;
+    for (int q = 0; q < c->node->size && c->state != TURN && c->status == COLL_PENDING; q++)
+        if (q != c->node->rank && differs(c, q))
+            c->status = COLL_ERR_MESSAGE;
+    return c->status;
 }
 
 int coll_node_waiting(const coll_node_call *c, int *ranks, int max) {

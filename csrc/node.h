@@ -96,6 +96,7 @@ typedef struct {
     coll_node_message message;
     uint64_t number; /* in the group: its turn comes when all before it are done */
     uint64_t word;   /* what this rank's line says in this call, and the others' must */
+    uint64_t common; /* to all ranks, of this call and those before: who differed in one that needed nobody is found */
     int state, status, everything_shared, inlined;
     int segments, claimed, staged, reduced, copied;
     size_t segment;       /* elements */
@@ -109,6 +110,8 @@ typedef struct {
 int coll_node_message_ok(const coll_node_message *, int size);
 /* Numbers taken so far. */
 uint64_t coll_node_calls(const coll_node *);
+/* Note a call that all ranks make elsewhere between calls of the group: `kind` is the same on all of them. */
+void coll_node_mix(coll_node *, uint64_t kind);
 /* Take a number: calls run in this order, which must be the same on all ranks. */
 void coll_node_begin(coll_node_call *, coll_node *, const coll_node_message *);
 /* COLL_OK when the result is there and the buffers are the caller's again, COLL_PENDING, or COLL_ERR_MESSAGE when
@@ -116,5 +119,16 @@ void coll_node_begin(coll_node_call *, coll_node *, const coll_node_message *);
 int coll_node_progress(coll_node_call *);
 /* Ranks that the call waits for at present, into ranks[max]; returns their number. */
 int coll_node_waiting(const coll_node_call *, int *ranks, int max);
+
+/* Giving up: this rank ends no call of the group any more, and nobody progresses one here. Ranks that look at it from
+ * now on get COLL_ERR_GIVEN_UP. */
+void coll_node_give_up(coll_node *);
+/* Ranks that write to this rank's arrays for a call that it has given up, into ranks[max]; returns their number. Where
+ * it is 0 once, no byte of them changes any more. */
+int coll_node_writers(const coll_node *, int *ranks, int max);
+/* Ranks that have given up a call, this one included. */
+int coll_node_quitters(const coll_node *, int *ranks, int max);
+/* Ends a call that waits with an error, if a rank has given it up, or has made another one; returns its status. */
+int coll_node_look(coll_node_call *);
 
 #endif

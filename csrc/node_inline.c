@@ -43,6 +43,12 @@ static bundle *bundle_of(const coll_node_call *c, int leader) {
     return &c->node->peers[leader].area->bundles[c->number % LINES];
 }
 
+/* What a leader's line says against what is not there yet. */
+static int refused(const coll_node_call *c, int leader) {
+    int error = coll_node_arrived(c, leader);
+    return error < 0 ? error : COLL_PENDING;
+}
+
 /* A leader's first step: its members' data, once they are all there. */
 static int collect(coll_node_call *c) {
     coll_node *n = c->node;
@@ -65,7 +71,7 @@ static int combine(coll_node_call *c) {
     line *result = &own_area(n)->results[c->number % LINES];
     for (int leader = 0; leader < n->size; leader += GROUP) {
         if (see(&bundle_of(c, leader)->word) != c->word)
-            return coll_node_arrived(c, leader) == COLL_ERR_MESSAGE ? COLL_ERR_MESSAGE : COLL_PENDING;
+            return refused(c, leader);
         for (int i = 0; i < members_of(n, leader); i++)
             n->sources[leader + i] = bundle_of(c, leader)->payload + (size_t)i * bytes_of(c);
     }
@@ -83,7 +89,7 @@ static int grouped(coll_node_call *c) {
     if (n->rank != leader) {
         const line *result = &n->peers[leader].area->results[c->number % LINES];
         if (see(&result->word) != c->word)
-            return coll_node_arrived(c, leader) == COLL_ERR_MESSAGE ? COLL_ERR_MESSAGE : COLL_PENDING;
+            return refused(c, leader);
         move(c->message.output, result->payload, bytes_of(c));
     } else {
         int error = c->staged ? COLL_OK : collect(c);

@@ -22,7 +22,8 @@ enum { WORD_BITS = 6, SIGNATURE_AT = 40, SEGMENT_BITS = 58, RENEWED = 16 };
 #else
 enum { WORD_BITS = 40, SIGNATURE_AT = WORD_BITS, SEGMENT_BITS = 32, RENEWED = 1 << 24 };
 #endif
-static const uint64_t INLINE_FLAG = (uint64_t)1 << 63; /* in a word: the data are in the line */
+static const uint64_t INLINE_FLAG = (uint64_t)1 << 63;              /* in a word: the data are in the line */
+static const uint64_t NUMBER_MASK = ((uint64_t)1 << WORD_BITS) - 1; /* in a word: the call's number */
 
 /* What a rank says when it arrives at a call: where its data are. Offsets are in its heap; 0 is nowhere. */
 typedef struct {
@@ -68,6 +69,8 @@ typedef struct {
     counter reduced;       /* segments folded, or taken from all ranks */
     counter copied;        /* segments copied out */
     counter done;          /* calls in which it reads nobody's memory any more */
+    counter given_up;      /* the first call that it will not end, 0: none; later ones neither */
+    counter writing;       /* call in which it writes to other ranks' arrays at present, or 0 */
 } area;
 
 /* Places to stage in are taken in turn from a ring that is longer than a second-level cache: what another core has read
@@ -101,6 +104,7 @@ struct coll_node {
     int sector;                        /* the one that the last claim was in, or -1 */
     uint64_t users[SECTORS];           /* last call that staged something in each */
     uint64_t all_done;                 /* calls that all ranks are known to have ended */
+    uint64_t history;                  /* of the calls so far, the same on all ranks */
     struct handing handing;
     const void **sources; /* per rank, for one fold */
     void **targets;       /* per rank, and one more */
@@ -142,9 +146,14 @@ static inline uint64_t see(const _Atomic uint64_t *flag) {
     return atomic_load_explicit(flag, memory_order_acquire);
 }
 
-/* Whether a counter has come so far; numbers wrap. */
+/* Whether a number does not come before another one; numbers wrap. */
+static inline int not_before(uint64_t number, uint64_t other) {
+    return (int64_t)(number - other) >= 0;
+}
+
+/* Whether a counter has come so far. */
 static inline int reached(const counter *counter, uint64_t value) {
-    return (int64_t)(see(&counter->value) - value) >= 0;
+    return not_before(see(&counter->value), value);
 }
 
 static inline void publish(_Atomic uint64_t *flag, uint64_t value) {
@@ -257,6 +266,23 @@ size_t coll_node_segment_bytes(const coll_node *n, size_t bytes);
 size_t coll_node_work_bytes(const coll_node *n);
 size_t coll_node_table_at(const coll_node *n, uint64_t number);
 
+/* node_give_up.c */
+
+/* Whether rank q has given up this call: what is in its arrays, of those it arrived with, is no longer of the call. */
+static inline int coll_node_gave_up(const coll_node_call *c, int q) {
+    uint64_t first = see(&c->node->peers[q].area->given_up.value);
+    return first && not_before(c->number, first);
+}
+/* The same of any rank; what was read before is read by then. */
+int coll_node_given_up(const coll_node_call *c);
+/* Around writing to other ranks' arrays; COLL_ERR_GIVEN_UP where one of them has given up the call. */
+int coll_node_enter(const coll_node_call *c);
+int coll_node_leave(const coll_node_call *c);
+/* What a line says once its call is given up: the same call's number, and another signature. */
+static inline uint64_t coll_node_taken_back(uint64_t word) {
+    return word ^ (~NUMBER_MASK & ~INLINE_FLAG);
+}
+
 /* node_check.c */
 
 /* Whether what rank q has said, and peers[q].arrival has a copy of, can be: of a call whose data all ranks share, */
@@ -286,5 +312,7 @@ void coll_node_stage(coll_node_call *c);
 int coll_node_pull_begin(coll_node_call *c);
 int coll_node_pull(coll_node_call *c);
 int coll_node_pull_waits_for(const coll_node_call *c, int q);
+/* Whether rank q, which has ended its call of this number, has taken nothing of what it must take. */
+int coll_node_pull_ignored(const coll_node_call *c, int q);
 
 #endif

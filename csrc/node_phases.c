@@ -31,6 +31,8 @@ int coll_node_read(coll_node_call *c) {
         }
         n->targets[0] = wait_aside ? aside : c->message.output;
         int error = coll_node_fold(c, n->size, 1, c->message.count, 0);
+        if (!error)
+            error = coll_node_given_up(c);
         if (error)
             return error;
         c->reduced = 1;
@@ -161,15 +163,21 @@ static int reduce_next(coll_node_call *c) {
     if (k >= c->segments || !inputs_here(c, k) || (in_ring && !has_room(c, k)))
         return COLL_PENDING;
     span own = slice_of(c, segment_of(c, k), n->rank);
-    int q = places_of_slice(c, k, own, in_ring), error = COLL_OK;
+    int q = places_of_slice(c, k, own, in_ring), error = coll_node_enter(c);
+    if (error)
+        return error;
     int past_cache = in_ring ? n->handing.far : bytes_of(c) >= n->limits.stream;
     if (own.count && in_ring && q == 2 && past_cache)
         error = coll_node_fold_and_hand(c, n->size, own.count);
     else if (own.count)
         error = coll_node_fold(c, n->size, q, own.count, past_cache);
+    int given_up = coll_node_leave(c);
+    error = error ? error : given_up;
+    if (error)
+        return error;
     c->reduced++;
     publish(&own_area(n)->reduced.value, progress_of(c, c->reduced));
-    return error;
+    return COLL_OK;
 }
 
 /* Copy out what the other owners have folded; those who could have written it here already. */

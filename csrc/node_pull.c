@@ -280,6 +280,8 @@ static int copy_from(coll_node_call *c, int q, int *moved) {
         count = all > 1 && count > segment_of(c, q) ? segment_of(c, q) : count;
         size_t item = c->message.itemsize;
         error = fetch(c, p, (char *)c->message.output + (to.first + from) * item, source, count * item);
+        if (!error && p->here == 1 && lies_there(p))
+            error = coll_node_given_up(c);
         if (error)
             return error;
         p->taken++;
@@ -331,17 +333,23 @@ static int fold_next(coll_node_call *c, int *moved) {
     if (c->message.input == c->message.output && c->staged <= k && c->staged < c->segments)
         return COLL_PENDING; /* the result would overwrite what others wait for */
     size_t count = to.count - from < segment ? to.count - from : segment;
+    int in_arrays = 0;
     for (int q = 0; q < number; q++) {
         n->sources[q] = q == n->rank ? (const char *)c->message.input + (own.first + from) * item : found(c, q, k);
         if (!n->sources[q])
             return COLL_PENDING;
+        in_arrays |= q != n->rank && n->peers[q].here == 1 && lies_there(&n->peers[q]);
     }
     n->targets[0] = (char *)c->message.output + from * item;
     int error = coll_node_fold(c, number, 1, count, past_cache(c));
+    if (!error && in_arrays)
+        error = coll_node_given_up(c);
+    if (error)
+        return error;
     c->reduced++;
     publish(&own_area(n)->reduced.value, progress_of(c, c->reduced));
     *moved = 1;
-    return error ? error : from + count < to.count ? COLL_PENDING : COLL_OK;
+    return from + count < to.count ? COLL_PENDING : COLL_OK;
 }
 
 /* Whether everybody who reads the own input where it lies has done so. */
@@ -382,4 +390,9 @@ int coll_node_pull_waits_for(const coll_node_call *c, int q) {
     return takes(c, q, n->rank) && n->peers[q].taken != ALL_TAKEN &&
            (coll_node_arrived(c, q) != COLL_OK ||
             (folds(c) ? !reached(&n->peers[q].area->staged, progress_of(c, c->reduced + 1)) : 1));
+}
+
+int coll_node_pull_ignored(const coll_node_call *c, int q) {
+    const coll_node *n = c->node;
+    return takes(c, n->rank, q) && !reached(&n->peers[q].area->reduced, progress_of(c, 1));
 }

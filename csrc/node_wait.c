@@ -38,13 +38,14 @@ static int job_progress(void *self, size_t budget) {
     coll_node_job *job = self;
     (void)budget; /* a call returns wherever it must wait */
     int status = coll_node_progress(&job->call);
-    if (status == COLL_PENDING && job->mpi) {
-        uint64_t now = coll_ticks();
-        if (now - job->polled > 15 * ticks_per_us) {
-            job->polled = now;
-            if (job->mpi->poll(job->endpoint) != COLL_OK)
-                status = job->call.status = COLL_ERR_MPI;
-        }
+    if (status != COLL_PENDING)
+        return status;
+    uint64_t now = coll_ticks();
+    if (now - job->polled > 15 * ticks_per_us) {
+        job->polled = now;
+        status = coll_node_look(&job->call);
+        if (status == COLL_PENDING && job->mpi && job->mpi->poll(job->endpoint) != COLL_OK)
+            status = job->call.status = COLL_ERR_MPI;
     }
     return status;
 }
@@ -53,6 +54,13 @@ static int job_waiting(const void *self, int *ranks, int max) {
     return coll_node_waiting(&((const coll_node_job *)self)->call, ranks, max);
 }
 
+static int job_abandon(void *self) {
+    coll_node_job *job = self;
+    if (job->call.status == COLL_PENDING)
+        job->call.status = COLL_ERR_GIVEN_UP;
+    return 0;
+}
+
 coll_task coll_node_task(coll_node_job *job) {
-    return (coll_task){job, job_progress, job_waiting};
+    return (coll_task){job, job_progress, job_waiting, job_abandon};
 }

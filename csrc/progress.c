@@ -46,8 +46,12 @@ static int exec_waiting(const void *e, int *ranks, int max) {
     return coll_exec_waiting(e, ranks, max);
 }
 
+static int exec_abandon(void *e) {
+    return coll_exec_abandon(e);
+}
+
 coll_task coll_exec_task(coll_exec *e) {
-    return (coll_task){e, exec_progress, exec_waiting};
+    return (coll_task){e, exec_progress, exec_waiting, exec_abandon};
 }
 
 static void complete(coll_request *r, int status) {
@@ -79,6 +83,21 @@ static int pass(void) {
     if (moved && sleepers)
         pthread_cond_broadcast(&landing);
     return moved;
+}
+
+int coll_progress_abandon(coll_request *r) {
+    pthread_mutex_lock(&lock);
+    int left = r->task.self ? r->task.abandon(r->task.self) : 0; /* it may never have begun */
+    for (coll_request **at = &head; *at; at = &(*at)->next)
+        if (*at == r) {
+            *at = r->next;
+            tail = *at ? tail : at;
+            complete(r, COLL_ERR_GIVEN_UP);
+            pthread_cond_broadcast(&landing);
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    return left;
 }
 
 void coll_progress_poll(void) {

@@ -11,6 +11,9 @@ typedef struct {
     void *self;
     int (*progress)(void *self, size_t budget); /* COLL_OK, COLL_PENDING or an error */
     int (*waiting)(const void *self, int *ranks, int max);
+    /* Give it up: progress returns an error from then on. The number of messages that still come into its memory; to be
+     * called again until there are none. */
+    int (*abandon)(void *self);
 } coll_task;
 
 coll_task coll_exec_task(coll_exec *);
@@ -43,6 +46,8 @@ int coll_progress_sleep(const coll_request *r, long limit);
 void coll_progress_give_way(void);
 /* Ranks that a task waits for, which may be in the queue: into ranks[max]; returns their number. */
 int coll_progress_waiting(const coll_task *, int *ranks, int max);
+/* Take a request out of the queue, which ends it with COLL_ERR_GIVEN_UP, and abandon its task. */
+int coll_progress_abandon(coll_request *);
 /* Wait, for about `limit` nanoseconds, until no request is outstanding, and end the thread. */
 void coll_progress_stop(long limit);
 

@@ -18,6 +18,8 @@ typedef struct {
     int (*recv)(coll_messages *, int slot, void *buf, size_t bytes, int peer, int tag);
     /* Slots that completed since the last call, into done[capacity]; returns how many, or an error. */
     int (*test)(coll_messages *, int *done);
+    /* Take back the receives that no message has reached; returns how many others are not complete yet. */
+    int (*cancel)(coll_messages *);
     void (*endpoint_free)(coll_endpoint *);
 } coll_transport;
 

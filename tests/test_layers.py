@@ -26,6 +26,7 @@ LAYERS = [
         "request",
         "context",
         "waiting",
+        "giving_up",
         "departures",
         "ending",
         "making",

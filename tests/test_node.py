@@ -105,7 +105,7 @@ MISTAKES = [
     ("node.c", "if (c->number > LINES && !coll_node_all_ended(n, c->number - LINES))", "if (0)"),
     ("node.c", "n->users[s] != c->number && !coll_node_all_ended(n, n->users[s])", "0"),
     ("node.c", "if (c->number % RENEWED < LINES)", "if (0)"),
-    ("node_internal.h", "(int64_t)(see(&counter->value) - value) >= 0", "see(&counter->value) >= value"),
+    ("node_internal.h", "(int64_t)(number - other) >= 0", "number >= other"),
     ("node_pull.c", "slot_in_use(c, k)", "0"),
     ("node_pull.c", "if (!reached(&p->area->staged, progress_of(c, k + 1)))", "if (0)"),
     ("node_pull.c", "c->segments && stays_put(c) && !released(c)", "0"),

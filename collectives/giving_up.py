@@ -1,0 +1,136 @@
+"""Calls that are given up, and what ranks remember of their calls: a communicator's part in both.
+
+A rank that fails takes its part back in all that is under way, for its buffers are the program's again. The others see
+it in the node-local engine's flags, or hear of it, and raise what it raised.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from . import _core
+from .diagnosis import Answer, Call, verdict
+from .errors import CollectiveError, PeerFailure
+from .inquiry import Inquiry
+
+__all__ = ["RECENT", "GivingUp"]
+
+RECENT = 64  # calls between processes that a rank remembers
+LEAVING = 2.0  # seconds that a failed call waits for ranks which use its buffers just then
+
+
+class GivingUp:
+    """Mixed into :class:`collectives.waiting.Waiting`."""
+
+    rank: int
+    node: Any = None  # others may ask before it is joined
+    group: list[int]  # ranks of this node
+    broken: str | None
+    history: int  # a number of the calls between processes so far: the same on all ranks
+    recent: deque[tuple[int, Callable[[], Call]]]  # numbers and words of calls that were not the engine's
+    heard: dict[int, Answer]  # failures of others, as they told
+
+    # Of the class that this is mixed into.
+    begun: Any
+    has_ended: Callable[[int], bool]
+    fail: Callable[..., NoReturn]
+    error_of: Callable[..., CollectiveError]
+
+    def remember(self, make: Callable[[], Call]) -> None:
+        """Note what the call just begun is, which is not the engine's."""
+        self.recent.append((self.begun, make))
+
+    def call_of(self, number: int) -> Call | None:
+        """The call of a number, of which little is known if it was the engine's; None where it is forgotten."""
+        recent = list(self.recent)
+        for known, make in reversed(recent):
+            if known == number:
+                return make()._replace(number=number)
+        covered = len(recent) < RECENT or recent[0][0] < number
+        return Call(number, "", "shm", 0, "", "", None) if covered else None
+
+    def hear(self, answer: Answer) -> None:
+        """Learn that a rank has failed: it gave up its part in what is under way. In any thread."""
+        self.heard[answer.rank] = answer
+        if self.node is not None:
+            self.node.open({})  # the short way looks at nothing of this
+
+    def quitters(self) -> list[int]:
+        """Ranks of this node, but this one, that have given up a call; without asking anybody."""
+        if self.node is None:
+            return []
+        return [self.group[i] for i in self.node.quitters if self.group[i] != self.rank]
+
+    def look_for_quitters(self, run: Any) -> None:
+        """Raise what has become of a run for which a rank that gave up is needed.
+
+        Before a run, lest it begins in vain; and after it: what it took of such a rank may be of a later time.
+        """
+        quitters = self.quitters()
+        if not quitters and not self.heard:
+            return
+        if silent := [rank for rank in quitters if rank not in self.heard]:
+            with Inquiry(self) as asking:
+                for answer in asking.settle(silent, False):
+                    if answer.failure is not None:
+                        self.hear(answer)
+        for answer in list(self.heard.values()):
+            found = verdict(run.call(), answer)
+            if found is not None:
+                raise self.error_of(run, *found, [answer.rank])
+
+    def begin_again(self, flight: Any) -> None:
+        """Begin a persistent call once more, unless a rank has given up."""
+        try:
+            self.look_for_quitters(flight.run)
+            flight.again()
+        except BaseException as e:
+            self.fail(flight.run, e)
+
+    def first_under_way(self, run: Any) -> int:
+        """Number of the first call that is not complete; that of the next one where all are."""
+        runs = [run, *(f.run for f in list(_core.flights()) if f.context is self and not f.done)]
+        numbers = [run.call().number for run in runs]
+        return min([number for number in numbers if number is not None], default=self.begun + 1)
+
+    def groups(self) -> list[_core.Node]:
+        """The communicator's groups of the node-local engine."""
+        return [] if self.node is None else [self.node]
+
+    def give_up(self, run: Any) -> None:
+        """Take back this rank's part in what is under way, and wait for those who use its buffers just then."""
+        tasks = [flight.core for flight in list(_core.flights()) if flight.context is self]
+        if run.plan is not None:
+            tasks.append(run.plan)
+        for task in tasks:
+            task.withdraw()
+        for group in self.groups():
+            group.give_up()
+        end = time.monotonic() + LEAVING
+        while self._in_use(tasks) and time.monotonic() < end:
+            time.sleep(0.0005)
+
+    def _in_use(self, tasks: list[Any]) -> bool:
+        """Whether other ranks, or MPI, write to buffers of tasks that are given up."""
+        coming = [task for task in tasks if task.withdraw()]
+        writing = {group_rank for group in self.groups() for group_rank in group.writers}
+        return bool(coming) or not all(self.has_ended(self.group[i]) for i in writing)
+
+    def given_up(self, run: Any) -> CollectiveError:
+        """The error of a run that this rank or another one has given up."""
+        if self.broken is not None:
+            return CollectiveError(f"this communicator is broken since an earlier call failed ({self.broken})")
+        try:
+            self.look_for_quitters(run)
+        except CollectiveError as e:
+            return e
+        quitters = self.quitters()
+        for answer in [self.heard[rank] for rank in quitters if rank in self.heard]:
+            found = verdict(run.call()._replace(number=None), answer)  # the engine has numbers of its own
+            if found is not None:
+                return self.error_of(run, *found, quitters)
+        names = f"rank {', '.join(map(str, quitters))}" if quitters else "another rank"
+        return self.error_of(run, PeerFailure, f"{names} gave up this call", None, quitters)

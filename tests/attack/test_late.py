@@ -1,0 +1,15 @@
+"""Ranks that come late to calls which the others have given up."""
+
+import pytest
+
+
+@pytest.mark.parametrize("engine", ["node", "schedules"])
+def test_late_ranks(attack, mpi, engine):
+    attack(mpi, 3, "late", engine, "10", "1", code=None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("engine", ["node", "schedules"])
+def test_many_late_ranks(attack, mpi, engine, ranks):
+    attack(mpi, ranks, "late", engine, "150", str(ranks), timeout=400, code=None)
