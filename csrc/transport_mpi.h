@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define COLL_MPI_VERSION 5
+#define COLL_MPI_VERSION 6
 
 /* Whether a communicator of the program's lives still: another handle to it may free it at any time, in any thread. */
 typedef struct {
