@@ -85,8 +85,8 @@ def test_default_timeout(mpi):
     """, env={"COLLECTIVES_TIMEOUT": "0.5"})  # fmt: skip
     assert code != 0
     assert "rank 0: CollectiveTimeout allreduce (shm, 80 bytes) on rank 0 of 2: not complete after" in output
-    assert "rank 0: CollectiveError this communicator is broken" in output
-    assert "rank 0: returned False" in output
+    assert output.count("rank 0: CollectiveError this communicator is broken") == 2
+    assert "returned" not in output  # a loop on Test ends
 
 
 @pytest.mark.parametrize("blocking", [True, False])
