@@ -22,7 +22,7 @@ from . import _core, inquiry, lifetime
 from .diagnosis import Answer, Call, position
 from .limits import checked_timeout, stall_from_environment
 from .mpiruns import MPIRun, MPIWaiting
-from .reference import Messages, Walk
+from .reference import Message, Messages, Walk
 
 __all__ = ["Making", "meeting"]
 
@@ -151,7 +151,8 @@ class Making:
         while step < size:
             there, here = members[(place + step) % size], members[(place - step) % size]
             receive = self._comm.Irecv([bytearray(1), MPI.BYTE], here, tag)
-            yield [(self._comm.Isend([token, MPI.BYTE], there, tag), there), (receive, here)]
+            send = self._comm.Isend([token, MPI.BYTE], there, tag)
+            yield [Message(send, there, comes=False), Message(receive, here, comes=True)]
             step *= 2
 
 

@@ -6,7 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,9 +17,18 @@ if TYPE_CHECKING:
     from .diagnosis import Call
     from .plans import Shape
 
-__all__ = ["Walk", "execute", "run"]
+__all__ = ["Message", "Walk", "execute", "run"]
 
-Messages = list[tuple[Any, int]]  # requests, and their peers
+
+class Message(NamedTuple):
+    """A message under way."""
+
+    request: Any
+    peer: int
+    comes: bool  # rather than goes
+
+
+Messages = list[Message]
 Reduction = Any  # callable (dst, left, right) on uint8 arrays of one length
 
 
@@ -104,8 +113,8 @@ def execute(
             if s["kind"] == Kind.RECV_REDUCE:
                 data = arrived[i] = np.empty_like(data)
             if len(data):
-                start = comm.Isend if s["kind"] == Kind.SEND else comm.Irecv
-                requests.append((start(data, int(s["peer"]), tag), int(s["peer"])))
+                comes, peer = s["kind"] != Kind.SEND, int(s["peer"])
+                requests.append(Message((comm.Irecv if comes else comm.Isend)(data, peer, tag), peer, comes))
         yield requests
         for i, s in enumerate(steps):
             if s["kind"] < Kind.RECV_REDUCE:
@@ -128,6 +137,7 @@ class Walk:
     def __init__(self, rounds: Iterator[Messages], call: Call, nbytes: int, buffers: Any):
         self._rounds, self._call, self._nbytes = rounds, call, nbytes
         self._pending: Messages = []
+        self._withdrawn = False
         self.buffers = buffers
         self.number = call.number
 
@@ -138,7 +148,16 @@ class Walk:
 
     def waiting(self) -> list[int]:
         """Ranks whose messages have not come, or have not been taken."""
-        return sorted({peer for _, peer in self._pending})
+        return sorted({message.peer for message in self._pending})
+
+    def withdraw(self) -> int:
+        """Take back the receives that no message has reached; how many others are not complete."""
+        coming = [message.request for message in self._pending if message.comes]
+        if not self._withdrawn:
+            self._withdrawn = True
+            for request in coming:
+                request.Cancel()
+        return sum(not request.Test() for request in coming)
 
     def call(self) -> Call:
         """Number, type signature, op and root."""
@@ -152,7 +171,7 @@ class Walk:
         """Go on for up to ``limit`` ns; whether the run has ended."""
         end = time.monotonic_ns() + limit
         while True:
-            self._pending = [(request, peer) for request, peer in self._pending if not request.Test()]
+            self._pending = [message for message in self._pending if not message.request.Test()]
             if not self._pending:
                 following = next(self._rounds, None)
                 if following is None:

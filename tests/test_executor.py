@@ -168,8 +168,8 @@ def test_the_reference_executor_finds_the_same(algorithm, monkeypatch):
                 s, boxes.of(plan.rank), memory(source), memory(target), plan.itemsize,
                 lambda dst, left, right: _core.reduce2(plan.dtype, plan.op, dst, left, right), 0, cuts, plan.input_cuts,
             ):  # fmt: skip
-                for request, _ in messages:
-                    request.Wait()
+                for message in messages:
+                    message.request.Wait()
 
     def memory(address):
         length = 4 * 4096  # as far as an operand of any test here could reach
