@@ -220,6 +220,12 @@ cdef class Node:
         return self.ranks(coll_node_writers)
 
     @property
+    def given_up(self):
+        """Whether some ranks have given up a call."""
+        cdef int rank
+        return coll_node_quitters(self.node, &rank, 1) > 0
+
+    @property
     def quitters(self):
         """Ranks that have given up a call."""
         return self.ranks(coll_node_quitters)

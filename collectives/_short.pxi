@@ -130,7 +130,8 @@ cpdef object hold(object memory):
         if base == NULL:
             return PyWeakref_NewRef(memory, NULL)
         memory = <object>base
-    HOLDS = True
+    if type(memory) is not HeapBlock:  # which nobody resizes or closes
+        HOLDS = True
     return PyMemoryView_FromObject(memory) if PyObject_CheckBuffer(memory) else memory
 
 

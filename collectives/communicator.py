@@ -100,15 +100,18 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
 
     def _enter(self) -> Context:
         """The library's side of the communicator; set up, by all ranks together, where there is none yet."""
-        self._refuse_if_freed()
         context = self._context
-        if context is None:
-            if self == MPI.COMM_NULL:
-                raise MPI.Exception(MPI.ERR_COMM)
-            with meeting("setting up a communicator", MPI.Intracomm(self)) as making:
-                context = self._set_context(making)
+        if context is None or context.life.ended:
+            context = self._make_context()
         context.check()
         return context
+
+    def _make_context(self) -> Context:
+        self._refuse_if_freed()
+        if self == MPI.COMM_NULL:
+            raise MPI.Exception(MPI.ERR_COMM)
+        with meeting("setting up a communicator", MPI.Intracomm(self)) as making:
+            return self._set_context(making)
 
     def _refuse_if_freed(self) -> None:
         """CollectiveError where the program has freed MPI's communicator through another handle; ours is null then."""

@@ -222,7 +222,7 @@ class Context(MPIWaiting, Plans):
         if choice.algorithm.name == "shm":
             return 0
         self.count(1)
-        self.remember(functools.partial(shape.call, choice.algorithm.name))
+        self.remember(shape, choice.algorithm.name)
         kind = _kind_of(choice, shape)
         if self.node is not None:
             self.node.mix(kind)

@@ -75,7 +75,7 @@ def _meet(
     operands = np.empty(own * len(blocks), np.uint8)
     received = [own] * len(blocks), [r * own for r in range(len(blocks))]
     arguments = Arguments([source, sent, MPI.BYTE], [operands, received, MPI.BYTE])
-    comm._run_now(COLLECTIVES["alltoallv"], arguments, options)
+    comm._run_now(comm._enter(), COLLECTIVES["alltoallv"], arguments, options)
     if own:
         _core.reducep(draft.shape.dtype, draft.shape.op, [mine], list(operands.reshape(len(blocks), own)))
 
@@ -89,4 +89,4 @@ def _spread(
         where = region(draft.target + first * draft.shape.itemsize, sum(counts))
         result = [where, (counts, None), MPI.BYTE]
     name = "gatherv" if draft.collective.name == "reduce" else "allgatherv"
-    comm._run_now(COLLECTIVES[name], Arguments([mine, MPI.BYTE], result, root=draft.shape.root), options)
+    comm._run_now(comm._enter(), COLLECTIVES[name], Arguments([mine, MPI.BYTE], result, root=draft.shape.root), options)

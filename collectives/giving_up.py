@@ -30,7 +30,7 @@ class GivingUp:
     group: list[int]  # ranks of this node
     broken: str | None
     history: int  # a number of the calls between processes so far: the same on all ranks
-    recent: deque[tuple[int, Callable[[], Call]]]  # numbers and words of calls that were not the engine's
+    recent: deque[tuple[int, Any, str]]  # numbers, shapes and algorithms of calls that were not the engine's
     heard: dict[int, Answer]  # failures of others, as they told
 
     # Of the class that this is mixed into.
@@ -39,16 +39,17 @@ class GivingUp:
     fail: Callable[..., NoReturn]
     error_of: Callable[..., CollectiveError]
 
-    def remember(self, make: Callable[[], Call]) -> None:
-        """Note what the call just begun is, which is not the engine's."""
-        self.recent.append((self.begun, make))
+    def remember(self, shape: Any, algorithm: str) -> None:
+        """Note what the call just begun is, which is not the engine's: a shape, and what serves it."""
+        self.recent.append((self.begun, shape, algorithm))
 
     def call_of(self, number: int) -> Call | None:
         """The call of a number, of which little is known if it was the engine's; None where it is forgotten."""
         recent = list(self.recent)
-        for known, make in reversed(recent):
+        for known, shape, algorithm in reversed(recent):
             if known == number:
-                return make()._replace(number=number)
+                made: Call = shape.call(algorithm)
+                return made._replace(number=number)
         covered = len(recent) < RECENT or recent[0][0] < number
         return Call(number, "", "shm", 0, "", "", None) if covered else None
 
@@ -67,11 +68,11 @@ class GivingUp:
     def look_for_quitters(self, run: Any) -> None:
         """Raise what has become of a run for which a rank that gave up is needed.
 
-        Before a run, lest it begins in vain; and after it: what it took of such a rank may be of a later time.
+        While a run is waited for, and after it: what it took of such a rank may be of a later time.
         """
-        quitters = self.quitters()
-        if not quitters and not self.heard:
+        if not self.heard and (self.node is None or not self.node.given_up):
             return
+        quitters = self.quitters()
         if silent := [rank for rank in quitters if rank not in self.heard]:
             with Inquiry(self) as asking:
                 for answer in asking.settle(silent, False):

@@ -127,9 +127,12 @@ class Later(Operations):
         flight.lease(self._enter(), lease.engine, (self, lease))
 
         def launch() -> NodeFlight:
-            tick, number = _core.ticks(), next(numbers)
-            log, flight.record = self._enter().log, None
-            self._enter().begin_again(flight)
+            tick, number, context = _core.ticks(), next(numbers), self._enter()
+            log, flight.record = context.log, None
+            if context.heard or lease.engine.given_up:
+                context.begin_again(flight)
+            else:
+                flight.again()
             return flight if log is None else flight.recorded(log, PERSISTENT, number, tick)
 
         return PersistentRequest(launch)

@@ -75,14 +75,13 @@ class Operations:
         if not context.turn.take():
             context.take_turn()
         try:
-            self._run_now(collective, arguments, options)
+            self._run_now(context, collective, arguments, options)
         finally:
             context.turn.give()
 
-    def _run_now(self, collective: Collective, arguments: Arguments, options: Options) -> None:
+    def _run_now(self, context: Context, collective: Collective, arguments: Arguments, options: Options) -> None:
         """Run a blocking call, once this thread has the turn."""
-        begin = time.perf_counter()
-        context, key = self._enter(), None
+        begin, key = time.perf_counter(), None
         if not context.checked:
             key = self._recipes.key(collective, arguments, options, True)
             if key is not None and self._run_again(collective, key, arguments, options.timeout, begin):
@@ -156,7 +155,7 @@ class Operations:
         context = self._enter()
         context.count(1)
         call = draft.shape.call("mpi")._replace(number=context.begun, collective=collective.name)
-        context.remember(lambda: call)
+        context.remember(draft.shape._replace(collective=collective.name), "mpi")
         return MPIRun(collective.name, call, buffers=draft.owners)
 
     def _mpi(self, method: str) -> Any:

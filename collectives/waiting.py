@@ -240,11 +240,9 @@ class Waiting(GivingUp):
         limit = SLICE if timeout is None else min(SLICE, int(timeout * 1e9))
         wait = Wait(run, timeout)
         self.waits.append(wait)
-        if not getattr(progressing, "done", False):
-            self.look_for_quitters(run)
         if not progressing.wait(self.yield_at_once, limit):
             self._go_on(wait, progressing, timeout, limit)
-        if not isinstance(run.plan, _ENGINE):
+        if (self.heard or self.node is not None and self.node.given_up) and not isinstance(run.plan, _ENGINE):
             self.look_for_quitters(run)
         self.waits.remove(wait)
 
@@ -263,6 +261,7 @@ class Waiting(GivingUp):
         wait.watch = watch = Watch(self, wait.run, timeout)
         deadline = None if timeout is None else watch.begin + timeout - limit * 1e-9
         try:
+            self.look_for_quitters(wait.run)
             while deadline is None or time.monotonic() < deadline:
                 watch.look(progressing)
                 if progressing.wait(self.yield_at_once, limit):
