@@ -380,11 +380,16 @@ static int waits_for(const coll_node_call *c, int q) {
     }
 }
 
+/* Whether this rank can tell what others' lines should say: of a gather of different lengths only the root can. */
+static int knows_lines(const coll_node_call *c) {
+    return !c->message.cuts || c->message.kind != COLL_NODE_GATHER || c->node->rank == c->message.root;
+}
+
 /* Whether rank q's flags prove that its call of this number is another one: it has arrived with another signature, or
  * has ended the call without what this rank waits for. */
 static int differs(const coll_node_call *c, int q) {
     const area *a = c->node->peers[q].area;
-    int ended = reached(&a->done, c->number), here = coll_node_arrived(c, q);
+    int ended = reached(&a->done, c->number), here = knows_lines(c) ? coll_node_arrived(c, q) : COLL_OK;
     if (here == COLL_ERR_MESSAGE)
         return 1;
     return ended && ((here == COLL_PENDING && waits_for(c, q)) || (c->state == PULL && coll_node_pull_ignored(c, q)));

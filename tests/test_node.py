@@ -88,6 +88,56 @@ def test_random_interleavings(tmp_path, kernel_objects, ranks):
         )
 
 
+def mistaken(folder: Path, file: str, right: str, wrong: str) -> Path:
+    """A copy of the engine's sources with a mistake."""
+    for name in [*ENGINE, "node_internal.h"]:
+        text = (ROOT / "csrc" / name).read_text()
+        if name == file:
+            assert right in text
+            text = text.replace(right, wrong)
+        (folder / name).write_text(text)
+    return folder
+
+
+def quit_sometimes(program: Path, seeds: range, ranks: tuple[int, ...] = (2, 3, 5)) -> None:
+    """A rank or two give up a call at any moment, and use their arrays again; all others look on."""
+    for seed, size in itertools.product(seeds, ranks):
+        assert "every result right" in run(
+            program, size, 12, seed, 6000, KINDS if seed % 2 else 1, 1 + seed % 3, timeout=20
+        )
+
+
+def test_ranks_that_give_up_in_threads(driver):
+    """Results are right or refused, also where ranks only look whether others gave up or differ."""
+    quit_sometimes(driver, range(30))
+
+
+def test_ranks_that_give_up_in_random_interleavings(tmp_path, kernel_objects):
+    model = compile_driver(tmp_path / "model", "node_model.c", "-DCOLL_MODEL", kernels=kernel_objects)
+    quit_sometimes(model, range(80))
+
+
+#: What a rank that gives up, or one that looks on, must not leave out.
+CARELESS = [
+    ("node_give_up.c", "    int error = coll_node_given_up(c);", "    int error = COLL_OK;"),
+    ("node_give_up.c", "    return coll_node_given_up(c);", "    return COLL_OK;"),
+    ("node_give_up.c", "if (q != n->rank && writing && not_before(writing, since))", "if (0)"),
+    ("node_phases.c", "            error = coll_node_given_up(c);", "            error = COLL_OK;"),
+    ("node_pull.c", "if (!error && p->here == 1 && lies_there(p))", "if (0)"),
+    ("node.c", "knows_lines(c) ? coll_node_arrived(c, q) : COLL_OK", "coll_node_arrived(c, q)"),
+]
+
+
+@pytest.mark.parametrize("mistake", range(len(CARELESS)))
+def test_the_model_finds_careless_ranks(tmp_path, kernel_objects, mistake):
+    model = compile_driver(
+        tmp_path / "model", "node_model.c", "-DCOLL_MODEL", engine=mistaken(tmp_path, *CARELESS[mistake]),
+        kernels=kernel_objects,
+    )  # fmt: skip
+    with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
+        quit_sometimes(model, range(1000))
+
+
 #: Waits without which the protocol is wrong: (file, what stands there, what a mistaken author would write).
 MISTAKES = [
     ("node_phases.c", "all_past(c->node, offsetof(area, copied), progress_of(c, k - ring + 1))", "1"),
@@ -124,14 +174,8 @@ def goes_wrong(model: Path, seed: int, kinds: int) -> bool:
 
 @pytest.mark.parametrize("mistake", range(len(MISTAKES)))
 def test_the_model_finds_mistakes(tmp_path, kernel_objects, mistake):
-    file, right, wrong = MISTAKES[mistake]
-    for name in [*ENGINE, "node_internal.h"]:
-        text = (ROOT / "csrc" / name).read_text()
-        if name == file:
-            assert right in text
-            text = text.replace(right, wrong)
-        (tmp_path / name).write_text(text)
-    model = compile_driver(tmp_path / "model", "node_model.c", "-DCOLL_MODEL", engine=tmp_path, kernels=kernel_objects)
+    engine = mistaken(tmp_path, *MISTAKES[mistake])
+    model = compile_driver(tmp_path / "model", "node_model.c", "-DCOLL_MODEL", engine=engine, kernels=kernel_objects)
     assert any(goes_wrong(model, seed, kinds) for seed, kinds in itertools.product(range(4), (KINDS, 1)))
 
 

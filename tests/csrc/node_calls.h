@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { KINDS = COLL_NODE_EXSCAN + 1, MOST_RANKS = 256, UINT32 = 7, SUM = 0, LONGEST_ITEM = 4096 };
+enum { KINDS = COLL_NODE_EXSCAN + 1, MOST_RANKS = 256, UINT32 = 7, SUM = 0, LONGEST_ITEM = 4096, USED_AGAIN = 0x5A };
 
 typedef struct {
     int ranks, rank, kinds; /* kinds: how many of the collectives are called */
@@ -23,8 +23,13 @@ typedef struct {
     coll_heap *heap;
     coll_node *node;
     char *arrays[4];    /* input on the heap, private input, output on the heap, private output */
+    size_t array_bytes; /* of each */
     char *spare;        /* of the user's op */
     void (*wait)(void); /* between polls */
+    long quits;         /* call that this rank gives up, after some polls; -1: none */
+    unsigned polls;
+    int quitters; /* how many ranks have such a call */
+    int gone;     /* it has given up */
 } player;
 
 /* What all ranks know of a call; blocks is a table of the blocks' lengths: from rank q (row) to rank d. */
@@ -209,6 +214,37 @@ static int may_be_in_place(const plan *s) {
     return !has_blocks(s->kind);
 }
 
+/* The arrays are in use again: none of their bytes changes any more. */
+static void give_up(player *p) {
+    int writer;
+    coll_node_give_up(p->node);
+    while (coll_node_writers(p->node, &writer, 1) > 0)
+        p->wait();
+    for (int i = 0; i < 4; i++)
+        memset(p->arrays[i], USED_AGAIN, p->array_bytes);
+    p->gone = 1;
+}
+
+/* When all ranks are through. */
+static void check_used_again(player *p) {
+    for (size_t i = 0; p->gone && i < 4 * p->array_bytes; i++)
+        if (p->arrays[i % 4][i / 4] != USED_AGAIN)
+            fail(p, "an array changed after its call was given up");
+}
+
+/* Wait for a call, or give it up; ranks look at others that give up now and then. */
+static int follow(player *p, coll_node_call *c) {
+    int status;
+    for (unsigned polls = 0; (status = coll_node_progress(c)) == COLL_PENDING; polls++) {
+        if (p->quits >= 0 && p->call >= p->quits && polls == p->polls)
+            return COLL_ERR_GIVEN_UP;
+        if (polls % 8 == 7 && (status = coll_node_look(c)) != COLL_PENDING)
+            return status;
+        p->wait();
+    }
+    return status;
+}
+
 /* One call: what it is, is drawn alike by all; where the arrays lie and delays, by each rank. */
 static void play(player *p) {
     plan s = draw(p);
@@ -238,9 +274,11 @@ static void play(player *p) {
     int type = moves(s.kind) ? 1 + (int)(next(&p->common) % COLL_NODE_TYPES) : 0;
     m.type = next(&p->own) % 4 ? type : 0; /* bytes match any */
     coll_node_begin(&c, p->node, &m);
-    int status;
-    while ((status = coll_node_progress(&c)) == COLL_PENDING)
-        p->wait();
+    int status = follow(p, &c);
+    if (status == COLL_ERR_GIVEN_UP && p->quitters) {
+        give_up(p);
+        return;
+    }
     if (status != COLL_OK)
         fail(p, "error");
     check(p, &s, output);
@@ -253,17 +291,29 @@ static void play(player *p) {
 static uint64_t prepare(player *p, int ranks, int rank, int kinds, unsigned seed, size_t longest, void (*wait)(void)) {
     *p = (player){.ranks = ranks, .rank = rank, .kinds = kinds, .longest = longest, .common = seed, .wait = wait};
     p->own = seed * 31u + (unsigned)rank;
+    p->quits = -1;
     p->heap = coll_heap_new((size_t)1 << 30, COLL_HEAP_MEMFD);
     char *area = p->heap ? coll_heap_alloc(p->heap, coll_node_area_bytes()) : NULL;
     if (!area)
         fail(p, "no heap");
     memset(area, 0, coll_node_area_bytes());
-    for (int i = 0; i < 4; i++) {
-        size_t bytes = longest * 8 + 4 * ((size_t)ranks + 2) * LONGEST_ITEM;
-        p->arrays[i] = i % 2 ? malloc(bytes) : coll_heap_alloc(p->heap, bytes);
-    }
+    p->array_bytes = longest * 8 + 4 * ((size_t)ranks + 2) * LONGEST_ITEM;
+    for (int i = 0; i < 4; i++)
+        p->arrays[i] = i % 2 ? malloc(p->array_bytes) : coll_heap_alloc(p->heap, p->array_bytes);
     p->spare = malloc(2 * COLL_NODE_PIECE);
     return (uint64_t)(area - coll_heap_base(p->heap));
+}
+
+/* Have some ranks, at random, give up one of the first calls. */
+static void plan_to_quit(player *p, int quitters) {
+    p->quitters = quitters;
+    for (int i = 0; i < quitters; i++) {
+        int rank = (int)(next(&p->common) % (unsigned)p->ranks);
+        long call = next(&p->common) % 6;
+        unsigned polls = next(&p->common) % (next(&p->common) % 2 ? 8u : 200u);
+        if (rank == p->rank)
+            p->quits = call, p->polls = polls;
+    }
 }
 
 /* As if the group had made so many calls; its counters and lines were last written as long ago as may be. */

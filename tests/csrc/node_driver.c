@@ -1,10 +1,10 @@
-/* Threads drive the node-local engine through random calls.   node_driver RANKS CALLS SEED LONGEST KINDS */
+/* Threads drive the node-local engine through random calls.   node_driver RANKS CALLS SEED LONGEST KINDS [QUITTERS] */
 #include "node_calls.h"
 
 #include <pthread.h>
 #include <sched.h>
 
-static int ranks, kinds;
+static int ranks, kinds, quitters;
 static long calls;
 static unsigned seed;
 static size_t longest;
@@ -31,9 +31,11 @@ static void *run(void *argument) {
     pthread_barrier_wait(&barrier);
     join(&p, bases, limits, areas);
     pthread_barrier_wait(&barrier);
-    while (p.call < calls)
+    plan_to_quit(&p, quitters);
+    while (p.call < calls && !p.gone)
         play(&p);
     pthread_barrier_wait(&barrier);
+    check_used_again(&p);
     leave(&p);
     return NULL;
 }
@@ -46,6 +48,7 @@ int main(int argc, char **argv) {
     seed = (unsigned)atoi(argv[3]);
     longest = (size_t)atol(argv[4]);
     kinds = atoi(argv[5]);
+    quitters = argc > 6 ? atoi(argv[6]) : 0;
     pthread_barrier_init(&barrier, NULL, (unsigned)ranks);
     for (int i = 0; i < ranks; i++)
         pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i);

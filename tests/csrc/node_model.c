@@ -1,5 +1,5 @@
 /* The engine's own code under a scheduler that switches ranks at random at every access to shared memory.
- * Compiled with -DCOLL_MODEL.   node_model RANKS CALLS SEED LONGEST KINDS */
+ * Compiled with -DCOLL_MODEL.   node_model RANKS CALLS SEED LONGEST KINDS [QUITTERS] */
 #include "node_calls.h"
 
 #include <ucontext.h>
@@ -38,7 +38,7 @@ static void give_way(void) {
 
 static void live(void) {
     player *p = &players[current];
-    while (p->call < calls)
+    while (p->call < calls && !p->gone)
         play(p);
     alive--;
     for (;;)
@@ -62,6 +62,7 @@ int main(int argc, char **argv) {
     }
     for (int i = 0; i < ranks; i++) {
         join(&players[i], bases, limits, areas);
+        plan_to_quit(&players[i], argc > 6 ? atoi(argv[6]) : 0);
         getcontext(&fibers[i]);
         fibers[i].uc_stack.ss_sp = malloc(STACK);
         fibers[i].uc_stack.ss_size = STACK;
@@ -76,6 +77,8 @@ int main(int argc, char **argv) {
         if (turns > calls * ranks * 2000000L)
             fail(&players[current], "no end");
     }
+    for (int i = 0; i < ranks; i++)
+        check_used_again(&players[i]);
     printf("%ld calls on %d ranks in %ld turns: every result right\n", calls, ranks, turns);
     return 0;
 }
