@@ -59,6 +59,8 @@ class Player:
         """The cases of these numbers."""
         for number in numbers:
             case = Case(self.draw, self.own, number)
+            if self.own.random() < 0.05:
+                time.sleep(self.own.choice((0.0001, 0.001, 0.005)))  # the others wait, and look at each other
             try:
                 ending = case.begin(self.comms[self.draw.randrange(3)])
             except AssertionError:
