@@ -141,7 +141,7 @@ cdef extern from "progress.h" nogil:
     void coll_progress_broken(const char *)
     void coll_progress_survived(int)
     int coll_progress_watch_end(const coll_mpi_api *)
-    void coll_progress_note(int)
+    void coll_progress_note(char *)
     int coll_progress_watch_forks()
     int coll_progress_ended()
 

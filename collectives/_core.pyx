@@ -8,6 +8,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pythread cimport PyThread_get_thread_ident
+from cpython.ref cimport Py_INCREF
 from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc

@@ -27,7 +27,7 @@ static char broken[256];    /* why MPI_Finalize might hang; the first reason */
 static int reasons;
 static int survived; /* whether a rank died and the others went on */
 static const coll_mpi_api *world;
-static _Atomic int note = -1; /* a file, whose first byte tells the other processes that MPI_Finalize has begun */
+static _Atomic(_Atomic char *) note; /* shared memory, which tells the other processes that MPI_Finalize has begun */
 
 __attribute__((constructor)) static void make_conditions(void) {
     pthread_condattr_t monotonic;
@@ -315,8 +315,8 @@ void coll_progress_stop(long limit) {
         pthread_join(thread, NULL);
 }
 
-void coll_progress_note(int file) {
-    note = file;
+void coll_progress_note(char *state) {
+    note = (_Atomic char *)state;
 }
 
 void coll_progress_broken(const char *why) {
@@ -355,8 +355,8 @@ static void at_end(void) {
     }
     coll_progress_stop(0);
     ended = 1;
-    if (note >= 0 && pwrite(note, "2", 1, 0) != 1)
-        note = -1;  /* they will hear nothing of it */
+    if (note)
+        *note = '2';
     if (survived) { /* MPI's last fence has been seen to wait for ever for a rank that died */
         signal(SIGALRM, leave);
         alarm(5);

@@ -59,7 +59,7 @@ void coll_progress_broken(const char *why);
 void coll_progress_survived(int was_broken);
 int coll_progress_watch_end(const coll_mpi_api *);
 /* MPI_Finalize writes "2" to the begin of this file, once no call of this process can begin any more; -1: nowhere. */
-void coll_progress_note(int file);
+void coll_progress_note(char *state);
 /* From now on the children that this process forks take no part in anything; watching MPI's end does this, too. */
 int coll_progress_watch_forks(void);
 /* Whether this process is done with MPI: MPI has been finalized, or this is a forked child. */
