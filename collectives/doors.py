@@ -62,9 +62,9 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def seen_open(there: Door | None) -> bool:
+def seen_open(there: Door) -> bool:
     """Whether a port did not refuse a moment ago, when another communicator of this process tried it."""
-    return there is not None and time.monotonic() - _seen_open.get(there, 0.0) < RECENT
+    return time.monotonic() - _seen_open.get(there, 0.0) < RECENT
 
 
 def note_open(doors: Iterable[Door]) -> None:

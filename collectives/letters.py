@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mpi4py import MPI
@@ -21,6 +22,7 @@ __all__ = ["Letters"]
 
 REFUSAL = 0.05  # seconds in which a machine refuses what comes to a closed port
 AT_ONCE = 256  # ranks whose ports are tried together
+PATIENCE = 1.0  # seconds for another thread that is at the letters; MPI may keep it there for ever
 
 
 def _under_way(request: MPI.Request) -> bool:
@@ -43,6 +45,7 @@ class Letters:
         self._comm = comm
         self._tag = tag
         self._context = weakref.ref(context)
+        self._lock = threading.RLock()  # a handler of a signal may make a call within one
         self._sent: list[tuple[MPI.Request, bytes]] = []
         self._asked: set[int] = set()  # and not heard of yet: a rank is not asked twice
         self._knocks = Knocks(doors)
@@ -51,29 +54,43 @@ class Letters:
         self._question = self.QUESTION + b"null"
         self.answers: dict[int, Answer] = {}
 
+    @contextlib.contextmanager
+    def _alone(self, patience: float) -> Iterator[bool]:
+        """Whether no other thread is at the letters, after waiting for that up to so many seconds."""
+        alone = self._lock.acquire(timeout=patience)
+        try:
+            yield alone
+        finally:
+            if alone:
+                self._lock.release()
+
     def ask(self, ranks: Iterable[int], number: int | None = None) -> None:
         """Ask ranks that are not asked already, also what their call of a number was."""
-        self._question = self.QUESTION + json.dumps(number).encode()
-        ranks = [rank for rank in ranks if rank not in self._due]
-        self._knocks.knock(rank for rank in ranks if rank in self._doors)
-        self._due.update(dict.fromkeys(ranks, time.monotonic() + (REFUSAL if self._doors else 0)))
-        self._put_questions()
+        with self._alone(PATIENCE) as alone:
+            if alone:
+                self._question = self.QUESTION + json.dumps(number).encode()
+                ranks = [rank for rank in ranks if rank not in self._due]
+                self._knocks.knock(rank for rank in ranks if rank in self._doors)
+                self._due.update(dict.fromkeys(ranks, time.monotonic() + (REFUSAL if self._doors else 0)))
+                self._put_questions()
 
     def _put_questions(self) -> None:
         self._knocks.look()
         for rank, due in list(self._due.items()):
             if rank in self._knocks.refused:
-                del self._due[rank]
+                self._due.pop(rank, None)
                 self.answers[rank] = Answer(rank, silent="its machine refuses its port: its process has ended")
             elif time.monotonic() >= due:
-                del self._due[rank]
+                self._due.pop(rank, None)
                 self._knocks.leave(rank)
                 if rank not in self._asked:
                     self._asked.add(rank)
                     self._send(rank, self._question)
 
     def _send(self, rank: int, text: bytes) -> None:
-        self._sent = [letter for letter in self._sent if _under_way(letter[0])]
+        for letter in list(self._sent):
+            if not _under_way(letter[0]) and letter in self._sent:
+                self._sent.remove(letter)
         with contextlib.suppress(MPI.Exception):  # it is dead
             self._sent.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
 
@@ -84,9 +101,10 @@ class Letters:
             return
         news = self.ANSWER + pack(context.describe())
         ranks = [rank for rank in ranks if not context.has_ended(rank)]
-        for at in range(0, len(ranks), AT_ONCE):
-            for rank in self._open(ranks[at : at + AT_ONCE]):
-                self._send(rank, news)
+        with self._alone(PATIENCE) as alone:
+            for at in range(0, len(ranks) if alone else 0, AT_ONCE):
+                for rank in self._open(ranks[at : at + AT_ONCE]):
+                    self._send(rank, news)
 
     def refused(self, rank: int) -> bool:
         """Whether the machine of a rank has refused its port when it was last asked."""
@@ -97,7 +115,8 @@ class Letters:
         knocks = Knocks(self._doors)
         asked = [rank for rank in ranks if rank in self._doors][:AT_ONCE]
         knocks.knock(asked)
-        time.sleep(REFUSAL)
+        if knocks.waiting():
+            time.sleep(REFUSAL)
         knocks.look()
         for rank in asked:
             knocks.leave(rank)
@@ -110,20 +129,19 @@ class Letters:
 
     def _open(self, ranks: list[int]) -> list[int]:
         """Those of some ranks whose ports do not refuse."""
-        if not self._doors:
-            return ranks
-        self._knocks.knock(rank for rank in ranks if not seen_open(self._doors.get(rank)))
-        if self._knocks.waiting():
-            time.sleep(REFUSAL)
-        self._knocks.look()
-        for rank in ranks:
-            self._knocks.leave(rank)
-        opened = [rank for rank in ranks if rank not in self._knocks.refused]
+        unsure = [rank for rank in ranks if rank in self._doors and not seen_open(self._doors[rank])]
+        refused = self.closed(unsure) if unsure else []
+        opened = [rank for rank in ranks if rank not in refused]
         note_open(self._doors[rank] for rank in opened if rank in self._doors)
         return opened
 
     def serve(self) -> None:
-        """Answer questions that came, and take answers."""
+        """Answer questions that came, and take answers, unless another thread does."""
+        with self._alone(0) as alone:
+            if alone:
+                self._serve_all()
+
+    def _serve_all(self) -> None:
         if self._due:
             self._put_questions()
         try:
@@ -135,9 +153,9 @@ class Letters:
 
     def _serve(self) -> None:
         status = MPI.Status()
-        while self._comm.Iprobe(MPI.ANY_SOURCE, self._tag, status):
+        while letter := self._comm.Improbe(MPI.ANY_SOURCE, self._tag, status):
             source, data = status.Get_source(), bytearray(status.Get_count(MPI.BYTE))
-            self._comm.Recv([data, MPI.BYTE], source, self._tag)
+            letter.Recv([data, MPI.BYTE])
             context = self._context()
             if data[:1] == self.ANSWER:
                 self._asked.discard(source)
