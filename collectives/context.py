@@ -28,7 +28,7 @@ from .schedule import Schedule, build
 from .select import LOCAL, Choice, Rules, choose, load_of, segments_for
 from .telling import dump_on_signal
 
-__all__ = ["Context", "duplicate", "program_of", "schedule_of"]
+__all__ = ["Context", "duplicate", "schedule_of"]
 
 MEETINGS = 16  # tags of messages by which some ranks meet
 DEPTH = 4  # segments of one call in flight, and so tags of one call
@@ -141,9 +141,7 @@ class Context(MPIWaiting, Plans):
 
     def _meet(self, addresses: list[inquiry.Address | None], making: Making) -> None:
         """How to ask the other ranks what they do."""
-        mine = addresses[self.rank]
-        known = [(rank, a) for rank, a in enumerate(addresses) if rank != self.rank and a is not None]
-        self.neighbours = {rank: a for rank, a in known if mine is not None and a.home == mine.home}
+        self.neighbours = inquiry.neighbours(self.rank, addresses)
         self.letters = None
         self.heard, self.left = {}, {}
         far = self.size > 1 and len({a and a.home for a in addresses} | {None}) > 2  # the same on all ranks

@@ -15,8 +15,8 @@ from . import _core
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 
 __all__ = [
-    "SWAPPED", "Answer", "Call", "differ", "foreign", "libraries", "lines", "missing", "outer_position", "position",
-    "signature", "type_name", "verdict",
+    "SWAPPED", "Answer", "Call", "differ", "foreign", "libraries", "lines", "missing", "outer_position", "overdue",
+    "position", "signature", "type_name", "verdict", "waiting_for",
 ]  # fmt: skip
 
 MOST = 16  # ranks that a message describes
@@ -199,7 +199,37 @@ def _has_come(mine: Call, answer: Answer) -> bool:
     return not answer.silent and answer.begun >= mine.number
 
 
+def waiting_for(ranks: list[int]) -> str:
+    """Words for the ranks that a call waits for."""
+    return f"waiting for rank {', '.join(map(str, ranks))}" if ranks else "MPI does not say whom it waits for"
+
+
+def overdue(
+    lateness: str, behind: list[int], told: list[Answer], dead: list[int]
+) -> tuple[type[CollectiveError], str, str | None]:
+    """The error of a call past its timeout, its words, and those of the error that it comes from, as of ``verdict``.
+
+    ``lateness``: words for how long it took. ``told``: what this rank says, first, and what others do. ``dead``: those
+    whose processes have ended.
+    """
+    mine = told[0].call
+    for answer in told[1:]:
+        found = verdict(mine, answer) if mine is not None else None
+        if found is not None and found[0] is not CollectiveTimeout:
+            return found
+    late = missing(behind, told)
+    if not behind:
+        late = sorted({*late, *dead})
+    dead = [rank for rank in dead if rank in late]
+    ended = any(answer.left for answer in told if answer.rank in late)
+    died = f"; rank {', '.join(map(str, dead))} died" if dead else ""
+    return PeerFailure if dead or ended else CollectiveTimeout, f"{lateness}; {waiting_for(late)}{died}", None
+
+
 def lines(answers: list[Answer]) -> str:
-    """What ranks say, a line each, as the end of a message."""
+    """What ranks say, a line each, as the end of a message: the first, then, where not all fit, who has not come."""
+    mine = answers[0].call
+    if len(answers) > MOST and mine is not None:
+        answers = [answers[0], *sorted(answers[1:], key=lambda answer: not answer.left and _has_come(mine, answer))]
     told = [f"\n  {answer}" for answer in answers[:MOST]]
     return "".join(told) + (f"\n  ({len(answers) - MOST} more ranks)" if len(answers) > MOST else "")

@@ -18,11 +18,13 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from . import machine
+from . import farewell, machine
 from .diagnosis import Answer, Call
-from .farewell import Reader, note
+from .farewell import Reader
 
-__all__ = ["Address", "Inquiry", "address", "alive", "contexts", "pack", "register", "spread", "unpack"]
+__all__ = [
+    "Address", "Inquiry", "address", "alive", "contexts", "left", "neighbours", "pack", "register", "spread", "unpack",
+]  # fmt: skip
 
 LONGEST = 8192  # bytes of a message
 MOST_AT_ONCE = 256  # messages taken before anything else is looked at
@@ -53,9 +55,16 @@ def address() -> Address | None:
                 _desk = _open()
                 threading.Thread(target=_serve, args=(_desk,), name="collectives-answers", daemon=True).start()
         home = machine.boot_id(), os.stat("/proc/self/ns/pid").st_ino, os.stat("/proc/self/ns/net").st_ino
-        return Address(home, os.getpid(), machine.process(os.getpid())[1], _desk.getsockname(), note())
+        return Address(home, os.getpid(), machine.process(os.getpid())[1], _desk.getsockname(), farewell.note())
     except OSError:
         return None
+
+
+def neighbours(rank: int, addresses: Iterable[Address | None]) -> dict[int, Address]:
+    """Of a rank: the ranks that it can ask by their sockets and see in /proc; ``addresses`` are those of all ranks."""
+    known = {peer: address for peer, address in enumerate(addresses) if address is not None}
+    mine = known.pop(rank, None)
+    return {peer: address for peer, address in known.items() if mine is not None and address.home == mine.home}
 
 
 def register(identity: str, context: Any) -> None:
@@ -194,12 +203,15 @@ def _are(fields: Any, types: dict[str, str]) -> bool:
     return all(type(field) in plain.get(kind, (type(field),)) for field, kind in pairs)
 
 
-def _left(context: Any, rank: int, near: Address) -> Answer | None:
+def left(context: Any, rank: int) -> Answer | None:
     """What a neighbour whose program has ended left word of; None where it runs on."""
+    near = context.neighbours.get(rank)
+    if near is None:
+        return None
     reader = Reader(near.pid, near.note)
-    left = reader.read()
+    note = reader.read()
     reader.close()
-    return None if left is None else Answer(rank, None, left.begun.get(context.identity, 0), left=left.how)
+    return None if note is None else Answer(rank, None, note.begun.get(context.identity, 0), left=note.how)
 
 
 class Inquiry:
@@ -238,9 +250,9 @@ class Inquiry:
             if near is None:
                 far.append(rank)
                 continue
-            left = _left(self._context, rank, near)
-            if left is not None:
-                self.answers[rank] = left
+            gone = left(self._context, rank)
+            if gone is not None:
+                self.answers[rank] = gone
                 continue
             try:
                 self._socket.sendto(self._question, socket.MSG_DONTWAIT, near.socket)

@@ -66,8 +66,7 @@ class LocalContext(Plans):
             raise CollectiveError(
                 f"without MPI all processes must be on one node: {apart[0]}; start the program with mpiexec or srun"
             )
-        known = [(peer, h.address) for peer, h in enumerate(hellos) if peer != rank and h.address is not None]
-        self.neighbours = {peer: a for peer, a in known if address is not None and a.home == address.home}
+        self.neighbours = inquiry.neighbours(rank, [hello.address for hello in hellos])
         inquiry.register(self.identity, self)
         self._set_up(engine, rules, size > machine.usable_cores(hello.affinity for hello in hellos))
 

@@ -16,17 +16,18 @@ from typing import Any, NoReturn
 
 from . import _core, ending, inquiry, lifetime, turns
 from .departures import Departures
-from .diagnosis import MOST, Answer, differ, lines, missing, position, verdict
-from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
+from .diagnosis import Answer, differ, lines, missing, overdue, position, verdict, waiting_for
+from .errors import CollectiveError, CollectiveMismatch, PeerFailure
 from .flight import Flight
 from .giving_up import GivingUp
 from .inquiry import Inquiry
 
-__all__ = ["Wait", "Waiting", "waiting_for"]
+__all__ = ["TOLD_OF", "Wait", "Waiting"]
 
 SLICE = 20_000_000  # ns between looks at signals, deadlines and peers
 PATIENCE = 1.0, 8.0  # seconds until those waited for are asked, doubled from time to time up to the latter
-ASKED = 32  # ranks asked at a time
+ASKED = 32  # ranks looked at, or asked, at a time
+TOLD_OF = 64  # ranks that are asked for a message, this one among them
 NOTICE = 1.0  # seconds by which MPI may know of a death before the system does: files are closed first
 
 
@@ -56,7 +57,7 @@ class Watch:
         self._inquiry: Inquiry | None = None
         self._departures = Departures(context)
         self.silence = context.stall if timeout is None else None  # seconds until it is reported, unless it has been
-        self.looks = 0
+        self.looks = self._asks = 0
 
     def look(self, progressing: Any) -> None:
         """Raise what will keep the call from ending, if something is known by now."""
@@ -78,7 +79,8 @@ class Watch:
             self._due = now + self._pause
             self._inquiry = self._inquiry or Inquiry(context, _asked(self.run))
             self._inquiry.answers = dict(context.heard)
-            self._inquiry.ask((self.behind or context.others())[:ASKED])
+            self._inquiry.ask(_some(self.behind or context.others(), self._asks))
+            self._asks += 1
         elif self._inquiry is not None:
             for answer in list(self._inquiry.collect().values()):
                 self._judge(answer)
@@ -89,7 +91,7 @@ class Watch:
         MPI does not say whom it waits for; any rank will do that is gone when it has waited for long.
         """
         suspects = self.behind or self._of_mpi()
-        for rank in suspects[:ASKED]:
+        for rank in _some(suspects, self.looks):
             why = self._why_not(rank)
             if why is not None and not progressing.wait(True, SLICE // 20):
                 if rank in (self.context.behind(self.run) or self._of_mpi()):
@@ -122,15 +124,11 @@ class Watch:
         """The time is over: who is waited for, and what they do."""
         context = self.context
         told = context.parties(self.run, self.behind)
-        for answer in told[1:]:
-            found = verdict(self.run.call(), answer)
-            if found is not None and found[0] is not CollectiveTimeout:
-                return found[0](f"{context.place_of(self.run)}: {found[1]}{lines(told)}")
-        late = missing(self.behind, told)
-        dead = [rank for rank in late if context.has_ended(rank) or context.seems_ended(rank)]
-        names = waiting_for(late) + (f"; rank {', '.join(map(str, dead))} died" if dead else "")
-        kind = PeerFailure if dead or any(answer.left for answer in told if answer.rank in late) else CollectiveTimeout
-        return kind(f"{context.place_of(self.run)}: {context.lateness(timeout)}; {names}{lines(told)}")
+        dead = [rank for rank in context.others() if context.has_ended(rank) or context.seems_ended(rank)]
+        kind, why, origin = overdue(context.lateness(timeout), self.behind, told, dead)
+        error = kind(f"{context.place_of(self.run)}: {why}{lines(told)}")
+        error.origin = origin
+        return error
 
     def close(self) -> None:
         """It has ended, one way or the other."""
@@ -157,9 +155,12 @@ class Wait:
         return f"waits {time.monotonic() - self.watch.begin:.1f} s for rank {ranks}"
 
 
-def waiting_for(ranks: list[int]) -> str:
-    """Words for the ranks that a call waits for."""
-    return f"waiting for rank {', '.join(map(str, ranks))}" if ranks else "MPI does not say whom it waits for"
+def _some(ranks: list[int], turn: int) -> list[int]:
+    """So many of some ranks as are looked at together; at the next turn the next ones, round and round."""
+    if len(ranks) <= ASKED:
+        return ranks
+    begin = turn * ASKED % len(ranks)
+    return [*ranks, *ranks][begin : begin + ASKED]
 
 
 class Waiting(GivingUp):
@@ -212,6 +213,10 @@ class Waiting(GivingUp):
         """Whether the process of a rank is known to have ended."""
         peer = self.neighbours.get(rank)
         return peer is not None and not inquiry.alive(peer)
+
+    def has_gone(self, rank: int) -> bool:
+        """Whether the process or the program of a rank is known to have ended."""
+        return self.has_ended(rank) or rank in self.left or inquiry.left(self, rank) is not None
 
     def seems_ended(self, rank: int) -> bool:
         """Whether the machine of a rank that was asked in vain says that its process has ended."""
@@ -354,7 +359,10 @@ class Waiting(GivingUp):
         ``again``: the others may be about to wait, too.
         """
         mine = Answer(self.rank, run.call(), self.begun, position(threading.get_ident()))
-        ranks = [*behind, *(rank for rank in self.others() if rank not in behind)][: MOST - 1]
+        ranks = [*behind, *(rank for rank in self.others() if rank not in behind)]
+        if len(ranks) >= TOLD_OF:
+            ranks.sort(key=lambda rank: not self.has_gone(rank))
+        ranks = ranks[: TOLD_OF - 1]
         with Inquiry(self, _asked(run)) as asking:
             return [mine, *asking.settle(ranks, again)]
 

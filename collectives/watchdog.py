@@ -21,11 +21,10 @@ from typing import Any
 from mpi4py import MPI
 
 from . import farewell, inquiry, telling
-from .diagnosis import MOST, Answer, foreign, lines, missing, position
-from .errors import CollectiveTimeout, PeerFailure
+from .diagnosis import Answer, foreign, lines, missing, overdue, position, waiting_for
 from .inquiry import Inquiry
 from .telling import bounded
-from .waiting import Wait, waiting_for
+from .waiting import TOLD_OF, Wait
 
 __all__ = ["watch"]
 
@@ -105,7 +104,7 @@ def _told(context: Any, wait: Wait, behind: list[int]) -> list[Answer]:
     """What this rank and its neighbours do, as in an error; nobody is asked by MPI."""
     mine = Answer(context.rank, wait.run.call(), context.begun, position(wait.thread))
     ranks = [*behind, *(rank for rank in context.others() if rank not in behind)]
-    near = [rank for rank in ranks if rank in context.neighbours][: MOST - 1]
+    near = [rank for rank in ranks if rank in context.neighbours][: TOLD_OF - 1]
 
     def ask() -> list[Answer]:
         with Inquiry(context, letters=False) as asking:
@@ -135,16 +134,13 @@ def _end(context: Any, wait: Wait) -> None:
     """Say what the wait's error would have said, and where all threads are; then end the process, if need be alone."""
     behind = _behind(context, wait)
     told = _told(context, wait, behind)
-    late = missing(behind, told) if behind else []
-    dead = _dead(context, late or context.others())
-    late = late or dead or missing(behind, told)
-    names = waiting_for(late) + (f"; rank {', '.join(map(str, dead))} died" if dead else "")
-    kind = PeerFailure if dead else CollectiveTimeout
-    place, lateness = context.place_of(wait.run), context.lateness(wait.timeout)
+    dead = _dead(context, missing(behind, told) if behind else context.others())
+    kind, why, _ = overdue(context.lateness(wait.timeout), behind, told, dead)
+    place = context.place_of(wait.run)
     if wait not in context.waits:  # it came back after all
         return
     stuck = "stuck in a call of MPI's that does not come back, so this process ends"
-    text = f"{kind.__name__}: {place}: {lateness}; {names}; {stuck}{lines(told)}\n"
+    text = f"{kind.__name__}: {place}: {why}; {stuck}{lines(told)}\n"
     os.write(2, f"collectives: {text}".encode())
     faulthandler.dump_traceback(2)
     farewell.leave(f"was stuck in a call of MPI's in {place}", {context.identity: context.begun})

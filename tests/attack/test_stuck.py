@@ -24,12 +24,12 @@ def shim(tmp_path_factory):
     return built
 
 
-def begin(mpi, case, shim, *dies, **env):
+def begin(mpi, case, shim, *how, **env):
     """Start the program on two ranks, with the job's mark."""
-    flags = LIVE_ON[mpi] if dies else []
+    flags = LIVE_ON[mpi] if "dies" in how else []
     job = uuid.uuid4().hex
     env = {MARK: job, "LD_PRELOAD": str(shim), **env}
-    return start(mpi, 2, str(PROGRAMS / "stuck.py"), case, str(shim), *dies, env=env, flags=flags), job
+    return start(mpi, 2, str(PROGRAMS / "stuck.py"), case, str(shim), *how, env=env, flags=flags), job
 
 
 def end(process, job, since, tally, seconds):
@@ -47,13 +47,22 @@ def end(process, job, since, tally, seconds):
     return output
 
 
-def check_end(mpi, case, shim, tally, *dies):
+LATE = rf"not complete after {TIMEOUT} s; waiting for rank 1"
+SAID = {
+    (): ("CollectiveTimeout", LATE),
+    ("dies",): ("PeerFailure", f"{LATE}; rank 1 died"),
+    ("ends",): ("PeerFailure", LATE),
+    ("differs",): ("CollectiveMismatch", "rank 1 [^\n]*"),
+}
+
+
+def check_end(mpi, case, shim, tally, *how):
     since = time.time()
-    process, job = begin(mpi, case, shim, *dies, COLLECTIVES_TIMEOUT=str(TIMEOUT))
+    process, job = begin(mpi, case, shim, *how, COLLECTIVES_TIMEOUT=str(TIMEOUT))
     output = end(process, job, since, tally, 30)
-    place = rf"(allreduce|iallreduce) \([^\n]*\) on rank 0 of 2: not complete after {TIMEOUT} s"
-    kind, why = ("PeerFailure", "; rank 1 died") if dies else ("CollectiveTimeout", "")
-    assert re.search(rf"collectives: {kind}: {place}; waiting for rank 1{why}; stuck", output), output
+    kind, why = SAID[how]
+    place = r"(allreduce|iallreduce) \([^\n]*\) on rank 0 of 2"
+    assert re.search(rf"collectives: {kind}: {place}: {why}; stuck", output), output
     assert re.search(r"^  rank 0: call \d+, allreduce of 1000 float64, SUM .*stuck.py:\d+$", output, re.M), output
     assert re.search(rf'File ".*stuck.py", line {LINE} in <module>', output), output
 
@@ -62,10 +71,20 @@ def test_it_ends_past_its_timeout(shim, tally):
     check_end("impi", "testsome", shim, tally)
 
 
+LETS_LIVE = ["openmpi", "impi"]  # MPICH's launcher ends the survivors, or drops what they say
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mpi", ["openmpi", "impi"])  # MPICH's launcher ends the survivors
+@pytest.mark.parametrize("mpi", LETS_LIVE)
 def test_it_names_who_died(mpi, shim, tally):
     check_end(mpi, "testsome", shim, tally, "dies")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mpi", LETS_LIVE)
+@pytest.mark.parametrize("how", ["ends", "differs"])
+def test_it_says_what_rank_1_did(mpi, shim, tally, how):
+    check_end(mpi, "isend", shim, tally, how)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@
 
 volatile int collectives_stuck;
 
+/* One of a large count, where MPI has none, is that of an ordinary one. */
 static int (*real(const char *name))(long, long, long, long, long, long, long) {
     char line[4096], path[4096];
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -18,6 +19,11 @@ static int (*real(const char *name))(long, long, long, long, long, long, long) {
             found = library ? dlsym(library, name) : NULL;
         }
     fclose(maps);
+    size_t plain = strlen(name) - 2;
+    if (!found && strcmp(name + plain, "_c") == 0) {
+        snprintf(path, sizeof path, "%.*s", (int)plain, name);
+        return real(path);
+    }
     return (int (*)(long, long, long, long, long, long, long))found;
 }
 

@@ -1,0 +1,130 @@
+"""Waits for many ranks: whoever of them has gone is found, however many there are. Without MPI."""
+
+import subprocess
+import time
+
+import pytest
+
+from collectives import CollectiveMismatch, CollectiveTimeout, PeerFailure, inquiry, waiting
+from collectives.diagnosis import Answer, Call, lines, overdue
+
+SIZE, GONE = 100, 70
+CALL = Call(3, "allreduce", "mpi", 10, "float64", "SUM", None)
+
+
+class Run:
+    """A call that MPI serves, which does not end, and of which nobody knows for whom it waits."""
+
+    plan = ranks = None
+
+    def __str__(self):
+        return "allreduce (mpi)"
+
+    def call(self):
+        return CALL
+
+    def wait(self, yield_at_once, limit):
+        time.sleep(limit * 1e-9)
+        return False
+
+
+class Many(waiting.Waiting):
+    """Rank 0 of many, the processes of which run, and do not answer."""
+
+    rank, size, identity, timeout, yield_at_once, broken, letters = 0, SIZE, "many", None, True, None, None
+
+    def __init__(self):
+        self.waits, self.heard, self.left = [], {}, {}
+        self.neighbours = dict.fromkeys(range(1, SIZE), inquiry.address()._replace(socket=b"\0nobody", note=-1))
+
+
+class Letters:
+    """Notes who is asked."""
+
+    def __init__(self):
+        self.asked, self.answers = set(), {}
+
+    def ask(self, ranks):
+        self.asked.update(ranks)
+
+    def serve(self):
+        pass
+
+    def refused(self, rank):
+        return False
+
+
+@pytest.fixture
+def context():
+    return Many()
+
+
+@pytest.fixture
+def dead(context):
+    """One of the processes has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    context.neighbours[GONE] = context.neighbours[GONE]._replace(pid=process.pid)
+
+
+@pytest.mark.parametrize("timeout", [None, 30])
+def test_a_death_is_noticed_among_many(context, dead, timeout):
+    with pytest.raises(PeerFailure, match=rf"rank {GONE} died \(its process \d+ has ended\)"):
+        context.wait(Run(), Run(), timeout)
+
+
+def test_the_timeout_finds_a_death_among_many(context, dead):
+    words = rf"not complete after 0.1 s; waiting for rank .*; rank {GONE} died"
+    with pytest.raises(PeerFailure, match=words) as caught:
+        context.wait(Run(), Run(), 0.1)
+    assert f"\n  rank {GONE}: its process" in str(caught.value)
+
+
+def test_the_end_of_a_program_is_noticed_among_many(context):
+    context.left[GONE] = Answer(GONE, begun=2, left="ended its program (prog.py)")
+    with pytest.raises(PeerFailure, match=rf"rank {GONE} ended its program \(prog.py\)"):
+        context.wait(Run(), Run(), 30)
+
+
+def test_all_are_asked_in_turn(context, monkeypatch):
+    monkeypatch.setattr(waiting, "PATIENCE", (0.04, 0.04))
+    context.neighbours, context.letters = {}, Letters()
+    asked = context.letters.asked
+    with pytest.raises(CollectiveTimeout):
+        context.wait(Run(), Run(), 0.5)
+    assert asked == set(range(1, SIZE))
+
+
+@pytest.mark.parametrize("turns", range(1, 8))
+@pytest.mark.parametrize("number", [0, 1, waiting.ASKED, waiting.ASKED + 1, 100, 1000])
+def test_looks_go_round(number, turns):
+    looked = [waiting._some(list(range(number)), turn) for turn in range(turns)]
+    assert all(len(ranks) == min(number, waiting.ASKED) == len(set(ranks)) for ranks in looked)
+    assert len({rank for ranks in looked for rank in ranks}) == min(number, turns * waiting.ASKED)
+
+
+def said(*others):
+    return [Answer(0, CALL, 3, "prog.py:1"), *others]
+
+
+def test_what_a_timeout_finds():
+    """A difference, an end, a death, or nothing but lateness."""
+    other = Answer(1, CALL._replace(op="MAX"), 3, "prog.py:2")
+    assert overdue("late", [1], said(other), [])[:2] == (CollectiveMismatch, "rank 1 is in another call")
+    away = Answer(1, None, 2, "prog.py:2")
+    assert overdue("late", [1], said(away), [])[:2] == (CollectiveTimeout, "late; waiting for rank 1")
+    gone = Answer(1, None, 2, left="ended its program")
+    assert overdue("late", [1], said(gone), [])[:2] == (PeerFailure, "late; waiting for rank 1")
+    silent = Answer(1, silent="its process 7 has ended")
+    assert overdue("late", [1], said(silent), [1])[:2] == (PeerFailure, "late; waiting for rank 1; rank 1 died")
+    assert overdue("late", [], said(), [1])[:2] == (PeerFailure, "late; waiting for rank 1; rank 1 died")
+    here = Answer(2, CALL, 3, "prog.py:1")
+    assert overdue("late", [1], said(away, here), [2])[:2] == (CollectiveTimeout, "late; waiting for rank 1")
+
+
+def test_of_many_ranks_those_are_described_that_have_not_come():
+    others = {rank: Answer(rank, CALL, 3, "prog.py:1") for rank in range(1, SIZE)}
+    others[GONE] = Answer(GONE, None, 2, "prog.py:2")
+    told = lines(said(*others.values()))
+    assert told.splitlines()[1:3] == [f"  {said()[0]}", f"  {others[GONE]}"]
+    assert told.endswith(f"({SIZE - 16} more ranks)")
