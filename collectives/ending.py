@@ -11,7 +11,7 @@ from collections.abc import Callable
 from . import _core, farewell, heap, inquiry
 from .diagnosis import Answer
 
-__all__ = ["LAST_CALL", "at_the_end", "forked", "say"]
+__all__ = ["at_the_end", "forked", "say"]
 
 LAST_CALL = 5_000_000_000  # ns that the end of the program waits for requests nobody waited for
 TOLD = 64  # ranks of other machines that are told, for each communicator, that a program has ended

@@ -5,7 +5,21 @@ from __future__ import annotations
 import os
 from typing import Any
 
-__all__ = ["checked_timeout", "stall_from_environment"]
+__all__ = ["checked_timeout", "stall_from_environment", "timeout_from_environment"]
+
+
+def timeout_from_environment() -> float | None:
+    """The timeout of calls that have none of their own; None: they have none. ValueError where it is no number."""
+    text = os.environ.get("COLLECTIVES_TIMEOUT")
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+        if not seconds > 0:
+            raise ValueError("not a positive number of seconds")
+    except ValueError as e:
+        raise ValueError(f"COLLECTIVES_TIMEOUT={text!r}: {e}") from None
+    return seconds
 
 
 def stall_from_environment() -> float | None:

@@ -8,7 +8,6 @@ non-blocking collectives.
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import threading
 import zlib
@@ -20,7 +19,7 @@ from mpi4py import MPI
 
 from . import _core, inquiry, lifetime
 from .diagnosis import Answer, Call, position
-from .limits import checked_timeout, stall_from_environment
+from .limits import stall_from_environment, timeout_from_environment
 from .mpiruns import MPIRun, MPIWaiting
 from .reference import Message, Messages, Walk
 
@@ -48,7 +47,7 @@ class Stranger(MPIWaiting):
         self.neighbours, self.heard, self.left, self.waits = {}, {}, {}, []
         self.identity = f"stranger {id(self)}"  # nobody asks for it
         try:
-            self.timeout = checked_timeout(float(os.environ.get("COLLECTIVES_TIMEOUT") or "nan"))
+            self.timeout = timeout_from_environment()
         except ValueError:  # rank 0's is looked at when all are there
             self.timeout = None
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from . import machine, mpilib, trace, tuning
-from .limits import stall_from_environment
+from .limits import stall_from_environment, timeout_from_environment
 from .select import Rules
 
 __all__ = ["agreed"]
@@ -24,18 +24,12 @@ def agreed() -> tuple[Rules, tuning.Table | None, Limits, bool, Timeline] | Exce
     if check not in ("", "0", "1"):
         return ValueError(f"COLLECTIVES_CHECK={check!r}: expected 0 or 1")
     try:
-        text = os.environ.get("COLLECTIVES_TIMEOUT")
-        timeout = float(text) if text else None
-        if timeout is not None and not timeout > 0:
-            raise ValueError("not a positive number of seconds")
-    except ValueError as e:
-        return ValueError(f"COLLECTIVES_TIMEOUT={text!r}: {e}")
-    try:
         rules = Rules.from_environment()
     except ValueError as e:
         return ValueError(f"COLLECTIVES_ALGORITHM={os.environ['COLLECTIVES_ALGORITHM']!r}: {e}")
     try:
         table = tuning.from_environment(machine.kind(), mpilib.description())
-        return rules, table, (timeout, stall_from_environment()), check == "1", trace.from_environment()
+        limits = timeout_from_environment(), stall_from_environment()
+        return rules, table, limits, check == "1", trace.from_environment()
     except ValueError as e:
         return e
