@@ -44,7 +44,7 @@ class Letters:
     def __init__(self):
         self.asked, self.answers = set(), {}
 
-    def ask(self, ranks):
+    def ask(self, ranks, number=None):
         self.asked.update(ranks)
 
     def serve(self):
