@@ -194,17 +194,13 @@ class Context(MPIWaiting, Plans):
         self._set_up(engine)
         return self._leases.new(engine)
 
-    def least(self, numbers: np.ndarray, call: Call, counts: bool = False) -> np.ndarray:
-        """The least of all ranks' integers, element by element, by the node-local engine; as a part of ``call``.
-
-        ``counts``: it is one of the communicator's calls.
-        """
+    def least(self, numbers: np.ndarray, call: Call) -> np.ndarray:
+        """The least of all ranks' integers, element by element, by the node-local engine; as a part of ``call``."""
         found = np.empty_like(numbers)
         shape = Shape("allreduce", 0, numbers.size, numbers.itemsize, *LEAST, False)
         run = self.acquire(self.choose("allreduce", numbers.nbytes, "shm", True, False), shape)
         run.start(_core.address(numbers), _core.address(found), 0, (numbers, found))
         run.stands_for = call._replace(number=self.begun)
-        self.count(0 if counts else -1)
         try:
             self.wait(run, run.plan)
         except BaseException as e:
@@ -220,7 +216,7 @@ class Context(MPIWaiting, Plans):
         if choice.algorithm.name == "shm":
             return 0
         self.count(1)
-        self.remember(shape, choice.algorithm.name)
+        self.remember(shape.call, choice.algorithm.name)
         kind = _kind_of(choice, shape)
         if self.node is not None:
             self.node.mix(kind)

@@ -115,7 +115,7 @@ def differ(one: Call, other: Call) -> bool:
         return False
     if not one.collective or not other.collective:  # nothing else is known
         return one.algorithm != other.algorithm
-    if one.collective in _LOCAL or other.collective in _LOCAL:
+    if one.collective.removesuffix("_init") in _LOCAL or other.collective.removesuffix("_init") in _LOCAL:
         one, other = one._replace(elements=0), other._replace(elements=0)
     if not (one.op or other.op) and not (one.dtype and other.dtype):  # bytes match elements of any type
         one, other = one._replace(dtype=""), other._replace(dtype="")

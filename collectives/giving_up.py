@@ -30,7 +30,7 @@ class GivingUp:
     group: list[int]  # ranks of this node
     broken: str | None
     history: int  # a number of the calls between processes so far: the same on all ranks
-    recent: deque[tuple[int, Any, str]]  # numbers, shapes and algorithms of calls that were not the engine's
+    recent: deque[tuple[int, Callable[[str], Call], str]]  # numbers and words of calls that were not the engine's
     heard: dict[int, Answer]  # failures of others, as they told
 
     # Of the class that this is mixed into.
@@ -39,17 +39,16 @@ class GivingUp:
     fail: Callable[..., NoReturn]
     error_of: Callable[..., CollectiveError]
 
-    def remember(self, shape: Any, algorithm: str) -> None:
-        """Note what the call just begun is, which is not the engine's: a shape, and what serves it."""
-        self.recent.append((self.begun, shape, algorithm))
+    def remember(self, make: Callable[[str], Call], algorithm: str) -> None:
+        """Note what the call just begun is, which is not the engine's; ``make`` describes it, with the algorithm."""
+        self.recent.append((self.begun, make, algorithm))
 
     def call_of(self, number: int) -> Call | None:
         """The call of a number, of which little is known if it was the engine's; None where it is forgotten."""
         recent = list(self.recent)
-        for known, shape, algorithm in reversed(recent):
+        for known, make, algorithm in reversed(recent):
             if known == number:
-                made: Call = shape.call(algorithm)
-                return made._replace(number=number)
+                return make(algorithm)._replace(number=number)
         covered = len(recent) < RECENT or recent[0][0] < number
         return Call(number, "", "shm", 0, "", "", None) if covered else None
 

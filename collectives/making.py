@@ -129,12 +129,12 @@ class Making:
         ends = np.cumsum(lengths).tolist()
         return [pickle.loads(everything[end - n : end].data) for end, n in zip(ends, lengths, strict=True)]
 
-    def meet(self, by_engine: bool, counts: bool) -> None:
+    def meet(self, by_engine: bool) -> None:
         """Wait until all ranks are in the same method; CollectiveMismatch where they are not."""
         code = zlib.crc32(self._call.collective.encode())
         mine, least = np.array([code, -code]), np.empty(2, np.int64)
         if by_engine:
-            least = self.context.least(mine, self._call, counts)
+            least = self.context.least(mine, self._call)
         else:
             self.wait(self._comm.Iallreduce(mine, least, MPI.MIN), (mine, least))
         if (least != mine).any():
@@ -164,20 +164,20 @@ def meeting(
 
     ``context`` is the library's side of ``comm``, where there is one: the call is one of its calls then. ``members``
     are the ranks that take part, where not all do; they meet by messages with a ``tag``. ``call`` describes it to the
-    others, where it is more than ``what``: a persistent one, which counts as no call. ``by_engine``: the node-local
-    engine may still be used.
+    others, where it is more than ``what``. ``by_engine``: the node-local engine may still be used.
     """
     ranks = [rank for rank in members or range(comm.size) if rank != comm.rank]
-    by_engine, counts = by_engine and context is not None and context.apart is None, call is None
+    by_engine = by_engine and context is not None and context.apart is None
     call = call or Call(None, what, "", 0, "", "", None)
     if context is not None:
         context.check()
         if members is None:
-            context.count(1 if counts and not by_engine else 0)
+            if not by_engine:  # which counts its own
+                context.count(1)
             call = call._replace(number=context.begun + by_engine)
     making = Making(context or Stranger(comm), comm if context is None else context.internal, call, ranks)
     if members is None:
-        making.meet(by_engine, counts)
+        making.meet(by_engine)
     else:
         making.meet_some(members, tag)
     with making.context.within(making.run(), making.context.timeout):

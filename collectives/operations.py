@@ -155,7 +155,7 @@ class Operations:
         context = self._enter()
         context.count(1)
         call = draft.shape.call("mpi")._replace(number=context.begun, collective=collective.name)
-        context.remember(draft.shape._replace(collective=collective.name), "mpi")
+        context.remember(lambda _: call, "mpi")
         return MPIRun(collective.name, call, buffers=draft.owners)
 
     def _mpi(self, method: str) -> Any:

@@ -12,3 +12,17 @@ CASES = int(os.environ.get("COLLECTIVES_CASES", "1500"))
 def test_every_size_form_and_thread(attack, mpi, ranks, threads):
     program, seed = "../../mpi/random_calls", str(10 * ranks + threads)
     attack(mpi, ranks, program, str(CASES), seed, str(threads), timeout=300 + CASES / 5)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_that_ask_each_other_find_no_fault(attack, mpi, ranks):
+    """What they tell of their calls is never taken for another call."""
+    attack(mpi, ranks, "../../mpi/random_calls", "150", str(ranks), "1", "1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "threads"), [(2, 2), (3, 1), (4, 1)])
+def test_many_that_ask_each_other(attack, mpi, ranks, threads):
+    attack(
+        mpi, ranks, "../../mpi/random_calls", str(CASES), str(20 * ranks), str(threads), "1", timeout=300 + CASES / 5
+    )

@@ -1,13 +1,14 @@
 """Random calls against NumPy, the same sequence on all ranks: collectives, algorithms, types, ops, lengths, roots.
 
-    mpiexec -n 3 python tests/mpi/random_calls.py CASES [SEED [THREADS]]
+    mpiexec -n 3 python tests/mpi/random_calls.py CASES [SEED [THREADS [IMPATIENT]]]
 
 A case is one call: blocking, non-blocking with several in flight, or persistent; in place or not; on one of several
 communicators. Elements are of MPI's types, or of any size from 1 to 4096 bytes with an op of the user's. Each rank
 draws for itself where its arrays lie (private or on the heap, on whole lines or at any address) and how it names its
 buffers, so that some ranks take the compiled short way and others the long one. Threads have communicators of their
-own. Memory, descriptors and names in /dev/shm are counted after a first tenth of the cases and at the end: they may
-not have grown.
+own. A rank comes late now and then, and the others look at each other; IMPATIENT is 1 where they ask each other what
+they do, too, which takes a second else. Memory, descriptors and names in /dev/shm are counted after a first tenth of
+the cases and at the end: they may not have grown.
 """
 
 import collections
@@ -25,7 +26,7 @@ from mpi4py import MPI
 from random_cases import MOVED, RANK, SIZE, Case, pool
 
 import collectives
-from collectives import heap
+from collectives import heap, waiting
 from collectives.flight import Flight
 
 RENEWED = 2000  # cases after which communicators are made anew
@@ -39,6 +40,9 @@ def held():
     names = [name for name in os.listdir("/dev/shm") if name.startswith(f"collectives-{os.getpid()}-")]
     private = (resident - shared) * resource.getpagesize()
     return private, heap.process_heap().reserved, len(os.listdir("/proc/self/fd")), len(names)
+
+
+LATE = [0.0001, 0.001, 0.005]  # seconds that a rank comes late
 
 
 class Player:
@@ -60,7 +64,7 @@ class Player:
         for number in numbers:
             case = Case(self.draw, self.own, number)
             if self.own.random() < 0.05:
-                time.sleep(self.own.choice((0.0001, 0.001, 0.005)))  # the others wait, and look at each other
+                time.sleep(self.own.choice(LATE))  # the others wait, and look at each other
             try:
                 ending = case.begin(self.comms[self.draw.randrange(3)])
             except AssertionError:
@@ -120,7 +124,9 @@ def side_by_side(players, numbers):
         thread.join()
 
 
-def main(cases, seed=1, threads=1):
+def main(cases, seed=1, threads=1, impatient=0):
+    if impatient:  # those that wait ask the others after a millisecond
+        waiting.SLICE, waiting.PATIENCE, LATE[:] = 2_000_000, (0.001, 0.01), (0.01, 0.03, 0.08)
     for dtype, op in (*operands.ALL, *((dtype, None) for dtype in MOVED), ("bytes", None)):
         pool(dtype, op)
     ran, begin, before, said = collections.Counter(), time.monotonic(), None, ""

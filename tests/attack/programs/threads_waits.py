@@ -63,7 +63,7 @@ if rank == 0:
         thread.start()
         time.sleep(0.05)
     time.sleep(0.1)
-    pairs = [("call 1, ", "the first"), ("call 2, ", "the second"), ("a persistent call", "the third")]
+    pairs = [("call 2, ", "the first"), ("call 3, ", "the second"), ("a persistent call", "the third")]
     expect("all wait", pairs)
     MPI.COMM_WORLD.Barrier()
     threads[0].join()
@@ -99,7 +99,7 @@ if rank == 0:
     text = "\n".join(found)
     before, _, after = text.partition("then")
     for part, place, expected in (
-        (before, "in a handler", 1), (after, "in a handler", 0), (before, "call 3, ", 1), (after, "call 3, ", 1),
+        (before, "in a handler", 1), (after, "in a handler", 0), (before, "call 4, ", 1), (after, "call 4, ", 1),
     ):  # fmt: skip
         words = place if place.startswith("call") else line_of(place) + ", waits"
         if (words in part) != bool(expected):
