@@ -92,7 +92,7 @@ cdef object error(int code, str what):
     if code == COLL_ERR_MEMORY:
         return MemoryError(f"{what}: out of memory")
     if code == COLL_ERR_MESSAGE:
-        return MismatchError(f"{what}: the ranks' calls differ in collective, length, type, op or root")
+        return MismatchError("the ranks' calls differ in collective, length, type, op or root")
     if code == COLL_ERR_MPI:
         return RuntimeError(f"{what}: MPI reported an error")
     if code == COLL_ERR_OP:

@@ -39,15 +39,17 @@ class Departures:
             why = f"died ({context.end_of(rank)})" if note is None else note.how
             return f"rank {rank} {why}" if surely else None
         if note is not None:
-            return self._judged(rank, run, surely, note.how, note.begun.get(context.identity), note.final)
+            return self._unless_begun(rank, run, surely, note.how, note.begun.get(context.identity), note.final)
         told = context.left.get(rank)
         if told is not None:
-            return self._judged(rank, run, surely, told.left, told.begun, final=False)
+            return self._unless_begun(rank, run, surely, told.left, told.begun, final=False)
         if surely and reader is not None and not reader.runs_on() and self._for_long(rank, CLOSING):
             return f"rank {rank} runs another program now (by exec)"
         return None
 
-    def _judged(self, rank: int, run: Any, surely: bool, how: str, begun: int | None, final: bool) -> str | None:
+    def _unless_begun(
+        self, rank: int, run: Any, surely: bool, how: str, begun: int | None, final: bool
+    ) -> str | None:  # fmt: skip
         """A rank that ended its program has begun so many calls, and does not begin any more.
 
         Calls that it has begun end by themselves, if they can; those of persistent requests have no numbers.

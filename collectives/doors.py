@@ -1,8 +1,9 @@
 """Whether processes on other machines still run, as their machines say: each has a port, which closes with the process.
 
-A datagram to a closed port is refused by the system that it reaches. Nothing is read from the ports. A refusal may come
-from a machine that happens to have an address of the right one, and a network may drop refusals: so this is a hint, by
-which nobody is declared dead.
+A datagram to a closed port is refused by the system that it reaches. Nothing is read from the ports, which are open on
+all addresses of a machine. A refusal may come from a machine that happens to have an address of the right one, and a
+network may drop refusals. So a refusal alone ends no call: it keeps letters from a rank, and one that has not come in
+time counts as dead by it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ class CollectiveError(RuntimeError):
 
 
 class CollectiveMismatch(CollectiveError):
-    """The ranks' calls differ in collective, type signature, op or root."""
+    """The ranks' calls differ in collective, length, type, op, root or algorithm."""
 
 
 class CollectiveTimeout(CollectiveError):
@@ -22,4 +22,4 @@ class CollectiveTimeout(CollectiveError):
 
 
 class PeerFailure(CollectiveError):
-    """A rank of the communicator died."""
+    """A rank makes no more calls: its process died, its program ended, or it became another program (by exec)."""

@@ -57,7 +57,10 @@ class Stranger(MPIWaiting):
         inquiry.register(self.identity, self)
 
     def _go_on(self, wait: Any, progressing: Any, timeout: float | None, limit: int) -> None:
-        """Who asks the known communicator what this rank does is told of this wait, too."""
+        """Who asks the known communicator what this rank does is told of this wait, too.
+
+        It is looked for here, where a rank has waited for long enough to need it.
+        """
         self._know(_same_ranks(self.internal))
         waits = [] if self._known is None else self._known.waits
         waits.append(wait)
@@ -67,6 +70,7 @@ class Stranger(MPIWaiting):
             waits.remove(wait)
 
     def _know(self, known: MPIWaiting | None) -> None:
+        """Ask by the means, and under the name, of a known communicator."""
         self._known = known
         if known is not None:
             self.identity, self.begun = known.identity, known.begun

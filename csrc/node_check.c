@@ -52,6 +52,7 @@ int coll_node_lane_ok(const coll_node_call *c, int q) {
     const arrival *a = &p->arrival;
     size_t item = c->message.itemsize, count = wanted(c, q).count;
     uint64_t segment = lane_segment(a), slots = lane_slots(a), lanes = has_lanes(c) ? (uint64_t)c->node->size : 1;
+    /* Segments fit in the ring, so that no product below overflows, and are fewer than the number that means all. */
     if (!find_block(c, p, count) || !segment || segment > STAGING / item || count / segment >= COLL_NODE_ALL_TAKEN)
         return 0;
     if (a->input) /* both terms are at most the limit's, so that the sum is right */

@@ -9,6 +9,8 @@ import sys
 import pytest
 from conftest import ROOT, mpiexec
 
+from collectives import info
+
 PROFILING = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/profiling.md").read_text(), re.DOTALL | re.MULTILINE)
 PITFALLS = (ROOT / "docs/pitfalls.md").read_text()
 
@@ -46,6 +48,16 @@ def test_errors():
         for text in (done.stdout.split("-----")[0].replace(f"{ROOT}/", ""), shown)
     ]
     assert plain[0] == plain[1]
+
+
+def test_survivors_go_on(tmp_path):
+    """The program of docs/errors.md prints what the page says."""
+    page = (ROOT / "docs/errors.md").read_text()
+    program = tmp_path / "survive.py"
+    program.write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
+    done = mpiexec("openmpi", 3, str(program), timeout=60, flags=["--with-ft", "ulfm"])
+    assert done.returncode == 0, done
+    assert done.stdout == re.search(r"On 3 ranks it prints `(.*?)`", page)[1] + "\n", done
 
 
 def test_the_command_on_the_page():
@@ -97,3 +109,24 @@ def test_torch(block, printed, tmp_path):
     done = mpiexec("torch", 2, str(tmp_path / "prog.py"), timeout=60)
     assert block in (1, 2) or done.returncode == 0, done.stderr  # whose ranks end by MPI_Abort
     assert re.fullmatch(printed, done.stdout), done.stdout + done.stderr
+
+
+VARIABLE = re.compile(r"\bCOLLECTIVES_[A-Z_]*[A-Z]\b")
+READERS = [
+    *ROOT.glob("collectives/**/*.py"), *ROOT.glob("collectives/*.px?"), *ROOT.glob("collectives/*.pyx"),
+    *ROOT.glob("csrc/**/*.c"), *ROOT.glob("csrc/**/*.h"), ROOT / "setup.py", ROOT / "Makefile",
+]  # fmt: skip
+
+
+def test_environment():
+    """The table has every variable that the code names, and no other; so has the command `info`."""
+    page = (ROOT / "docs/environment.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    named = {name for file in READERS for name in VARIABLE.findall(file.read_text())}
+    assert sorted(row[1].strip(" `") for row in rows) == sorted(named)
+    assert named == set(info.VARIABLES)
+    most = re.search(r"^EVENTS = (\S+)", (ROOT / "collectives/trace.py").read_text(), re.MULTILINE)[1]
+    assert [row[2].strip() for row in rows if "TRACE_EVENTS" in row[1]] == [most.replace("_", "")]
+    for row in rows:
+        linked = re.search(r"\]\((.*?)\)", row[5])[1]
+        assert row[1].strip(" `") in (ROOT / "docs" / linked).read_text(), row[1]

@@ -39,8 +39,13 @@ for what, words, use in (
     ("Split", "creating a communicator by Split", lambda comm: comm.Split(0, comm.rank)),
     ("Create", "creating a communicator by Create", lambda comm: comm.Create(comm.group)),
     ("Create_group", "creating a communicator by Create_group", lambda comm: comm.Create_group(comm.group)),
+    ("Split_type", "creating a communicator by Split_type", lambda comm: comm.Split_type(MPI.COMM_TYPE_SHARED)),
+    ("Create_cart", "creating a communicator by Create_cart", lambda comm: comm.Create_cart([comm.size])),
     ("Free", "freeing a communicator", lambda comm: comm.Free()),
+    ("Disconnect", "freeing a communicator", lambda comm: comm.Disconnect()),
     ("init", "allreduce", lambda comm: comm.Allreduce_init(x, y)),
+    ("Bcast_init", "bcast", lambda comm: comm.Bcast_init(x)),
+    ("Barrier_init", "barrier", lambda comm: comm.Barrier_init()),
     ("python", "allreduce", lambda comm: comm.Allreduce(x, y, engine="python")),
 ):
     comm = collectives.Communicator(WORLD)
