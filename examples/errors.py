@@ -17,7 +17,7 @@ def late(comm):
     if rank == 2:
         time.sleep(5)
     else:
-        comm.Allreduce(x, y, timeout=0.5)
+        comm.Allreduce(x, y, timeout=0.5 + rank)  # rank 0 is the first to give up
 
 
 def different(comm):
