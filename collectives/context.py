@@ -59,8 +59,14 @@ def kind_of(algorithm: str, collective: str, root: int, dtype: int, op: Any) -> 
 
 
 def _kind_of(choice: Choice, shape: Shape) -> int:
-    """That of a call; bytes that are only moved match elements of any type."""
-    return kind_of(choice.algorithm.name, *shape[:2], -1 if shape.op is None else shape.dtype, shape.op)
+    """That of a call; bytes that are only moved match elements of any type.
+
+    Calls of different lengths do not match, either: Open MPI writes past a receive that is too short for its message.
+    """
+    kind = kind_of(choice.algorithm.name, *shape[:2], -1 if shape.op is None else shape.dtype, shape.op)
+    if shape.collective in ("gather", "scatter", "alltoall"):  # whose ranks need not know each other's lengths
+        return kind
+    return zlib.crc32((shape.elements * shape.itemsize).to_bytes(8, "little"), kind)
 
 
 def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracomm:
