@@ -18,7 +18,7 @@ cdef Node engine_for(comm, coll_node_kind kind):
 cdef int run(comm, Node node, coll_node_message *m, owner) except -1:
     """A filled message through the engine."""
     if not launch(node, m, coll_ticks()):
-        comm._finish(owner, owner)
+        finish(comm, node, (owner,))
     return 0
 
 

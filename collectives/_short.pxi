@@ -149,6 +149,21 @@ cdef inline bint stays(object spec):
     return type(spec) is cnp.ndarray or spec is None or spec is IN_PLACE
 
 
+cdef object finish(object comm, Node node, tuple owners):
+    """Wait for a call that was launched; ``owners`` keep its memory.
+
+    An exception may come from a handler of a signal before it is waited for, or after that.
+    """
+    cdef int depth = node.holder.depth
+    try:
+        comm._finish(owners)
+    except BaseException as e:
+        comm._context.interrupted(owners, e)
+        if node.holder.depth == depth:
+            end_turn(node.holder)
+        raise
+
+
 cdef object LONG_WAY = object()  # what `serve` returns where it has done nothing
 
 
@@ -166,7 +181,7 @@ cdef inline object serve(object comm, int kind, int form, object send, object re
     kept = None
     if not (stays(recv) and stays(send)):
         kept = held(send, False), held(recv, False)  # other threads run while this one waits
-    return None if launch(<Node>node, &message, begun) else comm._finish(send, recv, kept)
+    return None if launch(<Node>node, &message, begun) else finish(comm, <Node>node, (send, recv, kept))
 
 
 def short_way(str collective, long_way, SUM, str does="blocks"):

@@ -1,4 +1,4 @@
-"""How long calls may wait, as users say it."""
+"""How long calls may wait, as users say it; infinity is :data:`LONGEST`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 from typing import Any
 
 __all__ = ["checked_timeout", "stall_from_environment", "timeout_from_environment"]
+
+
+LONGEST = 1e9  # seconds, some thirty years: in nanoseconds it is an integer of C's
 
 
 def timeout_from_environment() -> float | None:
@@ -19,7 +22,7 @@ def timeout_from_environment() -> float | None:
             raise ValueError("not a positive number of seconds")
     except ValueError as e:
         raise ValueError(f"COLLECTIVES_TIMEOUT={text!r}: {e}") from None
-    return seconds
+    return min(seconds, LONGEST)
 
 
 def stall_from_environment() -> float | None:
@@ -31,7 +34,7 @@ def stall_from_environment() -> float | None:
             raise ValueError("not a number of seconds")
     except ValueError as e:
         raise ValueError(f"COLLECTIVES_STALL={text!r}: {e}") from None
-    return seconds or None
+    return min(seconds, LONGEST) or None
 
 
 def checked_timeout(timeout: Any) -> float | None:
@@ -42,4 +45,4 @@ def checked_timeout(timeout: Any) -> float | None:
         raise TypeError(f"timeout: expected seconds, not {type(timeout).__name__}")
     if not float(timeout) > 0:
         raise ValueError(f"timeout: {timeout} is not a positive number of seconds")
-    return float(timeout)
+    return min(float(timeout), LONGEST)

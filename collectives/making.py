@@ -173,16 +173,22 @@ def meeting(
     ranks = [rank for rank in members or range(comm.size) if rank != comm.rank]
     by_engine = by_engine and context is not None and context.apart is None
     call = call or Call(None, what, "", 0, "", "", None)
-    if context is not None:
-        context.check()
-        if members is None:
-            if not by_engine:  # which counts its own
-                context.count(1)
-            call = call._replace(number=context.begun + by_engine)
-    making = Making(context or Stranger(comm), comm if context is None else context.internal, call, ranks)
+    asking = context or Stranger(comm)
+    asking.check()
+    if context is not None and members is None:
+        if not by_engine:  # which counts its own
+            context.count(1)
+        call = call._replace(number=context.begun + by_engine)
+    making = Making(asking, comm if context is None else context.internal, call, ranks)
     if members is None:
         making.meet(by_engine)
     else:
         making.meet_some(members, tag)
-    with making.context.within(making.run(), making.context.timeout):
-        yield making
+    with asking.within(making.run(), asking.timeout):
+        try:
+            yield making
+        except Exception:  # MPI's, or of an argument: all ranks have it
+            raise
+        except BaseException as e:  # KeyboardInterrupt: the others are in MPI's call
+            asking.note(making.run(), e)
+            raise

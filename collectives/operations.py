@@ -288,7 +288,7 @@ class Operations:
             context.fail(run, e)
         run.release()
 
-    def _finish(self, *owners: Any) -> None:
+    def _finish(self, owners: tuple[Any, ...]) -> None:
         """Wait for a call that the short way began; ``owners`` keep its memory."""
         assert self._context is not None
         self._context.finish_short(owners)

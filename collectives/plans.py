@@ -139,6 +139,11 @@ class Plans(Waiting):
         finally:
             self.turn.give()
 
+    def interrupted(self, owners: Any, error: BaseException) -> None:
+        """Give up a call that the short way began, if it is still under way and nobody else has."""
+        if self.broken is None and self.node is not None and self.node.pending:
+            self.note(self.short_call()._replace(buffers=owners), error)
+
     def short_call(self) -> ShortCall:
         """The call of the short way that is under way."""
         assert self.node is not None

@@ -1,0 +1,100 @@
+"""A signal's handler raises in a call of the short way: the others are told, or the call is complete.
+
+interrupted.py WHERE: "_finish" or "finish_short", where it raises at the begin of that function; or "anywhere".
+"""
+
+import random
+import signal
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+import collectives
+
+world = MPI.COMM_WORLD
+rank, size = world.rank, world.size
+where = sys.argv[1]
+TRIALS = 12 if where == "anywhere" else 3
+
+
+class Interruption(Exception):
+    pass
+
+
+def interrupt(number, frame):
+    raise Interruption
+
+
+def trace(frame, event, argument):
+    """As if the signal had come when that function is entered."""
+    if event == "call" and frame.f_code.co_name == where:
+        sys.setprofile(None)
+        raise Interruption
+
+
+def call(comm, x, y):
+    """What this rank's call raises, by name, and whether its result is right."""
+    try:
+        if rank == 0 and where == "anywhere":
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-3))
+        elif rank == 0:
+            sys.setprofile(trace)
+        comm.Allreduce(x, y)
+    except (Interruption, collectives.CollectiveError) as e:
+        return type(e).__name__
+    finally:
+        sys.setprofile(None)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return "" if (y == size * (size + 1) / 2).all() else "a wrong result"
+
+
+def trial():
+    comm = collectives.Communicator(world)
+    comm.timeout = 20  # nobody is to need it
+    x, y = np.full(300_000, rank + 1.0), np.zeros(300_000)
+    comm.Allreduce(x, y)
+    y[:] = 0
+    world.Barrier()
+    if rank != 0:
+        time.sleep(0.002 if where == "anywhere" else 0.2)
+    begin = time.monotonic()
+    said = call(comm, x, y)
+    took = time.monotonic() - begin
+    everybody = world.allgather((said, took))
+    try:
+        comm.Barrier()
+        after = ""
+    except collectives.CollectiveError as e:
+        after = type(e).__name__
+    return everybody, world.allgather(after)
+
+
+def judge(everybody, after):
+    said = [one for one, _ in everybody]
+    if max(took for _, took in everybody) > 5 or "a wrong result" in said or "CollectiveTimeout" in said:
+        return f"{everybody}"
+    told = all(one == "CollectiveError" for one in said[1:])
+    if any(said[1:] + after) and not all(after):
+        return f"some are told, others are never: {said}, then {after}"
+    if where != "anywhere" and not (said[0] == "Interruption" and told):
+        return f"not told: {said}"
+    return ""
+
+
+def main():
+    signal.signal(signal.SIGALRM, interrupt)
+    random.seed(rank)
+    wrong = 0
+    for _ in range(TRIALS):
+        found = judge(*trial())
+        wrong += bool(found)
+        if found and rank == 0:
+            print(found, flush=True)
+    if rank == 0:
+        print(f"attack: {TRIALS} trials, {wrong} wrong", flush=True)
+    world.Barrier()
+
+
+main()
