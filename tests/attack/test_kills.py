@@ -79,7 +79,7 @@ def hit(mpi, ranks, seed, how, victims, results, job, timeout=FAR_OFF, kind=()):
             os.kill(ours[rank], how)
         begin = time.monotonic()
         others = [pid for rank, pid in ours.items() if rank not in victims]
-        while any(map(running, others)) and time.monotonic() < begin + timeout + 10:
+        while any(map(running, others)) and time.monotonic() < begin + timeout + 20:
             time.sleep(0.02)
         left = [pid for pid in others if running(pid)]
         output = ""
@@ -152,9 +152,11 @@ def test_a_stopped_rank_is_waited_for(seed, tmp_path, tally):
     found = hit(MPIS[seed // 2 % 3], ranks, seed, signal.SIGSTOP, [victim], tmp_path / "results", job, timeout)
     tally.trials += 1
     tally.leftovers += (left := clean_up(job, since))
-    assert sorted(found.seconds) == sorted({0, 1, 2} - {victim}), found
-    assert set(found.kinds.values()) == {"CollectiveTimeout"}, found
-    assert all(re.search(rf"waiting for rank [\d, ]*{victim}\b", text) for text in found.texts.values()), found
-    assert not any("died" in text for text in found.texts.values()), found
-    assert max(found.seconds.values()) < timeout + WITHIN, found
+    others = {0, 1, 2} - {victim}
+    assert set(found.seconds) >= others, found  # a launcher may have the stopped one go on at the end, and raise
+    assert {found.kinds[rank] for rank in others} == {"CollectiveTimeout"}, found
+    texts = [found.texts[rank] for rank in others]
+    assert all(re.search(rf"waiting for rank [\d, ]*{victim}\b", text) for text in texts), found
+    assert not any("died" in text for text in texts), found
+    assert max(found.seconds[rank] for rank in others) < timeout + WITHIN, found
     assert left == 0
