@@ -70,14 +70,15 @@ class _Flying:
 
         Raises what ended the collective early.
         """
+        run = self.run  # the wait for it ends with it
         try:
             if not self.core.done or self.core.error() is not None:
                 self.context.check()
             if self.check is not None:
                 self.check.ended(wait=True)
-            self.context.wait(self.run, self.core, timeout)
+            self.context.wait(run, self.core, timeout)
         except BaseException as e:
-            self.context.fail(self.run, e)
+            self.context.fail(run, e)
         if self.record is not None:
             self.record[0].waited(self.record[1], begin)
         self.sweep()

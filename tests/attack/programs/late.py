@@ -62,8 +62,6 @@ class Case:
     def only_gives(self):
         """Whether this rank takes nothing of the others, and so may end its part before it hears of them."""
         name, root = self.name.lower(), rank == self.root
-        if name in ("scan", "exscan"):
-            return rank == 0
         return (
             root
             if name.startswith(("bcast", "scatter"))
@@ -228,7 +226,10 @@ def trial(case):
     others = world.allgather(raised)
     if any(others) and not aware(comm):
         wrong.append(f"it goes on although {others}")
-    if rank == case.late and not raised and case.delay is None and any(others) and not case.only_gives():
+    if comm._context.waits:
+        wrong.append("it is still said to wait")
+    needed = others[:rank] if case.name.lower() in ("scan", "exscan") else others
+    if rank == case.late and not raised and case.delay is None and any(needed) and not case.only_gives():
         wrong.append(f"it was late and completed although {others}")
     return [f"rank {rank}: {words}" for words in wrong], others
 
