@@ -95,8 +95,18 @@ class _Unmatched:
     def __init__(self, mpi: Any, comm: Communicator, buffer: list[Any], tag: int, queue: _Queue):
         self._any, self._comm, self._buffer, self.tag, self._queue = mpi.ANY_SOURCE, comm, buffer, tag, queue
         self._request: Any = None
+        self._none = mpi.REQUEST_NULL
         with queue.lock:
             queue.receives.append(self)
+
+    def Cancel(self) -> None:
+        """As a request's."""
+        with self._queue.lock:
+            if self._request is None:
+                self._queue.receives.remove(self)
+                self._request = self._none
+                return
+        self._request.Cancel()
 
     def match(self) -> bool:
         """Whether there is a message, which it begins to receive."""
@@ -136,6 +146,10 @@ class Message(Job):
         """The rank that has to come."""
         return [] if self._peer is None else [self._peer]
 
+    def withdraw(self) -> int:
+        """Take it back, if it can be; the number of messages that still come."""
+        return 0
+
     def _finish(self) -> None:
         """What is to be done when it has come."""
         if self._target is not None:
@@ -151,7 +165,17 @@ class MPIMessage(Message):
         self._request = request
         self._mpi = importlib.import_module("mpi4py.MPI")
         self._status = self._mpi.Status()
-        self._ended = False
+        self._ended = self._withdrawn = False
+
+    def withdraw(self) -> int:
+        """Take back a receive that no message has reached; a send cannot be."""
+        if self._target is None or self._ended:
+            return 0
+        if not self._withdrawn:
+            self._withdrawn = True
+            self._request.Cancel()
+        self._ended = self._request.Test(self._status)
+        return not self._ended
 
     def is_completed(self) -> bool:
         """Whether the message has come or gone."""
@@ -266,7 +290,7 @@ class StoreMessage(Message):
             self._work.wait(timedelta(seconds=limit or 0))
         except RuntimeError as e:
             if "imed out" in str(e):
-                Watch(self._context, self).timed_out(limit or 0)
+                raise Watch(self._context, self).timed_out(limit or 0) from None
             raise
 
     def is_completed(self) -> bool:

@@ -45,7 +45,7 @@ SECOND = {
     "Barrier": comm.Barrier,
     "Free": comm.Free,
 }
-LATE = 0.08
+LATE = 0.2
 
 
 def sentence(second, who):
