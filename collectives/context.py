@@ -31,6 +31,8 @@ from .telling import dump_on_signal
 __all__ = ["Context", "duplicate", "schedule_of"]
 
 MEETINGS = 16  # tags of messages by which some ranks meet
+EAGER = 2048  # bytes that every MPI sends at once
+_LOCAL = "gather", "scatter", "alltoall"  # whose ranks need not know each other's lengths
 DEPTH = 4  # segments of one call in flight, and so tags of one call
 LOCAL_LENGTHS = ("gather", "scatter", "alltoall")  # of unequal blocks ranks know but some lengths
 LEAST = DTYPE_CODES["int64"], _core.OPS.index("min")  # of integers that ranks agree on something by
@@ -61,12 +63,14 @@ def kind_of(algorithm: str, collective: str, root: int, dtype: int, op: Any) -> 
 def _kind_of(choice: Choice, shape: Shape) -> int:
     """That of a call; bytes that are only moved match elements of any type.
 
-    Calls of different lengths do not match, either: Open MPI writes past a receive that is too short for its message.
+    Long calls of different lengths do not match, either: Open MPI corrupts memory where a receive is too short for a
+    message that it does not send at once. Short ones do, and MPI tells of the difference at once.
     """
     kind = kind_of(choice.algorithm.name, *shape[:2], -1 if shape.op is None else shape.dtype, shape.op)
-    if shape.collective in ("gather", "scatter", "alltoall"):  # whose ranks need not know each other's lengths
+    nbytes = shape.elements * shape.itemsize
+    if nbytes <= EAGER or shape.collective in _LOCAL:
         return kind
-    return zlib.crc32((shape.elements * shape.itemsize).to_bytes(8, "little"), kind)
+    return zlib.crc32(nbytes.to_bytes(8, "little"), kind)
 
 
 def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracomm:
