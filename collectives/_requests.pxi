@@ -29,7 +29,6 @@ cdef class Task:
         """Ranks whose part the run waits for."""
         return waited_for(&self.task, self.ranks)
 
-
     def withdraw(self):
         """Give the run up; the number of messages that still come into its memory. To be called until there are none."""
         cdef int left

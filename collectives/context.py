@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import os
+import time
 import zlib
 from typing import Any
 
@@ -21,7 +22,7 @@ from .flight import Flight
 from .leases import Lease, Leases
 from .letters import Letters
 from .making import Making, meeting
-from .mpiruns import MPIWaiting, watch_finalize
+from .mpiruns import MPIRun, MPIWaiting, watch_finalize
 from .plans import Plans, Run, Shape
 from .registry import ScheduleAlgorithm
 from .schedule import Schedule, build
@@ -32,9 +33,9 @@ __all__ = ["Context", "duplicate", "schedule_of"]
 
 MEETINGS = 16  # tags of messages by which some ranks meet
 EAGER = 2048  # bytes that every MPI sends at once
-_LOCAL = "gather", "scatter", "alltoall"  # whose ranks need not know each other's lengths
 DEPTH = 4  # segments of one call in flight, and so tags of one call
 LOCAL_LENGTHS = ("gather", "scatter", "alltoall")  # of unequal blocks ranks know but some lengths
+HEARD = 0.1  # s until MPI revokes: by then ranks test no sends, which Open MPI 5 may abort for once they have failed
 LEAST = DTYPE_CODES["int64"], _core.OPS.index("min")  # of integers that ranks agree on something by
 
 _library = mpilib.library()
@@ -68,7 +69,7 @@ def _kind_of(choice: Choice, shape: Shape) -> int:
     """
     kind = kind_of(choice.algorithm.name, *shape[:2], -1 if shape.op is None else shape.dtype, shape.op)
     nbytes = shape.elements * shape.itemsize
-    if nbytes <= EAGER or shape.collective in _LOCAL:
+    if nbytes <= EAGER or shape.collective in LOCAL_LENGTHS:
         return kind
     return zlib.crc32(nbytes.to_bytes(8, "little"), kind)
 
@@ -324,17 +325,29 @@ class Context(MPIWaiting, Plans):
             return "this MPI holds its lock while it applies a user-defined op, so no thread beside the program's may"
         return None
 
+    def revoke(self) -> None:
+        """Give up what is under way here, for good, and tell the others, whose calls end in errors."""
+        if self.abandoned:
+            return
+        run = MPIRun("Revoke", Call(0, "Revoke", "", 0, "", "", None))  # before all calls: none is to be completed
+        self.note(run, CollectiveError("the communicator was revoked"))
+        time.sleep(HEARD)
+        self.abandon()
+
     def abandon(self) -> None:
         """Give up what is under way, on all ranks that live, because of one that died; what waits here ends in errors.
 
         Nothing is left that MPI_Finalize could wait for.
         """
+        if self.abandoned:
+            return
+        self.abandoned = True
         self.internal.Revoke()
         for flight in Flight.of(self):
             with contextlib.suppress(CollectiveError):
                 flight.finish()
         _core.survived(self.broken is not None)
-        self.broken = "it was revoked by shrink"
+        self.broken = "it was revoked"
         if self.node is not None:
             self.node.open({})
         heap.forget_the_dead()

@@ -35,30 +35,29 @@ class Departures:
         if near is not None and reader is None:
             reader = self._readers[rank] = Reader(near.pid, near.note)
         note = None if reader is None else reader.read()
-        if context.has_ended(rank):
-            why = f"died ({context.end_of(rank)})" if note is None else note.how
-            return f"rank {rank} {why}" if surely else None
         if note is not None:
-            return self._unless_begun(rank, run, surely, note.how, note.begun.get(context.identity), note.final)
+            final = note.final or context.has_ended(rank)
+            return self._unless_begun(rank, run, note.how, note.begun.get(context.identity), final)
+        if context.has_ended(rank):
+            return f"rank {rank} died ({context.end_of(rank)})" if surely else None
         told = context.left.get(rank)
         if told is not None:
-            return self._unless_begun(rank, run, surely, told.left, told.begun, final=False)
+            return self._unless_begun(rank, run, told.left, told.begun, final=False)
         if surely and reader is not None and not reader.runs_on() and self._for_long(rank, CLOSING):
             return f"rank {rank} runs another program now (by exec)"
         return None
 
-    def _unless_begun(
-        self, rank: int, run: Any, surely: bool, how: str, begun: int | None, final: bool
-    ) -> str | None:  # fmt: skip
+    def _unless_begun(self, rank: int, run: Any, how: str, begun: int | None, final: bool) -> str | None:
         """A rank that ended its program has begun so many calls, and does not begin any more.
 
-        Calls that it has begun end by themselves, if they can; those of persistent requests have no numbers.
+        Calls that it has begun end by themselves, if they can: only one that is known to wait for the rank has failed.
+        Those of persistent requests have no numbers.
         """
         number = run.call().number
         never = begun is not None and number is not None and number > begun
         if never and final:
             return f"rank {rank} {how}"
-        if not never and not (final and surely):
+        if not never and not (final and rank in self._context.behind(run)):
             return None
         return f"rank {rank} {how}" if self._for_long(rank, GRACE) else None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from . import deaths, mpilib
+from . import deaths, mpilib, rehearsal
 from .context import Context, duplicate
 from .errors import CollectiveError
 from .making import Making, meeting
@@ -39,6 +39,8 @@ class Derived(MPI.Intracomm):
 
     def Dup(self, info: MPI.Info | None = None) -> Communicator:
         """Duplicate, keeping our type."""
+        if info is not None:
+            rehearsal.rehearse("Dup", info)
         with self._enter().in_turn(), self._making("Dup") as making:
             return type(self)._adopt(duplicate(MPI.Intracomm(self), info), self, making=making)
 
@@ -80,7 +82,20 @@ class Derived(MPI.Intracomm):
             survivors = plain.Shrink()
         return _made(self, "Communicator", survivors)
 
-    Shrink = shrink
+    def Shrink(self) -> Communicator:
+        """:meth:`shrink`, where ranks can outlive one that dies; elsewhere MPI's own, of all ranks."""
+        return self.shrink() if mpilib.why_no_survivors() is None else self._make("Communicator", "Shrink")
+
+    def Revoke(self) -> None:
+        """Have every call on this communicator, on all ranks, end in an error; any rank may call it, alone.
+
+        Those that wait in a collective get a CollectiveError that names this rank and line. What is left to do with the
+        communicator is :meth:`shrink`. NotImplementedError or an error of MPI's where MPI cannot revoke.
+        """
+        self._refuse_if_freed()
+        super().Revoke()
+        if self._context is not None:
+            self._context.revoke()
 
     def _make(self, kind: str, method: str, *args: Any, **kwargs: Any) -> Any:
         """What a method of mpi4py's makes, as one of our classes."""
@@ -95,22 +110,23 @@ class Derived(MPI.Intracomm):
 
     def Split(self, color: int = 0, key: int = 0) -> Communicator:
         """Split by color and key, keeping our type."""
+        rehearsal.rehearse("Split", color, key)
         return self._make("Communicator", "Split", color, key)
 
     def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Communicator:
         """Split by what ranks share, keeping our type."""
+        rehearsal.rehearse("Split_type", split_type, key, info)
         return self._make("Communicator", "Split_type", split_type, key, info)
 
     def Create(self, group: MPI.Group) -> Communicator:
         """A communicator of a subgroup, keeping our type."""
+        rehearsal.group(self, group)
         return self._make("Communicator", "Create", group)
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Communicator:
         """A communicator of a subgroup, made by its members only, keeping our type."""
-        mine = self.Get_group()
-        members = group.Translate_ranks(list(range(group.size)), mine)
-        mine.Free()
-        if self.rank not in members or MPI.UNDEFINED in members:  # MPI says what is wrong
+        members = rehearsal.group(self, group)
+        if self.rank not in members:
             return _made(self, "Communicator", super().Create_group(group, tag))
         context = self._enter()
         with context.in_turn(), self._making("Create_group", members, context.meeting_tag(tag)) as making:
@@ -120,16 +136,28 @@ class Derived(MPI.Intracomm):
 
     def Create_cart(self, dims: Any, periods: Any = None, reorder: bool = False) -> Cartcomm:
         """A Cartesian communicator, keeping our collectives."""
+        rehearsal.cart(self, dims, periods, reorder)
         return self._make("Cartcomm", "Create_cart", dims, periods, reorder)
 
     def Create_graph(self, index: Any, edges: Any, reorder: bool = False) -> Graphcomm:
         """A graph communicator, keeping our collectives."""
+        rehearsal.graph(index, edges)
         return self._make("Graphcomm", "Create_graph", index, edges, reorder)
 
-    def Create_dist_graph_adjacent(self, *args: Any, **kwargs: Any) -> Distgraphcomm:
+    def Create_dist_graph_adjacent(
+        self, sources: Any, destinations: Any, sourceweights: Any = None, destweights: Any = None,
+        info: MPI.Info = MPI.INFO_NULL, reorder: bool = False,
+    ) -> Distgraphcomm:  # fmt: skip
         """A distributed graph communicator, keeping our collectives."""
-        return self._make("Distgraphcomm", "Create_dist_graph_adjacent", *args, **kwargs)
+        args = sources, destinations, sourceweights, destweights, info, reorder
+        rehearsal.adjacent(self, *args)
+        return self._make("Distgraphcomm", "Create_dist_graph_adjacent", *args)
 
-    def Create_dist_graph(self, *args: Any, **kwargs: Any) -> Distgraphcomm:
+    def Create_dist_graph(
+        self, sources: Any, degrees: Any, destinations: Any, weights: Any = None, info: MPI.Info = MPI.INFO_NULL,
+        reorder: bool = False,
+    ) -> Distgraphcomm:  # fmt: skip
         """A distributed graph communicator, keeping our collectives."""
-        return self._make("Distgraphcomm", "Create_dist_graph", *args, **kwargs)
+        args = sources, degrees, destinations, weights, info, reorder
+        rehearsal.dist_graph(self, *args)
+        return self._make("Distgraphcomm", "Create_dist_graph", *args)

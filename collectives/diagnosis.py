@@ -51,7 +51,7 @@ class Call(NamedTuple):
     def __str__(self) -> str:
         number = "a persistent call, " if self.number is None else f"call {self.number}, "
         if not self.algorithm:
-            return self.collective if self.number is None else f"{number}{self.collective}"
+            return f"{number}{self.collective}" if self.number else self.collective
         if not self.collective:
             return f"{number}of the node-local engine"
         words = [f"{'' if self.algorithm == 'message' else number}{self.collective}"]
@@ -166,9 +166,7 @@ def verdict(mine: Call, answer: Answer) -> tuple[type[CollectiveError], str, str
     The error, its words, and the words of the error that it comes from, if that was another rank's.
     """
     call = answer.call
-    if answer.failure is not None:
-        if mine.number is not None and mine.number < answer.gave_up:  # what this call needs of that rank is there
-            return None
+    if answer.failure is not None and (mine.number is None or mine.number >= answer.gave_up):
         kind, text = answer.failure
         why = f"rank {answer.rank} gave up at {answer.place}: {kind}: {text}"
         return _KINDS.get(kind, CollectiveError), why, text

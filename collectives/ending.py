@@ -53,8 +53,8 @@ def _stop() -> None:
                 function()
         finally:
             contexts = inquiry.contexts()
-            hopeless = any(context.broken for context in contexts)
-            if any(context.misses_some() for context in contexts):
+            hopeless = any(context.broken and not context.abandoned for context in contexts)
+            if not _core.ended() and any(context.misses_some() for context in contexts):
                 _core.survived(False)
             _core.stop_progress(0 if hopeless else LAST_CALL)
 

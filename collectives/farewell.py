@@ -171,3 +171,5 @@ class Reader:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    __del__ = close  # a request that is tested, and then dropped or waited for by MPI, leaves its looks behind

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Flight", "NodeFlight", "ShortCall"]
 
-_lock = threading.Lock()  # a program may have a thread for each communicator
+_lock = threading.RLock()  # a program may have a thread for each communicator, and handlers of signals
 
 
 class ShortCall(NamedTuple):
@@ -89,8 +89,8 @@ class _Flying:
             landed = (self.check is None or self.check.ended(wait=False)) and self.core.wait(False, 0)
             if not landed:
                 self.context.glance(self.run, self.core)
-            elif self.context.tested is not None:
-                self.context.end_glances()
+            elif self.context.tested:
+                self.context.end_glances(self.core)
             if not landed or not isinstance(self, NodeFlight):
                 self.context.look_for_quitters(self.run)
         except BaseException as e:

@@ -78,8 +78,11 @@ def contexts() -> list[Any]:
 
 
 def alive(peer: Address) -> bool:
-    """Whether a neighbour's process still runs; one that nobody has waited for (a zombie) does not."""
-    state, start = machine.process(peer.pid)
+    """Whether a neighbour's process runs, for all that is known; one that nobody has waited for (a zombie) does not."""
+    try:
+        state, start = machine.process(peer.pid)
+    except OSError:
+        return True
     return state not in "XZ" and start == peer.start
 
 
@@ -150,7 +153,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def spread(context: Any, failed: Answer) -> None:
     """Tell all other ranks, asked or not, that this one failed: those that wait for it need not ask."""
     news = _short(failed, lambda answer: {"communicator": context.identity, "failed": answer})
-    with _open() as sock:
+    with contextlib.suppress(OSError), _open() as sock:  # without a free descriptor they have to ask
         for near in context.neighbours.values():
             try:
                 sock.sendto(news, socket.MSG_DONTWAIT, near.socket)

@@ -49,6 +49,7 @@ class Later(Operations):
             self._recipes.remember(key, collective, arguments, draft, choice)
         draft, choice = next(self._parts(draft, choice, options, None))
         self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
+        check = self._start_check(f"i{collective.name}", draft, choice) if context.checked else None
         if choice.algorithm.name == "mpi":
             given = self._for_mpi(draft, arguments)
             with context.blamed(MPIRun(collective.name, draft.shape.call("mpi"))):
@@ -57,11 +58,11 @@ class Later(Operations):
                 draft.owners = ()
             run = self._hand_over(collective, draft)
             made = HandedOver.of(request, draft.owners, context, run)
+            made._check = check
             made._record = self._started(
                 NONBLOCKING, collective, choice, draft.nbytes, draft.shape, context.begun, tick
             )
             return made
-        check = self._start_check(f"i{collective.name}", draft, choice) if context.checked else None
         flight = self._launch(choice, draft)
         flight.check = check
         return self._requested(flight, collective, choice, draft.nbytes, draft.shape, tick)

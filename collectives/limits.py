@@ -7,34 +7,28 @@ from typing import Any
 
 __all__ = ["checked_timeout", "stall_from_environment", "timeout_from_environment"]
 
-
 LONGEST = 1e9  # seconds, some thirty years: in nanoseconds it is an integer of C's
 
 
 def timeout_from_environment() -> float | None:
     """The timeout of calls that have none of their own; None: they have none. ValueError where it is no number."""
     text = os.environ.get("COLLECTIVES_TIMEOUT")
-    if not text:
-        return None
-    try:
-        seconds = float(text)
-        if not seconds > 0:
-            raise ValueError("not a positive number of seconds")
-    except ValueError as e:
-        raise ValueError(f"COLLECTIVES_TIMEOUT={text!r}: {e}") from None
-    return min(seconds, LONGEST)
+    return _seconds("COLLECTIVES_TIMEOUT", text) if text else None
 
 
 def stall_from_environment() -> float | None:
     """Seconds after which a wait without a timeout is reported; None: never. ValueError where it is no number."""
-    text = os.environ.get("COLLECTIVES_STALL") or "60"
+    return _seconds("COLLECTIVES_STALL", os.environ.get("COLLECTIVES_STALL") or "60", zero=True) or None
+
+
+def _seconds(name: str, text: str, zero: bool = False) -> float:
     try:
         seconds = float(text)
-        if not seconds >= 0:
-            raise ValueError("not a number of seconds")
+        if not (seconds > 0 or zero and seconds == 0):
+            raise ValueError("not a number of seconds" if zero else "not a positive number of seconds")
     except ValueError as e:
-        raise ValueError(f"COLLECTIVES_STALL={text!r}: {e}") from None
-    return min(seconds, LONGEST) or None
+        raise ValueError(f"{name}={text!r}: {e}") from None
+    return min(seconds, LONGEST)
 
 
 def checked_timeout(timeout: Any) -> float | None:

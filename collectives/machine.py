@@ -75,10 +75,10 @@ def _addresses_v6() -> list[str]:
 
 def process(pid: int) -> tuple[str, str]:
     """State of a process (``Z``: ended, and nobody has waited for it; ``X``: gone) and when it began, which tells it
-    from others of the same number."""
+    from others of the same number. OSError where the system does not say, as without a free file descriptor."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return "X", ""
     return fields[0], fields[19]
 

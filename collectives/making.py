@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 from . import _core, inquiry, lifetime
 from .diagnosis import Answer, Call, position
+from .errors import CollectiveError
 from .limits import stall_from_environment, timeout_from_environment
 from .mpiruns import MPIRun, MPIWaiting
 from .reference import Message, Messages, Walk
@@ -44,7 +45,7 @@ class Stranger(MPIWaiting):
     def __init__(self, comm: MPI.Intracomm):
         self.internal = comm
         self.rank, self.size = comm.rank, comm.size
-        self.neighbours, self.heard, self.left, self.waits = {}, {}, {}, []
+        self.neighbours, self.heard, self.left, self.waits, self.tested = {}, {}, {}, [], {}
         self.identity = f"stranger {id(self)}"  # nobody asks for it
         try:
             self.timeout = timeout_from_environment()
@@ -81,6 +82,10 @@ class Stranger(MPIWaiting):
         if self._known is not None:
             return super().parties(run, behind, again)
         return [Answer(self.rank, run.call(), self.begun, position(threading.get_ident()))]
+
+    def judged(self, run: Any, answer: Answer) -> tuple[type[CollectiveError], str, str | None] | None:
+        """As elsewhere, but for failures of the known communicator, which are nothing to this one."""
+        return super().judged(run, answer._replace(failure=None))
 
     def note(self, run: Any, error: BaseException) -> None:
         """A run ended early; MPI_Finalize may not end for it, and the others see that nobody waits for them here."""

@@ -94,10 +94,10 @@ class Plans(Waiting):
     """The idle plans of a communicator, by what they were made for; mixed into what makes them."""
 
     def __init__(self) -> None:
-        self.waits, self.turn = [], _core.Turn()
+        self.waits, self.tested, self.turn = [], {}, _core.Turn()
         self.recent = deque(maxlen=RECENT)
         self.history = 0
-        self._lock = threading.Lock()  # any thread may give a plan back
+        self._lock = threading.RLock()  # any thread may give a plan back, and a handler of a signal within that
         self._idle: OrderedDict[Any, list[_core.Plan | _core.NodePlan]] = OrderedDict()
         self._idle_bytes = 0
 
@@ -117,8 +117,9 @@ class Plans(Waiting):
             return
         with self._lock:
             self._idle.setdefault(key, []).append(plan)
-            self._idle.move_to_end(key)
             self._idle_bytes += plan.footprint
+            if key in self._idle:  # unless a handler has dropped it
+                self._idle.move_to_end(key)
             while self._idle_bytes > PLAN_BYTES or len(self._idle) > 256:
                 _, plans = self._idle.popitem(last=False)
                 self._idle_bytes -= sum(p.footprint for p in plans)

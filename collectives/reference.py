@@ -156,7 +156,8 @@ class Walk:
         if not self._withdrawn:
             self._withdrawn = True
             for request in coming:
-                request.Cancel()
+                if request:  # a handler may have come between its end and the note of it
+                    request.Cancel()
         return sum(not request.Test() for request in coming)
 
     def call(self) -> Call:

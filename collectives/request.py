@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from . import _core
+from .errors import CollectiveError
 from .flight import Flight, NodeFlight
 
 if TYPE_CHECKING:
+    from .checks import PendingCheck
     from .context import Context
 
 __all__ = ["HandedOver", "HandedOverForGood", "PersistentRequest", "Request"]
@@ -50,8 +52,12 @@ class _Waits:
         return super().Test(status)  # type: ignore[misc]
 
     def _freed_elsewhere(self) -> None:
-        """Wait for the thread that has claimed the flight, if it is not this one."""
-        while self != MPI.REQUEST_NULL:
+        """Wait for the thread that has claimed the flight, for as long as it may take to free the request.
+
+        It does not free it where a handler's exception came between.
+        """
+        end = time.monotonic() + 1
+        while self != MPI.REQUEST_NULL and time.monotonic() < end:
             time.sleep(1e-5)
 
     def Cancel(self) -> None:
@@ -106,13 +112,21 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
             if self._launch is None:
                 raise ValueError("this persistent request has been freed")
             if self != MPI.REQUEST_NULL:
+                if self._flight is not None:
+                    self._flight.context.check()
                 raise ValueError("this persistent request is under way already: Wait comes before the next Start")
             self._flight = flight = self._launch()
             _core.write_handle(*self._place, flight.handle)
 
+    @classmethod
+    def Startall(cls, requests: list[MPI.Prequest]) -> None:
+        """Begin a run of each; MPI.Prequest.Startall knows MPI's own requests only."""
+        for request in requests:
+            request.Start()
+
     def Free(self) -> None:
-        """Give up the plan, after the run under way if there is one."""
-        if self._flight is not None:
+        """Give up the plan, after the run under way if there is one that can end."""
+        if self._flight is not None and self._flight.context.broken is None:
             self.Wait()
         self._launch = self._flight = None
 
@@ -127,6 +141,7 @@ class _Keeps:
     _context: Context
     _run: Any
     _record: tuple[_core.Log, int] | None = None  # on a timeline
+    _check: PendingCheck | None = None  # the exchange before it
 
     @classmethod
     def of(cls, request: MPI.Request, owners: Any, context: Context, run: Any) -> Any:
@@ -140,6 +155,7 @@ class _Keeps:
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait until the collective is complete."""
         begin = _core.ticks() if self._record is not None else 0
+        self._has_passed(wait=True)
         if self._run.request is not None:
             self._context.wait_for_mpi(self._run)
         with self._context.blamed(self._run):
@@ -154,15 +170,27 @@ class _Keeps:
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Whether the collective is complete."""
         with self._context.blamed(self._run):
-            done = super().Test(status)  # type: ignore[misc]
+            done = self._has_passed(wait=False) and super().Test(status)  # type: ignore[misc]
         if not done:
             self._context.glance_at_mpi(self._run)
             return False
-        self._context.end_glances()
+        self._context.end_glances(self._run)
         self._let_go()
         if self._record is not None:
             self._record[0].end(self._record[1], _core.ticks())
         return True
+
+    def _has_passed(self, wait: bool) -> bool:
+        """Whether all ranks are known to make this call, after waiting for it or not; CollectiveMismatch if not."""
+        if self._check is None:
+            return True
+        try:
+            passed = self._check.ended(wait)
+        except BaseException as e:
+            self._context.fail(self._run, e)
+        if passed:
+            self._check = None
+        return passed
 
     def _let_go(self) -> None:
         """The buffers are the program's again."""
@@ -189,7 +217,9 @@ class HandedOverForGood(_Keeps, MPI.Prequest):  # type: ignore[misc]
     _started: Callable[[int], tuple[_core.Log, int] | None]
 
     def Start(self) -> None:
-        """Begin a run; the one before must be complete."""
+        """Begin a run; the one before must be complete. CollectiveError on a communicator that has been freed."""
+        if self._context.internal == MPI.COMM_NULL:  # some MPIs crash
+            raise CollectiveError("this communicator has been freed")
         begin = _core.ticks()
         self._run.began = time.monotonic()
         super().Start()

@@ -7,160 +7,27 @@ run, and, from the first second on, what their ranks say they are doing.
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from . import _core, ending, inquiry, lifetime, turns
-from .departures import Departures
-from .diagnosis import Answer, differ, lines, missing, overdue, position, verdict, waiting_for
+from . import _core, ending, inquiry, lifetime, turns, watching
+from .diagnosis import Answer, differ, lines, position, verdict
 from .errors import CollectiveError, CollectiveMismatch, PeerFailure
 from .flight import Flight
 from .giving_up import GivingUp
 from .inquiry import Inquiry
+from .watching import Wait, Watch, asked_about
 
-__all__ = ["TOLD_OF", "Wait", "Waiting"]
+__all__ = ["TOLD_OF", "Waiting"]
 
-SLICE = 20_000_000  # ns between looks at signals, deadlines and peers
-PATIENCE = 1.0, 8.0  # seconds until those waited for are asked, doubled from time to time up to the latter
-ASKED = 32  # ranks looked at, or asked, at a time
 TOLD_OF = 64  # ranks that are asked for a message, this one among them
+TESTED = 16  # requests tested in turn that are looked at
 NOTICE = 1.0  # seconds by which MPI may know of a death before the system does: files are closed first
 
-
 _ENGINE = _core.Node, _core.NodePlan, _core.NodeCall  # which see for themselves that a rank gave up
-_log = logging.getLogger("collectives")
-
-
-def _asked(run: Any) -> int | None:
-    """The number by which other ranks are asked about a run."""
-    if getattr(run, "stands_for", None) is not None:
-        return None
-    call = run.call()
-    number: int | None = call.number if call.algorithm else None
-    return number
-
-
-class Watch:
-    """A call that has been waited for longer than a slice."""
-
-    def __init__(self, context: Waiting, run: Any, timeout: float | None = None):
-        self.context = context
-        self.run = run
-        self.begin = time.monotonic()
-        self.behind = context.behind(run)
-        self._pause = PATIENCE[0]
-        self._due = self.begin + self._pause
-        self._inquiry: Inquiry | None = None
-        self._departures = Departures(context)
-        self.silence = context.stall if timeout is None else None  # seconds until it is reported, unless it has been
-        self.looks = self._asks = 0
-
-    def look(self, progressing: Any) -> None:
-        """Raise what will keep the call from ending, if something is known by now."""
-        context = self.context
-        self.looks += 1
-        if context.letters is not None:
-            context.letters.serve()
-        self.behind = context.behind(self.run)
-        self._look_for_departures(progressing)
-        for rank in self.behind or list(context.heard):
-            if rank in context.heard:
-                self._judge(context.heard[rank])
-        now = time.monotonic()
-        if self.silence is not None and now - self.begin > self.silence:
-            self.silence = None
-            self._warn(now - self.begin)
-        if now >= self._due:
-            self._pause = min(2 * self._pause, PATIENCE[1])
-            self._due = now + self._pause
-            self._inquiry = self._inquiry or Inquiry(context, _asked(self.run))
-            self._inquiry.answers = dict(context.heard)
-            self._inquiry.ask(_some(self.behind or context.others(), self._asks))
-            self._asks += 1
-        elif self._inquiry is not None:
-            for answer in list(self._inquiry.collect().values()):
-                self._judge(answer)
-
-    def _look_for_departures(self, progressing: Any) -> None:
-        """A rank may have ended after its part in the call: only one that is still waited for then has failed.
-
-        MPI does not say whom it waits for; any rank will do that is gone when it has waited for long.
-        """
-        suspects = self.behind or self._of_mpi()
-        for rank in _some(suspects, self.looks):
-            why = self._why_not(rank)
-            if why is not None and not progressing.wait(True, SLICE // 20):
-                if rank in (self.context.behind(self.run) or self._of_mpi()):
-                    self._raise(PeerFailure, why)
-
-    def _of_mpi(self) -> list[int]:
-        if self.run.plan is not None:
-            return []
-        return self.context.others() if self.run.ranks is None else self.run.ranks
-
-    def _why_not(self, rank: int) -> str | None:
-        since = getattr(self.run, "began", self.begin)
-        surely = bool(self.behind) or time.monotonic() - since > PATIENCE[0]
-        return self._departures.why_not(rank, self.run, surely)
-
-    def _warn(self, seconds: float) -> None:
-        told = self.context.parties(self.run, self.behind)
-        place, names = self.context.place_of(self.run), waiting_for(missing(self.behind, told))
-        _log.warning("%s: not complete after %.3g s; %s%s", place, seconds, names, lines(told))
-
-    def _judge(self, answer: Answer) -> None:
-        found = verdict(self.run.call(), answer)
-        if found is not None:
-            self._raise(*found)
-
-    def _raise(self, kind: type[CollectiveError], why: str, origin: str | None = None) -> NoReturn:
-        raise self.context.error_of(self.run, kind, why, origin, self.behind)
-
-    def timed_out(self, timeout: float) -> CollectiveError:
-        """The time is over: who is waited for, and what they do."""
-        context = self.context
-        told = context.parties(self.run, self.behind)
-        dead = [rank for rank in context.others() if context.has_ended(rank) or context.seems_ended(rank)]
-        kind, why, origin = overdue(context.lateness(timeout), self.behind, told, dead)
-        error = kind(f"{context.place_of(self.run)}: {why}{lines(told)}")
-        error.origin = origin
-        return error
-
-    def close(self) -> None:
-        """It has ended, one way or the other."""
-        self._departures.close()
-        if self._inquiry is not None:
-            self._inquiry.close()
-
-
-class Wait:
-    """A call that a thread waits for; ``watch`` once it has done so for longer than a slice."""
-
-    __slots__ = ("__weakref__", "run", "thread", "timeout", "watch")
-
-    def __init__(self, run: Any, timeout: float | None):
-        self.run = run
-        self.timeout = timeout
-        self.thread = threading.get_ident()
-        self.watch: Watch | None = None
-
-    def __str__(self) -> str:
-        if self.watch is None:
-            return "waits"
-        ranks = ", ".join(map(str, self.watch.behind)) or "whom MPI does not say"
-        return f"waits {time.monotonic() - self.watch.begin:.1f} s for rank {ranks}"
-
-
-def _some(ranks: list[int], turn: int) -> list[int]:
-    """So many of some ranks as are looked at together; at the next turn the next ones, round and round."""
-    if len(ranks) <= ASKED:
-        return ranks
-    begin = turn * ASKED % len(ranks)
-    return [*ranks, *ranks][begin : begin + ASKED]
 
 
 class Waiting(GivingUp):
@@ -178,8 +45,8 @@ class Waiting(GivingUp):
     turn: _core.Turn
     waits: list[Wait]  # under way, of all threads; one may begin within another, in a handler of a signal
     failed: Answer | None = None
-    tested: tuple[Any, Watch] | None = None  # a call that is tested again and again
-    _next_glance = 0  # of the monotonic clock, in ns
+    abandoned = False  # by revoke or shrink: MPI does not wait for what is under way
+    tested: dict[Any, Watch]  # calls that are tested again and again, and have not ended
     left: dict[int, Answer]  # those elsewhere whose programs have ended, as they told
     stall: float | None = None  # seconds after which a wait without a timeout is reported
     gone: Answer | None = None  # this rank, when its program has ended
@@ -242,7 +109,7 @@ class Waiting(GivingUp):
     def wait(self, run: Any, progressing: Any, timeout: float | None = None) -> None:
         """Progress a run to its end, or to the timeout (default: the communicator's)."""
         timeout = self.timeout if timeout is None else timeout
-        limit = SLICE if timeout is None else min(SLICE, int(timeout * 1e9))
+        limit = watching.SLICE if timeout is None else min(watching.SLICE, int(timeout * 1e9))
         wait = Wait(run, timeout)
         self.waits.append(wait)
         if not progressing.wait(self.yield_at_once, limit):
@@ -250,6 +117,12 @@ class Waiting(GivingUp):
         if (self.heard or self.node is not None and self.node.given_up) and not isinstance(run.plan, _ENGINE):
             self.look_for_quitters(run)
         self.waits.remove(wait)
+        if self.tested:
+            self.end_glances(progressing)
+
+    def judged(self, run: Any, answer: Answer) -> tuple[type[CollectiveError], str, str | None] | None:
+        """:func:`collectives.diagnosis.verdict` on a run."""
+        return verdict(run.call(), answer)
 
     @contextlib.contextmanager
     def within(self, run: Any, timeout: float | None) -> Iterator[None]:
@@ -303,21 +176,21 @@ class Waiting(GivingUp):
 
     def glance(self, run: Any, progressing: Any) -> None:
         """Look, every slice at most, whether a call that is tested again and again can still end."""
+        watch = self.tested.get(progressing)
+        if watch is None:
+            for oldest in list(self.tested)[: 1 - TESTED]:
+                self.end_glances(oldest)
+            watch = self.tested[progressing] = Watch(self, run, float("inf"))
         now = time.monotonic_ns()
-        if now < self._next_glance:
-            return
-        self._next_glance = now + SLICE
-        tested = self.tested
-        if tested is None or tested[0] is not progressing:
-            self.end_glances()
-            tested = self.tested = progressing, Watch(self, run, float("inf"))
-        tested[1].look(progressing)
+        if now >= watch.next_look:
+            watch.next_look = now + watching.SLICE
+            watch.look(progressing)
 
-    def end_glances(self) -> None:
-        """The call that was tested has ended, or another one is."""
-        tested, self.tested = self.tested, None
-        if tested is not None:
-            tested[1].close()
+    def end_glances(self, progressing: Any) -> None:
+        """A call that was tested has ended, or too many others are tested."""
+        watch = self.tested.pop(progressing, None)
+        if watch is not None:
+            watch.close()
 
     # When a call fails
 
@@ -331,15 +204,15 @@ class Waiting(GivingUp):
 
     def describe(self, thread: int | None = None, number: int | None = None) -> Answer:
         """What this rank does on this communicator, as it tells those who ask; and what its call of a number was."""
+        then = None if number is None or number > self.begun else self.call_of(number)
         known = self.failed or self.gone
         if known is not None:
-            return known
+            return known._replace(then=then)
         waits, call = self.oldest_first(), None
         if waits:
             call, thread = waits[0].run.call(), waits[0].thread
         elif self.node is not None and self.node.pending:  # the short way, for less than a slice
             call = self.short_call().call()
-        then = None if number is None or number > self.begun else self.call_of(number)
         return Answer(self.rank, call, self.begun, position(thread), then=then)
 
     def check(self) -> None:
@@ -363,7 +236,7 @@ class Waiting(GivingUp):
         if len(ranks) >= TOLD_OF:
             ranks.sort(key=lambda rank: not self.has_gone(rank))
         ranks = ranks[: TOLD_OF - 1]
-        with Inquiry(self, _asked(run)) as asking:
+        with Inquiry(self, asked_about(run)) as asking:
             return [mine, *asking.settle(ranks, again)]
 
     def note(self, run: Any, error: BaseException) -> None:
@@ -386,18 +259,20 @@ class Waiting(GivingUp):
             gave_up = self.first_under_way(run)
             self.failed = Answer(self.rank, run.call(), self.begun, place, (kind, origin), gave_up=gave_up)
             self.broken = f"{kind}: {first}"
+            _core.broken(f"rank {self.rank} of {self.size}: {self.broken}")
             if self.node is not None:
                 self.node.open({})
-            self.give_up(run)
-            inquiry.spread(self, self.failed)
-            _core.broken(f"rank {self.rank} of {self.size}: {self.broken}")
+            try:
+                self.give_up(run)
+            finally:  # another interruption may end what it waits for
+                inquiry.spread(self, self.failed)
 
     def fail(self, run: Any, error: BaseException) -> NoReturn:
         """:meth:`note` it, and raise the error, as a CollectiveError where MPI or the other ranks are to blame."""
         if isinstance(error, _core.GivenUpError):
             error = self.given_up(run)
         try:
-            kind, why = self._blame(error)
+            kind, why = self._blame(run, error)
             if kind is None:
                 self.note(run, error)
                 raise error
@@ -412,7 +287,9 @@ class Waiting(GivingUp):
                     first += "; here, or in an earlier call that one of them ended without the others"
             raise kind(first + told) from (None if kind is CollectiveMismatch else error)
         finally:  # until then it may still hang in MPI
-            self.waits[:] = [wait for wait in self.waits if wait.run is not run]
+            for wait in [wait for wait in self.waits if wait.run is run]:
+                with contextlib.suppress(ValueError):
+                    self.waits.remove(wait)
 
     def hears_of_deaths(self) -> bool:
         """Whether anybody would tell of a death: the system, of those on this machine."""
@@ -426,7 +303,7 @@ class Waiting(GivingUp):
                 return dead
             time.sleep(0.01)
 
-    def _blame(self, error: BaseException) -> tuple[type[CollectiveError] | None, str]:
+    def _blame(self, run: Any, error: BaseException) -> tuple[type[CollectiveError] | None, str]:
         """What an error means to all ranks, and why; None where it is to be raised as it is."""
         if isinstance(error, _core.MismatchError):
             return CollectiveMismatch, str(error)
@@ -435,6 +312,10 @@ class Waiting(GivingUp):
         dead = self.dead(time.monotonic() + (0 if isinstance(error, _core.OpError) else NOTICE))
         if dead:
             return PeerFailure, f"rank {', '.join(map(str, dead))} died"
+        for answer in list(self.heard.values()):
+            found = verdict(run.call(), answer)
+            if found is not None:
+                return found[:2]
         return self.blame_transport(error)
 
     def blame_transport(self, error: BaseException) -> tuple[type[CollectiveError] | None, str]:

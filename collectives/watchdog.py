@@ -7,6 +7,7 @@ and ends.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import functools
 import logging
@@ -24,7 +25,8 @@ from . import farewell, inquiry, telling
 from .diagnosis import Answer, foreign, lines, missing, overdue, position, waiting_for
 from .inquiry import Inquiry
 from .telling import bounded
-from .waiting import TOLD_OF, Wait
+from .waiting import TOLD_OF
+from .watching import Wait
 
 __all__ = ["watch"]
 
@@ -90,6 +92,8 @@ def _look(seen: MutableMapping[Wait, Seen]) -> None:
                 _end(context, wait)
             elif wait.timeout is None and not known.told and known.overdue(context.stall):
                 known.told = True
+                if wait.watch is not None:
+                    wait.watch.silence = None
                 _warn(context, wait, time.monotonic() - known.begin)
 
 
@@ -141,8 +145,9 @@ def _end(context: Any, wait: Wait) -> None:
         return
     stuck = "stuck in a call of MPI's that does not come back, so this process ends"
     text = f"{kind.__name__}: {place}: {why}; {stuck}{lines(told)}\n"
-    os.write(2, f"collectives: {text}".encode())
-    faulthandler.dump_traceback(2)
+    with contextlib.suppress(OSError):  # standard error may be closed
+        os.write(2, f"collectives: {text}".encode())
+        faulthandler.dump_traceback(2)
     farewell.leave(f"was stuck in a call of MPI's in {place}", {context.identity: context.begun})
     if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
         bounded(lambda: MPI.COMM_WORLD.Abort(1))

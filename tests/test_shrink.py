@@ -93,6 +93,71 @@ def test_survivors_go_on(situation, algorithm):
         assert len(re.findall(r"^rank \d: PeerFailure", output, re.MULTILINE)) == 3, output
 
 
+CALLS = {
+    "shm": "comm.Allreduce(np.ones(1000), np.ones(1000))",
+    "ring": "comm.Allreduce(np.ones(100), np.ones(100), algorithm='ring')",
+    "served by MPI": "comm.Allreduce(np.ones(100), np.ones(100), algorithm='mpi')",
+    "request": "comm.Iallreduce(np.ones(1000), np.ones(1000)).Wait()",
+    "object": "comm.allreduce(1)",
+    "dup": "comm.Dup()",
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_others_hear_of_revoke(call):
+    program = f"""
+        comm.Barrier()
+        if rank == 0:
+            time.sleep(0.3)
+            comm.Revoke()
+        begin = time.monotonic()
+        try:
+            {CALLS[call]}
+        except collectives.CollectiveError as e:
+            assert time.monotonic() - begin < 5, e
+            report(e)
+        comm.Revoke()
+        new = comm.Shrink()
+        assert new.allreduce(1) == new.size == 3
+        report("went on")
+    """
+    code, output = run("openmpi", program, ranks=3, env={"COLLECTIVES_TIMEOUT": "20"}, flags=ULFM)
+    assert output.count("went on") == 3, output
+    assert "MPI_Abort" not in output
+    assert code == 0, output
+    assert "rank 0: this communicator is broken" in output
+    told = re.findall(
+        r"^rank \d: .* on rank \d of 3: rank 0 gave up at \S+: CollectiveError: .* was revoked$", output, re.M
+    )
+    assert len(told) == 2, output
+
+
+def test_requests_after_shrink_that_nobody_waits_for():
+    """The end of the program waits for them, as it does where nothing failed."""
+    code, output = run("openmpi", """
+        comm.Barrier()
+        comm.Revoke()
+        new = comm.shrink()
+        request = new.Iallreduce(np.ones(1000), np.empty(1000), algorithm="ring")
+        if rank == 0:
+            time.sleep(0.5)
+        report("ends")
+    """, flags=ULFM)  # fmt: skip
+    assert output.count("ends") == 2, output
+    assert "MPI_Abort" not in output
+    assert code == 0, output
+
+
+def test_shrink_without_survivors_is_mpis_own(mpi):
+    code, output = run(mpi, """
+        new = comm.Shrink()
+        assert type(new) is collectives.Communicator and new.allreduce(1) == new.size
+        report("shrunk")
+    """)  # fmt: skip
+    assert code == 0, output
+    assert output.count("shrunk") == 2, output
+
+
 def test_where_the_launcher_ends_the_job(mpi):
     code, output = run(mpi, """
         try:

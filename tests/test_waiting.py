@@ -1,12 +1,14 @@
 """Waits for many ranks: whoever of them has gone is found, however many there are. Without MPI."""
 
+import errno
 import subprocess
 import time
 
 import pytest
 
-from collectives import CollectiveMismatch, CollectiveTimeout, PeerFailure, inquiry, waiting
+from collectives import CollectiveMismatch, CollectiveTimeout, PeerFailure, flight, inquiry, machine, waiting, watching
 from collectives.diagnosis import Answer, Call, lines, overdue
+from collectives.plans import Plans
 
 SIZE, GONE = 100, 70
 CALL = Call(3, "allreduce", "mpi", 10, "float64", "SUM", None)
@@ -34,7 +36,7 @@ class Many(waiting.Waiting):
     rank, size, identity, timeout, yield_at_once, broken, letters = 0, SIZE, "many", None, True, None, None
 
     def __init__(self):
-        self.waits, self.heard, self.left = [], {}, {}
+        self.waits, self.heard, self.left, self.tested = [], {}, {}, {}
         self.neighbours = dict.fromkeys(range(1, SIZE), inquiry.address()._replace(socket=b"\0nobody", note=-1))
 
 
@@ -67,6 +69,24 @@ def dead(context):
     context.neighbours[GONE] = context.neighbours[GONE]._replace(pid=process.pid)
 
 
+def test_who_cannot_be_looked_at_is_not_dead(context, monkeypatch):
+    def without_descriptors(pid):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(machine, "process", without_descriptors)
+    with pytest.raises(CollectiveTimeout):
+        context.wait(Run(), Run(), 0.1)
+
+
+def test_a_handler_of_a_signal_may_come_within_the_locks():
+    """As the one of SIGUSR2 does, which gives back what has ended."""
+    plans = Plans()
+    for lock in (flight._lock, plans._lock):
+        with lock:
+            assert lock.acquire(blocking=False)
+            lock.release()
+
+
 @pytest.mark.parametrize("timeout", [None, 30])
 def test_a_death_is_noticed_among_many(context, dead, timeout):
     with pytest.raises(PeerFailure, match=rf"rank {GONE} died \(its process \d+ has ended\)"):
@@ -87,7 +107,7 @@ def test_the_end_of_a_program_is_noticed_among_many(context):
 
 
 def test_all_are_asked_in_turn(context, monkeypatch):
-    monkeypatch.setattr(waiting, "PATIENCE", (0.04, 0.04))
+    monkeypatch.setattr(watching, "PATIENCE", (0.04, 0.04))
     context.neighbours, context.letters = {}, Letters()
     asked = context.letters.asked
     with pytest.raises(CollectiveTimeout):
@@ -96,11 +116,11 @@ def test_all_are_asked_in_turn(context, monkeypatch):
 
 
 @pytest.mark.parametrize("turns", range(1, 8))
-@pytest.mark.parametrize("number", [0, 1, waiting.ASKED, waiting.ASKED + 1, 100, 1000])
+@pytest.mark.parametrize("number", [0, 1, watching.ASKED, watching.ASKED + 1, 100, 1000])
 def test_looks_go_round(number, turns):
-    looked = [waiting._some(list(range(number)), turn) for turn in range(turns)]
-    assert all(len(ranks) == min(number, waiting.ASKED) == len(set(ranks)) for ranks in looked)
-    assert len({rank for ranks in looked for rank in ranks}) == min(number, turns * waiting.ASKED)
+    looked = [watching._some(list(range(number)), turn) for turn in range(turns)]
+    assert all(len(ranks) == min(number, watching.ASKED) == len(set(ranks)) for ranks in looked)
+    assert len({rank for ranks in looked for rank in ranks}) == min(number, turns * watching.ASKED)
 
 
 def said(*others):

@@ -6,6 +6,7 @@ import importlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from ..diagnosis import Call
 from ..errors import CollectiveMismatch
 from ..plans import Plans
-from ..waiting import Watch
+from ..watching import Watch
 from .store import Exchange
 from .tensors import Inward, Outward
 from .work import Job
@@ -253,17 +254,20 @@ class StoreMessages:
         """Begin to send."""
         source = Inward([tensor], "tensor")
         self._context.check()
-        work = self._gloo.send([_raw(source.flat if source.flat is not None else tensor)], peer, tag)
-        return StoreMessage(self._context, work, f"send to rank {peer}", peer, source.owner, [tensor])
+        memory = [_raw(source.flat if source.flat is not None else tensor)]
+        message = StoreMessage(self._context, f"send to rank {peer}", peer, source.owner, [tensor])
+        return message.begin(lambda: self._gloo.send(memory, peer, tag))
 
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> dist.Work:
         """Begin to receive, from any rank where ``peer`` is None."""
         target = Outward([tensor], "tensor")
         memory = [_raw(target.flat if target.flat is not None else tensor)]
         self._context.check()
-        work = self._gloo.recv_anysource(memory, tag) if peer is None else self._gloo.recv(memory, peer, tag)
         words = "receive from any rank" if peer is None else f"receive from rank {peer}"
-        return StoreMessage(self._context, work, words, peer, target.owner, [tensor], target)
+        message = StoreMessage(self._context, words, peer, target.owner, [tensor], target)
+        if peer is None:
+            return message.begin(lambda: self._gloo.recv_anysource(memory, tag))
+        return message.begin(lambda: self._gloo.recv(memory, peer, tag))
 
 
 def _raw(tensor: torch.Tensor) -> torch.Tensor:
@@ -274,9 +278,15 @@ def _raw(tensor: torch.Tensor) -> torch.Tensor:
 class StoreMessage(Message):
     """A message of Gloo's under way."""
 
-    def __init__(self, context: Plans, work: dist.Work, *about: Any):
-        super().__init__(context, *about)
-        self._work = work
+    _work: dist.Work
+
+    def begin(self, send: Callable[[], dist.Work]) -> StoreMessage:
+        """Have Gloo send or receive it; the error of a message that it does not even begin is that of a wait."""
+        try:
+            self._work = send()
+        except RuntimeError as e:
+            self._context.fail(self, e)
+        return self
 
     def _wait(self, timeout: float | None) -> None:
         try:

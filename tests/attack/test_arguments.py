@@ -40,7 +40,7 @@ def test_types_differ(attack, mpi, every):
 
 
 @pytest.mark.parametrize("every", [FEW, pytest.param(ALL, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("algorithm", ["shm", "schedule", pytest.param("mpi", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("algorithm", ["shm", "schedule", "mpi"])
 def test_types_differ_and_are_checked(attack, mpi, algorithm, every):
     differ_in_type(attack, mpi, 2, every, algorithm, COLLECTIVES_CHECK="1")
 

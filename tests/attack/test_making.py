@@ -3,3 +3,7 @@
 
 def test_timeouts(mpi, attack):
     attack(mpi, 3, "making", code=None)
+
+
+def test_wrong_arguments_of_one_rank(attack, mpi):
+    attack(mpi, 3, "making_arguments", code=None)

@@ -11,8 +11,8 @@ ALONE = {"TORCHELASTIC_RUN_ID": "attack"}
 HOW = ["dead", "stopped", "late", "raising"]
 
 
-def test_backward_without_mpi(attack):
-    attack("torch", 1, "torch_failures", ",".join(HOW), "ddp", env=ALONE)
+def test_some_ways_without_mpi(attack):
+    attack("torch", 1, "torch_failures", ",".join(HOW), "ddp", "send_long_afterwards", env=ALONE)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 import collectives
-from collectives import inquiry, waiting
+from collectives import inquiry, watching
 
 world = MPI.COMM_WORLD
 rank, size = world.rank, world.size
@@ -186,7 +186,7 @@ def attempt(name, comm):
 
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # how MPICH's launcher tells survivors of a death
 results = os.open(os.environ["RESULTS"], os.O_WRONLY | os.O_APPEND)
-waiting.PATIENCE = 0.2, 1.0
+watching.PATIENCE = 0.2, 1.0
 comms = {name: prepare(name) for name in sys.argv[1:]}
 for name, comm in comms.items():
     attempt(name, comm)

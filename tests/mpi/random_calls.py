@@ -26,7 +26,7 @@ from mpi4py import MPI
 from random_cases import MOVED, RANK, SIZE, Case, pool
 
 import collectives
-from collectives import heap, waiting
+from collectives import heap, watching
 from collectives.flight import Flight
 
 RENEWED = 2000  # cases after which communicators are made anew
@@ -126,7 +126,7 @@ def side_by_side(players, numbers):
 
 def main(cases, seed=1, threads=1, impatient=0):
     if impatient:  # those that wait ask the others after a millisecond
-        waiting.SLICE, waiting.PATIENCE, LATE[:] = 2_000_000, (0.001, 0.01), (0.01, 0.03, 0.08)
+        watching.SLICE, watching.PATIENCE, LATE[:] = 2_000_000, (0.001, 0.01), (0.01, 0.03, 0.08)
     for dtype, op in (*operands.ALL, *((dtype, None) for dtype in MOVED), ("bytes", None)):
         pool(dtype, op)
     ran, begin, before, said = collections.Counter(), time.monotonic(), None, ""

@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 import collectives
-from collectives import waiting
+from collectives import watching
 
 world = MPI.COMM_WORLD
 rank, size = world.rank, world.size
@@ -94,7 +94,7 @@ def judge(outcomes):
 
 
 def main():
-    waiting.PATIENCE = 0.2, 0.5
+    watching.PATIENCE = 0.2, 0.5
     pairs = list(itertools.permutations(CALLS, 2))[first::step]
     bad = afterwards = 0
     for mine, others in pairs:

@@ -48,16 +48,24 @@ def play(rank: int, how: str, way: str, told: Path) -> None:
         return
     began = time.monotonic()
     try:
-        step()
-        found = ["nothing", "", False]
-    except BaseException as e:
-        failure = e if isinstance(e, CollectiveError) else dist.group.WORLD.failure
-        told_of = isinstance(failure, CollectiveError) and str(failure).partition("\n")[0] in str(e)
-        found = [type(e).__name__, str(e), isinstance(e, RuntimeError) and told_of]
-        (told / f"{rank}.trace").write_text(traceback.format_exc())
+        found = outcome(step, told / f"{rank}.trace")
+    except KeyboardInterrupt as e:  # which torch's C++ kept until it had ended the call with an error
+        found = [type(e).__name__, "", True]
     (told / f"{rank}.new").write_text(json.dumps([time.monotonic() - began, *found]))
     (told / f"{rank}.new").rename(told / f"{rank}.json")
     wait_for(told)
+
+
+def outcome(step: torch_ways.Step, trace: Path) -> list[object]:
+    """What the others get: its name, its words, and whether it is what it should be."""
+    try:
+        step()
+    except BaseException as e:
+        failure = e if isinstance(e, CollectiveError) else dist.group.WORLD.failure
+        told_of = isinstance(failure, CollectiveError) and str(failure).partition("\n")[0] in str(e)
+        trace.write_text(traceback.format_exc())
+        return [type(e).__name__, str(e), isinstance(e, RuntimeError) and told_of]
+    return ["nothing", "", False]
 
 
 def wait_for(told: Path, limit: float = LIMIT) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Callable
 
 import torch
@@ -383,6 +384,17 @@ def receive_future() -> Step:
 @way
 def send_long() -> Step:
     return lambda: dist.send(torch.ones(4 << 20), size() - 1)
+
+
+@way
+def send_long_afterwards() -> Step:
+    """Once the system has closed what connected the two."""
+
+    def step() -> None:
+        time.sleep(0.3)
+        dist.send(torch.ones(4 << 20), size() - 1)
+
+    return step
 
 
 @way
