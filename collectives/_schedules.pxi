@@ -116,9 +116,12 @@ cdef class MPILibrary:
         """Whether the transport is linked to the MPI library whose state and version these are."""
         return bool(self.api.initialized()) == initialized and self.api.library_version().decode() == version.rstrip("\0")
 
+    def watch_end(self):
+        """Have MPI_Finalize, once it begins, end what is under way, or abort where it might hang."""
+        check(coll_progress_watch_end(self.api), "watch for MPI_Finalize")
+
     def endpoint(self, uintptr_t comm, owner):
         """An endpoint on the communicator with that handle; ``owner`` keeps it alive."""
-        check(coll_progress_watch_end(self.api), "watch for MPI_Finalize")
         return make_endpoint(self.api.endpoint_new(<intptr_t>comm), owner)
 
 

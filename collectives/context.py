@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from . import _core, deaths, doors, heap, inquiry, lifetime, machine, mpilib, node, settings, trace, tuning, watchdog
+from . import _core, deaths, doors, heap, inquiry, lifetime, machine, mpilib, node, settings, trace, tuning
 from .datatypes import DTYPE_CODES
 from .diagnosis import Call
 from .errors import CollectiveError
@@ -22,12 +22,11 @@ from .flight import Flight
 from .leases import Lease, Leases
 from .letters import Letters
 from .making import Making, meeting
-from .mpiruns import MPIRun, MPIWaiting, watch_finalize
+from .mpiruns import MPIRun, MPIWaiting
 from .plans import Plans, Run, Shape
 from .registry import ScheduleAlgorithm
 from .schedule import Schedule, build
 from .select import LOCAL, Choice, Rules, choose, load_of, segments_for
-from .telling import dump_on_signal
 
 __all__ = ["Context", "duplicate", "schedule_of"]
 
@@ -100,8 +99,6 @@ class Context(MPIWaiting, Plans):
         self.internal.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = self.internal.rank, self.internal.size
         self.broken: str | None = None
-        dump_on_signal()
-        watchdog.watch()
         Flight.sweep()
         offer, area = node.offer()
         hellos = making.gather(self.internal, {**self._hello(), "offer": offer})
@@ -119,7 +116,6 @@ class Context(MPIWaiting, Plans):
         self.locks_ops = mpilib.locks_ops()
         self.threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.endpoint = self.library.endpoint(self.internal.handle, self.internal)
-        watch_finalize()  # after the endpoint, which does the same: what is set last MPI deletes first
         self._meet([h["address"] for h in hellos], making)
         self.group, self.node = self._join([h["offer"] for h in hellos], area, making)
         self.life = _core.Life(self.library, visible.handle)

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from . import _core, inquiry, lifetime
+from . import _core, inquiry, lifetime, watchdog
 from .diagnosis import Answer, Call, position
 from .errors import CollectiveError
 from .limits import stall_from_environment, timeout_from_environment
-from .mpiruns import MPIRun, MPIWaiting
+from .mpiruns import MPIRun, MPIWaiting, watch_finalize
 from .reference import Message, Messages, Walk
+from .telling import dump_on_signal
 
 __all__ = ["Making", "meeting"]
 
@@ -105,6 +106,13 @@ def _same_ranks(comm: MPI.Intracomm) -> MPIWaiting | None:
     return None
 
 
+def _watch_over_this_process() -> None:
+    """From the first communicator's making on."""
+    dump_on_signal()
+    watch_finalize()
+    watchdog.watch()
+
+
 class Making:
     """What waits for the ranks that make or free a communicator together; see :func:`meeting`."""
 
@@ -180,6 +188,7 @@ def meeting(
     call = call or Call(None, what, "", 0, "", "", None)
     asking = context or Stranger(comm)
     asking.check()
+    _watch_over_this_process()
     if context is not None and members is None:
         if not by_engine:  # which counts its own
             context.count(1)

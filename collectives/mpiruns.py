@@ -11,7 +11,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from . import _core, deaths, ending, farewell
+from . import _core, deaths, ending, farewell, mpilib
 from .diagnosis import Call
 from .errors import CollectiveError, PeerFailure
 from .waiting import NOTICE, Waiting
@@ -25,7 +25,11 @@ INCOMPLETE = {MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN, MPI.ERR_IN_STATUS}
 
 @functools.cache
 def watch_finalize() -> None:
-    """Say when the program calls MPI_Finalize itself: MPI first deletes the attributes of MPI_COMM_SELF."""
+    """Say when the program calls MPI_Finalize itself, and see to it that it ends.
+
+    MPI first deletes the attributes of MPI_COMM_SELF, the last one set first.
+    """
+    mpilib.library().watch_end()
     key = MPI.Comm.Create_keyval(delete_fn=lambda *_: ending.say(farewell.finalizing()))
     MPI.COMM_SELF.Set_attr(key, True)
 

@@ -313,7 +313,7 @@ class Waiting(GivingUp):
         if dead:
             return PeerFailure, f"rank {', '.join(map(str, dead))} died"
         for answer in list(self.heard.values()):
-            found = verdict(run.call(), answer)
+            found = self.judged(run, answer)
             if found is not None:
                 return found[:2]
         return self.blame_transport(error)

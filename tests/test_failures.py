@@ -13,9 +13,10 @@ import numpy as np
 from mpi4py import MPI
 import collectives
 rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-comm = collectives.Communicator(MPI.COMM_WORLD)
 def report(*words):
     print(f"rank {rank}:", *words, flush=True)
+MPI.COMM_WORLD.Barrier()  # all are about to make it, on slow machines, too
+comm = collectives.Communicator(MPI.COMM_WORLD)
 """
 ABORT = "MPI_Abort instead of MPI_Finalize"
 
@@ -82,11 +83,25 @@ def test_default_timeout(mpi):
                 report("returned", call())
             except collectives.CollectiveError as e:
                 report(type(e).__name__, e)
-    """, env={"COLLECTIVES_TIMEOUT": "0.5"})  # fmt: skip
+    """, env={"COLLECTIVES_TIMEOUT": "1"})  # fmt: skip
     assert code != 0
     assert "rank 0: CollectiveTimeout allreduce (shm, 80 bytes) on rank 0 of 2: not complete after" in output
     assert output.count("rank 0: CollectiveError this communicator is broken") == 2
     assert "returned" not in output  # a loop on Test ends
+
+
+@pytest.mark.parametrize("late", [1, 1.5])
+def test_a_first_communicator_that_times_out(mpi, late):
+    """The program ends, too, where the late rank comes as the other gives up, and is in MPI's call alone."""
+    code, output = run(mpi, f"""
+        if rank == 1:
+            time.sleep({late})
+        collectives.Communicator(MPI.COMM_WORLD)
+        report("made it")
+    """, env={"COLLECTIVES_TIMEOUT": "1"}, preamble=PREAMBLE.rpartition("comm = ")[0])  # fmt: skip
+    if "made it" not in output or late > 1:
+        assert code != 0
+        assert "CollectiveTimeout: creating a Communicator on rank 0 of 2: not complete after 1 s" in output
 
 
 @pytest.mark.parametrize("blocking", [True, False])

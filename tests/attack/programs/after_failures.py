@@ -73,7 +73,19 @@ def persistent_requests_say_that_they_are_broken():
     return ""
 
 
+def persistent_requests_start_together():
+    comm = made(20)
+    targets = [np.empty(ELEMENTS), np.empty(ELEMENTS)]
+    requests = [comm.Allreduce_init(np.ones(ELEMENTS), target) for target in targets]
+    type(requests[0]).Startall(requests)
+    for request in requests:
+        request.Wait()
+        request.Free()
+    return "" if all((target == size).all() for target in targets) else f"{targets}"
+
+
 def tests_leave_no_descriptors():
+    """Nor do calls that end in ``Wait`` after some tests, whether they wait there or have ended by then."""
     counts = []
     for _ in range(12):
         comm = made(20)
@@ -85,6 +97,7 @@ def tests_leave_no_descriptors():
             end = time.monotonic() + 0.03
             while not request.Test() and time.monotonic() < end:
                 pass
+        time.sleep(0.05 * (rank == 0))
         request.Wait()
         comm.Free()
         counts.append(len(os.listdir("/proc/self/fd")))
@@ -93,7 +106,7 @@ def tests_leave_no_descriptors():
 
 CASES = [
     new_communicators_do_not_fail_for_old_ones, requests_tested_in_turn_are_both_looked_at,
-    persistent_requests_say_that_they_are_broken, tests_leave_no_descriptors,
+    persistent_requests_say_that_they_are_broken, persistent_requests_start_together, tests_leave_no_descriptors,
 ]  # fmt: skip
 
 wrong = 0
