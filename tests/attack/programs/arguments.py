@@ -3,8 +3,8 @@
     mpiexec -n 3 python arguments.py [EVERY]
 
 One in EVERY cases is made (1: all). Where `arguments_model.py` says that only some ranks raise, only those call, since
-the others would wait. Where the two need not do the same, `ONLY_OURS`, `REFUSED`, `CONSTANTS`,
-`ROOT_REFUSES` and `is_excused` say why.
+the others would wait. Where the two need not do the same, `ONLY_OURS`, `REFUSED`, `CONSTANTS`, `ROOT_REFUSES` and
+`is_excused` say why.
 """
 
 import collections

@@ -7,6 +7,7 @@ from mpi4py import MPI
 
 LARGEST = 512  # bytes of a side
 MARGIN = 64  # bytes around it, which must stay as they are
+LONG_DOUBLE = 10  # bytes of an x86 long double that are not padding
 
 
 class DLPackOnly:
@@ -29,6 +30,7 @@ class Maker:
         self.n, self.blocks, self.vector, self.rank, self.sends = n, blocks, vector, rank, sends
         self.arena = np.full(LARGEST + 2 * MARGIN, 0x55, np.uint8)
         self.memory = self.arena  # what a call may write to
+        self.padding = np.empty(0, np.uint8)  # bytes of it that no element uses, which may be anything
 
     def array(self, dtype="f8", n=None, step=1):
         """An array of n elements within the arena; what is sent tells whose it is."""
@@ -38,6 +40,8 @@ class Maker:
             made[...] = (np.arange(n) % 2 if dtype.kind == "b" else np.arange(n) + 16 * self.rank + 1).astype(dtype)
         elif self.sends:
             made.reshape(-1).view(np.uint8)[:] = np.arange(made.nbytes) % 16 + 16 * self.rank + 1
+        if dtype.char == "g":
+            self.padding = made.view(np.uint8).reshape(-1, dtype.itemsize)[:, LONG_DOUBLE:]
         return made
 
     def own(self, made):
@@ -64,6 +68,7 @@ class Maker:
 
     def peek(self):
         """All that a call could have written."""
+        self.padding[:] = 0
         return bytes(self.memory)
 
 
