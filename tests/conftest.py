@@ -3,6 +3,7 @@ with Open MPI."""
 
 import os
 import subprocess
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,6 +63,15 @@ def start(
 def mpi(request) -> str:
     """Each of the three MPIs in turn."""
     return request.param
+
+
+def pytest_collection_modifyitems(items):
+    """Make a test that is marked ``in_turn`` a slow one on two of the MPIs: which of them differs from test to test."""
+    for item in items:
+        on = getattr(item, "callspec", None) and item.callspec.params.get("mpi")
+        if on and item.get_closest_marker("in_turn"):
+            if MPIS[zlib.crc32(item.nodeid.replace(on, "").encode()) % len(MPIS)] != on:
+                item.add_marker("slow")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,6 +9,8 @@ import re
 import pytest
 from conftest import ROOT, mpiexec
 
+pytestmark = pytest.mark.in_turn
+
 PROGRAM = ROOT / "tests/mpi/failing_calls.py"
 LINES = PROGRAM.read_text().splitlines()
 MISMATCHES = [

@@ -7,6 +7,8 @@ import time
 import pytest
 from conftest import mpiexec
 
+pytestmark = pytest.mark.in_turn
+
 PREAMBLE = """
 import os, signal, sys, threading, time
 import numpy as np

@@ -53,6 +53,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if here in item.path.parents:
             item.add_marker("attack")
+            item.add_marker("in_turn")
 
 
 @pytest.hookimpl(hookwrapper=True)
