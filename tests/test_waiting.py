@@ -6,7 +6,17 @@ import time
 
 import pytest
 
-from collectives import CollectiveMismatch, CollectiveTimeout, PeerFailure, flight, inquiry, machine, waiting, watching
+from collectives import (
+    CollectiveMismatch,
+    CollectiveTimeout,
+    PeerFailure,
+    flight,
+    inquiry,
+    limits,
+    machine,
+    waiting,
+    watching,
+)
 from collectives.diagnosis import Answer, Call, lines, overdue
 from collectives.plans import Plans
 
@@ -125,6 +135,23 @@ def test_looks_go_round(number, turns):
 
 def said(*others):
     return [Answer(0, CALL, 3, "prog.py:1"), *others]
+
+
+def test_so_many_are_asked_for_an_error(context, monkeypatch):
+    """docs/errors.md: up to 63 others."""
+    asked = []
+    monkeypatch.setattr(inquiry.Inquiry, "ask", lambda self, ranks: asked.extend(ranks))
+    monkeypatch.setattr(inquiry.Inquiry, "settle", lambda self, ranks, again: self.ask(ranks) or [])
+    context.parties(Run(), [70])
+    assert asked == [70, *range(1, 63)]
+
+
+def test_long_waits_are_reported_after_a_minute_unless_told(monkeypatch):
+    """docs/environment.md."""
+    monkeypatch.delenv("COLLECTIVES_STALL", raising=False)
+    assert limits.stall_from_environment() == 60
+    monkeypatch.setenv("COLLECTIVES_STALL", "0")
+    assert limits.stall_from_environment() is None
 
 
 def test_what_a_timeout_finds():
