@@ -57,9 +57,15 @@ class Departures:
         never = begun is not None and number is not None and number > begun
         if never and final:
             return f"rank {rank} {how}"
-        if not never and not (final and rank in self._context.behind(run)):
+        if not never and not (final and self._waits_for(rank, run)):
             return None
         return f"rank {rank} {how}" if self._for_long(rank, GRACE) else None
+
+    def _waits_for(self, rank: int, run: Any) -> bool:
+        """Whether a run is known to wait for a rank: the making of a communicator waits for all that take part."""
+        if run.plan is None and run.call().number is None:
+            return rank in (run.ranks or ())
+        return rank in self._context.behind(run)
 
     def _for_long(self, rank: int, seconds: float) -> bool:
         """Whether what is asked about a rank was so for more than some seconds already."""

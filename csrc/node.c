@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-enum { TURN, INLINE, ARRIVE, READ, SLICES, PULL, ENDED };
-
 /* The heap aligns to 64 bytes only. */
 size_t coll_node_area_bytes(void) {
     return sizeof(area) + LINE;
@@ -131,6 +129,7 @@ void coll_node_begin(coll_node_call *c, coll_node *n, const coll_node_message *m
     coll_node_mix(n, here);
     c->word = signature(c, m->type, n->rank) | (c->number & NUMBER_MASK);
     c->state = TURN;
+    c->after = 0;
     c->status = COLL_PENDING;
     c->everything_shared = c->inlined = c->segments = c->claimed = c->staged = c->reduced = c->copied = 0;
     c->fold = m->user_op ? NULL : coll_reducep(m->dtype, m->op);
@@ -179,8 +178,10 @@ int coll_node_claim(coll_node_call *c, size_t at, size_t bytes) {
     coll_node *n = c->node;
     int first = (int)(at / (STAGING / SECTORS)), last = (int)((at + bytes - 1) / (STAGING / SECTORS));
     for (int s = first; s <= last; s++)
-        if (s != n->sector && n->users[s] != c->number && !coll_node_all_ended(n, n->users[s]))
+        if (s != n->sector && n->users[s] != c->number && !coll_node_all_ended(n, n->users[s])) {
+            c->after = n->users[s];
             return 0;
+        }
     for (int s = first; s <= last; s++)
         n->users[s] = c->number;
     n->sector = last;
@@ -303,10 +304,12 @@ static void renew(const coll_node_call *c) {
 
 static int begin(coll_node_call *c) {
     coll_node *n = c->node;
-    if (atomic_load_explicit(&n->finished, memory_order_acquire) + 1 != c->number)
+    uint64_t first = atomic_load_explicit(&n->finished, memory_order_acquire) + 1;
+    uint64_t after = first != c->number ? first : c->number > LINES ? c->number - LINES : 0;
+    if (first != c->number || !coll_node_all_ended(n, after)) {
+        c->after = after;
         return COLL_PENDING;
-    if (c->number > LINES && !coll_node_all_ended(n, c->number - LINES))
-        return COLL_PENDING;
+    }
     if (c->number % RENEWED < LINES)
         renew(c);
     if (c->message.kind != COLL_NODE_ALLREDUCE && !by_slices(c)) {
@@ -359,55 +362,4 @@ int coll_node_progress(coll_node_call *c) {
         }
     }
     return c->status;
-}
-
-/* Whether the call waits for rank q at present. */
-static int waits_for(const coll_node_call *c, int q) {
-    const area *a = c->node->peers[q].area;
-    switch (c->state) {
-    case TURN:
-        return c->number > LINES && !reached(&a->done, c->number - LINES);
-    case READ:
-        return !reached(&a->done, c->number);
-    case SLICES:
-        return !reached(&a->reduced, progress_of(c, c->copied + 1));
-    case PULL:
-        return coll_node_pull_waits_for(c, q);
-    case INLINE:
-        return coll_node_inline_waits_for(c, q);
-    default:
-        return coll_node_arrived(c, q) != COLL_OK;
-    }
-}
-
-/* Whether this rank can tell what others' lines should say: of a gather of different lengths only the root can. */
-static int knows_lines(const coll_node_call *c) {
-    return !c->message.cuts || c->message.kind != COLL_NODE_GATHER || c->node->rank == c->message.root;
-}
-
-/* Whether rank q's flags prove that its call of this number is another one: it has arrived with another signature, or
- * has ended the call without what this rank waits for. */
-static int differs(const coll_node_call *c, int q) {
-    const area *a = c->node->peers[q].area;
-    int ended = reached(&a->done, c->number), here = knows_lines(c) ? coll_node_arrived(c, q) : COLL_OK;
-    if (here == COLL_ERR_MESSAGE)
-        return 1;
-    return ended && ((here == COLL_PENDING && waits_for(c, q)) || (c->state == PULL && coll_node_pull_ignored(c, q)));
-}
-
-int coll_node_look(coll_node_call *c) {
-    if (c->status == COLL_PENDING && coll_node_given_up(c))
-        c->status = COLL_ERR_GIVEN_UP;
-    for (int q = 0; q < c->node->size && c->state != TURN && c->status == COLL_PENDING; q++)
-        if (q != c->node->rank && differs(c, q))
-            c->status = COLL_ERR_MESSAGE;
-    return c->status;
-}
-
-int coll_node_waiting(const coll_node_call *c, int *ranks, int max) {
-    int found = 0;
-    for (int q = 0; q < c->node->size && found < max; q++)
-        if (q != c->node->rank && waits_for(c, q))
-            ranks[found++] = q;
-    return found;
 }

@@ -103,6 +103,7 @@ typedef struct {
     size_t segment_bytes; /* of its place in the ring */
     size_t at;            /* of the first one's */
     int slots;            /* of the ring, used in turn */
+    uint64_t after;       /* while it waits for its turn, or for room in the ring: the call that all must have ended */
     coll_reducep_fn fold, fold_stream;
 } coll_node_call;
 

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+enum { TURN, INLINE, ARRIVE, READ, SLICES, PULL, ENDED }; /* states of a call */
 enum {
     LINE = 128, /* apart enough for prefetchers that fetch lines in pairs */
     LINES = 8,  /* calls that a rank which waits for nobody may be ahead of the others */
@@ -306,13 +307,11 @@ int coll_node_inline_waits_for(const coll_node_call *c, int q);
 /* node_phases.c: all-reduce, and reduce of long vectors, after arrival. */
 int coll_node_read(coll_node_call *c);
 int coll_node_slices(coll_node_call *c);
+int coll_node_slices_waits_for(const coll_node_call *c, int q);
 /* Copies in what may be copied in before the others have arrived. */
 void coll_node_stage(coll_node_call *c);
 /* node_pull.c: all other collectives. */
 int coll_node_pull_begin(coll_node_call *c);
 int coll_node_pull(coll_node_call *c);
-int coll_node_pull_waits_for(const coll_node_call *c, int q);
-/* Whether rank q, which has ended its call of this number, has taken nothing of what it must take. */
-int coll_node_pull_ignored(const coll_node_call *c, int q);
 
 #endif

@@ -211,3 +211,22 @@ int coll_node_slices(coll_node_call *c) {
     }
     return c->copied < c->segments ? COLL_PENDING : COLL_OK;
 }
+
+/* The next segment for which the own ring must have room, or -1. */
+static int needs_room(const coll_node_call *c) {
+    int stages = !c->node->peers[c->node->rank].arrival.input && c->staged < c->segments;
+    if (c->everything_shared || c->reduced >= c->segments)
+        return -1;
+    return stages && c->staged > c->reduced ? c->staged : stages || hands_out(c) ? c->reduced : -1;
+}
+
+int coll_node_slices_waits_for(const coll_node_call *c, int q) {
+    const struct peer *p = &c->node->peers[q];
+    int k = needs_room(c), ring = ring_of(c);
+    if (!reached(&p->area->reduced, progress_of(c, c->copied + 1)))
+        return 1;
+    if (c->reduced < c->segments && !p->arrival.input && !reached(&p->area->staged, progress_of(c, c->reduced + 1)))
+        return 1;
+    return k >= ring ? !reached(&p->area->copied, progress_of(c, k - ring + 1))
+                     : k >= 0 && !reached(&p->area->done, c->after);
+}

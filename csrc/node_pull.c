@@ -382,17 +382,3 @@ int coll_node_pull(coll_node_call *c) {
     publish(&own_area(n)->done.value, c->number);
     return c->segments && stays_put(c) && !released(c) ? COLL_PENDING : COLL_OK;
 }
-
-int coll_node_pull_waits_for(const coll_node_call *c, int q) {
-    const coll_node *n = c->node;
-    if (c->copied)
-        return takes(c, n->rank, q) && !reached(&n->peers[q].area->done, c->number);
-    return takes(c, q, n->rank) && n->peers[q].taken != ALL_TAKEN &&
-           (coll_node_arrived(c, q) != COLL_OK ||
-            (folds(c) ? !reached(&n->peers[q].area->staged, progress_of(c, c->reduced + 1)) : 1));
-}
-
-int coll_node_pull_ignored(const coll_node_call *c, int q) {
-    const coll_node *n = c->node;
-    return takes(c, n->rank, q) && !reached(&n->peers[q].area->reduced, progress_of(c, 1));
-}

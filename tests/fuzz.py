@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 HEAP = [f"{name}.c" for name in "heap heap_pages heap_blocks heap_forks".split()]
-NODE = "node node_check node_fold node_give_up node_hand node_inline node_phases node_pull"
+NODE = "node node_check node_fold node_give_up node_hand node_inline node_look node_phases node_pull"
 ENGINE = [f"{name}.c" for name in NODE.split()] + HEAP
 SOURCES = {
     "fuzz_schedule": ["program.c", "executor.c", "executor_new.c", "transport_inproc.c"],

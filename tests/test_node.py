@@ -117,6 +117,34 @@ def test_ranks_that_give_up_in_random_interleavings(tmp_path, kernel_objects):
     quit_sometimes(model, range(80))
 
 
+def die_sometimes(model: Path, seeds: range, ranks: tuple[int, ...]) -> None:
+    """A rank dies at any moment: where the others come to a stop, one of them says that it waits for the dead one."""
+    for seed, size in itertools.product(seeds, ranks):
+        assert "it is missed" in run(model, size, 1000, seed, 6000, KINDS, -1, timeout=60)
+
+
+def test_a_rank_that_dies_is_missed(tmp_path, kernel_objects):
+    model = compile_driver(tmp_path / "model", "node_model.c", "-DCOLL_MODEL", kernels=kernel_objects)
+    die_sometimes(model, range(300), (2, 3, 5))
+    die_sometimes(model, range(20), (8, 18))
+
+
+#: Waits that a call must say it is in: (file, what stands there, what an author would write who overlooks one).
+OVERLOOKED = [
+    ("node_look.c", "if (keeps_room(c, q))", "if (0)"),
+    ("node_phases.c", "int k = needs_room(c)", "int k = -1"),
+    ("node.c", "            c->after = n->users[s];\n", ""),
+]
+
+
+@pytest.mark.parametrize("mistake", range(len(OVERLOOKED)))
+def test_the_model_finds_overlooked_waits(tmp_path, kernel_objects, mistake):
+    engine = mistaken(tmp_path, *OVERLOOKED[mistake])
+    model = compile_driver(tmp_path / "model", "node_model.c", "-DCOLL_MODEL", engine=engine, kernels=kernel_objects)
+    with pytest.raises(AssertionError):
+        die_sometimes(model, range(3000), (2, 3, 5))
+
+
 #: What a rank that gives up, or one that looks on, must not leave out.
 CARELESS = [
     ("node_give_up.c", "    int error = coll_node_given_up(c);", "    int error = COLL_OK;"),
@@ -124,7 +152,7 @@ CARELESS = [
     ("node_give_up.c", "if (q != n->rank && writing && not_before(writing, since))", "if (0)"),
     ("node_phases.c", "            error = coll_node_given_up(c);", "            error = COLL_OK;"),
     ("node_pull.c", "if (!error && p->here == 1 && lies_there(p))", "if (0)"),
-    ("node.c", "knows_lines(c) ? coll_node_arrived(c, q) : COLL_OK", "coll_node_arrived(c, q)"),
+    ("node_look.c", "knows_lines(c) ? coll_node_arrived(c, q) : COLL_OK", "coll_node_arrived(c, q)"),
 ]
 
 
@@ -152,7 +180,7 @@ MISTAKES = [
     ("node_phases.c", "n->targets[0] = wait_aside ? aside : c->message.output;", "n->targets[0] = c->message.output;"),
     ("node_phases.c", "!all_past(n, offsetof(area, reduced), progress_of(c, k + 1))", "0"),
     ("node_phases.c", "!inputs_here(c, k)", "0"),
-    ("node.c", "if (c->number > LINES && !coll_node_all_ended(n, c->number - LINES))", "if (0)"),
+    ("node.c", "c->number > LINES ? c->number - LINES : 0", "0"),
     ("node.c", "n->users[s] != c->number && !coll_node_all_ended(n, n->users[s])", "0"),
     ("node.c", "if (c->number % RENEWED < LINES)", "if (0)"),
     ("node_internal.h", "(int64_t)(number - other) >= 0", "number >= other"),

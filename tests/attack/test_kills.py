@@ -84,7 +84,7 @@ def hit(mpi, ranks, seed, how, victims, results, job, timeout=FAR_OFF, kind=()):
         left = [pid for pid in others if running(pid)]
         output = ""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            output = process.communicate(timeout=0.5)[0]
+            output = process.communicate(timeout=0.5 if mpi == "openmpi" else 10)[0]
     finally:
         process.kill()
         process.wait()
@@ -132,6 +132,13 @@ def test_some_kills(mpi, seed, tmp_path, tally):
 def test_a_kill_while_requests_are_tested(tmp_path, tally):
     """A program that waits by `Test` in a loop learns of it as one that waits by `Wait`."""
     check("openmpi", 2, 0, tmp_path, tally, kind=["9"])
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("nbytes", [8, 300_000, 900_000])
+def test_who_runs_ahead_of_a_dead_root(attack, ranks, nbytes):
+    """Into one call after another that needs nobody, until the ring is full that the dead would have read."""
+    attack("impi", ranks, "full_ring", str(nbytes), flags=LIVE_ON["impi"], code=None)
 
 
 @pytest.mark.slow

@@ -28,8 +28,9 @@ typedef struct {
     void (*wait)(void); /* between polls */
     long quits;         /* call that this rank gives up, after some polls; -1: none */
     unsigned polls;
-    int quitters; /* how many ranks have such a call */
-    int gone;     /* it has given up */
+    int quitters;                  /* how many ranks have such a call */
+    int gone;                      /* it has given up */
+    const coll_node_call *current; /* the call that it is in */
 } player;
 
 /* What all ranks know of a call; blocks is a table of the blocks' lengths: from rank q (row) to rank d. */
@@ -274,7 +275,9 @@ static void play(player *p) {
     int type = moves(s.kind) ? 1 + (int)(next(&p->common) % COLL_NODE_TYPES) : 0;
     m.type = next(&p->own) % 4 ? type : 0; /* bytes match any */
     coll_node_begin(&c, p->node, &m);
+    p->current = &c;
     int status = follow(p, &c);
+    p->current = NULL;
     if (status == COLL_ERR_GIVEN_UP && p->quitters) {
         give_up(p);
         return;
