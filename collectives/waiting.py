@@ -272,12 +272,14 @@ class Waiting(GivingUp):
         if isinstance(error, _core.GivenUpError):
             error = self.given_up(run)
         try:
-            kind, why = self._blame(run, error)
+            kind, why, origin = self._blame(run, error)
             if kind is None:
                 self.note(run, error)
                 raise error
             first = f"{self.place_of(run)}: {why}"
-            self.note(run, kind(first))
+            noted = kind(first)
+            noted.origin = origin
+            self.note(run, noted)
             told = ""
             if kind is not CollectiveError:
                 parties = self.parties(run, [], again=True)
@@ -285,7 +287,9 @@ class Waiting(GivingUp):
                 mine = run.call()
                 if kind is CollectiveMismatch and not any(p.call and differ(mine, p.call) for p in parties):
                     first += "; here, or in an earlier call that one of them ended without the others"
-            raise kind(first + told) from (None if kind is CollectiveMismatch else error)
+            raised = kind(first + told)
+            raised.origin = origin
+            raise raised from (None if kind is CollectiveMismatch else error)
         finally:  # until then it may still hang in MPI
             for wait in [wait for wait in self.waits if wait.run is run]:
                 with contextlib.suppress(ValueError):
@@ -303,20 +307,20 @@ class Waiting(GivingUp):
                 return dead
             time.sleep(0.01)
 
-    def _blame(self, run: Any, error: BaseException) -> tuple[type[CollectiveError] | None, str]:
-        """What an error means to all ranks, and why; None where it is to be raised as it is."""
+    def _blame(self, run: Any, error: BaseException) -> tuple[type[CollectiveError] | None, str, str | None]:
+        """What an error means to all ranks, why, and whose error it comes from; None: it is to be raised as it is."""
         if isinstance(error, _core.MismatchError):
-            return CollectiveMismatch, str(error)
+            return CollectiveMismatch, str(error), None
         if not isinstance(error, RuntimeError) or isinstance(error, CollectiveError):
-            return None, ""
+            return None, "", None
         dead = self.dead(time.monotonic() + (0 if isinstance(error, _core.OpError) else NOTICE))
         if dead:
-            return PeerFailure, f"rank {', '.join(map(str, dead))} died"
+            return PeerFailure, f"rank {', '.join(map(str, dead))} died", None
         for answer in list(self.heard.values()):
             found = self.judged(run, answer)
             if found is not None:
-                return found[:2]
-        return self.blame_transport(error)
+                return found
+        return *self.blame_transport(error), None
 
     def blame_transport(self, error: BaseException) -> tuple[type[CollectiveError] | None, str]:
         """What an error means where all ranks are known to live."""
