@@ -44,7 +44,7 @@ class Seen:
         self.begin = time.monotonic()
         self.looks = -1
         self.still = 0
-        self.told = False
+        self.told = self.mourned = False
         self.look(wait)
 
     def look(self, wait: Wait) -> None:
@@ -57,9 +57,14 @@ class Seen:
             self.begin = min(self.begin, watch.begin)
             self.told = self.told or wait.timeout is None and watch.silence is None
 
+    @property
+    def stuck(self) -> bool:
+        """Whether the thread is away, in a call that does not come back."""
+        return self.still >= STILL
+
     def overdue(self, seconds: float | None) -> bool:
         """Whether the thread is away, and the wait longer than so many seconds."""
-        return seconds is not None and self.still >= STILL and time.monotonic() - self.begin > seconds
+        return seconds is not None and self.stuck and time.monotonic() - self.begin > seconds
 
 
 def _computes(thread: int) -> bool:
@@ -88,6 +93,8 @@ def _look(seen: MutableMapping[Wait, Seen]) -> None:
         for wait in list(context.waits):
             known = seen.get(wait) or seen.setdefault(wait, Seen(wait))
             known.look(wait)
+            if known.stuck and not known.mourned:
+                known.mourned = _mourn(context, wait)
             if wait.timeout is not None and known.overdue(wait.timeout + GRACE):
                 _end(context, wait)
             elif wait.timeout is None and not known.told and known.overdue(context.stall):
@@ -117,9 +124,14 @@ def _told(context: Any, wait: Wait, behind: list[int]) -> list[Answer]:
     return [mine, *bounded(ask, [])]
 
 
+def _dead_here(context: Any, ranks: list[int]) -> list[int]:
+    """Those whose processes ran on this machine, and have ended."""
+    return [rank for rank, peer in context.neighbours.items() if rank in ranks and not inquiry.alive(peer)]
+
+
 def _dead(context: Any, ranks: list[int]) -> list[int]:
     """Those whose processes have ended, as this machine and theirs say."""
-    near = [rank for rank, peer in context.neighbours.items() if rank in ranks and not inquiry.alive(peer)]
+    near = _dead_here(context, ranks)
     far = bounded(lambda: context.letters.closed(ranks), []) if context.letters is not None else []
     return sorted({*near, *far})
 
@@ -132,6 +144,18 @@ def _warn(context: Any, wait: Wait, seconds: float) -> None:
         "%s: not complete after %.3g s, in a call of MPI's that does not come back; %s%s",
         context.place_of(wait.run), seconds, names, lines(told),
     )  # fmt: skip
+
+
+def _mourn(context: Any, wait: Wait) -> bool:
+    """Say, long before the timeout, that processes have ended on which MPI may wait; whether there was one."""
+    some = wait.run.ranks if wait.run.plan is None else None
+    dead = _dead_here(context, _behind(context, wait) or some or context.others())
+    if dead:
+        _log.warning(
+            "%s: in a call of MPI's that does not come back; the process of rank %s has ended%s",
+            context.place_of(wait.run), ", ".join(map(str, dead)), lines(_told(context, wait, dead)),
+        )  # fmt: skip
+    return bool(dead)
 
 
 def _end(context: Any, wait: Wait) -> None:

@@ -82,6 +82,24 @@ def test_it_names_who_died(mpi, shim, tally):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mpi", LETS_LIVE)
+@pytest.mark.parametrize("case", ["testsome", "blocking"])
+def test_it_names_who_died_long_before_its_timeout(mpi, case, shim, tally):
+    since, told = time.time(), ""
+    process, job = begin(mpi, case, shim, "dies", **({"COLLECTIVES_TIMEOUT": "60"} if case == "testsome" else {}))
+    try:
+        while "rank 1: its process" not in told and (line := process.stdout.readline()):
+            told += line
+    finally:
+        process.kill()
+        clean_up(job, since)
+    tally.trials += 1
+    place = r"allreduce \([^\n]*\) on rank 0 of 2: in a call of MPI's that does not come back"
+    assert re.search(rf"{place}; the process of rank 1 has ended\n  rank 0: call", told), told
+    assert time.time() - since < 15, told  # 2 s of which rank 1 lives
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mpi", LETS_LIVE)
 @pytest.mark.parametrize("how", ["ends", "differs"])
 def test_it_says_what_rank_1_did(mpi, shim, tally, how):
     check_end(mpi, "isend", shim, tally, how)
