@@ -161,7 +161,9 @@ def test_a_stopped_rank_is_waited_for(seed, tmp_path, tally):
     """It is not called dead, and those that wait for it raise in time."""
     job, since, ranks, timeout = uuid.uuid4().hex, time.time(), 3, 3
     victim = seed % ranks
-    found = hit(MPIS[seed // 2 % 3], ranks, seed, signal.SIGSTOP, [victim], tmp_path / "results", job, timeout)
+    found = hit(
+        MPIS[seed // 2 % 3], ranks, seed, signal.SIGSTOP, [victim], tmp_path / "results", job, timeout, ["waits"]
+    )
     tally.trials += 1
     tally.leftovers += (left := clean_up(job, since))
     others = {0, 1, 2} - {victim}

@@ -24,7 +24,7 @@ COLLECTIVES = [
     "allreduce", "allreduce_by_mpi", "iallreduce", "persistent", "barrier", "bcast", "scatter", "reduce", "gather",
     "allgather", "alltoall", "reduce_scatter_block", "scan", "objects",
 ]  # fmt: skip
-FORWARDED = ("PYTHONPATH", "RESULTS", "COLLECTIVES_TIMEOUT", "OMP_NUM_THREADS", MARK)
+FORWARDED = ("PYTHONPATH", "RESULTS", "TIMEOUT", "OMP_NUM_THREADS", MARK)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def flags(mpi, net, env, folder):
 def test_the_others_name_a_rank_killed_on_another_host(mpi, collective, network, tmp_path, tally):
     results, job, since = tmp_path / "results", uuid.uuid4().hex, time.time()
     results.touch()
-    env = {MARK: job, "COLLECTIVES_TIMEOUT": str(TIMEOUT), "RESULTS": str(results), "PYTHONPATH": str(ROOT)}
+    env = {MARK: job, "TIMEOUT": str(TIMEOUT), "RESULTS": str(results), "PYTHONPATH": str(ROOT)}
     env["OMP_NUM_THREADS"] = "1"
     program = str(ROOT / "tests/attack/programs/kills_between_hosts.py")
     line, how = launch(mpi, 3, [program, collective], env, [*LIVE_ON[mpi], *flags(mpi, network, env, tmp_path)])

@@ -1,4 +1,6 @@
-"""Mixed collectives until ranks are killed or stopped from outside: `kills.py SEED VICTIMS [KIND]`.
+"""Mixed collectives until ranks are killed or stopped from outside: `kills.py SEED VICTIMS [KIND | waits]`.
+
+"waits": no request is only tested, to which no timeout applies.
 
 Each rank writes lines of JSON to the file RESULTS: its process, and later what it raised and when.
 """
@@ -16,7 +18,7 @@ from mpi4py import MPI
 import collectives
 
 LONGEST = 1 << 21  # elements of 8 bytes
-KINDS, TESTED = 11, 9  # of calls; a request that is only tested
+KINDS, TESTED = range(11), (2, 9)  # of calls; those that are only tested
 LAST = 25  # seconds after which a rank stops by itself
 
 world = MPI.COMM_WORLD
@@ -27,6 +29,8 @@ rank, size = comm.rank, comm.size
 survivors = size - int(sys.argv[2])
 memories = np.ones(LONGEST), comm.full(LONGEST, 1.0)
 spare = np.ones(LONGEST)
+chosen = sys.argv[3] if len(sys.argv) > 3 else ""
+kinds = [int(chosen)] if chosen.isdigit() else [kind for kind in KINDS if not chosen or kind not in TESTED]
 plans = [comm.Allreduce_init(MPI.IN_PLACE, np.ones(n), MPI.MAX) for n in (1, 50_000)]
 
 
@@ -73,7 +77,7 @@ def one_call(c):
     memory, root = choices.choice(memories), choices.randrange(size)
     v = memory[:n]
     algorithm = choices.choice((None, None, "ring", "recursive_doubling", "mpi"))
-    kind = choices.randrange(KINDS) if len(sys.argv) < 4 else int(sys.argv[3])
+    kind = choices.choice(kinds)
     if kind == 0:
         c.Allreduce(MPI.IN_PLACE, v, MPI.MAX, algorithm=algorithm)
     elif kind == 1:
@@ -94,7 +98,7 @@ def one_call(c):
         plan.Wait()
     elif kind == 8:
         c.Bcast(v, root, algorithm=choices.choice((None, "binomial")))
-    elif kind == TESTED:
+    elif kind == 9:
         until_done(c.Iallreduce(MPI.IN_PLACE, v, MPI.MAX, algorithm=algorithm))
     else:
         time.sleep(choices.random() * 0.02)

@@ -1,6 +1,7 @@
 """One collective again and again until the last rank dies: `kills_between_hosts.py COLLECTIVE`.
 
-Each rank writes a line of JSON to the file RESULTS: when it died, or what it raised and when.
+Each rank writes a line of JSON to the file RESULTS: when it died, or what it raised and when. Calls have TIMEOUT
+seconds.
 """
 
 import json
@@ -18,6 +19,7 @@ import collectives
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # how MPICH's launcher tells survivors of a death
 world = MPI.COMM_WORLD
 comm = collectives.Communicator(world)
+comm.timeout = float(os.environ["TIMEOUT"])
 rank, size = comm.rank, comm.size
 victim, n = size - 1, 1000
 x, y = np.ones(n * size), np.empty(n * size)
