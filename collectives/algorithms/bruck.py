@@ -74,6 +74,7 @@ register(
     blocks=lambda p: p,
     rounds=ceil_log2,
     sent=lambda p: p - 1,
+    memory=lambda p: p if p > 1 else 0,
     uneven=False,
 )
 register(
@@ -84,5 +85,6 @@ register(
     blocks=lambda p: p,
     rounds=ceil_log2,
     sent=lambda p: sum(length for d in doublings(p) for _, length in _travelling(p, d)),
+    memory=lambda p: 3 * p if p > 1 else 1,
     uneven=False,
 )

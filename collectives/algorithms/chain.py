@@ -31,4 +31,5 @@ register(
     blocks=lambda p: 1,
     rounds=lambda p, root=0: p - 1,
     sent=lambda p, root=0: int(p > 1),
+    memory=lambda p, root=0: 0,
 )

@@ -88,4 +88,5 @@ register(
     blocks=lambda p: 2,
     rounds=lambda p: 2 * ceil_log2(p),
     sent=lambda p: min(4, p) if p > 1 else 0,
+    memory=lambda p: 2 * min(2, p // 2),
 )

@@ -75,6 +75,8 @@ for _collective, _generator in (("gather", gather), ("scatter", scatter), ("allt
         blocks=lambda p: p,
         rounds=lambda p, root=0: int(p > 1),
         sent=(lambda p, root=0: int(p > 1)) if _collective == "gather" else (lambda p, root=0: p - 1),
+        memory=lambda p, root=0: 0,
+        divisible=lambda p: True,
     )
 register(
     "reduce_scatter",
@@ -84,6 +86,8 @@ register(
     blocks=lambda p: p,
     rounds=lambda p: int(p > 1),
     sent=lambda p: p - 1,
+    memory=lambda p: 2 * (p - 1),
+    divisible=lambda p: True,
     ordered=True,
     linear=True,
 )
@@ -95,6 +99,7 @@ register(
     blocks=lambda p: p,
     rounds=lambda p: int(p > 1) + ceil_log2(p),
     sent=lambda p: 2 * (p - 1),
+    memory=lambda p: 3 * p - 4 if p > 1 else 0,
     ordered=True,
     linear=True,
 )
@@ -106,6 +111,7 @@ register(
     blocks=lambda p: p,
     rounds=lambda p, root=0: 2 * int(p > 1),
     sent=lambda p, root=0: p if p > 1 else 0,
+    memory=lambda p, root=0: 4 * (p - 1),
     ordered=True,
     linear=True,
 )

@@ -55,6 +55,7 @@ register(
     blocks=lambda p: 1,
     rounds=lambda p: 2 if p > 1 else 0,
     sent=lambda p: p - 1,
+    memory=lambda p: 2 * (p - 1),
     ordered=True,
     linear=True,
 )
@@ -66,6 +67,7 @@ register(
     blocks=lambda p: 1,
     rounds=lambda p, root=0: int(p > 1),
     sent=lambda p, root=0: int(p > 1),
+    memory=lambda p, root=0: 2 * (p - 1) - (root > 0),
     ordered=True,
     linear=True,
 )

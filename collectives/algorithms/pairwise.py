@@ -32,4 +32,6 @@ register(
     blocks=lambda p: p,
     rounds=lambda p: p - 1,
     sent=lambda p: p - 1,
+    memory=lambda p: 0,
+    divisible=lambda p: True,
 )

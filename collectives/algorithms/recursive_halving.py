@@ -72,6 +72,7 @@ register(
     blocks=floor_power_of_two,
     rounds=lambda p: 2 * len(doublings(floor_power_of_two(p))) + 2 * folds(p),
     sent=lambda p: 2 * (floor_power_of_two(p) - 1) + folds(p) * floor_power_of_two(p),
+    memory=lambda p: floor_power_of_two(p) * (1 + folds(p)) if p > 1 else 0,
     ordered=True,
 )
 register(
@@ -82,4 +83,6 @@ register(
     blocks=lambda p: p,
     rounds=lambda p: len(doublings(floor_power_of_two(p))) + 2 * folds(p),
     sent=lambda p: p - 1 + folds(p),
+    memory=lambda p: p * (2 + folds(p)) if p > 2 else 2 * (p - 1),
+    divisible=lambda p: p < 3,
 )

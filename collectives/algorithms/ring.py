@@ -37,9 +37,11 @@ def allgather(rank: Ints, size: int) -> Iterator[Round]:
         yield [send(right, (rank - t) % size, 1), recv(left, (rank - t - 1) % size, 1)]
 
 
-for _collective, _generator, _halves in (
-    ("allreduce", reduce_scatter + allgather, 2), ("reduce_scatter", reduce_scatter, 1), ("allgather", allgather, 1)
-):  # fmt: skip
+for _collective, _generator, _halves, _memory in (
+    ("allreduce", reduce_scatter + allgather, 2, lambda p: 2 * (p > 1)),
+    ("reduce_scatter", reduce_scatter, 1, lambda p: 2 * (p > 1) + p * (p > 2)),
+    ("allgather", allgather, 1, lambda p: 0),
+):
     register(
         _collective,
         "ring",
@@ -48,4 +50,6 @@ for _collective, _generator, _halves in (
         blocks=lambda p: p,
         rounds=lambda p, halves=_halves: halves * (p - 1),
         sent=lambda p, halves=_halves: halves * (p - 1),
+        memory=_memory,
+        divisible=lambda p: True,
     )

@@ -56,6 +56,7 @@ register(
     blocks=lambda p: 1,
     rounds=ceil_log2,
     sent=ceil_log2,
+    memory=lambda p: 2 * (p > 1),
     ordered=True,
 )
 register(
@@ -66,6 +67,7 @@ register(
     blocks=lambda p: 1,
     rounds=lambda p: 1 + ceil_log2(p - 1) if p > 1 else 0,
     sent=lambda p: 1 + ceil_log2(p - 1) if p > 1 else 0,
+    memory=lambda p: min(p - 1, 1) + 2 * (p > 2),
     ordered=True,
 )
 register(
@@ -76,6 +78,7 @@ register(
     blocks=lambda p: 1,
     rounds=lambda p: p - 1,
     sent=lambda p: int(p > 1),
+    memory=lambda p: 2 * (p > 1),
     ordered=True,
     linear=True,
 )
@@ -87,6 +90,7 @@ register(
     blocks=lambda p: 1,
     rounds=lambda p: p - 1,
     sent=lambda p: min(p - 1, 2),
+    memory=lambda p: min(p - 1, 1) + 2 * (p > 2),
     ordered=True,
     linear=True,
 )
