@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .registry import ScheduleAlgorithm
-from .schedule import Kind, Round, all_ranks
+from .schedule import Kind, Step, all_ranks
 
 __all__ = ["Machine", "Promise", "Traffic", "count", "promised", "seconds"]
 
@@ -114,7 +114,7 @@ def _loads(algorithm: ScheduleAlgorithm, size: int) -> Iterator[_Load]:
         yield _load(steps, size)
 
 
-def _load(steps: Round, size: int) -> _Load:
+def _load(steps: list[Step], size: int) -> _Load:
     messages, arrivals, sent, received, reduced = np.zeros((5, size), dtype=np.int64)
     edges = []
     for step in steps:

@@ -15,26 +15,26 @@ from collections.abc import Iterator
 
 from ..patterns import ring as neighbours
 from ..registry import register
-from ..schedule import Ints, Round, Rounds, recv, recv_reduce, send
+from ..schedule import Ints, Round, Rounds, Step, each, recv, recv_reduce, send
 
 
 @Rounds
 def reduce_scatter(rank: Ints, size: int) -> Iterator[Round]:
     """Block r ends, reduced, on rank r."""
     left, right = neighbours(rank, size)
-    for t in range(size - 1):
-        yield [
-            send(right, (rank - t - 1) % size, 1),
-            recv_reduce(left, (rank - t - 2) % size, 1, received_left=left < rank),
-        ]
+
+    def pass_on(t: Ints) -> list[Step]:
+        arrival = recv_reduce(left, (rank - t - 2) % size, 1, received_left=left < rank)
+        return [send(right, (rank - t - 1) % size, 1), arrival]
+
+    yield each(range(size - 1), pass_on)
 
 
 @Rounds
 def allgather(rank: Ints, size: int) -> Iterator[Round]:
     """From block r on rank r to all blocks everywhere."""
     left, right = neighbours(rank, size)
-    for t in range(size - 1):
-        yield [send(right, (rank - t) % size, 1), recv(left, (rank - t - 1) % size, 1)]
+    yield each(range(size - 1), lambda t: [send(right, (rank - t) % size, 1), recv(left, (rank - t - 1) % size, 1)])
 
 
 for _collective, _generator, _halves, _memory in (

@@ -12,14 +12,17 @@ from collections.abc import Iterator
 
 from ..patterns import ceil_log2, doublings
 from ..registry import register
-from ..schedule import SCRATCH, VECTOR, Ints, Round, Rounds, copy, recv, recv_reduce, send
+from ..schedule import SCRATCH, VECTOR, Ints, Round, Rounds, Step, copy, each, recv, recv_reduce, send
 
 
 @Rounds
 def chain(rank: Ints, size: int) -> Iterator[Round]:
     """One rank after the other."""
-    for r in range(1, size):
-        yield [send(r, when=rank == r - 1), recv_reduce(r - 1, received_left=True, when=rank == r)]
+
+    def link(r: Ints) -> list[Step]:
+        return [send(r, when=rank == r - 1), recv_reduce(r - 1, received_left=True, when=rank == r)]
+
+    yield each(range(1, size), link)
 
 
 @Rounds
