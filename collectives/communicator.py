@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from . import _core, deaths, heap, lifetime, registry
+from . import _core, deaths, heap, lifetime
 from .buffers import AVG, REPRODUCIBLE_SUM, op_code
 from .context import Context, duplicate
 from .datatypes import DTYPE_CODES
@@ -167,15 +167,11 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
     def explain(self, collective: str, nbytes: int, dtype: Any = "float32", op: Any = MPI.SUM) -> str:
         """Which algorithm would run for a vector of ``nbytes`` bytes, and why.
 
-        Bytes are those of all blocks together. Where a selection table chose, its model says how long it should take.
+        Bytes are those of all blocks together. ``dtype`` (a name, a dtype, an MPI datatype) and ``op`` matter where the
+        call reduces. Where a selection table chose, its model says how long it should take.
         """
-        del dtype  # no rule depends on it yet
-        code = op_code(op)
-        commutes = code is not None or op.Is_commutative()
-        exact = op is REPRODUCIBLE_SUM
-        linear = self._deterministic and not exact and registry.find(collective, "mpi").spec.reduces
         context = self._enter()
-        choice = context.choose(collective, nbytes, None, commutes, linear, None, exact)
+        choice = self._foresee(collective, nbytes, dtype, op)
         seconds = context.expected(collective, choice, nbytes)
         return str(choice) if seconds is None else f"{choice}; expected {seconds * 1e6:.3g} us"
 

@@ -7,7 +7,6 @@ here.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,10 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from .registry import ScheduleAlgorithm
-from .schedule import VECTOR, Kind, Round, all_ranks
-from .spec import ALL
+from .schedule import Kind, Step, all_ranks
 
-__all__ = ["Machine", "Memory", "Promise", "Traffic", "count", "memory", "promised", "seconds"]
+__all__ = ["Machine", "Promise", "Traffic", "count", "promised", "seconds"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,32 +68,6 @@ def promised(algorithm: ScheduleAlgorithm, size: int, nbytes: float) -> Promise:
     return Promise(algorithm.rounds(size), algorithm.sent(size) * nbytes / algorithm.blocks(size))
 
 
-class Memory(NamedTuple):
-    """Scratch and staging memory of the rank that needs most, in vectors; whether segments can cut the schedule."""
-
-    vectors: float
-    divisible: bool
-
-
-@functools.lru_cache(maxsize=256)
-def memory(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Memory:
-    """What an execution of one segment allocates: the same on all ranks, so that they agree on what follows from it."""
-    spec, slots, longest, scratch, single, stand_in = algorithm.spec, 0, 0, 0, True, False
-    owned = np.array([spec.owned(rank, root) for rank in range(size)])
-    for steps in all_ranks(algorithm, size, root):
-        staged = [s for s in steps if s.kind is Kind.RECV_REDUCE]
-        slots = max(slots, int(sum((s.when.astype(int) for s in staged), np.zeros(size, int)).max()))
-        longest = max([longest, *(int(np.where(s.when, s.nblocks, 0).max()) for s in staged)])
-        scratch = max([scratch, *(int(np.where(s.when, s.dst, VECTOR).max()) - VECTOR for s in steps)])
-        single = single and all(bool((np.where(s.when, s.nblocks, 1) == 1).all()) for s in steps)
-        for s in steps:
-            own = (owned == ALL) | ((owned == s.block) & (s.nblocks == 1))
-            stand_in |= bool((s.when & (s.dst == VECTOR) & ~own).any())
-    rounds_staged = 2  # csrc/schedule.h, COLL_WINDOW
-    vectors = rounds_staged * slots * longest / algorithm.blocks(size) + scratch + stand_in
-    return Memory(vectors, single or not spec.blockwise)
-
-
 def count(algorithm: ScheduleAlgorithm, size: int) -> Traffic:
     """Count what each rank sends, receives and reduces."""
     total = np.zeros((4, size), dtype=np.int64)
@@ -142,7 +114,7 @@ def _loads(algorithm: ScheduleAlgorithm, size: int) -> Iterator[_Load]:
         yield _load(steps, size)
 
 
-def _load(steps: Round, size: int) -> _Load:
+def _load(steps: list[Step], size: int) -> _Load:
     messages, arrivals, sent, received, reduced = np.zeros((5, size), dtype=np.int64)
     edges = []
     for step in steps:

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from . import _core
 from .diagnosis import SWAPPED, type_name
 
-__all__ = ["ACCUMULATORS", "DTYPE_CODES", "PAIRS", "Type", "of_mpi", "of_name", "of_numpy"]
+__all__ = ["ACCUMULATORS", "DTYPE_CODES", "PAIRS", "Type", "of_any", "of_mpi", "of_name", "of_numpy"]
 
 #: Code of each element type by name ("float32"), as the kernels number them.
 DTYPE_CODES = {name: code for code, name in enumerate(_core.DTYPES)}
@@ -125,6 +125,14 @@ def of_name(name: str, size: int | None = None) -> Type:
     size = size if code is None else _core.itemsize(code)
     assert size is not None
     return Type(name, size, size, size, code, None, True, parts="" if name == _BYTES else name)
+
+
+def of_any(dtype: Any) -> Type:
+    """The type that a name, a NumPy or torch dtype or an MPI datatype stands for."""
+    if isinstance(dtype, MPI.Datatype):
+        return of_mpi(dtype, "dtype")
+    name = str(dtype).removeprefix("torch.")
+    return of_name(name) if name in DTYPE_CODES else of_numpy(np.dtype(dtype))
 
 
 def _parts_of_numpy(dtype: np.dtype, code: int | None, named: MPI.Datatype | None) -> str:

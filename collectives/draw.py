@@ -15,7 +15,7 @@ from html import escape
 
 from .folds import rank_set
 from .registry import ScheduleAlgorithm
-from .schedule import INPUT, RECEIVED, SCRATCH, VECTOR, Kind, Round, Step, all_ranks
+from .schedule import INPUT, RECEIVED, SCRATCH, VECTOR, Kind, Step, all_ranks
 from .spec import ALL
 
 __all__ = ["Frame", "complete", "frames", "initial", "svg", "text"]
@@ -84,7 +84,7 @@ def _receives(step: Step) -> bool:
     return step.kind in (Kind.RECV, Kind.RECV_REDUCE)
 
 
-def _steps_of(together: Round, rank: int) -> list[Step]:
+def _steps_of(together: list[Step], rank: int) -> list[Step]:
     """The steps of one rank, with plain ints, sends and receives first."""
     own = [
         Step(s.kind, *(int(f[rank]) for f in (s.peer, s.block, s.nblocks, s.dst, s.left, s.right, s.src_block)))

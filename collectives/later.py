@@ -47,8 +47,8 @@ class Later(Operations):
         draft, choice = self._prepare(collective, arguments, options, threads=True)
         if key is not None and not self._widens(draft, choice, options):
             self._recipes.remember(key, collective, arguments, draft, choice)
-        draft, choice = next(self._parts(draft, choice, options, None))
         self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
+        draft = next(self._parts(draft, choice, options, None))
         check = self._start_check(f"i{collective.name}", draft, choice) if context.checked else None
         if choice.algorithm.name == "mpi":
             given = self._for_mpi(draft, arguments)
@@ -97,14 +97,13 @@ class Later(Operations):
             )
             return made
         context = self._enter()
-        lease, apart = None, None
+        lease = None
         if choice.algorithm.name == "shm":  # ranks may start their persistent calls in different orders
             call = draft.shape.call("shm")
             lease = context.another_node(call._replace(collective=f"{collective.name}_init"))
             if lease is None:
-                apart = NO_MEMORY
-                choice = self._choose(draft, options, options.algorithm, apart, mpi=False)
-        draft, choice = next(self._parts(draft, choice, options, None, apart))
+                choice = self._choose(draft, options, options.algorithm, NO_MEMORY, mpi=False)
+        draft = next(self._parts(draft, choice, options, None))
         tag = context.persistent_tag(choice, draft.shape)
         if lease is not None and not draft.loads and not draft.stores:
             flight = NodeFlight()
@@ -152,8 +151,8 @@ class Later(Operations):
         begin, tick = time.perf_counter(), _core.ticks()
         self._enter().check_turn()
         choice = self._choose(draft, options, options.algorithm, mpi=False)
-        draft, choice = next(self._parts(draft, choice, options, None))
         self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
+        draft = next(self._parts(draft, choice, options, None))
         check = self._start_check(f"i{collective.name}", draft, choice) if self._enter().checked else None
         draft.load()
         ends = [end for end in (draft.store if draft.stores else None, then) if end is not None]

@@ -21,7 +21,7 @@ from .packing import Packed, region
 from .plans import Shape
 from .vectors import parse_vector
 
-__all__ = ["as_bytes", "draft", "for_mpi"]
+__all__ = ["as_bytes", "draft", "for_mpi", "outline"]
 
 Cuts = tuple[int, ...] | None
 _TWO = "sendbuf", "recvbuf"
@@ -30,6 +30,11 @@ _TWO = "sendbuf", "recvbuf"
 def draft(collective: Collective, arguments: Arguments, rank: int, size: int) -> Draft:
     """Check the arguments of a call on this rank of ``size``; TypeError or ValueError where they will not do."""
     return _DRAFTS[collective.base](collective, arguments, rank, size)
+
+
+def outline(collective: Collective, nbytes: int) -> Draft:
+    """A call of so many bytes without its memory: what the choice of an algorithm goes by."""
+    return Draft(collective, _shape(collective, nbytes, 0, False, None), 0, 0, nbytes if collective.agreed else 0, ())
 
 
 def _draft(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,13 +15,13 @@ from .buffers import op_code
 from .calls import COLLECTIVES, Arguments, Collective, Draft, Options, checked_root
 from .checks import Check
 from .context import Context, schedule_of
-from .datatypes import DTYPE_CODES
+from .datatypes import DTYPE_CODES, of_any
 from .limits import checked_timeout
 from .mpiruns import MPIRun
 from .packing import region
 from .plans import Shape
 from .recipes import Recipes
-from .registry import ScheduleAlgorithm, find
+from .registry import ScheduleAlgorithm, algorithms, find
 from .select import Choice, Rules
 from .timeline import BLOCKING
 
@@ -94,7 +95,7 @@ class Operations:
         if choice.algorithm.name == "mpi":
             self._run_mpi(collective, draft, choice, arguments, options.timeout)
         else:
-            choice = self._run_parts(draft, choice, options)
+            self._run_parts(draft, choice, options)
         self._done(collective.name, choice.algorithm.name, draft.nbytes, begin, draft.shape.root)
 
     def _run_mpi(
@@ -147,7 +148,7 @@ class Operations:
             choice = self._choose(draft, options, options.algorithm, mpi=False)
             if context.checked:
                 self._check(collective.name, draft, choice, options.timeout)
-            choice = self._run_parts(draft, choice, options)
+            self._run_parts(draft, choice, options)
         self._done(collective.name, choice.algorithm.name, draft.nbytes, begin, draft.shape.root)
 
     def _hand_over(self, collective: Collective, draft: Draft) -> MPIRun:
@@ -205,6 +206,17 @@ class Operations:
         linear, exact = self._linear(draft, options), widening.needed(draft.shape, False)
         return context.choose(draft.collective.name, draft.agreed, forced, draft.commutes, linear, apart, exact, mpi)
 
+    def _foresee(self, name: str, nbytes: int, dtype: Any, op: Any) -> Choice:
+        """The choice for a blocking call of so many bytes, as that call would make it."""
+        algorithms(name)  # there is such a collective
+        collective = COLLECTIVES[name]
+        if not collective.reduces:
+            return self._choose(movement.outline(collective, nbytes), DEFAULTS, None)
+        draft = reductions.outline(collective, nbytes, of_any(dtype), op)
+        if draft.obstacle is None:
+            return self._choose(draft, DEFAULTS, None)
+        return replace(self._choose(draft, DEFAULTS, "mpi"), segment=None, why=draft.obstacle)
+
     def _linear(self, draft: Draft, options: Options) -> bool:
         """Whether only a fold in rank order will do; exact sums have no order."""
         asked = self._deterministic if options.deterministic is None else options.deterministic
@@ -215,16 +227,16 @@ class Operations:
         scheduled = isinstance(choice.algorithm, ScheduleAlgorithm) and draft.collective.reduces
         return scheduled and widening.needed(draft.shape, self._linear(draft, options))
 
-    def _parts(
-        self, draft: Draft, choice: Choice, options: Options, most: int | None, apart: str | None = None
-    ) -> Iterator[tuple[Draft, Choice]]:  # fmt: skip
-        """The calls to run for one: itself, or on wider elements, up to ``most`` bytes of them at a time."""
+    def _parts(self, draft: Draft, choice: Choice, options: Options, most: int | None) -> Iterator[Draft]:
+        """The calls to run for one: itself, or on wider elements, up to ``most`` bytes of them at a time.
+
+        All of them go by the one choice, which was made for the caller's length: ``explain`` tells it.
+        """
         if not self._widens(draft, choice, options):
-            yield draft, choice
+            yield draft
             return
         context = self._enter()
-        for part in widening.parts(draft, context.rank, context.size, most):
-            yield part, self._choose(part, options, options.algorithm, apart, mpi=False)
+        yield from widening.parts(draft, context.rank, context.size, most)
 
     def _draft(self, context: Context, collective: Collective, arguments: Arguments) -> Draft:
         if collective.rooted:
@@ -265,16 +277,14 @@ class Operations:
 
     # Runs
 
-    def _run_parts(self, draft: Draft, choice: Choice, options: Options) -> Choice:
-        """A blocking call, in as many as it takes; returns the algorithm of the last."""
+    def _run_parts(self, draft: Draft, choice: Choice, options: Options) -> None:
+        """A blocking call, in as many as it takes."""
         if exchange.serves(draft, choice, options):
             exchange.run(self, draft, options.timeout)
-            return choice
+            return
         run = self._reference if options.engine == "python" else self._blocking
-        for part, chosen in self._parts(draft, choice, options, widening.MOST):
-            run(chosen, part, options.timeout)
-            choice = chosen
-        return choice
+        for part in self._parts(draft, choice, options, widening.MOST):
+            run(choice, part, options.timeout)
 
     def _blocking(self, choice: Choice, draft: Draft, timeout: float | None) -> None:
         context = self._enter()

@@ -9,19 +9,18 @@ from typing import Any
 from . import _core
 from .buffers import AVG, REPRODUCIBLE_SUM, Buffer, in_place, op_code, parse
 from .calls import Arguments, Collective, Draft
+from .datatypes import Type
 from .packing import Packed
 from .plans import Shape
 from .vectors import integers
 
-__all__ = ["draft"]
+__all__ = ["draft", "outline"]
 
 
 def draft(collective: Collective, arguments: Arguments, library: Any, rank: int, size: int) -> Draft:
     """Check the arguments of a call on this rank of ``size``; TypeError or ValueError where they will not do."""
     op = arguments.op
-    code = op_code(op)
-    if op is AVG and not collective.averages:
-        raise TypeError(f"op: collectives.AVG has no meaning for {collective.name}")
+    code = _code(collective, op)
     if collective.base == "reduce_scatter":
         made = _reduce_scatter(collective, arguments, rank, size)
     elif collective.name == "reduce" and rank != arguments.root:
@@ -29,9 +28,7 @@ def draft(collective: Collective, arguments: Arguments, library: Any, rank: int,
     else:
         made = _both(collective, arguments)
     buffer = made.owners[-1]
-    made.commutes = code is not None or op.Is_commutative()
-    made.obstacle = _obstacle(buffer, op, code)
-    made.unknown = _unknown(buffer, op)
+    _qualify(made, buffer.type, op, code)
     applied: Any = code
     if code is None and made.obstacle is None:
         datatype = buffer.type.datatype
@@ -42,13 +39,38 @@ def draft(collective: Collective, arguments: Arguments, library: Any, rank: int,
     return made
 
 
+def outline(collective: Collective, nbytes: int, kind: Type, op: Any) -> Draft:
+    """A call of so many bytes without its memory: what the choice of an algorithm goes by."""
+    code, dtype = _code(collective, op), -1 if kind.code is None else kind.code
+    itemsize = max(1, _itemsize(kind))
+    shape = Shape(collective.base, 0, nbytes // itemsize, itemsize, dtype, code, False)
+    made = Draft(collective, shape, 0, 0, nbytes, ())
+    _qualify(made, kind, op, code)
+    return made
+
+
+def _code(collective: Collective, op: Any) -> int | None:
+    """The kernels' code of an op, if they have one; TypeError for an op that a collective cannot apply."""
+    code = op_code(op)
+    if op is AVG and not collective.averages:
+        raise TypeError(f"op: collectives.AVG has no meaning for {collective.name}")
+    return code
+
+
+def _qualify(made: Draft, kind: Type, op: Any, code: int | None) -> None:
+    """Say who can serve a call."""
+    made.commutes = code is not None or op.Is_commutative()
+    made.obstacle = _obstacle(kind, op, code)
+    made.unknown = _unknown(kind, op)
+
+
 def _shape(collective: Collective, buffer: Buffer, elements: int, root: int, same: bool, cuts: Any = None) -> Shape:
-    return Shape(collective.base, root, elements, _itemsize(buffer), -1, None, same, cuts, None)
+    return Shape(collective.base, root, elements, _itemsize(buffer.type), -1, None, same, cuts, None)
 
 
-def _itemsize(buffer: Buffer) -> int:
+def _itemsize(kind: Type) -> int:
     """Bytes from element to element: a pair of a double and an int has a gap, which kernels step over."""
-    return buffer.type.extent if buffer.type.code is not None else buffer.type.size
+    return kind.extent if kind.code is not None else kind.size
 
 
 def _both(collective: Collective, arguments: Arguments) -> Draft:
@@ -131,9 +153,8 @@ def _apart(source: Buffer, target: Buffer) -> None:
         raise ValueError("sendbuf and recvbuf overlap; pass MPI.IN_PLACE to reduce in place")
 
 
-def _obstacle(buffer: Buffer, op: Any, code: int | None) -> str | None:
+def _obstacle(kind: Type, op: Any, code: int | None) -> str | None:
     """Why our own algorithms cannot serve a call, or None."""
-    kind = buffer.type
     if not kind.gapless:
         return "a derived datatype with gaps"
     if code is None and kind.datatype is None:
@@ -147,10 +168,10 @@ def _obstacle(buffer: Buffer, op: Any, code: int | None) -> str | None:
     return None
 
 
-def _unknown(buffer: Buffer, op: Any) -> str | None:
+def _unknown(kind: Type, op: Any) -> str | None:
     """Why the MPI library cannot serve a call, or None."""
     if op is AVG or op is REPRODUCIBLE_SUM:
         return f"{op!r}, which MPI does not know"
-    if buffer.type.datatype is None:
-        return f"{buffer.type.name}, which MPI does not know"
+    if kind.datatype is None:
+        return f"{kind.name}, which MPI does not know"
     return None

@@ -22,6 +22,8 @@ _VARIANTS = {
     "scatterv": ("scatter", True),
     "reduce_scatter_block": ("reduce_scatter", False),
 }
+#: Vectors of memory that are assumed where an algorithm promises nothing.
+UNPROMISED = 4.0
 #: Collectives whose own name allows blocks of any length.
 _UNEVEN = frozenset({"reduce_scatter", *(name for name, (_, uneven) in _VARIANTS.items() if uneven)})
 
@@ -53,14 +55,21 @@ class ScheduleAlgorithm(Algorithm):
     """A generator of rounds (see :mod:`collectives.schedule`), proved by :mod:`collectives.verify`.
 
     ``blocks(p)`` is the number of blocks of the vector; ``rounds(p)`` the rounds with messages that must follow each
-    other (the longest chain over all ranks); ``sent(p)`` the most blocks that one rank sends in all. The last two are
-    promises: verification counts them again. In rooted collectives they take the root as well, 0 by default.
+    other (the longest chain over all ranks); ``sent(p)`` the most blocks that one rank sends in all; ``memory(p)`` the
+    most blocks that one rank needs for scratch vectors and for arrivals that it reduces (a plan has room for those of
+    two rounds). These three are promises: verification counts them again. In rooted collectives they take the root as
+    well, 0 by default. ``memory`` is None where nothing is promised.
+
+    ``divisible(p)``: segments can cut the vector. Where blocks are the ranks' own, segments cut each block, which
+    steps of several blocks rule out.
     """
 
     generator: Rounds
     blocks: Callable[[int], int]
     rounds: Callable[..., int]
     sent: Callable[..., int]
+    memory: Callable[..., int] | None
+    divisible: Callable[[int], bool]
 
     def rounds_of(self, rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
         """The rounds of one rank, or of an array of ranks."""
@@ -69,6 +78,15 @@ class ScheduleAlgorithm(Algorithm):
     def promise(self, size: int, root: int = 0) -> tuple[int, int]:
         """Rounds, and blocks sent by the busiest rank."""
         return self.rounds(size, **self._root(root)), self.sent(size, **self._root(root))
+
+    def vectors(self, size: int, root: int = 0) -> float:
+        """Scratch and staging memory of one segment, in vectors, at the rank that needs most."""
+        blocks = self.promised_memory(size, root)
+        return UNPROMISED if blocks is None else blocks / self.blocks(size)
+
+    def promised_memory(self, size: int, root: int = 0) -> int | None:
+        """Blocks of scratch and staging memory at the rank that needs most, or None."""
+        return None if self.memory is None else self.memory(size, **self._root(root))
 
     def _root(self, root: int) -> dict[str, int]:
         return {"root": root} if self.spec.rooted else {}
@@ -97,17 +115,26 @@ def register(
     blocks: Callable[[int], int],
     rounds: Callable[..., int],
     sent: Callable[..., int],
+    memory: Callable[..., int] | None = None,
+    divisible: Callable[[int], bool] | None = None,
     ordered: bool = False,
     linear: bool = False,
     uneven: bool = True,
     doc: str | None = None,
 ) -> ScheduleAlgorithm:
-    """Enter a schedule algorithm; its summary is the first line of ``doc`` (default: the generator's docstring)."""
+    """Enter a schedule algorithm; its summary is the first line of ``doc`` (default: the generator's docstring).
+
+    By default it is ``divisible`` where blocks are not the ranks' own.
+    """
     generator = generator if isinstance(generator, Rounds) else Rounds(generator)
     summary = (doc or generator.__doc__ or "").strip().split("\n")[0]
-    if not SPECS[collective].reduces:
+    spec = SPECS[collective]
+    if not spec.reduces:
         ordered = linear = True
-    algorithm = ScheduleAlgorithm(collective, name, summary, ordered, linear, uneven, generator, blocks, rounds, sent)
+    algorithm = ScheduleAlgorithm(
+        collective, name, summary, ordered, linear, uneven, generator, blocks, rounds, sent, memory,
+        divisible or (lambda p: not spec.blockwise),
+    )  # fmt: skip
     _add(algorithm)
     return algorithm
 

@@ -3,7 +3,8 @@
 An algorithm is a generator of rounds, ``(rank, size, **params)``: each round is a list of steps, written on one
 vector cut into blocks, without its length, datatype or address. ``rank`` is an int or an integer array of ranks (every
 field of a step may then be an array, and ``when`` masks the ranks that take part), so that one call gives a round of
-all ranks. :func:`build` turns the rounds of one rank into the record array that the executors read.
+all ranks. Steps, or rounds, of which a rank has as many as there are ranks are written as a :class:`Series`.
+:func:`build` turns the rounds of one rank into the record array that the executors read.
 
 Within a round, all messages proceed together and read what the vector held when the round began; the local steps
 (reductions, copies) follow, in the order written.
@@ -11,46 +12,25 @@ Within a round, all messages proceed together and read what the vector held when
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .records import INPUT, RECEIVED, SCRATCH, STEP, VECTOR, Kind, from_input, without_vector
 from .spec import ALL, NONE, SPECS
 
 if TYPE_CHECKING:
     from .registry import ScheduleAlgorithm
 
 __all__ = [
-    "ALL", "INPUT", "NONE", "RECEIVED", "SCRATCH", "STEP", "VECTOR", "Kind", "Rounds", "Schedule", "Step",
-    "all_ranks", "assemble", "build", "copy", "recv", "recv_reduce", "reduce", "send", "wrapped",
+    "ALL", "INPUT", "NONE", "RECEIVED", "SCRATCH", "STEP", "VECTOR", "Kind", "Rounds", "Schedule", "Series", "Step",
+    "all_ranks", "assemble", "build", "copy", "each", "mapped", "recv", "recv_reduce", "reduce", "send", "wrapped",
 ]  # fmt: skip
 
 Ints = Any  # int or integer array: the fields of a step before build()
-
-
-class Kind(enum.IntEnum):
-    """What a step does; csrc/schedule.h has the same numbers."""
-
-    SEND = 0
-    RECV = 1
-    RECV_REDUCE = 2
-    REDUCE = 3
-    COPY = 4
-
-
-RECEIVED = -1  # operand of a RECV_REDUCE: what arrives
-INPUT = 0  # the caller's send buffer, never written
-VECTOR = 1  # the vector; algorithms read and write this one, build() redirects first reads to INPUT
-SCRATCH = 2  # first of the schedule's own vectors: SCRATCH, SCRATCH + 1, ...
-
-#: One step as C reads it (csrc/schedule.h): 10 32-bit integers.
-STEP = np.dtype(
-    [(name, np.int32) for name in
-     ("kind", "round", "peer", "block", "nblocks", "dst", "left", "right", "src_block", "reserved")]
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +48,36 @@ class Step:
     when: Any = True
 
 
-Round = list[Step]
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """Steps that differ by a number only: those of ``steps(i)`` for each i of ``numbers``, in order.
+
+    ``steps`` works on one number and on an array of them, so that one call makes the thousands of steps that a rank of
+    a linear algorithm has. In a round it stands for its steps; in place of rounds, for a round for each number.
+    """
+
+    numbers: np.ndarray
+    steps: Callable[[Ints], list[Step]]
+
+
+def each(numbers: range, steps: Callable[[Ints], list[Step]]) -> Series:
+    """``steps(i)`` for each number: within a round its steps, in place of rounds a round for each."""
+    return Series(np.arange(numbers.start, numbers.stop, numbers.step), steps)
+
+
+#: What a generator yields: the steps of a round, or a series in place of rounds.
+Round = Sequence[Step | Series] | Series
+
+
+def mapped(steps: Round, change: Callable[[Step], Step]) -> Round:
+    """A round, or a series of them, with every step changed alike."""
+
+    def changed(series: Series) -> Series:
+        return Series(series.numbers, lambda i: [change(step) for step in series.steps(i)])
+
+    if isinstance(steps, Series):
+        return changed(steps)
+    return [changed(step) if isinstance(step, Series) else change(step) for step in steps]
 
 
 def send(peer: Ints, block: Ints = 0, nblocks: Ints = ALL, *, src: int = VECTOR, when: Any = True) -> Step:
@@ -115,7 +124,7 @@ def copy(
     return Step(Kind.COPY, NONE, block, nblocks, dst=dst, left=src, src_block=source, when=when)
 
 
-def wrapped(step: Step, size: int) -> Round:
+def wrapped(step: Step, size: int) -> list[Step]:
     """Cut a step whose blocks run past the last block, ``size - 1``, into two: up to the end, and from block 0.
 
     Sender and receiver name the same blocks, so both cut alike and the pieces match in order.
@@ -154,15 +163,13 @@ class Rounds:
             index[members] = np.arange(len(members))
             position = index[rank]
             member = position >= 0
+
+            def renamed(s: Step) -> Step:
+                peer = np.where(np.asarray(s.peer) < 0, NONE, members[np.mod(s.peer, len(members))])
+                return replace(s, peer=peer, when=np.logical_and(s.when, member))
+
             for steps in self(np.maximum(position, 0), len(members), **params):
-                yield [
-                    replace(
-                        s,
-                        peer=np.where(np.asarray(s.peer) < 0, NONE, members[np.mod(s.peer, len(members))]),
-                        when=np.logical_and(s.when, member),
-                    )
-                    for s in steps
-                ]
+                yield mapped(steps, renamed)
 
         return Rounds(inside)
 
@@ -215,13 +222,13 @@ def build(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 0) -> 
     return assemble(algorithm.name, rank, size, algorithm.blocks(size), rounds, algorithm.collective, root)
 
 
-def all_ranks(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterator[Round]:
+def all_ranks(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterator[list[Step]]:
     """The rounds of every rank at once, as written: each field of a step is an array over the ranks.
 
     ``when`` is False where a rank has no such step or an empty one; ``nblocks`` is never ALL.
     """
     total = algorithm.blocks(size)
-    for steps in algorithm.rounds_of(np.arange(size), size, root):
+    for steps in _one_by_one(algorithm.rounds_of(np.arange(size), size, root)):
         whole = []
         for step in steps:
             nblocks = np.where(np.asarray(step.nblocks) == ALL, total, step.nblocks)
@@ -230,6 +237,16 @@ def all_ranks(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterato
             spread[-1] = spread[-1] & (nblocks > 0)
             whole.append(Step(step.kind, *spread))
         yield whole
+
+
+def _one_by_one(rounds: Iterable[Round]) -> Iterator[list[Step]]:
+    """The rounds with every series written out."""
+    for steps in rounds:
+        if isinstance(steps, Series):
+            yield from map(steps.steps, steps.numbers.tolist())
+        else:
+            many = (map(s.steps, s.numbers.tolist()) if isinstance(s, Series) else [[s]] for s in steps)
+            yield list(itertools.chain.from_iterable(itertools.chain.from_iterable(many)))
 
 
 def assemble(
@@ -246,133 +263,68 @@ def assemble(
     What the rounds call VECTOR holds all blocks; where the caller's memory does not, a scratch vector stands for it.
     """
     spec = SPECS[collective]
-    builder = _Builder(nblocks, spec.held(rank, root))
-    for steps in rounds:
-        builder.add_round([_scalar(step, nblocks) for step in steps])
     owned = spec.owned(rank, root)
-    builder.finish(owned)
-    table = np.array(builder.steps, dtype=STEP)
+    table = from_input(_table(rounds, nblocks), nblocks, spec.held(rank, root), owned)
     if owned != ALL:
-        table = _without_vector(table, owned)
+        table = without_vector(table, owned)
     table.flags.writeable = False
     used = [int(table[name].max(initial=VECTOR)) for name in ("dst", "left", "right")]
     return Schedule(name, rank, size, nblocks, max(used) - VECTOR, table, collective, root)
 
 
-def _scalar(step: Step, nblocks: int) -> Step | None:
-    """The step with plain ints, or None where this rank takes no part in it."""
-    count = int(step.nblocks)
-    count = nblocks if count == ALL else count
-    if not bool(step.when) or count == 0:
-        return None
-    block = int(step.block)
-    if block < 0 or count < 0 or block + count > nblocks:
-        raise ValueError(f"{step.kind.name} of blocks {block}..{block + count - 1} in a vector of {nblocks} blocks")
-    return Step(
-        step.kind, int(step.peer), block, count, int(step.dst), int(step.left), int(step.right), int(step.src_block)
-    )
+def _table(rounds: Iterable[Round], nblocks: int) -> np.ndarray:
+    """The steps that a rank takes part in, as records; rounds in which it has none leave a gap in their numbers."""
+    parts, number = [np.zeros(0, STEP)], 0
+    for steps in rounds:
+        if isinstance(steps, Series):
+            parts.append(_records(steps, number + np.arange(len(steps.numbers)), nblocks))
+            number += len(steps.numbers)
+        else:
+            parts += _parts(steps, number, nblocks)
+            number += 1
+    table = np.concatenate(parts)
+    wrong = (table["block"] < 0) | (table["nblocks"] < 0) | (table["block"] + table["nblocks"] > nblocks)
+    for kind, block, count in table[["kind", "block", "nblocks"]][wrong].tolist()[:1]:
+        blocks = f"blocks {block}..{block + count - 1} in a vector of {nblocks} blocks"
+        raise ValueError(f"{Kind(kind).name} of {blocks}")
+    return table
 
 
-class _Builder:
-    """Collects rounds, and sends the first read of every block to INPUT, so that nothing is copied beforehand."""
-
-    def __init__(self, nblocks: int, held: int):
-        self.steps: list[tuple[int, ...]] = []
-        self.round = 0
-        self.fresh = np.full(nblocks, held == ALL)  # blocks that INPUT holds, and VECTOR does not yet
-        if held >= 0:
-            self.fresh[held] = True
-
-    def add_round(self, steps: Iterable[Step | None]) -> None:
-        """Sends read what the round found; local steps, reductions of arrivals among them, follow the messages."""
-        ready = [s for s in steps if s is not None]
-        for i, s in enumerate(ready):
-            if s.kind is Kind.SEND:
-                ready[i] = self._redirect(s)
-        for s in ready:
-            if s.kind is Kind.RECV:
-                self._written(s)
-        for i, s in enumerate(ready):
-            if s.kind >= Kind.RECV_REDUCE:
-                ready[i] = self._redirect(s)
-                self._written(s)
-        self._emit(ready)
-
-    def finish(self, owned: int) -> None:
-        """Blocks of the result that nothing wrote are the caller's own."""
-        if owned != NONE:
-            first, count = (0, len(self.fresh)) if owned == ALL else (owned, 1)
-            self._emit(self._copies(first, count))
-
-    def _redirect(self, step: Step) -> Step:
-        start = step.src_block if step.kind is Kind.COPY else step.block
-        reads = [name for name in ("left", "right") if getattr(step, name) == VECTOR]
-        if not reads or self._source(start, step.nblocks) == VECTOR:
-            return step
-        sources: dict[str, Any] = dict.fromkeys(reads, INPUT)
-        return replace(step, **sources)
-
-    def _source(self, block: int, nblocks: int) -> int:
-        fresh = self.fresh[block : block + nblocks]
-        if fresh.all():
-            return INPUT
-        if fresh.any():
-            self._emit(self._copies(block, nblocks))
-            fresh[:] = False
-        return VECTOR
-
-    def _copies(self, block: int, nblocks: int) -> list[Step]:
-        """Copies of the runs of blocks in the range that only INPUT holds."""
-        fresh = np.concatenate(([False], self.fresh[block : block + nblocks], [False]))
-        edges = np.flatnonzero(np.diff(fresh.astype(np.int8)))
-        return [
-            Step(Kind.COPY, NONE, block + int(a), int(b - a), dst=VECTOR, left=INPUT, src_block=block + int(a))
-            for a, b in edges.reshape(-1, 2)
-        ]
-
-    def _written(self, step: Step) -> None:
-        if step.dst == VECTOR:
-            self.fresh[step.block : step.block + step.nblocks] = False
-
-    def _emit(self, steps: list[Step]) -> None:
-        for s in steps:
-            self.steps.append(
-                (int(s.kind), self.round, s.peer, s.block, s.nblocks, s.dst, s.left, s.right, s.src_block, 0)
-            )
-        self.round += bool(steps)
+def _parts(steps: Sequence[Step | Series], number: int, nblocks: int) -> Iterator[np.ndarray]:
+    """The records of one round: of the steps between two series, and of each series."""
+    rows: list[tuple[int, ...]] = []
+    for step in steps:
+        if isinstance(step, Series):
+            yield np.array(rows, STEP)
+            yield _records(step, number, nblocks)
+            rows = []
+        elif step.when and step.nblocks != 0:
+            rows.append(_row(step, number, nblocks))
+    yield np.array(rows, STEP)
 
 
-def _without_vector(table: np.ndarray, owned: int) -> np.ndarray:
-    """The steps with VECTOR made a scratch vector, but for the last write of the block ``owned``.
+def _row(s: Step, number: int, nblocks: int) -> tuple[int, ...]:
+    count = int(s.nblocks)
+    return (
+        int(s.kind), number, int(s.peer), int(s.block), nblocks if count == ALL else count, int(s.dst), int(s.left),
+        int(s.right), int(s.src_block), 0,
+    )  # fmt: skip
 
-    Where that write is not of this block alone, or something reads the block afterwards, a copy is added instead. Where
-    no other block is touched at all, nothing changes.
-    """
-    old = table.copy()
-    first = np.where(old["kind"] == Kind.COPY, old["src_block"], old["block"])
-    names = {"dst": old["block"], "left": first, "right": first}
-    touched = {name: old[name] == VECTOR for name in names}
-    if all((names[name][t] == owned).all() and (old["nblocks"][t] == 1).all() for name, t in touched.items()):
-        return table
-    stand_in = max(int(old[name].max(initial=VECTOR)) for name in names) + 1
-    for name, t in touched.items():
-        table[name][t] = stand_in
-    if owned == NONE:
-        return table
-    meets = (old["block"] <= owned) & (owned < old["block"] + old["nblocks"])
-    writes = np.flatnonzero(meets & touched["dst"])
-    if not len(writes):
-        return table
-    last = int(writes[-1])
-    reads = (first <= owned) & (owned < first + old["nblocks"]) & (touched["left"] | touched["right"])
-    if old["kind"][last] == Kind.RECV:  # all local steps of its round come after it
-        later = (old["round"] > old["round"][last]) | (
-            (old["round"] == old["round"][last]) & (old["kind"] >= Kind.RECV_REDUCE)
-        )
-    else:  # the sends of its round come before it
-        later = (np.arange(len(old)) > last) & ((old["round"] > old["round"][last]) | (old["kind"] != Kind.SEND))
-    if old["nblocks"][last] == 1 and not (reads & later).any():
-        table["dst"][last] = VECTOR
-        return table
-    end = (Kind.COPY, old["round"][-1] + 1, NONE, owned, 1, VECTOR, stand_in, NONE, owned, 0)
-    return np.append(table, np.array([end], dtype=STEP))
+
+def _records(series: Series, number: Ints, nblocks: int) -> np.ndarray:
+    """The steps of a series, all from one call of its function; ``number`` is of its round, or of its rounds."""
+    if not len(series.numbers):
+        return np.zeros(0, STEP)
+    steps = series.steps(series.numbers)
+    made = np.zeros((len(series.numbers), len(steps)), STEP)
+    taken = np.empty(made.shape, bool)
+    for i, step in enumerate(steps):
+        for name in _FIELDS:
+            made[name][:, i] = getattr(step, name)
+        made["round"][:, i] = number
+        taken[:, i] = step.when
+    made["nblocks"][made["nblocks"] == ALL] = nblocks
+    return made[taken & (made["nblocks"] != 0)]
+
+
+_FIELDS = ("kind", "peer", "block", "nblocks", "dst", "left", "right", "src_block")

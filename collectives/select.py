@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from . import registry
-from .cost import memory
 from .cost_model import Load, Model, load
 from .registry import Algorithm, ScheduleAlgorithm
 
@@ -246,8 +245,7 @@ def segments_for(choice: Choice, size: int, nbytes: int, depth: int, root: int =
     All ranks that know the same ``nbytes`` find the same number. It is 1 where steps are of several ranks' blocks.
     """
     assert isinstance(choice.algorithm, ScheduleAlgorithm)
-    need = memory(choice.algorithm, size, root)
-    if not need.divisible:
+    if not choice.algorithm.divisible(size):
         return 1
     parts = -(-nbytes // choice.segment) if choice.segment else 1
-    return max(1, parts, math.ceil(nbytes * need.vectors * depth / STAGING_LIMIT))
+    return max(1, parts, math.ceil(nbytes * choice.algorithm.vectors(size, root) * depth / STAGING_LIMIT))

@@ -30,6 +30,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from .folds import Folds, rank_set
 from .registry import ScheduleAlgorithm
 from .schedule import INPUT, RECEIVED, VECTOR, Kind, Schedule, build
@@ -40,6 +42,7 @@ __all__ = ["Proof", "VerificationError", "verify", "verify_schedules"]
 
 SEGMENTS_IN_FLIGHT = 3  # cursors have tags and slices of their own, so this includes 1 and 2
 IDEMPOTENT = frozenset({"barrier"})  # collectives whose op may meet a contribution twice
+WINDOW = 2  # rounds that one rank has under way together: COLL_WINDOW in csrc/schedule.h
 EVERY_ROOT = 8  # ranks up to which every root is proved
 
 
@@ -243,3 +246,27 @@ def _check_promises(
     ):
         if promised != counted:
             case.fail(busiest, last, None, f"promises {promised} {what}, but has {counted}")
+    _check_memory(case, algorithm)
+
+
+def _check_memory(case: Case, algorithm: ScheduleAlgorithm) -> None:
+    """The memory that is promised is what the schedules need, and segments cut them if they are said to."""
+    needs = [_blocks_needed(schedule) for schedule in case.schedules]
+    greediest = needs.index(max(needs))
+    last = len(case.rounds[greediest]) - 1
+    promised = algorithm.promised_memory(case.size, case.root)
+    if promised is not None and promised != needs[greediest]:
+        case.fail(greediest, last, None, f"promises {promised} blocks of memory, but needs {needs[greediest]}")
+    if not (algorithm.divisible(case.size) and case.spec.blockwise):
+        return
+    for rank, schedule in enumerate(case.schedules):
+        for step in schedule.steps[schedule.steps["nblocks"] > 1]:
+            case.fail(rank, int(step["round"]), int(step["block"]), "is of several blocks, which segments cannot cut")
+
+
+def _blocks_needed(schedule: Schedule) -> int:
+    """Blocks of scratch, and of staging for the arrivals that are reduced, in the executor of one rank."""
+    staged = schedule.steps[schedule.steps["kind"] == Kind.RECV_REDUCE]
+    slots = int(np.bincount(staged["round"]).max(initial=0))
+    longest = int(staged["nblocks"].max(initial=0))
+    return WINDOW * slots * longest + schedule.scratch * schedule.nblocks

@@ -185,14 +185,14 @@ int coll_exec_progress(coll_exec *e, size_t budget) {
 int coll_exec_waiting(const coll_exec *e, int *peers, int max) {
     int n = 0;
     for (int slot = 0; slot < e->capacity && n < max; slot++) {
-        if (e->owner[slot].action < 0)
+        int action = e->owner[slot].action, peer = action < 0 ? 0 : e->program->actions[action].peer;
+        if (action < 0 || e->named[peer])
             continue;
-        int peer = e->program->actions[e->owner[slot].action].peer, known = 0;
-        for (int i = 0; i < n; i++)
-            known |= peers[i] == peer;
-        if (!known)
-            peers[n++] = peer;
+        e->named[peer] = 1;
+        peers[n++] = peer;
     }
+    for (int i = 0; i < n; i++)
+        e->named[peers[i]] = 0;
     return n;
 }
 

@@ -28,7 +28,8 @@ struct coll_exec {
     int *free_slots, nfree, *done, capacity;
     struct {
         int cursor, action;
-    } *owner; /* of each message slot; action -1: of none */
+    } *owner;    /* of each message slot; action -1: of none */
+    char *named; /* per rank: whether coll_exec_waiting has named it; 0 but while it runs */
     int active, status;
     size_t scratch_bytes, slot_bytes, footprint;
     char *spare;

@@ -89,10 +89,12 @@ static int allocate_messages(coll_exec *e) {
         return 0;
     e->capacity = (int)messages * e->message.depth + 1;
     e->footprint += (size_t)e->capacity * (2 * sizeof *e->free_slots + sizeof *e->owner + SLOT_BYTES);
+    e->footprint += (size_t)e->program->layout.size;
     e->messages = e->endpoint->transport->messages_new(e->endpoint, e->capacity);
     e->free_slots = calloc(2 * (size_t)e->capacity, sizeof *e->free_slots);
     e->owner = calloc((size_t)e->capacity, sizeof *e->owner);
-    if (!e->messages || !e->free_slots || !e->owner)
+    e->named = calloc((size_t)e->program->layout.size, 1);
+    if (!e->messages || !e->free_slots || !e->owner || !e->named)
         return 0;
     e->done = e->free_slots + e->capacity;
     for (int i = e->capacity; i-- > 0;) {
@@ -191,6 +193,7 @@ void coll_exec_free(coll_exec *e) {
     free(e->cursors);
     free(e->free_slots);
     free(e->owner);
+    free(e->named);
     free(e->spare);
     free(e->cuts);
     free(e);

@@ -20,11 +20,13 @@ static size_t longest_published(const coll_node_call *c, size_t *total) {
     return longest;
 }
 
-/* Elements of a lane in one segment: whole lines where elements allow. */
+/* Elements of a lane in one segment: whole lines where elements allow, one at least, since each lane begins on a line
+ * of its own however short it is. */
 static size_t lane_elements(const coll_node_call *c, size_t longest, size_t total) {
     size_t lanes = has_lanes(c) ? (size_t)c->node->size : 1, item = c->message.itemsize;
-    size_t most = coll_node_segment_bytes(c->node, total * item) / lanes;
-    most = most / LINE * LINE > item ? most / LINE * LINE / item : 1;
+    size_t bytes = coll_node_segment_bytes(c->node, total * item) / lanes / LINE * LINE;
+    bytes = bytes ? bytes : LINE;
+    size_t most = bytes > item ? bytes / item : 1;
     return longest < most ? longest : most;
 }
 

@@ -56,46 +56,8 @@ static int step_ok(const coll_layout *l, const coll_step *s, int last_round) {
     return 1;
 }
 
-typedef struct {
-    int buffer, block, nblocks;
-} range;
-
-static int overlap(range a, range b, int in_place) {
-    if (a.buffer < 0 || b.buffer < 0)
-        return 0;
-    if (in_place && a.buffer == COLL_INPUT)
-        a.buffer = COLL_VECTOR;
-    if (in_place && b.buffer == COLL_INPUT)
-        b.buffer = COLL_VECTOR;
-    return a.buffer == b.buffer && a.block < b.block + b.nblocks && b.block < a.block + a.nblocks;
-}
-
-static range written(const coll_action *a) {
-    return (range){a->kind == COLL_SEND ? COLL_NONE : a->dst, a->block, a->nblocks};
-}
-
-static range read_by(const coll_action *a, int buffer) {
-    return (range){buffer, a->kind == COLL_COPY ? a->src_block : a->block, a->nblocks};
-}
-
-/* Whether b, later in the program, must wait for the end of a. A staged receive only meets its own reduction: two
- * slots of one number are a window of rounds apart. */
-static int conflict(const coll_action *a, const coll_action *b, int in_place) {
-    range wa = written(a), wb = written(b);
-    if (a->kind == COLL_RECV && a->slot >= 0 && b->slot == a->slot && b->kind == COLL_REDUCE && b->round == a->round)
-        return 1;
-    return overlap(wa, wb, in_place) || overlap(wa, read_by(b, b->left), in_place) ||
-           overlap(wa, read_by(b, b->right), in_place) || overlap(wb, read_by(a, a->left), in_place) ||
-           overlap(wb, read_by(a, a->right), in_place);
-}
-
 static int is_message(const coll_action *a) {
     return a->kind == COLL_SEND || a->kind == COLL_RECV;
-}
-
-/* Messages of one direction to one peer are posted in the order of the program, since MPI matches them so. */
-static int same_channel(const coll_action *a, const coll_action *b) {
-    return is_message(a) && a->kind == b->kind && a->peer == b->peer;
 }
 
 static void lower(coll_program *p, const coll_step *steps, int nsteps) {
@@ -143,34 +105,179 @@ static void lower(coll_program *p, const coll_step *steps, int nsteps) {
     p->round_first[p->nrounds] = p->nactions;
 }
 
-/* Counts the edges (edges == NULL) or writes them; returns their number, or more than MOST_EDGES. */
-static int link_actions(coll_program *p, int32_t *edges) {
-    int n = 0, in_place = p->layout.in_place;
-    for (int i = 0; i < p->nactions && n <= MOST_EDGES; i++) {
-        coll_action *a = &p->actions[i];
-        int horizon = a->round + COLL_WINDOW < p->nrounds ? p->round_first[a->round + COLL_WINDOW] : p->nactions;
-        a->on_start = n;
-        for (int j = i + 1; j < p->nactions && is_message(a); j++)
-            if (same_channel(a, &p->actions[j])) {
-                if (edges) {
-                    edges[n] = j;
-                    p->actions[j].waits++;
-                }
-                n++;
-                break;
-            }
-        a->on_done = n;
-        for (int j = i + 1; j < horizon; j++)
-            if (conflict(a, &p->actions[j], in_place)) {
-                if (edges) {
-                    edges[n] = j;
-                    p->actions[j].waits++;
-                }
-                n++;
-            }
-    }
-    p->actions[p->nactions].on_start = p->actions[p->nactions].on_done = n;
+/* What is known of the actions before the one that is looked at, in the order of the program. An action waits for the
+ * last write of each block that it reads or writes, and where it writes for the reads since then: all that came before
+ * those, they have waited for themselves. So there are about as many edges as blocks that are touched, not as pairs of
+ * actions. Entries are numbers of actions, or of reads; -1: none. */
+typedef struct {
+    coll_program *p;
+    int32_t *writer;        /* per buffer and block: the last write */
+    int32_t *readers;       /* per buffer and block: the first of a list of the reads since then */
+    int32_t *reader, *next; /* per read: its action; the next read of the list */
+    int32_t *channel;       /* per direction and peer: the last message */
+    int32_t *arrival;       /* per staging slot: the receive into it */
+    int32_t *follower;      /* per action: the last one that was found to wait for its end */
+    int nreads;
+} trail;
+
+static size_t cells(const coll_layout *l) {
+    return (size_t)(COLL_SCRATCH + l->nscratch) * (size_t)l->nblocks;
+}
+
+static size_t cell(const coll_layout *l, int buffer, int block) {
+    if (l->in_place && buffer == COLL_INPUT)
+        buffer = COLL_VECTOR;
+    return (size_t)buffer * (size_t)l->nblocks + (size_t)block;
+}
+
+/* Blocks that all actions read, or more than MOST_EDGES. */
+static size_t count_reads(const coll_program *p) {
+    size_t n = 0;
+    for (int i = 0; i < p->nactions && n <= MOST_EDGES; i++)
+        n += (size_t)p->actions[i].nblocks * (size_t)((p->actions[i].left >= 0) + (p->actions[i].right >= 0));
     return n;
+}
+
+/* One allocation; 0: there is no memory. */
+static int trail_new(trail *t, coll_program *p) {
+    size_t reads = count_reads(p), all = cells(&p->layout), peers = (size_t)p->layout.size;
+    size_t actions = (size_t)p->nactions, slots = (size_t)p->nslots;
+    *t = (trail){.p = p};
+    if (reads > MOST_EDGES || all > MOST_EDGES)
+        return 0;
+    t->writer = malloc((2 * (all + reads + peers) + slots + actions) * sizeof(int32_t));
+    t->readers = t->writer + all;
+    t->reader = t->readers + all;
+    t->next = t->reader + reads;
+    t->channel = t->next + reads;
+    t->arrival = t->channel + 2 * peers;
+    t->follower = t->arrival + slots;
+    return t->writer != NULL;
+}
+
+/* Begin again, with the first action. */
+static void trail_begin(trail *t) {
+    size_t known = 2 * cells(&t->p->layout), reads = (size_t)(t->next - t->reader);
+    size_t others = 2 * (size_t)t->p->layout.size + (size_t)t->p->nslots + (size_t)t->p->nactions;
+    memset(t->writer, -1, known * sizeof(int32_t));
+    memset(t->writer + known + 2 * reads, -1, others * sizeof(int32_t));
+    t->nreads = 0;
+}
+
+/* Counts an edge in the field of its first action, or writes it there once p->edges has room. */
+static void add_edge(coll_program *p, int32_t *field, int to) {
+    if (p->edges) {
+        p->edges[*field] = to;
+        p->actions[to].waits++;
+    }
+    ++*field;
+}
+
+/* Action i waits for the end of an earlier one, unless the window sees to that. */
+static void follow(trail *t, int earlier, int i) {
+    coll_action *actions = t->p->actions;
+    if (earlier < 0 || earlier == i || actions[earlier].round + COLL_WINDOW <= actions[i].round ||
+        t->follower[earlier] == i)
+        return;
+    t->follower[earlier] = i;
+    add_edge(t->p, &actions[earlier].on_done, i);
+}
+
+static void follow_read(trail *t, int i, int buffer) {
+    const coll_action *a = &t->p->actions[i];
+    int first = a->kind == COLL_COPY ? a->src_block : a->block;
+    for (int b = first; buffer >= 0 && b < first + a->nblocks; b++) {
+        size_t at = cell(&t->p->layout, buffer, b);
+        follow(t, t->writer[at], i);
+        t->reader[t->nreads] = i;
+        t->next[t->nreads] = t->readers[at];
+        t->readers[at] = t->nreads++;
+    }
+}
+
+static void follow_write(trail *t, int i) {
+    const coll_action *a = &t->p->actions[i];
+    for (int b = a->block; a->kind != COLL_SEND && a->dst >= 0 && b < a->block + a->nblocks; b++) {
+        size_t at = cell(&t->p->layout, a->dst, b);
+        follow(t, t->writer[at], i);
+        for (int r = t->readers[at]; r >= 0; r = t->next[r])
+            follow(t, t->reader[r], i);
+        t->readers[at] = -1;
+        t->writer[at] = i;
+    }
+}
+
+/* Messages of one direction to one peer are posted in the order of the program, since MPI matches them so. */
+static void follow_channel(trail *t, int i) {
+    const coll_action *a = &t->p->actions[i];
+    int32_t *last = &t->channel[2 * a->peer + (a->kind == COLL_SEND)];
+    if (*last >= 0)
+        add_edge(t->p, &t->p->actions[*last].on_start, i);
+    *last = i;
+}
+
+/* A staged receive only meets its own reduction: two slots of one number are a window of rounds apart. */
+static void follow_staging(trail *t, int i) {
+    const coll_action *a = &t->p->actions[i];
+    if (a->kind == COLL_RECV)
+        t->arrival[a->slot] = i;
+    else
+        follow(t, t->arrival[a->slot], i);
+}
+
+static void walk(trail *t) {
+    trail_begin(t);
+    for (int i = 0; i < t->p->nactions; i++) {
+        const coll_action *a = &t->p->actions[i];
+        if (is_message(a))
+            follow_channel(t, i);
+        if (a->slot >= 0)
+            follow_staging(t, i);
+        if (a->kind != COLL_RECV) {
+            follow_read(t, i, a->left);
+            follow_read(t, i, a->right);
+        }
+        follow_write(t, i);
+    }
+}
+
+/* Numbers of edges become the places where they begin; returns the number of all, or more than MOST_EDGES. */
+static size_t place_edges(coll_program *p) {
+    size_t n = 0;
+    for (int i = 0; i <= p->nactions && n <= MOST_EDGES; i++) {
+        coll_action *a = &p->actions[i];
+        int32_t starts = a->on_start, ends = a->on_done;
+        a->on_start = (int32_t)n;
+        a->on_done = (int32_t)n + starts;
+        n += (size_t)starts + (size_t)ends;
+    }
+    return n;
+}
+
+/* Writing an edge has moved the place of its list on; each list now ends where the next one began. */
+static void begin_edges(coll_program *p) {
+    for (int i = p->nactions; i-- > 0;) {
+        p->actions[i].on_done = p->actions[i].on_start;
+        p->actions[i].on_start = i ? p->actions[i - 1].on_done : 0;
+    }
+}
+
+/* Finds who waits for whom, twice: to count the edges, and to write them. */
+static int link_actions(coll_program *p) {
+    trail t;
+    int made = trail_new(&t, p);
+    if (made) {
+        walk(&t);
+        size_t edges = place_edges(p);
+        p->edges = edges <= MOST_EDGES ? calloc(edges + 1, sizeof *p->edges) : NULL;
+        made = p->edges != NULL;
+    }
+    if (made) {
+        walk(&t);
+        begin_edges(p);
+    }
+    free(t.writer);
+    return made;
 }
 
 /* A round waits for the window to open, besides. */
@@ -206,11 +313,8 @@ coll_program *coll_program_new(const coll_step *steps, int nsteps, const coll_la
     if (!p->actions || !p->round_first)
         goto fail;
     lower(p, steps, nsteps);
-    int edges = link_actions(p, NULL);
-    p->edges = edges <= MOST_EDGES ? calloc((size_t)edges + 1, sizeof *p->edges) : NULL;
-    if (!p->edges)
+    if (!link_actions(p))
         goto fail;
-    link_actions(p, p->edges);
     finish_actions(p);
     *error = COLL_OK;
     return p;

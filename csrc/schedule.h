@@ -1,4 +1,5 @@
-/* Schedules as C reads them (collectives/schedule.py writes them), and programs: schedules with their dependencies.
+/* Schedules as C reads them (collectives/records.py has the same fields), and programs: schedules with their
+ * dependencies.
  *
  * A program knows no length, datatype or address, so one serves every message. */
 #ifndef COLL_SCHEDULE_H

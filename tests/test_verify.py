@@ -182,11 +182,17 @@ def test_long_cycles_are_found_behind_ranks_that_only_wait():
     )
 
 
-@pytest.mark.parametrize("promise", ["rounds", "sent", "blocks"])
+@pytest.mark.parametrize("promise", ["rounds", "sent", "blocks", "memory"])
 def test_wrong_promise(promise):
     honest = registry.find("allreduce", "ring")
     wrong = replace(honest, **{promise: lambda p: 17})
     refused(ring(), "rank 0", "round 5", "promises 17", algorithm=wrong)
+
+
+def test_blocks_that_travel_together_are_not_cut():
+    wrong = replace(find("allgather/circulant"), divisible=lambda p: True)
+    with pytest.raises(VerificationError, match="circulant, p = 4: .*several blocks, which segments cannot cut"):
+        verify(wrong, 4)
 
 
 def test_verify_takes_the_algorithm_alone():

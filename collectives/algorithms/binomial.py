@@ -88,11 +88,26 @@ def _in_order_rounds(size: int, root: int = 0) -> int:
     return longest + 1 if root else longest
 
 
-for _collective, _generator, _blocks, _sent in (
-    ("bcast", bcast, lambda p: 1, lambda p, root=0: ceil_log2(p)),
-    ("reduce", reduce, lambda p: 1, lambda p, root=0: int(p > 1)),
-    ("scatter", scatter, lambda p: p, lambda p, root=0: p - 1),
-    ("gather", gather, lambda p: p, gathered),
+def _in_order_memory(size: int, root: int = 0) -> int:
+    """Besides staging, a vector where a rank other than the root receives: rank 0, or a position 2 with a child."""
+    return 2 * (size > 1) + (root > 1 or size - root > 3)
+
+
+def _whole_subtrees(size: int, root: int = 0) -> int:
+    """A vector, where a rank other than the root holds others' blocks for a while."""
+    return size * (size > 3)
+
+
+def _single(size: int) -> bool:
+    """Whether no subtree has more than one rank, so that every step is of one block."""
+    return size < 4
+
+
+for _collective, _generator, _blocks, _sent, _memory in (
+    ("bcast", bcast, lambda p: 1, lambda p, root=0: ceil_log2(p), lambda p, root=0: 0),
+    ("reduce", reduce, lambda p: 1, lambda p, root=0: int(p > 1), lambda p, root=0: 2 * (p > 1) + (p > 3)),
+    ("scatter", scatter, lambda p: p, lambda p, root=0: p - 1, _whole_subtrees),
+    ("gather", gather, lambda p: p, gathered, _whole_subtrees),
 ):
     register(
         _collective,
@@ -102,6 +117,8 @@ for _collective, _generator, _blocks, _sent in (
         blocks=_blocks,
         rounds=lambda p, root=0: ceil_log2(p),
         sent=_sent,
+        memory=_memory,
+        divisible=None if _collective in ("bcast", "reduce") else _single,
         uneven=_collective in ("bcast", "reduce"),
     )
 register(
@@ -112,5 +129,6 @@ register(
     blocks=lambda p: 1,
     rounds=_in_order_rounds,
     sent=lambda p, root=0: int(p > 1),
+    memory=_in_order_memory,
     ordered=True,
 )

@@ -17,9 +17,11 @@ Ho, Kipnis, Upfal, Weathersby 1997).
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from ..patterns import ceil_log2, doublings
 from ..registry import register
-from ..schedule import INPUT, SCRATCH, VECTOR, Ints, Round, Rounds, copy, recv, send
+from ..schedule import INPUT, SCRATCH, VECTOR, Ints, Round, Rounds, Series, Step, copy, each, recv, send
 
 _TURNED, _OUT, _IN = SCRATCH, SCRATCH + 1, SCRATCH + 2
 
@@ -41,9 +43,20 @@ def allgather(rank: Ints, size: int) -> Iterator[Round]:
         ]
 
 
-def _travelling(size: int, d: int) -> list[tuple[int, int]]:
-    """The runs, as (first, length), of the numbers below ``size`` that have bit ``d``."""
-    return [(first, min(d, size - first)) for first in range(d, size, 2 * d)]
+def _travelling(size: int, d: int) -> int:
+    """How many of the numbers below ``size`` have bit ``d``."""
+    return size // (2 * d) * d + max(0, size % (2 * d) - d)
+
+
+def _packed(size: int, d: int, source: int, target: int, out: bool) -> Series:
+    """Copies of the runs of numbers with bit ``d`` to where they lie together, or back (not ``out``)."""
+
+    def run(i: Ints) -> list[Step]:
+        first, at = (2 * i + 1) * d, i * d  # all runs but the last are of d numbers
+        to, start = (at, first) if out else (first, at)
+        return [copy(source, target, to, np.minimum(d, size - first), src_block=start)]
+
+    return each(range(-(-(size - d) // (2 * d))), run)
 
 
 @Rounds
@@ -54,16 +67,14 @@ def alltoall(rank: Ints, size: int) -> Iterator[Round]:
         copy(INPUT, _TURNED, size - rank, rank, src_block=0),
     ]
     for d in doublings(size):
-        runs = _travelling(size, d)
-        places = [sum(length for _, length in runs[:i]) for i in range(len(runs) + 1)]
-        packed = list(zip(runs, places, strict=False))
-        yield [copy(_TURNED, _OUT, at, length, src_block=first) for (first, length), at in packed]
+        count = _travelling(size, d)
+        yield [_packed(size, d, _TURNED, _OUT, True)]
         yield [
-            send((rank + d) % size, 0, places[-1], src=_OUT),
-            recv((rank - d) % size, 0, places[-1], dst=_IN),
-            *(copy(_IN, _TURNED, first, length, src_block=at) for (first, length), at in packed),
+            send((rank + d) % size, 0, count, src=_OUT),
+            recv((rank - d) % size, 0, count, dst=_IN),
+            _packed(size, d, _IN, _TURNED, False),
         ]
-    yield [copy(_TURNED, VECTOR, (rank - i) % size, 1, src_block=i) for i in range(size)]
+    yield [each(range(size), lambda i: [copy(_TURNED, VECTOR, (rank - i) % size, 1, src_block=i)])]
 
 
 register(
@@ -74,6 +85,7 @@ register(
     blocks=lambda p: p,
     rounds=ceil_log2,
     sent=lambda p: p - 1,
+    memory=lambda p: p if p > 1 else 0,
     uneven=False,
 )
 register(
@@ -83,6 +95,7 @@ register(
     doc=__doc__,
     blocks=lambda p: p,
     rounds=ceil_log2,
-    sent=lambda p: sum(length for d in doublings(p) for _, length in _travelling(p, d)),
+    sent=lambda p: sum(_travelling(p, d) for d in doublings(p)),
+    memory=lambda p: 3 * p if p > 1 else 1,
     uneven=False,
 )

@@ -9,18 +9,21 @@ n beta for long vectors, the least that there is.
 from collections.abc import Iterator
 
 from ..registry import register
-from ..schedule import Ints, Round, Rounds, recv, send
+from ..schedule import Ints, Round, Rounds, Step, each, recv, send
 
 
 @Rounds
 def bcast(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
     """The whole vector from the root to everybody."""
     position = (rank - root) % size
-    for v in range(1, size):
-        yield [
+
+    def link(v: Ints) -> list[Step]:
+        return [
             send((root + v) % size, when=position == v - 1),
             recv((root + v - 1) % size, when=position == v),
         ]
+
+    yield each(range(1, size), link)
 
 
 register(
@@ -31,4 +34,5 @@ register(
     blocks=lambda p: 1,
     rounds=lambda p, root=0: p - 1,
     sent=lambda p, root=0: int(p > 1),
+    memory=lambda p, root=0: 0,
 )

@@ -39,9 +39,22 @@ def allgather(rank: Ints, size: int) -> Iterator[Round]:
         yield [*wrapped(send(to, rank, count), size), *wrapped(recv(source, rank + skip, count), size)]
 
 
-for _collective, _generator, _halves in (
-    ("allreduce", reduce_scatter + allgather, 2), ("reduce_scatter", reduce_scatter, 1), ("allgather", allgather, 1)
-):  # fmt: skip
+def staged(size: int) -> int:
+    """Blocks of staging: in the longest round a rank has h = p // 2 arrivals, or 1 and h - 1 where they wrap round."""
+    half = size // 2
+    return 2 * max(half, 2 * (half - 1))
+
+
+def _single(size: int) -> bool:
+    """Whether every step is of one block."""
+    return size < 4
+
+
+for _collective, _generator, _halves, _memory in (
+    ("allreduce", reduce_scatter + allgather, 2, staged),
+    ("reduce_scatter", reduce_scatter, 1, lambda p: staged(p) + p * (p > 3)),
+    ("allgather", allgather, 1, lambda p: 0),
+):
     register(
         _collective,
         "circulant",
@@ -50,4 +63,6 @@ for _collective, _generator, _halves in (
         blocks=lambda p: p,
         rounds=lambda p, halves=_halves: halves * ceil_log2(p),
         sent=lambda p, halves=_halves: halves * (p - 1),
+        memory=_memory,
+        divisible=None if _collective == "allreduce" else _single,
     )

@@ -32,4 +32,5 @@ register(
     blocks=lambda p: 1,
     rounds=ceil_log2,
     sent=ceil_log2,
+    memory=lambda p: 2 * (p > 1),
 )

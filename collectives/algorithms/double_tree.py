@@ -39,12 +39,12 @@ def _rank(position: Ints, size: int, tree: int) -> Ints:
     return (position + 1) % size if size % 2 else size - 1 - position
 
 
-def _levels(rank: Ints, size: int, edge: Callable[..., Step], back: Callable[..., Step]) -> list[Round]:
+def _levels(rank: Ints, size: int, edge: Callable[..., Step], back: Callable[..., Step]) -> list[list[Step]]:
     """For each level from the leaves up, a round of the edges from there to the parents, in both trees.
 
     ``edge(rank, peer, block, when)`` is the child's step, ``back`` the parent's.
     """
-    rounds: list[Round] = [[] for _ in range(ceil_log2(size))]
+    rounds: list[list[Step]] = [[] for _ in range(ceil_log2(size))]
     for block in range(2):
         tree = in_order_tree(_position(rank, size, block), size)
         parent = _rank(tree.parent, size, block)
@@ -88,4 +88,5 @@ register(
     blocks=lambda p: 2,
     rounds=lambda p: 2 * ceil_log2(p),
     sent=lambda p: min(4, p) if p > 1 else 0,
+    memory=lambda p: 2 * min(2, p // 2),
 )

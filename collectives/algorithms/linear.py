@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from ..patterns import ceil_log2
 from ..registry import register
-from ..schedule import INPUT, VECTOR, Ints, Round, Rounds, copy, recv, send
+from ..schedule import INPUT, VECTOR, Ints, Round, Rounds, Series, Step, copy, each, recv, send
 from . import circulant
 from .naive import fold_arrivals
 
@@ -23,32 +23,42 @@ from .naive import fold_arrivals
 @Rounds
 def gather(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
     """Block r from rank r to the root."""
-    others = [r for r in range(size) if r != root]
-    yield [send(root, rank, 1, when=rank != root)] + [recv(r, r, 1, when=rank == root) for r in others]
+    arrivals = each(range(size), lambda r: [recv(r, r, 1, when=(rank == root) & (r != root))])
+    yield [send(root, rank, 1, when=rank != root), arrivals]
 
 
 @Rounds
 def scatter(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
     """Block r from the root to rank r."""
-    others = [r for r in range(size) if r != root]
-    yield [recv(root, rank, 1, when=rank != root)] + [send(r, r, 1, when=rank == root) for r in others]
+    sends = each(range(size), lambda r: [send(r, r, 1, when=(rank == root) & (r != root))])
+    yield [recv(root, rank, 1, when=rank != root), sends]
 
 
 @Rounds
 def alltoall(rank: Ints, size: int) -> Iterator[Round]:
     """All pairs at once."""
-    steps = [copy(INPUT, VECTOR, rank, 1)]
-    for shift in range(1, size):
+
+    def pair(shift: Ints) -> list[Step]:
         to, source = (rank + shift) % size, (rank - shift) % size
-        steps += [recv(source, source, 1), send(to, to, 1, src=INPUT)]
-    yield steps
+        return [recv(source, source, 1), send(to, to, 1, src=INPUT)]
+
+    yield [copy(INPUT, VECTOR, rank, 1), each(range(1, size), pair)]
+
+
+def _to_owners(rank: Ints, size: int, src: int) -> Series:
+    """Every block but the own one to the rank that folds it."""
+
+    def one(shift: Ints) -> list[Step]:
+        to = (rank + shift) % size
+        return [send(to, to, 1, src=src)]
+
+    return each(range(1, size), one)
 
 
 @Rounds
 def fold_blocks(rank: Ints, size: int) -> Iterator[Round]:
     """As the reduce-scatter below, where the result may take the place of the input."""
-    others = [(rank + shift) % size for shift in range(1, size)]
-    yield [send(to, to, 1) for to in others] + fold_arrivals(size, rank, rank, 1)
+    yield [_to_owners(rank, size, VECTOR), *fold_arrivals(size, rank, rank, 1)]
 
 
 @Rounds
@@ -61,9 +71,7 @@ def reduce(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
 @Rounds
 def reduce_scatter(rank: Ints, size: int) -> Iterator[Round]:
     """Everybody sends block j to rank j, which folds."""
-    others = [(rank + shift) % size for shift in range(1, size)]
-    sends = [send(to, to, 1, src=INPUT) for to in others]
-    yield sends + fold_arrivals(size, rank, rank, 1, low=VECTOR, own=INPUT)
+    yield [_to_owners(rank, size, INPUT), *fold_arrivals(size, rank, rank, 1, low=VECTOR, own=INPUT)]
 
 
 for _collective, _generator in (("gather", gather), ("scatter", scatter), ("alltoall", alltoall)):
@@ -75,6 +83,8 @@ for _collective, _generator in (("gather", gather), ("scatter", scatter), ("allt
         blocks=lambda p: p,
         rounds=lambda p, root=0: int(p > 1),
         sent=(lambda p, root=0: int(p > 1)) if _collective == "gather" else (lambda p, root=0: p - 1),
+        memory=lambda p, root=0: 0,
+        divisible=lambda p: True,
     )
 register(
     "reduce_scatter",
@@ -84,6 +94,8 @@ register(
     blocks=lambda p: p,
     rounds=lambda p: int(p > 1),
     sent=lambda p: p - 1,
+    memory=lambda p: 2 * (p - 1),
+    divisible=lambda p: True,
     ordered=True,
     linear=True,
 )
@@ -95,6 +107,7 @@ register(
     blocks=lambda p: p,
     rounds=lambda p: int(p > 1) + ceil_log2(p),
     sent=lambda p: 2 * (p - 1),
+    memory=lambda p: 3 * p - 4 if p > 1 else 0,
     ordered=True,
     linear=True,
 )
@@ -106,6 +119,7 @@ register(
     blocks=lambda p: p,
     rounds=lambda p, root=0: 2 * int(p > 1),
     sent=lambda p, root=0: p if p > 1 else 0,
+    memory=lambda p, root=0: 4 * (p - 1),
     ordered=True,
     linear=True,
 )

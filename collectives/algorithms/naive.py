@@ -12,27 +12,30 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..registry import register
-from ..schedule import ALL, SCRATCH, VECTOR, Ints, Round, Rounds, Step, recv, recv_reduce, send
+from ..schedule import ALL, SCRATCH, VECTOR, Ints, Round, Rounds, Series, Step, each, recv, recv_reduce, send
 from ..schedule import reduce as reduce_step
 
 
 def fold_arrivals(
     size: int, me: Ints, block: Ints = 0, nblocks: int = ALL, *, low: int = SCRATCH, own: int = VECTOR, when: Any = True
-) -> list[Step]:
+) -> list[Step | Series]:
     """Steps that receive from all others and fold in rank order, with the data of ``me`` in ``own``, into VECTOR.
 
     What comes from lower ranks is folded in ``low``.
     """
-    steps = []
-    for peer in range(size):
-        blocks = (peer, block, nblocks)
-        steps += [
-            recv(*blocks, dst=low, when=when & (peer == 0) & (me > 0)),
-            recv_reduce(*blocks, received_left=False, src=low, dst=low, when=when & (0 < peer) & (peer < me)),
-            reduce_step(low, own, block, nblocks, when=when & (peer == me) & (me > 0)),
-            recv_reduce(*blocks, received_left=False, when=when & (peer > me)),
-        ]
-    return steps
+
+    def below(peer: Ints) -> list[Step]:
+        return [recv_reduce(peer, block, nblocks, received_left=False, src=low, dst=low, when=when & (peer < me))]
+
+    def above(peer: Ints) -> list[Step]:
+        return [recv_reduce(peer, block, nblocks, received_left=False, when=when & (peer > me))]
+
+    return [
+        recv(0, block, nblocks, dst=low, when=when & (me > 0)),
+        each(range(1, size), below),
+        reduce_step(low, own, block, nblocks, when=when & (me > 0)),
+        each(range(1, size), above),
+    ]
 
 
 @Rounds
@@ -44,7 +47,7 @@ def reduce(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
 @Rounds
 def send_back(rank: Ints, size: int) -> Iterator[Round]:
     """From rank 0 to everybody."""
-    yield [recv(0, when=rank > 0)] + [send(r, when=rank == 0) for r in range(1, size)]
+    yield [recv(0, when=rank > 0), each(range(1, size), lambda r: [send(r, when=rank == 0)])]
 
 
 register(
@@ -55,6 +58,7 @@ register(
     blocks=lambda p: 1,
     rounds=lambda p: 2 if p > 1 else 0,
     sent=lambda p: p - 1,
+    memory=lambda p: 2 * (p - 1),
     ordered=True,
     linear=True,
 )
@@ -66,6 +70,7 @@ register(
     blocks=lambda p: 1,
     rounds=lambda p, root=0: int(p > 1),
     sent=lambda p, root=0: int(p > 1),
+    memory=lambda p, root=0: 2 * (p - 1) - (root > 0),
     ordered=True,
     linear=True,
 )

@@ -12,16 +12,19 @@ Gropp 2005, section 4.2).
 from collections.abc import Iterator
 
 from ..registry import register
-from ..schedule import INPUT, VECTOR, Ints, Round, Rounds, copy, recv, send
+from ..schedule import INPUT, VECTOR, Ints, Round, Rounds, Step, copy, each, recv, send
 
 
 @Rounds
 def alltoall(rank: Ints, size: int) -> Iterator[Round]:
     """Block j of rank i becomes block i of rank j."""
     yield [copy(INPUT, VECTOR, rank, 1)]
-    for shift in range(1, size):
+
+    def pair(shift: Ints) -> list[Step]:
         to, source = (rank + shift) % size, (rank - shift) % size
-        yield [send(to, to, 1, src=INPUT), recv(source, source, 1)]
+        return [send(to, to, 1, src=INPUT), recv(source, source, 1)]
+
+    yield each(range(1, size), pair)
 
 
 register(
@@ -32,4 +35,6 @@ register(
     blocks=lambda p: p,
     rounds=lambda p: p - 1,
     sent=lambda p: p - 1,
+    memory=lambda p: 0,
+    divisible=lambda p: True,
 )

@@ -53,6 +53,7 @@ register(
     blocks=lambda p: 1,
     rounds=lambda p: len(doublings(floor_power_of_two(p))) + 2 * folds(p),
     sent=lambda p: len(doublings(floor_power_of_two(p))) + folds(p),
+    memory=lambda p: 2 * (p > 1),
     ordered=True,
 )
 
@@ -70,4 +71,6 @@ register(
     blocks=lambda p: p,
     rounds=lambda p: len(doublings(floor_power_of_two(p))) + 2 * folds(p),
     sent=lambda p: _longest_runs(p, floor_power_of_two(p)) + p * folds(p),
+    memory=lambda p: 0,
+    divisible=lambda p: p < 3,
 )

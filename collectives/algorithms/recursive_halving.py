@@ -22,7 +22,7 @@ import numpy as np
 
 from ..patterns import bit_reversed, doublings, floor_power_of_two, shares, survivors
 from ..registry import register
-from ..schedule import Ints, Round, Rounds, recv, recv_reduce, send
+from ..schedule import Ints, Round, Rounds, Step, mapped, recv, recv_reduce, send
 from .fold import fold, folds
 
 
@@ -57,9 +57,13 @@ def reduce_scatter_by_rank(rank: Ints, size: int) -> Iterator[Round]:
     if folds(size):
         yield [send(partner, when=leaves), recv_reduce(partner, received_left=True, when=stays)]
     turned = survivors(size, target)[bit_reversed(np.arange(target), target)]
+
+    def shared(step: Step) -> Step:
+        first, count = shares(size, target, step.block, step.nblocks)
+        return replace(step, block=first, nblocks=count)
+
     for steps in reduce_scatter.on(turned)(rank, size):
-        runs = [shares(size, target, s.block, s.nblocks) for s in steps]
-        yield [replace(s, block=run[0], nblocks=run[1]) for s, run in zip(steps, runs, strict=True)]
+        yield mapped(steps, shared)
     if folds(size):
         yield [send(partner, partner, 1, when=stays), recv(partner, rank, 1, when=leaves)]
 
@@ -72,6 +76,7 @@ register(
     blocks=floor_power_of_two,
     rounds=lambda p: 2 * len(doublings(floor_power_of_two(p))) + 2 * folds(p),
     sent=lambda p: 2 * (floor_power_of_two(p) - 1) + folds(p) * floor_power_of_two(p),
+    memory=lambda p: floor_power_of_two(p) * (1 + folds(p)) if p > 1 else 0,
     ordered=True,
 )
 register(
@@ -82,4 +87,6 @@ register(
     blocks=lambda p: p,
     rounds=lambda p: len(doublings(floor_power_of_two(p))) + 2 * folds(p),
     sent=lambda p: p - 1 + folds(p),
+    memory=lambda p: p * (2 + folds(p)) if p > 2 else 2 * (p - 1),
+    divisible=lambda p: p < 3,
 )

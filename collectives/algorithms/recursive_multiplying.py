@@ -59,5 +59,6 @@ register(
     blocks=lambda p: 1,
     rounds=lambda p: len(factors(largest_smooth(p))) + 2 * (largest_smooth(p) != p),
     sent=lambda p: sum(k - 1 for k in factors(largest_smooth(p))) + (largest_smooth(p) != p),
+    memory=lambda p: max(factors(largest_smooth(p)), default=1) - 1 + 2 * (largest_smooth(p) != p),
     ordered=True,
 )

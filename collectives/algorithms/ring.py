@@ -15,31 +15,33 @@ from collections.abc import Iterator
 
 from ..patterns import ring as neighbours
 from ..registry import register
-from ..schedule import Ints, Round, Rounds, recv, recv_reduce, send
+from ..schedule import Ints, Round, Rounds, Step, each, recv, recv_reduce, send
 
 
 @Rounds
 def reduce_scatter(rank: Ints, size: int) -> Iterator[Round]:
     """Block r ends, reduced, on rank r."""
     left, right = neighbours(rank, size)
-    for t in range(size - 1):
-        yield [
-            send(right, (rank - t - 1) % size, 1),
-            recv_reduce(left, (rank - t - 2) % size, 1, received_left=left < rank),
-        ]
+
+    def pass_on(t: Ints) -> list[Step]:
+        arrival = recv_reduce(left, (rank - t - 2) % size, 1, received_left=left < rank)
+        return [send(right, (rank - t - 1) % size, 1), arrival]
+
+    yield each(range(size - 1), pass_on)
 
 
 @Rounds
 def allgather(rank: Ints, size: int) -> Iterator[Round]:
     """From block r on rank r to all blocks everywhere."""
     left, right = neighbours(rank, size)
-    for t in range(size - 1):
-        yield [send(right, (rank - t) % size, 1), recv(left, (rank - t - 1) % size, 1)]
+    yield each(range(size - 1), lambda t: [send(right, (rank - t) % size, 1), recv(left, (rank - t - 1) % size, 1)])
 
 
-for _collective, _generator, _halves in (
-    ("allreduce", reduce_scatter + allgather, 2), ("reduce_scatter", reduce_scatter, 1), ("allgather", allgather, 1)
-):  # fmt: skip
+for _collective, _generator, _halves, _memory in (
+    ("allreduce", reduce_scatter + allgather, 2, lambda p: 2 * (p > 1)),
+    ("reduce_scatter", reduce_scatter, 1, lambda p: 2 * (p > 1) + p * (p > 2)),
+    ("allgather", allgather, 1, lambda p: 0),
+):
     register(
         _collective,
         "ring",
@@ -48,4 +50,6 @@ for _collective, _generator, _halves in (
         blocks=lambda p: p,
         rounds=lambda p, halves=_halves: halves * (p - 1),
         sent=lambda p, halves=_halves: halves * (p - 1),
+        memory=_memory,
+        divisible=lambda p: True,
     )

@@ -12,14 +12,17 @@ from collections.abc import Iterator
 
 from ..patterns import ceil_log2, doublings
 from ..registry import register
-from ..schedule import SCRATCH, VECTOR, Ints, Round, Rounds, copy, recv, recv_reduce, send
+from ..schedule import SCRATCH, VECTOR, Ints, Round, Rounds, Step, copy, each, recv, recv_reduce, send
 
 
 @Rounds
 def chain(rank: Ints, size: int) -> Iterator[Round]:
     """One rank after the other."""
-    for r in range(1, size):
-        yield [send(r, when=rank == r - 1), recv_reduce(r - 1, received_left=True, when=rank == r)]
+
+    def link(r: Ints) -> list[Step]:
+        return [send(r, when=rank == r - 1), recv_reduce(r - 1, received_left=True, when=rank == r)]
+
+    yield each(range(1, size), link)
 
 
 @Rounds
@@ -56,6 +59,7 @@ register(
     blocks=lambda p: 1,
     rounds=ceil_log2,
     sent=ceil_log2,
+    memory=lambda p: 2 * (p > 1),
     ordered=True,
 )
 register(
@@ -66,6 +70,7 @@ register(
     blocks=lambda p: 1,
     rounds=lambda p: 1 + ceil_log2(p - 1) if p > 1 else 0,
     sent=lambda p: 1 + ceil_log2(p - 1) if p > 1 else 0,
+    memory=lambda p: min(p - 1, 1) + 2 * (p > 2),
     ordered=True,
 )
 register(
@@ -76,6 +81,7 @@ register(
     blocks=lambda p: 1,
     rounds=lambda p: p - 1,
     sent=lambda p: int(p > 1),
+    memory=lambda p: 2 * (p > 1),
     ordered=True,
     linear=True,
 )
@@ -87,6 +93,7 @@ register(
     blocks=lambda p: 1,
     rounds=lambda p: p - 1,
     sent=lambda p: min(p - 1, 2),
+    memory=lambda p: min(p - 1, 1) + 2 * (p > 2),
     ordered=True,
     linear=True,
 )

@@ -38,6 +38,7 @@ register(
     blocks=lambda p: p,
     rounds=lambda p, root=0: ceil_log2(p) + p - 1,
     sent=lambda p, root=0: 2 * (p - 1),
+    memory=lambda p, root=0: 0,
 )
 register(
     "reduce",
@@ -47,4 +48,5 @@ register(
     blocks=lambda p: p,
     rounds=lambda p, root=0: 2 * ceil_log2(p),
     sent=lambda p, root=0: p - 1 + binomial.gathered(p),
+    memory=lambda p, root=0: circulant.staged(p) + p * (p > 1),
 )

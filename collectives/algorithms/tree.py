@@ -47,5 +47,6 @@ register(
     blocks=lambda p: 1,
     rounds=lambda p: 2 * ceil_log2(p),
     sent=ceil_log2,
+    memory=lambda p: 2 * (p > 1),
     ordered=True,
 )

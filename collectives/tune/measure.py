@@ -17,7 +17,6 @@ from ..bench.workloads import Workload, usable_count
 from ..calls import COLLECTIVES
 from ..communicator import Communicator
 from ..context import DEPTH
-from ..cost import memory
 from ..cost_model import Load
 from ..datatypes import DTYPE_CODES
 from ..registry import ScheduleAlgorithm
@@ -96,7 +95,7 @@ class Bench:
             algorithm = registry.find(collective, name)
             found.append(Candidate(name))
             if isinstance(algorithm, ScheduleAlgorithm) and collective not in (*PRIVATE_LENGTHS, "barrier"):
-                cuts = SEGMENTS if memory(algorithm, self.size).divisible else ()
+                cuts = SEGMENTS if algorithm.divisible(self.size) else ()
                 found += [Candidate(name, segment) for segment in cuts if segment < nbytes]
         return found
 

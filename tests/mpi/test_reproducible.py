@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import ml_dtypes
 import numpy as np
@@ -9,10 +10,11 @@ import pytest
 from mpi4py import MPI
 
 import collectives
-from collectives import AVG, REPRODUCIBLE_SUM, exchange, registry, widening
+from collectives import AVG, REPRODUCIBLE_SUM, Communicator, exchange, registry, widening
 from collectives.calls import COLLECTIVES
 
-RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+WORLD = MPI.COMM_WORLD
+RANK, SIZE = WORLD.rank, WORLD.size
 ROOT = SIZE - 1
 REDUCING = [c for c in COLLECTIVES.values() if c.reduces]
 DTYPES = [np.dtype(d) for d in ("f4", "f8", "f2", ml_dtypes.bfloat16)]
@@ -189,6 +191,41 @@ def test_reproducible_sums(world, collective, most, monkeypatch):
                 if name not in (None, "shm") and n < 100 * SIZE:
                     got = called(world, collective, vectors, REPRODUCIBLE_SUM, 0, algorithm=name, engine="python")
                     assert got is None or got.tobytes() == expected.tobytes(), (dtype, n, name, "python")
+
+
+@pytest.mark.parametrize("nbytes", [400, 1 << 10, 3 << 10, 6 << 10])
+def test_one_choice_for_each_call(nbytes):
+    """By the length that the caller's data have, as ``explain`` tells, whatever it goes on as."""
+    comm = Communicator(WORLD)
+    context = comm._context
+    context.apart, choose, made = "as if on several nodes", context.choose, []
+    if context.node is not None:
+        context.node.open({})
+    context.choose = lambda name, *rest: made.append(name) or choose(name, *rest)
+    for dtype, op, order in (
+        ("f8", REPRODUCIBLE_SUM, False), ("f4", REPRODUCIBLE_SUM, False),
+        ("f2", MPI.SUM, True), ("f8", MPI.SUM, True), ("f8", MPI.SUM, False), ("g", MPI.SUM, False),
+    ):  # fmt: skip
+        comm.deterministic = order
+        x = np.ones(nbytes // np.dtype(dtype).itemsize, dtype)
+        for call in (comm.Allreduce, lambda *args: comm.Iallreduce(*args).Wait()):
+            made.clear()
+            call(x, y := np.empty_like(x), op)
+            assert made.count("allreduce") == 1
+            assert y.tolist() == [SIZE] * len(x)
+            told = comm.explain("allreduce", x.nbytes, dtype, op)
+            assert re.match(r"\w+", told)[0] == comm.last.algorithm
+            assert comm.last.nbytes == x.nbytes
+    comm.deterministic = False
+    comm.Free()
+
+
+def test_explain_knows_the_element_type(world):
+    assert world.explain("allreduce", 64, "f8") == world.explain("allreduce", 64, MPI.DOUBLE)
+    assert world.explain("allreduce", 64, "bfloat16").startswith("shm")
+    assert world.explain("allreduce", 64, "longdouble") == "mpi: no kernel for MPI_LONG_DOUBLE"
+    with pytest.raises(TypeError, match="band does not apply to float32"):
+        world.explain("allreduce", 64, op=MPI.BAND)
 
 
 def test_sums_of_what_is_spread_over_the_ranks(world):

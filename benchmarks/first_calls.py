@@ -1,0 +1,140 @@
+"""What the first call of each algorithm costs one rank of thousands: processor time and memory until its plan is ready.
+
+    python benchmarks/first_calls.py -p 4096
+
+takes every algorithm that the default tables name, with the shortest vector that they name it for, and does for some of
+the ranks what their first call does: it cuts the vector in segments, builds the schedule, derives its dependencies and
+makes a plan, on an endpoint of the in-process transport. Each rank is a process of its own, so that it finds nothing
+that another has made. Exits with 1 if a rank needs more than ``--ms`` or ``--mb``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import os
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from collectives import _core, registry, schedule, select
+
+DEPTH = 4  # segments of one call in flight
+SMALL = 5  # ranks of the call that has everything loaded beforehand
+FLOAT = _core.DTYPES.index("float32")
+SUM = _core.OPS.index("sum")
+_RESULT = struct.Struct("ddi")
+
+
+class Case(NamedTuple):
+    """A row of a default table: the shortest vector that it serves."""
+
+    collective: str
+    name: str
+    segment: int | None
+    nbytes: int
+
+
+class Cost(NamedTuple):
+    """What a first call took: seconds of the processor, bytes at the most; and steps of the schedule."""
+
+    seconds: float
+    nbytes: float
+    steps: int
+
+
+def cases() -> Iterator[Case]:
+    """Every algorithm of the default tables, once for each collective."""
+    seen = set()
+    ordered = {collective: [(None, name, None)] for collective, name in select.ORDERED.items()}
+    for table in (select.DEFAULT, ordered, select.LINEAR, select.EXACT):
+        for collective, rows in table.items():
+            shortest = 4
+            for limit, name, segment in rows:
+                if (registry.base(collective), name) not in seen:
+                    seen.add((registry.base(collective), name))
+                    yield Case(collective, name, segment, shortest)
+                shortest = 4 + (limit or 0)
+
+
+def first_call(case: Case, endpoint: _core.Endpoint) -> tuple[_core.Plan, int]:
+    """What a rank's first call does before its first message."""
+    algorithm = registry.find(case.collective, case.name)
+    assert isinstance(algorithm, registry.ScheduleAlgorithm)
+    choice = select.Choice(algorithm, case.segment, "")
+    segments = select.segments_for(choice, endpoint.size, case.nbytes, DEPTH)
+    made = schedule.build(algorithm, endpoint.rank, endpoint.size)
+    program = _core.Program(
+        made.steps, endpoint.size, made.nblocks, made.scratch, False, made.input_block, made.vector_block,
+        made.blockwise,
+    )  # fmt: skip
+    op = SUM if algorithm.spec.reduces or case.collective == "barrier" else None
+    plan = _core.Plan(program, endpoint, case.nbytes // 4, 4, FLOAT, op, segments, min(segments, DEPTH))
+    return plan, len(made.steps)
+
+
+def _memory(name: str) -> int:
+    """A line of the kernel's report on this process, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) << 10
+    raise LookupError(name)
+
+
+def _measure(case: Case, endpoint: _core.Endpoint) -> Cost:
+    """A first call in this process, which has made a small one."""
+    first_call(case, _core.InProcess(SMALL).endpoint(0))
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak
+    before, begin = _memory("VmRSS"), time.process_time()
+    _, steps = first_call(case, endpoint)
+    return Cost(time.process_time() - begin, _memory("VmHWM") - before, steps)
+
+
+def cost(case: Case, group: _core.InProcess, rank: int) -> Cost:
+    """A first call in a process of its own."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(send, _RESULT.pack(*_measure(case, group.endpoint(rank))))
+        finally:
+            os._exit(0)
+    os.close(send)
+    told = os.read(receive, _RESULT.size)
+    os.close(receive)
+    os.waitpid(child, 0)
+    return Cost(*_RESULT.unpack(told))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a line for each algorithm: the rank that takes longest, and the most memory of any."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("-p", type=int, default=4096, metavar="P", help="ranks (%(default)s)")
+    parser.add_argument("--ms", type=float, default=200, help="most milliseconds of a rank (%(default)s)")
+    parser.add_argument("--mb", type=float, default=5, help="most megabytes of a rank (%(default)s)")
+    args = parser.parse_args(arguments)
+    group, failed = _core.InProcess(args.p), False
+    print(f"{'collective':15} {'algorithm':20}{'bytes':>9}{'steps':>8}{'ms':>9}{'MB':>8}")
+    for case in cases():
+        found = [cost(case, group, rank) for rank in sorted({0, 1 % args.p, args.p // 2, args.p - 1})]
+        ms, mb = max(c.seconds for c in found) * 1e3, max(c.nbytes for c in found) / 1e6
+        late = ms > args.ms or mb > args.mb
+        failed |= late
+        steps = max(c.steps for c in found)
+        print(
+            f"{case.collective:15} {case.name:20}{case.nbytes:9}{steps:8}{ms:9.1f}{mb:8.2f}{'  too much' * late}",
+            flush=True,
+        )
+    return int(failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
