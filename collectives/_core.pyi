@@ -149,6 +149,8 @@ class Followed(Task):
 # Requests, and the end of MPI
 
 class Queued:
+    claimed: bool
+    tested: bool
     @property
     def handle(self) -> int: ...
     @property

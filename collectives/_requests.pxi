@@ -54,7 +54,8 @@ cdef class Queued:
     """A task in the queue of the progress thread. With a library, ``handle`` is an MPI generalized request."""
 
     cdef coll_request request
-    cdef bint claimed
+    cdef readonly bint claimed
+    cdef public bint tested  # in vain: its context looks after it
 
     def claim(self):
         """Whether this is the first time that it is claimed since it was queued."""
@@ -104,7 +105,7 @@ cdef class Queued:
     cdef int submit(self) except -1:
         """Queue the task, which has been started."""
         cdef int code
-        self.claimed = False
+        self.claimed = self.tested = False
         with nogil:
             code = coll_progress_submit(&self.request)
         return check(code, "progress thread")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core
 from .diagnosis import Call, signature
+from .watching import Wait
 
 if TYPE_CHECKING:
     from .checks import PendingCheck
@@ -88,6 +89,7 @@ class _Flying:
         try:
             landed = (self.check is None or self.check.ended(wait=False)) and self.core.wait(False, 0)
             if not landed:
+                self.core.tested = True
                 self.context.glance(self.run, self.core)
             elif self.context.tested:
                 self.context.end_glances(self.core)
@@ -143,8 +145,13 @@ class Flight(_Flying):
         self.context, self.run, self.holder = context, run, holder
         self.check = self.record = self.abandoned = None
         task = run.plan if then is None else _core.Followed(run.plan, then)
-        with context.within(run, context.timeout):  # it may be moved on at once
+        wait = Wait(run, context.timeout)  # it may be moved on at once, and hang in MPI
+        context.waits.append(wait)
+        try:
             self._core = _core.Request(task, library)
+        finally:
+            if wait in context.waits:  # it has not failed
+                context.waits.remove(wait)
         _core.flights().add(self)
 
     @property
@@ -165,6 +172,11 @@ class Flight(_Flying):
     def finish(self, timeout: float | None = None) -> None:
         """Wait to the end, or to a timeout (default: the communicator's); raises what ended the collective early."""
         self.go_on(timeout, _core.ticks() if self.record is not None else 0)
+
+    @property
+    def claimed(self) -> bool:
+        """Whether it has been claimed."""
+        return self._core.claimed
 
     def claim(self) -> bool:
         """Whether this is the first time that it is claimed."""

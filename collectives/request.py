@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["HandedOver", "HandedOverForGood", "PersistentRequest", "Request"]
 
 
+_HANDLE = MPI._sizeof(MPI.Request)  # bytes of MPI's handle
 _starting = threading.RLock()
 
 
@@ -97,13 +98,13 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
     """A collective that was set up once and can be started any number of times."""
 
     _launch: Callable[[], Flight | NodeFlight] | None
-    _place: tuple[int, int]  # of MPI's handle: address and size
+    _place: int  # the address of MPI's handle
 
     def __new__(cls, launch: Callable[[], Flight | NodeFlight] | None = None) -> PersistentRequest:
         """``launch`` starts one run."""
         request = super().__new__(cls)
         request._launch = launch
-        request._place = MPI._addressof(request), MPI._sizeof(request)
+        request._place = MPI._addressof(request)
         return request
 
     def Start(self) -> None:
@@ -111,12 +112,12 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
         with _starting:  # another thread may start it, too
             if self._launch is None:
                 raise ValueError("this persistent request has been freed")
-            if self != MPI.REQUEST_NULL:
+            if (self._flight is None or not self._flight.claimed) and self != MPI.REQUEST_NULL:
                 if self._flight is not None:
                     self._flight.context.check()
                 raise ValueError("this persistent request is under way already: Wait comes before the next Start")
             self._flight = flight = self._launch()
-            _core.write_handle(*self._place, flight.handle)
+            _core.write_handle(self._place, _HANDLE, flight.handle)
 
     @classmethod
     def Startall(cls, requests: list[MPI.Prequest]) -> None:
@@ -236,7 +237,7 @@ def _free(handle: int) -> None:
 
 
 def _set_handle(request: MPI.Request, handle: int) -> None:
-    _core.write_handle(MPI._addressof(request), MPI._sizeof(request), handle)
+    _core.write_handle(MPI._addressof(request), _HANDLE, handle)
 
 
 _core.know_request(Request)
