@@ -102,7 +102,7 @@ test-mpi4py: build-all
 test-all: lint build-all
 	.venv/bin/python -m pytest --durations=80
 
-# Hostile use on the three MPIs, minutes; the last line counts trials, wrong results, hangs and what was left.
+# Hostile use on the three MPIs, more than an hour; the last line counts trials, wrong results, hangs and what was left.
 attack: build-all
 	.venv/bin/python -m pytest -m attack tests/attack
 
