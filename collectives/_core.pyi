@@ -149,7 +149,6 @@ class Followed(Task):
 # Requests, and the end of MPI
 
 class Queued:
-    claimed: bool
     tested: bool
     @property
     def handle(self) -> int: ...

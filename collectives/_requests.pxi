@@ -54,7 +54,7 @@ cdef class Queued:
     """A task in the queue of the progress thread. With a library, ``handle`` is an MPI generalized request."""
 
     cdef coll_request request
-    cdef readonly bint claimed
+    cdef bint claimed
     cdef public bint tested  # in vain: its context looks after it
 
     def claim(self):

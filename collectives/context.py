@@ -60,7 +60,6 @@ def kind_of(algorithm: str, collective: str, root: int, dtype: int, op: Any) -> 
     return zlib.crc32(repr((algorithm, collective, root, dtype, op if isinstance(op, int) else op is None)).encode())
 
 
-@functools.lru_cache(maxsize=1024)
 def _kind_of(choice: Choice, shape: Shape) -> int:
     """That of a call; bytes that are only moved match elements of any type.
 

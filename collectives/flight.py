@@ -146,11 +146,11 @@ class Flight(_Flying):
         self.check = self.record = self.abandoned = None
         task = run.plan if then is None else _core.Followed(run.plan, then)
         wait = Wait(run, context.timeout)  # it may be moved on at once, and hang in MPI
-        context.waits.append(wait)
         try:
+            context.waits.append(wait)
             self._core = _core.Request(task, library)
         finally:
-            if wait in context.waits:  # it has not failed
+            if wait in context.waits:  # no failure has removed it
                 context.waits.remove(wait)
         _core.flights().add(self)
 
@@ -172,11 +172,6 @@ class Flight(_Flying):
     def finish(self, timeout: float | None = None) -> None:
         """Wait to the end, or to a timeout (default: the communicator's); raises what ended the collective early."""
         self.go_on(timeout, _core.ticks() if self.record is not None else 0)
-
-    @property
-    def claimed(self) -> bool:
-        """Whether it has been claimed."""
-        return self._core.claimed
 
     def claim(self) -> bool:
         """Whether this is the first time that it is claimed."""

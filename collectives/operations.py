@@ -215,6 +215,7 @@ class Operations:
         draft = reductions.outline(collective, nbytes, of_any(dtype), op)
         if draft.obstacle is None:
             return self._choose(draft, DEFAULTS, None)
+        _check_mpi(draft, None, draft.obstacle)
         return replace(self._choose(draft, DEFAULTS, "mpi"), segment=None, why=draft.obstacle)
 
     def _linear(self, draft: Draft, options: Options) -> bool:

@@ -112,7 +112,7 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
         with _starting:  # another thread may start it, too
             if self._launch is None:
                 raise ValueError("this persistent request has been freed")
-            if (self._flight is None or not self._flight.claimed) and self != MPI.REQUEST_NULL:
+            if self != MPI.REQUEST_NULL:
                 if self._flight is not None:
                     self._flight.context.check()
                 raise ValueError("this persistent request is under way already: Wait comes before the next Start")

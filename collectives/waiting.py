@@ -128,11 +128,11 @@ class Waiting(GivingUp):
     def within(self, run: Any, timeout: float | None) -> Iterator[None]:
         """A part of a run that may hang in MPI, and that nobody looks at meanwhile."""
         wait = Wait(run, timeout)
-        self.waits.append(wait)
         try:
+            self.waits.append(wait)
             yield
         finally:
-            if wait in self.waits:  # it has not failed
+            if wait in self.waits:  # no failure has removed it
                 self.waits.remove(wait)
 
     def _go_on(self, wait: Wait, progressing: Any, timeout: float | None, limit: int) -> None:

@@ -148,8 +148,11 @@ def _warn(context: Any, wait: Wait, seconds: float) -> None:
 
 def _mourn(context: Any, wait: Wait) -> bool:
     """Say, long before the timeout, that processes have ended on which MPI may wait; whether there was one."""
-    some = wait.run.ranks if wait.run.plan is None else None
-    dead = _dead_here(context, _behind(context, wait) or some or context.others())
+    dead = _dead_here(context, context.others())
+    if dead:  # only then is it asked whom the wait waits for, which may take long where MPI keeps a lock
+        some = wait.run.ranks if wait.run.plan is None else None
+        asked = _behind(context, wait) or some or dead
+        dead = [rank for rank in dead if rank in asked]
     if dead:
         _log.warning(
             "%s: in a call of MPI's that does not come back; the process of rank %s has ended%s",

@@ -11,15 +11,27 @@ static int keeps_room(const coll_node_call *c, int q) {
     return takes(c, c->node->rank, q) && !reached(&a->reduced, progress_of(c, c->staged - c->slots + 1));
 }
 
+/* Whether rank q has not yet given what this rank takes next. Data in its line or its arrays are there with its
+ * arrival.
+ */
+static int withholds(const coll_node_call *c, int q) {
+    const struct peer *p = &c->node->peers[q];
+    const arrival *a = &p->area->lines[c->number % LINES].arrival;
+    if (!takes(c, q, c->node->rank) || p->taken == COLL_NODE_ALL_TAKEN)
+        return 0;
+    if (coll_node_arrived(c, q) != COLL_OK)
+        return 1;
+    if (coll_node_expects_inline(c, q) || a->input || a->private)
+        return 0;
+    return !reached(&p->area->staged, progress_of(c, (folds(c) ? c->reduced : p->taken) + 1));
+}
+
 static int pull_waits_for(const coll_node_call *c, int q) {
-    const coll_node *n = c->node;
     if (keeps_room(c, q))
         return 1;
-    if (c->copied)
-        return takes(c, n->rank, q) && !reached(&n->peers[q].area->done, c->number);
-    return takes(c, q, n->rank) && n->peers[q].taken != COLL_NODE_ALL_TAKEN &&
-           (coll_node_arrived(c, q) != COLL_OK ||
-            (folds(c) ? !reached(&n->peers[q].area->staged, progress_of(c, c->reduced + 1)) : 1));
+    if (!c->copied)
+        return withholds(c, q);
+    return c->staged >= c->segments && takes(c, c->node->rank, q) && !reached(&c->node->peers[q].area->done, c->number);
 }
 
 /* Whether the call waits for rank q at present. */

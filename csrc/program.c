@@ -121,7 +121,7 @@ typedef struct {
 } trail;
 
 static size_t cells(const coll_layout *l) {
-    return (size_t)(COLL_SCRATCH + l->nscratch) * (size_t)l->nblocks;
+    return ((size_t)COLL_SCRATCH + (size_t)l->nscratch) * (size_t)l->nblocks;
 }
 
 static size_t cell(const coll_layout *l, int buffer, int block) {

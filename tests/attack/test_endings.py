@@ -71,7 +71,8 @@ def test_every_end_in_every_wait(mpi, how, tmp_path, tally):
         check(mpi, how, what, tmp_path, tally)
 
 
-NORMAL = ["at_different_times", "while_others_send", "under_way", "waits_for_one_that_has_left", "served_by_mpi",
+NORMAL = ["at_different_times", "while_others_send", "under_way", "waits_for_one_that_has_left", "needed_no_more",
+          "scanned_no_more", "served_by_mpi",
           "in_a_thread", "in_a_group"]  # fmt: skip
 
 

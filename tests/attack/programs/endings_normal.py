@@ -62,6 +62,28 @@ def served_by_mpi():
     comm.Reduce(a, b if first else None, root=0, algorithm="mpi", timeout=30)
 
 
+def needed_no_more():
+    """A rank that has given its data ends its program long before another one comes, in any form of a reduction."""
+    on_heap = comm.full(1000, 1.0)
+    for x in (a[:1], a, on_heap):
+        y = np.zeros_like(x)
+        if comm.rank == 2:
+            time.sleep(1)
+        comm.Reduce(x, y if first else None, root=0)
+    if comm.rank == 2:
+        time.sleep(5)
+    comm.Reduce(a[:1], b[:1] if first else None, root=0)
+
+
+def scanned_no_more():
+    """The first ranks of a scan end their programs long before the last but one comes."""
+    for x in (a[:1], a):
+        comm.Scan(x, np.zeros_like(x))
+    if comm.rank == 1:
+        time.sleep(5)
+    comm.Scan(a[:1], b[:1])
+
+
 def in_a_thread():
     """The program's last calls are those of a thread that outlives the main one."""
 
