@@ -145,13 +145,8 @@ class Flight(_Flying):
         self.context, self.run, self.holder = context, run, holder
         self.check = self.record = self.abandoned = None
         task = run.plan if then is None else _core.Followed(run.plan, then)
-        wait = Wait(run, context.timeout)  # it may be moved on at once, and hang in MPI
-        try:
-            context.waits.append(wait)
+        with Wait(run, context.timeout, context.waits):  # it may be moved on at once, and hang in MPI
             self._core = _core.Request(task, library)
-        finally:
-            if wait in context.waits:  # no failure has removed it
-                context.waits.remove(wait)
         _core.flights().add(self)
 
     @property

@@ -24,6 +24,7 @@ from .limits import stall_from_environment, timeout_from_environment
 from .mpiruns import MPIRun, MPIWaiting, watch_finalize
 from .reference import Message, Messages, Walk
 from .telling import dump_on_signal
+from .watching import Wait
 
 __all__ = ["Making", "meeting"]
 
@@ -198,7 +199,7 @@ def meeting(
         making.meet(by_engine)
     else:
         making.meet_some(members, tag)
-    with asking.within(making.run(), asking.timeout):
+    with Wait(making.run(), asking.timeout, asking.waits):
         try:
             yield making
         except Exception:  # MPI's, or of an argument: all ranks have it

@@ -15,6 +15,7 @@ from . import _core, deaths, ending, farewell, mpilib
 from .diagnosis import Call
 from .errors import CollectiveError, PeerFailure
 from .waiting import NOTICE, Waiting
+from .watching import Wait
 
 __all__ = ["MPIRun", "MPIWaiting", "watch_finalize"]
 
@@ -88,11 +89,11 @@ class MPIWaiting(Waiting):
         timeout = self.timeout if timeout is None else timeout
         if timeout is not None:
             run.buffers = arguments
-            with self.within(run, timeout), self.blamed(run):
+            with Wait(run, timeout, self.waits), self.blamed(run):
                 run.request = starting(*arguments)
             self.wait_for_mpi(run, timeout)
             return
-        with self.within(run, None), self.blamed(run):
+        with Wait(run, None, self.waits), self.blamed(run):
             blocking(*arguments)
 
     @contextlib.contextmanager

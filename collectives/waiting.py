@@ -110,7 +110,7 @@ class Waiting(GivingUp):
         """Progress a run to its end, or to the timeout (default: the communicator's)."""
         timeout = self.timeout if timeout is None else timeout
         limit = watching.SLICE if timeout is None else min(watching.SLICE, int(timeout * 1e9))
-        wait = Wait(run, timeout)
+        wait = Wait(run, timeout, self.waits)
         self.waits.append(wait)
         if not progressing.wait(self.yield_at_once, limit):
             self._go_on(wait, progressing, timeout, limit)
@@ -123,17 +123,6 @@ class Waiting(GivingUp):
     def judged(self, run: Any, answer: Answer) -> tuple[type[CollectiveError], str, str | None] | None:
         """:func:`collectives.diagnosis.verdict` on a run."""
         return verdict(run.call(), answer)
-
-    @contextlib.contextmanager
-    def within(self, run: Any, timeout: float | None) -> Iterator[None]:
-        """A part of a run that may hang in MPI, and that nobody looks at meanwhile."""
-        wait = Wait(run, timeout)
-        try:
-            self.waits.append(wait)
-            yield
-        finally:
-            if wait in self.waits:  # no failure has removed it
-                self.waits.remove(wait)
 
     def _go_on(self, wait: Wait, progressing: Any, timeout: float | None, limit: int) -> None:
         wait.watch = watch = Watch(self, wait.run, timeout)

@@ -128,15 +128,26 @@ class Watch:
 
 
 class Wait:
-    """A call that a thread waits for; ``watch`` once it has done so for longer than a slice."""
+    """A call that a thread waits for; ``watch`` once it has done so for longer than a slice.
 
-    __slots__ = ("__weakref__", "run", "thread", "timeout", "watch")
+    ``with Wait(run, timeout, context.waits):`` a part of the run that may hang in MPI, which nobody looks at meanwhile.
+    """
 
-    def __init__(self, run: Any, timeout: float | None):
+    __slots__ = ("__weakref__", "_listed", "run", "thread", "timeout", "watch")
+
+    def __init__(self, run: Any, timeout: float | None, listed: list[Wait]):
         self.run = run
         self.timeout = timeout
         self.thread = threading.get_ident()
         self.watch: Watch | None = None
+        self._listed = listed
+
+    def __enter__(self) -> None:
+        self._listed.append(self)
+
+    def __exit__(self, *_: object) -> None:
+        if self in self._listed:  # no failure has removed it
+            self._listed.remove(self)
 
     def __str__(self) -> str:
         if self.watch is None:

@@ -42,9 +42,16 @@ class Lanes:
         return self._main
 
     def current(self) -> Lane:
-        """Where a call of this thread goes: to the program's, or to that of the callbacks it is one of."""
+        """Where a call of this thread goes: to the program's, or to that of the callbacks it is one of.
+
+        CollectiveError for a callback's call where one of the program's has failed: a rank that did not come to that
+        one will not come to this one, which would take a timeout more to say so.
+        """
         main, whose = self.main, Callbacks.running.get(threading.get_ident())
-        return main if whose is None else self._others.get(whose) or self._new(main, whose)
+        if whose is None:
+            return main
+        main.engine.context.check()
+        return self._others.get(whose) or self._new(main, whose)
 
     def _new(self, main: Lane, whose: str) -> Lane:
         """A lane for calls from callbacks of a group's futures; made by all ranks together, as those calls are."""
