@@ -1,19 +1,24 @@
-"""What the first call of each algorithm costs one rank of thousands: processor time and memory until its plan is ready.
+"""What a communicator and the first call of each algorithm cost one rank of thousands: processor time and memory.
 
     python benchmarks/first_calls.py -p 4096
 
-takes every algorithm that the default tables name, with the shortest vector that they name it for, and does for some of
-the ranks what their first call does: it cuts the vector in segments, builds the schedule, derives its dependencies and
-makes a plan, on an endpoint of the in-process transport. Each rank is a process of its own, so that it finds nothing
-that another has made. Exits with 1 if a rank needs more than ``--ms`` or ``--mb``.
+sets up the library's side of a communicator, from where the ranks have told each other who they are: a rank reads what
+all say, and joins those of its machine, 64 of them, in a group of the node-local engine. Then it takes every algorithm
+that the default tables name, with the shortest vector that they name it for, and does for some ranks what their first
+call does: it cuts the vector in segments, builds the schedule, derives its dependencies and makes a plan, on an
+endpoint of the in-process transport. Each rank is a process of its own, so that it finds nothing that another has made.
+Exits with 1 if a rank needs more than ``--ms`` or ``--mb``.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import gc
+import itertools
 import os
+import pickle
 import struct
 import sys
 import time
@@ -21,11 +26,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import mpi4py
 
 from collectives import _core, registry, schedule, select
 
 DEPTH = 4  # segments of one call in flight
+PER_HOST = 64  # ranks of a machine
 SMALL = 5  # ranks of the call that has everything loaded beforehand
 FLOAT = _core.DTYPES.index("float32")
 SUM = _core.OPS.index("sum")
@@ -79,6 +89,28 @@ def first_call(case: Case, endpoint: _core.Endpoint) -> tuple[_core.Plan, int]:
     return plan, len(made.steps)
 
 
+def set_up(endpoint: _core.Endpoint) -> tuple[_core.Node | None, int]:
+    """What a rank does with what the ranks tell each other; all ranks of its machine are in this process."""
+    mpi4py.rc.initialize = False  # which these import; everything is in process
+    from collectives import bootstrap, making, node, settings
+
+    rank, size = endpoint.rank, endpoint.size
+    offer, area = node.offer()
+    assert offer is not None
+    mine = bootstrap.hello(0, size, offer, pickle.dumps(settings.agreed()))
+    frames = np.empty((size, making.FRAME), np.uint8)
+    for peer in range(size):
+        host = peer // PER_HOST
+        there = offer if host == rank // PER_HOST else (f"{host:036}", *offer[1:])
+        frames[peer] = making.framed(pickle.dumps(mine._replace(machine=f"host{host}/{there[0]}", offer=there)))
+    known = bootstrap.introduce(
+        rank, mine._replace(machine=f"host{rank // PER_HOST}/{offer[0]}"), making.unframed(frames)
+    )
+    del frames
+    joined = node.join(rank, size, known.offers, area, lambda reach: itertools.repeat(reach, size), None, endpoint)
+    return joined[1], 0
+
+
 def _memory(name: str) -> int:
     """A line of the kernel's report on this process, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -87,18 +119,19 @@ def _memory(name: str) -> int:
     raise LookupError(name)
 
 
-def _measure(case: Case, endpoint: _core.Endpoint) -> Cost:
-    """A first call in this process, which has made a small one."""
-    first_call(case, _core.InProcess(SMALL).endpoint(0))
+def _measure(case: Case | None, endpoint: _core.Endpoint) -> Cost:
+    """A first call, or the set-up, in this process, which has made a small one."""
+    made = functools.partial(first_call, case) if case is not None else set_up
+    made(_core.InProcess(SMALL).endpoint(0))
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak
     before, begin = _memory("VmRSS"), time.process_time()
-    _, steps = first_call(case, endpoint)
+    _, steps = made(endpoint)
     return Cost(time.process_time() - begin, _memory("VmHWM") - before, steps)
 
 
-def cost(case: Case, group: _core.InProcess, rank: int) -> Cost:
+def cost(case: Case | None, group: _core.InProcess, rank: int) -> Cost:
     """A first call in a process of its own."""
     receive, send = os.pipe()
     child = os.fork()
@@ -123,16 +156,14 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     group, failed = _core.InProcess(args.p), False
     print(f"{'collective':15} {'algorithm':20}{'bytes':>9}{'steps':>8}{'ms':>9}{'MB':>8}")
-    for case in cases():
+    for case in [None, *cases()]:
         found = [cost(case, group, rank) for rank in sorted({0, 1 % args.p, args.p // 2, args.p - 1})]
         ms, mb = max(c.seconds for c in found) * 1e3, max(c.nbytes for c in found) / 1e6
         late = ms > args.ms or mb > args.mb
         failed |= late
         steps = max(c.steps for c in found)
-        print(
-            f"{case.collective:15} {case.name:20}{case.nbytes:9}{steps:8}{ms:9.1f}{mb:8.2f}{'  too much' * late}",
-            flush=True,
-        )
+        what = "(set-up)" if case is None else f"{case.collective:15} {case.name:20}{case.nbytes:9}{steps:8}"
+        print(f"{what:53}{ms:9.1f}{mb:8.2f}{'  too much' * late}", flush=True)
     return int(failed)
 
 

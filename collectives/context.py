@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import math
-import os
+import pickle
 import time
 import zlib
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from . import _core, deaths, doors, heap, inquiry, lifetime, machine, mpilib, node, settings, trace, tuning
+from . import _core, bootstrap, deaths, doors, heap, inquiry, mpilib, node, settings, trace, tuning
 from .datatypes import DTYPE_CODES
 from .diagnosis import Call
 from .errors import CollectiveError
@@ -38,7 +38,6 @@ HEARD = 0.1  # s until MPI revokes: by then ranks test no sends, which Open MPI 
 LEAST = DTYPE_CODES["int64"], _core.OPS.index("min")  # of integers that ranks agree on something by
 
 _library = mpilib.library()
-_serial = itertools.count()
 
 
 @functools.lru_cache(maxsize=256)
@@ -101,23 +100,24 @@ class Context(MPIWaiting, Plans):
         self.broken: str | None = None
         Flight.sweep()
         offer, area = node.offer()
-        hellos = making.gather(self.internal, {**self._hello(), "offer": offer})
-        lifetime.free_agreed(h["dead"] for h in hellos)
-        self.identity, agreed = hellos[0]["identity"], hellos[0]["settings"]
+        mine = bootstrap.hello(self.rank, self.size, offer, self._settings(), trace.is_recording())
+        known = bootstrap.introduce(self.rank, mine, making.gather(self.internal, mine))
+        self.identity = known.identity
+        agreed: settings.Agreed | Exception = pickle.loads(known.settings)
         if isinstance(agreed, Exception):
             self.internal.Free()
             raise agreed
-        self.rules, table, (self.timeout, self.stall), self.checked, (path, events) = agreed
-        self.layout = tuning.Layout.of(h["node"] for h in hellos)
-        if table is not None:
-            self.rules.tuned = tuning.pick(table, self.layout)
-        here = [h for h in hellos if h["node"] == hellos[self.rank]["node"]]
-        self.yield_at_once = len(here) > machine.usable_cores(h["affinity"] for h in here)
+        self.rules, self.checked = Rules(forced=agreed.forced), agreed.checked
+        self.timeout, self.stall = agreed.timeout, agreed.stall
+        self.layout = tuning.Layout.of(known.ranks_on)
+        if agreed.table is not None:
+            self.rules.tuned = tuning.pick(agreed.table, self.layout)
+        self.yield_at_once = known.here > known.usable_cores
         self.locks_ops = mpilib.locks_ops()
         self.threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.endpoint = self.library.endpoint(self.internal.handle, self.internal)
-        self._meet([h["address"] for h in hellos], making)
-        self.group, self.node = self._join([h["offer"] for h in hellos], area, making)
+        self._meet(known, making)
+        self.group, self.node = self._join(known.offers, area, making)
         self.life = _core.Life(self.library, visible.handle)
         if self.node is not None:
             self.node.turn = self.turn
@@ -132,37 +132,26 @@ class Context(MPIWaiting, Plans):
         self._kind_tags = (self._calls + self._persistent_calls) * DEPTH
         self._kinds = (self.endpoint.tag_limit - MEETINGS) // self._kind_tags
         self._persistent_inits = itertools.count(1)
-        trace.join(self, path, events, [h["timeline"] for h in hellos])
+        trace.join(self, *agreed.timeline, known.timeline)
 
-    def _hello(self) -> dict[str, Any]:
-        """What ranks tell each other when a communicator is made; rank 0's identity and rules hold for all."""
-        return {
-            "identity": f"{machine.node_name()}/{os.getpid()}/{next(_serial)}",
-            "settings": settings.agreed() if self.rank == 0 else None,
-            "dead": lifetime.dead(),
-            "timeline": trace.home(),
-            "node": machine.node_name(),
-            "affinity": machine.affinity(),
-            "address": inquiry.address() if self.size > 1 else None,
-        }
+    def _settings(self) -> bytes:
+        return pickle.dumps(settings.agreed()) if self.rank == 0 else b""
 
-    def _meet(self, addresses: list[inquiry.Address | None], making: Making) -> None:
+    def _meet(self, known: bootstrap.Known, making: Making) -> None:
         """How to ask the other ranks what they do."""
-        self.neighbours = inquiry.neighbours(self.rank, addresses)
-        self.letters = None
+        self.neighbours, self.letters = known.neighbours, None
         self.heard, self.left = {}, {}
-        far = self.size > 1 and len({a and a.home for a in addresses} | {None}) > 2  # the same on all ranks
-        opened = making.gather(self.internal, doors.door()) if far and mpilib.fears_the_dead() else []
+        opened = making.gather(self.internal, doors.door()) if known.separated and mpilib.fears_the_dead() else []
+        away = {rank: door for rank, door in enumerate(opened) if rank not in self.neighbours and door is not None}
         if len(self.neighbours) + 1 < self.size:
-            away = {rank: door for rank, door in enumerate(opened) if rank not in self.neighbours and door is not None}
             self.letters = Letters(self.internal, self.endpoint.tag_limit, self, away)
         inquiry.register(self.identity, self)
 
     def _join(
-        self, offers: list[node.Offer | None], area: _core.HeapBlock | None, making: Making
+        self, offers: dict[int, node.Offer], area: _core.HeapBlock | None, making: Making
     ) -> tuple[list[int], Any]:
         exchange = functools.partial(making.gather, self.internal)
-        return node.join(self.rank, offers, area, exchange, self.library, self.endpoint)
+        return node.join(self.rank, self.size, offers, area, exchange, self.library, self.endpoint)
 
     def _set_up(self, engine: _core.Node) -> None:
         """How ranks wait there, and the limits between its schemes: the same on all of them."""
@@ -195,7 +184,9 @@ class Context(MPIWaiting, Plans):
                 return lease
             with meeting(call.collective, self.internal, self, call=call) as making:
                 offer, area = node.offer()
-                group, engine = self._join(making.gather(self.internal, offer), area, making)
+                others = enumerate(making.gather(self.internal, offer))
+                offers = {rank: theirs for rank, theirs in others if node.on_one_machine(offer, theirs)}
+                group, engine = self._join(offers, area, making)
         if engine is None or node.why_apart(self.size, group, engine) is not None:
             return None
         self._set_up(engine)

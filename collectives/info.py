@@ -127,7 +127,7 @@ def _cpu(core: Section) -> Section:
     cpu: Section = {
         "model": machine.cpu_model(),
         "in_tables": machine.kind(),
-        "usable_cores": machine.usable_cores([affinity]),
+        "usable_cores": machine.usable_cores(len(affinity)),
         "cores_by_affinity": len(affinity),
         "cores_by_cgroup": None if math.isinf(quota) else quota,
         "caches": _cache_words(min(affinity)),

@@ -23,7 +23,7 @@ from .diagnosis import Answer, Call
 from .farewell import Reader
 
 __all__ = [
-    "Address", "Inquiry", "address", "alive", "contexts", "left", "neighbours", "pack", "register", "spread", "unpack",
+    "Address", "Inquiry", "address", "alive", "can_ask", "contexts", "left", "pack", "register", "spread", "unpack",
 ]  # fmt: skip
 
 LONGEST = 8192  # bytes of a message
@@ -60,11 +60,9 @@ def address() -> Address | None:
         return None
 
 
-def neighbours(rank: int, addresses: Iterable[Address | None]) -> dict[int, Address]:
-    """Of a rank: the ranks that it can ask by their sockets and see in /proc; ``addresses`` are those of all ranks."""
-    known = {peer: address for peer, address in enumerate(addresses) if address is not None}
-    mine = known.pop(rank, None)
-    return {peer: address for peer, address in known.items() if mine is not None and address.home == mine.home}
+def can_ask(mine: Address | None, theirs: Address | None) -> bool:
+    """Whether two ranks can ask each other by their sockets, and see each other in /proc."""
+    return mine is not None and theirs is not None and mine.home == theirs.home
 
 
 def register(identity: str, context: Any) -> None:

@@ -13,7 +13,6 @@ import os
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -53,9 +52,8 @@ def dead() -> list[tuple[str, int]]:
         return [(identity, size) for identity, (size, *_) in _dead.items()]
 
 
-def free_agreed(lists: Iterable[list[tuple[str, int]]]) -> None:
-    """Free, in one order, the communicators that all their ranks named in :func:`dead`; ``lists`` has every rank's."""
-    votes = Counter(entry for entries in lists for entry in entries)
+def free_agreed(votes: Counter[tuple[str, int]]) -> None:
+    """Free, in one order, the communicators that as many ranks named in :func:`dead` as each has."""
     for identity in sorted(identity for (identity, size), count in votes.items() if count == size):
         with _lock:
             mine = _dead.pop(identity, None)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
+import json
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import _core, inquiry, lifetime, machine, node
+from . import _core, bootstrap, inquiry, node
 from .errors import CollectiveError
 from .flight import Flight
 from .plans import Plans, Run, Shape
@@ -16,19 +16,6 @@ from .select import LOCAL, Choice, Rules
 from .telling import dump_on_signal
 
 __all__ = ["LocalContext"]
-
-_serial = itertools.count()
-
-
-class _Hello(NamedTuple):
-    """What a rank tells all others when they meet."""
-
-    identity: str
-    dead: list[tuple[str, int]]
-    affinity: frozenset[int]
-    address: inquiry.Address | None
-    offer: node.Offer | None
-    forced: dict[str, str]  # rank 0's algorithms by collective, for all
 
 
 class _Apart(NamedTuple):
@@ -44,7 +31,7 @@ class LocalContext(Plans):
 
     letters = None  # all ranks are neighbours
 
-    def __init__(self, rank: int, size: int, exchange: Callable[[Any], list[Any]], timeout: float | None = None):
+    def __init__(self, rank: int, size: int, exchange: bootstrap.Gather, timeout: float | None = None):
         super().__init__()
         self.rank, self.size, self.timeout = rank, size, timeout
         self.broken: str | None = None
@@ -52,13 +39,10 @@ class LocalContext(Plans):
         dump_on_signal()
         Flight.sweep()
         offer, area = node.offer()
-        identity = f"{machine.node_name()}/{os.getpid()}/local/{next(_serial)}"
-        address = inquiry.address() if size > 1 else None
-        mine = _Hello(identity, lifetime.dead(), machine.affinity(), address, offer, _forced() if rank == 0 else {})
-        hellos = exchange(mine)
-        lifetime.free_agreed(hello.dead for hello in hellos)
-        self.identity, rules = hellos[0].identity, _rules(hellos[0].forced)
-        self.group, engine = node.join(rank, [hello.offer for hello in hellos], area, exchange)
+        mine = bootstrap.hello(rank, size, offer, _forced() if rank == 0 else b"")
+        known = bootstrap.introduce(rank, mine, exchange(mine))
+        self.identity, rules = known.identity, _rules(json.loads(known.settings))
+        self.group, engine = node.join(rank, size, known.offers, area, exchange)
         apart = [
             told.why for told in exchange(_Apart(node.why_apart(size, self.group, engine))) if told.why is not None
         ]
@@ -66,9 +50,9 @@ class LocalContext(Plans):
             raise CollectiveError(
                 f"without MPI all processes must be on one node: {apart[0]}; start the program with mpiexec or srun"
             )
-        self.neighbours = inquiry.neighbours(rank, [hello.address for hello in hellos])
+        self.neighbours = known.neighbours
         inquiry.register(self.identity, self)
-        self._set_up(engine, rules, size > machine.usable_cores(hello.affinity for hello in hellos))
+        self._set_up(engine, rules, size > known.usable_cores)
 
     def _set_up(self, engine: _core.Node, rules: Rules, crowded: bool) -> None:
         self.node, self.yield_at_once, engine.turn = engine, crowded, self.turn
@@ -108,12 +92,12 @@ class LocalContext(Plans):
             self.fail(run, e)
 
 
-def _forced() -> dict[str, str]:
-    """The algorithms that rank 0's environment asks for; what is wrong with it, by no name."""
+def _forced() -> bytes:
+    """The algorithms that rank 0's environment asks for, as JSON; what is wrong with it, by no name."""
     try:
-        return Rules.from_environment().forced
+        return json.dumps(Rules.from_environment().forced).encode()
     except ValueError as e:
-        return {"": f"COLLECTIVES_ALGORITHM={os.environ['COLLECTIVES_ALGORITHM']!r}: {e}"}
+        return json.dumps({"": f"COLLECTIVES_ALGORITHM={os.environ['COLLECTIVES_ALGORITHM']!r}: {e}"}).encode()
 
 
 def _rules(forced: dict[str, str]) -> Rules:

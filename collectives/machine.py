@@ -9,7 +9,6 @@ import platform
 import socket
 import struct
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,9 +117,9 @@ def cgroup_quota() -> float:
     return float("inf") if quota == "max" else int(quota) / int(period)
 
 
-def usable_cores(affinities: Iterable[frozenset[int]]) -> float:
-    """Cores that processes of these affinities share: their union, or the control group's quota if that is less."""
-    return min(len(frozenset().union(*affinities)), cgroup_quota())
+def usable_cores(cores: int) -> float:
+    """Of so many cores that processes may run on, those they can keep busy: no more than the control group's quota."""
+    return min(cores, cgroup_quota())
 
 
 BUSY = 0.05  # share of the time that a measurement may wait for a core before it says so

@@ -26,9 +26,9 @@ from .reference import Message, Messages, Walk
 from .telling import dump_on_signal
 from .watching import Wait
 
-__all__ = ["Making", "meeting"]
+__all__ = ["FRAME", "Making", "framed", "meeting", "unframed"]
 
-FRAME = 1024  # bytes of a pickled object that one exchange carries, its length included
+FRAME = 512  # bytes of a pickled object that one exchange carries, its length included
 _HEAD = np.dtype(np.int64).itemsize
 
 
@@ -114,6 +114,19 @@ def _watch_over_this_process() -> None:
     watchdog.watch()
 
 
+def framed(stream: bytes) -> np.ndarray:
+    """A stream with its length before it, or as much of both as there is room for."""
+    frame = np.zeros(FRAME, np.uint8)
+    head = len(stream).to_bytes(_HEAD, "little") + stream[: FRAME - _HEAD]
+    frame[: len(head)] = np.frombuffer(head, np.uint8)
+    return frame
+
+
+def unframed(frames: np.ndarray) -> Iterator[Any]:
+    """The objects whose streams are in frames."""
+    return (pickle.loads(row[_HEAD:].data) for row in frames)
+
+
 class Making:
     """What waits for the ranks that make or free a communicator together; see :func:`meeting`."""
 
@@ -131,21 +144,18 @@ class Making:
         """Wait for a part of it."""
         self.context.wait_for_mpi(self.run(request, buffers))
 
-    def gather(self, comm: MPI.Intracomm, obj: Any) -> list[Any]:
-        """An object of every rank of a communicator, on all of them."""
+    def gather(self, comm: MPI.Intracomm, obj: Any) -> Iterator[Any]:
+        """An object of every rank of a communicator, on all of them; unpickled one by one, as they are asked for."""
         stream = pickle.dumps(obj)
-        frame, frames = np.zeros(FRAME, np.uint8), np.empty((comm.size, FRAME), np.uint8)
-        frame[:_HEAD] = np.frombuffer(len(stream).to_bytes(_HEAD, "little"), np.uint8)
-        if len(stream) <= FRAME - _HEAD:
-            frame[_HEAD : _HEAD + len(stream)] = np.frombuffer(stream, np.uint8)
-        self.wait(comm.Iallgather(frame, frames), (frame, frames))
-        lengths = [int.from_bytes(row[:_HEAD].tobytes(), "little") for row in frames]
-        if max(lengths) <= FRAME - _HEAD:
-            return [pickle.loads(row[_HEAD:].data) for row in frames]
-        mine, everything = np.frombuffer(stream, np.uint8), np.empty(sum(lengths), np.uint8)
+        frames = np.empty((comm.size, FRAME), np.uint8)
+        self.wait(comm.Iallgather(frame := framed(stream), frames), (frame, frames))
+        lengths = frames[:, :_HEAD].copy().view(np.int64)[:, 0]
+        if lengths.max() <= FRAME - _HEAD:
+            return unframed(frames)
+        del frames
+        mine, everything = np.frombuffer(stream, np.uint8), np.empty(lengths.sum(), np.uint8)
         self.wait(comm.Iallgatherv(mine, [everything, lengths]), (mine, everything))
-        ends = np.cumsum(lengths).tolist()
-        return [pickle.loads(everything[end - n : end].data) for end, n in zip(ends, lengths, strict=True)]
+        return (pickle.loads(part.data) for part in np.split(everything, np.cumsum(lengths)[:-1]))
 
     def meet(self, by_engine: bool) -> None:
         """Wait until all ranks are in the same method; CollectiveMismatch where they are not."""

@@ -5,13 +5,16 @@ That two ranks are on one node is proved by mapping: each tries to map the other
 
 from __future__ import annotations
 
+import array
+import contextlib
+import hashlib
 import os
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
 from . import _core, heap, machine
 
-__all__ = ["Offer", "common_ancestor", "group_of", "join", "offer", "why_apart"]
+__all__ = ["Offer", "common_ancestor", "digest_of", "group_of", "join", "offer", "on_one_machine", "why_apart"]
 
 Offer = tuple[str, bytes, int]  # boot id, identity of the heap, offset of the area of flags
 
@@ -19,7 +22,7 @@ Offer = tuple[str, bytes, int]  # boot id, identity of the heap, offset of the a
 class _Reach(NamedTuple):
     """Ranks whose heaps a rank maps, whether it had to admit them to its private memory, whether it reads theirs."""
 
-    ranks: frozenset[int]
+    ranks: bytes  # their digest: the ranks themselves are many
     asks: bool
     readable: bool
 
@@ -36,27 +39,34 @@ def offer() -> tuple[Offer | None, _core.HeapBlock | None]:
     return (machine.boot_id(), own.identify(), area.offset), area
 
 
-def _reachable(rank: int, offers: list[Offer | None]) -> dict[int, _core.Mapping]:
+def on_one_machine(mine: Offer | None, theirs: Offer | None) -> bool:
+    """Whether a rank may be able to map another's heap."""
+    return mine is not None and theirs is not None and mine[0] == theirs[0]
+
+
+def _reachable(offers: Mapping[int, Offer]) -> dict[int, _core.Mapping]:
     """The ranks whose heaps this rank can map, with the mappings."""
-    mine, found = offers[rank], {}
-    for peer, theirs in enumerate(offers):
-        if mine is None or theirs is None or theirs[0] != mine[0]:
-            continue
-        try:
+    found = {}
+    for peer, theirs in offers.items():
+        with contextlib.suppress(OSError):
             found[peer] = heap.attach(theirs[1])
-        except OSError:
-            continue
     return found
 
 
-def group_of(rank: int, reached: Sequence[Set[int]]) -> list[int]:
+def digest_of(ranks: Iterable[int]) -> bytes:
+    """A number of 16 bytes that two different sets of ranks do not share."""
+    return hashlib.blake2b(array.array("q", sorted(ranks)).tobytes(), digest_size=16).digest()
+
+
+def group_of(rank: int, mine: Set[int], digests: Mapping[int, bytes]) -> list[int]:
     """The ranks that share a node with ``rank``: those that reach the same ranks as it does, each the others.
 
-    All ranks compute the same groups from the same lists; who reaches only some of a group is a node of its own.
+    ``digests`` are those of what the ranks of ``mine``, which this rank reaches, reach themselves. All ranks find the
+    same groups; who reaches only some of a group is a node of its own.
     """
-    mine = reached[rank]
-    group = [peer for peer in sorted(mine) if reached[peer] == mine]
-    return group if set(group) == mine and rank in mine else [rank]
+    same = digest_of(mine)
+    whole = rank in mine and all(digests[peer] == same for peer in mine)
+    return sorted(mine) if whole else [rank]
 
 
 def common_ancestor(pids: list[int]) -> int | None:
@@ -83,31 +93,42 @@ def _are_readable(mappings: dict[int, _core.Mapping]) -> bool:
 
 
 def join(
-    rank: int, offers: list[Offer | None], area: _core.HeapBlock | None, exchange: Callable[[Any], list[Any]],
-    library: _core.MPILibrary | None = None, endpoint: _core.Endpoint | None = None,
+    rank: int, size: int, offers: Mapping[int, Offer], area: _core.HeapBlock | None,
+    exchange: Callable[[Any], Iterable[Any]], library: _core.MPILibrary | None = None,
+    endpoint: _core.Endpoint | None = None,
 ) -> tuple[list[int], _core.Node | None]:  # fmt: skip
     """The ranks of this rank's node, and its group; None where it has no heap. All ranks call it together.
 
-    ``exchange`` gathers a named tuple from all ranks on all ranks (the bootstrap: MPI or a store).
+    ``offers`` are those of the ranks of its machine. ``exchange`` gathers a named tuple from all ranks on all ranks
+    (the bootstrap: MPI or a store).
     """
-    mappings = _reachable(rank, offers)
+    mappings = _reachable(offers)
     asks = len(mappings) > 1 and machine.ptrace_scope() == 1
     if asks:
         _admit([mapping.pid for mapping in mappings.values()])
-    mine = _Reach(frozenset(mappings), asks, not asks and _are_readable(mappings))
-    theirs = exchange(mine) if len(offers) > 1 else [mine]
-    if any(reach.asks for reach in theirs):  # by now all have admitted the others
-        theirs = exchange(mine._replace(readable=_are_readable(mappings)))
-    group = group_of(rank, [reach.ranks for reach in theirs])
+    mine = _Reach(digest_of(mappings), asks, not asks and _are_readable(mappings))
+    theirs, asked = _reaches(mappings.keys(), exchange(mine) if size > 1 else [mine])
+    if asked:  # by now all have admitted the others
+        theirs, _ = _reaches(mappings.keys(), exchange(mine._replace(readable=_are_readable(mappings))))
+    group = group_of(rank, mappings.keys(), {peer: reach.ranks for peer, reach in theirs.items()})
     own = heap.process_heap()
     if own is None or area is None or rank not in mappings:
         return group, None
-    members = [offers[peer] for peer in group]
-    areas = [member[2] for member in members if member is not None]
+    areas = [offers[peer][2] for peer in group]
     node = _core.Node(own, group.index(rank), [mappings[p] for p in group], areas, area, library, endpoint)
     if all(theirs[peer].readable for peer in group):
         node.read_private()
     return group, node
+
+
+def _reaches(of: Set[int], all_ranks: Iterable[_Reach]) -> tuple[dict[int, _Reach], bool]:
+    """What some ranks reach, and whether any rank had to admit others."""
+    found, asked = {}, False
+    for peer, reach in enumerate(all_ranks):
+        asked |= reach.asks
+        if peer in of:
+            found[peer] = reach
+    return found, asked
 
 
 def why_apart(size: int, group: list[int], engine: _core.Node | None) -> str | None:

@@ -30,7 +30,7 @@ from .timeline import BLOCKING, EVENT, Part, part_file
 if TYPE_CHECKING:
     from .waiting import Waiting
 
-__all__ = ["EVENTS", "Trace", "end", "failed", "from_environment", "home", "join", "leave", "problem"]
+__all__ = ["EVENTS", "Trace", "end", "failed", "from_environment", "is_recording", "join", "leave", "problem"]
 
 EVENTS = 1_000_000  # records of a process
 _TRAIN = os.path.join(os.path.dirname(__file__), "train") + os.sep
@@ -58,20 +58,19 @@ def from_environment() -> tuple[str | None, int]:
     return path and os.path.abspath(path), int(text)
 
 
-def home() -> str | None:
-    """Identity of the communicator whose ranks record a timeline together with this one, if one is recorded."""
-    return None if _current is None else _current.identity
+def is_recording() -> bool:
+    """Whether this process records a timeline."""
+    return _current is not None
 
 
-def join(context: Any, path: str | None, most: int, homes: list[str | None]) -> None:
+def join(context: Any, path: str | None, most: int, anybody: bool) -> None:
     """Record a new communicator's calls, where a timeline is asked for.
 
-    ``path`` and ``most`` are rank 0's, from the environment; ``homes`` has every rank's :func:`home`. Ranks of which
+    ``path`` and ``most`` are rank 0's, from the environment; ``anybody``: some rank records already. Ranks of which
     none records yet do so together; else those that do not, each by itself.
     """
     if _current is None and path:
-        together = not any(homes)
-        Trace(context.internal if together else None, path, most, context.identity, world=True).begin()
+        Trace(None if anybody else context.internal, path, most, context.identity, world=True).begin()
     if _current is not None:
         _current.attach(context)
 
@@ -118,7 +117,7 @@ class Trace:
     def __enter__(self) -> Trace:
         """Begin; collective. ValueError on all ranks where the file cannot be written or a timeline is recorded."""
         self.path = self._parent.bcast(os.path.abspath(self.path))
-        told = self._parent.allgather(home())
+        told = self._parent.allgather(is_recording())
         why = self._parent.bcast(problem(self.path) if self.rank == 0 else None)
         if any(told):
             why = f"rank {next(r for r, h in enumerate(told) if h)} records one already"

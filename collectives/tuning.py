@@ -58,10 +58,9 @@ class Layout:
     ranks_per_node: int
 
     @staticmethod
-    def of(nodes: Iterable[str]) -> Layout:
-        """The layout of ranks, from the name of each one's node."""
-        ranks = Counter(nodes)
-        return Layout(len(ranks), max(ranks.values()))
+    def of(ranks_on: Counter[str]) -> Layout:
+        """The layout of ranks, from how many there are on each node."""
+        return Layout(len(ranks_on), max(ranks_on.values()))
 
     def __str__(self) -> str:
         return f"{self.nodes} node{'s' if self.nodes > 1 else ''} x {self.ranks_per_node}"

@@ -229,7 +229,7 @@ def joined(ranks: int) -> list[node._core.Node | None]:
             meet.wait(60)
             return found
 
-        return node.join(me, list(offers), areas[me], exchange)[1]
+        return node.join(me, ranks, dict(enumerate(offers)), areas[me], exchange)[1]
 
     with ThreadPoolExecutor(ranks) as pool:
         return list(pool.map(rank, range(ranks)))

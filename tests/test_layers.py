@@ -34,6 +34,7 @@ LAYERS = [
         "rehearsal",
         "telling",
         "turns",
+        "bootstrap",
         "node",
         "trace",
         "settings",

@@ -300,10 +300,13 @@ def test_a_wrong_identity_is_refused():
 
 
 def test_groups():
-    assert node.group_of(0, [{0, 1}, {0, 1}, {2}]) == [0, 1]
-    assert node.group_of(2, [{0, 1}, {0, 1}, {2}]) == [2]
-    assert node.group_of(0, [{0, 1}, {1}, {2}]) == [0]
-    assert node.group_of(1, [set(), set()]) == [1]
+    def group_of(rank, reached):
+        return node.group_of(rank, reached[rank], {peer: node.digest_of(ranks) for peer, ranks in enumerate(reached)})
+
+    assert group_of(0, [{0, 1}, {0, 1}, {2}]) == [0, 1]
+    assert group_of(2, [{0, 1}, {0, 1}, {2}]) == [2]
+    assert group_of(0, [{0, 1}, {1}, {2}]) == [0]
+    assert group_of(1, [set(), set()]) == [1]
 
 
 def test_threads_in_python():
@@ -322,7 +325,7 @@ def test_threads_in_python():
     def live(rank):
         offer, area = node.offer()
         offers = exchange(rank, offer)
-        group, engine = node.join(rank, offers, area, lambda value: exchange(rank, value))
+        group, engine = node.join(rank, size, dict(enumerate(offers)), area, lambda value: exchange(rank, value))
         assert group == [0, 1, 2]
         engine.yield_at_once = True
         engine.open({"allreduce": None})
