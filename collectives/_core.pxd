@@ -139,6 +139,7 @@ cdef extern from "progress.h" nogil:
     int coll_progress_abandon(coll_request *)
     void coll_progress_stop(long)
     void coll_progress_broken(const char *)
+    void coll_progress_mended()
     void coll_progress_survived(int)
     int coll_progress_watch_end(const coll_mpi_api *)
     void coll_progress_note(char *)

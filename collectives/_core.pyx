@@ -58,8 +58,7 @@ cdef extern from "dlfcn.h" nogil:
 __all__ = [
     "DTYPES", "OPS", "Endpoint", "Followed", "GivenUpError", "InProcess", "MPILibrary", "MismatchError", "OpError", "Plan", "Task", "Program", "Request",
     "address", "broken", "count_signal", "dlpack_type", "ended", "exact_add", "has_kernel", "hold", "isa", "isa_supported", "itemsize", "leave_note",
-    "narrow",
-    "outstanding", "partition", "reduce2", "reducep",
+    "mended", "narrow", "outstanding", "partition", "reduce2", "reducep",
     "scale", "select_isa", "signals", "stop_progress", "survived", "widen", "wider", "write_handle",
 ]
 

@@ -145,7 +145,7 @@ cdef class NodeCall(Queued):
         if code == COLL_PENDING:
             with nogil:
                 code = coll_progress_wait(NULL, &self.request, yield_at_once, BRIEF)
-        if code != COLL_OK or self.abandoned is not None or self.tested:
+        if code != COLL_OK or self.abandoned is not None or self.tested or coll_progress_ended():
             self.go_on(timeout, begin)
             return
         if self.record is not None:

@@ -162,6 +162,11 @@ def broken(str why):
     coll_progress_broken(why.encode())
 
 
+def mended():
+    """Take one :func:`broken` back: what had failed was tried again, and is complete."""
+    coll_progress_mended()
+
+
 def survived(bint was_broken):
     """A rank died and the others go on without a communicator, which was broken or not."""
     coll_progress_survived(was_broken)

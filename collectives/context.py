@@ -79,7 +79,7 @@ def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracom
     except MPI.Exception as e:
         if deaths.by_death(e):
             raise deaths.failure(comm, "Dup", e) from e
-        if e.Get_error_class() == MPI.ERR_COMM:
+        if e.Get_error_class() in (MPI.ERR_COMM, MPI.ERR_TRUNCATE):
             raise
         why = str(e).splitlines()[0]
         raise CollectiveError(

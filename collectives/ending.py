@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from . import _core, farewell, heap, inquiry
 from .diagnosis import Answer
+from .errors import CollectiveError
 
-__all__ = ["at_the_end", "forked", "say"]
+__all__ = ["at_the_end", "forked", "refuse_if_forked", "say"]
 
 LAST_CALL = 5_000_000_000  # ns that the end of the program waits for requests nobody waited for
 TOLD = 64  # ranks of other machines that are told, for each communicator, that a program has ended
@@ -67,3 +68,9 @@ def at_the_end(function: Callable[[], None]) -> None:
 def forked() -> bool:
     """Whether this process was forked from one that had MPI or a heap, which no other can take over."""
     return _forked
+
+
+def refuse_if_forked() -> None:
+    """CollectiveError in a forked child, which has neither its parent's messages nor the other ranks' memory."""
+    if _forked:
+        raise CollectiveError("this process was forked from one that uses collectives; it cannot take part in them")

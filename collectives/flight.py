@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _core
+from . import _core, ending, lifetime
 from .diagnosis import Call, signature
 from .watching import Wait
 
@@ -71,6 +72,7 @@ class _Flying:
 
         Raises what ended the collective early.
         """
+        ending.refuse_if_forked()
         run = self.run  # the wait for it ends with it
         try:
             if not self.core.done or self.core.error() is not None:
@@ -86,6 +88,7 @@ class _Flying:
 
     def test(self) -> bool:
         """Move the collective on; whether it has ended. Raises what ended it early."""
+        ending.refuse_if_forked()
         try:
             landed = (self.check is None or self.check.ended(wait=False)) and self.core.wait(False, 0)
             if not landed:
@@ -103,6 +106,8 @@ class _Flying:
 
     def abandon(self, free: Callable[[int], None]) -> bool:
         """Have MPI's request, given by its handle, freed at the end; False if the end is past."""
+        if ending.forked():  # it is the parent's
+            return True
         with _lock:
             self.abandoned = free if self in _core.flights() else None  # type: ignore[misc]
         return self.abandoned is not None
@@ -207,4 +212,12 @@ class NodeFlight(_core.NodeCall, _Flying):
         return ShortCall(self, self.buffers, self.number)
 
 
+def _leave_to_the_parent() -> None:
+    """A forked child keeps what its parent has under way as it is: to give it back would be to touch MPI."""
+    for flight in list(_core.flights()):
+        lifetime.keep(flight)
+    _core.flights().clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
 _core.know_flight(NodeFlight)

@@ -76,6 +76,8 @@ def empty(shape: Any, dtype: Any = np.float64, *, zero: bool = False) -> np.ndar
     if dtype.hasobject:
         raise TypeError(f"arrays of {dtype} hold Python objects, which cannot be shared")
     shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    if any(length < 0 for length in shape):
+        raise ValueError(f"shape: {shape} has a negative length")
     count = int(np.prod(shape, dtype=object)) if shape else 1
     block = _core.HeapBlock(heap, max(1, count * dtype.itemsize), zero)
     return np.ndarray(shape, dtype, buffer=memoryview(block))

@@ -8,6 +8,7 @@ non-blocking collectives.
 from __future__ import annotations
 
 import contextlib
+import functools
 import pickle
 import threading
 import zlib
@@ -114,6 +115,49 @@ def _watch_over_this_process() -> None:
     watchdog.watch()
 
 
+@functools.cache
+def _given_up() -> int:
+    """The key of a communicator's attribute: the agreement on it that this rank gave up."""
+    return MPI.Comm.Create_keyval()
+
+
+class Agreement:
+    """Whether all ranks of a communicator are in the same method: the least ``code`` is the greatest.
+
+    By two all-reduces of MPI's: a rank that gives up leaves its part in the first one, which would let those that come
+    later go on to MPI's own call, and wait there for ever; to the second one it does not come. MPI cannot take back the
+    one that is under way, so whoever tries again goes on with it.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, code: int):
+        self.code = code
+        self._comm, self._round, self._failures = comm, 0, 0
+        self._request: MPI.Request | None = None
+        self._mine, self._least = np.array([code, -code]), np.empty(2, np.int64)
+
+    def reached(self, making: Making) -> bool:
+        """Wait for the other ranks; an exception of the wait leaves all as it is for another try."""
+        try:
+            while self._round < 2 and (self._round == 0 or self._alike()):
+                if self._request is None:
+                    self._request = self._comm.Iallreduce(self._mine, self._least, MPI.MIN)
+                making.wait(self._request, (self._mine, self._least))
+                self._request, self._round = None, self._round + 1
+        except BaseException:
+            if self._failures == 0:
+                self._comm.Set_attr(_given_up(), self)
+            self._failures += 1
+            raise
+        if self._failures:
+            self._comm.Delete_attr(_given_up())
+            for _ in range(self._failures):
+                _core.mended()
+        return self._alike()
+
+    def _alike(self) -> bool:
+        return np.array_equal(self._mine, self._least)
+
+
 def framed(stream: bytes) -> np.ndarray:
     """A stream with its length before it, or as much of both as there is room for."""
     frame = np.zeros(FRAME, np.uint8)
@@ -160,13 +204,25 @@ class Making:
     def meet(self, by_engine: bool) -> None:
         """Wait until all ranks are in the same method; CollectiveMismatch where they are not."""
         code = zlib.crc32(self._call.collective.encode())
-        mine, least = np.array([code, -code]), np.empty(2, np.int64)
+        mine = np.array([code, -code])
         if by_engine:
-            least = self.context.least(mine, self._call)
+            alike = np.array_equal(self.context.least(mine, self._call), mine)
         else:
-            self.wait(self._comm.Iallreduce(mine, least, MPI.MIN), (mine, least))
-        if (least != mine).any():
+            alike = self._agreement(code).reached(self)
+        if not alike:
             self.context.fail(self.run(), _core.MismatchError("the ranks make or free communicators in different ways"))
+
+    def _agreement(self, code: int) -> Agreement:
+        """A new one; on a communicator of the program's, which may be tried again, the one that was given up."""
+        found: Any = self._comm.Get_attr(_given_up())
+        if found is None:
+            return Agreement(self._comm, code)
+        if found.code != code:
+            raise CollectiveError(
+                f"{self._call.collective}: this rank gave up making another communicator from this one, which the "
+                "other ranks may be at still"
+            )
+        return found
 
     def meet_some(self, members: Sequence[int], tag: int) -> None:
         """Wait until some of the ranks are here, by messages."""

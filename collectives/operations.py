@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -209,6 +210,8 @@ class Operations:
     def _foresee(self, name: str, nbytes: int, dtype: Any, op: Any) -> Choice:
         """The choice for a blocking call of so many bytes, as that call would make it."""
         algorithms(name)  # there is such a collective
+        if operator.index(nbytes) < 0:
+            raise ValueError(f"nbytes: {nbytes} is negative")
         collective = COLLECTIVES[name]
         if not collective.reduces:
             return self._choose(movement.outline(collective, nbytes), DEFAULTS, None)

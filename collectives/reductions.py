@@ -98,17 +98,17 @@ def _one_way(collective: Collective, arguments: Arguments) -> Draft:
 
 def _reduce_scatter(collective: Collective, arguments: Arguments, rank: int, size: int) -> Draft:
     same = in_place(arguments.sendbuf)
+    target = parse(arguments.recvbuf, "recvbuf", True, size if same and not collective.vector else 1)
     if collective.vector:
         counts = integers(arguments.recvcounts, size, "recvcounts")
         if any(count < 0 for count in counts):
             raise ValueError(f"recvcounts: a count is negative: {min(counts)}")
     else:
-        counts = (parse(arguments.recvbuf, "recvbuf", True, size if same else 1).count,) * size
+        counts = (target.count,) * size
     cuts = tuple(itertools.accumulate(counts, initial=0))
-    target = parse(arguments.recvbuf, "recvbuf", True)
     if same:
-        if target.count < cuts[-1] or (collective.vector and target.count != cuts[-1]):
-            raise ValueError(f"recvbuf has {target.count} elements, recvcounts ask for {cuts[-1]}")
+        if target.elements != cuts[-1]:
+            raise ValueError(f"recvbuf has {target.elements} elements, recvcounts ask for {cuts[-1]}")
         shape = _shape(collective, target, cuts[-1], 0, False, cuts if collective.vector else None)
         whole = replace(target.type, size=shape.itemsize, dense=True)  # with the gap of a pair
         result = Packed(Buffer(target.address, counts[rank], whole, target.owner))

@@ -52,6 +52,7 @@ class Accumulator:
 
     def allreduce(self, comm: Any, *, algorithm: str | None = None) -> Accumulator:
         """Add up the accumulators of all ranks of a :class:`collectives.Communicator`, on all of them; collective."""
+        _refuse_plain(comm)
         comm.Allreduce(MPI.IN_PLACE, self.data, op=REPRODUCIBLE_SUM, algorithm=algorithm)
         return self
 
@@ -72,6 +73,8 @@ def reproducible_sum(
     ``comm``, a :class:`collectives.Communicator`, and ``algorithm``, a name of ``collectives.algorithms("allreduce")``.
     Bits, special values and cost: docs/reproducibility.md. TypeError for other types.
     """
+    if comm is not None:
+        _refuse_plain(comm)
     x = np.asarray(x)
     if x.dtype not in ACCUMULATORS:
         raise TypeError(f"x: exact sums are of float32 or float64, not {x.dtype}")
@@ -85,6 +88,12 @@ def reproducible_sum(
             sums.allreduce(comm, algorithm=algorithm)
         flat[i : i + step] = sums.value()
     return made[()]
+
+
+def _refuse_plain(comm: Any) -> None:
+    """TypeError for a communicator that does not know the op; nothing has been sent."""
+    if not hasattr(comm, "explain"):
+        raise TypeError(f"comm: expected a collectives.Communicator, not {type(comm).__name__}")
 
 
 def _rows(terms: Any, axis: int | tuple[int, ...] | None, dtype: np.dtype) -> np.ndarray:

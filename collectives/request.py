@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from . import _core
+from . import _core, ending
 from .errors import CollectiveError
 from .flight import Flight, NodeFlight
 
@@ -127,7 +127,7 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
 
     def Free(self) -> None:
         """Give up the plan, after the run under way if there is one that can end."""
-        if self._flight is not None and self._flight.context.broken is None:
+        if self._flight is not None and self._flight.context.broken is None and not ending.forked():
             self.Wait()
         self._launch = self._flight = None
 
@@ -155,6 +155,7 @@ class _Keeps:
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait until the collective is complete."""
+        ending.refuse_if_forked()
         begin = _core.ticks() if self._record is not None else 0
         self._has_passed(wait=True)
         if self._run.request is not None:
@@ -170,6 +171,7 @@ class _Keeps:
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Whether the collective is complete."""
+        ending.refuse_if_forked()
         with self._context.blamed(self._run):
             done = self._has_passed(wait=False) and super().Test(status)  # type: ignore[misc]
         if not done:
@@ -180,6 +182,11 @@ class _Keeps:
         if self._record is not None:
             self._record[0].end(self._record[1], _core.ticks())
         return True
+
+    def Free(self) -> None:
+        """Give up the request."""
+        ending.refuse_if_forked()
+        super().Free()  # type: ignore[misc]
 
     def _has_passed(self, wait: bool) -> bool:
         """Whether all ranks are known to make this call, after waiting for it or not; CollectiveMismatch if not."""
@@ -219,6 +226,7 @@ class HandedOverForGood(_Keeps, MPI.Prequest):  # type: ignore[misc]
 
     def Start(self) -> None:
         """Begin a run; the one before must be complete. CollectiveError on a communicator that has been freed."""
+        ending.refuse_if_forked()
         if self._context.internal == MPI.COMM_NULL:  # some MPIs crash
             raise CollectiveError("this communicator has been freed")
         begin = _core.ticks()

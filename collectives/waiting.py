@@ -208,8 +208,7 @@ class Waiting(GivingUp):
         """Refuse work where it cannot be done any more; CollectiveError says why."""
         if self.broken is not None:
             raise CollectiveError(f"this communicator is broken since an earlier call failed ({self.broken})")
-        if ending.forked():
-            raise CollectiveError("this process was forked from one that uses collectives; it cannot take part in them")
+        ending.refuse_if_forked()
 
     def short_call(self) -> Any:
         """The call of the short way that is under way."""

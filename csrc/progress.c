@@ -325,11 +325,15 @@ void coll_progress_broken(const char *why) {
         snprintf(broken, sizeof broken, "%s", why);
 }
 
+void coll_progress_mended(void) {
+    if (--reasons == 0)
+        broken[0] = 0;
+}
+
 void coll_progress_survived(int was_broken) {
     survived = 1;
-    reasons -= was_broken;
-    if (reasons == 0)
-        broken[0] = 0;
+    if (was_broken)
+        coll_progress_mended();
 }
 
 /* The program has ended by now, and what it printed is out; only MPI_Finalize has not. */

@@ -54,6 +54,8 @@ void coll_progress_stop(long limit);
 /* MPI's end. A failed execution may have messages under way, and other ranks may wait for its next ones: MPI_Finalize
  * could hang. So what follows a coll_progress_broken, or finalizing with requests outstanding, is MPI_Abort. */
 void coll_progress_broken(const char *why);
+/* What was broken has been completed by another try. */
+void coll_progress_mended(void);
 /* A rank died and the others go on; the communicator was revoked, so that nothing is under way there any more. If it
  * was broken, that reason to abort is gone. */
 void coll_progress_survived(int was_broken);

@@ -127,7 +127,9 @@ def test_a_death_is_named(tmp_path):
 def test_a_message_that_does_not_come(tmp_path):
     found = errors("message", tmp_path, ranks=2)
     assert found[0][1] == "CollectiveTimeout"
-    assert "receive from rank 1 on rank 0 of 2: Timed out waiting 1000ms" in found[0][2]
+    assert (
+        "receive from rank 1 (4000 bytes) on rank 0 of 2: Timed out waiting 1000ms; waiting for rank 1" in found[0][2]
+    )
 
 
 @pytest.mark.slow

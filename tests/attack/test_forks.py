@@ -5,6 +5,7 @@ from conftest import torch_for
 
 KINDS = (
     "pool", "forks_beside_threads", "handed_over", "grandchildren", "given_back", "written_by_children", "others",
+    "requests",
 )  # fmt: skip
 
 

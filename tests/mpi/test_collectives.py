@@ -227,6 +227,14 @@ def test_every_algorithm_can_be_explained(world, collective):
         registry.find(collective.name, "nonsense")
 
 
+def test_a_reduce_scatter_in_place_takes_the_count_of_a_block(world):
+    for spec in (lambda x: x, lambda x: [x, 3], lambda x: [x, 3, MPI.DOUBLE]):
+        x = np.arange(3.0 * SIZE) + RANK
+        world.Reduce_scatter_block(MPI.IN_PLACE, spec(x))
+        own = np.arange(3.0 * RANK, 3 * RANK + 3)
+        np.testing.assert_array_equal(x[:3], SIZE * own + SIZE * (SIZE - 1) / 2)
+
+
 def test_wrong_arguments_are_refused_before_anything_is_sent(world):
     a, b = np.zeros(2 * SIZE), np.zeros(2 * SIZE)
     few = [1] * (SIZE + 1)
@@ -258,6 +266,11 @@ def test_wrong_arguments_are_refused_before_anything_is_sent(world):
         (lambda: world.Ibcast(a, timeout=1), TypeError, "Ibcast.. got an unexpected"),
         (lambda: world.Bcast(a, stream=1), ValueError, "^stream"),
         (lambda: world.Bcast(a, algorithm=["binomial"]), TypeError, "^algorithm: "),
+        (lambda: world.Reduce_scatter_block(MPI.IN_PLACE, [b, 3, MPI.DOUBLE]), ValueError, "^recvbuf: "),
+        (lambda: world.empty(-1), ValueError, "^shape: "),
+        (lambda: world.explain("bcast", -1), ValueError, "^nbytes: "),
+        (lambda: world.explain("bcast", "8"), TypeError, "integer"),
+        (lambda: collectives.reproducible_sum(a, comm=MPI.COMM_SELF), TypeError, "^comm: "),
     ):  # fmt: skip
         if error is not None:
             with pytest.raises(error, match=message):

@@ -238,11 +238,54 @@ def others(trials: int) -> int:
     return wrong
 
 
+ENDINGS = {
+    "Wait": lambda request: request.Wait(),
+    "Test": lambda request: request.Test(),
+    "Free": lambda request: request.Free(),
+    "del": lambda request: None,
+}
+
+
+def child_ends(request: MPI.Request, how: str) -> int:
+    """What a child's exit status says of one way to end its parent's request: 0 if it is refused, or does nothing."""
+    pid = os.fork()
+    if pid:
+        return os.waitpid(pid, 0)[1]
+    said = ""
+    try:
+        ENDINGS[how](request)
+    except Exception as e:
+        said = str(e)
+    finally:
+        os._exit("was forked" not in said if how in ("Wait", "Test") or said else 0)
+
+
+def requests(trials: int) -> int:
+    """Children that wait for, test, free or drop what their parent has under way, which goes on."""
+    wrong = 0
+    for trial in range(trials):
+        n = (10, 3000, 200_000)[trial % 3]
+        x, y = np.full(n, 1.0 + trial), np.empty(n)
+        how = list(ENDINGS)[trial // 3 % len(ENDINGS)]
+        for algorithm in (None, "ring", "mpi"):
+            begun = comm.Iallreduce(x, y, algorithm=algorithm)
+            wrong += child_ends(begun, how) != 0
+            begun.Wait()
+            wrong += bool((y != comm.size * x).any())
+        lasting = comm.Allreduce_init(x, y)
+        lasting.Start()
+        wrong += child_ends(lasting, how) != 0
+        lasting.Wait()
+        lasting.Free()
+        wrong += bool((y != comm.size * x).any())
+    return wrong
+
+
 KINDS = {
     function.__name__: (function, trials)
     for function, trials in (
         (pool, 300), (forks_beside_threads, 60), (handed_over, 40), (grandchildren, 10), (given_back, 40),
-        (written_by_children, 6), (others, 4),
+        (written_by_children, 6), (others, 4), (requests, 24),
     )
 }  # fmt: skip
 

@@ -33,6 +33,39 @@ def told(what, words, use):
 os.environ["COLLECTIVES_TIMEOUT"] = "0.2"
 told("first", ["creating a Communicator"], lambda: collectives.Communicator(first))
 del os.environ["COLLECTIVES_TIMEOUT"]
+
+# Rank 0 comes late: nobody has gone on to MPI's own call without the others, and it does not either.
+late = WORLD.Dup()
+os.environ["COLLECTIVES_TIMEOUT"] = "0.2"
+if WORLD.rank == 0:
+    time.sleep(1)
+told("late", ["creating a Communicator"], lambda: collectives.Communicator(late))
+if WORLD.rank == 0:
+    trials += 1
+    try:
+        collectives.Communicator(late)
+        wrong.append("rank 0: a communicator was made without the others")
+    except collectives.CollectiveTimeout:
+        pass
+# Who tries again goes on with what is under way, so that those who came in time and those who come late meet.
+again = WORLD.Dup()
+if WORLD.rank == 0:
+    time.sleep(1)
+made = None
+for _ in range(200):
+    try:
+        made = collectives.Communicator(again)
+        break
+    except collectives.CollectiveTimeout:
+        pass
+del os.environ["COLLECTIVES_TIMEOUT"]
+trials += 1
+if made is None:
+    wrong.append(f"rank {WORLD.rank}: no communicator was made by trying again")
+else:
+    made.timeout = 20
+    made.Allreduce(x, y)
+    made.Free()
 ABSENT = "rank 0: in no collective"
 for what, words, use in (
     ("Dup", "creating a communicator by Dup", lambda comm: comm.Dup()),
