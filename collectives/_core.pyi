@@ -209,6 +209,29 @@ class Mapping:
     @property
     def alive(self) -> bool: ...
 
+class Numbers:
+    elsewhere: int
+    @property
+    def history(self) -> int: ...
+    @property
+    def running(self) -> tuple[CachedPlan, int] | None: ...
+    def divide_tags(self, calls: int, kinds: int, stride: int, depth: int) -> None: ...
+    def tag(self, kind: int) -> int: ...
+
+class CachedPlan:
+    choice: Any
+    shape: Any
+    collective: str
+    nbytes: int
+    memory: Any
+    def __init__(
+        self, collective: str, choice: Any, shape: Any, nbytes: int, kind: int, memory: Any = None
+    ) -> None: ...
+
+class CachedPlans:
+    def __init__(self, context: Any, life: Life) -> None: ...
+    def add(self, key: Any, plan: CachedPlan) -> None: ...
+
 class Turn:
     @property
     def holder(self) -> int: ...

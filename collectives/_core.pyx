@@ -10,7 +10,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF
 from libc.errno cimport errno
-from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset, strerror
 
@@ -124,6 +124,7 @@ include "_node.pxi"
 include "_flights.pxi"
 include "_short_messages.pxi"
 include "_short_vectors.pxi"
+include "_cached_plans.pxi"
 include "_short.pxi"
 include "_frames.pxi"
 include "_objects.pxi"

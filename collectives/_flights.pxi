@@ -64,7 +64,7 @@ cdef class NodeCall(Queued):
     cdef size_t *cuts
     cdef bint lasting
     cdef uint64_t serial
-    cdef object elsewhere
+    cdef long long elsewhere
     cdef readonly Node node
     cdef readonly object context, buffers
     cdef public object holder
@@ -122,7 +122,7 @@ cdef class NodeCall(Queued):
     cdef int take_off(self, context, holder, uint64_t begun, bint visible) except -1:
         """Begin, with what waits for it and what must live as long, as a call that was made at a tick."""
         self.context, self.holder = context, holder
-        self.elsewhere = context.elsewhere
+        self.elsewhere = (<Numbers>context.numbers).elsewhere
         try:
             self.begin(visible)
         except BaseException as e:

@@ -39,6 +39,11 @@ cdef tuple signature_of(const coll_node_message *m):
     return m.count, m.type - 1 if m.type else m.dtype, m.op, m.root
 
 
+cdef struct Member:
+    int rank, size
+    size_t *cuts  # room for two tables of boundaries
+
+
 cdef unsigned ALWAYS = ~<unsigned>0
 
 
@@ -62,7 +67,7 @@ cdef class Node:
     cdef size_t[32] longest # vector that it serves of each, bytes
     cdef public bint background  # whether calls may go on by themselves
     cdef coll_node_job job  # of the short way
-    cdef size_t *cuts       # of the short way: room for two tables
+    cdef Member member
     cdef uint64_t begun, ended
     cdef public Log log     # where a timeline is recorded
     cdef Turn owner         # whose call it serves
@@ -85,8 +90,9 @@ cdef class Node:
             offsets[i] = areas[i]
         self.node = coll_node_new(heap.heap, size, rank, bases, limits, offsets)
         PyMem_Free(bases)
-        self.cuts = <size_t *>malloc(2 * (size + 1) * sizeof(size_t))
-        if self.node == NULL or self.cuts == NULL:
+        self.member.rank, self.member.size = rank, size
+        self.member.cuts = <size_t *>malloc(2 * (size + 1) * sizeof(size_t))
+        if self.node == NULL or self.member.cuts == NULL:
             raise MemoryError("no memory for a group of the node-local engine, or flags outside their heap")
         self.rank = rank
         self.size = size
@@ -99,7 +105,7 @@ cdef class Node:
 
     def __dealloc__(self):
         coll_node_free(self.node)
-        free(self.cuts)
+        free(self.member.cuts)
 
     @property
     def turn(self):

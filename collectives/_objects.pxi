@@ -86,11 +86,11 @@ cdef list collect_streams(comm, Frames f, bytes mine, list lengths, int root):
 cdef size_t *boundaries(Node node, list lengths) except NULL:
     """Boundaries of blocks of these lengths, in memory of the node's."""
     cdef size_t i = 0
-    node.cuts[0] = 0
+    node.member.cuts[0] = 0
     for length in lengths:
-        node.cuts[i + 1] = node.cuts[i] + <size_t>length
+        node.member.cuts[i + 1] = node.member.cuts[i] + <size_t>length
         i += 1
-    return node.cuts
+    return node.member.cuts
 
 
 cdef list parts_of(data, list lengths):

@@ -16,9 +16,9 @@ cdef bint ordinary(coll_node_message *m, Node node, int kind, object send, objec
         return True
     m.kind = <coll_node_kind>(kind & ~VECTOR)
     if kind & VECTOR:
-        filled = fill_vector(m, node, send, recv, counts, op)
+        filled = fill_vector(m, &node.member, send, recv, counts, op)
     else:
-        filled = fill(m, node, send, recv, op)
+        filled = fill(m, &node.member, send, recv, op)
     return filled and m.count * m.itemsize <= node.longest[kind]
 
 
@@ -167,13 +167,18 @@ cdef object finish(object comm, Node node, tuple owners):
 cdef object LONG_WAY = object()  # what `serve` returns where it has done nothing
 
 
-cdef inline object serve(object comm, int kind, int form, object send, object recv, object counts, object op, int root):
-    """The result of an ordinary call: None or a request."""
+cdef inline object serve(object comm, str collective, int kind, int form, object send, object recv, object counts,
+                         object op, int root, dict keywords):
+    """The result of an ordinary call: None or a request; LONG_WAY, with nothing done, for others."""
     cdef coll_node_message message
     cdef uint64_t begun = coll_ticks()
     node = comm._node
-    if node is None or not ordinary(&message, <Node>node, kind, send, recv, counts, op, root):
-        return LONG_WAY
+    if node is None or (keywords and not asks_for_engine(keywords)) or not ordinary(
+            &message, <Node>node, kind, send, recv, counts, op, root):
+        cache = comm._cached
+        if cache is None or form == LASTS:
+            return LONG_WAY
+        return call_cached(comm, <CachedPlans>cache, collective, kind, form, send, recv, counts, op, root, keywords, begun)
     if form == STARTS:
         return start(comm, <Node>node, &message, send, recv, begun)
     if form == LASTS:
@@ -184,8 +189,13 @@ cdef inline object serve(object comm, int kind, int form, object send, object re
     return None if launch(<Node>node, &message, begun) else finish(comm, <Node>node, (send, recv, kept))
 
 
+cdef bint asks_for_engine(dict keywords) except -1:
+    """Whether keywords say no more than that the engine is to serve the call."""
+    return len(keywords) == 1 and keywords.get("algorithm") == "shm"
+
+
 def short_way(str collective, long_way, SUM, str does="blocks"):
-    """A method of a communicator: an ordinary call on a node goes straight to the engine, others to ``long_way``.
+    """A method of a communicator: ordinary calls go straight to the engine, or to a cached plan, others ``long_way``.
 
     ``does`` is one of FORMS. Written here because a Python function would take as long as the collective of 8 bytes
     that it calls.
@@ -193,38 +203,35 @@ def short_way(str collective, long_way, SUM, str does="blocks"):
     cdef int kind = kind_of(collective), form = FORMS.index(does)
 
     def reducing(self, sendbuf, recvbuf, op=SUM, *more, **keywords):
-        ours = not more and not keywords
-        made = serve(self, kind, form, sendbuf, recvbuf, None, op, 0) if ours else LONG_WAY
+        made = LONG_WAY if more else serve(self, collective, kind, form, sendbuf, recvbuf, None, op, 0, keywords)
         return made if made is not LONG_WAY else long_way(self, sendbuf, recvbuf, op, *more, **keywords)
 
     def scattering(self, sendbuf, recvbuf, recvcounts=None, op=SUM, *more, **keywords):
-        ours = not more and not keywords and recvcounts is not None
-        made = serve(self, kind, form, sendbuf, recvbuf, recvcounts, op, 0) if ours else LONG_WAY
+        ours = not more and recvcounts is not None
+        made = serve(self, collective, kind, form, sendbuf, recvbuf, recvcounts, op, 0, keywords) if ours else LONG_WAY
         return made if made is not LONG_WAY else long_way(self, sendbuf, recvbuf, recvcounts, op, *more, **keywords)
 
     def reducing_to_root(self, sendbuf, recvbuf, op=SUM, root=0, *more, **keywords):
-        ours = not more and not keywords and type(root) is int
-        made = serve(self, kind, form, sendbuf, recvbuf, None, op, root) if ours else LONG_WAY
+        ours = not more and type(root) is int and -1 < root < 1 << 31
+        made = serve(self, collective, kind, form, sendbuf, recvbuf, None, op, root, keywords) if ours else LONG_WAY
         return made if made is not LONG_WAY else long_way(self, sendbuf, recvbuf, op, root, *more, **keywords)
 
     def moving(self, sendbuf, recvbuf, *more, **keywords):
-        ours = not more and not keywords
-        made = serve(self, kind, form, sendbuf, recvbuf, None, None, 0) if ours else LONG_WAY
+        made = LONG_WAY if more else serve(self, collective, kind, form, sendbuf, recvbuf, None, None, 0, keywords)
         return made if made is not LONG_WAY else long_way(self, sendbuf, recvbuf, *more, **keywords)
 
     def rooted(self, sendbuf, recvbuf, root=0, *more, **keywords):
-        ours = not more and not keywords and type(root) is int
-        made = serve(self, kind, form, sendbuf, recvbuf, None, None, root) if ours else LONG_WAY
+        ours = not more and type(root) is int and -1 < root < 1 << 31
+        made = serve(self, collective, kind, form, sendbuf, recvbuf, None, None, root, keywords) if ours else LONG_WAY
         return made if made is not LONG_WAY else long_way(self, sendbuf, recvbuf, root, *more, **keywords)
 
     def bcast(self, buf, root=0, *more, **keywords):
-        ours = not more and not keywords and type(root) is int
-        made = serve(self, kind, form, None, buf, None, None, root) if ours else LONG_WAY
+        ours = not more and type(root) is int and -1 < root < 1 << 31
+        made = serve(self, collective, kind, form, None, buf, None, None, root, keywords) if ours else LONG_WAY
         return made if made is not LONG_WAY else long_way(self, buf, root, *more, **keywords)
 
     def barrier(self, *more, **keywords):
-        ours = not more and not keywords
-        made = serve(self, kind, form, None, None, None, None, 0) if ours else LONG_WAY
+        made = LONG_WAY if more else serve(self, collective, kind, form, None, None, None, None, 0, keywords)
         return made if made is not LONG_WAY else long_way(self, *more, **keywords)
 
     methods = {

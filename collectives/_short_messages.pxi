@@ -252,7 +252,7 @@ cdef bint fill_bcast(coll_node_message *m, object buffer, int rank):
     return True
 
 
-cdef bint fill(coll_node_message *m, Node node, object send, object recv, object op):
+cdef bint fill(coll_node_message *m, const Member *of, object send, object recv, object op):
     """The message of an ordinary call with equal blocks; False where it is not ordinary."""
     cdef coll_node_kind kind = m.kind
     if kind == COLL_NODE_ALLREDUCE:
@@ -260,13 +260,13 @@ cdef bint fill(coll_node_message *m, Node node, object send, object recv, object
     if kind == COLL_NODE_SCAN or kind == COLL_NODE_EXSCAN:
         return fill_elementwise(m, send, recv, op) and OPS[m.op] != "avg"
     if kind == COLL_NODE_REDUCE:
-        return fill_reduce(m, send, recv, op, node.rank)
+        return fill_reduce(m, send, recv, op, of.rank)
     if kind == COLL_NODE_REDUCE_SCATTER:
-        return fill_reduce_scatter(m, send, recv, op, node.size)
+        return fill_reduce_scatter(m, send, recv, op, of.size)
     if kind == COLL_NODE_BCAST:
-        return fill_bcast(m, recv, node.rank)
+        return fill_bcast(m, recv, of.rank)
     if kind == COLL_NODE_SCATTER:
-        return fill_scatter(m, send, recv, node.rank, node.size)
+        return fill_scatter(m, send, recv, of.rank, of.size)
     if kind == COLL_NODE_ALLTOALL:
-        return fill_alltoall(m, send, recv, node.size)
-    return fill_gather(m, send, recv, node.rank, node.size, kind == COLL_NODE_ALLGATHER or node.rank == m.root)
+        return fill_alltoall(m, send, recv, of.size)
+    return fill_gather(m, send, recv, of.rank, of.size, kind == COLL_NODE_ALLGATHER or of.rank == m.root)

@@ -78,12 +78,12 @@ cdef void alone(size_t *cuts, int rank, int n, size_t nbytes) noexcept:
         cuts[i] = nbytes if i > rank else 0
 
 
-cdef bint fill_gatherv(coll_node_message *m, Node node, object send, object recv, bint whole):
+cdef bint fill_gatherv(coll_node_message *m, const Member *of, object send, object recv, bint whole):
     """Gather and all-gather; ``whole``: this rank gets the whole vector."""
     cdef View v, w
     cdef size_t each
     cdef int kind
-    cdef size_t *cuts = node.cuts
+    cdef size_t *cuts = of.cuts
     if send is not IN_PLACE and not view(send, False, 1, &v):
         return False
     if not whole:
@@ -92,81 +92,81 @@ cdef bint fill_gatherv(coll_node_message *m, Node node, object send, object recv
         kind = v.kind
         m.input = v.data
         m.output = NULL
-        alone(cuts, node.rank, node.size, v.nbytes)
+        alone(cuts, of.rank, of.size, v.nbytes)
     else:
-        if not view_vector(recv, True, cuts, node.size, &w):
+        if not view_vector(recv, True, cuts, of.size, &w):
             return False
         kind = w.kind
-        each = cuts[node.rank + 1] - cuts[node.rank]
+        each = cuts[of.rank + 1] - cuts[of.rank]
         m.output = w.data
-        m.input = <char *>m.output + cuts[node.rank]
+        m.input = <char *>m.output + cuts[of.rank]
         if send is not IN_PLACE:
             if v.nbytes != each or v.kind != w.kind:
                 return False
             m.input = v.data
-            if overlap(m, each, cuts[node.size]):
+            if overlap(m, each, cuts[of.size]):
                 return False
-    as_bytes(m, cuts[node.size], kind)
+    as_bytes(m, cuts[of.size], kind)
     m.cuts = cuts
     return True
 
 
-cdef bint fill_scatterv(coll_node_message *m, Node node, object send, object recv):
+cdef bint fill_scatterv(coll_node_message *m, const Member *of, object send, object recv):
     cdef View v, w
     cdef size_t each
     cdef int kind
-    cdef size_t *cuts = node.cuts
+    cdef size_t *cuts = of.cuts
     if recv is not IN_PLACE and not view(recv, True, 1, &w):
         return False
-    if node.rank != m.root:
+    if of.rank != m.root:
         if recv is IN_PLACE:
             return False
         kind = w.kind
         m.input = NULL
         m.output = w.data
-        alone(cuts, node.rank, node.size, w.nbytes)
+        alone(cuts, of.rank, of.size, w.nbytes)
     else:
-        if not view_vector(send, False, cuts, node.size, &v):
+        if not view_vector(send, False, cuts, of.size, &v):
             return False
         kind = v.kind
-        each = cuts[node.rank + 1] - cuts[node.rank]
+        each = cuts[of.rank + 1] - cuts[of.rank]
         m.input = v.data
-        m.output = <char *>m.input + cuts[node.rank]
+        m.output = <char *>m.input + cuts[of.rank]
         if recv is not IN_PLACE:
             if w.nbytes != each or w.kind != v.kind:
                 return False
             m.output = w.data
-            if overlap(m, cuts[node.size], each):
+            if overlap(m, cuts[of.size], each):
                 return False
-    as_bytes(m, cuts[node.size], kind)
+    as_bytes(m, cuts[of.size], kind)
     m.cuts = cuts
     return True
 
 
-cdef bint fill_alltoallv(coll_node_message *m, Node node, object send, object recv):
+cdef bint fill_alltoallv(coll_node_message *m, const Member *of, object send, object recv):
     cdef View v, w
-    cdef size_t *cuts = node.cuts
-    cdef size_t *input_cuts = node.cuts + node.size + 1
-    cdef int r = node.rank
-    if not view_vector(send, False, input_cuts, node.size, &v) or not view_vector(recv, True, cuts, node.size, &w):
+    cdef size_t *cuts = of.cuts
+    cdef size_t *input_cuts = of.cuts + of.size + 1
+    cdef int r = of.rank
+    if not view_vector(send, False, input_cuts, of.size, &v) or not view_vector(recv, True, cuts, of.size, &w):
         return False
     if cuts[r + 1] - cuts[r] != input_cuts[r + 1] - input_cuts[r] or v.kind != w.kind:
         return False
     m.input = v.data
     m.output = w.data
-    as_bytes(m, cuts[node.size], -1)  # pairs of ranks may exchange elements of different types
+    as_bytes(m, cuts[of.size], -1)  # pairs of ranks may exchange elements of different types
     m.cuts = cuts
     m.input_cuts = input_cuts
-    return not overlap(m, input_cuts[node.size], cuts[node.size])
+    return not overlap(m, input_cuts[of.size], cuts[of.size])
 
 
-cdef bint fill_reduce_scatterv(coll_node_message *m, Node node, object send, object recv, object counts, object op):
+cdef bint fill_reduce_scatterv(coll_node_message *m, const Member *of, object send, object recv, object counts, object op):
     cdef View v, w
-    cdef size_t *cuts = node.cuts
-    cdef int r = node.rank
+    cdef size_t *cuts = of.cuts
+    cdef int r = of.rank
     if not view(send, False, 1, &v) or not view(recv, True, 1, &w) or v.kind != w.kind or not elements_of(m, &v, op):
         return False
-    if not cuts_of(counts, None, cuts, node.size, 1) or cuts[node.size] != m.count:
+    if not cuts_of(counts, None, cuts, of.size, 1) or cuts[of.size] != m.count:
         return False
     if w.count != cuts[r + 1] - cuts[r]:
         return False
@@ -176,12 +176,12 @@ cdef bint fill_reduce_scatterv(coll_node_message *m, Node node, object send, obj
     return not overlap(m, v.nbytes, w.nbytes)
 
 
-cdef bint fill_vector(coll_node_message *m, Node node, object send, object recv, object counts, object op):
+cdef bint fill_vector(coll_node_message *m, const Member *of, object send, object recv, object counts, object op):
     """The message of an ordinary call with blocks of different lengths; False where it is not ordinary."""
     if m.kind == COLL_NODE_ALLTOALL:
-        return fill_alltoallv(m, node, send, recv)
+        return fill_alltoallv(m, of, send, recv)
     if m.kind == COLL_NODE_SCATTER:
-        return fill_scatterv(m, node, send, recv)
+        return fill_scatterv(m, of, send, recv)
     if m.kind == COLL_NODE_REDUCE_SCATTER:
-        return fill_reduce_scatterv(m, node, send, recv, counts, op)
-    return fill_gatherv(m, node, send, recv, m.kind == COLL_NODE_ALLGATHER or node.rank == m.root)
+        return fill_reduce_scatterv(m, of, send, recv, counts, op)
+    return fill_gatherv(m, of, send, recv, m.kind == COLL_NODE_ALLGATHER or of.rank == m.root)

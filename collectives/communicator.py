@@ -22,7 +22,6 @@ from .limits import checked_timeout
 from .making import Making, meeting
 from .methods import add_methods
 from .objects import Objects
-from .recipes import Recipes
 from .trace import EVENTS, Trace
 
 __all__ = ["Cartcomm", "Communicator", "Distgraphcomm", "Graphcomm", "Record"]
@@ -51,6 +50,7 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
 
     _context: Context | None = None
     _node: _core.Node | None = None  # where the short way is open
+    _cached: _core.CachedPlans | None = None  # calls like earlier ones
     _alone = False  # whether nobody else can have a handle to MPI's communicator, so that it dies with this object
     _last: tuple[str, str, int, float] | None = None
 
@@ -127,7 +127,7 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
         with deaths.named(plain, "setting up a communicator"):
             self._context = context = Context(plain, making)
         self._node = context.node
-        self._recipes = Recipes()
+        self._cached = context.cached_plans()
         handles = [context.internal, plain] if self._alone else [context.internal]
         self._finalizer = lifetime.watch(self, context, handles)
         return context
@@ -187,7 +187,7 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
     def deterministic(self, value: bool) -> None:
         self._enter()
         self._deterministic = bool(value)
-        self._recipes = Recipes()
+        self._cached = self._enter().cached_plans()
 
     # Arrays on the heap
 
@@ -280,7 +280,7 @@ class Communicator(Later, Objects, Derived, MPI.Intracomm):
                 context.free()
         if context is not None:
             self._finalizer.detach()
-            self._context = self._node = None
+            self._context = self._node = self._cached = None
             if context.broken is not None:  # messages may be under way, others may read its memory: all stays
                 lifetime.keep(context)
                 self._become_null()

@@ -59,8 +59,8 @@ def kind_of(algorithm: str, collective: str, root: int, dtype: int, op: Any) -> 
     return zlib.crc32(repr((algorithm, collective, root, dtype, op if isinstance(op, int) else op is None)).encode())
 
 
-def _kind_of(choice: Choice, shape: Shape) -> int:
-    """That of a call; bytes that are only moved match elements of any type.
+def kind_of_call(choice: Choice, shape: Shape) -> int:
+    """:func:`kind_of` of a call, from which its tags follow; bytes that are only moved match elements of any type.
 
     Long calls of different lengths do not match, either: Open MPI corrupts memory where a receive is too short for a
     message that it does not send at once. Short ones do, and MPI tells of the difference at once.
@@ -128,9 +128,10 @@ class Context(MPIWaiting, Plans):
         calls = (self.endpoint.tag_limit - MEETINGS) // DEPTH
         self._persistent_calls = min(calls // 2, 1 << 16)
         self._calls = min(calls - self._persistent_calls, 1 << 16)
-        self._call, self._persistent_call = itertools.count(), itertools.count()
+        self._persistent_call = itertools.count()
         self._kind_tags = (self._calls + self._persistent_calls) * DEPTH
         self._kinds = (self.endpoint.tag_limit - MEETINGS) // self._kind_tags
+        self.numbers.divide_tags(self._calls, self._kinds, self._kind_tags, DEPTH)
         self._persistent_inits = itertools.count(1)
         trace.join(self, *agreed.timeline, known.timeline)
 
@@ -215,11 +216,10 @@ class Context(MPIWaiting, Plans):
             return 0
         self.count(1)
         self.remember(shape.call, choice.algorithm.name)
-        kind = _kind_of(choice, shape)
+        kind = kind_of_call(choice, shape)
         if self.node is not None:
             self.node.mix(kind)
-        self.history = zlib.crc32(kind.to_bytes(4, "little"), self.history)
-        return self._kind(choice, shape, self.history) + next(self._call) % self._calls * DEPTH
+        return self.numbers.tag(kind)
 
     def meeting_tag(self, tag: int) -> int:
         """Of the messages by which some of the ranks meet, for a tag of the program's."""
@@ -232,18 +232,11 @@ class Context(MPIWaiting, Plans):
     def persistent_tag(self, choice: Choice, shape: Shape) -> int:
         """Tags of a persistent call, its own while there are no more than 65536 of them."""
         call = self._calls + next(self._persistent_call) % self._persistent_calls
-        return self._kind(choice, shape) + call * DEPTH
+        return kind_of_call(choice, shape) % self._kinds * self._kind_tags + call * DEPTH
 
     def skip_persistent_tag(self) -> None:
         """Note a persistent call that needs no tags, which others may have drawn for it."""
         next(self._persistent_call)
-
-    def _kind(self, choice: Choice, shape: Shape, history: int = 0) -> int:
-        """What the tags of a call begin from: messages of different collectives, types, ops or roots never match.
-
-        Nor do those of calls before which the ranks' calls differed.
-        """
-        return (history or _kind_of(choice, shape)) % self._kinds * self._kind_tags
 
     def choose(
         self, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool, apart: str | None = None,
@@ -281,6 +274,16 @@ class Context(MPIWaiting, Plans):
         engine = engine or self.node
         key = choice, shape, engine
         return Run(self, key, self.idle(key) or self._plan(choice, shape, engine))
+
+    def cached_plans(self) -> _core.CachedPlans | None:
+        """Where calls like earlier ones are kept; None where each is to be compared with the other ranks' first."""
+        return None if self.checked else _core.CachedPlans(self, self.life)
+
+    def plan_for(self, cached: _core.CachedPlan) -> _core.Plan | _core.NodePlan:
+        """A plan for a call like an earlier one."""
+        self.check()
+        key = cached.choice, cached.shape, self.node
+        return self.idle(key) or self._plan(*key)
 
     def _plan(self, choice: Choice, shape: Shape, engine: _core.Node | None) -> _core.Plan | _core.NodePlan:
         algorithm = choice.algorithm

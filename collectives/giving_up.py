@@ -29,7 +29,6 @@ class GivingUp:
     node: Any = None  # others may ask before it is joined
     group: list[int]  # ranks of this node
     broken: str | None
-    history: int  # a number of the calls between processes so far: the same on all ranks
     recent: deque[tuple[int, Callable[[str], Call], str]]  # numbers and words of calls that were not the engine's
     heard: dict[int, Answer]  # failures of others, as they told
 

@@ -35,6 +35,7 @@ class Group:
     def __init__(self, comm: Operations):
         self._comm = comm
         self._node: _core.Node | None = None
+        self._cached: _core.CachedPlans | None = None
         self._calls: list[tuple[Collective, Arguments, Options, Draft, bool]] = []
         self._spans: list[tuple[int, int, bool]] = []  # begin, end, whether it is written
 
@@ -44,12 +45,13 @@ class Group:
         if comm._open_group is not None:
             raise ValueError("this communicator has an open group already")
         self._node, comm._node = comm._node, None  # the short way would not wait for the end of the block
+        self._cached, comm._cached = comm._cached, None
         comm._open_group = self
         return self
 
     def __exit__(self, kind: Any, *rest: Any) -> None:
         comm, calls = self._comm, self._calls
-        comm._open_group, comm._node = None, self._node
+        comm._open_group, comm._node, comm._cached = None, self._node, self._cached
         self._calls, self._spans = [], []
         if kind is None:
             self._run(calls)

@@ -10,14 +10,13 @@ from typing import Any
 from mpi4py import MPI
 
 from . import _core
-from .calls import Arguments, Collective, Draft, Options
+from .calls import COLLECTIVES, Arguments, Collective, Draft, Options
 from .checks import Check, PendingCheck
 from .flight import Flight, NodeFlight, ShortCall
 from .leases import Lease
 from .mpiruns import MPIRun
-from .operations import DEFAULTS, Operations
+from .operations import DEFAULTS, Operations, Seen
 from .plans import Shape
-from .recipes import holds
 from .request import HandedOver, HandedOverForGood, PersistentRequest, Request
 from .select import Choice
 from .timeline import NONBLOCKING, PERSISTENT
@@ -30,23 +29,16 @@ NO_MEMORY = "there is no shared memory left"
 class Later(Operations):
     """What :class:`collectives.Communicator` does with a call that it does not wait for; mixed into it."""
 
-    def _start(self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS) -> MPI.Request:
+    def _start(
+        self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS, seen: Seen | None = None
+    ) -> MPI.Request:  # fmt: skip
         """A non-blocking call; below ``MPI.THREAD_MULTIPLE`` it is the MPI library's own."""
         self._refuse_in_group(f"I{collective.name}")
         begin, tick = time.perf_counter(), _core.ticks()
-        context, key = self._enter(), None
+        context = self._enter()
         context.check_turn()
-        if not context.checked:
-            key = self._recipes.key(collective, arguments, options, False)
-            found = self._recipes.find(key, arguments) if key is not None else None
-            if found is not None:
-                (choice, shape, nbytes, _, _), source, target = found
-                self._record(collective.name, choice.algorithm.name, nbytes, begin)
-                flight = self._fly(choice, shape, source, target, (arguments, *holds(arguments)))
-                return self._requested(flight, collective, choice, nbytes, shape, tick)
         draft, choice = self._prepare(collective, arguments, options, threads=True)
-        if key is not None and not self._widens(draft, choice, options):
-            self._recipes.remember(key, collective, arguments, draft, choice)
+        self._remember(seen, draft, choice, options)
         self._record(collective.name, choice.algorithm.name, draft.nbytes, begin)
         draft = next(self._parts(draft, choice, options, None))
         check = self._start_check(f"i{collective.name}", draft, choice) if context.checked else None
@@ -66,6 +58,18 @@ class Later(Operations):
         flight = self._launch(choice, draft)
         flight.check = check
         return self._requested(flight, collective, choice, draft.nbytes, draft.shape, tick)
+
+    def _start_cached(
+        self, cached: _core.CachedPlan, source: int, target: int, owners: Any, tick: int
+    ) -> MPI.Request:  # fmt: skip
+        """A non-blocking call like an earlier one, made at a tick."""
+        begin, collective = time.perf_counter(), COLLECTIVES[cached.collective]
+        choice, shape = cached.choice, cached.shape
+        if cached.memory is not None:
+            source = target = _core.address(cached.memory)
+        self._record(collective.name, choice.algorithm.name, cached.nbytes, begin)
+        flight = self._fly(choice, shape, source, target, owners)
+        return self._requested(flight, collective, choice, cached.nbytes, shape, tick)
 
     def _requested(
         self, flight: Flight, collective: Collective, choice: Choice, nbytes: int, shape: Shape, tick: int

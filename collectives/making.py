@@ -49,6 +49,7 @@ class Stranger(MPIWaiting):
         self.internal = comm
         self.rank, self.size = comm.rank, comm.size
         self.neighbours, self.heard, self.left, self.waits, self.tested = {}, {}, {}, [], {}
+        self.numbers = _core.Numbers()
         self.identity = f"stranger {id(self)}"  # nobody asks for it
         try:
             self.timeout = timeout_from_environment()

@@ -15,18 +15,20 @@ from . import _core, exchange, movement, reductions, reference, widening
 from .buffers import op_code
 from .calls import COLLECTIVES, Arguments, Collective, Draft, Options, checked_root
 from .checks import Check
-from .context import Context, schedule_of
+from .context import Context, kind_of_call, schedule_of
 from .datatypes import DTYPE_CODES, of_any
 from .limits import checked_timeout
 from .mpiruns import MPIRun
 from .packing import region
 from .plans import Shape
-from .recipes import Recipes
 from .registry import ScheduleAlgorithm, algorithms, find
 from .select import Choice, Rules
 from .timeline import BLOCKING
 
 __all__ = ["Operations"]
+
+#: What the fast path makes of a call: a key, and the addresses of input and vector.
+Seen = tuple[Any, int, int]
 
 DEFAULTS = Options()
 LONGEST_ELEMENT, LONGEST_ELEMENTS = (
@@ -44,7 +46,7 @@ class Operations:
     _last: tuple[str, str, int, float] | None
     _open_group: Any = None
     _deterministic = False
-    _recipes: Recipes
+    _cached: _core.CachedPlans | None
 
     if TYPE_CHECKING:
 
@@ -66,10 +68,26 @@ class Operations:
     def _adopt_rules(self, rules: Rules) -> None:
         """Choose by other rules from now on; on all ranks together, while no call is under way."""
         self._enter().adopt(rules)
-        self._recipes = Recipes()
+        self._cached = self._enter().cached_plans()
 
-    def _run(self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS) -> None:
-        """A blocking call."""
+    def _first(
+        self, starts: bool, name: str, seen: Seen, sendbuf: Any, recvbuf: Any, op: Any, root: int, recvcounts: Any,
+        options: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        """A call that the fast path understands, the first of its kind: what it becomes is kept for those like it."""
+        arguments = Arguments(sendbuf, recvbuf, op, root, recvcounts)
+        call = self._start if starts else self._run
+        return call(COLLECTIVES[name], arguments, Options(**options), seen)
+
+    def _start(
+        self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS, seen: Seen | None = None
+    ) -> MPI.Request:  # fmt: skip
+        raise NotImplementedError
+
+    def _run(
+        self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS, seen: Seen | None = None
+    ) -> None:  # fmt: skip
+        """A blocking call; ``seen`` is what the fast path made of its arguments, if it understood them."""
         if self._open_group is not None:
             self._open_group.add(collective, arguments, options)
             return
@@ -77,20 +95,18 @@ class Operations:
         if not context.turn.take():
             context.take_turn()
         try:
-            self._run_now(context, collective, arguments, options)
+            self._run_now(context, collective, arguments, options, seen)
         finally:
             context.turn.give()
 
-    def _run_now(self, context: Context, collective: Collective, arguments: Arguments, options: Options) -> None:
+    def _run_now(
+        self, context: Context, collective: Collective, arguments: Arguments, options: Options,
+        seen: Seen | None = None,
+    ) -> None:  # fmt: skip
         """Run a blocking call, once this thread has the turn."""
-        begin, key = time.perf_counter(), None
-        if not context.checked:
-            key = self._recipes.key(collective, arguments, options, True)
-            if key is not None and self._run_again(collective, key, arguments, options.timeout, begin):
-                return
+        begin = time.perf_counter()
         draft, choice = self._prepare(collective, arguments, options)
-        if key is not None and not self._widens(draft, choice, options):
-            self._recipes.remember(key, collective, arguments, draft, choice)
+        self._remember(seen, draft, choice, options)
         if context.checked:
             self._check(collective.name, draft, choice, options.timeout)
         if choice.algorithm.name == "mpi":
@@ -122,25 +138,17 @@ class Operations:
         context = self._enter()
         return movement.for_mpi(draft, arguments, context.rank, context.size)
 
-    def _run_again(
-        self, collective: Collective, key: Any, arguments: Arguments, timeout: float | None, begin: float
-    ) -> bool:  # fmt: skip
-        """A blocking call like an earlier one; False, with nothing done, where there was none."""
-        found = self._recipes.find(key, arguments)
-        if found is None:
-            return False
-        (choice, shape, nbytes, _, _), source, target = found
-        timeout = checked_timeout(timeout)
-        context = self._enter()
-        run = context.acquire(choice, shape)
-        try:
-            run.start(source, target, context.tag(choice, shape), arguments)
-            context.wait(run, run.plan, timeout)
-        except BaseException as e:
-            context.fail(run, e)
-        run.release()
-        self._done(collective.name, choice.algorithm.name, nbytes, begin, shape.root)
-        return True
+    def _remember(self, seen: Seen | None, draft: Draft, choice: Choice, options: Options) -> None:
+        """Keep what a call became, if the next one like it becomes the same on its own memory."""
+        if seen is None or self._cached is None:
+            return
+        key, source, target = seen
+        memory = draft.owners if draft.collective is _BARRIER else None
+        moved = draft.loads or draft.stores or memory is None and (draft.source, draft.target) != (source, target)
+        if moved or not isinstance(choice.algorithm, ScheduleAlgorithm) or self._widens(draft, choice, options):
+            return
+        shape, kind = draft.shape, kind_of_call(choice, draft.shape)
+        self._cached.add(key, _core.CachedPlan(draft.collective.name, choice, shape, draft.nbytes, kind, memory))
 
     def _run_draft(self, collective: Collective, draft: Draft, options: Options) -> None:
         """A blocking call that :mod:`collectives.grouped` made of several."""

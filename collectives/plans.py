@@ -11,6 +11,7 @@ from .diagnosis import Call, signature
 from .flight import ShortCall
 from .giving_up import RECENT
 from .waiting import Waiting
+from .watching import Wait
 
 __all__ = ["Plans", "Run", "Shape"]
 
@@ -82,7 +83,7 @@ class Run:
             self.begin = _core.ticks()
         self.plan.start(source, target, tag)
         self.number = self.context.begun
-        self.history = self.context.history
+        self.history = self.context.numbers.history
 
     def release(self) -> None:
         """Give the plan back."""
@@ -96,7 +97,8 @@ class Plans(Waiting):
     def __init__(self) -> None:
         self.waits, self.tested, self.turn = [], {}, _core.Turn()
         self.recent = deque(maxlen=RECENT)
-        self.history = 0
+        self.numbers = _core.Numbers()
+        self._running: Any = None, None
         self._lock = threading.RLock()  # any thread may give a plan back, and a handler of a signal within that
         self._idle: OrderedDict[Any, list[_core.Plan | _core.NodePlan]] = OrderedDict()
         self._idle_bytes = 0
@@ -129,6 +131,46 @@ class Plans(Waiting):
         with self._lock:
             for key in [key for key in self._idle if engine is None or key[2] is engine]:
                 self._idle_bytes -= sum(plan.footprint for plan in self._idle.pop(key))
+
+    def run_of(self, cached: _core.CachedPlan, plan: Any = None, owners: Any = None) -> Run:
+        """The call like an earlier one that is under way, as other calls are."""
+        run = Run(self, (cached.choice, cached.shape, self.node), plan)
+        run.begin, run.buffers = _core.ticks(), owners
+        run.number, run.history = self.begun, self.numbers.history
+        return run
+
+    def go_on_with(
+        self, cached: _core.CachedPlan, plan: _core.Plan, owners: Any, timeout: float | None,
+        failure: BaseException | None,
+    ) -> None:  # fmt: skip
+        """Wait for a call like an earlier one, which is not complete at once; or say why it failed."""
+        run = self.run_of(cached, plan, owners)
+        try:
+            if failure is not None:
+                raise failure
+            self.wait(run, plan, timeout)
+        except BaseException as e:
+            self.fail(run, e)
+
+    def interrupted_in(self, cached: _core.CachedPlan, plan: _core.Plan, owners: Any, error: BaseException) -> None:
+        """Give up a call like an earlier one, if it is still under way and nobody else has."""
+        if self.broken is None and plan.busy:
+            self.note(self.run_of(cached, plan, owners), error)
+
+    def take_back(self, cached: _core.CachedPlan, plan: _core.Plan) -> None:
+        """:meth:`keep` the plan of a call like an earlier one."""
+        self.keep((cached.choice, cached.shape, self.node), plan)
+
+    def listed(self) -> list[Wait]:
+        """What threads wait for; a call like an earlier one enters itself nowhere, and is looked for here."""
+        running = self.numbers.running
+        if running is None or self.waits:
+            return list(self.waits)
+        if self._running[0] is not running:
+            wait = Wait(self.run_of(running[0]), self.timeout, [])
+            wait.thread = self.turn.holder
+            self._running = running, wait
+        return [self._running[1]]
 
     def finish_short(self, owners: Any, timeout: float | None = None) -> None:
         """Wait for a call that the short way began; ``owners`` keep its memory."""

@@ -173,7 +173,7 @@ class Trace:
 
     def attach(self, context: Any) -> None:
         """Record the calls of a communicator."""
-        context.log = _core.Log(self.recorder, context.elsewhere)
+        context.log = _core.Log(self.recorder, context.numbers.elsewhere)
         self._comms.append({"identity": context.identity, "rank": context.rank, "size": context.size})
         if context.node is not None:
             context.node.log = context.log

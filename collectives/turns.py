@@ -33,7 +33,7 @@ def refuse(context: Any) -> None:
 
 def _call(context: Any, thread: int) -> str:
     """The collective that a thread is in."""
-    waits = [wait for wait in context.waits if wait.thread == thread]
+    waits = [wait for wait in context.listed() if wait.thread == thread]
     if waits:
         return str(waits[-1].run.call().collective)
     return str(context.node.call[0]) if context.node is not None and context.node.pending else "a collective"

@@ -40,7 +40,7 @@ class Waiting(GivingUp):
     yield_at_once: bool
     neighbours: dict[int, inquiry.Address]
     letters: Any  # where some ranks are on other machines
-    elsewhere = 0  # calls that were MPI's or a schedule's, less exchanges before calls
+    numbers: _core.Numbers
     log: _core.Log | None = None  # where a timeline is recorded
     turn: _core.Turn
     waits: list[Wait]  # under way, of all threads; one may begin within another, in a handler of a signal
@@ -54,13 +54,13 @@ class Waiting(GivingUp):
     @property
     def begun(self) -> int:
         """Calls begun on this communicator, those of persistent requests apart: the same on all ranks between them."""
-        return self.elsewhere + (self.node.calls if self.node is not None else 0)
+        return self.numbers.elsewhere + (self.node.calls if self.node is not None else 0)
 
     def count(self, calls: int) -> None:
         """Note that there were so many more calls that were not the engine's."""
-        self.elsewhere += calls
+        self.numbers.elsewhere += calls
         if self.log is not None:
-            self.log.elsewhere = self.elsewhere
+            self.log.elsewhere = self.numbers.elsewhere
 
     def others(self) -> list[int]:
         """All ranks but this one."""
@@ -139,6 +139,10 @@ class Waiting(GivingUp):
         finally:
             watch.close()
 
+    def listed(self) -> list[Wait]:
+        """What threads wait for."""
+        return list(self.waits)
+
     def oldest_first(self) -> list[Wait]:
         """What threads wait for, in the order of the calls' numbers, which is that in which they end."""
         return sorted(self.waits, key=lambda wait: wait.run.call().number or sys.maxsize)
@@ -202,6 +206,8 @@ class Waiting(GivingUp):
             call, thread = waits[0].run.call(), waits[0].thread
         elif self.node is not None and self.node.pending:  # the short way, for less than a slice
             call = self.short_call().call()
+        elif running := self.listed():
+            call = running[0].run.call()
         return Answer(self.rank, call, self.begun, position(thread), then=then)
 
     def check(self) -> None:

@@ -90,7 +90,7 @@ def _serve() -> None:
 def _look(seen: MutableMapping[Wait, Seen]) -> None:
     """Look at all waits once; none is held, with its buffers, until the next time."""
     for context in inquiry.contexts():
-        for wait in list(context.waits):
+        for wait in context.listed():
             known = seen.get(wait) or seen.setdefault(wait, Seen(wait))
             known.look(wait)
             if known.stuck and not known.mourned:
@@ -168,7 +168,7 @@ def _end(context: Any, wait: Wait) -> None:
     dead = _dead(context, missing(behind, told) if behind else context.others())
     kind, why, _ = overdue(context.lateness(wait.timeout), behind, told, dead)
     place = context.place_of(wait.run)
-    if wait not in context.waits:  # it came back after all
+    if wait not in context.listed():  # it came back after all
         return
     stuck = "stuck in a call of MPI's that does not come back, so this process ends"
     text = f"{kind.__name__}: {place}: {why}; {stuck}{lines(told)}\n"
