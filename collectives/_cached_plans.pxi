@@ -74,6 +74,15 @@ cdef class CachedPlan:
         return 0
 
 
+cdef int give_back(object context, CachedPlan found, Plan plan) except -1:
+    """Keep a plan for the next call."""
+    if plan.footprint <= KEPT and found.plan is None:
+        found.plan = plan
+    else:
+        context.take_back(found, plan)
+    return 0
+
+
 cdef class CachedPlans:
     """Those of a communicator. ``turn`` is whose call it serves, ``node`` its group of the node-local engine, or None."""
 
@@ -82,12 +91,13 @@ cdef class CachedPlans:
     cdef Numbers numbers
     cdef Node node
     cdef Life life
+    cdef const coll_mpi_api *api
     cdef Turn turn
     cdef object recent
     cdef dict known
 
     def __cinit__(self, context, Life life not None):
-        self.context, self.node, self.life = context, context.node, life
+        self.context, self.node, self.life, self.api = context, context.node, life, life.api
         self.numbers, self.turn, self.recent = context.numbers, context.turn, context.recent
         self.known = {}
         self.member.rank, self.member.size = context.rank, context.size
@@ -157,10 +167,7 @@ cdef class CachedPlans:
             self.numbers.running = None
             if self.turn.now.depth > depth:
                 end_turn(&self.turn.now)
-        if plan.footprint <= KEPT and found.plan is None:
-            found.plan = plan
-        else:
-            self.context.take_back(found, plan)
+        give_back(self.context, found, plan)
         return self.record(comm, found, m.root, begun)
 
     cdef int complete(self, comm, CachedPlan found, Plan plan, coll_node_message *m, owners, timeout) except -1:
@@ -184,12 +191,39 @@ cdef class CachedPlans:
             context.go_on_with(found, plan, owners, timeout, None if status >= 0 else error(status, "collective"))
         return 0
 
-    cdef int record(self, comm, CachedPlan found, int root, uint64_t begun) except -1:
-        """Note a call that has ended."""
-        comm._last = (found.collective, found.algorithm, found.nbytes,
-                      coll_ticks_to_seconds(coll_ticks() - begun))
+    cdef object start(self, comm, CachedPlan found, coll_node_message *m, owners, uint64_t begun):
+        """The request of a non-blocking call like an earlier one."""
+        cdef PlanCall made = PLANNED.__new__(PLANNED)
+        cdef object context = self.context
+        make_room()
+        made.cached, made.plan, found.plan = found, found.plan, None
+        if made.plan is None:
+            made.plan = context.plan_for(found)
+        made.context, made.buffers, made.holder = context, owners, comm
+        made.yields, made.scheduled = context.yield_at_once, True
+        found.place(m)
+        try:
+            made.begin(self, m)
+            if context.heard or self.node is not None and self.node.given_up:
+                context.look_for_quitters(made.run)
+        except BaseException as e:
+            context.fail(made.run, e)
+        finally:
+            self.numbers.running = None
+        self.note(comm, found, begun)
+        if context.log is not None:
+            made.recorded(context.log, COLL_TRACE_NONBLOCKING, made.number, begun)
+        return REQUEST(made)
+
+    cdef int note(self, comm, CachedPlan found, uint64_t begun) except -1:
+        comm._last = found.collective, found.algorithm, found.nbytes, coll_ticks_to_seconds(coll_ticks() - begun)
         if self.node is not None:
             self.node.ended = 0
+        return 0
+
+    cdef int record(self, comm, CachedPlan found, int root, uint64_t begun) except -1:
+        """Note a call that has ended."""
+        self.note(comm, found, begun)
         log = self.context.log
         if log is not None:
             (<Log>log).add(COLL_TRACE_BLOCKING, found.collective, found.algorithm, found.nbytes, self.context.begun, root,
@@ -236,8 +270,7 @@ cdef object call_cached(object comm, CachedPlans cache, str collective, int kind
                            recv if kind == COLL_NODE_BCAST else send, None if kind == COLL_NODE_BCAST else recv, op, root,
                            counts, keywords)
     if form == STARTS:
-        return comm._start_cached(found, <uintptr_t>m.input, <uintptr_t>m.output,
-                                  (send, recv, held(send, True), held(recv, True)), begun)
+        return cache.start(comm, <CachedPlan>found, &m, (send, recv, held(send, True), held(recv, True)), begun)
     kept = None
     if not (stays(recv) and stays(send)):
         kept = held(send, False), held(recv, False)  # other threads run while this one waits

@@ -1,7 +1,8 @@
 # Calls of the node-local engine that go on by themselves; included by _core.pyx.
 
 cdef set FLIGHTS = set()
-cdef object FLIGHT = None   # the class of those that begin here
+cdef object FLIGHT = None   # the class of those that begin here on the engine
+cdef object PLANNED = None  # and of those by cached plans
 cdef object REQUEST = None  # and of their requests
 cdef Py_ssize_t CROWD = 16  # flights from which on those that have ended are looked for
 
@@ -35,10 +36,10 @@ def flights():
     return FLIGHTS
 
 
-def know_flight(flight):
-    """Learn the class of the flights that begin here."""
-    global FLIGHT
-    FLIGHT = flight
+def know_flights(flight, planned):
+    """Learn the classes of the flights that begin here: on the engine, and by cached plans."""
+    global FLIGHT, PLANNED
+    FLIGHT, PLANNED = flight, planned
 
 
 def know_request(request):
@@ -56,21 +57,79 @@ cpdef bint take(flight):
 
 
 @cython.no_gc_clear  # what it refers to is used by other threads to the end
-cdef class NodeCall(Queued):
+cdef class Begun(Queued):
     """A call in the queue of the progress thread, begun once or (persistent) any number of times."""
 
-    cdef coll_node_job job
-    cdef coll_node_message message
-    cdef size_t *cuts
-    cdef bint lasting
-    cdef uint64_t serial
-    cdef long long elsewhere
-    cdef readonly Node node
+    cdef bint lasting, yields, scheduled
     cdef readonly object context, buffers
     cdef public object holder
     cdef public object record     # on a timeline: (log, number)
     cdef readonly uint64_t since  # ticks
     cdef public object abandoned  # what frees the request, which the program did before the end
+
+    def finish(self, timeout=None):
+        """Wait to the end, or to a timeout (default: the communicator's); raises what ended the call early."""
+        cdef uint64_t begin = coll_ticks() if self.record is not None else 0
+        cdef int code = self.request.status
+        cdef bint yields = self.yields
+        if code == COLL_PENDING:
+            with nogil:
+                code = coll_progress_wait(NULL, &self.request, yields, BRIEF)
+        if code != COLL_OK or self.abandoned is not None or self.tested or coll_progress_ended() or (
+                self.scheduled and self.context.heard):
+            self.go_on(timeout, begin)
+            return
+        if self.record is not None:
+            (<Log>self.record[0]).waited(self.record[1], begin)
+        if take(self):
+            if self.record is not None:
+                (<Log>self.record[0]).end(self.record[1], self.request.ended)
+            self.land()
+
+    def recorded(self, Log log, int form, long long number, uint64_t begin):
+        """Put it on a timeline, as begun at a tick with a number; returns itself."""
+        collective, algorithm, nbytes, root = self.what()
+        self.record = log, log.add(form, collective, algorithm, nbytes, number, root, begin, False)
+        return self
+
+    def let_go(self):
+        """Let go of the buffers, if the call has ended; False while MPI knows of the end and this call does not."""
+        if self.request.status == COLL_PENDING:
+            return self.lasting or self.request.ended == 0
+        if self.request.status == COLL_OK and not self.lasting:
+            self.buffers = None
+        return True
+
+    def land(self):
+        """Let go of what an ended call held, unless it may begin again."""
+        if not self.lasting:
+            self.buffers = None
+            self.holder = None
+
+    cdef tuple what(self):
+        """Collective, algorithm, bytes and root."""
+        raise NotImplementedError
+
+
+cdef int make_room() except -1:
+    """Give back what has ended, where many calls are under way."""
+    global CROWD
+    if len(FLIGHTS) >= CROWD:
+        FLIGHT.sweep()
+        CROWD = 2 * len(FLIGHTS) + 16
+    return 0
+
+
+@cython.no_gc_clear
+cdef class NodeCall(Begun):
+    """A call of the node-local engine."""
+
+    cdef coll_node_job job
+    cdef coll_node_message message
+    cdef size_t *cuts
+    cdef uint64_t serial
+    cdef long long elsewhere
+    cdef readonly Node node
 
     def __dealloc__(self):
         free(self.cuts)
@@ -92,10 +151,8 @@ cdef class NodeCall(Queued):
 
     cdef int begin(self, bint visible) except -1:
         """``visible``: it gets a request of MPI's."""
-        global CROWD
-        if len(FLIGHTS) >= CROWD:
-            FLIGHT.sweep()
-            CROWD = 2 * len(FLIGHTS) + 16
+        make_room()
+        self.yields = self.node.yield_at_once
         self.job.mpi = self.node.job.mpi
         self.job.endpoint = self.node.job.endpoint
         self.request.task = coll_node_task(&self.job)
@@ -137,43 +194,9 @@ cdef class NodeCall(Queued):
         self.begin(True)
         return self
 
-    def finish(self, timeout=None):
-        """Wait to the end, or to a timeout (default: the communicator's); raises what ended the call early."""
-        cdef uint64_t begin = coll_ticks() if self.record is not None else 0
-        cdef int code = self.request.status
-        cdef bint yield_at_once = self.node.yield_at_once
-        if code == COLL_PENDING:
-            with nogil:
-                code = coll_progress_wait(NULL, &self.request, yield_at_once, BRIEF)
-        if code != COLL_OK or self.abandoned is not None or self.tested or coll_progress_ended():
-            self.go_on(timeout, begin)
-            return
-        if self.record is not None:
-            (<Log>self.record[0]).waited(self.record[1], begin)
-        if take(self):
-            if self.record is not None:
-                (<Log>self.record[0]).end(self.record[1], self.request.ended)
-            self.land()
-
-    def recorded(self, Log log, int form, long long number, uint64_t begin):
-        """Put it on a timeline, as begun at a tick with a number; returns itself."""
+    cdef tuple what(self):
         collective, nbytes = self.call
-        self.record = log, log.add(form, collective, "shm", nbytes, number, self.message.root, begin, False)
-        return self
-
-    def let_go(self):
-        """Let go of the buffers, if the call has ended; False while MPI knows of the end and this call does not."""
-        if self.request.status == COLL_PENDING:
-            return self.lasting or self.request.ended == 0
-        if self.request.status == COLL_OK and not self.lasting:
-            self.buffers = None
-        return True
-
-    def land(self):
-        """Let go of what an ended call held, unless it may begin again."""
-        if not self.lasting:
-            self.buffers = None
-            self.holder = None
+        return collective, "shm", nbytes, self.message.root
 
     @property
     def number(self):
@@ -193,6 +216,38 @@ cdef class NodeCall(Queued):
     def waiting(self):
         """Ranks that the call waits for."""
         return waited_for(&self.request.task, self.node.size)
+
+
+@cython.no_gc_clear
+cdef class PlanCall(Begun):
+    """A call like an earlier one, by a plan."""
+
+    cdef readonly CachedPlan cached
+    cdef readonly Plan plan
+    cdef readonly long long number
+    cdef readonly uint32_t history
+
+    cdef int begin(self, CachedPlans cache, const coll_node_message *m) except -1:
+        cdef coll_exec *execution = self.plan.execution
+        cdef int tag = cache.count(self.cached), status
+        self.number, self.history = cache.numbers.running[1], cache.numbers.history
+        self.since = coll_ticks()
+        self.request.task = self.plan.task
+        with nogil:
+            status = coll_exec_start(execution, m.input, m.output, tag)
+        check(status, "start")
+        self.make_handle(cache.api)
+        self.submit()
+        FLIGHTS.add(self)
+        return 0
+
+    def land(self):
+        """Give back the plan, and let go of what the call held."""
+        self.buffers = self.holder = None
+        give_back(self.context, self.cached, self.plan)
+
+    cdef tuple what(self):
+        return self.cached.collective, self.cached.algorithm, self.cached.nbytes, self.cached.shape.root
 
 
 cdef NodeCall flight_of(Node node, coll_node_message *m, object send, object recv):

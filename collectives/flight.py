@@ -212,6 +212,25 @@ class NodeFlight(_core.NodeCall, _Flying):
         return ShortCall(self, self.buffers, self.number)
 
 
+class PlanFlight(_core.PlanCall, _Flying):
+    """A call like an earlier one, by a cached plan."""
+
+    __slots__ = ()
+    check = None
+
+    @property
+    def core(self) -> _core.Queued:
+        """What is waited for."""
+        return self
+
+    @property
+    def run(self) -> Run:
+        """The call, as those who wait for it describe it."""
+        made: Run = self.context.run_of(self.cached, self.plan, self.buffers)
+        made.number, made.history = self.number, self.history
+        return made
+
+
 def _leave_to_the_parent() -> None:
     """A forked child keeps what its parent has under way as it is: to give it back would be to touch MPI."""
     for flight in list(_core.flights()):
@@ -220,4 +239,4 @@ def _leave_to_the_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)
-_core.know_flight(NodeFlight)
+_core.know_flights(NodeFlight, PlanFlight)

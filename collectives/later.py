@@ -10,7 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from . import _core
-from .calls import COLLECTIVES, Arguments, Collective, Draft, Options
+from .calls import Arguments, Collective, Draft, Options
 from .checks import Check, PendingCheck
 from .flight import Flight, NodeFlight, ShortCall
 from .leases import Lease
@@ -58,18 +58,6 @@ class Later(Operations):
         flight = self._launch(choice, draft)
         flight.check = check
         return self._requested(flight, collective, choice, draft.nbytes, draft.shape, tick)
-
-    def _start_cached(
-        self, cached: _core.CachedPlan, source: int, target: int, owners: Any, tick: int
-    ) -> MPI.Request:  # fmt: skip
-        """A non-blocking call like an earlier one, made at a tick."""
-        begin, collective = time.perf_counter(), COLLECTIVES[cached.collective]
-        choice, shape = cached.choice, cached.shape
-        if cached.memory is not None:
-            source = target = _core.address(cached.memory)
-        self._record(collective.name, choice.algorithm.name, cached.nbytes, begin)
-        flight = self._fly(choice, shape, source, target, owners)
-        return self._requested(flight, collective, choice, cached.nbytes, shape, tick)
 
     def _requested(
         self, flight: Flight, collective: Collective, choice: Choice, nbytes: int, shape: Shape, tick: int
