@@ -116,12 +116,15 @@ class Later(Operations):
 
     def _lasting(self, flight: NodeFlight, lease: Lease, numbers: Iterator[int]) -> PersistentRequest:
         """The request of a persistent call on the program's own memory, in a group of the node-local engine."""
-        flight.lease(self._enter(), lease.engine, (self, lease))
+        context, engine = self._enter(), lease.engine
+        flight.lease(context, engine, (self, lease))
 
         def launch() -> NodeFlight:
-            tick, number, context = _core.ticks(), next(numbers), self._enter()
-            log, flight.record = context.log, None
-            if context.heard or lease.engine.given_up:
+            number, log, flight.record = next(numbers), context.log, None
+            tick = 0 if log is None else _core.ticks()
+            if context.broken is not None or context.life.ended or _core.ended():
+                self._enter()  # which says why there are no more
+            if context.heard or engine.given_up:
                 context.begin_again(flight)
             else:
                 flight.again()

@@ -81,7 +81,7 @@ class Request(_Waits, MPI.Request):  # type: ignore[misc]
         """Take over the generalized request of a collective under way."""
         request = super().__new__(cls)
         if flight is not None:
-            _set_handle(request, flight.handle)
+            _core.write_handle(MPI._addressof(request), _HANDLE, flight.handle)
             request._flight = flight
         return request
 
@@ -112,7 +112,7 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
         with _starting:  # another thread may start it, too
             if self._launch is None:
                 raise ValueError("this persistent request has been freed")
-            if self != MPI.REQUEST_NULL:
+            if self:  # its handle is not null
                 if self._flight is not None:
                     self._flight.context.check()
                 raise ValueError("this persistent request is under way already: Wait comes before the next Start")

@@ -1,11 +1,17 @@
 """Fixtures for all tests: the repository, and the environments that `make build-all` sets up: three MPIs, and torch
 with Open MPI."""
 
+import contextlib
 import os
+import re
+import signal
 import subprocess
+import threading
+import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernel_lib import FLAGS, SOURCES, compiling
@@ -34,6 +40,10 @@ def torch_for(mpi: str) -> dict[str, str]:
     return {"TORCH_SITE": str(site), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/torch/site'}"}
 
 
+#: What tells a rank from its launcher.
+RANK = re.compile(rb"(^|\0)(OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)=")
+PATIENCE = 20  # seconds that a launcher may outlive its ranks
+LAUNCHER_STAYED = "(all ranks had ended; their launcher had not, and was ended)"
 #: What Open MPI's launcher says when it gave up before it had started anything, which happens on a busy machine.
 NOT_STARTED = "The PMIx server's listener thread failed to start"
 
@@ -45,10 +55,51 @@ def mpiexec(
     """Run `python COMMAND` on `ranks` ranks of an MPI; the completed process with its output as text."""
     line, how = launch(mpi, ranks, command, env, flags)
     for _ in range(3):
-        done = subprocess.run(["timeout", "-k", "5", str(timeout), *line], capture_output=True, **how)
+        done = run_to_its_end(["timeout", "-k", "5", str(timeout), *line], how)
         if NOT_STARTED not in done.stderr:
             break
     return done
+
+
+def run_to_its_end(line: Sequence[str], how: dict[str, Any]) -> subprocess.CompletedProcess:
+    """Run a job, and its launcher no longer than its ranks: Open MPI's has been seen to wait for nothing, for ever."""
+    late = threading.Event()
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how) as job:
+        threading.Thread(target=end_launcher, args=(job, late), daemon=True).start()
+        output, errors = job.communicate()
+    if late.is_set():
+        return subprocess.CompletedProcess(line, 1, output, f"{errors}\n{LAUNCHER_STAYED}\n")
+    return subprocess.CompletedProcess(line, job.returncode, output, errors)
+
+
+def end_launcher(job: subprocess.Popen, late: threading.Event) -> None:
+    """End a job whose ranks ran, and ended PATIENCE seconds ago; ``late`` is set then."""
+    seen, gone = False, 0
+    while job.poll() is None and gone < PATIENCE:
+        time.sleep(1)
+        there = any(RANK.search(environment(pid)) for pid in descendants(job.pid))
+        seen, gone = seen or there, gone + 1 if seen and not there else 0
+    if job.poll() is None:
+        late.set()
+        for pid in descendants(job.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that a process has started, and theirs."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        tasks = Path(f"/proc/{pid}/task").glob("*/children")
+        children = [int(child) for task in tasks for child in task.read_text().split()]
+        return [*children, *(found for child in children for found in descendants(child))]
+    return []
+
+
+def environment(pid: int) -> bytes:
+    """What a process was started with; nothing of one that has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    return b""
 
 
 def start(

@@ -48,7 +48,7 @@ LAYERS = [
     },
     {"calls"},
     {"checks", "movement", "reductions", "widening", "exchange"},
-    {"operations", "later", "methods", "objects", "grouped", "derived", "recipes"},
+    {"operations", "later", "methods", "objects", "grouped", "derived"},
     {"communicator"},
     {"__init__"},
     {"torch", "train"},

@@ -3,10 +3,11 @@
     mpiexec -n 3 python tests/mpi/random_calls.py CASES [SEED [THREADS [IMPATIENT]]]
 
 A case is one call: blocking, non-blocking with several in flight, or persistent; in place or not; on one of several
-communicators. Elements are of MPI's types, or of any size from 1 to 4096 bytes with an op of the user's. Each rank
-draws for itself where its arrays lie (private or on the heap, on whole lines or at any address) and how it names its
-buffers, so that some ranks take the compiled short way and others the long one. Threads have communicators of their
-own. A rank comes late now and then, and the others look at each other; IMPATIENT is 1 where they ask each other what
+communicators. Many are like earlier ones, whose plans are kept. Elements are of MPI's types, or of any size from 1 to
+4096 bytes with an op of the user's. Each rank draws for itself where its arrays lie (private or on the heap, on whole
+lines or at any address) and how it names its buffers, so that some ranks take the compiled short way and others the
+long one. Threads have communicators of their own. A rank comes late now and then, and the others look at each other;
+IMPATIENT is 1 where they ask each other what
 they do, too, which takes a second else. Memory, descriptors and names in /dev/shm are counted after a first tenth of
 the cases and at the end: they may not have grown.
 """
@@ -52,6 +53,7 @@ class Player:
         self.draw, self.own = random.Random(seed), random.Random(f"{seed} {RANK}")
         self.ran = ran
         self.comms, self.flying, self.wrong = [], [], 0
+        self.last = collections.deque(maxlen=20)
 
     def renew(self, first=0):
         """Make communicators anew, all but some; collective, and so for one thread at a time."""
@@ -62,11 +64,11 @@ class Player:
     def play(self, numbers):
         """The cases of these numbers."""
         for number in numbers:
-            case = Case(self.draw, self.own, number)
+            case, where = self.next_case(number)
             if self.own.random() < 0.05:
                 time.sleep(self.own.choice(LATE))  # the others wait, and look at each other
             try:
-                ending = case.begin(self.comms[self.draw.randrange(3)])
+                ending = case.begin(self.comms[where])
             except AssertionError:
                 self.note(case)
                 continue
@@ -80,6 +82,18 @@ class Player:
             self.end(self.draw.choice((0, 1, 3, 6)))
             self.ran[case.collective.name, case.algorithm, case.form] += 1
         self.end(0)
+
+    def next_case(self, number):
+        """A case, and the number of its communicator; often alike to one of the last, but for the memory it lies in."""
+        if self.last and self.draw.random() < 0.4:
+            state, where = self.draw.choice(self.last)
+            again = random.Random()
+            again.setstate(state)
+            return Case(again, self.own, number), where
+        state, where = self.draw.getstate(), self.draw.randrange(3)
+        self.draw.setstate(state)
+        self.last.append((state, where))
+        return Case(self.draw, self.own, number), where
 
     def end(self, left):
         """End calls until so many fly; every rank ends them in an order of its own."""
