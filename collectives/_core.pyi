@@ -211,6 +211,7 @@ class Mapping:
 
 class Numbers:
     elsewhere: int
+    def __init__(self) -> None: ...
     @property
     def history(self) -> int: ...
     @property
@@ -229,6 +230,7 @@ class CachedPlan:
     ) -> None: ...
 
 class CachedPlans:
+    context: Any
     def __init__(self, context: Any, life: Life) -> None: ...
     def add(self, key: Any, plan: CachedPlan) -> None: ...
 
@@ -313,6 +315,7 @@ class PlanCall(Begun):
     plan: Plan
     number: int
     history: int
+    def land(self) -> None: ...
 
 class NodeCall(Begun):
     node: Node
