@@ -4,7 +4,8 @@
 cdef enum:
     KEPT = 65536  # bytes of a plan that a cached one keeps for itself
 
-cdef Py_ssize_t MOST_CACHED = 1000  # calls of one communicator
+    MOST_CACHED = 1000  # calls of one communicator
+    MOST_RANKS = 256  # whose counts are part of a key: of more they would take much memory
 
 
 cdef inline uint32_t mixed(uint32_t a, uint32_t b) noexcept:
@@ -109,7 +110,7 @@ cdef class CachedPlans:
         free(self.member.cuts)
 
     def add(self, key, CachedPlan plan not None):
-        """Keep what calls of a key are, which :func:`fast_path` found for the first of them."""
+        """Keep what calls of a key become, as the first of them did."""
         if len(self.known) >= MOST_CACHED:
             self.known.clear()
         self.known[key] = plan
@@ -146,7 +147,6 @@ cdef class CachedPlans:
             (<Log>log).elsewhere = numbers.elsewhere
         return numbers.tag(found.kind)
 
-
     cdef int run(self, comm, CachedPlan found, coll_node_message *m, owners, timeout, uint64_t begun) except -1:
         """A blocking call like an earlier one."""
         cdef Plan plan = found.plan
@@ -157,7 +157,11 @@ cdef class CachedPlans:
             plan = self.context.plan_for(found)
         found.plan = None
         found.place(m)
-        begin_turn(&self.turn.now)
+        if is_free(&self.turn.now):
+            begin_turn(&self.turn.now)
+        else:  # another thread has come between
+            give_back(self.context, found, plan)
+            self.context.take_turn()
         try:
             self.complete(comm, found, plan, m, owners, timeout)
         except BaseException as e:
@@ -202,8 +206,11 @@ cdef class CachedPlans:
         made.context, made.buffers, made.holder = context, owners, comm
         made.yields, made.scheduled = context.yield_at_once, True
         found.place(m)
+        made.api, made.input, made.vector = self.api, m.input, m.output
         try:
-            made.begin(self, m)
+            made.tag = self.count(found)
+            made.number, made.history = self.numbers.running[1], self.numbers.history
+            made.begin()
             if context.heard or self.node is not None and self.node.given_up:
                 context.look_for_quitters(made.run)
         except BaseException as e:
@@ -261,6 +268,8 @@ cdef object call_cached(object comm, CachedPlans cache, str collective, int kind
             filled = fill_vector(&m, &cache.member, send, recv, counts, op)
         else:
             filled = fill(&m, &cache.member, send, recv, op)
+        if m.cuts != NULL and cache.member.size > MOST_RANKS:
+            return LONG_WAY
         if not filled or (m.input == m.output and m.input != NULL and send is not IN_PLACE and kind != COLL_NODE_BCAST):
             return LONG_WAY
     key = cache.key_of(&m, kind, form, send is IN_PLACE or recv is IN_PLACE, algorithm, deterministic)

@@ -313,8 +313,20 @@ class Begun(Queued):
 class PlanCall(Begun):
     cached: CachedPlan
     plan: Plan
-    number: int
+    number: int | None
     history: int
+    def bind(
+        self,
+        context: Any,
+        cached: CachedPlan,
+        plan: Plan,
+        source: int,
+        target: int,
+        tag: int,
+        buffers: Any,
+        holder: Any,
+    ) -> None: ...
+    def again(self) -> Any: ...
     def land(self) -> None: ...
 
 class NodeCall(Begun):

@@ -220,31 +220,53 @@ cdef class NodeCall(Begun):
 
 @cython.no_gc_clear
 cdef class PlanCall(Begun):
-    """A call like an earlier one, by a plan."""
+    """A call by a plan that is kept: one like an earlier one, or a persistent one, which has no number."""
 
     cdef readonly CachedPlan cached
     cdef readonly Plan plan
-    cdef readonly long long number
+    cdef readonly object number
     cdef readonly uint32_t history
+    cdef const coll_mpi_api *api
+    cdef const void *input
+    cdef void *vector
+    cdef int tag
 
-    cdef int begin(self, CachedPlans cache, const coll_node_message *m) except -1:
-        cdef coll_exec *execution = self.plan.execution
-        cdef int tag = cache.count(self.cached), status
-        self.number, self.history = cache.numbers.running[1], cache.numbers.history
+    def bind(self, context, CachedPlan cached, Plan plan, uintptr_t source, uintptr_t target, int tag, buffers, holder):
+        """Make it a persistent call on two addresses, which ``buffers`` own."""
+        self.lasting = self.scheduled = True
+        self.context, self.buffers, self.holder, self.yields = context, buffers, holder, context.yield_at_once
+        self.cached, self.plan, self.tag = cached, plan, tag
+        self.input, self.vector = <const void *>source, <void *>target
+        self.api = (<MPILibrary?>context.library).api
+
+    def again(self):
+        """Begin a persistent call once more; returns itself."""
+        cdef Numbers numbers = self.context.numbers
+        make_room()
+        numbers.running = self.cached, None
+        try:
+            self.begin()
+        finally:
+            numbers.running = None
+        return self
+
+    cdef int begin(self) except -1:
+        cdef int status
         self.since = coll_ticks()
         self.request.task = self.plan.task
         with nogil:
-            status = coll_exec_start(execution, m.input, m.output, tag)
+            status = coll_exec_start(self.plan.execution, self.input, self.vector, self.tag)
         check(status, "start")
-        self.make_handle(cache.api)
+        self.make_handle(self.api)
         self.submit()
         FLIGHTS.add(self)
         return 0
 
     def land(self):
-        """Give back the plan, and let go of what the call held."""
-        self.buffers = self.holder = None
-        give_back(self.context, self.cached, self.plan)
+        """Give back the plan, and let go of what the call held, unless it may begin again."""
+        if not self.lasting:
+            self.buffers = self.holder = None
+            give_back(self.context, self.cached, self.plan)
 
     cdef tuple what(self):
         return self.cached.collective, self.cached.algorithm, self.cached.nbytes, self.cached.shape.root

@@ -12,7 +12,8 @@ from mpi4py import MPI
 from . import _core
 from .calls import Arguments, Collective, Draft, Options
 from .checks import Check, PendingCheck
-from .flight import Flight, NodeFlight, ShortCall
+from .context import kind_of_call
+from .flight import Flight, NodeFlight, PlanFlight, ShortCall
 from .leases import Lease
 from .mpiruns import MPIRun
 from .operations import DEFAULTS, Operations, Seen
@@ -97,11 +98,23 @@ class Later(Operations):
                 choice = self._choose(draft, options, options.algorithm, NO_MEMORY, mpi=False)
         draft = next(self._parts(draft, choice, options, None))
         tag = context.persistent_tag(choice, draft.shape)
-        if lease is not None and not draft.loads and not draft.stores:
-            flight = NodeFlight()
-            flight.bind(_core.NodePlan(lease.engine, draft.shape), draft.source, draft.target, draft)
-            return self._lasting(flight, lease, numbers)
-        return PersistentRequest(lambda: self._start_again(choice, draft, tag, lease, next(numbers)))
+        if draft.loads or draft.stores:
+            return PersistentRequest(lambda: self._start_again(choice, draft, tag, lease, next(numbers)))
+        if lease is None:
+            return self._lasting(self._planned(collective, choice, draft, tag), context.node, numbers)
+        flight = NodeFlight()
+        flight.bind(_core.NodePlan(lease.engine, draft.shape), draft.source, draft.target, draft)
+        flight.lease(context, lease.engine, (self, lease))
+        return self._lasting(flight, lease.engine, numbers)
+
+    def _planned(self, collective: Collective, choice: Choice, draft: Draft, tag: int) -> PlanFlight:
+        """A persistent call by a schedule on the program's own memory."""
+        context, flight = self._enter(), PlanFlight()
+        plan: Any = context.acquire(choice, draft.shape).plan
+        kind = kind_of_call(choice, draft.shape)
+        cached = _core.CachedPlan(collective.name, choice, draft.shape, draft.nbytes, kind)
+        flight.bind(context, cached, plan, draft.source, draft.target, tag, draft, self)
+        return flight
 
     def _set_up(self, flight: NodeFlight) -> PersistentRequest | None:
         """A persistent call that came the short way; None, on all ranks, where there is no memory for it."""
@@ -112,19 +125,21 @@ class Later(Operations):
             return None
         numbers = itertools.count(context.persistent_number())
         context.skip_persistent_tag()
-        return self._lasting(flight, lease, numbers)
+        flight.lease(context, lease.engine, (self, lease))
+        return self._lasting(flight, lease.engine, numbers)
 
-    def _lasting(self, flight: NodeFlight, lease: Lease, numbers: Iterator[int]) -> PersistentRequest:
-        """The request of a persistent call on the program's own memory, in a group of the node-local engine."""
-        context, engine = self._enter(), lease.engine
-        flight.lease(context, engine, (self, lease))
+    def _lasting(
+        self, flight: NodeFlight | PlanFlight, engine: _core.Node | None, numbers: Iterator[int]
+    ) -> PersistentRequest:  # fmt: skip
+        """The request of a persistent call on the program's own memory, in a group of the node-local engine or none."""
+        context = self._enter()
 
-        def launch() -> NodeFlight:
+        def launch() -> NodeFlight | PlanFlight:
             number, log, flight.record = next(numbers), context.log, None
             tick = 0 if log is None else _core.ticks()
             if context.broken is not None or context.life.ended or _core.ended():
                 self._enter()  # which says why there are no more
-            if context.heard or engine.given_up:
+            if context.heard or engine is not None and engine.given_up:
                 context.begin_again(flight)
             else:
                 flight.again()

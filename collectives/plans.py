@@ -167,7 +167,9 @@ class Plans(Waiting):
         if running is None or self.waits:
             return list(self.waits)
         if self._running[0] is not running:
-            wait = Wait(self.run_of(running[0]), self.timeout, [])
+            run = self.run_of(running[0])
+            run.number = running[1]
+            wait = Wait(run, self.timeout, [])
             wait.thread = self.turn.holder
             self._running = running, wait
         return [self._running[1]]

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from . import _core, ending
 from .errors import CollectiveError
-from .flight import Flight, NodeFlight
+from .flight import Flight, NodeFlight, PlanFlight
 
 if TYPE_CHECKING:
     from .checks import PendingCheck
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["HandedOver", "HandedOverForGood", "PersistentRequest", "Request"]
 
 
+Launched = Flight | NodeFlight | PlanFlight
 _HANDLE = MPI._sizeof(MPI.Request)  # bytes of MPI's handle
 _starting = threading.RLock()
 
@@ -31,7 +32,7 @@ class _Waits:
     claims the flight.
     """
 
-    _flight: Flight | NodeFlight | None = None
+    _flight: Launched | None = None
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait until the collective is complete."""
@@ -77,7 +78,7 @@ class _Waits:
 class Request(_Waits, MPI.Request):  # type: ignore[misc]
     """Request of a non-blocking collective."""
 
-    def __new__(cls, flight: Flight | NodeFlight | None = None) -> Request:
+    def __new__(cls, flight: Launched | None = None) -> Request:
         """Take over the generalized request of a collective under way."""
         request = super().__new__(cls)
         if flight is not None:
@@ -97,10 +98,10 @@ class Request(_Waits, MPI.Request):  # type: ignore[misc]
 class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
     """A collective that was set up once and can be started any number of times."""
 
-    _launch: Callable[[], Flight | NodeFlight] | None
+    _launch: Callable[[], Launched] | None
     _place: int  # the address of MPI's handle
 
-    def __new__(cls, launch: Callable[[], Flight | NodeFlight] | None = None) -> PersistentRequest:
+    def __new__(cls, launch: Callable[[], Launched] | None = None) -> PersistentRequest:
         """``launch`` starts one run."""
         request = super().__new__(cls)
         request._launch = launch
