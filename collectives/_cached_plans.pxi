@@ -27,7 +27,7 @@ cdef class Numbers:
     cdef public long long elsewhere
     cdef readonly uint32_t history
     cdef readonly object running
-    cdef long long drawn
+    cdef public long long drawn  # tags, so far
     cdef int calls, kinds, stride, depth
 
     def __cinit__(self):

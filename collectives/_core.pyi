@@ -211,6 +211,7 @@ class Mapping:
 
 class Numbers:
     elsewhere: int
+    drawn: int
     def __init__(self) -> None: ...
     @property
     def history(self) -> int: ...
