@@ -10,6 +10,7 @@ from collectives import (
     CollectiveMismatch,
     CollectiveTimeout,
     PeerFailure,
+    _core,
     flight,
     inquiry,
     limits,
@@ -46,6 +47,7 @@ class Many(waiting.Waiting):
     rank, size, identity, timeout, yield_at_once, broken, letters = 0, SIZE, "many", None, True, None, None
 
     def __init__(self):
+        self.numbers = _core.Numbers()
         self.waits, self.heard, self.left, self.tested = [], {}, {}, {}
         self.neighbours = dict.fromkeys(range(1, SIZE), inquiry.address()._replace(socket=b"\0nobody", note=-1))
 
