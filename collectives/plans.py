@@ -170,7 +170,7 @@ class Plans(Waiting):
             run = self.run_of(running[0])
             run.number = running[1]
             wait = Wait(run, self.timeout, [])
-            wait.thread = self.turn.holder
+            wait.thread, wait.calls_back = self.turn.holder, False
             self._running = running, wait
         return [self._running[1]]
 

@@ -51,7 +51,8 @@ class Seen:
         """Note whether the thread came by since the last time: it turns round every 20 ms."""
         watch = wait.watch
         looks = 0 if watch is None else watch.looks
-        self.still = self.still + 1 if looks == self.looks and not _computes(wait.thread) else 0
+        moves = looks != self.looks or wait.calls_back and _computes(wait.thread)
+        self.still = 0 if moves else self.still + 1
         self.looks = looks
         if watch is not None:
             self.begin = min(self.begin, watch.begin)

@@ -133,9 +133,10 @@ class Wait:
     ``with Wait(run, timeout, context.waits):`` a part of the run that may hang in MPI, which nobody looks at meanwhile.
     """
 
-    __slots__ = ("__weakref__", "_listed", "run", "thread", "timeout", "watch")
+    __slots__ = ("__weakref__", "_listed", "calls_back", "run", "thread", "timeout", "watch")
 
     def __init__(self, run: Any, timeout: float | None, listed: list[Wait]):
+        self.calls_back = True  # it may run code of the program's: an op, a handler of a signal
         self.run = run
         self.timeout = timeout
         self.thread = threading.get_ident()
