@@ -2,7 +2,8 @@
 # plan, are kept by all that decides it, so that the next one needs no Python frame. Included by _core.pyx.
 
 cdef enum:
-    KEPT = 65536  # bytes of a plan that a cached one keeps for itself
+    KEPT = 65536            # bytes of a plan that a cached one keeps for itself,
+    KEPT_IN_ALL = 4 << 20   # and of those of a communicator
 
     MOST_CACHED = 1000  # calls of one communicator
     MOST_RANKS = 256  # whose counts are part of a key: of more they would take much memory
@@ -21,7 +22,7 @@ cdef class Numbers:
     """Numbers of a communicator's calls that are MPI's or a schedule's, and the tags that follow from them.
 
     ``elsewhere`` counts them, less exchanges before calls. ``history`` is the same on all ranks whose calls were.
-    ``running``: the call like an earlier one that is under way, and its number, or None.
+    ``running``: the fast call that is under way, its number, which may be None, and its plan; or None.
     """
 
     cdef public long long elsewhere
@@ -29,6 +30,7 @@ cdef class Numbers:
     cdef readonly object running
     cdef public long long drawn  # tags, so far
     cdef int calls, kinds, stride, depth
+    cdef size_t kept  # bytes of plans of cached ones
 
     def __cinit__(self):
         self.calls = self.kinds = self.stride = self.depth = 1
@@ -77,11 +79,24 @@ cdef class CachedPlan:
 
 cdef int give_back(object context, CachedPlan found, Plan plan) except -1:
     """Keep a plan for the next call."""
-    if plan.footprint <= KEPT and found.plan is None:
+    cdef Numbers numbers = context.numbers
+    if plan.footprint <= KEPT and found.plan is None and numbers.kept + plan.footprint <= KEPT_IN_ALL:
         found.plan = plan
+        numbers.kept += plan.footprint
     else:
         context.take_back(found, plan)
     return 0
+
+
+cdef Plan take_plan(object context, CachedPlan found):
+    """The plan that was kept, or another one."""
+    cdef Plan plan = found.plan
+    cdef Numbers numbers = context.numbers
+    if plan is None:
+        return context.plan_for(found)
+    found.plan = None
+    numbers.kept -= min(numbers.kept, plan.footprint)
+    return plan
 
 
 cdef class CachedPlans:
@@ -101,6 +116,7 @@ cdef class CachedPlans:
         self.context, self.node, self.life, self.api = context, context.node, life, life.api
         self.numbers, self.turn, self.recent = context.numbers, context.turn, context.recent
         self.known = {}
+        self.numbers.kept = 0
         self.member.rank, self.member.size = context.rank, context.size
         self.member.cuts = <size_t *>malloc(2 * (self.member.size + 1) * sizeof(size_t))
         if self.member.cuts == NULL:
@@ -113,6 +129,7 @@ cdef class CachedPlans:
         """Keep what calls of a key become, as the first of them did."""
         if len(self.known) >= MOST_CACHED:
             self.known.clear()
+            self.numbers.kept = 0
         self.known[key] = plan
 
     cdef bint serves(self) except -1:
@@ -131,7 +148,7 @@ cdef class CachedPlans:
         return (kind | form << 8 | in_place << 16, m.count, m.itemsize, m.dtype, m.op, m.type, m.root, cuts, algorithm,
                 deterministic)
 
-    cdef int count(self, CachedPlan found) except -1:
+    cdef int count(self, CachedPlan found, Plan plan) except -1:
         """Number a call that begins; its first tag."""
         cdef Numbers numbers = self.numbers
         cdef long long number
@@ -141,7 +158,7 @@ cdef class CachedPlans:
             number += coll_node_calls(self.node.node)
             coll_node_mix(self.node.node, found.kind)
         self.recent.append((number, found.describe, found.algorithm))
-        numbers.running = found, number
+        numbers.running = found, number, plan
         log = self.context.log
         if log is not None:
             (<Log>log).elsewhere = numbers.elsewhere
@@ -149,13 +166,11 @@ cdef class CachedPlans:
 
     cdef int run(self, comm, CachedPlan found, coll_node_message *m, owners, timeout, uint64_t begun) except -1:
         """A blocking call like an earlier one."""
-        cdef Plan plan = found.plan
+        cdef Plan plan
         cdef int depth = self.turn.now.depth
         if len(FLIGHTS):
             FLIGHT.sweep()
-        if plan is None:
-            plan = self.context.plan_for(found)
-        found.plan = None
+        plan = take_plan(self.context, found)
         found.place(m)
         if is_free(&self.turn.now):
             begin_turn(&self.turn.now)
@@ -186,7 +201,7 @@ cdef class CachedPlans:
             timeout = context.timeout
         if timeout is not None:
             limit = <long>min(<double>PATIENCE, <double>timeout * 1e9)
-        tag = self.count(found)
+        tag = self.count(found, plan)
         with nogil:
             status = coll_exec_start(execution, m.input, m.output, tag)
             if status == COLL_OK:
@@ -200,15 +215,13 @@ cdef class CachedPlans:
         cdef PlanCall made = PLANNED.__new__(PLANNED)
         cdef object context = self.context
         make_room()
-        made.cached, made.plan, found.plan = found, found.plan, None
-        if made.plan is None:
-            made.plan = context.plan_for(found)
+        made.cached, made.plan = found, take_plan(context, found)
         made.context, made.buffers, made.holder = context, owners, comm
         made.yields, made.scheduled = context.yield_at_once, True
         found.place(m)
         made.api, made.input, made.vector = self.api, m.input, m.output
         try:
-            made.tag = self.count(found)
+            made.tag = self.count(found, made.plan)
             made.number, made.history = self.numbers.running[1], self.numbers.history
             made.begin()
             if context.heard or self.node is not None and self.node.given_up:

@@ -243,7 +243,7 @@ cdef class PlanCall(Begun):
         """Begin a persistent call once more; returns itself."""
         cdef Numbers numbers = self.context.numbers
         make_room()
-        numbers.running = self.cached, None
+        numbers.running = self.cached, None, self.plan
         try:
             self.begin()
         finally:

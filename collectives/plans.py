@@ -167,8 +167,9 @@ class Plans(Waiting):
         if running is None or self.waits:
             return list(self.waits)
         if self._running[0] is not running:
-            run = self.run_of(running[0])
-            run.number = running[1]
+            cached, number, plan = running
+            run = self.run_of(cached, plan)
+            run.number = number
             wait = Wait(run, self.timeout, [])
             wait.thread, wait.calls_back = self.turn.holder, False
             self._running = running, wait

@@ -67,17 +67,18 @@ def test_the_others_name_a_rank_killed_on_another_host(mpi, collective, network,
     line, how = launch(mpi, 3, [program, collective], env, [*LIVE_ON[mpi], *flags(mpi, network, env, tmp_path)])
     done = subprocess.run(["timeout", "-k", "5", "60", *line], capture_output=True, **how)
     told = {line["rank"]: line for line in map(json.loads, results.read_text().splitlines())}
+    output = f"{told}\n{done.returncode}\n{done.stdout}\n{done.stderr}"
     tally.trials += 1
     tally.leftovers += (left := clean_up(job, since))
-    assert "died" in told.get(2, {}), (told, done)
+    assert "died" in told.get(2, {}), output
     died = told.pop(2)["died"]
     # One may be in a send to the dead process, from which these two MPIs do not return: the other's abort ends it, or
     # the watchdog does, which says what the error would have said.
     stuck = mpi != "openmpi" and re.search(STUCK, done.stderr)
-    assert sorted(told) == [0, 1] or mpi != "openmpi" and told or stuck, (told, done)
+    assert sorted(told) == [0, 1] or mpi != "openmpi" and told or stuck, output
     for line in told.values():
         assert line["raised"] == "PeerFailure", line
         assert re.search(r"rank 2\b[^\n]* (died|has ended)", line["text"]), line
         assert line["time"] - died < WITHIN + (0 if mpi == "openmpi" else TIMEOUT), line
-    assert done.returncode not in (124, 137), done
+    assert done.returncode not in (124, 137), output
     assert left == 0
