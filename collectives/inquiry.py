@@ -72,7 +72,8 @@ def register(identity: str, context: Any) -> None:
 
 def contexts() -> list[Any]:
     """The communicators that are answered for."""
-    return list(_contexts.values())
+    refs = _contexts.valuerefs()  # a copy at once, while other threads make communicators
+    return [context for ref in refs if (context := ref()) is not None]
 
 
 def alive(peer: Address) -> bool:

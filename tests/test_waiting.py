@@ -2,6 +2,8 @@
 
 import errno
 import subprocess
+import sys
+import threading
 import time
 
 import pytest
@@ -177,3 +179,29 @@ def test_of_many_ranks_those_are_described_that_have_not_come():
     told = lines(said(*others.values()))
     assert told.splitlines()[1:3] == [f"  {said()[0]}", f"  {others[GONE]}"]
     assert told.endswith(f"({SIZE - 16} more ranks)")
+
+
+def test_communicators_are_looked_at_while_others_are_made():
+    """The watchdog's thread looks at them all, and would end by an exception."""
+    failures, ended = [], threading.Event()
+
+    def look():
+        while not ended.is_set():
+            try:
+                inquiry.contexts()
+            except RuntimeError as e:
+                failures.append(e)
+
+    watching_thread, interval = threading.Thread(target=look), sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    watching_thread.start()
+    try:
+        made = []
+        for i in range(20_000):
+            made = [*made[-100:], Many()]
+            inquiry.register(f"many {i % 300}", made[-1])
+    finally:
+        ended.set()
+        watching_thread.join()
+        sys.setswitchinterval(interval)
+    assert not failures
