@@ -195,16 +195,22 @@ class Flight(_Flying):
         return [flight for flight in list(_core.flights()) if flight.context is context]
 
 
-class NodeFlight(_core.NodeCall, _Flying):
-    """A call of the node-local engine without a plan of the communicator's: a short or a persistent one."""
+class _Compiled(_Flying):
+    """One that is itself what is waited for, begun without an exchange before it."""
 
     __slots__ = ()
     check = None
 
     @property
-    def core(self) -> _core.Queued:
+    def core(self) -> Any:
         """What is waited for."""
         return self
+
+
+class NodeFlight(_core.NodeCall, _Compiled):
+    """A call of the node-local engine without a plan of the communicator's: a short or a persistent one."""
+
+    __slots__ = ()
 
     @property
     def run(self) -> ShortCall:
@@ -212,16 +218,10 @@ class NodeFlight(_core.NodeCall, _Flying):
         return ShortCall(self, self.buffers, self.number)
 
 
-class PlanFlight(_core.PlanCall, _Flying):
+class PlanFlight(_core.PlanCall, _Compiled):
     """A call like an earlier one, by a cached plan."""
 
     __slots__ = ()
-    check = None
-
-    @property
-    def core(self) -> _core.Queued:
-        """What is waited for."""
-        return self
 
     @property
     def run(self) -> Run:
