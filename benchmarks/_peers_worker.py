@@ -121,7 +121,8 @@ class OurGroup(MpiGroup):
         """A pass that reads as many bytes as x has and writes as many, or both together: see LIMITS in _peers_jobs."""
         from mpi4py import MPI
 
-        from collectives import _core, buffers, datatypes
+        from collectives.arguments import buffers, datatypes
+        from collectives.core import _core
 
         kernels: Any = _core
         codes = datatypes.DTYPE_CODES["float32"], buffers.op_code(MPI.SUM)

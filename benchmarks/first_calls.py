@@ -32,7 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import mpi4py
 
-from collectives import _core, registry, schedule, select
+from collectives.core import _core
+from collectives.schedules import build, registry
+from collectives.selection import policy
 
 DEPTH = 4  # segments of one call in flight
 PER_HOST = 64  # ranks of a machine
@@ -62,8 +64,8 @@ class Cost(NamedTuple):
 def cases() -> Iterator[Case]:
     """Every algorithm of the default tables, once for each collective."""
     seen = set()
-    ordered = {collective: [(None, name, None)] for collective, name in select.ORDERED.items()}
-    for table in (select.DEFAULT, ordered, select.LINEAR, select.EXACT):
+    ordered = {collective: [(None, name, None)] for collective, name in policy.ORDERED.items()}
+    for table in (policy.DEFAULT, ordered, policy.LINEAR, policy.EXACT):
         for collective, rows in table.items():
             shortest = 4
             for limit, name, segment in rows:
@@ -77,9 +79,9 @@ def first_call(case: Case, endpoint: _core.Endpoint) -> tuple[_core.Plan, int]:
     """What a rank's first call does before its first message."""
     algorithm = registry.find(case.collective, case.name)
     assert isinstance(algorithm, registry.ScheduleAlgorithm)
-    choice = select.Choice(algorithm, case.segment, "")
-    segments = select.segments_for(choice, endpoint.size, case.nbytes, DEPTH)
-    made = schedule.build(algorithm, endpoint.rank, endpoint.size)
+    choice = policy.Choice(algorithm, case.segment, "")
+    segments = policy.segments_for(choice, endpoint.size, case.nbytes, DEPTH)
+    made = build.build(algorithm, endpoint.rank, endpoint.size)
     program = _core.Program(
         made.steps, endpoint.size, made.nblocks, made.scratch, False, made.input_block, made.vector_block,
         made.blockwise,
@@ -92,22 +94,25 @@ def first_call(case: Case, endpoint: _core.Endpoint) -> tuple[_core.Plan, int]:
 def set_up(endpoint: _core.Endpoint) -> tuple[_core.Node | None, int]:
     """What a rank does with what the ranks tell each other; all ranks of its machine are in this process."""
     mpi4py.rc.initialize = False  # which these import; everything is in process
-    from collectives import bootstrap, making, node, settings
+    from collectives.runtime import bootstrap, meeting, settings
+    from collectives.system import shared_memory
 
     rank, size = endpoint.rank, endpoint.size
-    offer, area = node.offer()
+    offer, area = shared_memory.offer()
     assert offer is not None
     mine = bootstrap.hello(0, size, offer, pickle.dumps(settings.agreed()))
-    frames = np.empty((size, making.FRAME), np.uint8)
+    frames = np.empty((size, meeting.FRAME), np.uint8)
     for peer in range(size):
         host = peer // PER_HOST
         there = offer if host == rank // PER_HOST else (f"{host:036}", *offer[1:])
-        frames[peer] = making.framed(pickle.dumps(mine._replace(machine=f"host{host}/{there[0]}", offer=there)))
+        frames[peer] = meeting.framed(pickle.dumps(mine._replace(machine=f"host{host}/{there[0]}", offer=there)))
     known = bootstrap.introduce(
-        rank, mine._replace(machine=f"host{rank // PER_HOST}/{offer[0]}"), making.unframed(frames)
+        rank, mine._replace(machine=f"host{rank // PER_HOST}/{offer[0]}"), meeting.unframed(frames)
     )
     del frames
-    joined = node.join(rank, size, known.offers, area, lambda reach: itertools.repeat(reach, size), None, endpoint)
+    joined = shared_memory.join(
+        rank, size, known.offers, area, lambda reach: itertools.repeat(reach, size), None, endpoint
+    )
     return joined[1], 0
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from mpi4py import MPI
 
 import collectives
-from collectives import _core
+from collectives.core import _core
 
 WORLD = MPI.COMM_WORLD
 FLOAT32, SUM = _core.DTYPES.index("float32"), _core.OPS.index("sum")

@@ -27,7 +27,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import kernel_lib  # type: ignore[import-not-found]  # noqa: E402
 
-from collectives import machine  # noqa: E402
+from collectives.system import machine  # noqa: E402
 
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 SIZES = ("16KiB", "256KiB", "64MiB")

@@ -55,7 +55,7 @@ import _peers_survey as survey
 from _peers_collectives import FORMS, NAMES
 from _peers_run import Run
 
-from collectives import machine
+from collectives.system import machine
 
 KINDS = dict(zip(("all", "nonblocking", "persistent"), FORMS, strict=True))
 QUICK = "8,64,1Ki,16Ki,64Ki,256Ki,1Mi,4Mi,16Mi,64Mi"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import table
 
-from collectives import curves, plot
+from collectives.bench import curves, plot
 
 RESULTS = table.ROOT / "benchmarks" / "results"
 PICTURES = table.ROOT / "docs" / "img"

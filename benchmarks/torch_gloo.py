@@ -33,7 +33,7 @@ import torch.distributed as dist
 from torch import nn
 
 import collectives.torch  # noqa: F401  registers the backend
-from collectives import machine
+from collectives.system import machine
 
 NAMES = ("collectives", "gloo")
 SMALL = 1 << 20  # bytes; up to here the first of the two targets for the mean

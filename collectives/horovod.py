@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from .machine import node_name
+from .system.machine import node_name
 
 Average, Sum, Min, Max = dist.ReduceOp.AVG, dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel's
@@ -135,27 +135,27 @@ class _Distributed:
     def _reset(self) -> None:
         self._passes: Counter[torch.Tensor] = Counter()
         self._missing = [len(bucket) for bucket in self._buckets]
-        self._flights: list[tuple[torch.Tensor, torch.dtype, dist.Work]] = []  # of the first buckets
+        self._begun: list[tuple[torch.Tensor, torch.dtype, dist.Work]] = []  # of the first buckets
 
     def _arrived(self, param: torch.Tensor) -> None:
         self._passes[param] += 1
         if self._passes[param] > self.backward_passes_per_step:
             raise RuntimeError(f"more than {self.backward_passes_per_step=} backward passes before step()")
         self._missing[self._index[param]] -= self._passes[param] == self.backward_passes_per_step
-        while len(self._flights) < len(self._buckets) and not self._missing[len(self._flights)]:
+        while len(self._begun) < len(self._buckets) and not self._missing[len(self._begun)]:
             self._start()
 
     def _start(self) -> None:
-        bucket = self._buckets[len(self._flights)]
+        bucket = self._buckets[len(self._begun)]
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in bucket])
         small, ctx = self._compression.compress(flat)
-        self._flights.append((small, ctx, dist.all_reduce(small, op=self._op, async_op=True)))
+        self._begun.append((small, ctx, dist.all_reduce(small, op=self._op, async_op=True)))
 
     def synchronize(self) -> None:
         """Wait until all gradients are reduced, to clip them, say; ``step`` inside :meth:`skip_synchronize` then."""
-        while len(self._flights) < len(self._buckets):
+        while len(self._begun) < len(self._buckets):
             self._start()
-        for bucket, (small, ctx, work) in zip(self._buckets, self._flights, strict=True):
+        for bucket, (small, ctx, work) in zip(self._buckets, self._begun, strict=True):
             work.wait()
             parts = self._compression.decompress(small, ctx).split([p.numel() for p in bucket])
             for param, part in zip(bucket, parts, strict=True):

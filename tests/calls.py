@@ -9,14 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from operands import DTYPES, check, operands
 
-from collectives import _core, registry, schedule
+from collectives.core import _core
+from collectives.schedules import build, registry, schedule
 
 Plan = _core.Plan
 
 
 @functools.lru_cache(maxsize=20_000)
 def schedule_of(algorithm, rank, size, root):
-    return schedule.build(algorithm, rank, size, root)
+    return build.build(algorithm, rank, size, root)
 
 
 @functools.lru_cache(maxsize=20_000)

@@ -3,7 +3,7 @@
 import numpy as np
 from mpi4py import MPI
 
-from collectives import registry
+from collectives.schedules import registry
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 ROOT = SIZE - 1

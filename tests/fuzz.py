@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-HEAP = [f"{name}.c" for name in "heap heap_pages heap_blocks heap_forks".split()]
-NODE = "node node_check node_fold node_give_up node_hand node_inline node_look node_phases node_pull"
-ENGINE = [f"{name}.c" for name in NODE.split()] + HEAP
+HEAP = [f"heap/{name}.c" for name in "heap pages blocks forks".split()]
+NODE = "node check fold give_up hand inline look phases pull"
+ENGINE = [f"node/{name}.c" for name in NODE.split()] + HEAP
 SOURCES = {
-    "fuzz_schedule": ["program.c", "executor.c", "executor_new.c", "transport_inproc.c"],
+    "fuzz_schedule": ["schedule/program.c", "schedule/executor.c", "schedule/executor_new.c", "transport/inproc.c"],
     "fuzz_node": ENGINE,
     "fuzz_heap": HEAP,
 }

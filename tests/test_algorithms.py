@@ -5,10 +5,11 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from collectives import registry
-from collectives.registry import ScheduleAlgorithm
-from collectives.schedule import Kind, Step, all_ranks, assemble, build
-from collectives.verify import verify
+from collectives.analysis.verify import verify, verify_schedules
+from collectives.schedules import registry
+from collectives.schedules.build import all_ranks, assemble, build
+from collectives.schedules.registry import ScheduleAlgorithm
+from collectives.schedules.schedule import Kind, Step
 
 FOUND = [registry.find(kind, name) for kind in registry.collectives() for name in registry.algorithms(kind)]
 SCHEDULES = [a for a in FOUND if isinstance(a, ScheduleAlgorithm)]
@@ -114,9 +115,9 @@ def _rank(schedule, memory):
         sends = [(int(s["peer"]), part(s["left"], s, None).copy()) for s in steps if s["kind"] == Kind.SEND]
         receives = [s for s in steps if s["kind"] in (Kind.RECV, Kind.RECV_REDUCE)]
         arrived = yield sends, [int(s["peer"]) for s in receives]
-        letters = iter(arrived)
+        mpi_queries = iter(arrived)
         for s in (s for s in steps if s["kind"] != Kind.SEND):
-            data = next(letters) if s["kind"] in (Kind.RECV, Kind.RECV_REDUCE) else None
+            data = next(mpi_queries) if s["kind"] in (Kind.RECV, Kind.RECV_REDUCE) else None
             if s["kind"] == Kind.RECV:
                 result = data
             elif s["kind"] == Kind.COPY:
@@ -140,18 +141,19 @@ def test_the_promised_names_are_there():
         assert promised | {"shm", "mpi"} <= set(registry.algorithms(collective))
 
 
-def test_which_keep_the_order():
-    ordered = {f"{a.collective}/{a.name}" for a in SCHEDULES if a.ordered and a.spec.reduces}
-    assert ordered == {
-        "allreduce/naive", "allreduce/tree", "allreduce/recursive_doubling", "allreduce/recursive_halving",
-        "allreduce/recursive_multiplying", "reduce/naive", "reduce/binomial_in_order", "reduce_scatter/linear",
-        "allreduce/linear", "reduce/linear", "scan/linear", "scan/recursive_doubling", "exscan/linear",
-        "exscan/recursive_doubling",
-    }  # fmt: skip
-    assert {n for n in ordered if registry.find(*n.split("/")).linear} == {
-        "allreduce/naive", "allreduce/linear", "reduce/naive", "reduce/linear", "reduce_scatter/linear", "scan/linear",
-        "exscan/linear",
-    }  # fmt: skip
+@pytest.mark.parametrize(
+    "algorithm", [a for a in SCHEDULES if a.spec.reduces], ids=lambda a: f"{a.collective}/{a.name}"
+)
+def test_which_keep_the_order(algorithm):
+    """An algorithm that keeps the order of operands on all numbers of ranks says so, and no other does."""
+    roots = (0, 1) if algorithm.spec.rooted else (0,)
+    proofs = [
+        verify_schedules([build(algorithm, rank, p, root) for rank in range(p)], algorithm)
+        for p in range(2, 10)
+        for root in roots
+    ]
+    assert algorithm.ordered == all(proof.ordered for proof in proofs)
+    assert algorithm.linear == all(proof.linear for proof in proofs)
 
 
 @each_algorithm

@@ -17,9 +17,9 @@ from collectives.bench.cli import add_arguments
 from collectives.bench.operands import difference, fold, operand, ulps
 from collectives.bench.programs import COLLECTIVES, NAMES, find
 from collectives.bench.results import bandwidths
-from collectives.cli import UsageError
+from collectives.launch.usage import UsageError
 
-SCRIPTS = ROOT / "benchmarks"
+SCRIPTS = ROOT / "benchmarks/osu"
 
 
 def arguments(name, *words):
@@ -186,7 +186,7 @@ def test_ranges_and_types():
 
 
 def test_there_is_a_script_for_every_program():
-    from collectives.calls import COLLECTIVES as calls
+    from collectives.arguments.calls import COLLECTIVES as calls
 
     assert set(COLLECTIVES) == set(calls)
     assert {p.collective for name in NAMES if (p := find(name)).rooted} == {c.name for c in calls.values() if c.rooted}

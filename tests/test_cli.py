@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from collectives import cli, registry
+from collectives.cli import commands
+from collectives.launch import usage
+from collectives.schedules import registry
 
 
 def run(capsys, *argv):
     """Exit code, standard output, standard error."""
     try:
-        code = cli.main(argv)
+        code = commands.main(argv)
     except SystemExit as stop:
         code = stop.code
     out, err = capsys.readouterr()
@@ -132,10 +134,10 @@ def test_wrong_arguments_are_said_and_exit_with_2(capsys, argv, word):
 
 
 def test_sizes():
-    assert cli.sizes("6") == [6]
-    assert cli.sizes("2:4") == [2, 3, 4]
-    assert cli.sizes("2,4,8") == [2, 4, 8]
-    assert cli.sizes("1:3,8") == [1, 2, 3, 8]
+    assert usage.sizes("6") == [6]
+    assert usage.sizes("2:4") == [2, 3, 4]
+    assert usage.sizes("2,4,8") == [2, 4, 8]
+    assert usage.sizes("1:3,8") == [1, 2, 3, 8]
 
 
 @pytest.mark.parametrize(
@@ -151,23 +153,23 @@ def test_sizes():
     ],
 )
 def test_number_of_bytes(text, expected):
-    assert cli.number_of_bytes(text) == expected
+    assert usage.number_of_bytes(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "nan", "1e30", "kB", "12 parsecs"])
 def test_wrong_numbers_of_bytes(text):
     with pytest.raises(argparse.ArgumentTypeError, match="bytes"):
-        cli.number_of_bytes(text)
+        usage.number_of_bytes(text)
 
 
 def test_schedules_are_shown_without_mpi():
     code = """
 import sys
-from collectives.cli import main
+from collectives.cli.commands import main
 main(["list"])
 main(["verify", "ring", "-p", "3"])
 main(["show", "ring", "-p", "3"])
-sys.exit(any(name.split(".")[0] == "mpi4py" or name == "collectives._core" for name in sys.modules))
+sys.exit(any(name.split(".")[0] == "mpi4py" or name == "collectives.core._core" for name in sys.modules))
 """
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
 

@@ -6,9 +6,10 @@ from math import ceil, log2
 import numpy as np
 import pytest
 
-from collectives import cost, registry
-from collectives.registry import ScheduleAlgorithm
-from collectives.verify import verify
+from collectives.analysis import cost
+from collectives.analysis.verify import verify
+from collectives.schedules import registry
+from collectives.schedules.registry import ScheduleAlgorithm
 
 FOUND = [registry.find(kind, name) for kind in registry.collectives() for name in registry.algorithms(kind)]
 SCHEDULES = [a for a in FOUND if isinstance(a, ScheduleAlgorithm)]

@@ -9,7 +9,7 @@ import sys
 import pytest
 from conftest import ROOT, mpiexec
 
-from collectives import info
+from collectives.cli import info
 
 PROFILING = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/profiling.md").read_text(), re.DOTALL | re.MULTILINE)
 PITFALLS = (ROOT / "docs/pitfalls.md").read_text()
@@ -113,7 +113,7 @@ def test_torch(block, printed, tmp_path):
 
 VARIABLE = re.compile(r"\bCOLLECTIVES_[A-Z_]*[A-Z]\b")
 READERS = [
-    *ROOT.glob("collectives/**/*.py"), *ROOT.glob("collectives/*.px?"), *ROOT.glob("collectives/*.pyx"),
+    *ROOT.glob("collectives/**/*.py"), *ROOT.glob("collectives/core/*.px?"), *ROOT.glob("collectives/core/*.pyx"),
     *ROOT.glob("csrc/**/*.c"), *ROOT.glob("csrc/**/*.h"), ROOT / "setup.py", ROOT / "Makefile",
 ]  # fmt: skip
 
@@ -125,7 +125,7 @@ def test_environment():
     named = {name for file in READERS for name in VARIABLE.findall(file.read_text())}
     assert sorted(row[1].strip(" `") for row in rows) == sorted(named)
     assert named == set(info.VARIABLES)
-    most = re.search(r"^EVENTS = (\S+)", (ROOT / "collectives/trace.py").read_text(), re.MULTILINE)[1]
+    most = re.search(r"^EVENTS = (\S+)", (ROOT / "collectives/trace/recording.py").read_text(), re.MULTILINE)[1]
     assert [row[2].strip() for row in rows if "TRACE_EVENTS" in row[1]] == [most.replace("_", "")]
     for row in rows:
         linked = re.search(r"\]\((.*?)\)", row[5])[1]

@@ -4,10 +4,11 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from collectives import draw, registry
-from collectives.folds import rank_set
-from collectives.registry import ScheduleAlgorithm
-from collectives.schedule import Kind
+from collectives.analysis import draw
+from collectives.analysis.folds import rank_set
+from collectives.schedules import registry
+from collectives.schedules.registry import ScheduleAlgorithm
+from collectives.schedules.schedule import Kind
 
 FOUND = [registry.find(kind, name) for kind in registry.collectives() for name in registry.algorithms(kind)]
 SCHEDULES = [a for a in FOUND if isinstance(a, ScheduleAlgorithm)]

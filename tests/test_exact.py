@@ -10,7 +10,8 @@ import pytest
 from calls import interleave, program
 
 import collectives
-from collectives import _core, registry
+from collectives.core import _core
+from collectives.schedules import registry
 
 TYPES = ("float32", "float64")
 ISAS = [isa for isa in ("baseline", "avx2", "avx512") if _core.isa_supported(isa)]

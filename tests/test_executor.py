@@ -16,10 +16,18 @@ import pytest
 from calls import Call, interleave, program
 from operands import ALL, check, operands
 
-from collectives import _core, reference, registry, schedule
+from collectives.core import _core
+from collectives.runtime import reference
+from collectives.schedules import build, registry, schedule
 
 ROOT = Path(__file__).parent.parent
-SOURCES = ("program.c", "executor.c", "executor_new.c", "progress.c", "transport_inproc.c")
+SOURCES = (
+    "schedule/program.c",
+    "schedule/executor.c",
+    "schedule/executor_new.c",
+    "progress/progress.c",
+    "transport/inproc.c",
+)
 FOUND = [registry.find(kind, name) for kind in registry.collectives() for name in registry.algorithms(kind)]
 ALGORITHMS = [a for a in FOUND if isinstance(a, registry.ScheduleAlgorithm) and a.collective != "barrier"]
 ALLREDUCE = [a for a in ALGORITHMS if a.collective == "allreduce"]
@@ -162,7 +170,7 @@ def test_the_reference_executor_finds_the_same(algorithm, monkeypatch):
 
         @staticmethod
         def execute(plan, source, target):
-            s = schedule.build(algorithm, plan.rank, size, root)
+            s = build.build(algorithm, plan.rank, size, root)
             cuts = plan.cuts or _core.partition(plan.elements, s.nblocks)
             for messages in reference.execute(
                 s, boxes.of(plan.rank), memory(source), memory(target), plan.itemsize,
@@ -268,7 +276,7 @@ def test_malformed_schedules_are_refused():
     """Any change to a record is refused, or at least built without harm; what is out of range always is."""
     chance = random.Random(5)
     for algorithm in ALGORITHMS:
-        good = schedule.build(algorithm, 1, 6)
+        good = build.build(algorithm, 1, 6)
 
         def load(steps, good=good):
             layout = good.input_block, good.vector_block, good.blockwise
@@ -318,7 +326,7 @@ def test_memory_that_the_caller_does_not_have_is_never_touched():
         ("allgather", "ring", 1, "input"), ("reduce_scatter", "ring", 1, "vector"), ("scatter", "linear", 1, "input"),
         ("gather", "linear", 0, "input"), ("bcast", "binomial", 0, "vector"),
     ):  # fmt: skip
-        s = schedule.build(registry.find(collective, name), rank, 4)
+        s = build.build(registry.find(collective, name), rank, 4)
         blocks = {"input": s.input_block, "vector": s.vector_block}
         blocks[buffer] = schedule.NONE if blocks[buffer] < 0 else 3
         if collective == "scatter":

@@ -141,7 +141,7 @@ def test_counts_that_differ(mpi, blocking):
     ["lambda: comm.Allreduce(np.ones(2), np.ones(2)), lambda: comm.Allreduce(np.ones(3), np.ones(3))",
      "lambda: comm.allgather(1), lambda: comm.alltoall([1, 2])"],
 )  # fmt: skip
-def test_calls_that_differ_on_the_short_way(mpi, calls):
+def test_calls_that_differ_on_the_fast_path(mpi, calls):
     code, output = run(mpi, f"""
         for call in ([{calls}][rank], lambda: comm.allgather(1)):
             try:
@@ -199,13 +199,12 @@ def test_lengths_that_differ_on_a_node(case):
 def test_a_rank_that_still_makes_its_communicator(mpi):
     """It answers those that were faster: not yet in a collective."""
     code, output = run(mpi, """
-        from collectives.context import Context
-        join = Context._join
+        from collectives.runtime.mpi_context import MPIContext
+        join = MPIContext.join
         def slow(*arguments):
-            made = join(*arguments)
+            join(*arguments)
             time.sleep(2 * rank)
-            return made
-        Context._join = slow
+        MPIContext.join = slow
         another = collectives.Communicator(MPI.COMM_WORLD)
         try:
             another.Barrier(timeout=0.3)

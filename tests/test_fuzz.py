@@ -20,32 +20,31 @@ def test_both_ends_of_what_is_said():
 
 #: Checks without which bad input does harm: (fuzzer, file, what stands there, what a mistaken author would write).
 MISTAKES = [
-    ("fuzz_schedule", "program.c", "!layout_ok(layout) || ", "0 && "),
-    ("fuzz_schedule", "program.c", "held == COLL_ALL || (held == block && nblocks == 1)", "1"),
-    ("fuzz_schedule", "executor_new.c", "return m->cuts && !memcmp(", "return 1 || !memcmp("),
-    ("fuzz_schedule", "executor_new.c", "m->segments > 1 && !blockwise && ", "0 && "),
-    ("fuzz_schedule", "executor_new.c", "p->layout.size != endpoint->size || ", ""),
-    ("fuzz_schedule", "executor_new.c", "if (cuts[i] > cuts[i + 1])", "if (0)"),
-    ("fuzz_schedule", "executor.c", "a->src_block, a->nblocks) * e->message.itemsize != bytes", "0, 0) > bytes"),
-    ("fuzz_node", "node.c", " || offset > limit - coll_node_area_bytes()", ""),
-    ("fuzz_node", "node_check.c", "return !offset || within(p, offset, bytes);", "return 1;"),
-    ("fuzz_node", "node_check.c", " && a->at < STAGING", ""),
-    ("fuzz_node", "node_check.c", " && within(p, a->staging, STAGING)", ""),
-    ("fuzz_node", "node_check.c", " || !within(p, table, 2 * (rank + 1) * sizeof table)", ""),
-    ("fuzz_node", "node_check.c", "!segment || ", ""),
-    ("fuzz_node", "node_check.c", "p->first <= p->limit / item && within(p, a->input, (p->first + count) * item)", "1"),
-    ("fuzz_node", "node_check.c", "return !folds(c) && c->node->reads_private", "return 1"),
-    ("fuzz_node", "node_check.c", "return slots && ", "return "),
-    ("fuzz_node", "node_pull.c", "inlined != coll_node_expects_inline(c, q)", "0"),
-    ("fuzz_heap", "heap.c", " && h->size == id->size", ""),
-    ("fuzz_heap", "heap.c", "memchr(id->name, 0, sizeof id->name) ?", "1 ?"),
-    ("fuzz_heap", "heap_pages.c", ".pages = n});\n        put", ".pages = most});\n        put"),
-    ("fuzz_heap", "heap_pages.c", "        n += before->pages;\n", ""),
-    ("fuzz_heap", "heap_pages.c", "if (before->state == state)", "if (0)"),
-    ("fuzz_heap", "heap_blocks.c", "(nbytes - 1) / LINE)) + 1;", "nbytes / LINE));"),
-    ("fuzz_heap", "heap_blocks.c", "s->places[word] &= s->places[word] - 1;", "s->places[word] -= s->free == 3;"),
-    ("fuzz_heap", "heap_forks.c", "one->born < h->families[i].fork && h->families[i].fork <= one->until", "0"),
-    ("fuzz_heap", "heap_forks.c", "MAP_PRIVATE | MAP_FIXED", "MAP_SHARED | MAP_FIXED"),
+    ("fuzz_schedule", "schedule/program.c", "!layout_ok(layout) || ", "0 && "),
+    ("fuzz_schedule", "schedule/program.c", "held == COLL_ALL || (held == block && nblocks == 1)", "1"),
+    ("fuzz_schedule", "schedule/executor_new.c", "return m->cuts && !memcmp(", "return 1 || !memcmp("),
+    ("fuzz_schedule", "schedule/executor_new.c", "m->segments > 1 && !blockwise && ", "0 && "),
+    ("fuzz_schedule", "schedule/executor_new.c", "p->layout.size != endpoint->size || ", ""),
+    ("fuzz_schedule", "schedule/executor_new.c", "if (cuts[i] > cuts[i + 1])", "if (0)"),
+    ("fuzz_schedule", "schedule/executor.c", "src_block, a->nblocks) * e->message.itemsize != bytes", "0, 0) > bytes"),
+    ("fuzz_node", "node/node.c", " || offset > limit - coll_node_area_bytes()", ""),
+    ("fuzz_node", "node/check.c", "return !offset || within(p, offset, bytes);", "return 1;"),
+    ("fuzz_node", "node/check.c", " && a->at < STAGING", ""),
+    ("fuzz_node", "node/check.c", " && within(p, a->staging, STAGING)", ""),
+    ("fuzz_node", "node/check.c", " || !within(p, table, 2 * (rank + 1) * sizeof table)", ""),
+    ("fuzz_node", "node/check.c", "!segment || ", ""),
+    ("fuzz_node", "node/check.c", "p->first <= p->limit / item && within(p, a->input, (p->first + count) * item)", "1"),
+    ("fuzz_node", "node/check.c", "return !folds(c) && c->node->reads_private", "return 1"),
+    ("fuzz_node", "node/check.c", "return slots && ", "return "),
+    ("fuzz_node", "node/pull.c", "inlined != coll_node_expects_inline(c, q)", "0"),
+    ("fuzz_heap", "heap/heap.c", " && h->size == id->size", ""),
+    ("fuzz_heap", "heap/pages.c", ".pages = n});\n        put", ".pages = most});\n        put"),
+    ("fuzz_heap", "heap/pages.c", "        n += before->pages;\n", ""),
+    ("fuzz_heap", "heap/pages.c", "if (before->state == state)", "if (0)"),
+    ("fuzz_heap", "heap/blocks.c", "(nbytes - 1) / LINE)) + 1;", "nbytes / LINE));"),
+    ("fuzz_heap", "heap/blocks.c", "s->places[word] &= s->places[word] - 1;", "s->places[word] -= s->free == 3;"),
+    ("fuzz_heap", "heap/forks.c", "one->born < h->families[i].fork && h->families[i].fork <= one->until", "0"),
+    ("fuzz_heap", "heap/forks.c", "MAP_PRIVATE | MAP_FIXED", "MAP_SHARED | MAP_FIXED"),
 ]  # fmt: skip
 
 
@@ -59,8 +58,7 @@ def test_the_checks_are_there():
 @pytest.mark.parametrize("mistake", range(len(MISTAKES)))
 def test_they_find_mistakes(tmp_path, mistake):
     name, file, right, wrong = MISTAKES[mistake]
-    for source in [*fuzz.SOURCES[name], "node_internal.h"]:
-        shutil.copy(fuzz.ROOT / "csrc" / source, tmp_path)
+    shutil.copytree(fuzz.ROOT / "csrc", tmp_path, dirs_exist_ok=True)
     text = (tmp_path / file).read_text()
     (tmp_path / file).write_text(text.replace(right, wrong))
     sound, text = fuzz.run(fuzz.build(name, tmp_path, tmp_path), 180, 5)

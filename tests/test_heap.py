@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectives import _core, heap, machine, node
+from collectives.core import _core
+from collectives.system import heap, machine, shared_memory
 
 ROOT = Path(__file__).parent.parent
 MIB = 1 << 20
@@ -95,7 +96,7 @@ def test_a_long_random_life():
 def test_a_write_past_the_end_is_reported():
     script = """
 import ctypes
-from collectives import _core
+from collectives.core import _core
 own = _core.Heap(1 << 24)
 block = _core.HeapBlock(own, 100_000)
 ctypes.memset(block.address, 1, 100_000)
@@ -136,12 +137,12 @@ def test_peers_cannot_cut_memory_off():
 def test_only_sealed_memory_is_attached():
     """A file of the right length and nonce, but one that its owner can shorten."""
     own = _core.Heap(MIB)
-    identity, nonce = bytearray(own.identify()), own.identify()[32:40]
+    identity, nonce = bytearray(own.identify()), own.identify()[24:32]
     fd = os.memfd_create("other")
     os.write(fd, nonce)
     os.ftruncate(fd, MIB)
     identity[8:16] = fd.to_bytes(8, "little")
-    identity[40:48] = bytes(8)  # not the base of a heap of this process
+    identity[32:40] = bytes(8)  # not the base of a heap of this process
     with pytest.raises(OSError, match="."):
         _core.Mapping(bytes(identity))
     os.close(fd)
@@ -149,7 +150,7 @@ def test_only_sealed_memory_is_attached():
 
 DUMPED = """
 import os, sys
-from collectives import _core
+from collectives.core import _core
 own = _core.Heap(1 << 30)
 hole = _core.HeapBlock(own, 400 << 20)
 kept = _core.HeapBlock(own, 8 << 20)
@@ -206,20 +207,20 @@ def test_core_dumps_fill_nothing(tmp_path):
 def test_nearest_common_ancestor():
     sleepers = [subprocess.Popen(["sh", "-c", "sleep 60; true"]) for _ in range(2)]
     try:
-        assert node.common_ancestor([s.pid for s in sleepers]) == os.getpid()
-        assert node.common_ancestor([sleepers[0].pid]) == sleepers[0].pid
-        assert node.common_ancestor([os.getpid(), 1]) is None
-        assert node.common_ancestor([os.getpid(), 1 << 22]) is None  # no such process
+        assert shared_memory.common_ancestor([s.pid for s in sleepers]) == os.getpid()
+        assert shared_memory.common_ancestor([sleepers[0].pid]) == sleepers[0].pid
+        assert shared_memory.common_ancestor([os.getpid(), 1]) is None
+        assert shared_memory.common_ancestor([os.getpid(), 1 << 22]) is None  # no such process
     finally:
         for sleeper in sleepers:
             sleeper.kill()
             sleeper.wait()
 
 
-def joined(ranks: int) -> list[node._core.Node | None]:
+def joined(ranks: int) -> list[shared_memory._core.Node | None]:
     """The groups of ranks that are threads of this process."""
     places, meet = [None] * ranks, threading.Barrier(ranks)
-    offers, areas = zip(*(node.offer() for _ in range(ranks)), strict=True)
+    offers, areas = zip(*(shared_memory.offer() for _ in range(ranks)), strict=True)
 
     def rank(me):
         def exchange(mine):
@@ -229,7 +230,7 @@ def joined(ranks: int) -> list[node._core.Node | None]:
             meet.wait(60)
             return found
 
-        return node.join(me, ranks, dict(enumerate(offers)), areas[me], exchange)[1]
+        return shared_memory.join(me, ranks, dict(enumerate(offers)), areas[me], exchange)[1]
 
     with ThreadPoolExecutor(ranks) as pool:
         return list(pool.map(rank, range(ranks)))
@@ -240,7 +241,7 @@ def test_private_memory_is_opened_only_where_it_is_asked_for(monkeypatch, scope)
     admitted = []
     monkeypatch.setattr(machine, "ptrace_scope", lambda: scope)
     monkeypatch.setattr(_core, "let_read", admitted.append)
-    monkeypatch.setattr(node, "_reader", None)
+    monkeypatch.setattr(shared_memory, "_reader", None)
     assert all(joined(2))
     assert set(admitted) == ({os.getpid()} if scope == 1 else set())  # the ranks are threads
 
@@ -251,7 +252,7 @@ def test_a_heap_admits_no_tracer(tmp_path):
     source += '"prctl %d\\n", what == PR_SET_PTRACER); fflush(stdout); return 0; }\n'
     (tmp_path / "prctl.c").write_text(source)
     subprocess.run(["cc", "-shared", "-fPIC", tmp_path / "prctl.c", "-o", tmp_path / "prctl.so"], check=True)
-    script = "from collectives import _core; h = _core.Heap(1 << 20); _core.Mapping(h.identify()); print('made')"
+    script = "from collectives.core import _core; h = _core.Heap(1 << 20); _core.Mapping(h.identify()); print('made')"
     variables = {**os.environ, "LD_PRELOAD": str(tmp_path / "prctl.so")}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, env=variables)
     assert "made" in done.stdout, done.stderr

@@ -11,11 +11,12 @@ ROOT = Path(__file__).parent.parent
 PURE = """
 import sys
 import collectives
-from collectives import registry, schedule, verify, cost, draw
+from collectives.analysis import cost, draw, verify
+from collectives.schedules import build, registry
 assert "ring" in collectives.algorithms("allreduce")
 ring = registry.find("allreduce", "ring")
 assert verify.verify(ring, 5).rounds == 8
-assert len(schedule.build(ring, 0, 5).steps) == 16
+assert len(build.build(ring, 0, 5).steps) == 16
 """
 
 
@@ -44,7 +45,7 @@ def uncompiled(tmp_path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("hidden", ["mpi4py", "mpi4py.MPI", "collectives._core"])
+@pytest.mark.parametrize("hidden", ["mpi4py", "mpi4py.MPI", "collectives.core._core"])
 def test_schedules_need_numpy_only(hidden):
     done = python("-c", f"import sys\nsys.modules[{hidden!r}] = None\n{PURE}")
     assert done.returncode == 0, done.stderr
@@ -68,14 +69,16 @@ def test_without_mpi4py():
 
 def test_the_wrong_transport_is_a_sentence(uncompiled):
     """The other ABI's library under this one's name, then none at all."""
-    core = next((ROOT / "collectives").glob("_core*.so"))
-    shutil.copy(core, uncompiled / "collectives")
+    core = next((ROOT / "collectives/core").glob("_core*.so"))
+    shutil.copy(core, uncompiled / "collectives/core")
     message = refuses("", uncompiled)
     assert "without a transport for that ABI" in message
     assert "COLLECTIVES_MPICC" in message
     names = {"openmpi": "mpich", "mpich": "openmpi"}
     for right, wrong in names.items():
-        shutil.copy(ROOT / f"collectives/transport_{wrong}.so", uncompiled / f"collectives/transport_{right}.so")
+        shutil.copy(
+            ROOT / f"collectives/core/transport_{wrong}.so", uncompiled / f"collectives/core/transport_{right}.so"
+        )
     message = refuses("", uncompiled)
     assert "does not load" in message or "was linked to another MPI library" in message
     assert message.count("\n") == 1

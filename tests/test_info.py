@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, mpiexec
 
-from collectives import info, machine
+from collectives.cli import info
+from collectives.system import machine
 
 SECTIONS = ["software", "mpi", "cpu", "transports", "engines", "environment"]
 
 
 def run(*words, code=None, path=ROOT, **variables):
     """`info` in a process of its own; `code` runs before it."""
-    program = f"{code or ''}\nimport sys; from collectives.cli import main; sys.exit(main(sys.argv[1:]))"
+    program = f"{code or ''}\nimport sys; from collectives.cli.commands import main; sys.exit(main(sys.argv[1:]))"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COLLECTIVES_")}
     done = subprocess.run(
         [sys.executable, "-c", program, "info", *words],
@@ -113,8 +114,8 @@ def test_without_the_compiled_core(copy):
 
 
 def test_without_a_transport_for_this_mpi(copy):
-    core = next((ROOT / "collectives").glob("_core.*.so"))
-    shutil.copy(core, copy / "collectives")
+    core = next((ROOT / "collectives/core").glob("_core.*.so"))
+    shutil.copy(core, copy / "collectives/core")
     account = found(path=copy, code=ONLY_HERE)
     assert "without a transport for that ABI" in account["engines"]["python"]["why"]
     assert account["cpu"]["instruction_set"]

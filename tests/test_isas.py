@@ -3,7 +3,7 @@
 import pytest
 from conftest import mpiexec
 
-from collectives import _core
+from collectives.core import _core
 
 SETS = [name for name in ("baseline", "avx2", "avx512") if _core.isa_supported(name)]
 

@@ -1,177 +1,99 @@
-"""A lower layer never imports a higher one; MPI and Python stay at their boundaries. Read from the sources."""
+"""A lower layer never needs a higher one, and no modules need each other in a circle: see layers.py, which prints them.
+
+MPI and Python stay at their boundaries. Read from the sources.
+"""
 
 import ast
 import re
-from pathlib import Path
+import sys
 
+import layers
 import pytest
+from layers import NAME, ROOT, Reading
 
-ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "collectives"
-
-#: Modules of the package from the ground up; a module may import those of its own row and below.
-LAYERS = [
-    {"errors", "machine", "_core", "patterns", "spec", "records", "spans", "timeline"},
-    {"schedule"},
-    {"registry"},
-    {"algorithms"},
-    {"verify", "symbolic", "folds", "cost", "node_cost", "draw"},
-    {"cost_model", "select", "tuning"},
-    {"diagnosis"},
-    {"mpilib", "deaths", "doors", "farewell", "inquiry", "datatypes", "lifetime"},
-    {"leases", "reference", "heap", "clocks", "perfetto"},
-    {"memory"},
-    {"buffers", "vectors", "packing", "reproducible"},
-    {
-        "request",
-        "context",
-        "waiting",
-        "watching",
-        "giving_up",
-        "departures",
-        "ending",
-        "making",
-        "rehearsal",
-        "telling",
-        "turns",
-        "bootstrap",
-        "node",
-        "trace",
-        "settings",
-        "limits",
-        "watchdog",
-        "flight",
-        "plans",
-        "letters",
-        "mpiruns",
-        "local",
-    },
-    {"calls"},
-    {"checks", "movement", "reductions", "widening", "exchange"},
-    {"operations", "later", "methods", "objects", "grouped", "derived"},
-    {"communicator"},
-    {"__init__"},
-    {"torch", "train"},
-    {"horovod"},
-    {"cli", "info", "launch", "bench", "curves", "plot", "tune", "trace_report", "trace_picture", "__main__"},
-]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-PURE = {
-    "patterns",
-    "spec",
-    "records",
-    "schedule",
-    "registry",
-    "algorithms",
-    "verify",
-    "symbolic",
-    "folds",
-    "cost",
-    "cost_model",
-    "node_cost",
-    "draw",
-    "select",
-    "spans",
-    "timeline",
-    "perfetto",
-    "tuning",
-}
-LIGHT = {"numpy", "collectives"}  # all that pure modules import besides the standard library
+PACKAGE = ROOT / NAME
+#: What imports without MPI and without a compiler: rooms, and modules of others.
+PURE = ("schedules", "algorithms", "analysis", "selection", "trace.spans", "trace.timeline", "trace.perfetto")
+LIGHT = {"numpy", NAME}  # all that pure modules import besides the standard library
+HEAVY = {"matplotlib", "sklearn", "torch", "tqdm", "gymnasium"}
+#: The rooms of csrc from the ground up.
+C_LAYERS = ["base", "kernels", "heap", "transport", "schedule", "node", "progress"]
 
 
-def modules():
-    """Every Python file of the package: the name of its layer, and the file."""
-    for file in sorted(PACKAGE.rglob("*.py")):
-        yield file.relative_to(PACKAGE).parts[0].removesuffix(".py"), file
+@pytest.fixture(scope="module")
+def reading() -> Reading:
+    return Reading()
 
 
-def imports(file, *, typing=False):
-    """Absolute names of what a file imports; what only type checkers read is left out unless asked for."""
-    tree = ast.parse(file.read_text())
-    hidden = set()
-    if not typing:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-                hidden.update(id(inner) for statement in node.body for inner in ast.walk(statement))
-    package = ("collectives", *file.relative_to(PACKAGE).parts[:-1])
-    for node in ast.walk(tree):
-        if id(node) in hidden:
-            continue
+def files():
+    """Every Python file of the package, with its module."""
+    for module, sources in Reading().files.items():
+        yield from ((module, file) for file in sources if file.suffix == ".py")
+
+
+def imported(file, statements=None):
+    """First names of what a file imports from elsewhere."""
+    for node in statements or ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
-            target = ".".join(filter(None, (base, node.module)))
-            yield from (f"{target}.{name.name}" for name in node.names)
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield str(node.module).split(".")[0]
 
 
-def layer_of(name):
-    """The layer of ``collectives.x.y``, None for what is not of the package."""
-    parts = name.split(".")
-    if parts[0] != "collectives":
-        return None
-    return parts[1] if len(parts) > 1 and parts[1] in LEVEL else "__init__"
+def within(module, rooms):
+    return any(module == room or module.startswith(f"{room}.") for room in rooms)
 
 
-def test_every_module_has_a_layer():
-    assert {layer for layer, _ in modules()} | {"_core"} == set(LEVEL)
+def test_every_module_has_a_layer(reading):
+    assert {layers.level_of(module) for module in reading.files} == set(range(len(layers.LAYERS)))
 
 
-@pytest.mark.parametrize(("layer", "file"), list(modules()), ids=lambda x: x if isinstance(x, str) else x.stem)
-def test_no_import_from_above(layer, file):
-    if layer == "__init__":  # the front door: loads what it names when it is asked for
-        return
-    for name in imports(file):
-        other = layer_of(name)
-        if other is not None and not (file.parent.name == "algorithms" and other == "__init__"):
-            assert LEVEL[other] <= LEVEL[layer], f"{file.name} imports {name}"
+def test_no_link_leads_up(reading):
+    assert layers.upward(reading.links) == []
 
 
-def test_pure_modules_need_neither_mpi_nor_a_compiler():
-    for layer, file in modules():
-        if layer in PURE:
-            for name in imports(file):
-                assert "_core" not in name.split("."), f"{file.name} imports {name}"
-                top = name.split(".")[0]
-                assert top in LIGHT or top in __import__("sys").stdlib_module_names, f"{file.name} imports {name}"
-                assert layer_of(name) in PURE | {None, "errors", "__init__"}, f"{file.name} imports {name}"
+def test_no_circles(reading):
+    assert layers.circles(reading.links) == []
 
 
-def test_train_uses_public_names_only():
-    for layer, file in modules():
-        if layer == "train":
-            for name in imports(file, typing=True):
-                parts = name.split(".")
-                if parts[0] == "collectives":
-                    assert len(parts) == 1 or parts[1] == "train" or not parts[1].startswith("_"), f"{file}: {name}"
-                    assert layer_of(name) in ("train", "__init__"), f"{file} imports {name}"
+def test_the_page_shows_the_layers(capsys):
+    assert layers.main() == 0
+    assert f"```\n{capsys.readouterr().out}```\n" in (ROOT / "docs/architecture.md").read_text()
+
+
+def test_pure_modules_need_neither_mpi_nor_a_compiler(reading):
+    for module, file in files():
+        if within(module, PURE):
+            assert set(imported(file)) <= {*sys.stdlib_module_names, *LIGHT}, file
+    for link in reading.links:
+        if within(link.source, PURE):
+            assert within(link.target, (*PURE, "errors", "trace")), link
+
+
+def test_train_uses_public_names_only(reading):
+    for link in reading.links:
+        if within(link.source, ["train"]):
+            assert within(link.target, ["train", "__init__"]), link
 
 
 def test_torch_is_imported_by_its_adaptors_only():
-    for layer, file in modules():
-        if layer not in ("torch", "horovod") and file.relative_to(PACKAGE).as_posix() != "train/torch.py":
-            assert not any(name.split(".")[0] == "torch" for name in imports(file, typing=True)), file
+    for module, file in files():
+        if not within(module, ["torch", "horovod", "train.torch"]):
+            assert "torch" not in imported(file), file
 
 
 def test_imports_of_heavy_packages_are_lazy():
-    """matplotlib, sklearn, torch, tqdm: only inside functions."""
-    for layer, file in modules():
-        for node in ast.parse(file.read_text()).body:
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            if layer not in ("torch", "horovod") and file.name != "torch.py":
-                assert not {n.split(".")[0] for n in names} & {"matplotlib", "sklearn", "torch", "tqdm", "gymnasium"}, (
-                    file
-                )
-
-
-def c_files():
-    return [*ROOT.glob("csrc/**/*.c"), *ROOT.glob("csrc/**/*.h")]
+    for module, file in files():
+        if not within(module, ["torch", "horovod", "train.torch"]):
+            assert not set(imported(file, ast.parse(file.read_text()).body)) & HEAVY, file
 
 
 def test_only_the_transport_knows_mpi_and_nothing_in_c_knows_python():
-    assert len(c_files()) > 10
-    for file in c_files():
-        included = set(re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)', file.read_text(), re.MULTILINE))
+    sources = [*ROOT.glob("csrc/*/*.[ch]")]
+    assert len(sources) > 10
+    for file in sources:
+        included = re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)', file.read_text(), re.MULTILINE)
         assert "Python.h" not in included, file
-        assert ("mpi.h" in included) == (file.name == "transport_mpi.c"), file
+        assert ("mpi.h" in included) == (file.name == "mpi_transport.c"), file
+        for room in (name.split("/")[0] for name in included if name.split("/")[0] in C_LAYERS and "/" in name):
+            assert C_LAYERS.index(room) <= C_LAYERS.index(file.parent.name), f"{file} includes {room}"

@@ -6,8 +6,9 @@ import pytest
 from conftest import ROOT
 from test_node import compile_driver, run
 
-from collectives import node_cost, select
-from collectives.node_cost import Machine
+from collectives.analysis import node_cost
+from collectives.analysis.node_cost import Machine
+from collectives.selection import policy
 
 KINDS = ["allreduce", "reduce", "bcast", "allgather", "gather", "reduce_scatter", "scatter", "alltoall", "scan"]
 COUNTERS = ["lines", "loaded", "stored", "staged", "reread", "taken", "given"]
@@ -109,14 +110,14 @@ def test_levels_hold_all_that_is_moved():
 
 
 def test_numbers_of_the_engine():
-    header = (ROOT / "csrc/node_internal.h").read_text()
+    header = (ROOT / "csrc/node/internal.h").read_text()
     assert f"GROUP = {node_cost.GROUP}," in header
     assert f"STAGING = {node_cost.RING >> 20} << 20" in header
-    assert Machine().stream == select.NODE_LIMITS[False][4]
+    assert Machine().stream == policy.NODE_LIMITS[False][4]
 
 
 def test_the_page_shows_what_the_module_prints(capsys):
     page = (ROOT / "docs/big-nodes.md").read_text()
-    command = re.search(r"python -m collectives\.node_cost(.*)", page)[1].split()
+    command = re.search(r"python -m collectives\.analysis\.node_cost(.*)", page)[1].split()
     assert node_cost.main(command) == 0
     assert capsys.readouterr().out == "\n".join(re.findall(r"^```text\n(.*?)^```$", page, re.DOTALL | re.MULTILINE))

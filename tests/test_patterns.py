@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives import patterns
+from collectives.schedules import patterns
 
 SIZES = st.integers(1, 5000)
 

@@ -6,9 +6,9 @@ import sys
 import pytest
 from conftest import ROOT
 
-from collectives.cli import main
-from collectives.curves import curves, groups, read, size_name, time_name
-from collectives.plot import draw, picture, spread, tty
+from collectives.bench.curves import curves, groups, read, size_name, time_name
+from collectives.bench.plot import draw, picture, spread, tty
+from collectives.cli.commands import main
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import regenerate  # noqa: E402

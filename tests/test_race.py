@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from collectives.cost_model import Load
+from collectives.selection.model import Load
 from collectives.tune.measure import Candidate
 from collectives.tune.race import Result, interval, judged, race
 from collectives.tune.search import Search, _one_row, rows_of

@@ -2,8 +2,9 @@
 
 import pytest
 
-from collectives import registry, select
-from collectives.select import Rules, choose, segments_for
+from collectives.schedules import registry
+from collectives.selection import policy
+from collectives.selection.policy import Rules, choose, segments_for
 
 
 def pick(nbytes, rules=None, collective="allreduce", forced=None, commutes=True, linear=False, apart="two nodes"):
@@ -13,7 +14,7 @@ def pick(nbytes, rules=None, collective="allreduce", forced=None, commutes=True,
 @pytest.mark.parametrize("nbytes", [0, 8, 1 << 20, 1 << 40])
 def test_on_one_node(nbytes):
     """The engine serves everything there, and nothing elsewhere."""
-    for collective in select.LOCAL:
+    for collective in policy.LOCAL:
         for commutes in (True, False):
             for linear in (True, False):
                 choice = pick(nbytes, collective=collective, commutes=commutes, linear=linear, apart=None)
@@ -26,7 +27,7 @@ def test_on_one_node(nbytes):
 
 
 def test_the_table():
-    for collective, rows in select.DEFAULT.items():
+    for collective, rows in policy.DEFAULT.items():
         limits = [limit for limit, _, _ in rows]
         assert limits[-1] is None
         assert limits[:-1] == sorted(limits[:-1])
@@ -39,7 +40,7 @@ def test_the_table():
 
 @pytest.mark.parametrize("nbytes", [0, 8, 1 << 20, 1 << 40])
 def test_ops_that_do_not_commute_and_deterministic_calls(nbytes):
-    for collective in select.DEFAULT:
+    for collective in policy.DEFAULT:
         assert pick(nbytes, collective=collective, commutes=False).algorithm.ordered
         for commutes in (True, False):
             assert pick(nbytes, collective=collective, commutes=commutes, linear=True).algorithm.linear
@@ -76,8 +77,13 @@ def test_environment(monkeypatch):
     assert "COLLECTIVES_ALGORITHM" in choice.why
     assert pick(5, rules("tree"), forced="ring").algorithm.name == "ring"
     assert pick(5, rules("tree"), collective="barrier").algorithm.name == "dissemination"
-    for text in ("rings", "allreduce=rings", "allreduces=ring", "ring,tre"):
-        with pytest.raises(ValueError, match="no algorithm|unknown collective"):
+    forced = rules("ring,all=mpi").forced
+    assert forced.pop("allreduce") == "ring"
+    assert set(forced.values()) == {"mpi"}
+    assert {rules("all=mpi").forced_for(name) for name in policy.DEFAULT} == {"mpi"}
+    assert rules("all=ring").forced_for("barrier") is None
+    for text in ("rings", "allreduce=rings", "allreduces=ring", "ring,tre", "all=rings"):
+        with pytest.raises(ValueError, match="no algorithm|unknown collective|an algorithm"):
             rules(text)
     monkeypatch.delenv("COLLECTIVES_ALGORITHM")
     assert Rules.from_environment().forced == {}
@@ -90,7 +96,7 @@ def test_rules_do_not_share_what_they_force():
 
 
 def segments(nbytes, segment, collective="allreduce", name="ring", size=8, depth=4):
-    return segments_for(select.Choice(registry.find(collective, name), segment, "test"), size, nbytes, depth)
+    return segments_for(policy.Choice(registry.find(collective, name), segment, "test"), size, nbytes, depth)
 
 
 def test_segments():
@@ -117,13 +123,13 @@ def test_no_more_staging_memory_than_allowed(name, size):
         return
     for nbytes in (1 << 20, 1 << 30, 1 << 36):
         n = segments(nbytes, None, name=name, size=size)
-        assert nbytes / n * 4 * algorithm.vectors(size) <= select.STAGING_LIMIT
+        assert nbytes / n * 4 * algorithm.vectors(size) <= policy.STAGING_LIMIT
 
 
 def test_ranks_that_do_not_know_the_same_lengths_agree_all_the_same():
     """One row whatever the bytes, and one segment."""
-    for collective in select.PRIVATE_LENGTHS:
-        assert len(select.DEFAULT[collective]) == 1
+    for collective in policy.PRIVATE_LENGTHS:
+        assert len(policy.DEFAULT[collective]) == 1
         for name in [None, *registry.algorithms(collective)]:
             for nbytes in (0, 1 << 30):
                 choice = pick(nbytes, collective=collective, forced=name, apart=None if name == "shm" else "two nodes")
@@ -132,7 +138,7 @@ def test_ranks_that_do_not_know_the_same_lengths_agree_all_the_same():
 
 
 def test_blocks_of_any_length_are_served_where_the_call_has_them():
-    for collective, rows in select.DEFAULT.items():
+    for collective, rows in policy.DEFAULT.items():
         assert {name for _, name, _ in rows} <= set(registry.algorithms(collective))
     assert "bruck" not in registry.algorithms("allgatherv")
     with pytest.raises(ValueError, match="allgatherv has no use for 'bruck'"):

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import collectives
-from collectives import _core, communicator
+from collectives import communicator
+from collectives.core import _core
 
 STUB = ast.parse(Path(_core.__file__).with_name("_core.pyi").read_text())
 
@@ -80,10 +81,10 @@ def test_classes_are_as_the_stub_says(name):
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_constructors_take_what_the_stub_says(name):
-    """By the source: the compiled class does not know the signature of its ``__cinit__``."""
-    source = "".join(file.read_text() for file in sorted(Path(_core.__file__).parent.glob("_*.p[yx][xi]")))
+    """By the source: the compiled class does not know the signature of its constructor."""
+    source = "".join(file.read_text() for file in sorted(Path(_core.__file__).parent.glob("*.p[yx][xi]")))
     body = re.search(rf"^cdef class {name}(?:\(\w+\))?:\n(.*?)(?=^\S|\Z)", source, re.DOTALL | re.MULTILINE).group(1)
-    maker = re.search(r"def (__cinit__\(self.*?\)):\n", body, re.DOTALL)
+    maker = re.search(r"def (__c?init__\(self.*?\)):\n", body, re.DOTALL)
     said = written(NAMES[name].body).get("__init__")
     if maker is None:
         assert said is None

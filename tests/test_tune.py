@@ -12,13 +12,13 @@ import pytest
 from conftest import ROOT, mpiexec
 from test_tuning import entry
 
-from collectives import registry
-from collectives.cost_model import Load, Model, Piece, load
+from collectives.schedules import registry
+from collectives.selection.model import Load, Model, Piece, load
+from collectives.selection.table import Layout, Table
 from collectives.tune import openmpi, steady
 from collectives.tune.fit import Point, errors, fit
 from collectives.tune.race import Result
 from collectives.tune.report import Line, summary
-from collectives.tuning import Layout, Table
 
 # --- models -------------------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ def test_segments_fill_a_pipeline():
 SAME_CALLS = """
 from mpi4py import MPI
 from collectives import Communicator
-from collectives.select import NODE_LIMITS, Rules, Tuned
+from collectives.selection.policy import NODE_LIMITS, Rules, Tuned
 from collectives.tune.measure import Bench, Candidate
 
 bench = Bench(Communicator(MPI.COMM_WORLD))

@@ -3,18 +3,20 @@
 import argparse
 import itertools
 import json
-import math
 import re
 from collections import Counter
 
 import pytest
 from conftest import ROOT, mpiexec
 
-from collectives import cost_model, registry, select, tuning
-from collectives.cost_model import Model, Piece
-from collectives.select import NODE_LIMITS, Rules, Tuned, choose
+from collectives.schedules import registry
+from collectives.selection import model as cost_model
+from collectives.selection import policy
+from collectives.selection import table as tuning
+from collectives.selection.model import Model, Piece
+from collectives.selection.policy import NODE_LIMITS, Rules, Tuned, choose
+from collectives.selection.table import Entry, Layout, Table
 from collectives.tune import cli, openmpi
-from collectives.tuning import Entry, Layout, Table
 
 MODEL = Model((Piece(1024, 2e-6, 1e-9, 0.0), Piece(None, 5e-6, 2e-10, 1e-10)), 0.1)
 
@@ -188,12 +190,13 @@ def test_what_was_not_measured_is_left_to_the_defaults(nbytes):
 
 def test_how_far_the_node_local_engine_serves_everything():
     rules = Rules(tuned=Tuned({**ROWS, "reduce": [(9, "shm", None), (99, "shm", None), (None, "naive", None)]}, ""))
-    reach = {name: rules.longest_local(name) for name in select.LOCAL}
-    assert {name: to for name, to in reach.items() if to != math.inf} == {"allreduce": 100, "bcast": -1, "reduce": 99}
-    rules = Rules(forced={"allgather": "ring"})
-    assert rules.longest_local("allgather") == rules.longest_local("allgatherv") == -1
-    assert Rules().longest_local("bcast") == math.inf
-    assert Rules(tuned=Tuned({"bcast": [(8, "shm", None)]}, "")).longest_local("bcast") == math.inf  # by default, above
+    reach = rules.local_reach()
+    assert {name: to for name, to in reach.items() if to is not None} == {"allreduce": 100, "reduce": 99}
+    assert set(policy.LOCAL) - set(reach) == {"bcast"}
+    forced = Rules(forced={"allgather": "ring", "bcast": "shm"}).local_reach()
+    assert set(policy.LOCAL) - set(forced) == {"allgather", "allgatherv"}
+    assert Rules().local_reach() == dict.fromkeys(policy.LOCAL)
+    assert Rules(tuned=Tuned({"bcast": [(8, "shm", None)]}, "")).local_reach()["bcast"] is None  # by default, above
 
 
 # --- on ranks -----------------------------------------------------------------------------------------------------
@@ -228,11 +231,11 @@ def test_tune_and_use_the_table(tmp_path):
 def rows_for_tests(nodes):
     """A row of each kind for every collective: of the MPI library's own where data only move."""
     rules = {}
-    for collective in select.DEFAULT:
-        own = "linear" if collective in select.PRIVATE_LENGTHS else registry.algorithms(collective)[0]
+    for collective in policy.DEFAULT:
+        own = "linear" if collective in policy.PRIVATE_LENGTHS else registry.algorithms(collective)[0]
         longer = "ring" if "ring" in registry.algorithms(collective) else "mpi"
         rules[collective] = [(100, "shm", None), (6000, own, None), (None, longer, None)]
-    for collective in select.PRIVATE_LENGTHS:
+    for collective in policy.PRIVATE_LENGTHS:
         rules[collective] = [(None, "mpi", None)]
     return Entry("*", "*", Layout(1, nodes), rules | {"bcast": [(None, "mpi", None)], "reduce": [(None, "mpi", None)]})
 
@@ -246,7 +249,7 @@ def test_every_collective_by_the_rows_of_a_table(mpi, ranks, tmp_path):
     found = json.loads(done.stdout)
     for collective, runs in found["call"].items():
         for nbytes, (ran, said) in runs.items():
-            known = int(nbytes) if collective not in select.PRIVATE_LENGTHS else 0
+            known = int(nbytes) if collective not in policy.PRIVATE_LENGTHS else 0
             named = next(name for limit, name, _ in entry.rules[collective] if limit is None or known <= limit)
             assert (ran, said.split(":")[0]) == (named, named), (collective, nbytes, said)
     for form in ("start", "plan"):  # MPI's own are not chosen for calls that the program does not wait for

@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collectives import registry
-from collectives.schedule import (
+from collectives.analysis.verify import VerificationError, verify, verify_schedules
+from collectives.schedules import registry
+from collectives.schedules.build import assemble, build
+from collectives.schedules.schedule import (
     INPUT,
     NONE,
     RECEIVED,
@@ -16,15 +18,12 @@ from collectives.schedule import (
     Kind,
     Schedule,
     Step,
-    assemble,
-    build,
     copy,
     recv,
     recv_reduce,
     reduce,
     send,
 )
-from collectives.verify import VerificationError, verify, verify_schedules
 
 
 def ring(p=4):

@@ -1,27 +1,23 @@
 """Waits for many ranks: whoever of them has gone is found, however many there are. Without MPI."""
 
 import errno
+import gc
 import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
-from collectives import (
-    CollectiveMismatch,
-    CollectiveTimeout,
-    PeerFailure,
-    _core,
-    flight,
-    inquiry,
-    limits,
-    machine,
-    waiting,
-    watching,
-)
-from collectives.diagnosis import Answer, Call, lines, overdue
-from collectives.plans import Plans
+from collectives import CollectiveMismatch, CollectiveTimeout, PeerFailure
+from collectives.arguments import timeouts
+from collectives.arguments.signature import Call
+from collectives.diagnostics import peer_queries
+from collectives.diagnostics.diagnosis import Answer, lines, overdue, position
+from collectives.runtime.plans import Plans
+from collectives.system import machine
+from collectives.waiting import waiting, watching
 
 SIZE, GONE = 100, 70
 CALL = Call(3, "allreduce", "mpi", 10, "float64", "SUM", None)
@@ -46,15 +42,16 @@ class Run:
 class Many(waiting.Waiting):
     """Rank 0 of many, the processes of which run, and do not answer."""
 
-    rank, size, identity, timeout, yield_at_once, broken, letters = 0, SIZE, "many", None, True, None, None
+    identity, mpi_queries = "many", None
 
     def __init__(self):
-        self.numbers = _core.Numbers()
-        self.waits, self.heard, self.left, self.tested = [], {}, {}, {}
-        self.neighbours = dict.fromkeys(range(1, SIZE), inquiry.address()._replace(socket=b"\0nobody", note=-1))
+        self.set_group(0, SIZE)
+        self.yield_at_once = True
+        self.waits, self.left, self.tested = [], {}, {}
+        self.neighbours = dict.fromkeys(range(1, SIZE), peer_queries.address()._replace(socket=b"\0nobody", note=-1))
 
 
-class Letters:
+class MPIQueries:
     """Notes who is asked."""
 
     def __init__(self):
@@ -89,43 +86,42 @@ def test_who_cannot_be_looked_at_is_not_dead(context, monkeypatch):
 
     monkeypatch.setattr(machine, "process", without_descriptors)
     with pytest.raises(CollectiveTimeout):
-        context.wait(Run(), Run(), 0.1)
+        context.wait(Run(), 0.1)
 
 
 def test_a_handler_of_a_signal_may_come_within_the_locks():
     """As the one of SIGUSR2 does, which gives back what has ended."""
-    plans = Plans()
-    for lock in (flight._lock, plans._lock):
-        with lock:
-            assert lock.acquire(blocking=False)
-            lock.release()
+    lock = Plans()._lock
+    with lock:
+        assert lock.acquire(blocking=False)
+        lock.release()
 
 
 @pytest.mark.parametrize("timeout", [None, 30])
 def test_a_death_is_noticed_among_many(context, dead, timeout):
     with pytest.raises(PeerFailure, match=rf"rank {GONE} died \(its process \d+ has ended\)"):
-        context.wait(Run(), Run(), timeout)
+        context.wait(Run(), timeout)
 
 
 def test_the_timeout_finds_a_death_among_many(context, dead):
     words = rf"not complete after 0.1 s; waiting for rank .*; rank {GONE} died"
     with pytest.raises(PeerFailure, match=words) as caught:
-        context.wait(Run(), Run(), 0.1)
+        context.wait(Run(), 0.1)
     assert f"\n  rank {GONE}: its process" in str(caught.value)
 
 
 def test_the_end_of_a_program_is_noticed_among_many(context):
     context.left[GONE] = Answer(GONE, begun=2, left="ended its program (prog.py)")
     with pytest.raises(PeerFailure, match=rf"rank {GONE} ended its program \(prog.py\)"):
-        context.wait(Run(), Run(), 30)
+        context.wait(Run(), 30)
 
 
 def test_all_are_asked_in_turn(context, monkeypatch):
     monkeypatch.setattr(watching, "PATIENCE", (0.04, 0.04))
-    context.neighbours, context.letters = {}, Letters()
-    asked = context.letters.asked
+    context.neighbours, context.mpi_queries = {}, MPIQueries()
+    asked = context.mpi_queries.asked
     with pytest.raises(CollectiveTimeout):
-        context.wait(Run(), Run(), 0.5)
+        context.wait(Run(), 0.5)
     assert asked == set(range(1, SIZE))
 
 
@@ -144,8 +140,8 @@ def said(*others):
 def test_so_many_are_asked_for_an_error(context, monkeypatch):
     """docs/errors.md: up to 63 others."""
     asked = []
-    monkeypatch.setattr(inquiry.Inquiry, "ask", lambda self, ranks: asked.extend(ranks))
-    monkeypatch.setattr(inquiry.Inquiry, "settle", lambda self, ranks, again: self.ask(ranks) or [])
+    monkeypatch.setattr(peer_queries.PeerQuery, "ask", lambda self, ranks: asked.extend(ranks))
+    monkeypatch.setattr(peer_queries.PeerQuery, "settle", lambda self, ranks, again: self.ask(ranks) or [])
     context.parties(Run(), [70])
     assert asked == [70, *range(1, 63)]
 
@@ -153,9 +149,9 @@ def test_so_many_are_asked_for_an_error(context, monkeypatch):
 def test_long_waits_are_reported_after_a_minute_unless_told(monkeypatch):
     """docs/environment.md."""
     monkeypatch.delenv("COLLECTIVES_STALL", raising=False)
-    assert limits.stall_from_environment() == 60
+    assert timeouts.stall_from_environment() == 60
     monkeypatch.setenv("COLLECTIVES_STALL", "0")
-    assert limits.stall_from_environment() is None
+    assert timeouts.stall_from_environment() is None
 
 
 def test_what_a_timeout_finds():
@@ -188,7 +184,7 @@ def test_communicators_are_looked_at_while_others_are_made():
     def look():
         while not ended.is_set():
             try:
-                inquiry.contexts()
+                peer_queries.contexts()
             except RuntimeError as e:
                 failures.append(e)
 
@@ -199,9 +195,25 @@ def test_communicators_are_looked_at_while_others_are_made():
         made = []
         for i in range(20_000):
             made = [*made[-100:], Many()]
-            inquiry.register(f"many {i % 300}", made[-1])
+            peer_queries.register(f"many {i % 300}", made[-1])
     finally:
         ended.set()
         watching_thread.join()
         sys.setswitchinterval(interval)
     assert not failures
+
+
+def test_asking_where_a_thread_is_keeps_nothing_alive():
+    class Thing:
+        pass
+
+    def look():
+        thing = Thing()
+        assert __file__ in position(threading.get_ident())
+        return weakref.ref(thing)
+
+    gc.disable()
+    try:
+        assert look()() is None
+    finally:
+        gc.enable()

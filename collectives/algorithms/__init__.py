@@ -1,21 +1,7 @@
-"""Every algorithm, one short file each; importing a file registers what is in it."""
+"""Every algorithm, one short file each; importing this package registers what is in all of them."""
 
-from . import (  # noqa: F401
-    binomial,
-    bruck,
-    chain,
-    circulant,
-    dissemination,
-    double_tree,
-    linear,
-    naive,
-    natives,
-    pairwise,
-    recursive_doubling,
-    recursive_halving,
-    recursive_multiplying,
-    ring,
-    scan,
-    scatter_allgather,
-    tree,
-)
+import importlib
+import pkgutil
+
+for _file in pkgutil.iter_modules(__path__):
+    importlib.import_module(f".{_file.name}", __name__)

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..patterns import ceil_log2, doublings
-from ..registry import register
-from ..schedule import Ints, Round, Rounds, recv, recv_reduce, send, wrapped
+from ..schedules.patterns import ceil_log2, doublings
+from ..schedules.registry import register
+from ..schedules.schedule import Ints, Round, Rounds, recv, recv_reduce, send, wrapped
 
 
 def _edge(rank: Ints, size: int, root: int, d: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..patterns import ceil_log2, doublings
-from ..registry import register
-from ..schedule import INPUT, SCRATCH, VECTOR, Ints, Round, Rounds, Series, Step, copy, each, recv, send
+from ..schedules.patterns import ceil_log2, doublings
+from ..schedules.registry import register
+from ..schedules.schedule import INPUT, SCRATCH, VECTOR, Ints, Round, Rounds, Series, Step, copy, each, recv, send
 
 _TURNED, _OUT, _IN = SCRATCH, SCRATCH + 1, SCRATCH + 2
 

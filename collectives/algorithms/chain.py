@@ -8,8 +8,8 @@ n beta for long vectors, the least that there is.
 
 from collections.abc import Iterator
 
-from ..registry import register
-from ..schedule import Ints, Round, Rounds, Step, each, recv, send
+from ..schedules.registry import register
+from ..schedules.schedule import Ints, Round, Rounds, Step, each, recv, send
 
 
 @Rounds

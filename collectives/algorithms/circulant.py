@@ -15,9 +15,9 @@ round, so the op must commute (Traeff 2024, arXiv 2410.14234).
 
 from collections.abc import Iterator
 
-from ..patterns import ceil_log2, circulant_skips
-from ..registry import register
-from ..schedule import Ints, Round, Rounds, recv, recv_reduce, send, wrapped
+from ..schedules.patterns import ceil_log2, circulant_skips
+from ..schedules.registry import register
+from ..schedules.schedule import Ints, Round, Rounds, recv, recv_reduce, send, wrapped
 
 
 @Rounds

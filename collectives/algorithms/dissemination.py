@@ -11,9 +11,9 @@ twice. Cost ceil(lg p) alpha (Hensgen, Finkel, Manber 1988).
 
 from collections.abc import Iterator
 
-from ..patterns import ceil_log2, doublings
-from ..registry import register
-from ..schedule import Ints, Round, Rounds, recv_reduce, send
+from ..schedules.patterns import ceil_log2, doublings
+from ..schedules.registry import register
+from ..schedules.schedule import Ints, Round, Rounds, recv_reduce, send
 
 
 @Rounds

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..patterns import ceil_log2, in_order_level, in_order_tree
-from ..registry import register
-from ..schedule import Ints, Round, Rounds, Step, recv, recv_reduce, send
+from ..schedules.patterns import ceil_log2, in_order_level, in_order_tree
+from ..schedules.registry import register
+from ..schedules.schedule import Ints, Round, Rounds, Step, recv, recv_reduce, send
 
 
 def _position(rank: Ints, size: int, tree: int) -> Ints:

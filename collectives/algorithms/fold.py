@@ -14,8 +14,8 @@ section 4.4).
 
 from collections.abc import Callable, Iterator
 
-from ..patterns import floor_power_of_two, survivors
-from ..schedule import Ints, Round, Rounds, recv, recv_reduce, send
+from ..schedules.patterns import floor_power_of_two, survivors
+from ..schedules.schedule import Ints, Round, Rounds, recv, recv_reduce, send
 
 
 def fold(inner: Rounds, target: Callable[[int], int] = floor_power_of_two) -> Rounds:

@@ -13,9 +13,9 @@ its block in rank order, with n(p-1)/p gamma.
 
 from collections.abc import Iterator
 
-from ..patterns import ceil_log2
-from ..registry import register
-from ..schedule import INPUT, VECTOR, Ints, Round, Rounds, Series, Step, copy, each, recv, send
+from ..schedules.patterns import ceil_log2
+from ..schedules.registry import register
+from ..schedules.schedule import INPUT, VECTOR, Ints, Round, Rounds, Series, Step, copy, each, recv, send
 from . import circulant
 from .naive import fold_arrivals
 

@@ -11,9 +11,9 @@ compare with. Every element is folded in rank order, so this is also the plaines
 from collections.abc import Iterator
 from typing import Any
 
-from ..registry import register
-from ..schedule import ALL, SCRATCH, VECTOR, Ints, Round, Rounds, Series, Step, each, recv, recv_reduce, send
-from ..schedule import reduce as reduce_step
+from ..schedules.registry import register
+from ..schedules.schedule import ALL, SCRATCH, VECTOR, Ints, Round, Rounds, Series, Step, each, recv, recv_reduce, send
+from ..schedules.schedule import reduce as reduce_step
 
 
 def fold_arrivals(

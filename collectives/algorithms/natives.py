@@ -1,7 +1,7 @@
 """Algorithms that are not schedules: declared here, run by the communicator."""
 
-from ..registry import register_native
-from ..spec import SPECS
+from ..schedules.registry import register_native
+from ..schedules.spec import SPECS
 
 for _collective in SPECS:
     register_native(

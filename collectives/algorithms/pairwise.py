@@ -11,8 +11,8 @@ Gropp 2005, section 4.2).
 
 from collections.abc import Iterator
 
-from ..registry import register
-from ..schedule import INPUT, VECTOR, Ints, Round, Rounds, Step, copy, each, recv, send
+from ..schedules.registry import register
+from ..schedules.schedule import INPUT, VECTOR, Ints, Round, Rounds, Step, copy, each, recv, send
 
 
 @Rounds

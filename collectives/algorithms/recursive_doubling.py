@@ -12,9 +12,9 @@ sections 4.1 and 4.4).
 
 from collections.abc import Iterator
 
-from ..patterns import doublings, floor_power_of_two, shares, survivors
-from ..registry import register
-from ..schedule import Ints, Round, Rounds, recv, recv_reduce, send
+from ..schedules.patterns import doublings, floor_power_of_two, shares, survivors
+from ..schedules.registry import register
+from ..schedules.schedule import Ints, Round, Rounds, recv, recv_reduce, send
 from .fold import fold, folds
 
 

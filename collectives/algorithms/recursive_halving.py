@@ -20,9 +20,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..patterns import bit_reversed, doublings, floor_power_of_two, shares, survivors
-from ..registry import register
-from ..schedule import Ints, Round, Rounds, Step, mapped, recv, recv_reduce, send
+from ..schedules.patterns import bit_reversed, doublings, floor_power_of_two, shares, survivors
+from ..schedules.registry import register
+from ..schedules.schedule import Ints, Round, Rounds, Step, mapped, recv, recv_reduce, send
 from .fold import fold, folds
 
 

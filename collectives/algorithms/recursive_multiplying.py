@@ -17,9 +17,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..patterns import factors, largest_smooth
-from ..registry import register
-from ..schedule import SCRATCH, VECTOR, Ints, Round, Rounds, Step, recv, reduce, send
+from ..schedules.patterns import factors, largest_smooth
+from ..schedules.registry import register
+from ..schedules.schedule import SCRATCH, VECTOR, Ints, Round, Rounds, Step, recv, reduce, send
 from .fold import fold
 
 

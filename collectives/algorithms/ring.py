@@ -13,9 +13,9 @@ Gropp 2005, section 4.1).
 
 from collections.abc import Iterator
 
-from ..patterns import ring as neighbours
-from ..registry import register
-from ..schedule import Ints, Round, Rounds, Step, each, recv, recv_reduce, send
+from ..schedules.patterns import ring as neighbours
+from ..schedules.registry import register
+from ..schedules.schedule import Ints, Round, Rounds, Step, each, recv, recv_reduce, send
 
 
 @Rounds

@@ -10,9 +10,9 @@ segments: about n beta for long vectors.
 
 from collections.abc import Iterator
 
-from ..patterns import ceil_log2, doublings
-from ..registry import register
-from ..schedule import SCRATCH, VECTOR, Ints, Round, Rounds, Step, copy, each, recv, recv_reduce, send
+from ..schedules.patterns import ceil_log2, doublings
+from ..schedules.registry import register
+from ..schedules.schedule import SCRATCH, VECTOR, Ints, Round, Rounds, Step, copy, each, recv, recv_reduce, send
 
 
 @Rounds

@@ -10,9 +10,9 @@ Cost of the broadcast (ceil(lg p) + p - 1) alpha + 2n(p-1)/p beta; of the reduct
 
 from collections.abc import Iterator
 
-from ..patterns import ceil_log2
-from ..registry import register
-from ..schedule import Ints, Round, Rounds
+from ..schedules.patterns import ceil_log2
+from ..schedules.registry import register
+from ..schedules.schedule import Ints, Round, Rounds
 from . import binomial, circulant, ring
 
 

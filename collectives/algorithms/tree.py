@@ -14,9 +14,9 @@ Cost 2 ceil(lg p) (alpha + n beta) + ceil(lg p) n gamma (Thakur, Rabenseifner, G
 
 from collections.abc import Iterator
 
-from ..patterns import ceil_log2, doublings
-from ..registry import register
-from ..schedule import Ints, Round, Rounds, recv, recv_reduce, send
+from ..schedules.patterns import ceil_log2, doublings
+from ..schedules.registry import register
+from ..schedules.schedule import Ints, Round, Rounds, recv, recv_reduce, send
 
 
 @Rounds

@@ -1,4 +1,4 @@
-"""``python -m collectives bench NAME``, and the scripts ``benchmarks/osu_*.py``, which are the same code."""
+"""``python -m collectives bench NAME``, and the scripts ``benchmarks/osu/osu_*.py``, which are the same code."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .. import cli, machine
-from ..cli import UsageError
-from ..launch import as_a_whole
+from ..launch import usage
+from ..launch.run import as_a_whole
+from ..launch.usage import UsageError
+from ..system import machine
 from .options import add_options, check
 from .programs import NAMES, Program, find
 from .results import Record, content, write
@@ -41,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
         if not os.access(os.path.dirname(path) or ".", os.W_OK) or os.path.isdir(path):
             raise UsageError(f"cannot write {path}")
     if any(kind != "tty" for kind in args.graph):
-        from ..plot import require_matplotlib
+        from .plot import require_matplotlib
 
         require_matplotlib()
     return as_a_whole(lambda: _run(program, args))
@@ -53,12 +54,12 @@ def script(name: str, argv: Sequence[str] | None = None) -> int:
         description=f"{find(name).title} Test, in the format of the OSU Micro-Benchmarks: see docs/benchmarks.md."
     )
     add_options(parser)
-    args = cli.parsed(parser, sys.argv[1:] if argv is None else argv)
+    args = usage.parsed(parser, sys.argv[1:] if argv is None else argv)
     args.name = name
     try:
         return main(args)
     except UsageError as error:
-        with cli.quiet_beside_rank_0():
+        with usage.quiet_beside_rank_0():
             parser.error(str(error))
 
 
@@ -106,7 +107,7 @@ def _refusal(program: Program, args: argparse.Namespace, size: int) -> tuple[int
 
 
 def _draw(program: Program, args: argparse.Namespace, made: Record) -> None:
-    from .. import plot
+    from . import plot
 
     for kind in args.graph if made["results"] else []:
         if kind == "tty":

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .. import machine, registry
+from ..schedules import registry
+from ..system import machine
 from . import overlap
 from .options import iterations, message_sizes
 from .pairs import Pair

@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from .. import __version__, registry
-from ..cli import UsageError, number_of_bytes, sizes
+from .. import __version__
+from ..launch.usage import UsageError, number_of_bytes, sizes
+from ..schedules import registry
 from .programs import Program
 
 __all__ = ["TYPES", "add_options", "check", "iterations", "message_sizes"]

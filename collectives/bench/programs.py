@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .. import registry
-from ..spec import SPECS
+from ..schedules import registry
+from ..schedules.spec import SPECS
 
 __all__ = ["NAMES", "POINT_TO_POINT", "Program", "find"]
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__, machine
+from .. import __version__
+from ..system import machine
 from .programs import Program
 
 __all__ = ["Record", "bandwidths", "content", "write"]

@@ -12,9 +12,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import registry
 from ..communicator import Communicator
-from ..machine import last_level_cache
+from ..schedules import registry
+from ..system.machine import last_level_cache
 from .options import TYPES
 from .programs import Program
 from .workloads import PAGE, Workload, footprint, usable_count
@@ -121,7 +121,7 @@ def communicator(plain: MPI.Intracomm, collective: str, algorithm: str | None) -
     if algorithm == "mpi":
         yield plain_mpi(plain)
         return
-    if algorithm in (None, "shm"):  # the library's choice where ranks share a node: its short way is open then
+    if algorithm in (None, "shm"):  # the library's choice where ranks share a node: its fast path is open then
         comm = Communicator(plain)
     else:
         comm = _forced(plain, collective, algorithm)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..buffers import REPRODUCIBLE_SUM
-from ..calls import COLLECTIVES
+from ..arguments.buffers import REPRODUCIBLE_SUM
+from ..arguments.calls import COLLECTIVES
 from .operands import Fold, check_dtype, difference, fold, operand
 
 __all__ = ["Plan", "Workload", "blocks", "footprint", "lengths", "page_aligned", "usable_count"]
@@ -92,11 +92,12 @@ def page_aligned(count: int, dtype: np.dtype, empty: Callable[..., np.ndarray] =
 class Workload:
     """The buffers of a collective call on this rank, filled, and the call.
 
-    ``comm`` is any communicator with mpi4py's methods; ``collective`` a name of :data:`collectives.calls.COLLECTIVES`;
-    ``count`` as :func:`lengths` has it; ``dtype`` an integer type, float16, bfloat16, float32 or float64; ``op`` SUM,
-    MAX, MIN or ``collectives.REPRODUCIBLE_SUM`` (None: SUM); ``root`` a rank, or several to take turns as the root.
-    Buffers begin on pages. ``rotate`` sets of them are used in turn, so that a call finds its data out of the cache;
-    on the ``heap`` they are arrays of ``comm.empty``. ValueError names the argument that cannot be.
+    ``comm`` is any communicator with mpi4py's methods; ``collective`` a name of
+    :data:`collectives.arguments.calls.COLLECTIVES`; ``count`` as :func:`lengths` has it; ``dtype`` an integer type,
+    float16, bfloat16, float32 or float64; ``op`` SUM, MAX, MIN or ``collectives.REPRODUCIBLE_SUM`` (None: SUM);
+    ``root`` a rank, or several to take turns as the root. Buffers begin on pages. ``rotate`` sets of them are used in
+    turn, so that a call finds its data out of the cache; on the ``heap`` they are arrays of ``comm.empty``. ValueError
+    names the argument that cannot be.
 
     All ranks make it with the same arguments. ``nbytes`` are those of the vector, all blocks together, as in
     ``comm.last``; ``message`` are those that OSU's tables call the size.

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ..diagnosis import libraries
+from ..diagnostics.diagnosis import libraries
 from . import gradients, rendezvous
 from .engines import engine_for
 from .group import NAME, ProcessGroup

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from .. import _core
-from ..plans import Shape
+from ..arguments.shape import Shape
+from ..core import _core
 from . import gradients
 from .tensors import Inward, Outward, Reduction, check
 
@@ -21,8 +21,8 @@ __all__ = ["Call", "Calls"]
 class Call:
     """A collective on memory at two addresses.
 
-    ``name`` is the collective's as in :data:`collectives.calls.COLLECTIVES`; ``ends`` are to be done when it has been
-    run, and then ``results`` hold what it gives.
+    ``name`` is the collective's as in :data:`collectives.arguments.calls.COLLECTIVES`; ``ends`` are to be done when it
+    has been run, and then ``results`` hold what it gives.
     """
 
     name: str

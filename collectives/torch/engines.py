@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
-from .. import _core, lifetime
+from ..core import _core
 from ..errors import CollectiveError
-from ..flight import Flight
-from ..local import LocalContext
-from ..plans import Plans
+from ..runtime.context import Context
+from ..runtime.local import LocalContext
+from ..system import lifetime
 from .calls import Call
 from .messages import MPIMessages, StoreMessages
 from .store import Exchange
@@ -29,6 +29,9 @@ __all__ = ["Engine", "engine_for", "world"]
 
 #: What launchers of MPI programs leave in the environment of each process.
 LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_ID", "MPI_LOCALRANKID")
+
+#: Collectives of the fast path, by the names of calls.
+FAST_KINDS = {name: _core.kind_number(name) for name in ("allreduce", "bcast", "allgather", "reduce_scatter_block")}
 
 
 class Messages(Protocol):
@@ -45,21 +48,17 @@ class Engine(Protocol):
     """Runs calls; all ranks of the group have one of the same kind."""
 
     @property
-    def context(self) -> Plans:
+    def context(self) -> Context:
         """What waits for its calls."""
 
     @property
     def messages(self) -> Messages:
         """Point-to-point."""
 
-    @property
-    def node(self) -> _core.Node | None:
-        """Where the short way may be open."""
-
     def run(self, call: Call, timeout: float | None) -> None:
         """A blocking call."""
 
-    def start(self, call: Call, then: Callable[[], Any]) -> Flight | None:
+    def start(self, call: Call, then: Callable[[], Any]) -> _core.Operation | None:
         """A call that goes on by itself, ``then`` at its end; None where it cannot, and nothing has been done."""
 
 
@@ -68,34 +67,35 @@ class MPIEngine:
 
     def __init__(self, comm: Communicator, timeout: timedelta):
         self._comm = comm
-        self.context = comm._enter()
+        self._internal = importlib.import_module("..communicator.internal", __package__)  # which needs MPI
+        self.context = self._internal.side_of(comm)
         self.context.timeout = timeout.total_seconds()
-        self.messages = MPIMessages(comm)
-        table, made = (importlib.import_module(f"..{name}", __package__) for name in ("calls", "operations"))
-        self._collectives, self._draft, self._options = table.COLLECTIVES, table.Draft, table.Options
-        self._defaults = made.DEFAULTS
+        self.messages = MPIMessages(comm, self.context)
         self._blocking_only = self.context.obstacle_to_threads(False) is not None
 
-    @property
-    def node(self) -> _core.Node | None:
-        """Where the short way may be open."""
-        return self._comm._node
-
-    def _drafted(self, call: Call) -> tuple[Any, Any]:
-        collective, shape = self._collectives[call.name], call.shape
-        agreed = shape.elements * shape.itemsize if collective.agreed else 0
-        return collective, self._draft(collective, shape, call.source, call.target, agreed, call.owners)
+    def _seen(self, call: Call, starts: bool) -> Any:
+        """What the fast path makes of a call, if it understands those like it; the next one then takes it."""
+        shape, kind = call.shape, FAST_KINDS.get(call.name)
+        if kind is None or shape.cuts is not None or not isinstance(shape.op, int | None):
+            return None
+        count, op = (shape.nbytes, -1) if shape.op is None else (shape.elements, shape.op)
+        where = call.source, call.target
+        key = _core.memory_key(self.context, starts, kind, *where, count, shape.dtype, op, shape.root)
+        return None if key is None else (key, *where)
 
     def run(self, call: Call, timeout: float | None) -> None:
         """A blocking call."""
-        options = self._defaults if timeout is None else self._options(timeout=timeout)
-        self._comm._run_draft(*self._drafted(call), options)
+        self._internal.run(
+            self._comm, call.name, call.shape, call.source, call.target, call.owners, timeout, self._seen(call, False)
+        )
 
-    def start(self, call: Call, then: Callable[[], Any]) -> Flight | None:
+    def start(self, call: Call, then: Callable[[], Any]) -> _core.Operation | None:
         """A call that goes on by itself; None below MPI.THREAD_MULTIPLE."""
         if self._blocking_only:
             return None
-        return self._comm._start_draft(*self._drafted(call), self._defaults, then)
+        return self._internal.start(
+            self._comm, call.name, call.shape, call.source, call.target, call.owners, then, self._seen(call, True)
+        )
 
 
 class StoreEngine:
@@ -106,18 +106,19 @@ class StoreEngine:
         self.messages = StoreMessages(exchange, self.context)
         lifetime.watch(self, self.context, [])
 
-    @property
-    def node(self) -> _core.Node | None:
-        """Where the short way may be open."""
-        return self.context.node
-
     def run(self, call: Call, timeout: float | None) -> None:
         """A blocking call."""
-        self.context.run(call.shape, call.source, call.target, call.owners, timeout)
+        with self.context.in_turn():
+            self.context.run(self._operation(call), call.source, call.target, call.owners, timeout)
 
-    def start(self, call: Call, then: Callable[[], Any]) -> Flight | None:
+    def start(self, call: Call, then: Callable[[], Any]) -> _core.Operation | None:
         """A call that goes on by itself."""
-        return self.context.start(call.shape, call.source, call.target, call.owners, then)
+        self.context.check_turn()
+        operation = self._operation(call)
+        return self.context.queue(operation, call.source, call.target, call.owners, self, then=then)
+
+    def _operation(self, call: Call) -> _core.Operation:
+        return self.context.operation(self.context.choose(call.shape.collective), call.shape)
 
 
 def world() -> Any:
@@ -150,7 +151,7 @@ def engine_for(exchange: Exchange, name: str, timeout: timedelta) -> Engine:
     programs = {known and known[1:] for known in theirs}
     if MPI is None or len(programs) > 1 or len(set(ranks)) < exchange.size:
         return StoreEngine(exchange, timeout)
-    communicator = importlib.import_module("..communicator", __package__).Communicator
+    internal = importlib.import_module("..communicator.internal", __package__)
     limit = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
     group = MPI.COMM_WORLD.Get_group()
     members = group.Incl(ranks)
@@ -161,4 +162,4 @@ def engine_for(exchange: Exchange, name: str, timeout: timedelta) -> Engine:
     finally:
         members.Free()
         group.Free()
-    return MPIEngine(communicator._adopt(plain, alone=True), timeout)
+    return MPIEngine(internal.adopt(plain), timeout)

@@ -18,7 +18,8 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from .. import _core, heap
+from ..core import _core
+from ..system import heap
 
 __all__ = ["address_of", "heap_hook", "place"]
 

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from .. import _core
-from ..flight import Flight, NodeFlight
+from ..core import _core
+from ..runtime.context import Context
 from . import gradients, profiling, sparse
 from .arguments import Tensors, list_of, one_of, options_of, plain_blocks
 from .calls import Call, Calls
@@ -20,15 +20,15 @@ from .engines import Engine
 from .lanes import Lanes
 from .store import Exchange, MonitoredBarrier
 from .tensors import FAST_CODES, FAST_OPS, lies_plain
-from .work import DONE, Callbacks, Done, FlightWork, seconds
+from .work import DONE, Callbacks, Done, OperationWork, seconds
 
 __all__ = ["ProcessGroup"]
 
 NAME = "collectives"
 SUM = dist.ReduceOp.SUM
-_ALLREDUCE, _BARRIER = _core.short_kind("allreduce"), _core.short_kind("barrier")
-_BCAST, _ALLGATHER = _core.short_kind("bcast"), _core.short_kind("allgather")
-_REDUCE_SCATTER = _core.short_kind("reduce_scatter_block")
+_ALLREDUCE, _BARRIER = _core.kind_number("allreduce"), _core.kind_number("barrier")
+_BCAST, _ALLGATHER = _core.kind_number("bcast"), _core.kind_number("allgather")
+_REDUCE_SCATTER = _core.kind_number("reduce_scatter_block")
 
 _callbacks = Callbacks.running  # while there are any, it matters which thread makes a call
 
@@ -47,7 +47,7 @@ class ProcessGroup(dist.ProcessGroup):
         super().__init__(rank, size)
         self._store = store
         self._lanes = Lanes(name, engine, Exchange(store, rank, size, timeout))
-        self._node = engine.node
+        self._context: Context | None = engine.context  # None: the group has been given up
         self._name, self._desc = name, "undefined"
         self._calls = Calls(rank, size)
         self._monitored = MonitoredBarrier(store, rank, size)
@@ -120,7 +120,7 @@ class ProcessGroup(dist.ProcessGroup):
     def abort(self) -> None:
         """Give up the group, whatever is under way: later calls on it are errors."""
         self._lanes.close()
-        self._node = None
+        self._context = None
 
     # How calls are made
 
@@ -139,51 +139,47 @@ class ProcessGroup(dist.ProcessGroup):
             for end in ends:
                 end()
             return DONE
-        flights: list[Flight | NodeFlight] = []
+        operations: list[_core.Operation] = []
         for i, call in enumerate(calls):
             steps = [call.finish] if call.ends else []
             steps += ends if i == len(calls) - 1 else []
-            flight = lane.engine.start(call, lambda steps=steps: [step() for step in steps])  # type: ignore[misc]
-            if flight is not None:
-                flights.append(flight)
+            operation = lane.engine.start(call, lambda steps=steps: [step() for step in steps])  # type: ignore[misc]
+            if operation is not None:
+                operations.append(operation)
             else:
                 lane.engine.run(call, limit)
                 for step in steps:
                     step()
-        return FlightWork(results, flights, lane.callbacks, limit)
+        return OperationWork(results, operations, lane.callbacks, limit)
 
-    def _is_short(self, opts: Any) -> bool:
-        """Whether a call may go the short way: nobody watches, and there is no doubt about its lane."""
-        return self._node is not None and opts is not None and not _callbacks and not profiling.enabled()
+    def _is_fast(self, opts: Any) -> bool:
+        """Whether a call may go the fast path: nobody watches, and there is no doubt about its lane."""
+        return self._context is not None and opts is not None and not _callbacks and not profiling.enabled()
 
-    def _short(
+    def _fast(
         self, opts: Any, kind: int, source: torch.Tensor | None, target: torch.Tensor, count: int, dtype: int = -1,
         op: int = -1, root: int = 0,
     ) -> dist.Work | None:  # fmt: skip
-        """Make or begin a call the short way, on contiguous tensors; None, with nothing done, where it is not open."""
-        a, node = gradients.address_of(target), self._node
+        """Make or begin a call of contiguous tensors on the fast path; None, with nothing done, where it is closed."""
+        context, a, owners = self._context, gradients.address_of(target), (source, target)
         b = a if source is None else source.data_ptr()
-        if opts.asyncOp:
-            context, owners = self.engine.context, (source, target)
-            flight = _core.node_flight(node, context, owners, kind, b, a, count, dtype, op, root)  # type: ignore[arg-type]
-            if flight is None:
-                return None
-            return FlightWork([target], [flight], self._lanes.main.callbacks, seconds(opts.timeout))
-        state = _core.node_memory(node, kind, b, a, count, dtype, op, root)  # type: ignore[arg-type]
-        if state < 0:
-            self.engine.context.finish_short((source, target), seconds(opts.timeout))
-        return DONE if state else None
+        assert context is not None
+        if not opts.asyncOp:
+            ended = _core.run_memory(context, owners, _limit_of, opts, kind, b, a, count, dtype, op, root)
+            return DONE if ended else None
+        operation = _core.start_memory(context, owners, kind, b, a, count, dtype, op, root)
+        return operation and OperationWork([target], [operation], self._lanes.main.callbacks, _limit_of(opts))
 
     # Reductions
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
         """Reduce a tensor over all ranks, in place; a sparse one, too, where the op is SUM or AVG."""
-        if self._node is not None and type(tensors) is list and len(tensors) == 1:
+        if self._context is not None and type(tensors) is list and len(tensors) == 1:
             t = tensors[0]
-            if type(opts) is c10d.AllreduceOptions and self._is_short(opts) and t.is_cpu and t.layout is torch.strided:
+            if type(opts) is c10d.AllreduceOptions and self._is_fast(opts) and t.is_cpu and t.layout is torch.strided:
                 code, op = FAST_CODES.get(t.dtype), FAST_OPS.get(hash(opts.reduceOp))
                 if code is not None and op is not None and lies_plain(t):
-                    if work := self._short(opts, _ALLREDUCE, None, t, t.numel(), code, op):
+                    if work := self._fast(opts, _ALLREDUCE, None, t, t.numel(), code, op):
                         return work
         opts, op = options_of(c10d.AllreduceOptions, opts, timeout)
         tensor = one_of(tensors, "tensors")
@@ -212,10 +208,10 @@ class ProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
         """Reduce a tensor over all ranks; every rank gets its block, one of as many as there are ranks."""
-        if self._is_short(opts) and plain_blocks(output, input, self.size()):
+        if self._is_fast(opts) and plain_blocks(output, input, self.size()):
             code, op = FAST_CODES.get(input.dtype), FAST_OPS.get(hash(opts.reduceOp))
             if code is not None and op is not None:
-                if work := self._short(opts, _REDUCE_SCATTER, input, output, input.numel(), code, op):
+                if work := self._fast(opts, _REDUCE_SCATTER, input, output, input.numel(), code, op):
                     return work
         opts, _ = options_of(c10d.ReduceScatterOptions, opts)
         return self._issue(self._calls.reduce_scatter_single(output, input, opts.reduceOp), opts)
@@ -233,10 +229,10 @@ class ProcessGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
         """Give all ranks what the root has."""
-        if type(opts) is c10d.BroadcastOptions and self._is_short(opts):
+        if type(opts) is c10d.BroadcastOptions and self._is_fast(opts):
             t = one_of(tensors, "tensors")
             if t.is_cpu and t.layout is torch.strided and lies_plain(t) and 0 <= opts.rootRank < self._calls.size:
-                if work := self._short(opts, _BCAST, None, t, t.nbytes, root=opts.rootRank):
+                if work := self._fast(opts, _BCAST, None, t, t.nbytes, root=opts.rootRank):
                     return work
         opts, root = options_of(c10d.BroadcastOptions, opts, timeout)
         root = opts.rootRank if root is None else root
@@ -255,8 +251,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
         """Collect a block from every rank on all ranks, in one tensor."""
-        if self._is_short(opts) and plain_blocks(input, output, self.size()):
-            if work := self._short(opts, _ALLGATHER, input, output, output.nbytes):
+        if self._is_fast(opts) and plain_blocks(input, output, self.size()):
+            if work := self._fast(opts, _ALLGATHER, input, output, output.nbytes):
                 return work
         opts, _ = options_of(c10d.AllgatherOptions, opts)
         return self._issue(self._calls.allgather_single(output, input), opts)
@@ -333,6 +329,11 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
         return Done([])
+
+
+def _limit_of(opts: Any) -> float | None:
+    """Seconds that a call with these options may take; None: as many as the group's calls."""
+    return seconds(opts.timeout)
 
 
 def _untraced(cls: type) -> None:

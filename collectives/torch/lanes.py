@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from ..flight import Flight
+from ..core import _core
 from .engines import Engine, engine_for
 from .store import Exchange
 from .work import Callbacks, lateness
@@ -80,8 +80,8 @@ class Lanes:
         """Complete what is under way, where nothing has failed."""
         for lane in self._all():
             if lane.engine.context.broken is None:
-                for flight in Flight.of(lane.engine.context):
-                    flight.finish()
+                for operation in _core.queued(lane.engine.context):
+                    operation.complete()
 
     def close(self) -> None:
         """Give up all lanes."""

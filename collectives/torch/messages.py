@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from ..diagnosis import Call
+from ..arguments.signature import Call
 from ..errors import CollectiveMismatch
-from ..plans import Plans
-from ..watching import Watch
+from ..runtime.context import Context
+from ..waiting.watching import Watch
 from .store import Exchange
 from .tensors import Inward, Outward
 from .work import Job
@@ -32,10 +32,10 @@ LONGEST_NAP = 1e-3  # seconds between looks at a message by a thread beside the 
 class MPIMessages:
     """Messages on a communicator."""
 
-    def __init__(self, comm: Communicator):
+    def __init__(self, comm: Communicator, context: Any):
         self._mpi = importlib.import_module("mpi4py.MPI")
         self._comm = comm
-        self._context = comm._enter()
+        self._context = context
         self._unmatched = _Queue()
         self._last_tag: int = comm.Get_attr(self._mpi.TAG_UB)  # type: ignore[assignment]
 
@@ -57,7 +57,7 @@ class MPIMessages:
         self._check(tag)
         target, nbytes = Outward([tensor], "tensor"), tensor.numel() * tensor.element_size()
         memory = self._mpi.memory.fromaddress(target.address, nbytes)
-        if peer is None and self._context.letters is not None:
+        if peer is None and self._context.mpi_queries is not None:
             request: Any = _Unmatched(self._mpi, self._comm, [memory, self._mpi.BYTE], tag, self._unmatched)
         else:
             self._unmatched.match()
@@ -210,7 +210,7 @@ class MPIMessage(Message):
 
     def _watched(self, looking: _Looking, timeout: float | None) -> None:
         try:
-            self._context.wait(self, looking, timeout)
+            self._context.wait(self, timeout, looking)
         except self._mpi.Exception as e:
             if e.Get_error_class() == self._mpi.ERR_TRUNCATE:
                 raise CollectiveMismatch(f"{self}: the message is longer than the tensor") from e
@@ -242,7 +242,7 @@ class StoreMessages:
     Connected by their first messages, ranks would wait for each other in the call that begins one.
     """
 
-    def __init__(self, exchange: Exchange, context: Plans):
+    def __init__(self, exchange: Exchange, context: Context):
         self._context = context
         options = dist.ProcessGroupGloo._Options()
         options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]

@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlparse
 import torch.distributed as dist
 from torch.distributed.rendezvous import _rendezvous_handlers as handlers
 
-from .. import machine
 from ..errors import CollectiveError
+from ..system import machine
 from .engines import world
 
 __all__ = ["install"]

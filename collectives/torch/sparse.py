@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,13 +10,10 @@ import torch.distributed.distributed_c10d as c10d
 
 from .work import Done
 
-if TYPE_CHECKING:
-    from .group import ProcessGroup
-
 __all__ = ["allreduce"]
 
 
-def allreduce(group: ProcessGroup, tensor: torch.Tensor, op: Any) -> dist.Work:
+def allreduce(group: dist.ProcessGroup, tensor: torch.Tensor, op: Any) -> dist.Work:
     """Sum or average, in place; complete when it returns. TypeError for other ops."""
     if op != dist.ReduceOp.SUM and op != dist.ReduceOp.AVG:
         raise TypeError(f"op: sparse tensors are reduced by SUM and AVG only, not {op}")

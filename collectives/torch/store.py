@@ -31,7 +31,7 @@ class Exchange:
         self._rounds = 0
 
     def __call__(self, record: Any) -> list[Any]:
-        """The records of all ranks, in their order; a named tuple, see :mod:`.records`."""
+        """The records of all ranks, in their order; a named tuple, see :mod:`collectives.schedules.steps`."""
         if self.size == 1:  # torch gives groups of one the same name and store, where each rank makes its own
             return [record]
         this, self._rounds = self._rounds, self._rounds + 1

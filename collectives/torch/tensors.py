@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import _core
+from ..core import _core
 
 __all__ = ["CODES", "FAST_CODES", "FAST_OPS", "Inward", "Outward", "Reduction", "check", "lies_plain"]
 
@@ -27,7 +27,7 @@ _NAMES = {
 #: For bool, as torch has it: a sum is whether any is true, a product whether all are.
 _LOGICAL = {"sum": "lor", "max": "lor", "bor": "lor", "prod": "land", "min": "land", "band": "land", "bxor": "lxor"}
 
-#: What the short way takes: ops by their hash, which costs half of asking for their type, and types but bool.
+#: What the fast path takes: ops by their hash, which costs half of asking for their type, and types but bool.
 FAST_OPS = {hash(dist.ReduceOp(op)): _core.OPS.index(name) for op, name in _NAMES.items()}
 FAST_CODES = {dtype: code for dtype, code in CODES.items() if dtype is not torch.bool}
 

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 
-from ..flight import Flight, NodeFlight
-from ..waiting import Waiting
+from ..core import _core
+from ..waiting.waiting import Waiting
 from . import failed
 
-__all__ = ["DONE", "Callbacks", "Done", "FlightWork", "Job", "lateness", "run_aside", "seconds"]
+__all__ = ["DONE", "Callbacks", "Done", "Job", "OperationWork", "lateness", "run_aside", "seconds"]
 
 #: ns that a call for a future waits itself: a thread that wakes for it, and wakes its caller, takes about as long.
 SOON = 200_000
@@ -286,37 +286,37 @@ class Done(Job):
 DONE = Done([])  # of calls whose result nobody asks for
 
 
-class FlightWork(Job):
+class OperationWork(Job):
     """Collectives under way, one or several of one call of torch's."""
 
     def __init__(
-        self, results: list[Any], flights: list[Flight | NodeFlight], callbacks: Callbacks, limit: float | None
+        self, results: list[Any], operations: list[_core.Operation], callbacks: Callbacks, limit: float | None
     ):  # fmt: skip
         """``limit`` is what the call itself may take, in seconds; None: what the group's calls may."""
         super().__init__(results)
-        self.flights = flights
+        self.operations = operations
         self._callbacks = callbacks
         self._limit = limit
 
     def _new_future(self) -> torch.futures.Future:
         if (
-            not self.flights
+            not self.operations
         ):  # below MPI.THREAD_MULTIPLE: complete on all ranks, and no thread but this one may call MPI
             return super()._new_future()
         return Future(self._callbacks)
 
     def _wait(self, timeout: float | None) -> None:
-        for flight in self.flights:
-            flight.finish(self._limit if timeout is None else timeout)
+        for operation in self.operations:
+            operation.complete(self._limit if timeout is None else timeout)
 
     def _has_failed(self, error: BaseException) -> None:
         super()._has_failed(error)
         self._callbacks.failure = self._callbacks.failure or error
 
     def _wait_aside(self) -> None:
-        for flight in self.flights:
-            if not flight.done:
-                _Asleep(flight).wait_for(flight.context, self._limit)
+        for operation in self.operations:
+            if not operation.done:
+                _Asleep(operation).wait_for(operation.context, self._limit)
 
     def is_completed(self) -> bool:
         """Whether the calls have ended, in one way or the other; moves them on."""
@@ -327,25 +327,24 @@ class FlightWork(Job):
 
     def _ends_within(self, limit: int) -> bool:
         try:
-            return all(f.done or f.core.wait(limit > 0 and f.context.yield_at_once, limit) for f in self.flights)
+            return all(o.done or o.wait(limit > 0 and o.context.yield_at_once, limit) for o in self.operations)
         except (RuntimeError, ValueError):  # which the next wait raises, in words
             return True
 
 
 class _Asleep:
-    """Waiting for a flight that others move on: the progress thread, and whoever waits for it actively."""
+    """Waiting for an operation that others move on: the progress thread, and whoever waits for it actively."""
 
-    def __init__(self, flight: Flight | NodeFlight):
-        self.flight = flight
+    def __init__(self, operation: _core.Operation):
+        self.operation = operation
 
     def wait_for(self, context: Waiting, limit: float | None) -> None:
         """Sleep until the end; what is known about the other ranks is looked at as in any wait."""
-        flight = self.flight
         try:
-            context.wait(flight.run, self, limit)
+            context.wait(self.operation, limit, self)
         except BaseException as e:
-            context.fail(flight.run, e)
+            context.fail(self.operation, e)
 
     def wait(self, yield_at_once: bool, limit: int) -> bool:
-        """Sleep for up to ``limit`` ns; whether the flight has landed."""
-        return self.flight.core.sleep(limit)
+        """Sleep for up to ``limit`` ns; whether the operation is complete."""
+        return self.operation.sleep(limit)

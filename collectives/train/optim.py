@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from collectives import span
 
 from .nn import Parameter
-
-if TYPE_CHECKING:
-    from .strategies import Strategy
 
 Hook = Callable[["SGD", tuple[Any, ...], dict[str, Any]], None]
 
@@ -65,7 +62,7 @@ class SGD:
             raise ValueError(f"weight_decay must not be negative, not {weight_decay}")
         self.momentum, self.weight_decay = momentum, weight_decay
         self.steps = 0
-        self.strategy: Strategy | None = None  # set by distribute
+        self.strategy: Any = None  # the Strategy, set by distribute
         self._velocity = [np.zeros_like(p.data) for p in self.parameters]
         self._before: list[Hook] = []
         self._after: list[Hook] = []

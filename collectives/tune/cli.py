@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .. import cli, tuning
-from ..select import DEFAULT
+from ..launch import usage
+from ..selection import table
+from ..selection.policy import DEFAULT
 
 __all__ = ["add_arguments", "main"]
 
@@ -34,9 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--export", metavar="TABLE", help="write rules for Open MPI's coll_tuned to -o")
     parser.add_argument("-o", "--output", metavar="FILE", default="tuning.json", help="table to write (tuning.json)")
     parser.add_argument("--collectives", metavar="NAMES", default=",".join(DEFAULT), help="only these (default: all)")
-    parser.add_argument("--ranks", type=cli.sizes, metavar="P", help="communicators: 2,4,8 (default: all ranks)")
+    parser.add_argument("--ranks", type=usage.sizes, metavar="P", help="communicators: 2,4,8 (default: all ranks)")
     parser.add_argument(
-        "--max-size", type=cli.number_of_bytes, default=4 << 20, metavar="BYTES", help="longest vector (4MiB)"
+        "--max-size", type=usage.number_of_bytes, default=4 << 20, metavar="BYTES", help="longest vector (4MiB)"
     )
     parser.add_argument("--minutes", type=_minutes, default=4.0, metavar="M", help="time to take, at most (4)")
     parser.add_argument("--without", default=[], type=_names, metavar="NAMES", help="algorithms to leave out, e.g. shm")
@@ -54,11 +55,11 @@ def main(args: argparse.Namespace) -> int:
     names = _names(args.collectives)
     for name in names:
         if name not in DEFAULT:
-            raise cli.UsageError(f"--collectives: {name!r} is none of {', '.join(DEFAULT)}")
+            raise usage.UsageError(f"--collectives: {name!r} is none of {', '.join(DEFAULT)}")
     if args.max_size < SMALLEST:
-        raise cli.UsageError(f"--max-size: {args.max_size} is below the smallest size, {SMALLEST} bytes")
+        raise usage.UsageError(f"--max-size: {args.max_size} is below the smallest size, {SMALLEST} bytes")
     if args.json and not args.check:
-        raise cli.UsageError("--json: only with --check")
+        raise usage.UsageError("--json: only with --check")
     from .job import run
 
     return run(args, names, [1 << k for k in range(3, args.max_size.bit_length())])
@@ -67,18 +68,18 @@ def main(args: argparse.Namespace) -> int:
 def _offline(args: argparse.Namespace) -> int:
     """What needs neither MPI nor other ranks."""
     try:
-        tables = [tuning.load(path) for path in args.merge or [args.export]]
+        tables = [table.load(path) for path in args.merge or [args.export]]
         if args.merge:
-            tuning.save(tuning.merge(tables), args.output)
+            table.save(table.merge(tables), args.output)
         else:
             from .openmpi import classic, in_json
 
             text = in_json(tables[0]) if args.output.endswith(".json") else classic(tables[0])
             Path(args.output).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise cli.UsageError(f"{error.filename}: {error.strerror}") from None
+        raise usage.UsageError(f"{error.filename}: {error.strerror}") from None
     except ValueError as error:
-        raise cli.UsageError(str(error)) from None
+        raise usage.UsageError(str(error)) from None
     return 0
 
 

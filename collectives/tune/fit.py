@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..cost_model import Load, Model, Piece
+from ..selection.model import Load, Model, Piece
 
 __all__ = ["Point", "errors", "fit"]
 

@@ -14,10 +14,11 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import __version__, machine, mpilib
+from .. import __version__
 from ..communicator import Communicator
-from ..select import NODE_LIMITS
-from ..tuning import Entry, Table, load, merge, nearest, save
+from ..selection.policy import NODE_LIMITS
+from ..selection.table import Entry, Table, load, merge, nearest, save
+from ..system import machine, mpi_library
 from .limits import Doubts, search_limits
 from .measure import Bench
 from .progress import Progress
@@ -112,7 +113,7 @@ def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: floa
     """
     start_of_all = time.monotonic()
     context = bench.context
-    where = bench.agreed((machine.kind(), mpilib.description()))
+    where = bench.agreed((machine.kind(), mpi_library.description()))
     entry = Entry(where[0], where[1], context.layout)
     searches = [Search(bench, name, sizes) for name in names]
     steps = sum(SWEEPS * len(s.swept) + VISITS * len(s.lengths) for s in searches)
@@ -161,7 +162,7 @@ def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: floa
 def _check(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> int:
     table = load(args.check) if bench.comm.rank == 0 else None
     table = bench.agreed(table)
-    where = bench.agreed((machine.kind(), mpilib.description()))
+    where = bench.agreed((machine.kind(), mpi_library.description()))
     assert table is not None
     entry = nearest(table.serving(*where), bench.context.layout)
     show: Callable[[Any], None] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..select import Limits, Rules, Tuned
+from ..selection.policy import Limits, Rules, Tuned
 from .measure import Bench
 from .race import Result, race, shuffled
 

@@ -11,16 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from .. import _core, registry
+from ..arguments.calls import COLLECTIVES
+from ..arguments.datatypes import DTYPE_CODES
 from ..bench.timing import sample
 from ..bench.workloads import Workload, usable_count
-from ..calls import COLLECTIVES
-from ..communicator import Communicator
-from ..context import DEPTH
-from ..cost_model import Load
-from ..datatypes import DTYPE_CODES
-from ..registry import ScheduleAlgorithm
-from ..select import PRIVATE_LENGTHS, Choice, Limits, Rules, Tuned, choose, load_of
+from ..communicator import Communicator, internal
+from ..core import _core
+from ..runtime.mpi_context import DEPTH
+from ..schedules import registry
+from ..schedules.registry import ScheduleAlgorithm
+from ..selection.model import Load
+from ..selection.policy import PRIVATE_LENGTHS, Choice, Limits, Rules, Tuned, choose, load_of
 from .fit import Point
 from .steady import Steady
 
@@ -56,7 +57,7 @@ class Bench:
     """
 
     def __init__(self, comm: Communicator, without: frozenset[str] = frozenset(), mpi: str = "moves"):
-        self.comm, self.context, self.size = comm, comm._enter(), comm.size
+        self.comm, self.context, self.size = comm, internal.side_of(comm), comm.size
         self.plain = MPI.Intracomm(comm)
         self.without, self.mpi = without, mpi
         self.apart = "left out of this table" if "shm" in without else self.context.apart
@@ -139,7 +140,7 @@ class Bench:
         batch = LONG_BATCH if limited else BATCH
         calls = int(np.clip(batch / self._known.get(key, BATCH / 10), 1, MOST_CALLS))
         warmup = WARMUP if calls > 1 else 1
-        self.comm._adopt_rules(rules)
+        internal.adopt_rules(self.comm, rules)
 
         def take() -> float:
             if limited:
@@ -228,7 +229,7 @@ class Bench:
         """Back to the communicator's own rules."""
         if self.steady is not None:
             self._beside.Free()
-        self.comm._adopt_rules(self._own)
+        internal.adopt_rules(self.comm, self._own)
         self._work = None
 
 

@@ -11,10 +11,10 @@ import json
 import math
 from collections.abc import Iterator
 
-from .. import registry
-from ..cost_model import Model
-from ..select import Choice, load_of
-from ..tuning import Entry, Table
+from ..schedules import registry
+from ..selection.model import Model
+from ..selection.policy import Choice, load_of
+from ..selection.table import Entry, Table
 
 __all__ = ["ALGORITHMS", "classic", "in_json", "rules"]
 

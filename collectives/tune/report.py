@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..select import Rules
-from ..tuning import Entry, Table, pick
+from ..selection.policy import Rules
+from ..selection.table import Entry, Table, pick
 from .measure import Bench
 from .progress import Progress
 from .race import interval, shuffled

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..cost_model import Model
-from ..select import PRIVATE_LENGTHS, Limits, Rows
+from ..selection.model import Model
+from ..selection.policy import PRIVATE_LENGTHS, Limits, Rows
 from .fit import Point, errors, fit
 from .measure import Bench, Candidate
 from .race import Result, interval, judged, race, shuffled

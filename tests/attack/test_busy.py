@@ -11,7 +11,9 @@ import pytest
 from calls import program
 from conftest import mpiexec
 
-from collectives import _core, machine, registry
+from collectives.core import _core
+from collectives.schedules import registry
+from collectives.system import machine
 
 pytestmark = pytest.mark.alone
 FOREVER = "while True: pass"

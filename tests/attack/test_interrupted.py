@@ -3,6 +3,6 @@
 import pytest
 
 
-@pytest.mark.parametrize("where", ["_finish", "finish_short", "anywhere"])
+@pytest.mark.parametrize("where", ["finish", "wait", "anywhere"])
 def test_the_others_are_told(attack, mpi, where):
     attack(mpi, 2, "interrupted", where, code=None)

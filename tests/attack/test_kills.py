@@ -19,7 +19,7 @@ from attack.conftest import MARK, clean_up
 from conftest import MPIS, start
 from test_errors import LIVE_ON
 
-from collectives import machine
+from collectives.system import machine
 
 PROGRAM = "tests/attack/programs/kills.py"
 WITHIN = 5.0  # seconds from the kill to each survivor's error

@@ -2,8 +2,8 @@
  * interleaved at random, and schedules with random faults.
  *
  *   executor_driver threads|interleaved|mutants RANKS CALLS SEED */
-#include "error.h"
-#include "progress.h"
+#include "base/error.h"
+#include "progress/progress.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -1,9 +1,9 @@
 /* Fuzzes the node-local engine: ranks whose calls differ, and a rank whose part of the shared memory changes under
  * everybody's hands: flags, records of arrival, tables. The others may end with an error, with wrong numbers or not at
  * all; but they read and write nothing outside their buffers and the heaps, which have nothing mapped around them. */
-#include "error.h"
+#include "base/error.h"
 #include "fuzz.h"
-#include "node_internal.h"
+#include "node/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ static char *map_alone(coll_heap *heap) {
 
 static void make_homes(int ranks) {
     for (int i = 0; i < ranks && !homes[i].heap; i++) {
-        coll_heap *heap = coll_heap_new(HEAP, COLL_HEAP_MEMFD);
+        coll_heap *heap = coll_heap_new(HEAP);
         check(heap != NULL);
         homes[i].heap = heap;
         homes[i].base = map_alone(heap);

@@ -1,7 +1,7 @@
 /* Fuzzes coll_program_new and the executor: records read as they are, layouts, cuts and counts, on in-process ranks.
  * What is not refused is run, on memory of the exact size, and must not touch any other. */
-#include "error.h"
-#include "executor.h"
+#include "base/error.h"
+#include "schedule/executor.h"
 #include "fuzz.h"
 
 #include <stdlib.h>

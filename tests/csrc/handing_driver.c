@@ -1,5 +1,5 @@
-/* node_hand.c with copies whose speed this program sets: when it goes past the cache, and when through it again. */
-#include "node_internal.h"
+/* node/hand.c with copies whose speed this program sets: when it goes past the cache, and when through it again. */
+#include "node/internal.h"
 
 #include <stdio.h>
 #include <time.h>

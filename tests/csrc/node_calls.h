@@ -2,10 +2,10 @@
 #ifndef NODE_CALLS_H
 #define NODE_CALLS_H
 
-#include "error.h"
-#include "node_internal.h"
-#include "partition.h"
-#include "ticks.h"
+#include "base/error.h"
+#include "node/internal.h"
+#include "base/partition.h"
+#include "base/ticks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -295,7 +295,7 @@ static uint64_t prepare(player *p, int ranks, int rank, int kinds, unsigned seed
     *p = (player){.ranks = ranks, .rank = rank, .kinds = kinds, .longest = longest, .common = seed, .wait = wait};
     p->own = seed * 31u + (unsigned)rank;
     p->quits = -1;
-    p->heap = coll_heap_new((size_t)1 << 30, COLL_HEAP_MEMFD);
+    p->heap = coll_heap_new((size_t)1 << 30);
     char *area = p->heap ? coll_heap_alloc(p->heap, coll_node_area_bytes()) : NULL;
     if (!area)
         fail(p, "no heap");

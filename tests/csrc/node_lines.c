@@ -1,5 +1,5 @@
-/* Counts what the engine's own code loads and stores in one call, for the formulas of collectives/node_cost.py.
- * Compiled with -DCOLL_MODEL.   node_lines RANKS KIND BYTES HEAP COPY READ SEGMENT
+/* Counts what the engine's own code loads and stores in one call, for the formulas of
+ * collectives/analysis/node_cost.py. Compiled with -DCOLL_MODEL.   node_lines RANKS KIND BYTES HEAP COPY READ SEGMENT
  *
  * Caches are without limit: a load fetches a line unless the rank has kept it since it was last written, and a store
  * takes it away from all others. Ranks are fibers that run until they must wait. Prints a row for each rank: lines of

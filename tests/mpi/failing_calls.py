@@ -15,7 +15,8 @@ import numpy as np
 from mpi4py import MPI
 
 import collectives
-from collectives import inquiry, watching
+from collectives.diagnostics import peer_queries
+from collectives.waiting import watching
 
 world = MPI.COMM_WORLD
 rank, size = world.rank, world.size
@@ -161,11 +162,11 @@ plans = {}
 
 def prepare(name):
     """The communicator of a case, made by all ranks together."""
-    here = inquiry.address
+    here = peer_queries.address
     if name == "far_away":
-        inquiry.address = lambda: None
+        peer_queries.address = lambda: None
     comm = collectives.Communicator(world)
-    inquiry.address = here
+    peer_queries.address = here
     comm.name = name
     if name == "timeout_persistent":
         plans[name] = comm.Allreduce_init(a, b)

@@ -5,11 +5,10 @@
 A case is one call: blocking, non-blocking with several in flight, or persistent; in place or not; on one of several
 communicators. Many are like earlier ones, whose plans are kept. Elements are of MPI's types, or of any size from 1 to
 4096 bytes with an op of the user's. Each rank draws for itself where its arrays lie (private or on the heap, on whole
-lines or at any address) and how it names its buffers, so that some ranks take the compiled short way and others the
-long one. Threads have communicators of their own. A rank comes late now and then, and the others look at each other;
-IMPATIENT is 1 where they ask each other what
-they do, too, which takes a second else. Memory, descriptors and names in /dev/shm are counted after a first tenth of
-the cases and at the end: they may not have grown.
+lines or at any address) and how it names its buffers, so that some ranks take the compiled fast path and others the
+long one. Threads have communicators of their own. A rank comes late now and then, and the others look at each other.
+With IMPATIENT = 1 they also ask each other what they do, after 1 ms where it is 1 s else. Memory, descriptors and names
+in /dev/shm are counted after a first tenth of the cases and at the end: they may not have grown.
 """
 
 import collections
@@ -27,8 +26,9 @@ from mpi4py import MPI
 from random_cases import MOVED, RANK, SIZE, Case, pool
 
 import collectives
-from collectives import heap, watching
-from collectives.flight import Flight
+from collectives.core import _core
+from collectives.system import heap
+from collectives.waiting import watching
 
 RENEWED = 2000  # cases after which communicators are made anew
 
@@ -153,7 +153,7 @@ def main(cases, seed=1, threads=1, impatient=0):
         side_by_side(players, range(at, at + step))
         before = before or held()
         turn, at = turn + 1, at + step
-    Flight.sweep()
+    _core.sweep()
     private, shared, descriptors, names = (b - a for a, b in zip(before, held(), strict=True))
     said = f"private memory grew by {private >> 10} KiB, the heap by {shared >> 10} KiB"
     assert private < (96 << 20) * threads + 100 * cases, said  # idle plans hold up to 64 MiB

@@ -7,10 +7,12 @@ import operands
 from mpi4py import MPI
 
 import collectives
-from collectives import _core, mpilib, registry
-from collectives.buffers import _KERNEL_OPS, AVG
-from collectives.calls import COLLECTIVES
-from collectives.datatypes import PAIRS
+from collectives.arguments.buffers import _KERNEL_OPS, AVG
+from collectives.arguments.calls import COLLECTIVES
+from collectives.arguments.datatypes import PAIRS
+from collectives.core import _core
+from collectives.schedules import registry
+from collectives.system import mpi_library
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 MOVED = ("int8", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex128", "double_int")
@@ -23,7 +25,9 @@ NAMED = {
     "float64": MPI.DOUBLE, "complex128": MPI.C_DOUBLE_COMPLEX,
 }  # fmt: skip
 BY_MPI = ("int32", "int64", "float64")
-LOCKED = mpilib.locks_ops()  # while MPI applies an op in Python, other threads that hold the interpreter wait for MPI
+LOCKED = (
+    mpi_library.locks_ops()
+)  # while MPI applies an op in Python, other threads that hold the interpreter wait for MPI
 
 
 def add_bytes(a, b, _):
@@ -280,7 +284,7 @@ class Case:
     def begin(self, comm):
         """Make the call; returns what is to be done to end and to check it."""
         arguments, check = self.arguments()
-        options = {"algorithm": self.algorithm} if self.algorithm else {}  # none at all: perhaps the short way
+        options = {"algorithm": self.algorithm} if self.algorithm else {}  # none at all: perhaps the fast path
         if self.deterministic:
             options["deterministic"] = True
         elif self.form == "blocking" and self.algorithm != "mpi" and self.own.random() < 0.1:

@@ -9,9 +9,10 @@ import pytest
 from mpi4py import MPI
 
 import collectives
-from collectives import mpilib, registry
-from collectives.buffers import _KERNEL_OPS, AVG
-from collectives.datatypes import PAIRS
+from collectives.arguments.buffers import _KERNEL_OPS, AVG
+from collectives.arguments.datatypes import PAIRS
+from collectives.schedules import registry
+from collectives.system import mpi_library
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 FULL = SIZE in (2, 3, 5)  # elsewhere a sample, so that all sizes and MPIs take a few minutes together
@@ -20,7 +21,10 @@ SCHEDULES = [name for name in NAMES if isinstance(registry.find("allreduce", nam
 COUNTS = sorted({0, 1, SIZE - 1, SIZE, SIZE + 1, 4 * SIZE + 1, 1237, 70001})
 OPS = {op.handle: op for op in (getattr(MPI, n) for n in (
     "SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MINLOC", "MAXLOC"))}  # fmt: skip
-OP_OF = {"avg": AVG, **{collectives.buffers._core.OPS[code]: OPS[handle] for handle, code in _KERNEL_OPS.items()}}
+OP_OF = {
+    "avg": AVG,
+    **{collectives.arguments.buffers._core.OPS[code]: OPS[handle] for handle, code in _KERNEL_OPS.items()},
+}
 
 
 def reduce_checked(comm, dtype, op, count, *, in_place=False, seed=0, **options):
@@ -213,10 +217,10 @@ def test_user_defined_ops(world):
             a, b = np.arange(count) + float(RANK), np.zeros(count)
             world.Allreduce(a, b, plus, algorithm=name)
             assert b.tolist() == (SIZE * np.arange(count) + SIZE * (SIZE - 1) / 2).tolist()
-            if name not in NAMES or not mpilib.locks_ops():
+            if name not in NAMES or not mpi_library.locks_ops():
                 world.Iallreduce(MPI.IN_PLACE, a, plus, algorithm=name).Wait()
                 assert a.tolist() == b.tolist()
-    if mpilib.locks_ops():
+    if mpi_library.locks_ops():
         with pytest.raises(ValueError, match="'ring' cannot serve this call: this MPI holds its lock"):
             world.Iallreduce(MPI.IN_PLACE, a, plus, algorithm="ring")
     with pytest.raises(ValueError, match="predefined"):
@@ -279,8 +283,8 @@ def test_plans_do_not_pile_up(world):
     for count in range(2, 700):
         world.Allreduce(MPI.IN_PLACE, np.zeros(count, np.int8), algorithm="recursive_doubling")
     context = world._context
-    assert len(context._idle) <= 256
-    assert context._idle_bytes == sum(plan.footprint for plans in context._idle.values() for plan in plans)
+    assert len(context.plans._idle) <= 256
+    assert context.plans._bytes == sum(plan.footprint for plans in context.plans._idle.values() for plan in plans)
 
 
 def test_barrier(world):
@@ -300,6 +304,6 @@ def test_timeouts_that_are_met(world):
 
 def test_tags_come_round(world):
     """The tags of a communicator are used again after 65536 calls (fewer where MPI has few)."""
-    world._context.numbers.drawn = world._context._calls - 5
+    world._context.drawn = world._context._calls - 5
     for i in range(10):
         reduce_checked(world, "int32", "sum", 100 + i, algorithm="ring")

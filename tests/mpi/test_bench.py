@@ -5,11 +5,11 @@ import pytest
 from mpi4py import MPI
 
 import collectives
+from collectives.arguments.calls import COLLECTIVES
 from collectives.bench import main
 from collectives.bench.programs import NAMES
 from collectives.bench.timing import combine, sample
 from collectives.bench.workloads import Workload, usable_count
-from collectives.calls import COLLECTIVES
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size

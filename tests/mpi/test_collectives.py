@@ -9,8 +9,9 @@ from forms import RANK, ROOT, SIZE, Strided, datatypes, forms, moved, ours
 from mpi4py import MPI
 
 import collectives
-from collectives import mpilib, registry
-from collectives.calls import COLLECTIVES
+from collectives.arguments.calls import COLLECTIVES
+from collectives.schedules import registry
+from collectives.system import mpi_library
 
 EVERY = list(COLLECTIVES.values())
 MOVING = [c for c in EVERY if not c.reduces and c.name != "barrier"]
@@ -175,7 +176,7 @@ def test_ops_that_do_not_commute(world):
             root = (ROOT,) if collective.name == "reduce" else ()
             arguments = [mine, quad], [result, quad], *more, op, *root
             getattr(world, collective.method)(*arguments, algorithm=name)
-            if mpilib.locks_ops() is False:
+            if mpi_library.locks_ops() is False:
                 getattr(world, "I" + collective.name)(*arguments, algorithm=name).Wait()
             expected = partial[-1]
             if blocks:
@@ -309,7 +310,7 @@ def test_handed_over_by_name(world):
     request.Wait()
 
 
-if mpilib.abi() != "openmpi":  # which has no limit that a test could reach
+if mpi_library.abi() != "openmpi":  # which has no limit that a test could reach
 
     def test_limit_of_communicators():
         made = []
@@ -349,7 +350,7 @@ def test_elements_that_are_long(world, nbytes):
     op = MPI.Op.Create(add, commute=True)
     count = 3 * SIZE
     vector = np.full(count * nbytes // 8, RANK + 1)
-    for form in forms(world, COLLECTIVES["reduce_scatter_block"])[: 1 if mpilib.locks_ops() else None]:
+    for form in forms(world, COLLECTIVES["reduce_scatter_block"])[: 1 if mpi_library.locks_ops() else None]:
         result = np.zeros(3 * nbytes // 8, int)
         form([vector, datatype], [result, datatype], op)
         assert (result == SIZE * (SIZE + 1) // 2).all()

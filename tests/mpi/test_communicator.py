@@ -12,8 +12,9 @@ import pytest
 from mpi4py import MPI
 
 import collectives
-from collectives import Communicator, heap, lifetime
+from collectives import Communicator
 from collectives.communicator import Cartcomm, Distgraphcomm, Graphcomm
+from collectives.system import heap, lifetime
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
@@ -26,6 +27,15 @@ def total(comm):
     assert comm.last.algorithm != "mpi"
     assert (a == a[0]).all()
     return int(a[0])
+
+
+def test_the_timeout_is_that_of_the_communicator_it_was_made_from(world):
+    world.timeout = 77
+    made = [world.Dup(), world.Split(RANK % 2), Communicator(world), Communicator(WORLD)]
+    assert [comm.timeout for comm in made] == [77, 77, 77, None]
+    for comm in made:
+        comm.Free()
+    world.timeout = None
 
 
 def test_is_mpi4pys(world):

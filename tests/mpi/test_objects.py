@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import collectives
-from collectives.buffers import AVG
+from collectives.arguments.buffers import AVG
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 PLAIN = MPI.COMM_WORLD
@@ -248,7 +248,7 @@ def test_grouped_calls_are_fused(world, monkeypatch):
     assert len(ran) == 4 + min(SIZE, 2)
     assert world.last.algorithm != "mpi"
     total = np.array([1])
-    world.Allreduce(MPI.IN_PLACE, total)  # the short way is open again
+    world.Allreduce(MPI.IN_PLACE, total)  # the fast path is open again
     assert total == SIZE
 
 

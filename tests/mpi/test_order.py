@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import collectives
-from collectives.calls import COLLECTIVES
+from collectives.arguments.calls import COLLECTIVES
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 SUM = SIZE * (SIZE - 1) // 2

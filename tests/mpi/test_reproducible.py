@@ -10,8 +10,10 @@ import pytest
 from mpi4py import MPI
 
 import collectives
-from collectives import AVG, REPRODUCIBLE_SUM, Communicator, exchange, registry, widening
-from collectives.calls import COLLECTIVES
+from collectives import AVG, REPRODUCIBLE_SUM, Communicator
+from collectives.arguments.calls import COLLECTIVES
+from collectives.communicator import exact_sums, wide_accumulation
+from collectives.schedules import registry
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
@@ -170,11 +172,11 @@ def test_the_attribute(world):
 
 
 @pytest.mark.parametrize("collective", REDUCING, ids=lambda c: c.name)
-@pytest.mark.parametrize("most", [widening.MOST, 4096])
+@pytest.mark.parametrize("most", [wide_accumulation.MOST, 4096])
 def test_reproducible_sums(world, collective, most, monkeypatch):
     """Every collective, algorithm and form gives the exact sum, rounded once, also in parts of little memory."""
-    monkeypatch.setattr(widening, "MOST", most)
-    monkeypatch.setattr(exchange, "MOST", most)
+    monkeypatch.setattr(wide_accumulation, "MOST", most)
+    monkeypatch.setattr(exact_sums, "MOST", most)
     number = itertools.count()
     for dtype in ("f4", "f8"):
         for n in (SIZE, 51 * SIZE, 400 * SIZE):
@@ -199,8 +201,7 @@ def test_one_choice_for_each_call(nbytes):
     comm = Communicator(WORLD)
     context = comm._context
     context.apart, choose, made = "as if on several nodes", context.choose, []
-    if context.node is not None:
-        context.node.open({})
+    context.close()
     context.choose = lambda name, *rest: made.append(name) or choose(name, *rest)
     for dtype, op, order in (
         ("f8", REPRODUCIBLE_SUM, False), ("f4", REPRODUCIBLE_SUM, False),

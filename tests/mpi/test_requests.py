@@ -9,8 +9,9 @@ import pytest
 from mpi4py import MPI
 
 import collectives
-from collectives import _core, heap, registry
-from collectives.flight import Flight
+from collectives.core import _core
+from collectives.schedules import registry
+from collectives.system import heap
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 NAMES = [name for name in registry.algorithms("allreduce") if name != "mpi"]
@@ -34,7 +35,7 @@ def settle():
     """Wait until nothing is under way and nothing is held."""
     while _core.outstanding():
         time.sleep(0.001)
-    Flight.sweep()
+    _core.sweep()
 
 
 @pytest.mark.parametrize("name", [None, "mpi", *NAMES])
@@ -98,7 +99,7 @@ def test_the_progress_thread_completes_them(world):
     """No rank calls the library again, or MPI at all."""
     job = Job(world.Iallreduce, 2, 100_000)
     end = time.monotonic() + 60
-    while not job.request._flight.done and time.monotonic() < end:
+    while not job.request._operation.done and time.monotonic() < end:
         time.sleep(0.001)
     job.check()
     job.request.Wait()
@@ -256,7 +257,7 @@ def test_dropped_requests_and_arrays(world):
     assert job.request == MPI.REQUEST_NULL
     settle()
     job.check()
-    assert not _core.flights()
+    assert not _core.queued()
     job = Job(world.Iallreduce, 4)
     settle()
     job.request.Free()  # when it is complete already
@@ -306,7 +307,7 @@ def test_thousands_in_flight(world):
     for i, v in enumerate(vectors):
         assert (v == RANKS_SUM + SIZE * i).all()
     settle()
-    assert world._context._idle_bytes <= 64 << 20
+    assert world._context.plans._bytes <= 64 << 20
 
 
 def test_memory_of_persistent_calls(world):
@@ -342,3 +343,14 @@ def test_a_persistent_call_collected_while_under_way(world):
         world.Barrier()
         settle()
         assert (out == SIZE * (1 + i)).all()
+
+
+@pytest.mark.parametrize("algorithm", ["mpi", "ring", None])
+def test_a_freed_persistent_call_lets_go_of_its_buffers(world, algorithm):
+    buffer = bytearray(np.ones(10).tobytes())
+    request = world.Allreduce_init(MPI.IN_PLACE, [buffer, 10, MPI.DOUBLE], algorithm=algorithm)
+    request.Start()
+    request.Wait()
+    request.Free()
+    buffer.extend(b"x")
+    assert np.frombuffer(buffer, count=10).tolist() == [SIZE] * 10

@@ -59,7 +59,7 @@ def overlapped():
 
 
 def started():
-    """Calls of 8 bytes that begin the short way: waited for, polled, and waited for after the end."""
+    """Calls of 8 bytes that begin on the fast path: waited for, polled, and waited for after the end."""
     comm.Iallreduce(x, y).Wait()
     polled = comm.Ibcast(x, comm.size - 1)
     while not polled.Test():

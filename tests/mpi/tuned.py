@@ -11,8 +11,8 @@ import numpy as np
 from mpi4py import MPI
 
 import collectives
+from collectives.arguments.calls import COLLECTIVES
 from collectives.bench.workloads import Workload
-from collectives.calls import COLLECTIVES
 
 WORLD = MPI.COMM_WORLD
 if WORLD.rank > 0:

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from values import mine, refused, same, total
 
 import collectives.torch
-from collectives import heap
+from collectives.system import heap
 from collectives.torch.gradients import address_of, place
 
 REDUCED = [

@@ -102,7 +102,7 @@ def test_buckets_travel_in_one_order_while_the_backward_pass_goes_on():
     small, hvd.BUCKET_BYTES = hvd.BUCKET_BYTES, 1024
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1, momentum=0.9))
     hvd.BUCKET_BYTES = small
-    net[0].weight.register_hook(lambda grad: started.append(len(optimizer._flights)))  # the last gradient
+    net[0].weight.register_hook(lambda grad: started.append(len(optimizer._begun)))  # the last gradient
     train(net, optimizer)
     assert len(optimizer._buckets) > 2
     assert min(started) >= len(optimizer._buckets) - 2

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import collectives.torch
-from collectives import heap
+from collectives.system import heap
 
 
 class Rows(torch.utils.data.Dataset):

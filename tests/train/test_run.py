@@ -129,6 +129,6 @@ def test_import_needs_no_mpi():
         "sys.modules['mpi4py'] = sys.modules['sklearn'] = sys.modules['matplotlib'] = sys.modules['tqdm'] = None\n"
         "import collectives.train as train, numpy as np\n"
         "train.mlp((3,), 2, rng=np.random.default_rng(0))(np.ones((1, 3)))\n"
-        "assert 'collectives._core' not in sys.modules"
+        "assert 'collectives.core._core' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

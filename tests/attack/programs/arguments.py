@@ -17,7 +17,7 @@ from arguments_model import ERRORS
 from mpi4py import MPI
 
 import collectives as ours
-from collectives.calls import COLLECTIVES
+from collectives.arguments.calls import COLLECTIVES
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 FORMS = ("blocking", "starting", "waited for by MPI", "persistent")

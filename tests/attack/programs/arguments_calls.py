@@ -6,7 +6,7 @@ from arguments_kinds import KINDS, Maker
 from arguments_model import ERRORS, parse
 from mpi4py import MPI
 
-from collectives.calls import COLLECTIVES
+from collectives.arguments.calls import COLLECTIVES
 
 SIZE = MPI.COMM_WORLD.size
 ROOT = SIZE - 1

@@ -7,7 +7,7 @@ from forms import forms
 from mpi4py import MPI
 
 import collectives
-from collectives.calls import COLLECTIVES
+from collectives.arguments.calls import COLLECTIVES
 
 WORLD = MPI.COMM_WORLD
 CUDA, METAL, CPU = 2, 8, 1

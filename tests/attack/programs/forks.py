@@ -17,7 +17,7 @@ import numpy.random  # before any fork: a lock of its import by another thread w
 from mpi4py import MPI
 
 import collectives
-from collectives import heap
+from collectives.system import heap
 
 fork = multiprocessing.get_context("fork")
 comm = collectives.Communicator(MPI.COMM_WORLD)

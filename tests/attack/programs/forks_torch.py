@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 import collectives.torch
-from collectives import heap
+from collectives.system import heap
 from collectives.torch.gradients import address_of
 
 steps = int(sys.argv[1])

@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 import collectives
-from collectives import lifetime
+from collectives.system import lifetime
 
 world = collectives.Communicator(MPI.COMM_WORLD)
 rank, size = world.rank, world.size

@@ -17,7 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 import collectives
-from collectives import inquiry
+from collectives.diagnostics import peer_queries
 
 world = MPI.COMM_WORLD
 rank = world.rank
@@ -42,7 +42,7 @@ while time.monotonic() < end:
 def garbage(identity):
     """Messages that mean nothing, and some that nearly do."""
     question = json.dumps({"communicator": identity}).encode()
-    forged = inquiry.pack(inquiry.Answer(1, None, 0, "here", ("PeerFailure", "forged")))
+    forged = peer_queries.pack(peer_queries.Answer(1, None, 0, "here", ("PeerFailure", "forged")))
     failed = json.dumps({"communicator": identity, "failed": json.loads(forged)}).encode()
     return [
         b"", b"\0", b"x" * 100_000, b"[" * 8000, b'{"communicator": ' * 400, question[:-1], failed[: len(failed) // 2],
@@ -61,7 +61,7 @@ def of_a_rank(identity):
 def flood(at, messages, end):
     """From many sockets of this process, as fast as they are taken."""
     with contextlib.ExitStack() as opened:
-        socks = [opened.enter_context(inquiry._open()) for _ in range(200)]
+        socks = [opened.enter_context(peer_queries._open()) for _ in range(200)]
         sent = 0
         while time.monotonic() < end:
             for message in messages:
@@ -83,7 +83,7 @@ def state():
 def asked(context, other):
     """What another rank says, and the seconds until it does."""
     begin = time.monotonic()
-    with inquiry.Inquiry(context) as asking:
+    with peer_queries.PeerQuery(context) as asking:
         (answer,) = asking.settle([other], again=False, seconds=2)
     return answer, time.monotonic() - begin
 
@@ -92,7 +92,7 @@ comm = collectives.Communicator(world)
 comm.Barrier()
 context = comm._context
 wrong, trials = [], 0
-addresses = world.allgather(inquiry.address())
+addresses = world.allgather(peer_queries.address())
 for source in ("a stranger", "rank 1"):
     world.Barrier()
     before, size = state(), memory()

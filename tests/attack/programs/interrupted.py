@@ -1,6 +1,6 @@
-"""A signal's handler raises in a call of the short way: the others are told, or the call is complete.
+"""A signal's handler raises in a call of the fast path: the others are told, or the call is complete.
 
-interrupted.py WHERE: "_finish" or "finish_short", where it raises at the begin of that function; or "anywhere".
+interrupted.py WHERE: "finish" or "wait", where it raises at the begin of that function; or "anywhere".
 """
 
 import random

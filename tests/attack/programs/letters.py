@@ -8,8 +8,8 @@ import time
 
 from mpi4py import MPI
 
-from collectives import letters
-from collectives.diagnosis import Answer
+from collectives.diagnostics import mpi_queries
+from collectives.diagnostics.diagnosis import Answer
 
 THREADS, SECONDS, ANSWERS = 4, 2.0, 200  # answers are as many as a slow machine has in that time, at least
 
@@ -25,7 +25,7 @@ class Asked:
 
 
 comm, asked = MPI.COMM_SELF.Dup(), Asked()
-post, wrong, answers = letters.Letters(comm, 1, asked, {}), [], [0] * THREADS
+post, wrong, answers = mpi_queries.MPIQueries(comm, 1, asked, {}), [], [0] * THREADS
 end = time.monotonic() + SECONDS
 
 

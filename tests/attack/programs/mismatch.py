@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 import collectives
-from collectives import watching
+from collectives.waiting import watching
 
 world = MPI.COMM_WORLD
 rank, size = world.rank, world.size

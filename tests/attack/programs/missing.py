@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 import collectives
-from collectives import registry
+from collectives.schedules import registry
 
 world = MPI.COMM_WORLD
 rank, size = world.rank, world.size

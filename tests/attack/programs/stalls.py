@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 import collectives
-from collectives import inquiry
+from collectives.diagnostics import peer_queries
 
 world = MPI.COMM_WORLD
 rank, size = world.rank, world.size
@@ -27,9 +27,9 @@ a, b = np.ones(1000), np.ones(1000)
 
 def far_away():
     """A communicator whose ranks ask each other by messages, as on different machines; silent ones have a second."""
-    here, inquiry.address = inquiry.address, lambda: None
+    here, peer_queries.address = peer_queries.address, lambda: None
     made = collectives.Communicator(world)
-    inquiry.address = here
+    peer_queries.address = here
     return made
 
 

@@ -12,9 +12,9 @@ import operands
 from mpi4py import MPI
 
 import collectives
-from collectives import registry
-from collectives.buffers import _KERNEL_OPS, AVG, _core
-from collectives.datatypes import PAIRS
+from collectives.arguments.buffers import _KERNEL_OPS, AVG, _core
+from collectives.arguments.datatypes import PAIRS
+from collectives.schedules import registry
 
 EVERY = int(sys.argv[1]) if len(sys.argv) > 1 else 1
 OPS = {_core.OPS[code]: MPI.Op.fromhandle(handle) for handle, code in _KERNEL_OPS.items()} | {"avg": AVG}

@@ -1,0 +1,380 @@
+"""Schedules as pictures: a text grid, with the contents of every block on request, and SVG.
+
+Both are drawn from the rounds as the algorithm writes them, all ranks side by side; what schedules add for execution
+(first reads redirected to the send buffer) is left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from ..schedules.build import all_ranks
+from ..schedules.registry import ScheduleAlgorithm
+from ..schedules.schedule import INPUT, RECEIVED, SCRATCH, VECTOR, Kind, Step
+from ..schedules.spec import ALL
+from .folds import rank_set
+
+__all__ = ["Frame", "complete", "frames", "initial", "svg", "text"]
+
+Contents = list[list[int]]  # for each rank, for each block of VECTOR: a bit mask of the contributions in it
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One round: the steps of each rank, and what the blocks hold after it."""
+
+    steps: list[list[Step]]
+    values: Contents
+
+
+def initial(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Contents:
+    """What the vector of each rank holds before the first round."""
+    spec, nblocks = algorithm.spec, algorithm.blocks(size)
+    found = [[0] * nblocks for _ in range(size)]
+    for rank, vector in enumerate(found):
+        part = ALL if algorithm.collective == "bcast" and rank == root else spec.held(rank, root)
+        if spec.exchanges:
+            continue
+        for block in range(nblocks):
+            vector[block] = (1 << rank) * (part in (ALL, block))
+    return found
+
+
+def complete(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 0) -> list[int | None]:
+    """Whose contributions each block of a rank must hold at the end; None where nothing is required of it."""
+    spec = algorithm.spec
+    part = spec.owned(rank, root)
+    return [
+        spec.wanted(rank, block, size, root)[0] if part in (ALL, block) else None
+        for block in range(algorithm.blocks(size))
+    ]
+
+
+def frames(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterator[Frame]:
+    """The rounds of an algorithm on ``size`` ranks, played on sets of contributions; empty rounds are left out."""
+    nblocks = algorithm.blocks(size)
+    memory: list[defaultdict[int, list[int]]] = []
+    for rank, before in enumerate(initial(algorithm, size, root)):
+        own = {VECTOR: before, INPUT: list(before)}
+        if algorithm.spec.exchanges:  # sends from one vector and receives into another
+            own = {VECTOR: [0] * nblocks, INPUT: [1 << rank] * nblocks}
+        memory.append(defaultdict(lambda: [0] * nblocks, own))
+    channels: defaultdict[tuple[int, int], deque[list[int]]] = defaultdict(deque)
+    for together in all_ranks(algorithm, size, root):
+        steps = [_steps_of(together, rank) for rank in range(size)]
+        for rank in range(size):
+            for step in steps[rank]:
+                if step.kind is Kind.SEND:
+                    channels[rank, step.peer].append(_get(memory[rank], step.left, step))
+        for rank in range(size):
+            _play(memory[rank], steps[rank], functools.partial(_arrival, channels, rank))
+        if any(steps):
+            yield Frame(steps, [list(vectors[VECTOR]) for vectors in memory])
+
+
+def _arrival(channels: defaultdict[tuple[int, int], deque[list[int]]], rank: int, source: int) -> list[int]:
+    return channels[source, rank].popleft()
+
+
+def _receives(step: Step) -> bool:
+    return step.kind in (Kind.RECV, Kind.RECV_REDUCE)
+
+
+def _steps_of(together: list[Step], rank: int) -> list[Step]:
+    """The steps of one rank, with plain ints, sends and receives first."""
+    own = [
+        Step(s.kind, *(int(f[rank]) for f in (s.peer, s.block, s.nblocks, s.dst, s.left, s.right, s.src_block)))
+        for s in together
+        if s.when[rank]
+    ]
+    return sorted(own, key=lambda step: step.kind >= Kind.RECV_REDUCE)
+
+
+def _get(vectors: defaultdict[int, list[int]], buffer: int, step: Step) -> list[int]:
+    first = step.src_block if step.kind is Kind.COPY else step.block
+    return vectors[buffer][first : first + step.nblocks]
+
+
+def _play(vectors: defaultdict[int, list[int]], steps: list[Step], arrival: Callable[[int], list[int]]) -> None:
+    """Perform the receives and the local steps of one rank."""
+    for step in steps:
+        if step.kind is Kind.SEND:
+            continue
+        arrived = arrival(step.peer) if _receives(step) else []
+        if step.kind is Kind.RECV:
+            result = arrived
+        elif step.kind is Kind.COPY:
+            result = _get(vectors, step.left, step)
+        else:
+            left, right = (arrived if b == RECEIVED else _get(vectors, b, step) for b in (step.left, step.right))
+            result = [a | b for a, b in zip(left, right, strict=True)]
+        vectors[step.dst][step.block : step.block + step.nblocks] = result
+
+
+# --- text ---------------------------------------------------------------------------------------------------------
+
+LEGEND = {
+    ">": ">q   send to rank q",
+    "<": "<q   receive from rank q",
+    "+q": "+q   receive from rank q and reduce, own data on the left",
+    "q+": "q+   receive from rank q and reduce, own data on the right",
+    "=": "V=S0+V   reduce or copy on the rank itself (V: the vector, I: the input, S0, S1, ...: scratch)",
+    "[": "[2] block 2, [2-4] blocks 2 to 4, [2<-0] from block 0 on; without brackets: the whole vector",
+}
+
+
+def text(
+    algorithm: ScheduleAlgorithm,
+    size: int,
+    *,
+    ranks: Sequence[int] | None = None,
+    values: bool = False,
+    root: int = 0,
+) -> str:
+    """The rounds as rows, the ranks (all, or those given) as columns, and a legend of the signs that occur.
+
+    With ``values``, each round is followed by what the blocks hold: the ranks whose contributions are in, ``*`` where
+    the round wrote.
+    """
+    ranks = range(size) if ranks is None else ranks
+    nblocks = algorithm.blocks(size)
+    pictures = list(frames(algorithm, size, root))
+    cells: list[tuple[str, list[list[str]]]] = []
+    for number, frame in enumerate(pictures):
+        row = [_cell(frame.steps[rank], nblocks) for rank in ranks]
+        if any(row):
+            cells.append((str(number), row))
+            if values:
+                cells.append(("", [_contents(frame, rank, size) for rank in ranks]))
+    columns = [f"rank {rank}" for rank in ranks]
+    width = max((len(line) for _, row in cells for cell in row for line in cell), default=0)
+    width = max(width, max(map(len, columns))) + 2
+    lines = [_title(algorithm, size, root, len(pictures)), "", _line("round", columns, width)]
+    for label, row in cells:
+        lines.append("")
+        for i in range(max(map(len, row))):
+            lines.append(_line(label if i == 0 else "", [cell[i] if i < len(cell) else "" for cell in row], width))
+    return "\n".join(lines + ["", *_legend(cells, values)]) + "\n"
+
+
+def _title(algorithm: ScheduleAlgorithm, size: int, root: int, rounds: int) -> str:
+    nblocks = algorithm.blocks(size)
+    to = f"root {root}, " if algorithm.spec.rooted else ""
+    head = f"{algorithm.collective} {algorithm.name}, p = {size}, {to}{nblocks} block{'s' * (nblocks != 1)}, "
+    return head + (f"{rounds} round{'s' * (rounds != 1)}" if rounds else "no messages: the result is the input")
+
+
+def _line(label: str, cells: Sequence[str], width: int) -> str:
+    return (f"{label:>5}   " + "".join(f"{cell:<{width}}" for cell in cells)).rstrip()
+
+
+def _legend(cells: list[tuple[str, list[list[str]]]], values: bool) -> list[str]:
+    steps = [line for label, row in cells if label for cell in row for line in cell]
+    signs = {
+        ">": any(line.startswith(">") for line in steps),
+        "<": any(line.startswith("<") for line in steps),
+        "+q": any(line.startswith("+") for line in steps),
+        "q+": any(line[0].isdigit() for line in steps),
+        "=": any("=" in line for line in steps),
+        "[": any("[" in line for line in steps),
+    }
+    shown = [LEGEND[sign] for sign, occurs in signs.items() if occurs]
+    if values and steps:
+        shown.append(
+            "2: 0,3-5   block 2 holds the contributions of ranks 0, 3, 4, 5 (-: none); * written in this round"
+        )
+    return [f"  {line}" for line in shown]
+
+
+def _cell(steps: list[Step], nblocks: int) -> list[str]:
+    """The steps of one rank in one round, like ones on one line."""
+    merged: list[tuple[str, list[int], str, list[str]]] = []  # sign before, peers, sign after, blocks
+    for step in steps:
+        before, after = _signs(step)
+        peers = [step.peer] if step.kind <= Kind.RECV_REDUCE else []
+        blocks = [] if step.nblocks == nblocks else [_run(step.block, step.nblocks)]
+        if step.kind is Kind.COPY and step.src_block != step.block:
+            blocks = [f"{_run(step.block, step.nblocks)}<-{step.src_block}"]
+        last = merged[-1] if merged else None
+        if last and peers and (last[0], last[2]) == (before, after) and last[1] == peers:
+            last[3].extend(blocks)
+        elif last and peers and (last[0], last[2]) == (before, after) and last[3] == blocks:
+            last[1].extend(peers)
+        else:
+            merged.append((before, peers, after, blocks))
+    return [
+        before + _peers(peers) + after + (f" [{','.join(blocks)}]" if blocks else "")
+        for before, peers, after, blocks in merged
+    ]
+
+
+def _signs(step: Step) -> tuple[str, str]:
+    """What stands before and after the peer."""
+    if step.kind is Kind.SEND:
+        return ">", "" if step.left == VECTOR else f" {_buffer(step.left)}"
+    if step.kind is Kind.RECV:
+        return "<", "" if step.dst == VECTOR else f" {_buffer(step.dst)}"
+    if step.kind is Kind.RECV_REDUCE:
+        return ("", "+") if step.left == RECEIVED else ("+", "")
+    right = f"+{_buffer(step.right)}" if step.kind is Kind.REDUCE else ""
+    return f"{_buffer(step.dst)}={_buffer(step.left)}{right}", ""
+
+
+def _buffer(buffer: int) -> str:
+    return {INPUT: "I", VECTOR: "V"}.get(buffer, f"S{buffer - SCRATCH}")
+
+
+def _peers(peers: list[int]) -> str:
+    """Peers in their order; an ascending run in short."""
+    if len(peers) > 2 and peers == list(range(peers[0], peers[-1] + 1)):
+        return f"{peers[0]}-{peers[-1]}"
+    return ",".join(map(str, peers))
+
+
+def _run(first: int, count: int) -> str:
+    return str(first) if count == 1 else f"{first}-{first + count - 1}"
+
+
+def _contents(frame: Frame, rank: int, size: int) -> list[str]:
+    everybody = (1 << size) - 1
+    lines = []
+    for block, ranks in enumerate(frame.values[rank]):
+        written = any(_writes(step, block) for step in frame.steps[rank])
+        whose = "all" if ranks == everybody else rank_set(ranks) or "-"
+        lines.append(f"{block}: {whose}{'*' if written else ''}")
+    return lines
+
+
+def _writes(step: Step, block: int) -> bool:
+    return step.dst == VECTOR and step.block <= block < step.block + step.nblocks
+
+
+# --- SVG ----------------------------------------------------------------------------------------------------------
+
+LANE, BAND, LEFT, TOP = 112, 92, 74, 74  # distances between ranks and between rounds, margins; pixels
+STRIP = 80  # width of the strip of blocks on a lane
+REDUCED, STORED, INK, FAINT = "#D55E00", "#0072B2", "#1a1a1a", "#8a8a8a"  # Okabe and Ito's palette; greys
+SHADES = ("#e9eef2", "#26547c")  # a block with no, and with all contributions
+DONE = "#009E73"
+
+STYLE = f"""
+text {{ font: 13px system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif; fill: {INK}; }}
+.title {{ font-size: 17px; font-weight: 600; }}
+.head {{ font-weight: 600; text-anchor: middle; }}
+.faint {{ fill: {FAINT}; font-size: 12px; }}
+.label {{ font-size: 11.5px; text-anchor: middle; paint-order: stroke; stroke: #fff; stroke-width: 4px; }}
+.lane {{ stroke: #c9ced3; stroke-width: 1.5; }}
+.band {{ fill: #f5f7f9; }}
+.reduced, .stored {{ fill: none; stroke-width: 2; }}
+.reduced {{ stroke: {REDUCED}; marker-end: url(#head-reduced); }}
+.stored {{ stroke: {STORED}; stroke-dasharray: 6 3; marker-end: url(#head-stored); }}
+"""
+MARKER = (
+    '<marker id="head-{0}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">'
+    '<path d="M0 1L10 5L0 9z" fill="{1}"/></marker>'
+)
+
+
+def svg(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> str:
+    """The same as a picture: ranks as lanes, rounds as bands from top to bottom, messages as arrows.
+
+    The strip on a lane is the rank's vector, darker where a block holds more contributions, green when it holds all
+    that it must hold at the end.
+    """
+    pictures = list(frames(algorithm, size, root))
+    width = max(LEFT + LANE * size + 20, 640)
+    bottom = TOP + BAND * len(pictures)
+    height = bottom + 92
+    nblocks = algorithm.blocks(size)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
+        f"<style>{STYLE}</style>",
+        f"<defs>{MARKER.format('reduced', REDUCED)}{MARKER.format('stored', STORED)}</defs>",
+        '<rect width="100%" height="100%" fill="#fff"/>',
+        f'<text class="title" x="20" y="30">{escape(_title(algorithm, size, root, len(pictures)))}</text>',
+    ]
+    for number in range(len(pictures)):
+        y = TOP + BAND * number
+        if number % 2 == 0:
+            parts.append(f'<rect class="band" x="0" y="{y}" width="{width}" height="{BAND}"/>')
+        parts.append(f'<text class="faint" x="20" y="{y + BAND // 2 + 4}">round {number}</text>')
+    for rank in range(size):
+        x = _lane(rank)
+        parts.append(f'<text class="head" x="{x}" y="{TOP - 16}">rank {rank}</text>')
+        parts.append(f'<line class="lane" x1="{x}" y1="{TOP}" x2="{x}" y2="{bottom}"/>')
+    for number, frame in enumerate(pictures):
+        parts += _arrows(frame, TOP + BAND * number, nblocks)
+    for number, values in enumerate([initial(algorithm, size, root), *(frame.values for frame in pictures)]):
+        for rank in range(size):
+            wanted = complete(algorithm, rank, size, root)
+            parts.append(_strip(values[rank], wanted, _lane(rank), TOP + BAND * number, size))
+    return "\n".join([*parts, *_svg_legend(bottom + 40), "</svg>"]) + "\n"
+
+
+def _lane(rank: int) -> int:
+    return LEFT + LANE // 2 + LANE * rank
+
+
+def _arrows(frame: Frame, y: int, nblocks: int) -> list[str]:
+    """The messages of a round: one arrow for all blocks of a pair of ranks, the blocks written near its tail."""
+    blocks: dict[tuple[int, int, str], list[str]] = {}
+    for rank, steps in enumerate(frame.steps):
+        for step in steps:
+            if _receives(step):
+                how = "reduced" if step.kind is Kind.RECV_REDUCE else "stored"
+                runs = blocks.setdefault((step.peer, rank, how), [])
+                runs += [] if step.nblocks == nblocks else [_run(step.block, step.nblocks)]
+    lines, labels = [], []
+    for (source, target, how), runs in blocks.items():
+        x1, y1, x2, y2 = _lane(source), y + 12, _lane(target), y + BAND - 12
+        what = f"block {','.join(runs)}" if runs else "the whole vector"
+        title = f"<title>rank {source} to rank {target}: {what}, {how}</title>"
+        lines.append(f'<line class="{how}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}">{title}</line>')
+        if runs:
+            along = min(0.3, 34 / math.hypot(x2 - x1, y2 - y1))  # near the tail, where few lines cross
+            lx, ly = x1 + along * (x2 - x1), y1 + along * (y2 - y1) + 4
+            labels.append(f'<text class="label" x="{lx:.0f}" y="{ly:.0f}">{",".join(runs)}</text>')
+    return lines + labels
+
+
+def _strip(values: list[int], wanted: list[int | None], x: int, y: int, size: int) -> str:
+    """The blocks of one rank between two rounds."""
+    each = STRIP / len(values)
+    cells = []
+    for block, ranks in enumerate(values):
+        title = f"<title>block {block}: {rank_set(ranks)}</title>"
+        left = x - STRIP / 2 + block * each
+        shade = _shade(ranks, size, wanted[block])
+        cells.append(
+            f'<rect x="{left:.1f}" y="{y - 6}" width="{each:.1f}" height="12" fill="{shade}" '
+            f'stroke="#fff" stroke-width="{min(1.0, each / 8):.2f}">{title}</rect>'
+        )
+    frame = f'<rect x="{x - STRIP / 2}" y="{y - 6}" width="{STRIP}" height="12" fill="none" stroke="{FAINT}"/>'
+    return "".join(cells) + frame
+
+
+def _shade(ranks: int, size: int, wanted: int | None = None) -> str:
+    """Between the two shades by the share of the contributions; another where they are those wanted."""
+    share = ranks.bit_count() / size
+    if ranks == wanted:
+        return DONE
+    light, dark = ([int(shade[i : i + 2], 16) for i in (1, 3, 5)] for shade in SHADES)
+    return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in zip(light, dark, strict=True))
+
+
+def _svg_legend(y: int) -> list[str]:
+    parts = []
+    for x, how, words in ((20, "reduced", "sent, and reduced on arrival"), (300, "stored", "sent, and stored")):
+        parts.append(f'<line class="{how}" x1="{x}" y1="{y}" x2="{x + 44}" y2="{y}"/>')
+        parts.append(f'<text x="{x + 54}" y="{y + 4}">{words}</text>')
+    for i in range(4):
+        parts.append(f'<rect x="{20 + 11 * i}" y="{y + 20}" width="11" height="12" fill="{_shade((1 << i) - 1, 4)}"/>')
+    parts.append(f'<text x="74" y="{y + 30}">blocks: the more contributions, the darker</text>')
+    parts.append(f'<rect x="380" y="{y + 20}" width="22" height="12" fill="{DONE}"/>')
+    parts.append(f'<text x="412" y="{y + 30}">complete</text>')
+    return parts

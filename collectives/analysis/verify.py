@@ -1,0 +1,274 @@
+"""Proofs about schedules, for a given number of ranks: every promise of an algorithm, checked symbolically.
+
+The model. Each rank goes through its rounds strictly: all messages of a round are posted together, in the order
+written; when all are complete, its local steps follow in the order written (a receive-and-reduce stands
+for its reduction), and then the next round begins. Sends are synchronous: none completes before its receive is posted.
+Matching is in order per (source, destination, tag). What is proved of this model holds for the executors:
+
+* They may look ahead and post messages before their round begins, but keep the order per channel and the dependencies
+  between blocks. Take all actions in an order in which the model completes them: in an executor, each waits only for
+  ones that come before it there, so by induction all complete, with the same data. Looking ahead removes waits and
+  adds none; so does an executor or MPI that buffers sends.
+* A rank's next action never depends on which message came first, so all interleavings reach the same final
+  state (a Kahn network), and running one of them to the end proves that none deadlocks.
+* Segments in flight are cursors over the same schedule, each with a tag and a slice of the vectors of its own; a cursor
+  that has finished a segment begins the next with the same tag, whether or not its peers have. As every channel has
+  as many sends as receives in one segment, the n-th send of a later segment still meets its n-th receive.
+* Blocks can be of unequal length (and empty: executors leave empty messages out on both sides, which only removes
+  waits). So the two sides of a message must name the same blocks, and a copy may not move a block. In an exchange,
+  where block j of rank i is block i of rank j, what arrives must have its final place. An algorithm for blocks of one
+  length (``uneven=False``) may do otherwise.
+
+What must be achieved is in :mod:`collectives.schedules.spec`: what each rank begins with, and whose contributions it
+must end with. Values are fold trees over the contributions (:mod:`collectives.analysis.folds`). Everything is proved
+out of place and, where a call can be, in place (INPUT and VECTOR the same memory); rooted collectives for every root on
+up to
+8 ranks, for roots 0, 1 and p - 1 on more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..schedules.build import build
+from ..schedules.registry import ScheduleAlgorithm
+from ..schedules.schedule import INPUT, RECEIVED, VECTOR, Kind, Schedule
+from ..schedules.spec import ALL, NONE
+from .folds import Folds, rank_set
+from .symbolic import Case, Place, Step, VerificationError, decode, evaluate, match, run
+
+__all__ = ["Proof", "VerificationError", "verify", "verify_schedules"]
+
+SEGMENTS_IN_FLIGHT = 3  # cursors have tags and slices of their own, so this includes 1 and 2
+IDEMPOTENT = frozenset({"barrier"})  # collectives whose op may meet a contribution twice
+WINDOW = 2  # rounds that one rank has under way together: COLL_WINDOW in csrc/schedule/schedule.h
+EVERY_ROOT = 8  # ranks up to which every root is proved
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was shown of an algorithm on ``size`` ranks, and counted on the way.
+
+    ``rounds``: length of the longest chain of rounds with messages that must follow each other; ``sent``: blocks
+    sent by the busiest rank; ``messages``: of all ranks. ``ordered`` and ``linear`` say what the folds are, promised
+    or not.
+    """
+
+    name: str
+    size: int
+    rounds: int
+    sent: int
+    messages: int
+    ordered: bool
+    linear: bool
+
+
+def verify(algorithm: ScheduleAlgorithm, size: int) -> Proof:
+    """Prove every promise of an algorithm on ``size`` ranks; raises :class:`VerificationError` if one is broken.
+
+    The proof returned is that for root 0.
+    """
+    roots = [0]
+    if algorithm.spec.rooted:
+        roots = list(range(size)) if size <= EVERY_ROOT else [0, 1, size - 1]
+    proofs = [
+        verify_schedules([build(algorithm, rank, size, root) for rank in range(size)], algorithm) for root in roots
+    ]
+    return proofs[0]
+
+
+def verify_schedules(schedules: Sequence[Schedule], algorithm: ScheduleAlgorithm | None = None) -> Proof:
+    """Prove that the schedules of all ranks, in rank order, work together.
+
+    Without an ``algorithm``, nothing is promised beyond what the collective must achieve with blocks of any length.
+    """
+    if not schedules:
+        raise VerificationError("no schedule, p = 0: there is nothing to verify")
+    case = Case(schedules, uneven=algorithm is None or algorithm.uneven)
+    decode(case)
+    for rank in range(case.size):
+        for number in range(len(case.rounds[rank])):
+            _check_round(case, rank, number)
+    match(case)
+    order = run(case, segments=1, in_flight=1)
+    run(case, segments=SEGMENTS_IN_FLIGHT + 1, in_flight=SEGMENTS_IN_FLIGHT)
+    folds = Folds(idempotent=case.schedules[0].collective in IDEMPOTENT)
+    results = [evaluate(case, order, folds, in_place) for in_place in (False, True)[: 1 + case.spec.aliases]]
+    for result in results:
+        _check_result(case, folds, result)
+        for rank, block in case.results():
+            if result[rank][block] != results[0][rank][block]:
+                what = "in place, the fold is not that of out of place"
+                case.fail(rank, _last_write(case, rank, block), block, what)
+    proof = _proof(case, order, folds, results[0])
+    if algorithm:
+        _check_promises(case, proof, algorithm, folds, results[0])
+    return proof
+
+
+def _check_round(case: Case, rank: int, number: int) -> None:
+    """Every step is well formed, and no message reads or writes what a receive of the round writes."""
+    messages, local = case.rounds[rank][number]
+    for step in messages + local:
+        wrong = _malformed(case, step, rank)
+        if wrong:
+            case.fail(rank, number, step.block, f"malformed step: {wrong}")
+    aliases = case.spec.aliases
+    for a in messages:
+        if a.kind != Kind.RECV:
+            continue
+        end, vector = a.block + a.nblocks, aliases and a.dst == VECTOR
+        for b in messages:
+            if b is a or a.block >= b.block + b.nblocks or b.block >= end or b.kind == Kind.RECV_REDUCE:
+                continue  # a reduction follows the messages
+            touched = (b.left, b.dst)
+            if a.dst in touched or (vector and INPUT in touched):  # in place, INPUT is VECTOR
+                what = f"{a} from rank {a.peer} may write while {b} of the same round reads or writes there"
+                case.fail(rank, number, max(a.block, b.block), what)
+
+
+def _malformed(case: Case, step: Step, rank: int) -> str:
+    """What is wrong with one step, or an empty string."""
+    if step.kind not in _OPERANDS:
+        return f"unknown kind {step.kind}"
+    if step.block < 0 or step.nblocks < 1 or step.block + step.nblocks > case.nblocks:
+        return f"{step} in a vector of {case.nblocks} blocks"
+    if step.kind <= Kind.RECV_REDUCE and (not 0 <= step.peer < case.size or step.peer == rank):
+        return f"{step} has peer {step.peer}"
+    if step.kind != Kind.SEND and (step.dst == INPUT or not _within(case, rank, step.dst, step.block, step.nblocks)):
+        return f"{step} writes to buffer {step.dst}"
+    operands = [getattr(step, name) for name in _OPERANDS[step.kind]]
+    own = [operand for operand in operands if operand != RECEIVED]
+    first = step.src_block if step.kind == Kind.COPY else step.block
+    known = all(_within(case, rank, operand, first, step.nblocks) for operand in own)
+    if not known or len(operands) - len(own) != (step.kind == Kind.RECV_REDUCE):
+        return f"{step} has operands {tuple(operands)}"
+    if case.uneven and step.kind == Kind.COPY and step.src_block != step.block and not case.spec.exchanges:
+        return f"{step} comes from block {step.src_block}, which may have another length"
+    if case.uneven and case.spec.blockwise and case.spec.rooted and rank != case.root:
+        if (step.block, step.nblocks) != (rank, 1):
+            return f"{step}, which only the root knows the length of"
+    return ""
+
+
+_OPERANDS: dict[int, tuple[str, ...]] = {
+    Kind.SEND: ("left",), Kind.RECV: (), Kind.RECV_REDUCE: ("left", "right"), Kind.REDUCE: ("left", "right"),
+    Kind.COPY: ("left",),
+}  # fmt: skip
+
+
+def _within(case: Case, rank: int, buffer: int, first: int, count: int) -> bool:
+    """Whether blocks lie in a buffer of a rank; that of the caller may be one block, or missing."""
+    part = case.buffers[rank].get(buffer, NONE)
+    return first >= 0 and first + count <= case.nblocks and (part == ALL or (part, 1) == (first, count))
+
+
+def _check_result(case: Case, folds: Folds, result: list[list[int | None]]) -> None:
+    """Every block of every result has the contributions it must have, in one fold where several have the same ones.
+
+    In a barrier, any fold will do.
+    """
+    known: dict[tuple[int, int], tuple[int, int]] = {}
+    for rank, block in case.results():
+        fold = result[rank][block]
+        ranks, index = case.spec.wanted(rank, block, case.size, case.root)
+        what = "nothing is ever written to it"
+        if fold is not None:
+            other, first = known.setdefault((ranks, index), (rank, fold))
+            missing, surplus = ranks & ~folds.ranks[fold], folds.ranks[fold] & ~ranks
+            if folds.block[fold] != index:
+                what = f"ends with the contents of block {folds.block[fold]}, not {index}"
+            elif missing or surplus:
+                what = f"ends with{'out' if missing else ''} the contribution of rank {rank_set(missing or surplus)}"
+            elif fold != first and not folds.idempotent:
+                what = f"ends with the fold {folds.text(fold)}, rank {other} with {folds.text(first)}"
+            else:
+                continue
+        case.fail(rank, _last_write(case, rank, block), block, what)
+
+
+def _last_write(case: Case, rank: int, block: int) -> int:
+    """The last round in which a rank writes a block of its result, or its last round."""
+    for number in range(len(case.rounds[rank]) - 1, -1, -1):
+        messages, local = case.rounds[rank][number]
+        if any(s.dst == VECTOR and s.block <= block < s.block + s.nblocks for s in messages + local):
+            return number
+    return len(case.rounds[rank]) - 1
+
+
+def _proof(case: Case, order: list[Place], folds: Folds, result: list[list[int | None]]) -> Proof:
+    """Count rounds, blocks and messages, and look at the folds."""
+    level: dict[Place, int] = {}
+    for rank, number in order:
+        posted = [(rank, number), *case.partners.get((rank, number), ())]
+        before = max(level.get((r, n - 1), 0) for r, n in posted)
+        level[rank, number] = before + bool(case.rounds[rank][number].messages)
+    final = {result[rank][block] or 0 for rank, block in case.results()}
+    return Proof(
+        name=case.schedules[0].name,
+        size=case.size,
+        rounds=max(level.values(), default=0),
+        sent=max(_blocks_sent(case)),
+        messages=len(case.sender),
+        ordered=all(folds.ordered[fold] for fold in final),
+        linear=all(folds.linear[fold] for fold in final),
+    )
+
+
+def _blocks_sent(case: Case) -> list[int]:
+    sent = [0] * case.size
+    for (rank, _, _), step in case.messages():
+        sent[rank] += step.nblocks * (step.kind == Kind.SEND)
+    return sent
+
+
+def _check_promises(
+    case: Case, proof: Proof, algorithm: ScheduleAlgorithm, folds: Folds, result: list[list[int | None]]
+) -> None:
+    """What the algorithm says of itself is what was counted."""
+    for rank, block in case.results() if case.spec.reduces else ():
+        fold = result[rank][block] or 0
+        if algorithm.ordered and not folds.ordered[fold]:
+            place = folds.culprit(fold)
+            case.fail(*place, block, f"breaks the rank order that is promised: {folds.text(fold)}")
+        if algorithm.linear and not folds.linear[fold]:
+            what = f"is not folded from left to right: {folds.text(fold)}"
+            case.fail(rank, _last_write(case, rank, block), block, what)
+    sent = _blocks_sent(case)
+    busiest = sent.index(max(sent))
+    last = len(case.rounds[busiest]) - 1
+    rounds, most = algorithm.promise(case.size, case.root)
+    for what, promised, counted in (
+        ("blocks in the vector", algorithm.blocks(case.size), case.nblocks),
+        ("rounds", rounds, proof.rounds),
+        ("blocks sent by the busiest rank", most, proof.sent),
+    ):
+        if promised != counted:
+            case.fail(busiest, last, None, f"promises {promised} {what}, but has {counted}")
+    _check_memory(case, algorithm)
+
+
+def _check_memory(case: Case, algorithm: ScheduleAlgorithm) -> None:
+    """The memory that is promised is what the schedules need, and segments cut them if they are said to."""
+    needs = [_blocks_needed(schedule) for schedule in case.schedules]
+    greediest = needs.index(max(needs))
+    last = len(case.rounds[greediest]) - 1
+    promised = algorithm.promised_memory(case.size, case.root)
+    if promised is not None and promised != needs[greediest]:
+        case.fail(greediest, last, None, f"promises {promised} blocks of memory, but needs {needs[greediest]}")
+    if not (algorithm.divisible(case.size) and case.spec.blockwise):
+        return
+    for rank, schedule in enumerate(case.schedules):
+        for step in schedule.steps[schedule.steps["nblocks"] > 1]:
+            case.fail(rank, int(step["round"]), int(step["block"]), "is of several blocks, which segments cannot cut")
+
+
+def _blocks_needed(schedule: Schedule) -> int:
+    """Blocks of scratch, and of staging for the arrivals that are reduced, in the executor of one rank."""
+    staged = schedule.steps[schedule.steps["kind"] == Kind.RECV_REDUCE]
+    slots = int(np.bincount(staged["round"]).max(initial=0))
+    longest = int(staged["nblocks"].max(initial=0))
+    return WINDOW * slots * longest + schedule.scratch * schedule.nblocks

@@ -1,0 +1,1 @@
+"""From mpi4py's arguments to memory and shape: types, buffers, and the one table of collectives."""

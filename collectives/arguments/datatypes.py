@@ -1,0 +1,275 @@
+"""Element types: MPI's datatypes and NumPy's dtypes, as sizes, extents and the kernels' codes."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..core import _core
+from .signature import SWAPPED, type_name
+
+__all__ = ["ACCUMULATORS", "DTYPE_CODES", "PAIRS", "Type", "of_any", "of_mpi", "of_name", "of_numpy"]
+
+#: Code of each element type by name ("float32"), as the kernels number them.
+DTYPE_CODES = {name: code for code, name in enumerate(_core.DTYPES)}
+
+#: The types of MINLOC and MAXLOC.
+PAIRS = {
+    "float_int": MPI.FLOAT_INT, "double_int": MPI.DOUBLE_INT, "long_int": MPI.LONG_INT,
+    "two_int": MPI.INT_INT, "short_int": MPI.SHORT_INT, "long_double_int": MPI.LONG_DOUBLE_INT,
+}  # fmt: skip
+
+
+_BYTES = "uint8"
+#: Numbers of basic types, as the node-local engine compares them.
+_BASIC = {
+    type_name(number): number
+    for name, code in DTYPE_CODES.items() if name != _BYTES
+    for number in (code, code + SWAPPED)
+}  # fmt: skip
+MOST_RUNS = 64  # of basic types in a type map that is compared
+
+
+def _accumulator(name: str) -> np.dtype:
+    words = _core.itemsize(_core.wider(DTYPE_CODES[name])) // 8
+    return np.dtype([("limbs", np.uint64, words - 1), ("seen", np.uint64)])
+
+
+#: Of exact sums (csrc/kernels/exact.h), by the type of the terms.
+ACCUMULATORS = {np.dtype(name): _accumulator(name) for name in ("float32", "float64")}
+#: Types that MPI does not know.
+_OURS = ("float16", "bfloat16", *(_core.DTYPES[_core.wider(DTYPE_CODES[d.name])] for d in ACCUMULATORS))
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """The type of an element.
+
+    ``size`` bytes of data within ``extent`` bytes from one element to the next, from ``lower`` on and before ``upper``,
+    both relative to the element; ``code`` is the kernels', or None for types without kernels; ``named`` is the MPI
+    datatype where there is one beyond the code. ``dense``: elements follow each other without gaps, in the order of the
+    type map, so that their bytes are the message. ``parts`` are the basic types in it, which must be the same on all
+    ranks; "" for what matches anything: bytes, and what only NumPy knows.
+    """
+
+    name: str
+    size: int
+    extent: int
+    upper: int
+    code: int | None
+    named: MPI.Datatype | None
+    dense: bool
+    lower: int = 0
+    parts: str = ""
+
+    @property
+    def basic(self) -> int:
+        """Number of the one basic type that all is made of, for the engine; -1 for bytes and for mixtures."""
+        return _BASIC.get(self.parts, -1)
+
+    @property
+    def datatype(self) -> MPI.Datatype | None:
+        """MPI's datatype, or None where MPI has none (float16, bfloat16, accumulators)."""
+        if self.named is not None or self.code is None:
+            return self.named
+        return _mpi_datatype(_core.DTYPES[self.code])
+
+    @property
+    def gapless(self) -> bool:
+        """Whether an op on the type may be given one run of bytes."""
+        return self.code is not None or (self.size == self.extent == self.upper and self.lower == 0)
+
+
+@functools.cache
+def _mpi_datatype(name: str) -> MPI.Datatype | None:
+    if name in _OURS:
+        return None
+    return PAIRS[name] if name in PAIRS else MPI.Datatype.fromcode(np.dtype(name).char)
+
+
+_of_dtype: dict[np.dtype, Type] = {}
+
+
+def of_numpy(dtype: np.dtype) -> Type:
+    """The type of an array's elements; without kernels and without a datatype where MPI does not know it."""
+    known = _of_dtype.get(dtype)
+    if known is None:
+        if len(_of_dtype) > 1000:
+            _of_dtype.clear()
+        code = _code_of(dtype)
+        named = _unserved(dtype) if code is None else None
+        size = dtype.itemsize
+        known = Type(
+            _name(dtype, code, named), size, size, size, code, named, True, parts=_parts_of_numpy(dtype, code, named)
+        )
+        _of_dtype[dtype] = known
+    return known
+
+
+def _code_of(dtype: np.dtype) -> int | None:
+    for terms, accumulator in ACCUMULATORS.items():
+        if dtype == accumulator:
+            return _core.wider(DTYPE_CODES[terms.name])
+    return DTYPE_CODES.get(dtype.name) if dtype.isnative else None
+
+
+def of_name(name: str, size: int | None = None) -> Type:
+    """The type of that name in NumPy or in the kernels; of ``size`` bytes where neither knows it."""
+    code = DTYPE_CODES.get(name)
+    if code is None and size is None:
+        return of_numpy(np.dtype(name))
+    size = size if code is None else _core.itemsize(code)
+    assert size is not None
+    return Type(name, size, size, size, code, None, True, parts="" if name == _BYTES else name)
+
+
+def of_any(dtype: Any) -> Type:
+    """The type that a name, a NumPy or torch dtype or an MPI datatype stands for."""
+    if isinstance(dtype, MPI.Datatype):
+        return of_mpi(dtype, "dtype")
+    name = str(dtype).removeprefix("torch.")
+    return of_name(name) if name in DTYPE_CODES else of_numpy(np.dtype(dtype))
+
+
+def _parts_of_numpy(dtype: np.dtype, code: int | None, named: MPI.Datatype | None) -> str:
+    if not dtype.isnative and dtype.name in DTYPE_CODES:
+        return type_name(DTYPE_CODES[dtype.name] + SWAPPED)
+    if dtype.name == _BYTES or (code is None and dtype.kind in "VS"):
+        return ""
+    return _name(dtype, code, named)
+
+
+def _name(dtype: np.dtype, code: int | None, named: MPI.Datatype | None) -> str:
+    return _core.DTYPES[code] if code is not None else named.Get_name() if named is not None else str(dtype)
+
+
+def _unserved(dtype: np.dtype) -> MPI.Datatype | None:
+    """MPI's datatype for a NumPy type without kernels (long double, say)."""
+    try:
+        return MPI.Datatype.fromcode(dtype.char) if dtype.isnative and dtype.kind in "biufc" else None
+    except (ValueError, TypeError):
+        return None
+
+
+_predefined: dict[int, Type] = {}
+
+
+def of_mpi(datatype: MPI.Datatype | str, argument: str) -> Type:
+    """The type that an MPI datatype, or the code of one, stands for."""
+    if isinstance(datatype, str):
+        try:
+            datatype = MPI.Datatype.fromcode(datatype)
+        except (KeyError, ValueError, TypeError) as e:
+            raise TypeError(f"{argument}: {e}") from None
+    if datatype == MPI.DATATYPE_NULL:
+        raise ValueError(f"{argument}: the datatype is null")
+    known = _predefined.get(datatype.handle)
+    if known is None:
+        known = _made(datatype)
+        if datatype.is_predefined:
+            _predefined[datatype.handle] = known
+    return known
+
+
+def _made(datatype: MPI.Datatype) -> Type:
+    size = datatype.Get_size()
+    lower, extent = datatype.Get_extent()
+    first, length = datatype.Get_true_extent()
+    upper = first + length
+    code = None
+    if datatype.is_named:
+        pair = next((name for name, known in PAIRS.items() if known == datatype), None)
+        if pair is not None:
+            code = DTYPE_CODES[pair]
+        elif size == extent:
+            code = _code(datatype)
+    dense = size == extent == upper and lower == first == 0 and _in_order(datatype)
+    return Type(_label(datatype), size, extent, upper, code, datatype, dense, first, _parts_of_mpi(datatype))
+
+
+def _label(datatype: MPI.Datatype) -> str:
+    return datatype.Get_name() or "a derived datatype"
+
+
+def _code(datatype: MPI.Datatype) -> int | None:
+    try:
+        return DTYPE_CODES.get(np.dtype(datatype.tocode()).name)
+    except (ValueError, TypeError):
+        return None
+
+
+def _in_order(datatype: MPI.Datatype) -> bool:
+    """Whether the parts of a datatype without gaps are sure to follow each other in memory as in its type map."""
+    combiner: Any
+    base, combiner, _ = datatype.decode()
+    if combiner == "NAMED":
+        return True
+    try:
+        return combiner in ("DUP", "CONTIGUOUS", "VECTOR", "HVECTOR", "RESIZED") and _made(base).dense
+    finally:
+        if isinstance(base, MPI.Datatype) and not base.is_predefined:
+            base.Free()
+
+
+def _parts_of_mpi(datatype: MPI.Datatype) -> str:
+    """The basic types of the type map, or what they repeat; "" for bytes, and for what is too long to compare."""
+    runs = _runs(datatype)
+    if not runs:
+        return ""
+    if len(runs) == 1:
+        return runs[0][0]
+    if runs[0][0] == runs[-1][0]:  # which are one run where elements follow each other
+        return ""
+    period = next(n for n in range(1, len(runs) + 1) if len(runs) % n == 0 and runs == runs[:n] * (len(runs) // n))
+    return "+".join(f"{n} {name}" for name, n in runs[:period])
+
+
+def _runs(datatype: MPI.Datatype) -> list[tuple[str, int]] | None:
+    """The basic types in the order of the type map, each with how often it comes; None as above."""
+    if datatype.is_predefined:
+        name = _basic_name(datatype)
+        return [(name, 1)] if name else None
+    how: Any
+    base, combiner, how = datatype.decode()
+    bases, lengths = [base], [0]
+    if combiner != "STRUCT":
+        lengths = [datatype.size // base.size if base.size else 0]
+    else:
+        bases, lengths = how["datatypes"], how["blocklengths"]
+    found: list[tuple[str, int]] | None = []
+    for each, length in zip(bases, lengths, strict=True):
+        found = _joined(found, _runs(each), length)
+        if not each.is_predefined:
+            each.Free()
+    return found
+
+
+def _joined(
+    found: list[tuple[str, int]] | None, runs: list[tuple[str, int]] | None, times: int
+) -> list[tuple[str, int]] | None:
+    """Runs, and others so many times after them."""
+    if found is None or runs is None:
+        return None
+    if len(runs) == 1:
+        runs, times = [(runs[0][0], runs[0][1] * times)], min(times, 1)
+    if len(found) + len(runs) * times > MOST_RUNS:
+        return None
+    for name, n in runs * times:
+        if found and found[-1][0] == name:
+            n += found.pop()[1]
+        found.append((name, n))
+    return found
+
+
+def _basic_name(datatype: MPI.Datatype) -> str:
+    """Of a predefined type; "" for bytes."""
+    if datatype in (MPI.BYTE, MPI.PACKED):
+        return ""
+    pair = next((name for name, known in PAIRS.items() if known == datatype), None)
+    code = DTYPE_CODES[pair] if pair else _code(datatype)
+    name = _core.DTYPES[code] if code is not None else datatype.Get_name()
+    return "" if name == _BYTES else name

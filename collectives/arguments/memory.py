@@ -1,0 +1,146 @@
+"""Memory behind an object: where it is, what is in it, and what keeps it there."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from ..core import _core
+from .datatypes import Type, of_mpi, of_name, of_numpy
+
+__all__ = ["Memory", "memory_of"]
+
+#: Devices whose memory the processor can read, by DLPack's numbers.
+_HOST = {1: "CPU", 3: "CUDA, page-locked on the host", 11: "ROCm, page-locked on the host", 13: "CUDA, managed"}
+_DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU", 17: "MAIA"}
+
+
+class Memory(NamedTuple):
+    """``nbytes`` bytes at ``address``, of elements of a type; ``hold`` keeps them there while it lives."""
+
+    address: int
+    nbytes: int
+    type: Type
+    hold: Any = None
+
+
+def memory_of(thing: Any, datatype: Any, argument: str, writable: bool) -> Memory:
+    """The memory of an object; its elements are of the datatype, if there is one, else of the object's own type.
+
+    Raises TypeError for what is no memory that the processor can read, ValueError for what is strided, or read-only
+    where it is written; the message names the argument.
+    """
+    if thing is None or thing is MPI.BOTTOM:
+        if datatype is None:
+            raise TypeError(f"{argument}: {thing} needs a datatype")
+        return Memory(0, 0, of_mpi(datatype, argument))
+    if isinstance(thing, np.ndarray):
+        _check_array(thing, argument, writable)
+        kind = of_mpi(datatype, argument) if datatype is not None else of_numpy(thing.dtype)
+        return Memory(_core.address(thing), thing.nbytes, kind, _core.hold(thing))
+    if hasattr(thing, "data_ptr") and hasattr(thing, "is_contiguous"):
+        return _tensor(thing, datatype, argument, writable)
+    try:
+        view = memoryview(thing)
+    except TypeError as e:
+        return _foreign(thing, datatype, argument, writable, e)
+    except (BufferError, ValueError) as e:  # a closed mmap, a released memoryview
+        raise ValueError(f"{argument}: {e}") from None
+    return _buffer(thing, view, datatype, argument, writable)
+
+
+def _check_array(array: np.ndarray, argument: str, writable: bool) -> None:
+    flags = array.flags
+    if not (flags.c_contiguous or flags.f_contiguous):
+        raise ValueError(f"{argument}: the array is strided; pass a contiguous one (numpy.ascontiguousarray)")
+    if writable and not flags.writeable:
+        raise ValueError(f"{argument}: the array is read-only")
+    if array.dtype.hasobject:
+        raise _objects(argument)
+
+
+def _objects(argument: str) -> TypeError:
+    """Bytes that arrive would become pointers, and pointers that go come without a reference, whatever the datatype."""
+    return TypeError(f"{argument}: the buffer holds Python objects; pass them to the methods in lower case")
+
+
+def _buffer(thing: Any, view: memoryview, datatype: Any, argument: str, writable: bool) -> Memory:
+    """What offers Python's buffer protocol."""
+    if not view.contiguous:
+        raise ValueError(f"{argument}: the buffer is strided; pass a contiguous one")
+    if writable and view.readonly:
+        raise ValueError(f"{argument}: the buffer is read-only")
+    if "O" in re.sub(":[^:]*:", "", view.format or ""):  # a code of PEP 3118, outside the names of fields
+        raise _objects(argument)
+    try:
+        kind = of_mpi(datatype, argument) if datatype is not None else of_numpy(np.dtype(view.format or "u1"))
+    except TypeError as e:
+        raise TypeError(f"{argument}: expected a buffer, not {type(thing).__name__} ({e})") from None
+    return Memory(MPI.Get_address(view) if view.nbytes else 0, view.nbytes, kind, view)
+
+
+def _foreign(thing: Any, datatype: Any, argument: str, writable: bool, error: Exception) -> Memory:
+    """Host memory behind DLPack. CUDA's array interface does not tell on which side the memory is."""
+    if not hasattr(thing, "__dlpack__"):
+        why = "is on a GPU; this build moves arrays in host memory only"
+        if hasattr(thing, "__cuda_array_interface__"):
+            raise TypeError(f"{argument}: an object with __cuda_array_interface__ ({type(thing).__name__}) {why}")
+        raise TypeError(f"{argument}: expected a buffer, not {type(thing).__name__} ({error})")
+    if hasattr(thing, "__dlpack_device__"):  # asked first: an export may wait for the device, or copy
+        _check_device(int(thing.__dlpack_device__()[0]), argument)
+    try:
+        code, bits, lanes, device = _core.dlpack_type(_capsule(thing))
+        _check_device(device, argument)
+        held = MPI.buffer.frombuffer(thing, readonly=not writable)
+    except (BufferError, ValueError, RuntimeError) as e:
+        raise ValueError(f"{argument}: {e}") from None
+    if datatype is not None:
+        kind = of_mpi(datatype, argument)
+    else:
+        kind = of_name(_dlpack_name(code, bits, lanes, argument))
+    return Memory(held.address, held.nbytes, kind, held)
+
+
+def _capsule(thing: Any) -> Any:
+    """What DLPack exports; arrays that are read-only have it only in version 1."""
+    try:
+        return thing.__dlpack__(max_version=(1, 0))
+    except TypeError:  # from before there were versions
+        return thing.__dlpack__()
+
+
+def _check_device(device: int, argument: str) -> None:
+    """Refuse the memory of a device, given by DLPack's number."""
+    if device not in _HOST:
+        name = _DEVICES.get(device, f"DLPack's number {device}")
+        raise TypeError(f"{argument}: an array on a device ({name}); this build moves arrays in host memory only")
+
+
+def _dlpack_name(code: int, bits: int, lanes: int, argument: str) -> str:
+    """Name of an element type of DLPack's."""
+    if code == 2 and lanes == 2:
+        code, bits, lanes = 5, 2 * bits, 1
+    kind = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}.get(code)
+    if kind is None or lanes != 1:
+        raise TypeError(f"{argument}: elements of DLPack's type {code} of {bits} bits, {lanes} at once")
+    return kind if kind == "bool" else f"{kind}{bits}"
+
+
+def _tensor(tensor: Any, datatype: Any, argument: str, writable: bool) -> Memory:
+    """A tensor of another library (PyTorch), known by what it offers: data_ptr, is_contiguous, numel."""
+    if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
+        raise TypeError(f"{argument}: a tensor on {tensor.device}; this build moves tensors in host memory only")
+    if not tensor.is_contiguous():
+        raise ValueError(f"{argument}: the tensor is strided; pass tensor.contiguous()")
+    for lazy, resolved in (("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")):  # memory has other values
+        if getattr(tensor, lazy, bool)():
+            raise ValueError(f"{argument}: the tensor is a lazy view; pass tensor.{resolved}()")
+    if datatype is not None:
+        kind = of_mpi(datatype, argument)
+    else:
+        name = str(tensor.dtype).rpartition(".")[2]
+        kind = of_name(name, tensor.element_size())
+    return Memory(tensor.data_ptr(), tensor.numel() * tensor.element_size(), kind, tensor)

@@ -1,0 +1,267 @@
+"""Calls that only move data: broadcast, gather, scatter, all-gather, all-to-all, equal blocks or not.
+
+Everything is counted in bytes of packed data, which is what all ranks agree on whatever datatypes they name.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..core import _core
+from .buffers import Buffer, in_place, parse
+from .calls import Arguments, Collective, Draft, Side
+from .packing import Packed, region
+from .shape import Shape
+from .vectors import parse_vector
+
+__all__ = ["as_bytes", "draft", "for_mpi", "outline"]
+
+Cuts = tuple[int, ...] | None
+_TWO = "sendbuf", "recvbuf"
+
+
+def draft(collective: Collective, arguments: Arguments, rank: int, size: int) -> Draft:
+    """Check the arguments of a call on this rank of ``size``; TypeError or ValueError where they will not do."""
+    return _DRAFTS[collective.base](collective, arguments, rank, size)
+
+
+def outline(collective: Collective, nbytes: int) -> Draft:
+    """A call of so many bytes without its memory: what the choice of an algorithm goes by."""
+    return Draft(collective, _shape(collective, nbytes, 0, False, None), 0, 0, nbytes if collective.agreed else 0, ())
+
+
+def _draft(
+    collective: Collective, shape: Shape, source: int, target: int, agreed: int, *buffers: Buffer, **more: Any
+) -> Draft:  # fmt: skip
+    """A draft of bytes; the first of the buffers says of which elements."""
+    kind = buffers[0].type
+    if collective.name == "alltoallv" or shape.elements == 0:  # whose pairs of ranks may each have types of their own
+        return Draft(collective, shape, source, target, agreed, buffers, **more)
+    return Draft(
+        collective, shape._replace(dtype=kind.basic), source, target, agreed, buffers, parts=kind.parts, **more
+    )  # fmt: skip
+
+
+def _shape(collective: Collective, nbytes: int, root: int, same: bool, cuts: Cuts, input_cuts: Cuts = None) -> Shape:
+    return Shape(collective.base, root, nbytes, 1, -1, None, same, cuts, input_cuts)
+
+
+def _all_blocks(spec: Any, argument: str, writable: bool, collective: Collective, size: int) -> Buffer:
+    if collective.vector:
+        return parse_vector(spec, argument, writable, size)
+    return parse(spec, argument, writable, size)
+
+
+def _cuts(buffer: Buffer) -> Cuts:
+    """Boundaries of blocks that may differ; None where they are equal."""
+    return buffer.cuts if buffer.counts is not None else None
+
+
+def _alone(rank: int, size: int, nbytes: int) -> tuple[int, ...]:
+    """Boundaries of the blocks where only the own one is known."""
+    return (0,) * (rank + 1) + (nbytes,) * (size - rank)
+
+
+def _expect(given: Buffer, nbytes: int, expected: int, other: Buffer, names: tuple[str, str]) -> None:
+    """Refuse a block that is not what this rank has of it on the other side."""
+    if nbytes != expected:
+        raise ValueError(f"{names[0]} has {nbytes} bytes, this rank's block of {names[1]} {expected}")
+    if nbytes and given.type.parts and other.type.parts and given.type.parts != other.type.parts:
+        raise TypeError(f"{names[0]} is of {given.type.name}, {names[1]} of {other.type.name}")
+
+
+def _apart(one: Side, other: Side) -> None:
+    """Refuse buffers that overlap; temporaries never do."""
+    if one.packed is None and other.packed is None:
+        a, b = one.buffer.nbytes, other.buffer.nbytes
+        if a and b and one.address < other.address + b and other.address < one.address + a:
+            raise ValueError("sendbuf and recvbuf overlap; pass MPI.IN_PLACE where the standard has it")
+
+
+def _bcast(collective: Collective, arguments: Arguments, rank: int, size: int) -> Draft:
+    root = arguments.root
+    side = Side(parse(arguments.sendbuf, "buf", rank != root))
+    nbytes = side.buffer.nbytes
+    shape = _shape(collective, nbytes, root, True, None)
+    made = _draft(collective, shape, side.address, side.address, nbytes, side.buffer)
+    if rank == root:
+        made.loads = side.scattered
+    else:
+        made.stores = side.scattered
+    return made
+
+
+def _allgather(collective: Collective, arguments: Arguments, rank: int, size: int) -> Draft:
+    target = Side(_all_blocks(arguments.recvbuf, "recvbuf", True, collective, size))
+    return _gathered(collective, arguments, target, 0, rank, size)
+
+
+def _gathered(collective: Collective, arguments: Arguments, target: Side, root: int, rank: int, size: int) -> Draft:
+    """A rank that receives all blocks: of an all-gather, or the root of a gather."""
+    cuts = target.buffer.cuts
+    begin, end = cuts[rank], cuts[rank + 1]
+    same = in_place(arguments.sendbuf)
+    made = _draft(
+        collective, _shape(collective, cuts[-1], root, same, _cuts(target.buffer)), target.address + begin,
+        target.address, cuts[-1] if collective.agreed else 0, target.buffer, stores=target.scattered,
+    )  # fmt: skip
+    if same:
+        made.loads = target.scattered
+        return made
+    source = Side(parse(arguments.sendbuf, "sendbuf", False))
+    _expect(source.buffer, source.buffer.nbytes, end - begin, target.buffer, _TWO)
+    _apart(source, target)
+    made.source, made.loads = source.address, source.scattered
+    made.owners = source.buffer, target.buffer
+    return made
+
+
+def _gather(collective: Collective, arguments: Arguments, rank: int, size: int) -> Draft:
+    root = arguments.root
+    if rank == root:
+        target = Side(_all_blocks(arguments.recvbuf, "recvbuf", True, collective, size))
+        return _gathered(collective, arguments, target, root, rank, size)
+    source = Side(parse(arguments.sendbuf, "sendbuf", False))
+    total, cuts = _seen_by_one(collective, source.buffer.nbytes, rank, size)
+    return _draft(
+        collective, _shape(collective, total, root, False, cuts), source.address, 0, total if collective.agreed else 0,
+        source.buffer, loads=source.scattered,
+    )  # fmt: skip
+
+
+def _seen_by_one(collective: Collective, nbytes: int, rank: int, size: int) -> tuple[int, Cuts]:
+    """Bytes and cuts of the vector where a rank knows its own block."""
+    if collective.vector:
+        return nbytes, _alone(rank, size, nbytes)
+    return nbytes * size, None
+
+
+def _scatter(collective: Collective, arguments: Arguments, rank: int, size: int) -> Draft:
+    root = arguments.root
+    if rank != root:
+        target = Side(parse(arguments.recvbuf, "recvbuf", True))
+        total, cuts = _seen_by_one(collective, target.buffer.nbytes, rank, size)
+        return _draft(
+            collective, _shape(collective, total, root, False, cuts), 0, target.address,
+            total if collective.agreed else 0, target.buffer, stores=target.scattered,
+        )  # fmt: skip
+    source = Side(_all_blocks(arguments.sendbuf, "sendbuf", False, collective, size))
+    cuts = source.buffer.cuts
+    begin, end = cuts[rank], cuts[rank + 1]
+    made = _draft(
+        collective, _shape(collective, cuts[-1], root, False, _cuts(source.buffer)), source.address, 0,
+        cuts[-1] if collective.agreed else 0, source.buffer, loads=source.scattered,
+    )  # fmt: skip
+    if arguments.recvbuf is MPI.IN_PLACE or arguments.recvbuf is None:  # the root's block stays where it is
+        spare = np.empty(max(1, end - begin), np.uint8)
+        made.target, made.spare = spare.ctypes.data, spare
+        return made
+    target = Side(parse(arguments.recvbuf, "recvbuf", True))
+    _expect(target.buffer, target.buffer.nbytes, end - begin, source.buffer, _TWO[::-1])
+    _apart(source, target)
+    made.target, made.stores = target.address, target.scattered
+    made.owners = source.buffer, target.buffer
+    return made
+
+
+def _alltoall(collective: Collective, arguments: Arguments, rank: int, size: int) -> Draft:
+    target = Side(_all_blocks(arguments.recvbuf, "recvbuf", True, collective, size))
+    cuts = target.buffer.cuts
+    if in_place(arguments.sendbuf):  # what comes may not overwrite what has yet to go
+        copy = Packed(target.buffer)
+        return _draft(
+            collective, _shape(collective, cuts[-1], 0, False, _cuts(target.buffer), _cuts(target.buffer)),
+            copy.address, target.address, cuts[-1] if collective.agreed else 0, target.buffer,
+            loads=[copy], stores=target.scattered,
+        )  # fmt: skip
+    source = Side(_all_blocks(arguments.sendbuf, "sendbuf", False, collective, size))
+    sent = source.buffer.cuts
+    _expect(source.buffer, sent[rank + 1] - sent[rank], cuts[rank + 1] - cuts[rank], target.buffer, _TWO)
+    _apart(source, target)
+    return _draft(
+        collective, _shape(collective, cuts[-1], 0, False, _cuts(target.buffer), _cuts(source.buffer)),
+        source.address, target.address, cuts[-1] if collective.agreed else 0,
+        target.buffer, source.buffer, loads=source.scattered, stores=target.scattered,
+    )  # fmt: skip
+
+
+def for_mpi(draft: Draft, arguments: Arguments, rank: int, size: int) -> Arguments:
+    """The arguments as mpi4py takes them: elements that MPI has no datatype for as so many bytes, wherever they are."""
+    collective = draft.collective
+    if all(map(_is_known, draft.owners)):
+        return arguments
+
+    def spelled(spec: Any, argument: str, whole: bool, significant: bool) -> Any:
+        if not significant or in_place(spec):
+            return spec
+        buffer = _all_blocks(spec, argument, False, collective, size) if whole else parse(spec, argument, False)
+        if _is_known(buffer):
+            return spec
+        memory: Any = MPI.buffer.fromaddress(buffer.address, _end(buffer))
+        counts = buffer.count if buffer.counts is None else (list(buffer.counts), list(buffer.displs or ()))
+        return [memory, counts, buffer.type.datatype or _run_of_bytes(buffer.type.size)]
+
+    base, root = collective.base, rank == arguments.root
+    return replace(
+        arguments,
+        sendbuf=spelled(arguments.sendbuf, "sendbuf", base in ("scatter", "alltoall"), base != "scatter" or root),
+        recvbuf=spelled(
+            arguments.recvbuf, "recvbuf", base in ("gather", "allgather", "alltoall"), base != "gather" or root
+        ),
+    )
+
+
+def _is_known(buffer: Buffer) -> bool:
+    """Whether mpi4py understands a buffer as it is: it asks tensors for DLPack, which not all of them give."""
+    return buffer.type.datatype is not None and not hasattr(buffer.owner[0], "data_ptr")
+
+
+def _end(buffer: Buffer) -> int:
+    """Bytes from where a buffer begins to the end of its data."""
+    return max([address + count * buffer.type.size for address, count in buffer.pieces()], default=buffer.address) - (
+        buffer.address
+    )
+
+
+@functools.cache
+def _run_of_bytes(size: int) -> MPI.Datatype:
+    return MPI.BYTE.Create_contiguous(size).Commit()
+
+
+def as_bytes(draft: Draft, rank: int, size: int) -> Arguments:
+    """What the MPI library's own method takes for a blocking call, as bytes: of any element type, without gaps."""
+    shape, root = draft.shape, draft.shape.root
+    cuts = shape.cuts or _core.partition(shape.elements, size)
+    input_cuts = shape.input_cuts or _core.partition(shape.elements, size)
+
+    def whole(address: int, cuts: Sequence[int]) -> Any:
+        memory = region(address, cuts[-1])
+        counts = [end - begin for begin, end in itertools.pairwise(cuts)]
+        return [memory, (counts, list(cuts[:-1])), MPI.BYTE] if draft.collective.vector else [memory, MPI.BYTE]
+
+    def block(address: int) -> Any:
+        return [region(address, cuts[rank + 1] - cuts[rank]), MPI.BYTE]
+
+    match shape.collective:
+        case "bcast":
+            return Arguments([region(draft.target, shape.elements), MPI.BYTE], root=root)
+        case "scatter":
+            return Arguments(whole(draft.source, cuts) if rank == root else None, block(draft.target), root=root)
+        case "alltoall":
+            return Arguments(whole(draft.source, input_cuts), whole(draft.target, cuts))
+        case collective:
+            receives = collective == "allgather" or rank == root
+            mine = MPI.IN_PLACE if shape.in_place else block(draft.source)
+            return Arguments(mine, whole(draft.target, cuts) if receives else None, root=root)
+
+
+_DRAFTS = {
+    "bcast": _bcast, "gather": _gather, "scatter": _scatter, "allgather": _allgather, "alltoall": _alltoall,
+}  # fmt: skip

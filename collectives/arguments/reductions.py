@@ -1,0 +1,177 @@
+"""Calls that reduce: reduce, all-reduce, reduce-scatter, scans."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+from ..core import _core
+from .buffers import AVG, REPRODUCIBLE_SUM, Buffer, in_place, op_code, parse
+from .calls import Arguments, Collective, Draft
+from .datatypes import Type
+from .packing import Packed
+from .shape import Shape
+from .vectors import integers
+
+__all__ = ["draft", "outline"]
+
+
+def draft(collective: Collective, arguments: Arguments, library: Any, rank: int, size: int) -> Draft:
+    """Check the arguments of a call on this rank of ``size``; TypeError or ValueError where they will not do."""
+    op = arguments.op
+    code = _code(collective, op)
+    if collective.base == "reduce_scatter":
+        made = _reduce_scatter(collective, arguments, rank, size)
+    elif collective.name == "reduce" and rank != arguments.root:
+        made = _one_way(collective, arguments)
+    else:
+        made = _both(collective, arguments)
+    buffer = made.owners[-1]
+    _qualify(made, buffer.type, op, code)
+    applied: Any = code
+    if code is None and made.obstacle is None:
+        datatype = buffer.type.datatype
+        applied = (library, op.handle, datatype.handle)
+    dtype = buffer.type.code if buffer.type.code is not None else -1
+    made.shape = made.shape._replace(op=applied, dtype=dtype)
+    made.owners = (*made.owners, arguments.op)
+    return made
+
+
+def outline(collective: Collective, nbytes: int, kind: Type, op: Any) -> Draft:
+    """A call of so many bytes without its memory: what the choice of an algorithm goes by."""
+    code, dtype = _code(collective, op), -1 if kind.code is None else kind.code
+    itemsize = max(1, _itemsize(kind))
+    shape = Shape(collective.base, 0, nbytes // itemsize, itemsize, dtype, code, False)
+    made = Draft(collective, shape, 0, 0, nbytes, ())
+    _qualify(made, kind, op, code)
+    return made
+
+
+def _code(collective: Collective, op: Any) -> int | None:
+    """The kernels' code of an op, if they have one; TypeError for an op that a collective cannot apply."""
+    code = op_code(op)
+    if op is AVG and not collective.averages:
+        raise TypeError(f"op: collectives.AVG has no meaning for {collective.name}")
+    return code
+
+
+def _qualify(made: Draft, kind: Type, op: Any, code: int | None) -> None:
+    """Say who can serve a call."""
+    made.commutes = code is not None or op.Is_commutative()
+    made.obstacle = _obstacle(kind, op, code)
+    made.unknown = _unknown(kind, op)
+
+
+def _shape(collective: Collective, buffer: Buffer, elements: int, root: int, same: bool, cuts: Any = None) -> Shape:
+    return Shape(collective.base, root, elements, _itemsize(buffer.type), -1, None, same, cuts, None)
+
+
+def _itemsize(kind: Type) -> int:
+    """Bytes from element to element: a pair of a double and an int has a gap, which kernels step over."""
+    return kind.extent if kind.code is not None else kind.size
+
+
+def _both(collective: Collective, arguments: Arguments) -> Draft:
+    """A rank with as many elements in as out."""
+    target = parse(arguments.recvbuf, "recvbuf", True)
+    same = in_place(arguments.sendbuf)
+    source = target if same else parse(arguments.sendbuf, "sendbuf", False)
+    _match(source, target)
+    same = same or (source.address == target.address and target.count > 0)
+    if not same:
+        _apart(source, target)
+    elements = target.count
+    shape = _shape(collective, target, elements, arguments.root, same)
+    return Draft(
+        collective, shape, source.address, target.address, elements * shape.itemsize, (source, target)
+    )  # fmt: skip
+
+
+def _one_way(collective: Collective, arguments: Arguments) -> Draft:
+    """A rank of a reduce that is not the root."""
+    source = parse(arguments.sendbuf, "sendbuf", False)
+    shape = _shape(collective, source, source.count, arguments.root, False)
+    return Draft(collective, shape, source.address, 0, source.count * shape.itemsize, (source,))
+
+
+def _reduce_scatter(collective: Collective, arguments: Arguments, rank: int, size: int) -> Draft:
+    same = in_place(arguments.sendbuf)
+    target = parse(arguments.recvbuf, "recvbuf", True, size if same and not collective.vector else 1)
+    if collective.vector:
+        counts = integers(arguments.recvcounts, size, "recvcounts")
+        if any(count < 0 for count in counts):
+            raise ValueError(f"recvcounts: a count is negative: {min(counts)}")
+    else:
+        counts = (target.count,) * size
+    cuts = tuple(itertools.accumulate(counts, initial=0))
+    if same:
+        if target.elements != cuts[-1]:
+            raise ValueError(f"recvbuf has {target.elements} elements, recvcounts ask for {cuts[-1]}")
+        shape = _shape(collective, target, cuts[-1], 0, False, cuts if collective.vector else None)
+        whole = replace(target.type, size=shape.itemsize, dense=True)  # with the gap of a pair
+        result = Packed(Buffer(target.address, counts[rank], whole, target.owner))
+        return Draft(
+            collective, shape, target.address, result.address, cuts[-1] * shape.itemsize, (target,), stores=[result]
+        )  # fmt: skip
+    source = parse(arguments.sendbuf, "sendbuf", False, 1 if collective.vector else size)
+    if collective.vector:
+        if source.count != cuts[-1]:
+            raise ValueError(f"sendbuf has {source.count} elements, recvcounts ask for {cuts[-1]}")
+        if target.count != counts[rank]:
+            raise ValueError(f"recvbuf has {target.count} elements, recvcounts[{rank}] is {counts[rank]}")
+        _match_types(source, target)
+    else:
+        _match(source, target)
+    _apart(source, target)
+    shape = _shape(collective, target, cuts[-1], 0, False, cuts if collective.vector else None)
+    return Draft(
+        collective, shape, source.address, target.address, cuts[-1] * shape.itemsize, (source, target)
+    )  # fmt: skip
+
+
+def _match(source: Buffer, target: Buffer) -> None:
+    if source.count != target.count:
+        raise ValueError(f"sendbuf has {source.count} elements{_each(source)}, recvbuf {target.count}")
+    _match_types(source, target)
+
+
+def _each(buffer: Buffer) -> str:
+    return " for each rank" if buffer.blocks > 1 else ""
+
+
+def _match_types(source: Buffer, target: Buffer) -> None:
+    if source.type.size != target.type.size or source.type.code != target.type.code:
+        raise TypeError(f"sendbuf is of {source.type.name}, recvbuf of {target.type.name}")
+
+
+def _apart(source: Buffer, target: Buffer) -> None:
+    a = source.elements * source.type.extent
+    b = target.elements * target.type.extent
+    if a and b and source.address < target.address + b and target.address < source.address + a:
+        raise ValueError("sendbuf and recvbuf overlap; pass MPI.IN_PLACE to reduce in place")
+
+
+def _obstacle(kind: Type, op: Any, code: int | None) -> str | None:
+    """Why our own algorithms cannot serve a call, or None."""
+    if not kind.gapless:
+        return "a derived datatype with gaps"
+    if code is None and kind.datatype is None:
+        return f"a user-defined op on {kind.name}, which MPI does not know"
+    if code is None:
+        return None
+    if kind.code is None:
+        return f"no kernel for {kind.name}"
+    if not _core.has_kernel(kind.code, code):
+        raise TypeError(f"op: {_core.OPS[code]} does not apply to {kind.name}")
+    return None
+
+
+def _unknown(kind: Type, op: Any) -> str | None:
+    """Why the MPI library cannot serve a call, or None."""
+    if op is AVG or op is REPRODUCIBLE_SUM:
+        return f"{op!r}, which MPI does not know"
+    if kind.datatype is None:
+        return f"{kind.name}, which MPI does not know"
+    return None

@@ -1,0 +1,81 @@
+"""What a call is, in words and as a shape: collective, length, type, op, root, and its number."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..core import _core
+
+__all__ = ["Call", "differ", "signature", "type_name"]
+
+
+SWAPPED = 64  # added to the number of a type whose bytes are in the other order
+
+
+#: Collectives whose ranks know but some of the lengths: of unequal blocks.
+_LOCAL = ("gatherv", "scatterv", "alltoallv")
+
+
+class Call(NamedTuple):
+    """One rank's call.
+
+    ``number`` counts the calls of the communicator; None for those of persistent requests, which ranks may start in
+    any order, and for messages, whose ``algorithm`` is "message". What moves no data, as creating a communicator, has
+    no ``algorithm``. Where nothing is reduced, ``op`` is empty, elements are bytes, and ``dtype`` says what they are
+    of, if that is known. ``history`` is a number of this and earlier calls between processes, 0 where it is not known.
+    """
+
+    number: int | None
+    collective: str
+    algorithm: str
+    elements: int
+    dtype: str
+    op: str
+    root: int | None
+    history: int = 0
+
+    def __str__(self) -> str:
+        number = "a persistent call, " if self.number is None else f"call {self.number}, "
+        if not self.algorithm:
+            return f"{number}{self.collective}" if self.number else self.collective
+        if not self.collective:
+            return f"{number}of the node-local engine"
+        words = [f"{'' if self.algorithm == 'message' else number}{self.collective}"]
+        if self.collective != "barrier":
+            moved = f"bytes of {self.dtype}" if self.dtype else "bytes"
+            words[0] += f" of {self.elements} {(self.dtype if self.op else moved) or 'bytes'}"
+        words += [self.op] if self.op else []
+        words += [f"root {self.root}"] if self.root is not None else []
+        return f"{', '.join(words)} ({self.algorithm})"
+
+
+def signature(collective: str, algorithm: str, elements: int, dtype: int, op: Any, root: int) -> Call:
+    """A call from the codes of the compiled core; ``op`` is a code, -1 or None where nothing is reduced, or neither."""
+    rooted = collective.removesuffix("v") in ("bcast", "gather", "scatter", "reduce")
+    name = _core.OPS[op].upper() if isinstance(op, int) and op >= 0 else "" if op in (None, -1) else "a user-defined op"
+    dtype_name = type_name(dtype)
+    if collective == "barrier":
+        elements, dtype_name, name = 0, "", ""
+    return Call(None, collective, algorithm, elements, dtype_name, name, root if rooted else None)
+
+
+def type_name(number: int) -> str:
+    """Name of a basic type by its number; "" for none."""
+    if number < 0:
+        return ""
+    return _core.DTYPES[number] if number < SWAPPED else f"byte-swapped {_core.DTYPES[number - SWAPPED]}"
+
+
+def differ(one: Call, other: Call) -> bool:
+    """Whether two ranks' calls of the same number cannot be the same collective call."""
+    if one.number is None or one.number != other.number:
+        return False
+    if not one.collective or not other.collective:  # nothing else is known
+        return one.algorithm != other.algorithm
+    if one.collective.removesuffix("_init") in _LOCAL or other.collective.removesuffix("_init") in _LOCAL:
+        one, other = one._replace(elements=0), other._replace(elements=0)
+    if not (one.op or other.op) and not (one.dtype and other.dtype):  # bytes match elements of any type
+        one, other = one._replace(dtype=""), other._replace(dtype="")
+    if not one.history or not other.history:
+        one, other = one._replace(history=0), other._replace(history=0)
+    return one != other

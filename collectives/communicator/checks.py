@@ -1,0 +1,123 @@
+"""``COLLECTIVES_CHECK=1``: before each call all ranks tell each other what they call, and all of them see a difference.
+
+A record of fixed length from each rank, in an all-gather of its own: the call in words, and where in the program it is.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..arguments.shape import Shape
+from ..core import _core
+from ..diagnostics.diagnosis import MOST, position
+from ..errors import CollectiveMismatch
+
+if TYPE_CHECKING:
+    from ..arguments.calls import Draft
+    from ..runtime.mpi_context import MPIContext
+    from ..selection.policy import Choice
+
+__all__ = ["Check", "PendingCheck"]
+
+WORDS, TYPES, PLACE = 120, 80, 96  # bytes of a record
+
+
+class Check:
+    """The exchange before one call."""
+
+    def __init__(self, context: MPIContext, name: str, draft: Draft, choice: Choice):
+        """``name`` tells the call from others that no rank may make together with it."""
+        self._context = context
+        call = draft.shape.call(choice.algorithm.name)._replace(collective=name)
+        if draft.collective.vector and not draft.collective.agreed:  # each rank knows but its own lengths
+            call = call._replace(elements=0)
+        self._call = call
+        parts = draft.parts
+        if not draft.collective.reduces:
+            call = call._replace(dtype="")
+        words = str(call).partition(", ")[2]
+        if draft.shape.cuts is not None and draft.collective.agreed:
+            words += f", blocks {zlib.crc32(repr(draft.shape.cuts).encode()):08x}"
+        place = position(threading.get_ident())
+        if len(parts.encode()) > TYPES:
+            parts = f"{parts[: TYPES - 12]}... {zlib.crc32(parts.encode()):08x}"
+        record = _fit(words, WORDS) + _fit(parts, TYPES) + _fit(place[-PLACE:], PLACE)
+        self._mine = np.frombuffer(record, np.uint8)
+        self._all = np.empty((context.size, len(record)), np.uint8)
+        self.number = 0
+        self._shape = Shape("allgather", 0, self._all.size, 1, -1, None, False)
+
+    def start(self) -> _core.Operation:
+        """Begin the exchange; it counts as part of the call that it checks, and is described as that one."""
+        operation, where, tag = self._operation()
+        operation.start(*where, tag, (self._mine, self._all))
+        return self._begun(operation)
+
+    def queue(self, holder: object) -> _core.Operation:
+        """Begin the exchange before a non-blocking call; ``holder`` lives as long as it is under way."""
+        operation, where, tag = self._operation()
+        operation.bind(*where, tag, (self._mine, self._all), holder).queue()
+        return self._begun(operation)
+
+    def _operation(self) -> tuple[_core.Operation, tuple[int, int], int]:
+        context = self._context
+        choice = context.choose("allgather", self._all.nbytes, None, True, False)
+        operation = context.operation(choice, self._shape)
+        where = _core.address(self._mine), _core.address(self._all)
+        return operation, where, context.tag(choice, self._shape)
+
+    def _begun(self, operation: _core.Operation) -> _core.Operation:
+        context = self._context
+        self.number = context.begun
+        operation.stands_for = self._call._replace(number=self.number)
+        context.elsewhere -= 1
+        return operation
+
+    def compare(self) -> None:
+        """CollectiveMismatch if the ranks' calls differ; only when the exchange has ended."""
+        if (self._all[:, :WORDS] == self._mine[:WORDS]).all() and self._types_match():
+            return
+        told = [(_text(row[:WORDS]), _text(row[WORDS:-PLACE]), _text(row[-PLACE:])) for row in self._all[:MOST]]
+        parties = "".join(
+            f"\n  rank {rank}: {words}{parts and f', of {parts}'}, at {place}"
+            for rank, (words, parts, place) in enumerate(told)
+        )
+        context = self._context
+        raise CollectiveMismatch(
+            f"call {self.number} on rank {context.rank} of {context.size}: the ranks' calls differ{parties}"
+        )
+
+    def _types_match(self) -> bool:
+        """Whether all ranks move elements of the same basic types; bytes match any."""
+        types = self._all[:, WORDS:-PLACE]
+        known = types[types[:, 0] != 0]
+        return bool((known == known[:1]).all())
+
+
+def _fit(text: str, length: int) -> bytes:
+    return text.encode()[:length].ljust(length, b"\0")
+
+
+def _text(row: np.ndarray) -> str:
+    return row.tobytes().rstrip(b"\0").decode(errors="replace")
+
+
+class PendingCheck:
+    """The exchange before a non-blocking call: under way in front of it."""
+
+    def __init__(self, check: Check, exchange: _core.Operation):
+        self._check = check
+        self._exchange = exchange
+
+    def ended(self, wait: bool) -> bool:
+        """Whether the exchange has ended, after waiting for it or not; CollectiveMismatch if the calls differ."""
+        if not self._exchange.done:
+            if not wait:
+                return False
+            self._exchange.complete()
+        self._check.compare()
+        return True

@@ -1,0 +1,346 @@
+"""The communicator people use: mpi4py's, with the algorithm chosen per call."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..arguments.buffers import AVG, REPRODUCIBLE_SUM, op_code
+from ..arguments.calls import checked_root
+from ..arguments.datatypes import DTYPE_CODES
+from ..arguments.timeouts import checked_timeout
+from ..core import _core
+from ..core.interfaces import Caller
+from ..diagnostics import deaths
+from ..errors import CollectiveError
+from ..runtime.meeting import Making, meeting
+from ..runtime.mpi_context import DEPTH, MPIContext, duplicate
+from ..system import heap, lifetime
+from ..trace.recording import EVENTS, Trace
+from .derived import Derived
+from .grouping import Groups
+from .methods import add_methods
+from .nonblocking import Nonblocking
+from .objects import Objects
+from .requests import Request
+
+__all__ = ["Cartcomm", "Communicator", "Distgraphcomm", "Graphcomm", "Record"]
+
+#: MPI's own, by the names that the program knows them by; --replace-world puts others there.
+_PREDEFINED = {name: getattr(MPI, name) for name in ("COMM_WORLD", "COMM_SELF")}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the last collective did: the algorithm that ran, bytes of the vector, seconds until it returned."""
+
+    collective: str
+    algorithm: str
+    nbytes: int
+    seconds: float
+
+
+class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
+    """An mpi4py intracommunicator whose collectives are this library's.
+
+    Made from any intracommunicator, by all its ranks together; it works on duplicates, so that the messages of program
+    and library never meet. What it does not override is mpi4py's. When it is collected without ``Free``, what the
+    library had for it is freed, and MPI's communicator stays, as with mpi4py: other objects may be handles to it.
+    """
+
+    __module__ = __name__.rpartition(".")[0]  # whence users have it
+
+    _context: MPIContext | None = None
+    _alone = False  # whether nobody else can have a handle to MPI's communicator, so that it dies with this object
+
+    def __new__(cls, comm: MPI.Intracomm | None = None) -> Communicator:
+        """Duplicate ``comm``; the null communicator stays null. TypeError for anything but an intracommunicator."""
+        if comm is None or comm == MPI.COMM_NULL:
+            return super().__new__(cls)
+        if not isinstance(comm, MPI.Intracomm):
+            raise TypeError(f"expected an mpi4py.MPI.Intracomm, not {type(comm).__name__}")
+        known = comm._context if isinstance(comm, Communicator) else None
+        turn = contextlib.nullcontext() if known is None else known.in_turn()
+        with turn, meeting(f"creating a {cls.__name__}", MPI.Intracomm(comm), known) as making:
+            return cls._adopt(duplicate(MPI.Intracomm(comm)), comm, making=making)
+
+    @classmethod
+    def _adopt(
+        cls, plain: MPI.Comm, parent: MPI.Comm | None = None, alone: bool = False, making: Making | None = None
+    ) -> Any:
+        """Make an MPI communicator ours without duplicating it once more; null stays null.
+
+        ``alone``: no program sees it, so that it may be freed when it is collected. ``making``: what waits for the
+        other ranks meanwhile, if they have met already.
+        """
+        self = MPI.Intracomm.__new__(cls, plain)
+        self._deterministic = isinstance(parent, Nonblocking) and parent._deterministic
+        self._alone = alone
+        if plain != MPI.COMM_NULL and making is not None:
+            self._set_context(making)
+        elif plain != MPI.COMM_NULL:
+            self._enter()
+        if self._context is not None and isinstance(parent, Communicator) and parent._context is not None:
+            self._context.timeout = parent._context.timeout
+        return self
+
+    @classmethod
+    def in_place_of(cls, comm: MPI.Intracomm) -> Communicator:
+        """``comm`` itself with our collectives, for a program that knows it by its name; made by all its ranks.
+
+        The same handle, so that its name, its attributes and its groups are MPI's, and so is that nobody can free it.
+        """
+        return cls._adopt(MPI.Intracomm(comm))
+
+    def __reduce__(self) -> Any:
+        """A communicator of MPI's own is pickled by its name, as mpi4py's is; no other can be."""
+        for name, comm in _PREDEFINED.items():
+            if self == comm:
+                return _predefined, (name,)
+        return super().__reduce__()
+
+    def _enter(self) -> MPIContext:
+        """The library's side of the communicator; set up, by all ranks together, where there is none yet."""
+        context = self._context
+        if context is None or context.life.ended:
+            context = self._make_context()
+        context.check()
+        return context
+
+    def _make_context(self) -> MPIContext:
+        self._refuse_if_freed()
+        if self == MPI.COMM_NULL:
+            raise MPI.Exception(MPI.ERR_COMM)
+        with meeting("setting up a communicator", MPI.Intracomm(self)) as making:
+            return self._set_context(making)
+
+    def _refuse_if_freed(self) -> None:
+        """CollectiveError where the program has freed MPI's communicator through another handle; ours is null then."""
+        if self._context is not None and self._context.life.ended:
+            self._become_null()
+            raise CollectiveError("this communicator has been freed through another handle")
+
+    def _become_null(self) -> None:
+        _core.write_handle(MPI._addressof(self), MPI._sizeof(self), MPI.COMM_NULL.handle)
+
+    def _set_context(self, making: Making) -> MPIContext:
+        plain = MPI.Intracomm(self)
+        with deaths.named(plain, "setting up a communicator"):
+            self._context = context = MPIContext(plain, making)
+        handles = [context.internal, plain] if self._alone else [context.internal]
+        self._finalizer = lifetime.watch(self, context, handles)
+        return context
+
+    @property
+    def last(self) -> Record | None:
+        """Record of the last collective on this communicator that this rank began."""
+        last = None if self._context is None else self._context.last
+        return None if last is None else Record(*last)
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds after which a call that this rank waits for raises CollectiveTimeout; None: never.
+
+        At first that of the communicator which this one was made from, or what rank 0 has in ``COLLECTIVES_TIMEOUT``.
+        Each rank may set its own; ``timeout=`` of a call goes first.
+        """
+        return self._enter().timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float | None) -> None:
+        self._enter().timeout = checked_timeout(seconds)
+
+    def trace(self, path: str | os.PathLike[str], *, events: int = EVENTS) -> Trace:
+        """``with comm.trace("file.json"): ...`` records a timeline of all ranks; see docs/tracing.md.
+
+        Collective at both ends. The file is for ui.perfetto.dev, and for ``python -m collectives trace``; it holds up
+        to ``events`` calls and spans of each rank. ValueError on all ranks where rank 0 cannot write it.
+        """
+        if isinstance(events, bool) or not isinstance(events, int) or not 0 < events < 1 << 32:
+            raise ValueError(f"events: {events!r} is not a number of calls and spans")
+        context = self._enter()
+        return Trace(context.internal, os.fspath(path), events, context.identity)
+
+    def explain(self, collective: str, nbytes: int, dtype: Any = "float32", op: Any = MPI.SUM) -> str:
+        """Which algorithm would run for a vector of ``nbytes`` bytes, and why.
+
+        Bytes are those of all blocks together. ``dtype`` (a name, a dtype, an MPI datatype) and ``op`` matter where the
+        call reduces. Where a selection table chose, its model says how long it should take. Where ranks do not share
+        memory, it says why, as far as this rank knows.
+        """
+        context = self._enter()
+        choice = self._foresee(collective, nbytes, dtype, op)
+        seconds = context.rules.expected(collective, choice, context.size, nbytes, DEPTH)
+        told = str(choice) if seconds is None else f"{choice}; expected {seconds * 1e6:.3g} us"
+        return told if context.apart is None else f"{told} ({context.apart})"
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether reductions fold in rank order where a call does not say otherwise; the same on all ranks.
+
+        Communicators made from this one begin with its setting. See docs/reproducibility.md.
+        """
+        return self._deterministic
+
+    @deterministic.setter
+    def deterministic(self, value: bool) -> None:
+        self._enter()
+        self._deterministic = bool(value)
+        self._enter().cache(not self._enter().checked)  # anew
+
+    # Arrays on the heap
+
+    def empty(self, shape: Any, dtype: Any = np.float64) -> np.ndarray:
+        """A new array in memory that the ranks of this node share, so that collectives on it copy nothing.
+
+        A local call; the array works in every communicator. MemoryError where shared memory is full.
+        """
+        return heap.empty(shape, dtype)
+
+    def zeros(self, shape: Any, dtype: Any = np.float64) -> np.ndarray:
+        """As :meth:`empty`, filled with zeros."""
+        return heap.empty(shape, dtype, zero=True)
+
+    def full(self, shape: Any, fill_value: Any, dtype: Any = None) -> np.ndarray:
+        """As :meth:`empty`, filled with a value; of its type where ``dtype`` is None."""
+        array = heap.empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype)
+        array[...] = fill_value
+        return array
+
+    @property
+    def group(self) -> Groups:  # type: ignore[override]
+        """MPI's group of the ranks, as with mpi4py; called, a block of grouped calls (see :class:`Group`)."""
+        made = Groups(self.Get_group())
+        made.comm = self
+        return made
+
+    if TYPE_CHECKING:  # made from one table, by add_methods
+        Barrier: Any
+        Ibarrier: Any
+        Barrier_init: Any
+        Bcast: Any
+        Ibcast: Any
+        Bcast_init: Any
+        Gather: Any
+        Igather: Any
+        Gather_init: Any
+        Gatherv: Any
+        Igatherv: Any
+        Gatherv_init: Any
+        Scatter: Any
+        Iscatter: Any
+        Scatter_init: Any
+        Scatterv: Any
+        Iscatterv: Any
+        Scatterv_init: Any
+        Allgather: Any
+        Iallgather: Any
+        Allgather_init: Any
+        Allgatherv: Any
+        Iallgatherv: Any
+        Allgatherv_init: Any
+        Alltoall: Any
+        Ialltoall: Any
+        Alltoall_init: Any
+        Alltoallv: Any
+        Ialltoallv: Any
+        Alltoallv_init: Any
+        Reduce: Any
+        Ireduce: Any
+        Reduce_init: Any
+        Reduce_scatter_block: Any
+        Ireduce_scatter_block: Any
+        Reduce_scatter_block_init: Any
+        Reduce_scatter: Any
+        Ireduce_scatter: Any
+        Reduce_scatter_init: Any
+        Scan: Any
+        Iscan: Any
+        Scan_init: Any
+        Exscan: Any
+        Iexscan: Any
+        Exscan_init: Any
+        Allreduce: Any
+        Iallreduce: Any
+        Allreduce_init: Any
+
+    # Its end
+
+    def Free(self) -> None:
+        """Complete what is under way and free the communicator with its duplicate; collective."""
+        self._refuse_if_freed()
+        if self in _PREDEFINED.values():
+            super().Free()  # MPI refuses
+        context = self._context
+        if context is not None and context.broken is None:
+            context.check()
+            context.take_turn()  # for good
+            with deaths.named(self, "Free"):
+                context.free()
+        if context is not None:
+            self._finalizer.detach()
+            self._context = None
+            if context.broken is not None:  # messages may be under way, others may read its memory: all stays
+                lifetime.keep(context)
+                self._become_null()
+                return
+        with deaths.named(self, "Free"):
+            super().Free()
+
+    def Disconnect(self) -> None:
+        """As :meth:`Free`, after all communication on it."""
+        self.Free()
+
+
+def _as_the_core_asks(comm: Communicator) -> Caller:
+    """For type checkers: what :mod:`collectives.core.interfaces` says."""
+    return comm
+
+
+add_methods(Communicator)
+
+
+def _predefined(name: str) -> Any:
+    """What the program knows by this name."""
+    return getattr(MPI, name)
+
+
+class Cartcomm(Communicator, MPI.Cartcomm):
+    """mpi4py's Cartesian communicator with our collectives."""
+
+    def Sub(self, remain_dims: Any) -> Cartcomm:
+        """Lower-dimensional communicators, keeping our type."""
+        return self._make("Cartcomm", "Sub", remain_dims)
+
+
+class Graphcomm(Communicator, MPI.Graphcomm):
+    """mpi4py's graph communicator with our collectives."""
+
+
+class Distgraphcomm(Communicator, MPI.Distgraphcomm):
+    """mpi4py's distributed graph communicator with our collectives."""
+
+
+Communicator._kinds.update({kind.__name__: kind for kind in (Communicator, Cartcomm, Graphcomm, Distgraphcomm)})
+
+_core.install_mpi(
+    MPI,
+    Request,
+    checked_root,
+    [(op, op_code(op)) for op in (
+        MPI.SUM, MPI.MAX, MPI.MIN, MPI.PROD, MPI.LAND, MPI.LOR, MPI.LXOR, MPI.BAND, MPI.BOR, MPI.BXOR, AVG,
+        REPRODUCIBLE_SUM,
+    )],
+    [(np.dtype(letter).num, letter, DTYPE_CODES[np.dtype(letter).name]) for letter in "?bhilqBHILQefdFD"],
+    [(datatype, DTYPE_CODES[np.dtype(datatype.tocode()).name]) for datatype in (
+        MPI.FLOAT, MPI.DOUBLE, MPI.INT, MPI.LONG, MPI.LONG_LONG, MPI.SHORT, MPI.SIGNED_CHAR, MPI.UNSIGNED,
+        MPI.UNSIGNED_LONG, MPI.UNSIGNED_LONG_LONG, MPI.UNSIGNED_SHORT, MPI.UNSIGNED_CHAR, MPI.INT8_T, MPI.INT16_T,
+        MPI.INT32_T, MPI.INT64_T, MPI.UINT8_T, MPI.UINT16_T, MPI.UINT32_T, MPI.UINT64_T, MPI.C_BOOL,
+        MPI.C_FLOAT_COMPLEX, MPI.C_DOUBLE_COMPLEX,
+    )],
+)  # fmt: skip

@@ -1,0 +1,139 @@
+"""Grouped calls: many small collectives of one kind as one message."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..arguments.calls import Arguments, Collective, Draft, Options
+from ..arguments.packing import region
+from ..core import _core
+
+if TYPE_CHECKING:
+    from .blocking import Blocking
+
+__all__ = ["Group", "Groups"]
+
+#: Bytes from which on a call gains nothing by being fused.
+LARGE = 256 << 10
+
+#: Collectives that treat every element alike, so that vectors of several calls may follow each other.
+FUSIBLE = ("allreduce", "reduce", "bcast", "scan", "exscan")
+
+
+class Group:
+    """``with comm.group():`` collects blocking calls and runs them at the end of the block, all ranks in one order.
+
+    Calls of the same collective, op, element type, root and options become one call on all their elements; results are
+    valid after the block. Allreduce, Reduce, Bcast, Scan and Exscan can be grouped. Calls that are large, or that the
+    MPI library serves, run by themselves, then too. An exception within the block drops all of it, on this rank.
+    """
+
+    def __init__(self, comm: Blocking):
+        self._comm = comm
+        self._calls: list[tuple[Collective, Arguments, Options, Draft, bool]] = []
+        self._spans: list[tuple[int, int, bool]] = []  # begin, end, whether it is written
+
+    def __enter__(self) -> Group:
+        comm = self._comm
+        context = comm._enter()
+        if comm._open_group is not None:
+            raise ValueError("this communicator has an open group already")
+        context.admit(False)  # the fast path would not wait for the end of the block
+        comm._open_group = self
+        return self
+
+    def __exit__(self, kind: Any, *rest: Any) -> None:
+        comm, calls = self._comm, self._calls
+        comm._open_group = None
+        if comm._context is not None:
+            comm._context.admit(True)
+        self._calls, self._spans = [], []
+        if kind is None:
+            self._run(calls)
+
+    def add(self, collective: Collective, arguments: Arguments, options: Options) -> None:
+        """Check a call and keep it for the end of the block."""
+        if collective.name not in FUSIBLE:
+            raise ValueError(f"{collective.method} cannot be grouped; {', '.join(map(str.capitalize, FUSIBLE))} can")
+        draft, choice = self._comm._prepare(collective, arguments, options)
+        if draft.loads or draft.stores:
+            raise ValueError(f"{collective.method}: buffers with gaps cannot be grouped")
+        self._claim(collective, draft)
+        alone = choice.algorithm.name == "mpi" or options.engine == "python" or draft.nbytes > LARGE
+        self._calls.append((collective, arguments, options, draft, alone))
+
+    def _claim(self, collective: Collective, draft: Draft) -> None:
+        """Refuse a call that reads or writes what another call of the group writes, or writes what one reads."""
+        nbytes, rank = draft.nbytes, self._comm._enter().rank
+        receives = draft.target and not (collective.name == "bcast" and rank == draft.shape.root)
+        spans = [(draft.source, draft.source + nbytes, False)] if draft.source else []
+        spans += [(draft.target, draft.target + nbytes, True)] if receives else []
+        for begin, end, written in spans:
+            for other_begin, other_end, other_written in self._spans:
+                if (written or other_written) and begin < other_end and other_begin < end:
+                    raise ValueError(
+                        f"{collective.method}: its memory is that of another call of the group, which is valid only "
+                        "after the block"
+                    )
+        self._spans += spans
+
+    def _run(self, calls: list[tuple[Collective, Arguments, Options, Draft, bool]]) -> None:
+        fused: dict[Any, list[Draft]] = {}
+        for number, (collective, _, options, draft, alone) in enumerate(calls):
+            shape = draft.shape
+            dtype = -1 if shape.op is None else shape.dtype  # bytes match elements of any type
+            kind = number if alone else (collective.name, shape.root, shape.itemsize, dtype, shape.op)
+            fused.setdefault((kind, *_key(options)), []).append(draft)
+        position = {id(draft): (collective, args, options) for collective, args, options, draft, _ in calls}
+        for drafts in fused.values():
+            collective, arguments, options = position[id(drafts[0])]
+            if len(drafts) == 1:
+                self._comm._run(collective, arguments, options)
+            else:
+                self._together(collective, drafts, options)
+
+    def _together(self, collective: Collective, drafts: list[Draft], options: Options) -> None:
+        """One call in place of several, on a temporary with all their elements."""
+        shape = drafts[0].shape
+        nbytes = sum(d.nbytes for d in drafts)
+        vector = np.empty(max(1, nbytes), np.uint8)
+        address = _core.address(vector)
+        joint = replace(
+            drafts[0],
+            shape=shape._replace(
+                elements=nbytes // shape.itemsize, in_place=True, dtype=-1 if shape.op is None else shape.dtype
+            ),
+            source=address, target=address, agreed=nbytes, owners=(vector, drafts), loads=[], stores=[], parts="",
+        )  # fmt: skip
+        position = 0
+        for draft in drafts:
+            if draft.nbytes:
+                vector[position : position + draft.nbytes] = region(draft.source, draft.nbytes)
+            position += draft.nbytes
+        self._comm._run_draft(collective, joint, options)
+        if collective.name == "exscan" and self._comm._enter().rank == 0:
+            return
+        position = 0
+        for draft in drafts:
+            if draft.target and draft.nbytes:
+                region(draft.target, draft.nbytes)[:] = vector[position : position + draft.nbytes]
+            position += draft.nbytes
+
+
+class Groups(MPI.Group):
+    """What ``comm.group`` is: mpi4py's group of the ranks, and when it is called, a block of grouped calls."""
+
+    comm: Blocking
+
+    def __call__(self) -> Group:
+        """For ``with comm.group():``."""
+        self.Free()
+        return Group(self.comm)
+
+
+def _key(options: Options) -> tuple[Any, ...]:
+    return options.algorithm, options.deterministic, options.timeout, options.engine

@@ -1,0 +1,186 @@
+"""Calls that end later: the non-blocking and the persistent form of every collective."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mpi4py import MPI
+
+from ..arguments.calls import COLLECTIVES, Arguments, Collective, Draft, Options
+from ..core import _core
+from ..selection.policy import Choice
+from ..trace.timeline import NONBLOCKING, PERSISTENT
+from ..waiting.mpi_calls import MPIRun
+from .blocking import DEFAULTS, Blocking, Seen
+from .checks import Check, PendingCheck
+from .requests import HandedOver, HandedOverForGood, PersistentRequest, Request
+
+__all__ = ["Nonblocking"]
+
+NO_MEMORY = "there is no shared memory left"
+
+
+class Nonblocking(Blocking):
+    """What :class:`collectives.Communicator` does with a call that it does not wait for; mixed into it."""
+
+    def _first(
+        self, name: str, seen: Seen, sendbuf: Any, recvbuf: Any, op: Any, root: int, recvcounts: Any,
+        options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """A blocking call of a kind that the fast path can keep the plan of, the first of its kind."""
+        self._run(COLLECTIVES[name], Arguments(sendbuf, recvbuf, op, root, recvcounts), Options(**options), seen)
+
+    def _start_first(
+        self, name: str, seen: Seen, sendbuf: Any, recvbuf: Any, op: Any, root: int, recvcounts: Any,
+        options: dict[str, Any],
+    ) -> MPI.Request:  # fmt: skip
+        """As :meth:`_first`, a non-blocking call."""
+        arguments = Arguments(sendbuf, recvbuf, op, root, recvcounts)
+        return self._start(COLLECTIVES[name], arguments, Options(**options), seen)
+
+    def _start(
+        self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS, seen: Seen | None = None
+    ) -> MPI.Request:  # fmt: skip
+        """A non-blocking call; below ``MPI.THREAD_MULTIPLE`` it is the MPI library's own."""
+        self._refuse_in_group(f"I{collective.name}")
+        begin, tick = time.perf_counter(), _core.ticks()
+        context = self._enter()
+        context.check_turn()
+        draft, choice = self._prepare(collective, arguments, options, threads=True)
+        self._remember(seen, draft, choice, options)
+        context.ran(collective.name, choice.algorithm.name, draft.nbytes, time.perf_counter() - begin)
+        draft = next(self._parts(draft, choice, options, None))
+        check = self._start_check(f"i{collective.name}", draft, choice) if context.checked else None
+        if choice.algorithm.name == "mpi":
+            return self._start_by_mpi(draft, choice, arguments, check, tick)
+        operation = self._queue(choice, draft, context.library)
+        operation.check = check
+        self._put_on_timeline(operation, NONBLOCKING, operation.number or 0, tick)
+        return Request(operation)
+
+    def _start_by_mpi(
+        self, draft: Draft, choice: Choice, arguments: Arguments, check: PendingCheck | None, tick: int
+    ) -> MPI.Request:  # fmt: skip
+        """A non-blocking call that the MPI library serves."""
+        context, collective = self._enter(), draft.collective
+        given = self._for_mpi(draft, arguments)
+        with context.blamed(MPIRun(collective.name, draft.shape.call("mpi"))):
+            request = self._mpi("I" + collective.name)(*given.of(collective))
+        if given is arguments and not collective.reduces:  # mpi4py holds them, to the end that MPI knows of
+            draft.owners = ()
+        run = self._hand_over(collective, draft)
+        made = HandedOver.of(request, draft.owners, context, run)
+        made._check = check
+        made._record = self._record_of_mpi(NONBLOCKING, draft, context.begun, tick)
+        return made
+
+    def _init(
+        self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS,
+        info: MPI.Info = MPI.INFO_NULL,
+    ) -> MPI.Prequest:  # fmt: skip
+        """A persistent call."""
+        self._refuse_in_group(f"{collective.method}_init")
+        draft, choice = self._prepare(collective, arguments, options, threads=True)
+        context = self._enter()
+        if context.checked:
+            self._check(f"{collective.name}_init", draft, choice, None)
+        numbers = itertools.count(context.persistent_number())
+        if choice.algorithm.name == "mpi":
+            return self._init_by_mpi(draft, arguments, info, numbers)
+        node_group = None
+        if choice.algorithm.name == "shm":  # ranks may start their persistent calls in different orders
+            call = draft.shape.call("shm")
+            node_group = context.another_node(call._replace(collective=f"{collective.name}_init"))
+            if node_group is None:
+                choice = self._choose(draft, options, options.algorithm, NO_MEMORY, mpi=False)
+        draft = next(self._parts(draft, choice, options, None))
+        tag = context.persistent_tag(choice, draft.shape)
+        operation = context.operation(choice, draft.shape, None if node_group is None else node_group.engine)
+        then, before = draft.store if draft.stores else None, draft.load if draft.loads else None
+        operation.bind(
+            draft.source, draft.target, tag, draft, (self, node_group), context.library, then, before, persistent=True
+        )
+        return self._lasting(operation, numbers)
+
+    def _lasting(self, operation: _core.Operation, numbers: Iterator[int]) -> PersistentRequest:
+        """The request of a persistent call; ``numbers`` are its starts'."""
+        context = self._enter()
+
+        def start() -> _core.Operation:
+            if not context.usable:
+                self._enter()  # which says why
+            number, tick = next(numbers), _core.ticks() if context.log is not None else 0
+            try:
+                operation.queue()
+            except BaseException as e:
+                context.fail(operation, e)
+            if context.log is not None:
+                operation.put_on_timeline(context.log, PERSISTENT, number, tick)
+            return operation
+
+        return PersistentRequest(start)
+
+    def _init_by_mpi(
+        self, draft: Draft, arguments: Arguments, info: MPI.Info, numbers: Iterator[int]
+    ) -> MPI.Prequest:  # fmt: skip
+        """A persistent call that the MPI library serves."""
+        collective = draft.collective
+        run = MPIRun(collective.name, draft.shape.call("mpi"))
+        given = self._for_mpi(draft, arguments)
+        with self._enter().blamed(run):
+            request = self._mpi(f"{collective.method}_init")(*given.of(collective), info)
+        made = HandedOverForGood.of(request, draft.owners, self._enter(), run)
+        made._started = lambda tick: self._record_of_mpi(PERSISTENT, draft, next(numbers), tick)
+        return made
+
+    def _start_draft(
+        self, collective: Collective, draft: Draft, options: Options, then: Callable[[], None] | None = None,
+        seen: Seen | None = None,
+    ) -> _core.Operation:  # fmt: skip
+        """A non-blocking call without a request of MPI's; ``then`` runs at its end, in whichever thread that is."""
+        begin, tick = time.perf_counter(), _core.ticks()
+        context = self._enter()
+        context.check_turn()
+        choice = self._choose(draft, options, options.algorithm, mpi=False)
+        self._remember(seen, draft, choice, options)
+        context.ran(collective.name, choice.algorithm.name, draft.nbytes, time.perf_counter() - begin)
+        draft = next(self._parts(draft, choice, options, None))
+        check = self._start_check(f"i{collective.name}", draft, choice) if context.checked else None
+        operation = self._queue(choice, draft, None, then)
+        operation.check = check
+        self._put_on_timeline(operation, NONBLOCKING, operation.number or 0, tick)
+        return operation
+
+    def _start_check(self, name: str, draft: Draft, choice: Choice) -> PendingCheck:
+        """Begin the exchange before a non-blocking call, without waiting for it."""
+        check = Check(self._enter(), name, draft, choice)
+        return PendingCheck(check, check.queue(self))
+
+    def _queue(
+        self, choice: Choice, draft: Draft, library: _core.MPILibrary | None, then: Callable[[], Any] | None = None
+    ) -> _core.Operation:  # fmt: skip
+        """Begin a call that goes on by itself; with a library it gets a request of MPI's."""
+        context = self._enter()
+        draft.load()
+        ends = [end for end in (draft.store if draft.stores else None, then) if end is not None]
+        after = (lambda: [end() for end in ends]) if len(ends) > 1 else ends[0] if ends else None
+        operation = context.operation(choice, draft.shape)
+        return context.queue(operation, draft.source, draft.target, draft, self, library, after)
+
+    def _put_on_timeline(self, operation: _core.Operation, form: int, number: int, tick: int) -> None:
+        """Record a call that is under way since a tick, where a timeline is recorded."""
+        log = self._enter().log
+        if log is not None:
+            operation.put_on_timeline(log, form, number, tick)
+
+    def _record_of_mpi(self, form: int, draft: Draft, number: int, tick: int) -> tuple[_core.Log, int] | None:
+        """Record a call of MPI's that is under way since a tick; where, if anywhere."""
+        log = self._enter().log
+        if log is None:
+            return None
+        return log, log.add(
+            form, draft.collective.name, "mpi", draft.nbytes, number, draft.shape.root, tick, ended=False
+        )

@@ -1,0 +1,123 @@
+"""Calls that run on wider elements than the caller's, so that nothing is rounded on the way.
+
+Between processes, the partial results of a reduction are messages of elements. Where rounding them would make the bits
+depend on the way they take, the call runs on temporaries of a wider type: float32 for the sums and products of float16
+and bfloat16 in deterministic mode, exact accumulators for ``collectives.REPRODUCIBLE_SUM``. The node-local engine needs
+none of this: all operands of an element meet there, and the result is rounded once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from ..arguments.calls import Draft
+from ..arguments.datatypes import DTYPE_CODES
+from ..arguments.packing import Packed, region
+from ..arguments.shape import Shape
+from ..core import _core
+
+__all__ = ["MOST", "REPRODUCIBLE", "needed", "parts"]
+
+#: Code of ``collectives.REPRODUCIBLE_SUM``.
+REPRODUCIBLE = _core.OPS.index("reproducible_sum")
+#: Bytes of wider elements that a blocking call holds at a time.
+MOST = 16 << 20
+
+_HALVES = DTYPE_CODES["float16"], DTYPE_CODES["bfloat16"]
+_FLOATS = DTYPE_CODES["float32"], DTYPE_CODES["float64"]
+_ROUNDING = tuple(_core.OPS.index(name) for name in ("sum", "prod", "avg"))
+
+Spans = list[tuple[int, int]]  # address and elements
+
+
+class Widened(Packed):
+    """A temporary of wider elements in place of narrow ones: filled from them, and rounded to them."""
+
+    def __init__(self, dtype: int, spans: Spans):
+        self._dtype, self._spans = dtype, spans
+        self._sizes = _core.itemsize(dtype), _core.itemsize(_core.wider(dtype))
+        self.bytes = np.empty(max(1, sum(count for _, count in spans) * self._sizes[1]), np.uint8)
+
+    def __del__(self) -> None:
+        """Nothing of MPI's to free."""
+
+    def load(self) -> None:
+        """Widen the elements."""
+        for narrow, wide in self._pairs():
+            _core.widen(self._dtype, wide, narrow)
+
+    def store(self) -> None:
+        """Round to where the elements are."""
+        for narrow, wide in self._pairs():
+            _core.narrow(self._dtype, narrow, wide)
+
+    def _pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        narrow, wide = self._sizes
+        position = 0
+        for address, count in self._spans:
+            if count:
+                yield region(address, count * narrow), self.bytes[position : position + count * wide]
+            position += count * wide
+
+
+def needed(shape: Shape, linear: bool) -> bool:
+    """Whether a schedule would round the partial results of a call, and must not."""
+    if shape.op == REPRODUCIBLE:
+        return shape.dtype in _FLOATS
+    return linear and shape.dtype in _HALVES and shape.op in _ROUNDING
+
+
+def parts(draft: Draft, rank: int, size: int, most: int | None) -> Iterator[Draft]:
+    """The call on wider elements: calls of about ``most`` bytes of them (None: one), as many on all ranks."""
+    wide = _core.itemsize(_core.wider(draft.shape.dtype))
+    number = 1 if most is None else max(1, -(-draft.shape.elements * wide // most))
+    cut = _blocks if draft.shape.collective == "reduce_scatter" else _elements
+    for i in range(number):
+        yield cut(draft, rank, size, i, number)
+
+
+def _shape(draft: Draft, elements: int, in_place: bool) -> Shape:
+    code = _core.wider(draft.shape.dtype)
+    return draft.shape._replace(elements=elements, itemsize=_core.itemsize(code), dtype=code, in_place=in_place)
+
+
+def _elements(draft: Draft, rank: int, size: int, i: int, number: int) -> Draft:
+    """Part i of a call that treats every element alike: one temporary, in place where there is a result."""
+    shape, narrow = draft.shape, draft.shape.itemsize
+    first, end = _core.partition(shape.elements, number)[i : i + 2]
+    source = Widened(shape.dtype, [(draft.source + first * narrow, end - first)])
+    stores: list[Packed] = []
+    if draft.target:
+        result = Widened(shape.dtype, [(draft.target + first * narrow, end - first)])
+        result.bytes = source.bytes
+        if not (shape.collective == "exscan" and rank == 0):  # whose result is left as it is
+            stores.append(result)
+    made = _shape(draft, end - first, bool(draft.target))
+    return replace(
+        draft, shape=made, source=source.address, target=source.address if draft.target else 0,
+        agreed=draft.agreed and made.elements * made.itemsize, loads=[source], stores=stores,
+    )  # fmt: skip
+
+
+def _blocks(draft: Draft, rank: int, size: int, i: int, number: int) -> Draft:
+    """Part i of every block of a reduce-scatter; what the caller's result waits for comes after the last one."""
+    shape, narrow = draft.shape, draft.shape.itemsize
+    blocks = shape.cuts or _core.partition(shape.elements, size)
+    spans, first = [], 0
+    for r, (begin, end) in enumerate(itertools.pairwise(blocks)):
+        a, b = _core.partition(end - begin, number)[i : i + 2]
+        spans.append((draft.source + (begin + a) * narrow, b - a))
+        first = a if r == rank else first
+    cuts = tuple(itertools.accumulate((count for _, count in spans), initial=0))
+    source = Widened(shape.dtype, spans)
+    result = Widened(shape.dtype, [(draft.target + first * narrow, spans[rank][1])])
+    made = _shape(draft, cuts[-1], False)._replace(cuts=cuts if shape.cuts else None)
+    last = draft.stores if i == number - 1 else []
+    return replace(
+        draft, shape=made, source=source.address, target=result.address, agreed=made.elements * made.itemsize,
+        loads=[source], stores=[result, *last],
+    )  # fmt: skip

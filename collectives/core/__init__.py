@@ -1,0 +1,1 @@
+"""The compiled core: the boundary to C, and the fast path of calls."""

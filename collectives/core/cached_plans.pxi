@@ -1,0 +1,148 @@
+# Calls like earlier ones, between hosts or by a schedule that was asked for: what was found about the first one, and a
+# plan, are kept by all that decides it, so that the next one needs no Python frame. Included by _core.pyx.
+
+cdef enum:
+    KEPT = 65536            # bytes of a plan that a cached one keeps for itself,
+    KEPT_IN_ALL = 4 << 20   # and of those of a communicator
+
+    MOST_CACHED = 1000  # calls of one communicator
+    MOST_RANKS = 256  # whose counts are part of a key: of more they would take much memory
+
+
+cdef class CachedPlan:
+    """What a call became: a choice, a shape and an engine (``key``), a number for its kind; and a plan for the next one.
+
+    ``memory`` is a buffer that all such calls use, where they have none of their own.
+    """
+
+    cdef readonly object key
+    cdef str collective, algorithm
+    cdef size_t nbytes
+    cdef uint32_t kind
+    cdef object memory, describe
+    cdef Plan plan
+
+    def __cinit__(self, key, uint32_t kind, describe, memory=None):
+        self.key, self.kind, self.describe, self.memory = key, kind, describe, memory
+        choice, shape, _ = key
+        self.collective, self.algorithm, self.nbytes = shape.name, choice.algorithm.name, shape.elements * shape.itemsize
+
+    cdef int place(self, coll_node_message *m) except -1:
+        """Have the call use the memory of all such calls."""
+        if self.memory is not None:
+            m.input = m.output = <void *><uintptr_t>address(self.memory)
+        return 0
+
+
+cdef int give_back(Calls calls, CachedPlan found, Plan plan) except -1:
+    """Keep a plan for the next call."""
+    if plan.footprint <= KEPT and found.plan is None and calls.kept + plan.footprint <= KEPT_IN_ALL:
+        found.plan = plan
+        calls.kept += plan.footprint
+    else:
+        calls.keep(plan)
+    return 0
+
+
+cdef Operation begin_cached(Calls calls, CachedPlan found, coll_node_message *m, owners):
+    """The operation of a call like an earlier one, by the plan that was kept, or another one."""
+    cdef Operation made = Operation.__new__(Operation)
+    made.context, made.cached, made.plan, made.buffers = calls, found, found.plan, owners
+    if made.plan is None:
+        made.plan = calls.plan_for(found)
+    else:
+        found.plan = None
+        calls.kept -= min(calls.kept, (<Plan>made.plan).footprint)
+    found.place(m)
+    made.input, made.vector = m.input, m.output
+    return made
+
+
+cdef int run_cached(Calls calls, CachedPlan found, coll_node_message *m, owners, timeout, uint64_t begun) except -1:
+    """A blocking call like an earlier one."""
+    cdef int depth = calls.turn.now.depth
+    cdef Operation made
+    if len(PENDING):
+        sweep()
+    made = begin_cached(calls, found, m, owners)
+    if is_free(&calls.turn.now):
+        begin_turn(&calls.turn.now)
+    else:  # another thread has come between
+        give_back(calls, found, <Plan>made.plan)
+        calls.take_turn()
+    calls.progressing = made
+    try:
+        wait_briefly(calls, made, found, timeout)
+    except BaseException as e:
+        calls.interrupted(made, e)
+        raise
+    finally:
+        calls.progressing = None
+        if calls.turn.now.depth > depth:
+            end_turn(&calls.turn.now)
+    made.buffers = None  # who looks at what runs may keep the operation
+    give_back(calls, found, <Plan>made.plan)
+    note_cached(calls, found, begun)
+    if calls.log is not None:
+        calls.log.add(COLL_TRACE_BLOCKING, found.collective, found.algorithm, found.nbytes, calls.number(), m.root, begun)
+    return 0
+
+
+cdef int wait_briefly(Calls calls, Operation made, CachedPlan found, timeout) except -1:
+    """Start, and wait for a slice; Python goes on from there, and says what is wrong."""
+    cdef coll_exec *execution = (<Plan>made.plan).execution
+    cdef coll_task task = made.plan.task
+    cdef long limit = PATIENCE
+    cdef bint yields = calls.yield_at_once
+    cdef int status
+    if timeout is None:
+        timeout = calls.timeout
+    if timeout is not None:
+        limit = <long>min(<double>PATIENCE, <double>timeout * 1e9)
+    made.begin = coll_ticks()
+    made.tag = calls.count(found.kind, found.describe)
+    made.take_number()
+    with nogil:
+        status = coll_exec_start(execution, made.input, made.vector, made.tag)
+        if status == COLL_OK:
+            status = coll_progress_wait(&task, NULL, yields, limit)
+    if status != COLL_OK or calls.heard or calls.engine is not None and calls.engine.given_up:
+        calls.finish(made, timeout, None if status >= 0 else error(status, "collective"))
+    return 0
+
+
+cdef Operation start_cached(Calls calls, CachedPlan found, coll_node_message *m, owners, holder, uint64_t begun,
+                            bint visible):
+    """A non-blocking call like an earlier one; ``visible``: it gets a request of MPI's."""
+    cdef Operation made = begin_cached(calls, found, m, owners)
+    made.holder = holder
+    if visible:
+        made.request.mpi = calls.attribute.api
+    try:
+        made.tag = calls.count(found.kind, found.describe)
+        made.launch()
+        if calls.heard or calls.engine is not None and calls.engine.given_up:
+            calls.look_for_quitters(made)
+    except BaseException as e:
+        calls.fail(made, e)
+    note_cached(calls, found, begun)
+    if calls.log is not None:
+        made.put_on_timeline(calls.log, COLL_TRACE_NONBLOCKING, made.of_number, begun)
+    return made
+
+
+cdef inline int note_cached(Calls calls, CachedPlan found, uint64_t begun) except -1:
+    calls.ran(found.collective, found.algorithm, found.nbytes, coll_ticks_to_seconds(coll_ticks() - begun))
+    return 0
+
+
+cdef tuple key_of(Calls calls, const coll_node_message *m, int kind, bint starts, bint in_place, _Asked asked):
+    """All that decides what a call becomes, but for the addresses."""
+    cdef Py_ssize_t table = (calls.member.size + 1) * sizeof(size_t)
+    cuts = None
+    if m.cuts != NULL:
+        cuts = PyBytes_FromStringAndSize(<char *>m.cuts, table)
+        if m.input_cuts != NULL:
+            cuts += PyBytes_FromStringAndSize(<char *>m.input_cuts, table)
+    return (kind | starts << 8 | in_place << 16, m.count, m.itemsize, m.dtype, m.op, m.type, m.root, cuts, asked.algorithm,
+            asked.deterministic)

@@ -1,0 +1,125 @@
+# Places in the program: the frame outside this library that a call comes from, as a small number; included by _core.pyx.
+# A number is found by code object and instruction, which costs some 10 ns; file and line are looked up at the end.
+
+from cpython.ref cimport PyObject, Py_XDECREF
+
+cdef extern from *:
+    """
+    #if PY_VERSION_HEX < 0x030B0000
+    #include <frameobject.h>
+    static inline int coll_instruction(PyFrameObject *frame) { return 2 * frame->f_lasti; }
+    #else
+    #define coll_instruction PyFrame_GetLasti
+    #endif
+    """
+    ctypedef struct PyFrameObject:
+        pass
+    PyFrameObject *PyEval_GetFrame()
+    PyObject *PyFrame_GetCode "(PyObject *)PyFrame_GetCode" (PyFrameObject *)
+    PyFrameObject *PyFrame_GetBack(PyFrameObject *)
+    int coll_instruction(PyFrameObject *)
+
+cdef enum:
+    MOST_PLACES = 65536  # beyond them a place is 0, unknown: programs may compile code without end
+
+cdef struct place_slot:
+    void *code
+    int instruction
+    int32_t place  # -1: in this library, whose caller is meant
+
+
+cdef class CallSites:
+    """Places by number. ``foreign`` tells from a file's name whether its frames are to be passed over."""
+
+    cdef place_slot *slots
+    cdef size_t room, used
+    cdef object foreign
+    cdef list codes  # keeps them, so that no other code comes to lie there
+    cdef list found
+
+    def __cinit__(self, foreign):
+        self.room = 1024
+        self.slots = <place_slot *>calloc(self.room, sizeof(place_slot))
+        if self.slots == NULL:
+            raise MemoryError
+        self.foreign = foreign
+        self.codes = []
+        self.found = [None]
+
+    def __dealloc__(self):
+        free(self.slots)
+
+    cdef int32_t present(self) except -2:
+        """The place that the running call comes from."""
+        cdef PyFrameObject *frame = PyEval_GetFrame()
+        cdef PyFrameObject *held = NULL
+        cdef PyObject *code
+        cdef int32_t place = 0
+        try:
+            while frame != NULL:
+                code = PyFrame_GetCode(frame)
+                try:
+                    place = self.of(<void *>code, coll_instruction(frame))
+                finally:
+                    Py_XDECREF(code)
+                if place >= 0:
+                    return place
+                frame = PyFrame_GetBack(frame)
+                Py_XDECREF(<PyObject *>held)
+                held = frame
+            return 0
+        finally:
+            Py_XDECREF(<PyObject *>held)
+
+    cdef int32_t of(self, void *code, int instruction) except -2:
+        cdef place_slot *slot = self.slot_of(code, instruction)
+        if slot.code == NULL:
+            return self.learn(slot, code, instruction)
+        return slot.place
+
+    cdef place_slot *slot_of(self, void *code, int instruction) noexcept:
+        """Where it is, or where it belongs."""
+        cdef size_t i = ((<size_t>code >> 4) + <size_t>instruction * 40503) & (self.room - 1)
+        while self.slots[i].code != NULL and (self.slots[i].code != code or self.slots[i].instruction != instruction):
+            i = (i + 1) & (self.room - 1)
+        return &self.slots[i]
+
+    cdef int32_t learn(self, place_slot *slot, void *code, int instruction) except -2:
+        cdef int32_t place = -1
+        if self.used == MOST_PLACES:
+            return 0
+        made = <object>code
+        if not self.foreign(made.co_filename):
+            place = <int32_t>len(self.found)
+            self.found.append((made, instruction))
+        self.codes.append(made)
+        slot[0] = place_slot(code, instruction, place)
+        self.used += 1
+        if 2 * self.used > self.room:
+            self.grow()
+        return place
+
+    cdef int grow(self) except -1:
+        cdef place_slot *old = self.slots
+        cdef size_t i, room = self.room
+        self.slots = <place_slot *>calloc(2 * room, sizeof(place_slot))
+        if self.slots == NULL:
+            self.slots = old
+            raise MemoryError
+        self.room = 2 * room
+        for i in range(room):
+            if old[i].code != NULL:
+                self.slot_of(old[i].code, old[i].instruction)[0] = old[i]
+        free(old)
+        return 0
+
+    def texts(self):
+        """File, line and function of each place by number; the first one is unknown."""
+        return [("", 0, ""), *(_text_of(code, instruction) for code, instruction in self.found[1:])]
+
+
+cdef _text_of(code, int instruction):
+    for begin, end, line in code.co_lines():
+        if begin <= instruction < end:
+            return code.co_filename, line or code.co_firstlineno, code.co_name
+    return code.co_filename, code.co_firstlineno, code.co_name

@@ -1,0 +1,368 @@
+# The fast path of ordinary calls: from arguments to the node-local engine, or to a cached plan, without a Python frame;
+# included by _core.pyx. What is not ordinary takes the slow path, in Python, which also says what is wrong.
+
+cdef enum:
+    PATIENCE = 20_000_000  # ns until Python looks at signals
+
+
+cdef class _Asked:
+    """Options of a call that the fast path knows."""
+
+    cdef object algorithm, deterministic, timeout
+
+
+cdef _Asked NOTHING_ASKED = _Asked.__new__(_Asked)
+
+
+cdef _Asked asked_for(dict keywords, bint starts):
+    """What the keywords of a call ask for; None where they are not ordinary."""
+    cdef _Asked asked
+    if not keywords:
+        return NOTHING_ASKED
+    asked = _Asked.__new__(_Asked)
+    for name, value in keywords.items():
+        if name == "algorithm" and type(value) is str:
+            asked.algorithm = value
+        elif name == "deterministic" and type(value) is bool:
+            asked.deterministic = value
+        elif name == "timeout" and not starts and type(value) in (int, float) and 0 < value < 1e9:
+            asked.timeout = value
+        elif value is not None or name not in ("algorithm", "deterministic", "timeout"):
+            return None
+    return asked
+
+
+cdef bint parse(Calls calls, coll_node_message *m, int kind, object send, object recv, object counts, object op):
+    """Fill the message of a call with a root, if it is ordinary; else False, with nothing done."""
+    m.cuts = m.input_cuts = NULL
+    if kind == BARRIER:
+        m.kind = COLL_NODE_ALLREDUCE
+        m.input = m.output = NULL
+        as_bytes(m, 0, -1)
+        return True
+    m.kind = <coll_node_kind>(kind & ~VECTOR)
+    if kind & VECTOR:
+        return fill_vector(m, &calls.member, send, recv, counts, op)
+    return fill(m, &calls.member, send, recv, op)
+
+
+cdef inline bint is_served(Calls calls, int kind, const coll_node_message *m) noexcept:
+    """Whether the fast path to the engine serves a message."""
+    return open_now(calls) >> kind & 1 and m.count * m.itemsize <= calls.longest[kind]
+
+
+cdef bint launch(Calls calls, coll_node_message *m, uint64_t begun) except -1:
+    """Run a filled message on the engine; False when it is under way or failed, for ``finish`` to go on with.
+
+    The turn is the caller's then.
+    """
+    cdef coll_node_call *call = &calls.fast.job.call
+    cdef Holder *turn = &calls.turn.now
+    cdef coll_task task
+    coll_node_begin(call, calls.engine.node, m)
+    cdef int status = coll_node_progress(call) if calls.yield_at_once else coll_node_spin(call)
+    if turn.thread != 0:
+        turn.inner = False
+    calls.begun_at = calls.brief.begin = begun
+    if status == COLL_PENDING:
+        task = calls.fast.task
+        begin_turn(turn)
+        with nogil:
+            status = coll_progress_wait(&task, NULL, calls.yield_at_once, PATIENCE)
+        if status == COLL_OK:
+            end_turn(turn)
+    elif status != COLL_OK:
+        begin_turn(turn)
+    if status != COLL_OK:  # an error too: the wait raises it where the communicator learns of it
+        return False
+    calls.ended_at = coll_ticks()
+    if calls.log is not None:
+        record_brief(calls)
+    return True
+
+
+cdef int finish(Calls calls, object owners, object timeout) except -1:
+    """Wait for a call that was launched; ``owners`` keep its memory.
+
+    An exception may come from a handler of a signal before it is waited for, or after that.
+    """
+    cdef int depth = calls.turn.now.depth
+    calls.brief.buffers = owners
+    try:
+        calls.finish(calls.brief, timeout)
+    except BaseException as e:
+        calls.interrupted(calls.brief, e)
+        raise
+    finally:
+        if calls.turn.now.depth == depth:
+            end_turn(&calls.turn.now)
+    calls.brief.buffers = None
+    calls.ended_at = coll_ticks()
+    if calls.log is not None:
+        record_brief(calls)
+    return 0
+
+
+cdef int record_brief(Calls calls) except -1:
+    """Put a blocking call of the engine, which has ended, on the timeline."""
+    cdef const coll_node_message *m = &calls.fast.job.call.message
+    calls.log.note(kind_of_message(m), m.count * m.itemsize, calls.number(), m.root, calls.begun_at, calls.ended_at)
+    return 0
+
+
+cdef Operation start(Calls calls, coll_node_message *m, object owners, object holder, uint64_t begun, bint visible):
+    """Begin a filled message on the engine as a call that goes on by itself; ``visible``: it gets a request of MPI's."""
+    cdef Operation made = Operation.__new__(Operation)
+    cdef NodePlan plan = node_plan(calls.engine)
+    plan.take(m)
+    made.context, made.plan, made.buffers, made.holder = calls, plan, owners, holder
+    made.input = plan.message.input
+    made.vector = plan.message.output
+    made.request.mpi = calls.engine.mpi if visible else NULL
+    try:
+        made.launch()
+    except BaseException as e:
+        calls.fail(made, e)
+    calls.ran(collective_of(m), "shm", m.count * m.itemsize, coll_ticks_to_seconds(coll_ticks() - begun))
+    if calls.log is not None:
+        made.put_on_timeline(calls.log, COLL_TRACE_NONBLOCKING, made.of_number, begun)
+    return made
+
+
+# Memory at addresses, for torch
+
+def kind_number(str collective):
+    """What :func:`run_memory` knows a collective by."""
+    return kind_of(collective)
+
+
+cdef bint fill_memory(coll_node_message *m, Calls calls, int kind, uintptr_t source, uintptr_t target, size_t count,
+                      int dtype, int op, int root):
+    """The message of an ordinary call on memory at two addresses; False where it is not ordinary."""
+    if not 0 <= root < calls.member.size or not may_begin(calls):
+        return False
+    m.kind = COLL_NODE_ALLREDUCE if kind == BARRIER else <coll_node_kind>kind
+    m.root = root
+    m.cuts = m.input_cuts = NULL
+    as_bytes(m, count, -1)
+    if kind != BARRIER and folding(m.kind):
+        if not 0 <= dtype < coll_ndtypes() or not 0 <= op < coll_nops() or coll_reducep(dtype, op) == NULL:
+            return False
+        m.dtype = dtype
+        m.op = op
+        m.itemsize = coll_dtype_size(dtype)
+    m.input = <const void *>source
+    m.output = <void *>target
+    return True
+
+
+def memory_key(Calls calls not None, bint starts, int kind, uintptr_t source, uintptr_t target, size_t count,
+               int dtype=-1, int op=-1, int root=0):
+    """What :meth:`Calls.keep_plan` knows calls by that are like this one, for :func:`run_memory` and
+    :func:`start_memory`; None where it is not ordinary."""
+    cdef coll_node_message message
+    if not fill_memory(&message, calls, kind, source, target, count, dtype, op, root):
+        return None
+    return key_of(calls, &message, kind, starts, source == target, NOTHING_ASKED)
+
+
+cdef CachedPlan known(Calls calls, const coll_node_message *m, int kind, bint starts):
+    """The plan that a call like this one has left, or None."""
+    if calls.cached is None:
+        return None
+    return calls.cached.get(key_of(calls, m, kind, starts, m.input == m.output, NOTHING_ASKED))
+
+
+def run_memory(Calls calls not None, object owners, object timeout_of, object options, int kind, uintptr_t source,
+               uintptr_t target, size_t count, int dtype=-1, int op=-1, int root=0):
+    """A blocking call on memory at two addresses, apart or the same; False, with nothing done, where it is to take the
+    slow path.
+
+    ``count`` is that of all blocks together: elements of ``dtype`` where an op is applied, else bytes.
+    ``timeout_of(options)`` are the seconds that it may take, asked for only if it takes long.
+    """
+    cdef coll_node_message message
+    cdef uint64_t begun = coll_ticks()
+    cdef CachedPlan found
+    if not fill_memory(&message, calls, kind, source, target, count, dtype, op, root):
+        return False
+    if not is_served(calls, kind, &message):
+        found = known(calls, &message, kind, False)
+        if found is not None:
+            run_cached(calls, found, &message, owners, timeout_of(options), begun)
+        return found is not None
+    if not launch(calls, &message, begun):
+        finish(calls, owners, timeout_of(options))
+    return True
+
+
+def start_memory(Calls calls not None, object owners, int kind, uintptr_t source, uintptr_t target, size_t count,
+                 int dtype=-1, int op=-1, int root=0):
+    """As :func:`run_memory`, a call that goes on by itself: its operation, or None."""
+    cdef coll_node_message message
+    cdef uint64_t begun = coll_ticks()
+    cdef CachedPlan found
+    if not calls.background or not fill_memory(&message, calls, kind, source, target, count, dtype, op, root):
+        return None
+    if not is_served(calls, kind, &message):
+        found = known(calls, &message, kind, True)
+        return None if found is None else start_cached(calls, found, &message, owners, None, begun, False)
+    return start(calls, &message, owners, None, begun, False)
+
+
+# Buffers that stay where they are
+
+cpdef object hold(object memory):
+    """What keeps memory where it is while it lives: an array is not resized, another buffer neither resized nor closed.
+
+    NumPy resizes no array that has a weak reference; it counts no exports of buffers.
+    """
+    global HOLDS
+    while isinstance(memory, cnp.ndarray):
+        base = cnp.PyArray_BASE(<cnp.ndarray>memory)
+        if base == NULL:
+            return PyWeakref_NewRef(memory, NULL)
+        memory = <object>base
+    if type(memory) is not HeapBlock:  # which nobody resizes or closes
+        HOLDS = True
+    return PyMemoryView_FromObject(memory) if PyObject_CheckBuffer(memory) else memory
+
+
+cdef inline object held(object spec, bint arrays):
+    """The same of an ordinary specification; of an array only if asked for."""
+    if type(spec) is list or type(spec) is tuple:
+        spec = spec[0]
+    if spec is IN_PLACE or spec is None or (not arrays and type(spec) is cnp.ndarray):
+        return None
+    return hold(spec)
+
+
+cdef inline bint stays(object spec):
+    """Whether a blocking call needs not hold a specification."""
+    return type(spec) is cnp.ndarray or spec is None or spec is IN_PLACE
+
+
+# Methods of a communicator
+
+cdef class _Method:
+    """What the fast path knows of one method: the collective, whether it starts a non-blocking call, and ``first``,
+    which makes a call on the slow path and keeps what it became for those like it."""
+
+    cdef str collective
+    cdef int kind
+    cdef bint starts
+    cdef object first
+
+
+cdef object SLOW_PATH = object()  # what `serve` returns where it has done nothing
+
+
+cdef inline object serve(_Method method, object comm, object send, object recv, object counts, object op, int root,
+                         dict keywords):
+    """The result of an ordinary call: None or a request; SLOW_PATH, with nothing done, for others."""
+    cdef coll_node_message message
+    cdef uint64_t begun = coll_ticks()
+    cdef int kind = method.kind
+    context = comm._context
+    if context is None:
+        return SLOW_PATH
+    cdef Calls calls = <Calls>context
+    cdef _Asked asked = asked_for(keywords, method.starts)
+    cdef bint on_node = open_now(calls) >> kind & 1 and (calls.background or not method.starts)
+    if asked is None or root < 0 or root >= calls.member.size or not may_begin(calls):
+        return SLOW_PATH
+    on_node = on_node and (asked.algorithm is None or asked.algorithm == "shm")
+    message.root = root
+    if not (on_node or calls.cached is not None) or not parse(calls, &message, kind, send, recv, counts, op):
+        return SLOW_PATH
+    if not on_node or not is_served(calls, kind, &message):
+        return like_earlier(method, comm, calls, &message, send, recv, counts, op, keywords, asked, begun)
+    if method.starts:
+        return REQUEST(start(calls, &message, (send, recv, held(send, True), held(recv, True)), comm, begun, True))
+    kept = None
+    if not (stays(recv) and stays(send)):
+        kept = held(send, False), held(recv, False)  # other threads run while this one waits
+    if not launch(calls, &message, begun):
+        finish(calls, (send, recv, kept), asked.timeout)
+    return None
+
+
+cdef object like_earlier(_Method method, object comm, Calls calls, coll_node_message *m, object send, object recv,
+                         object counts, object op, dict keywords, _Asked asked, uint64_t begun):
+    """A call whose message is filled and which is not the engine's: like an earlier one, or the first of its kind."""
+    if calls.cached is None or m.cuts != NULL and calls.member.size > MOST_RANKS:
+        return SLOW_PATH
+    if m.input == m.output and m.input != NULL and send is not IN_PLACE and method.kind != COLL_NODE_BCAST:
+        return SLOW_PATH
+    key = key_of(calls, m, method.kind, method.starts, send is IN_PLACE or recv is IN_PLACE, asked)
+    found = calls.cached.get(key)
+    if found is None:
+        if method.kind == COLL_NODE_BCAST:
+            send, recv = recv, None
+        return method.first(comm, method.collective, (key, <uintptr_t>m.input, <uintptr_t>m.output), send, recv, op,
+                            m.root, counts, keywords)
+    if method.starts:
+        owners = send, recv, held(send, True), held(recv, True)
+        return REQUEST(start_cached(calls, <CachedPlan>found, m, owners, comm, begun, True))
+    kept = None
+    if not (stays(recv) and stays(send)):
+        kept = held(send, False), held(recv, False)  # other threads run while this one waits
+    run_cached(calls, <CachedPlan>found, m, (send, recv, kept), asked.timeout, begun)
+    return None
+
+
+def fast_path(str collective, slow_path, first, SUM):
+    """A method of a communicator: ordinary calls go to the engine, or to a cached plan, others ``slow_path``.
+
+    ``first`` makes the first call of its kind, for :meth:`Calls.keep_plan`. The method starts a non-blocking call if it
+    is called so. Written here because a Python function would take as long as the collective of 8 bytes that it calls.
+    """
+    cdef _Method method = _Method.__new__(_Method)
+    method.collective, method.kind, method.first = collective, kind_of(collective), first
+    method.starts = slow_path.__name__ == "I" + collective
+
+    def reducing(self, sendbuf, recvbuf, op=SUM, *more, **keywords):
+        made = SLOW_PATH if more else serve(method, self, sendbuf, recvbuf, None, op, 0, keywords)
+        return made if made is not SLOW_PATH else slow_path(self, sendbuf, recvbuf, op, *more, **keywords)
+
+    def scattering(self, sendbuf, recvbuf, recvcounts=None, op=SUM, *more, **keywords):
+        ours = not more and recvcounts is not None
+        made = serve(method, self, sendbuf, recvbuf, recvcounts, op, 0, keywords) if ours else SLOW_PATH
+        return made if made is not SLOW_PATH else slow_path(self, sendbuf, recvbuf, recvcounts, op, *more, **keywords)
+
+    def reducing_to_root(self, sendbuf, recvbuf, op=SUM, root=0, *more, **keywords):
+        ours = not more and type(root) is int and -1 < root < 1 << 31
+        made = serve(method, self, sendbuf, recvbuf, None, op, root, keywords) if ours else SLOW_PATH
+        return made if made is not SLOW_PATH else slow_path(self, sendbuf, recvbuf, op, root, *more, **keywords)
+
+    def moving(self, sendbuf, recvbuf, *more, **keywords):
+        made = SLOW_PATH if more else serve(method, self, sendbuf, recvbuf, None, None, 0, keywords)
+        return made if made is not SLOW_PATH else slow_path(self, sendbuf, recvbuf, *more, **keywords)
+
+    def rooted(self, sendbuf, recvbuf, root=0, *more, **keywords):
+        ours = not more and type(root) is int and -1 < root < 1 << 31
+        made = serve(method, self, sendbuf, recvbuf, None, None, root, keywords) if ours else SLOW_PATH
+        return made if made is not SLOW_PATH else slow_path(self, sendbuf, recvbuf, root, *more, **keywords)
+
+    def bcast(self, buf, root=0, *more, **keywords):
+        ours = not more and type(root) is int and -1 < root < 1 << 31
+        made = serve(method, self, None, buf, None, None, root, keywords) if ours else SLOW_PATH
+        return made if made is not SLOW_PATH else slow_path(self, buf, root, *more, **keywords)
+
+    def barrier(self, *more, **keywords):
+        made = SLOW_PATH if more else serve(method, self, None, None, None, None, 0, keywords)
+        return made if made is not SLOW_PATH else slow_path(self, *more, **keywords)
+
+    methods = {
+        "allreduce": reducing, "reduce_scatter_block": reducing, "scan": reducing, "exscan": reducing,
+        "reduce_scatter": scattering, "reduce": reducing_to_root, "bcast": bcast, "barrier": barrier,
+        "gather": rooted, "gatherv": rooted, "scatter": rooted, "scatterv": rooted,
+    }
+    return dressed(methods.get(collective, moving), slow_path)
+
+
+cdef object dressed(object method, object slow_path):
+    for attribute in ("__doc__", "__name__", "__qualname__", "__module__"):
+        setattr(method, attribute, getattr(slow_path, attribute))
+    method.__signature__ = getattr(slow_path, "__signature__", None) or signature(slow_path)
+    return method

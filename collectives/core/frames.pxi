@@ -1,0 +1,170 @@
+# Python objects as frames of one length, and as what does not fit there; included by _core.pyx.
+#
+# A pickled object has a stream and, beside it, large buffers (PEP 574). Each call first exchanges frames, which hold
+# short streams whole and say what follows: a message of the streams where one of them is longer, and one for each buffer.
+# From the frames all ranks know the same about that. Frames are as long as they are because a node's ranks exchange
+# one cache line hardly faster, and because that holds the stream of a small array.
+
+cdef enum:
+    FRAME = 512
+    SMALL = 8192  # bytes of an array for which a message of its own is never worth its while
+
+cdef struct Head:
+    int64_t length   # of the stream, which is behind the head if it fits
+    int32_t buffers  # beside the stream
+    int32_t more     # what follows from this rank in this call: bit 0: a long stream; above: most buffers of an object
+
+cdef size_t ROOM = FRAME - sizeof(Head)
+
+
+cdef class _Frames:
+    """A communicator's memory for frames: one to each rank, and one from each."""
+
+    cdef char *to
+    cdef char *of
+    cdef int rank, size
+
+    def __cinit__(self, int rank, int size):
+        self.to = <char *>calloc(2 * <size_t>size, FRAME)
+        if self.to == NULL:
+            raise MemoryError
+        self.of = self.to + <size_t>size * FRAME
+        self.rank = rank
+        self.size = size
+
+    def __dealloc__(self):
+        free(self.to)
+
+
+cdef Calls calls_of(comm):
+    """The communicator's calls, if it can be used; otherwise the error that says why not."""
+    context = comm._context
+    if context is None or not open_now(<Calls>context):
+        context = comm._enter_with_objects()
+    cdef Calls calls = <Calls>context
+    if calls.frames is None:
+        calls.frames = _Frames(calls.member.rank, calls.member.size)
+    return calls
+
+
+cdef int take_frames(Calls calls) except -1:
+    """Begin a call with objects, which may have parts."""
+    if calls.turn.now.thread == 0:
+        begin_turn(&calls.turn.now)
+    else:
+        calls.take_turn()
+    return 0
+
+
+cdef int root_of(Calls calls, root) except -1:
+    if type(root) is int and 0 <= root < calls.member.size:
+        return root
+    return CHECKED_ROOT(root, calls.member.size)
+
+
+# Pickling
+
+cdef class _Parcel:
+    """A pickled object. Where there are buffers, the stream begins with their sizes, as int64."""
+
+    cdef bytes stream
+    cdef list buffers
+    cdef int more
+
+
+cdef bint surely_small(o, int depth):
+    """Whether an object has no large buffers: the serializer is slower where it must look for them."""
+    kind = type(o)
+    if o is None or kind is int or kind is float or kind is str or kind is bool or kind is bytes:
+        return True
+    if kind is cnp.ndarray:
+        return cnp.PyArray_TYPE(<cnp.ndarray>o) < cnp.NPY_OBJECT and cnp.PyArray_NBYTES(<cnp.ndarray>o) <= SMALL
+    if depth == 0 or kind is not tuple and kind is not list and kind is not dict or len(o) > 8:
+        return False
+    if kind is dict:
+        for key, value in (<dict>o).items():
+            if not surely_small(key, depth - 1) or not surely_small(value, depth - 1):
+                return False
+        return True
+    for item in o:
+        if not surely_small(item, depth - 1):
+            return False
+    return True
+
+
+cdef _Parcel pickled(obj):
+    cdef _Parcel p = _Parcel.__new__(_Parcel)
+    serializer = MPI.pickle
+    buffers = None
+    if surely_small(obj, 2):
+        data = serializer.dumps(obj)
+    else:
+        try:
+            data, buffers = serializer.dumps_oob(obj)
+        except TypeError:  # the program has given mpi4py a serializer that knows nothing of buffers
+            data = serializer.dumps(obj)
+    if buffers:
+        p.buffers = buffers
+        data = array.array("q", [len(b) for b in buffers]).tobytes() + data
+    p.stream = data
+    p.more = (len(p.stream) > <Py_ssize_t>ROOM) | (len(p.buffers) if p.buffers is not None else 0) << 1
+    return p
+
+
+cdef inline int both(int more, int other) noexcept:
+    """What follows of two together."""
+    return max(more >> 1, other >> 1) << 1 | (more | other) & 1
+
+
+cdef list pickled_for_all(objects, int size):
+    items = list(objects) if objects is not None else [None] * size
+    if len(items) != size:
+        raise ValueError(f"sendobj: expected {size} objects, one for each rank, got {len(items)}")
+    return [pickled(item) for item in items]
+
+
+cdef void put(char *frame, _Parcel p, int more) noexcept:
+    cdef Head *head = <Head *>frame
+    head.length = len(p.stream)
+    head.buffers = <int32_t>len(p.buffers) if p.buffers is not None else 0
+    head.more = more
+    if <size_t>head.length <= ROOM:
+        memcpy(frame + sizeof(Head), <char *>p.stream, head.length)
+
+
+cdef int put_all(char *frames, list parcels) except -1:
+    """A frame for each rank, all with what follows of any of them; which is returned."""
+    cdef int more = 0
+    for parcel in parcels:
+        more = both(more, (<_Parcel>parcel).more)
+    for parcel in parcels:
+        put(frames, <_Parcel>parcel, more)
+        frames += FRAME
+    return more
+
+
+cdef int more_of_all(const char *frames, size_t size) noexcept:
+    cdef int more = 0
+    cdef size_t i
+    for i in range(size):
+        more = both(more, (<const Head *>(frames + i * FRAME)).more)
+    return more
+
+
+cdef list lengths_of(const char *frames, size_t size):
+    return [(<const Head *>(frames + i * FRAME)).length for i in range(size)]
+
+
+cdef bytes stream_in(const char *frame):
+    return PyBytes_FromStringAndSize(frame + sizeof(Head), (<const Head *>frame).length)
+
+
+cdef object unpickled(stream, buffers):
+    if buffers is None:
+        return MPI.pickle.loads(stream)
+    return MPI.pickle.loads_oob(memoryview(stream)[8 * len(buffers) :], buffers)
+
+
+def unpickle(list streams, list buffers):
+    """The objects; ``buffers`` are those of each."""
+    return [unpickled(stream, beside or None) for stream, beside in zip(streams, buffers)]

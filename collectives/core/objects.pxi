@@ -1,0 +1,261 @@
+# Collectives of Python objects: frames (frames.pxi), then what did not fit; included by _core.pyx.
+
+# Messages: straight to the engine on a node, by the methods of the communicator elsewhere
+
+cdef as_array(char *data, size_t nbytes, owner):
+    cdef cnp.npy_intp n = <cnp.npy_intp>nbytes
+    array = cnp.PyArray_SimpleNewFromData(1, &n, cnp.NPY_UINT8, data)
+    cnp.set_array_base(array, owner)
+    return array
+
+
+cdef bint engine_serves(Calls calls, coll_node_kind kind):
+    """Whether the engine serves a collective of bytes that all ranks know the number of."""
+    return open_now(calls) >> <int>kind & 1 and not coll_progress_ended()
+
+
+cdef int run(Calls calls, coll_node_message *m, owner) except -1:
+    """A filled message through the engine."""
+    if not launch(calls, m, coll_ticks()):
+        finish(calls, owner, None)
+    return 0
+
+
+cdef int send_frames(comm, Calls calls, coll_node_kind kind, char *source, char *target, size_t frames, int root) except -1:
+    """A collective of frames; ``frames`` make up the vector."""
+    cdef coll_node_message m
+    m.kind = kind
+    m.root = root
+    m.input = source
+    m.output = target
+    m.cuts = m.input_cuts = NULL
+    as_bytes(&m, frames * FRAME, -1)
+    cdef _Frames f = calls.frames
+    if engine_serves(calls, kind):
+        return run(calls, &m, f)
+    comm = comm._part()
+    if kind == COLL_NODE_BCAST:
+        comm.Bcast(as_array(target, FRAME, f), root)
+    elif kind == COLL_NODE_ALLGATHER:
+        comm.Allgather(IN_PLACE, as_array(target, frames * FRAME, f))
+    elif kind == COLL_NODE_ALLTOALL:
+        comm.Alltoall(as_array(source, frames * FRAME, f), as_array(target, frames * FRAME, f))
+    else:
+        comm.Scatter(as_array(source, frames * FRAME, f) if source != NULL else None, as_array(target, FRAME, f), root)
+    return 0
+
+
+cdef int send_stream(comm, Calls calls, bytes stream, int root) except -1:
+    """A broadcast of a stream; its memory elsewhere than at the root."""
+    cdef coll_node_message m
+    m.kind = COLL_NODE_BCAST
+    m.root = root
+    m.input = m.output = <char *>stream
+    m.cuts = m.input_cuts = NULL
+    as_bytes(&m, len(stream), -1)
+    if engine_serves(calls, COLL_NODE_BCAST):
+        return run(calls, &m, stream)
+    comm._part().Bcast(as_array(<char *>stream, len(stream), stream), root)
+    return 0
+
+
+cdef list collect_streams(comm, Calls calls, bytes mine, list lengths, int root):
+    """The streams of all ranks, on the root or (root -1) on all; None elsewhere."""
+    cdef coll_node_message m
+    cdef bint here = root < 0 or root == calls.member.rank
+    data = PyBytes_FromStringAndSize(NULL, sum(lengths)) if here else b""
+    m.kind = COLL_NODE_ALLGATHER if root < 0 else COLL_NODE_GATHER
+    m.root = max(root, 0)
+    if engine_serves(calls, m.kind):
+        m.input = <char *>mine
+        m.output = <char *>data if here else NULL
+        m.cuts = boundaries(calls, lengths)
+        m.input_cuts = NULL
+        as_bytes(&m, m.cuts[calls.member.size], -1)
+        run(calls, &m, (mine, data))
+    else:
+        source = as_array(<char *>mine, len(mine), mine)
+        target = [as_array(<char *>data, len(data), data), lengths] if here else None
+        comm._part().Allgatherv(source, target) if root < 0 else comm._part().Gatherv(source, target, root)
+    return parts_of(data, lengths) if here else None
+
+
+cdef size_t *boundaries(Calls calls, list lengths) except NULL:
+    """Boundaries of blocks of these lengths, in memory of the communicator's."""
+    cdef size_t i = 0
+    calls.member.cuts[0] = 0
+    for length in lengths:
+        calls.member.cuts[i + 1] = calls.member.cuts[i] + <size_t>length
+        i += 1
+    return calls.member.cuts
+
+
+cdef list parts_of(data, list lengths):
+    view, end, parts = memoryview(data), 0, []
+    for length in lengths:
+        parts.append(view[end : end + length])
+        end += length
+    return parts
+
+
+# The collectives. Unpickling may itself be collective, so it comes when the turn has been given back.
+
+def bcast_object(comm, obj, root):
+    """The root's object; on the root the very same."""
+    cdef Calls calls = calls_of(comm)
+    cdef _Frames f = calls.frames
+    cdef int r = root_of(calls, root)
+    cdef _Parcel p = pickled(obj) if r == f.rank else None
+    take_frames(calls)
+    try:
+        if p is not None:
+            give_stream(comm, calls, p, r)
+            return obj
+        stream, buffers = take_stream(comm, calls, r)
+    finally:
+        end_turn(&calls.turn.now)
+    return unpickled(stream, buffers)
+
+
+cdef int give_stream(comm, Calls calls, _Parcel p, int root) except -1:
+    """The root's part of a broadcast."""
+    cdef _Frames f = calls.frames
+    put(f.to, p, p.more)
+    send_frames(comm, calls, COLL_NODE_BCAST, f.to, f.to, 1, root)
+    if p.more & 1:
+        send_stream(comm, calls, p.stream, root)
+    if p.buffers is not None:
+        comm._bcast_buffers(p.buffers, root)
+    return 0
+
+
+cdef tuple take_stream(comm, Calls calls, int root):
+    """Another rank's part: the stream, and the buffers beside it or None."""
+    cdef _Frames f = calls.frames
+    cdef Head head
+    send_frames(comm, calls, COLL_NODE_BCAST, f.of, f.of, 1, root)
+    head = (<Head *>f.of)[0]
+    if not head.more & 1:
+        stream = stream_in(f.of)
+    else:
+        stream = PyBytes_FromStringAndSize(NULL, head.length)
+        send_stream(comm, calls, stream, root)
+    return stream, comm._bcast_buffers(sizes_in(stream, head.buffers), root) if head.buffers else None
+
+
+def gather_objects(comm, obj, root=None, int end=-1):
+    """The objects of the ranks before ``end`` (of all: -1), on the root, or on all ranks if it is None; else None."""
+    cdef Calls calls = calls_of(comm)
+    cdef _Frames f = calls.frames
+    cdef int r = -1 if root is None else root_of(calls, root)
+    cdef _Parcel p = pickled(obj)
+    take_frames(calls)
+    try:
+        streams, buffers = gather_streams(comm, calls, p, r, f.size if end < 0 else end)
+    finally:
+        end_turn(&calls.turn.now)
+    if streams is None:
+        return None
+    if buffers is not None:
+        return unpickle(streams, buffers)[: f.size if end < 0 else end]
+    loads = MPI.pickle.loads
+    return [loads(stream) for stream in streams]
+
+
+cdef tuple gather_streams(comm, Calls calls, _Parcel p, int root, int end):
+    """Streams, and buffers beside them or None: on the root or (-1) on all ranks; all ranks get all frames, so that they
+    agree on what follows."""
+    cdef _Frames f = calls.frames
+    cdef char *own = f.of + <size_t>f.rank * FRAME
+    cdef int more, i
+    put(own, p, p.more)
+    send_frames(comm, calls, COLL_NODE_ALLGATHER, own, f.of, f.size, 0)
+    more = more_of_all(f.of, f.size)
+    here = root < 0 or root == f.rank
+    if more == 0:
+        return [stream_in(f.of + <size_t>i * FRAME) for i in range(end)] if here else None, None
+    counts = [(<Head *>(f.of + <size_t>i * FRAME)).buffers for i in range(f.size)]
+    if more & 1:
+        streams = collect_streams(comm, calls, p.stream, lengths_of(f.of, f.size), root)
+    else:
+        streams = [stream_in(f.of + <size_t>i * FRAME) for i in range(f.size)]
+    if more >> 1:
+        buffers = comm._gather_buffers(streams, counts, p.buffers or [], more >> 1, None if root < 0 else root)
+        return (streams, buffers) if here else (None, None)
+    return streams[:end] if here else None, None
+
+
+def scatter_object(comm, objects, root):
+    """One of the root's objects, one for each rank."""
+    cdef Calls calls = calls_of(comm)
+    cdef _Frames f = calls.frames
+    cdef int r = root_of(calls, root)
+    parcels = pickled_for_all(objects, f.size) if r == f.rank else None
+    take_frames(calls)
+    try:
+        stream, buffers = scatter_streams(comm, calls, parcels, r)
+    finally:
+        end_turn(&calls.turn.now)
+    return MPI.pickle.loads(stream) if buffers is None else unpickle([stream], [buffers])[0]
+
+
+cdef tuple scatter_streams(comm, Calls calls, parcels, int root):
+    """This rank's stream, and the buffers beside it, or None where no rank has any."""
+    cdef _Frames f = calls.frames
+    cdef Head head
+    if parcels is not None:
+        put_all(f.to, parcels)
+    send_frames(comm, calls, COLL_NODE_SCATTER, f.to if parcels is not None else NULL, f.of, f.size, root)
+    head = (<Head *>f.of)[0]
+    if head.more == 0:
+        return stream_in(f.of), None
+    stream = stream_in(f.of) if not head.more & 1 else comm._deal(streams_of(parcels), head.length, root)
+    if head.more >> 1 == 0:
+        return stream, None
+    return stream, comm._scatter_buffers(stream, head.buffers, buffers_of(parcels), head.more >> 1, root)
+
+
+def alltoall_objects(comm, objects):
+    """An object from every rank, for one to every rank."""
+    cdef Calls calls = calls_of(comm)
+    cdef _Frames f = calls.frames
+    parcels = pickled_for_all(objects, f.size)
+    take_frames(calls)
+    try:
+        streams, buffers = swap_streams(comm, calls, parcels)
+    finally:
+        end_turn(&calls.turn.now)
+    if buffers is not None:
+        return unpickle(streams, buffers)
+    loads = MPI.pickle.loads
+    return [loads(stream) for stream in streams]
+
+
+cdef tuple swap_streams(comm, Calls calls, list parcels):
+    """Streams from all ranks, and the buffers beside them, or None where no rank has any."""
+    cdef _Frames f = calls.frames
+    cdef int more, i
+    put_all(f.to, parcels)
+    send_frames(comm, calls, COLL_NODE_ALLTOALL, f.to, f.of, f.size, 0)
+    more = more_of_all(f.of, f.size)
+    counts = [(<Head *>(f.of + <size_t>i * FRAME)).buffers for i in range(f.size)] if more >> 1 else None
+    if more & 1:
+        streams = comm._swap(streams_of(parcels), lengths_of(f.of, f.size))
+    else:
+        streams = [stream_in(f.of + <size_t>i * FRAME) for i in range(f.size)]
+    return streams, comm._swap_buffers(streams, counts, buffers_of(parcels), more >> 1) if more >> 1 else None
+
+
+def sizes_in(stream, int buffers):
+    """Sizes of the buffers beside a stream."""
+    sizes = array.array("q")
+    sizes.frombytes(bytes(stream[: 8 * buffers]))
+    return sizes.tolist()
+
+
+cdef list streams_of(parcels):
+    return [(<_Parcel>p).stream for p in parcels] if parcels is not None else None
+
+
+cdef list buffers_of(parcels):
+    return [(<_Parcel>p).buffers or [] for p in parcels] if parcels is not None else None

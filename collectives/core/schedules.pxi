@@ -1,0 +1,242 @@
+# The executor of schedules: programs, transports, plans; included by _core.pyx.
+
+cdef class Program:
+    """A schedule with its dependencies; serves every message. ``steps`` is an array of ``schedule.STEP``.
+
+    ``input_block`` and ``vector_block`` say what memory the caller has: all blocks (-1), none (-2), or only that one;
+    ``blockwise``: block i is rank i's, so that segments cut each block, which ``divisible`` says can be done.
+    """
+
+    cdef coll_program *program
+    cdef readonly int size, slots, slot_blocks, nblocks, nscratch
+    cdef readonly bint blockwise, divisible
+
+    def __cinit__(self, steps, int size, int nblocks, int nscratch, bint in_place, int input_block=-1,
+                  int vector_block=-1, bint blockwise=False):
+        cdef _View view = _View(steps, False)
+        cdef coll_layout layout = coll_layout(size, nblocks, nscratch, in_place, input_block, vector_block, blockwise)
+        cdef int code, bad
+        if view.view.len % sizeof(coll_step) or view.view.len // sizeof(coll_step) > 1 << 30:
+            raise ValueError("steps must be an array of schedule.STEP")
+        self.program = coll_program_new(<const coll_step *>view.view.buf, view.view.len // sizeof(coll_step), &layout,
+                                        &code, &bad)
+        if self.program == NULL:
+            raise error(code, f"step {bad}")
+        self.size = size
+        self.slots = self.program.nslots
+        self.slot_blocks = self.program.slot_blocks
+        self.nblocks = nblocks
+        self.nscratch = nscratch
+        self.blockwise = blockwise
+        self.divisible = self.program.single or not blockwise
+
+    def __dealloc__(self):
+        coll_program_free(self.program)
+
+
+@cython.no_gc_clear  # __dealloc__ needs what it refers to
+cdef class Endpoint:
+    """One rank's end of a transport; ``owner`` is kept alive with it."""
+
+    cdef coll_endpoint *endpoint
+    cdef object owner
+    cdef readonly int rank, size, tag_limit
+    cdef readonly size_t message_limit
+
+    @property
+    def mpi_error(self):
+        """MPI's error code of the last failure, 0 if there was none."""
+        return self.endpoint.mpi_error
+
+    def __dealloc__(self):
+        if self.endpoint != NULL:
+            self.endpoint.transport.endpoint_free(self.endpoint)
+
+
+cdef Endpoint make_endpoint(coll_endpoint *endpoint, object owner):
+    if endpoint == NULL:
+        raise MemoryError
+    cdef Endpoint made = Endpoint.__new__(Endpoint)
+    made.endpoint = endpoint
+    made.owner = owner
+    made.rank = endpoint.rank
+    made.size = endpoint.size
+    made.tag_limit = endpoint.tag_limit
+    made.message_limit = endpoint.message_limit
+    return made
+
+
+cdef class InProcess:
+    """Mailboxes between ``size`` ranks of one process; a ``seed`` other than 0 reports completions in random order.
+
+    No message has more than ``message_limit`` bytes.
+    """
+
+    cdef coll_inproc *group
+    cdef readonly int size
+
+    def __cinit__(self, int size, unsigned seed=0, size_t message_limit=1 << 62):
+        cdef int rank
+        if size < 1 or message_limit < 1:
+            raise ValueError("size and message_limit must be at least 1")
+        self.group = coll_inproc_new(size, seed)
+        if self.group == NULL:
+            raise MemoryError
+        for rank in range(size):
+            coll_inproc_endpoint(self.group, rank).message_limit = message_limit
+        self.size = size
+
+    def __dealloc__(self):
+        coll_inproc_free(self.group)
+
+    def endpoint(self, int rank):
+        """The endpoint of one rank."""
+        if not 0 <= rank < self.size:
+            raise ValueError(f"rank {rank} is not in a group of {self.size}")
+        return make_endpoint(coll_inproc_endpoint(self.group, rank), self)
+
+
+cdef class MPILibrary:
+    """The MPI transport (one per ABI), loaded from its shared library; ImportError when it cannot be."""
+
+    cdef const coll_mpi_api *api
+    cdef readonly str abi
+
+    def __cinit__(self, str path):
+        cdef void *handle = dlopen(path.encode(), RTLD_NOW | RTLD_LOCAL)
+        if handle == NULL:
+            raise ImportError(dlerror().decode())
+        self.api = <const coll_mpi_api *>dlsym(handle, b"coll_mpi")
+        if self.api == NULL or self.api.version != COLL_MPI_VERSION:
+            raise ImportError(f"{path} is not of this version of collectives; build again")
+        self.abi = self.api.abi.decode()
+        self.api.on_release(request_released)
+
+    def shares_mpi(self, bint initialized, str version):
+        """Whether the transport is linked to the MPI library whose state and version these are."""
+        return bool(self.api.initialized()) == initialized and self.api.library_version().decode() == version.rstrip("\0")
+
+    def watch_end(self):
+        """Have MPI_Finalize, once it begins, end what is under way, or abort where it might hang."""
+        check(coll_progress_watch_end(self.api), "watch for MPI_Finalize")
+
+    def endpoint(self, uintptr_t comm, owner):
+        """An endpoint on the communicator with that handle; ``owner`` keeps it alive."""
+        return make_endpoint(self.api.endpoint_new(<intptr_t>comm), owner)
+
+
+cdef class Life:
+    """Whether the communicator with a handle has been freed, through this handle or another."""
+
+    cdef const coll_mpi_api *api
+    cdef coll_mpi_life *life
+
+    def __cinit__(self, MPILibrary library, uintptr_t comm):
+        self.api = library.api
+        self.life = self.api.life_new(<intptr_t>comm)
+        if self.life == NULL:
+            raise MemoryError("MPI takes no attribute of a communicator")
+
+    def __dealloc__(self):
+        if self.life != NULL:
+            self.api.life_free(self.life)
+
+    @property
+    def ended(self):
+        """Whether it has been freed."""
+        return not self.life.alive
+
+
+cdef int set_mpi_op(coll_mpi_op *target, op, size_t itemsize) except -1:
+    """``op`` is ``(library, op handle, datatype handle)``."""
+    library, op_handle, type_handle = op
+    target.mpi = (<MPILibrary?>library).api
+    target.op = <intptr_t><uintptr_t>op_handle
+    target.datatype = <intptr_t><uintptr_t>type_handle
+    target.itemsize = itemsize
+    return 0
+
+
+cdef size_t[::1] _boundaries(Program program, cuts):
+    """Boundaries of blocks as C takes them, or None."""
+    if cuts is None:
+        return None
+    if len(cuts) != program.nblocks + 1 or min(cuts) < 0:
+        raise ValueError(f"cuts: needs {program.nblocks + 1} rising boundaries")
+    return array.array("L", cuts)
+
+
+@cython.no_gc_clear  # __dealloc__ needs what it refers to
+cdef class Plan(Task):
+    """A program bound to an endpoint and to the shape of a message; runs any number of times, one run at a time.
+
+    ``elements`` counts those of the whole vector. ``op`` is the code of an op with a kernel, ``(library, op handle,
+    datatype handle)`` for MPI's own reduction, or None where nothing is reduced. ``cuts`` are the boundaries of the
+    blocks, in elements, and ``input_cuts`` those of the input; by default blocks are as equal as can be.
+    """
+
+    cdef coll_exec *execution
+    cdef coll_mpi_op mpi_op
+    cdef object keep
+    cdef readonly Program program
+    cdef readonly Endpoint endpoint
+    cdef readonly int segments, depth
+    cdef readonly size_t footprint
+
+    def __cinit__(self, Program program, Endpoint endpoint, size_t elements, size_t itemsize, int dtype, op,
+                  int segments=1, int depth=2, cuts=None, input_cuts=None):
+        cdef coll_message m
+        cdef int code
+        cdef size_t[::1] cut = _boundaries(program, cuts), input_cut = _boundaries(program, input_cuts)
+        if program.size != endpoint.size:
+            raise ValueError(f"a schedule for {program.size} ranks on a communicator of {endpoint.size}")
+        if segments > 1 and not program.program.single and (program.blockwise or cuts is not None):
+            raise ValueError("only a schedule whose steps are of single blocks can be cut in segments")
+        memset(&m, 0, sizeof(m))
+        m.count = elements
+        m.itemsize = itemsize
+        m.segments = segments
+        m.depth = min(segments, depth)
+        m.cuts = NULL if cut is None else &cut[0]
+        m.input_cuts = NULL if input_cut is None else &input_cut[0]
+        if isinstance(op, int):
+            m.reduce = _reduce2(dtype, op)
+            m.scale = coll_scale(dtype) if OPS[op] == "avg" else NULL
+        elif op is not None:
+            set_mpi_op(&self.mpi_op, op, itemsize)
+            self.keep = op
+            m.user_op = apply_op
+            m.user_context = &self.mpi_op
+        self.execution = coll_exec_new(program.program, endpoint.endpoint, &m, &code)
+        if self.execution == NULL:
+            raise error(code, "plan")
+        self.task = coll_exec_task(self.execution)
+        self.ranks = endpoint.size
+        self.program = program
+        self.endpoint = endpoint
+        self.segments = segments
+        self.depth = m.depth
+        self.footprint = coll_exec_footprint(self.execution)
+
+    def __dealloc__(self):
+        # MPI may still write into the memory of a run that never ended, so that memory stays.
+        if self.execution != NULL and not coll_exec_busy(self.execution):
+            coll_exec_free(self.execution)
+
+    @property
+    def busy(self):
+        """Whether a run is under way, or ended by an error."""
+        return bool(coll_exec_busy(self.execution))
+
+    cdef int begin(self, const void *input, void *vector, int tag) except -1:
+        cdef int code
+        with nogil:
+            code = coll_exec_start(self.execution, input, vector, tag)
+        return check(code, "start")
+
+    def start(self, uintptr_t input, uintptr_t vector, int tag):
+        """Begin a run on memory at two addresses, which must stay until the run is done.
+
+        They are of what the rank has: of its one block where input or vector hold no more, 0 where it has none.
+        """
+        self.begin(<const void *>input, <void *>vector, tag)

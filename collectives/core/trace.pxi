@@ -1,0 +1,146 @@
+# What a timeline is made from: the records of one process; included by _core.pyx.
+
+cdef class Recorder:
+    """Records of this process's collectives and spans, up to ``most``; what comes later is counted and dropped.
+
+    ``foreign`` tells from a file's name whether its frames are not the program's.
+    """
+
+    cdef coll_trace trace
+    cdef readonly CallSites places
+    cdef readonly list names  # of algorithms, spans and errors, by number
+    cdef dict numbers
+    cdef uint32_t comms
+
+    def __cinit__(self, size_t most, foreign):
+        if coll_trace_init(&self.trace, most):
+            raise MemoryError(f"no memory for {most} records of calls")
+        self.places = CallSites(foreign)
+        self.names = ["shm"]
+        self.numbers = {"shm": 0}
+
+    def __dealloc__(self):
+        coll_trace_free(&self.trace)
+
+    cdef int number_of(self, str name) except -1:
+        number = self.numbers.get(name)
+        if number is None:
+            number = min(len(self.names), 65535)
+            if number == len(self.names):
+                self.names.append(name)
+                self.numbers[name] = number
+        return number
+
+    def begin_span(self, str name):
+        """Begin a part of the program; returns its record's number, or -1 when there is no room."""
+        cdef coll_trace_event *e
+        cdef int number = self.number_of(name)
+        cdef int32_t place = self.places.present()
+        e = coll_trace_add(&self.trace, coll_ticks())
+        if e == NULL:
+            return -1
+        e.form = COLL_TRACE_SPAN
+        e.name = number
+        e.site = place
+        e.begin = coll_ticks()
+        return e - self.trace.events
+
+    def end_span(self, Py_ssize_t index):
+        """End it."""
+        if index >= 0:
+            self.trace.events[index].end = self.trace.events[index].returned = coll_ticks()
+
+    @property
+    def dropped(self):
+        """Records for which there was no room."""
+        return self.trace.dropped
+
+    def events(self):
+        """The records so far, as bytes."""
+        return PyBytes_FromStringAndSize(<char *>self.trace.events, self.trace.count * sizeof(coll_trace_event))
+
+    def moments(self):
+        """Pairs of the counter and CLOCK_MONOTONIC in ns at the same moment, from the first to the present one."""
+        coll_trace_note(&self.trace)
+        return [(self.trace.moments[i].ticks, self.trace.moments[i].ns) for i in range(self.trace.nmoments)]
+
+
+cdef class Log:
+    """A communicator's way to the records."""
+
+    cdef readonly Recorder recorder
+    cdef uint32_t comm
+
+    def __cinit__(self, Recorder recorder):
+        self.recorder = recorder
+        self.comm = recorder.comms
+        recorder.comms += 1
+
+    cdef int note(self, int collective, uint64_t nbytes, uint64_t number, int root, uint64_t begin, uint64_t end) except -1:
+        """A blocking call of the node-local engine, which has ended."""
+        cdef int32_t place = self.recorder.places.present()
+        cdef coll_trace_event *e = coll_trace_add(&self.recorder.trace, end)
+        if e == NULL:
+            return 0
+        e.begin = begin
+        e.end = e.returned = end
+        e.bytes = nbytes
+        e.number = number
+        e.site = place
+        e.root = root
+        e.comm = self.comm
+        e.collective = collective
+        return 0
+
+    cpdef add(self, int form, str collective, str name, uint64_t nbytes, uint64_t number, int root, uint64_t begin,
+            bint ended=True, bint failed=False):
+        """A call that began at a tick and has returned now, and ended, or is under way. Its record's number, or -1."""
+        cdef int what = kind_of(collective), named = self.recorder.number_of(name)
+        cdef int32_t place = self.recorder.places.present()
+        cdef uint64_t now = coll_ticks()
+        cdef coll_trace_event *e = coll_trace_add(&self.recorder.trace, now)
+        if e == NULL:
+            return -1
+        e.begin = begin
+        e.returned = now
+        e.end = now if ended else 0
+        e.bytes = nbytes
+        e.number = number
+        e.site = place
+        e.root = root
+        e.comm = self.comm
+        e.name = named
+        e.collective = what
+        e.form = form
+        e.failed = failed
+        return e - self.recorder.trace.events
+
+    cpdef end(self, Py_ssize_t index, uint64_t tick, bint failed=False):
+        """A call that was under way has ended."""
+        if index >= 0 and self.recorder.trace.events[index].end == 0:
+            self.recorder.trace.events[index].end = tick
+            self.recorder.trace.events[index].failed = failed
+
+    cpdef waited(self, Py_ssize_t index, uint64_t begin):
+        """The program has waited, since that tick, for a call that was under way."""
+        cdef coll_trace_event *e
+        cdef uint64_t now = coll_ticks()
+        cdef int32_t place = self.recorder.places.present()
+        if index < 0:
+            return
+        e = coll_trace_add(&self.recorder.trace, now)
+        if e != NULL:
+            memcpy(e, &self.recorder.trace.events[index], sizeof(coll_trace_event))
+            e.form = COLL_TRACE_WAIT
+            e.begin = begin
+            e.end = e.returned = now
+            e.site = place
+
+    def ago(self, double seconds):
+        """The counter that long ago."""
+        return coll_trace_ago(&self.recorder.trace, seconds)
+
+
+def ticks():
+    """The processor's time counter."""
+    return coll_ticks()

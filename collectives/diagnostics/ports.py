@@ -1,0 +1,130 @@
+"""Whether processes on other machines still run, as their machines say: each has a port, which closes with the process.
+
+A datagram to a closed port is refused by the system that it reaches. Nothing is read from the ports, which are open on
+all addresses of a machine. A refusal may come from a machine that happens to have an address of the right one, and a
+network may drop refusals. So a refusal alone ends no call: it keeps letters from a rank, and one that has not come in
+time counts as dead by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ..system import machine
+
+__all__ = ["Port", "Probes", "port", "note_open", "seen_open"]
+
+_open: socket.socket | None = None
+_lock = threading.Lock()
+RECENT = 0.5  # seconds
+_seen_open: dict[Port, float] = {}
+
+
+class Port(NamedTuple):
+    """Where a process has its port."""
+
+    addresses: tuple[str, ...]
+    port: int
+
+
+def port() -> Port | None:
+    """This process's port, open from the first call on; None where the system does not let it."""
+    global _open
+    try:
+        with _lock:
+            if _open is None:
+                both = socket.has_dualstack_ipv6()
+                made = socket.socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_DGRAM)
+                if both:
+                    made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the least there is
+                made.bind(("", 0))
+                _open = made
+        return Port(tuple(machine.addresses()), _open.getsockname()[1])
+    except OSError:
+        return None
+
+
+def _after_fork() -> None:
+    """The port is the parent's, and closes with it."""
+    global _lock, _open
+    _lock = threading.Lock()
+    if _open is not None:
+        _open.close()
+        _open = None
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def seen_open(there: Port) -> bool:
+    """Whether a port did not refuse a moment ago, when another communicator of this process tried it."""
+    return time.monotonic() - _seen_open.get(there, 0.0) < RECENT
+
+
+def note_open(ports: Iterable[Port]) -> None:
+    """Note that ports do not refuse."""
+    _seen_open.update(dict.fromkeys(ports, time.monotonic()))
+
+
+class Probes:
+    """Datagrams to the ports of some ranks, and which were refused."""
+
+    def __init__(self, ports: dict[int, Port]):
+        self._ports = ports
+        self._sockets: dict[int, list[socket.socket]] = {}
+        self.refused: set[int] = set()
+
+    def probe(self, ranks: Iterable[int]) -> None:
+        """Send to these ranks' ports; refusals come later."""
+        own = set(machine.addresses())
+        for rank in ranks:
+            self.leave(rank)
+            self.refused.discard(rank)
+            known = self._ports.get(rank, Port((), 0))
+            made = (_connected(address, known.port) for address in known.addresses if address not in own)
+            self._sockets[rank] = [sock for sock in made if sock is not None]
+
+    def look(self) -> None:
+        """Note whose ports have refused."""
+        for rank in [rank for rank, socks in self._sockets.items() if any(map(_refused, socks))]:
+            self.leave(rank)
+            self.refused.add(rank)
+
+    def waiting(self) -> bool:
+        """Whether refusals may still come."""
+        return any(self._sockets.values())
+
+    def leave(self, rank: int) -> None:
+        """Look at a rank's port no more."""
+        for sock in self._sockets.pop(rank, []):
+            sock.close()
+
+
+def _connected(address: str, port: int) -> socket.socket | None:
+    made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        made.setblocking(False)
+        made.connect((address, port))
+        made.send(b"")
+    except OSError:  # there is no way there
+        made.close()
+        return None
+    return made
+
+
+def _refused(sock: socket.socket) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        try:
+            sock.recv(1)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False

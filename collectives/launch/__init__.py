@@ -1,0 +1,1 @@
+"""How a command begins and ends on all ranks, and the command ``run``."""

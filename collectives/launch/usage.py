@@ -1,0 +1,81 @@
+"""Command lines on all ranks: what is wrong with one is said once; values of options."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+
+__all__ = ["UsageError", "number_of_bytes", "parsed", "quiet_beside_rank_0", "size", "sizes"]
+
+
+#: Seconds that other ranks leave to rank 0 to say what is wrong: launchers end all ranks when one fails.
+GRACE = 2.0
+
+
+class UsageError(Exception):
+    """The command line asks for what cannot be; ends with the message and exit code 2."""
+
+
+def parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """``parser.parse_args``; of several ranks the first alone prints help or what is wrong."""
+    with quiet_beside_rank_0():
+        return parser.parse_args(argv)
+
+
+@contextlib.contextmanager
+def quiet_beside_rank_0() -> Iterator[None]:
+    """Print nothing on the other ranks of an MPI job."""
+    from .place import place
+
+    if place()[0] == 0:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        try:
+            yield
+        except SystemExit as leaving:
+            if leaving.code:
+                time.sleep(GRACE)
+            raise
+
+
+def size(text: str) -> int:
+    """A number of ranks, at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks") from None
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} ranks: there must be at least 1")
+    return value
+
+
+def sizes(text: str) -> list[int]:
+    """Numbers of ranks: ``6``, ``1:64`` (both ends included), ``2,4,8``, or several of these joined by commas."""
+    found: list[int] = []
+    for part in text.split(","):
+        ends = [size(end) for end in part.split(":")]
+        if len(ends) > 2 or ends[0] > ends[-1]:
+            raise argparse.ArgumentTypeError(f"{part!r} is not a range of ranks such as 1:64")
+        found.extend(range(ends[0], ends[-1] + 1))
+    return found
+
+
+def number_of_bytes(text: str) -> int:
+    """Bytes with an optional unit: ``100``, ``64KiB``, ``1.5MB`` (k, M, G are powers of 1000, Ki, Mi, Gi of 1024)."""
+    number = text.strip().upper().removesuffix("B").strip()
+    factor = 1
+    for power, letter in enumerate("KMG", start=1):
+        for unit, base in ((f"{letter}I", 1024), (letter, 1000)):
+            if number.endswith(unit):
+                number, factor = number.removesuffix(unit), base**power
+    try:
+        value = float(number) * factor
+    except ValueError:
+        value = -1
+    if not 0 <= value < 2**63 or value != int(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes such as 100, 64KiB or 1.5MB")
+    return int(value)

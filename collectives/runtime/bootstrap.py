@@ -1,0 +1,87 @@
+"""What ranks tell each other when they make a communicator, with MPI or without.
+
+A rank reads the others' words one after the other and keeps what concerns itself: of thousands of ranks the addresses
+and the heaps of those on its own machine, of the rest how many there are of each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from ..diagnostics import peer_queries
+from ..system import lifetime, machine, shared_memory
+
+__all__ = ["Hello", "Known", "Gather", "hello", "introduce"]
+
+#: Gathers a named tuple from all ranks on all ranks, in the order of the ranks.
+Gather = Callable[[Any], Iterable[Any]]
+
+_serial = itertools.count()
+
+
+class Hello(NamedTuple):
+    """What a rank tells all others. ``identity`` and ``settings``, of rank 0, hold for the communicator."""
+
+    identity: str
+    settings: bytes
+    machine: str
+    cores: bytes  # that it may run on, as a mask
+    address: peer_queries.Address | None
+    offer: shared_memory.Offer | None
+    dead: list[tuple[str, int]]  # communicators, see :mod:`collectives.system.lifetime`
+    timeline: bool  # whether it records one
+
+
+class Known(NamedTuple):
+    """What a rank keeps of all of these."""
+
+    identity: str
+    settings: bytes
+    ranks_on: Counter[str]  # by machine
+    here: int  # ranks on this one's
+    usable_cores: float  # of theirs together
+    neighbours: dict[int, peer_queries.Address]
+    offers: dict[int, shared_memory.Offer]
+    separated: bool  # some ranks cannot ask some others by their sockets
+    timeline: bool  # whether some rank records one
+
+
+def hello(rank: int, size: int, offer: shared_memory.Offer | None, settings: bytes, timeline: bool = False) -> Hello:
+    """This rank's; ``settings`` are rank 0's."""
+    name = machine.node_name()
+    identity = f"{name}/{os.getpid()}/{next(_serial)}" if rank == 0 else ""
+    cores = sum(1 << core for core in machine.affinity())
+    mask = cores.to_bytes(-(-cores.bit_length() // 8), "little")
+    address = peer_queries.address() if size > 1 else None
+    return Hello(identity, settings if rank == 0 else b"", name, mask, address, offer, lifetime.dead(), timeline)
+
+
+def introduce(rank: int, mine: Hello, all_ranks: Iterable[Hello]) -> Known:
+    """What this rank keeps; frees the communicators that are dead on all their ranks."""
+    identity, settings, cores, timeline = "", b"", 0, False
+    ranks_on, votes = Counter[str](), Counter[tuple[str, int]]()
+    homes: set[tuple[str, int, int] | None] = {None}
+    neighbours: dict[int, peer_queries.Address] = {}
+    offers: dict[int, shared_memory.Offer] = {}
+    for peer, theirs in enumerate(all_ranks):
+        if peer == 0:
+            identity, settings = theirs.identity, theirs.settings
+        ranks_on[theirs.machine] += 1
+        votes.update(theirs.dead)
+        timeline |= theirs.timeline
+        if theirs.machine == mine.machine:
+            cores |= int.from_bytes(theirs.cores, "little")
+        if theirs.address is not None and peer != rank and peer_queries.can_ask(mine.address, theirs.address):
+            neighbours[peer] = theirs.address
+        if len(homes) <= 2:
+            homes.add(theirs.address and theirs.address.home)
+        if theirs.offer is not None and shared_memory.on_one_machine(mine.offer, theirs.offer):
+            offers[peer] = theirs.offer
+    lifetime.free_agreed(votes)
+    usable = machine.usable_cores(cores.bit_count())
+    here = ranks_on[mine.machine]
+    return Known(identity, settings, ranks_on, here, usable, neighbours, offers, len(homes) > 2, timeline)

@@ -1,0 +1,72 @@
+"""The library's side of a group of processes on one node where there is no MPI: the node-local engine alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import NamedTuple
+
+from ..arguments.shape import Shape
+from ..core import _core
+from ..errors import CollectiveError
+from ..schedules.registry import find
+from ..selection.policy import Choice, Rules
+from ..waiting.dump import dump_on_signal
+from . import bootstrap
+from .context import Context
+from .plans import Plan
+
+__all__ = ["LocalContext"]
+
+
+class _Apart(NamedTuple):
+    why: str | None
+
+
+class LocalContext(Context):
+    """CollectiveError, on all ranks, where they do not share memory."""
+
+    def __init__(self, rank: int, size: int, gather: bootstrap.Gather, timeout: float | None = None):
+        super().__init__(rank, size)
+        self.timeout, self.background = timeout, True
+        dump_on_signal()
+        known = self.introduce(gather, _forced() if rank == 0 else b"")
+        rules = _rules(json.loads(known.settings))
+        self.join(known, gather)
+        apart = [told.why for told in gather(_Apart(self.apart)) if told.why is not None]
+        if apart:
+            raise CollectiveError(
+                f"without MPI all processes must be on one node: {apart[0]}; start the program with mpiexec or srun"
+            )
+        self.register()
+        self.adopt(rules)
+
+    def choose(self, collective: str) -> Choice:
+        """The only algorithm that there is."""
+        return Choice(find(collective, "shm"), None, "all ranks share a node")
+
+    def make_plan(self, choice: Choice, shape: Shape, engine: _core.Node | None) -> Plan:
+        """A new plan."""
+        return _core.NodePlan(engine or self.node, shape)
+
+    def tag(self, choice: Choice, shape: Shape) -> int:
+        """No tag: there are no messages."""
+        return 0
+
+
+def _forced() -> bytes:
+    """The algorithms that rank 0's environment asks for, as JSON; what is wrong with it, by no name."""
+    try:
+        return json.dumps(Rules.from_environment().forced).encode()
+    except ValueError as e:
+        return json.dumps({"": f"COLLECTIVES_ALGORITHM={os.environ['COLLECTIVES_ALGORITHM']!r}: {e}"}).encode()
+
+
+def _rules(forced: dict[str, str]) -> Rules:
+    """Rank 0's rules for all; ValueError where there are none."""
+    if "" in forced:
+        raise ValueError(forced[""])
+    others = sorted(set(forced.values()) - {"shm"})
+    if others:
+        raise ValueError(f"COLLECTIVES_ALGORITHM: without MPI there is the algorithm 'shm' only, not {others[0]!r}")
+    return Rules(forced=forced)

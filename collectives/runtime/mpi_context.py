@@ -1,0 +1,274 @@
+"""What a communicator holds for the library: a duplicate of its own, the rules all ranks agreed on, and plans."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import pickle
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+from ..arguments.datatypes import DTYPE_CODES
+from ..arguments.shape import LOCAL_LENGTHS, Shape, describing, kind_of_call
+from ..arguments.signature import Call
+from ..core import _core
+from ..diagnostics import deaths, ports
+from ..diagnostics.mpi_queries import MPIQueries
+from ..errors import CollectiveError
+from ..schedules.build import build
+from ..schedules.registry import ScheduleAlgorithm
+from ..schedules.schedule import Schedule
+from ..selection import table
+from ..selection.policy import Choice, Rules, segments_for
+from ..system import heap, mpi_library, shared_memory
+from ..trace import recording
+from ..waiting.mpi_calls import MPIRun, MPIWaiting
+from . import bootstrap, settings
+from .context import Context
+from .meeting import Making, meeting
+from .node_groups import NodeGroup, NodeGroups
+from .plans import Plan
+
+__all__ = ["MPIContext", "duplicate", "schedule_of"]
+
+MEETINGS = 16  # tags of messages by which some ranks meet
+DEPTH = 4  # segments of one call in flight, and so tags of one call
+HEARD = 0.1  # s until MPI revokes: by then ranks test no sends, which Open MPI 5 may abort for once they have failed
+LEAST = DTYPE_CODES["int64"], _core.OPS.index("min")  # of integers that ranks agree on something by
+
+_library = mpi_library.library()
+
+
+@functools.lru_cache(maxsize=256)
+def schedule_of(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 0) -> Schedule:
+    """The schedule of one rank, built once."""
+    return build(algorithm, rank, size, root)
+
+
+@functools.lru_cache(maxsize=256)
+def program_of(algorithm: ScheduleAlgorithm, rank: int, size: int, in_place: bool, root: int = 0) -> _core.Program:
+    """The schedule of one rank with its dependencies, for calls in place or out of place."""
+    s = schedule_of(algorithm, rank, size, root)
+    return _core.Program(s.steps, size, s.nblocks, s.scratch, in_place, s.input_block, s.vector_block, s.blockwise)
+
+
+def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracomm:
+    """MPI's duplicate of a communicator; CollectiveError where MPI has no more of them."""
+    try:
+        return comm.Dup(info)
+    except MPI.Exception as e:
+        if deaths.by_death(e):
+            raise deaths.failure(comm, "Dup", e) from e
+        if e.Get_error_class() in (MPI.ERR_COMM, MPI.ERR_TRUNCATE):
+            raise
+        why = str(e).splitlines()[0]
+        raise CollectiveError(
+            f"MPI makes no more communicators ({why}); call Free of those that are done with: each takes two of MPI's, "
+            "and one of them stays when it is only collected"
+        ) from e
+
+
+class MPIContext(MPIWaiting, Context):
+    """The library's side of a communicator: a duplicate of its own, the rules all ranks agreed on, tags, leases."""
+
+    def __init__(self, visible: MPI.Intracomm, making: Making):
+        self.library = _library
+        self.internal = duplicate(MPI.Intracomm(visible))
+        self.internal.Set_errhandler(MPI.ERRORS_RETURN)
+        super().__init__(self.internal.rank, self.internal.size)
+        gather = functools.partial(making.gather, self.internal)
+        known = self.introduce(gather, self._settings(), recording.is_recording())
+        agreed: settings.Agreed | Exception = pickle.loads(known.settings)
+        if isinstance(agreed, Exception):
+            self.internal.Free()
+            raise agreed
+        self.checked, self.timeout, self.stall = agreed.checked, agreed.timeout, agreed.stall
+        self.locks_ops = mpi_library.locks_ops()
+        self.threaded = self.background = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self.endpoint = self.library.endpoint(self.internal.handle, self.internal)
+        self._divide_tags()
+        self._meet(known, gather)
+        self.join(known, gather, self.library, self.endpoint)
+        self.life = _core.Life(self.library, visible.handle)
+        self._node_groups = NodeGroups()
+        self.layout = table.Layout.of(known.ranks_on)
+        rules = Rules(forced=agreed.forced)
+        if agreed.table is not None:
+            rules.tuned = table.pick(agreed.table, self.layout)
+        self.adopt(rules)
+        recording.join(self, *agreed.timeline, known.timeline)
+
+    def _settings(self) -> bytes:
+        return pickle.dumps(settings.agreed()) if self.rank == 0 else b""
+
+    def _meet(self, known: bootstrap.Known, gather: bootstrap.Gather) -> None:
+        """How to ask the other ranks what they do."""
+        opened = gather(ports.port()) if known.separated and mpi_library.fears_the_dead() else []
+        away = {rank: port for rank, port in enumerate(opened) if rank not in self.neighbours and port is not None}
+        if len(self.neighbours) + 1 < self.size:
+            self.mpi_queries = MPIQueries(self.internal, self.endpoint.tag_limit, self, away)
+        self.register()
+
+    def adopt(self, rules: Rules) -> None:
+        """Choose by these rules from now on; on all ranks together, while no call is under way."""
+        super().adopt(rules)
+        self.cache(not self.checked)
+        if self.checked:  # each call is compared with the other ranks' first
+            self.close()
+
+    def groups(self) -> list[_core.Node]:
+        """The communicator's groups of the node-local engine, those of persistent calls too."""
+        return [*super().groups(), *self._node_groups.engines()]
+
+    def another_node(self, call: Call) -> NodeGroup | None:
+        """A group of the node-local engine with an order of calls of its own, agreed by all ranks together.
+
+        None, on all ranks, where there is no memory for it. ``call`` is what ranks that wait here tell the others.
+        """
+        with self.in_turn():
+            idle = self._node_groups.idle()
+            node_group = self._node_groups.again(self.least(idle, call)) if idle.size else None
+            if node_group is not None:
+                return node_group
+            with meeting(call.collective, self.internal, self, call=call) as making:
+                gather = functools.partial(making.gather, self.internal)
+                offer, area = shared_memory.offer()
+                offers = {
+                    r: theirs for r, theirs in enumerate(gather(offer)) if shared_memory.on_one_machine(offer, theirs)
+                }
+                _, engine, apart = shared_memory.join(
+                    self.rank, self.size, offers, area, gather, self.library, self.endpoint
+                )
+        if engine is None or apart is not None:
+            return None
+        self.set_limits(engine)
+        return self._node_groups.new(engine)
+
+    def least(self, numbers: np.ndarray, call: Call) -> np.ndarray:
+        """The least of all ranks' integers, element by element, by the node-local engine; as a part of ``call``."""
+        found = np.empty_like(numbers)
+        shape = Shape("allreduce", 0, numbers.size, numbers.itemsize, *LEAST, False)
+        operation = self.operation(self.choose("allreduce", numbers.nbytes, "shm", True, False), shape)
+        operation.start(_core.address(numbers), _core.address(found), 0, (numbers, found))
+        operation.stands_for = call._replace(number=self.begun)
+        self.finish(operation)
+        operation.release()
+        return found
+
+    def tag(self, choice: Choice, shape: Shape) -> int:
+        """First of the tags of the next call; calls come in the same order on all ranks.
+
+        The node-local engine has numbers of its own: a call may take the fast path there on some ranks only.
+        """
+        name = choice.algorithm.name
+        return 0 if name == "shm" else self.count(kind_of_call(name, shape), describing(shape, name))
+
+    def _divide_tags(self) -> None:
+        """Tags of calls, by their kinds; half of each kind's are of persistent calls."""
+        calls = (self.endpoint.tag_limit - MEETINGS) // DEPTH
+        self._persistent_calls = min(calls // 2, 1 << 16)
+        self._calls = min(calls - self._persistent_calls, 1 << 16)
+        self._kind_tags = (self._calls + self._persistent_calls) * DEPTH
+        self._kinds = (self.endpoint.tag_limit - MEETINGS) // self._kind_tags
+        self._persistent_inits = self._persistent_tags = 0
+        self.divide_tags(self._calls, self._kinds, self._kind_tags, DEPTH)
+
+    def meeting_tag(self, tag: int) -> int:
+        """Of the messages by which some of the ranks meet, for a tag of the program's."""
+        return self.endpoint.tag_limit - MEETINGS + tag % MEETINGS
+
+    def persistent_number(self) -> int:
+        """What the numbers of the next persistent call's starts begin from."""
+        self._persistent_inits += 1
+        return self._persistent_inits << 32
+
+    def persistent_tag(self, choice: Choice, shape: Shape) -> int:
+        """Tags of a persistent call, its own while there are no more than 65536 of them."""
+        call = self._calls + self._persistent_tags % self._persistent_calls
+        self._persistent_tags += 1
+        return kind_of_call(choice.algorithm.name, shape) % self._kinds * self._kind_tags + call * DEPTH
+
+    def choose(
+        self, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool, apart: str | None = None,
+        exact: bool = False, mpi: bool = True,
+    ) -> Choice:  # fmt: skip
+        """The algorithm of a call (see :func:`collectives.selection.policy.choose`).
+
+        ``apart``: why this call cannot go to the node-local engine.
+        """
+        return self.rules.choose(
+            collective, nbytes, forced=forced, commutes=commutes, linear=linear, apart=self.apart or apart, exact=exact,
+            mpi=mpi,
+        )  # fmt: skip
+
+    def make_plan(self, choice: Choice, shape: Shape, engine: _core.Node | None) -> Plan:
+        """A new plan."""
+        algorithm = choice.algorithm
+        if algorithm.name == "shm" and engine is not None:
+            return _core.NodePlan(engine, shape)
+        assert isinstance(algorithm, ScheduleAlgorithm)
+        program = program_of(algorithm, self.rank, self.size, shape.in_place, shape.root)
+        segments = 1
+        if shape.cuts is None or shape.collective not in LOCAL_LENGTHS:
+            segments = segments_for(choice, self.size, shape.elements * shape.itemsize, DEPTH, shape.root)
+        return _core.Plan(
+            program,
+            self.endpoint,
+            shape.elements,
+            shape.itemsize,
+            shape.dtype,
+            shape.op,
+            segments,
+            min(segments, DEPTH),
+            shape.cuts,
+            shape.input_cuts,
+        )
+
+    def obstacle_to_threads(self, user_defined: bool) -> str | None:
+        """Why the progress thread cannot serve a non-blocking call, or None."""
+        if not self.threaded:
+            return "non-blocking schedules need MPI.THREAD_MULTIPLE"
+        if user_defined and self.locks_ops:
+            return "this MPI holds its lock while it applies a user-defined op, so no thread beside the program's may"
+        return None
+
+    def revoke(self) -> None:
+        """Give up what is under way here, for good, and tell the others, whose calls end in errors."""
+        if self.abandoned:
+            return
+        run = MPIRun("Revoke", Call(0, "Revoke", "", 0, "", "", None))  # before all calls: none is to be completed
+        self.note(run, CollectiveError("the communicator was revoked"))
+        time.sleep(HEARD)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Give up what is under way, on all ranks that live, because of one that died; what waits here ends in errors.
+
+        Nothing is left that MPI_Finalize could wait for.
+        """
+        if self.abandoned:
+            return
+        self.abandoned = True
+        self.internal.Revoke()
+        for operation in _core.queued(self):
+            with contextlib.suppress(CollectiveError):
+                operation.complete()
+        _core.survived(self.broken is not None)
+        self.broken = "it was revoked"
+        self.close()
+        heap.forget_the_dead()
+
+    def check(self) -> None:
+        """Refuse work on a communicator that failed, in a forked child, and after MPI's end."""
+        super().check()
+        if _core.ended():
+            raise CollectiveError("MPI has been finalized; there are no more collectives")
+
+    def free(self) -> None:
+        """Complete what is under way and free the duplicate; collective."""
+        super().free()
+        with meeting("freeing a communicator", self.internal, self, by_engine=False):
+            pass  # now nobody looks at this rank's flags any more
+        self.internal.Free()

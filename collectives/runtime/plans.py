@@ -1,0 +1,54 @@
+"""The idle plans of a communicator, by what they were made for."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from ..core import _core
+
+__all__ = ["Plan", "Plans"]
+
+Plan = _core.Plan | _core.NodePlan
+
+PLAN_BYTES = 64 << 20  # scratch that idle plans may hold
+KINDS = 256  # of idle plans
+
+
+class Plans:
+    """Idle plans by their keys: choice, shape and group of the node-local engine."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # any thread may give a plan back, and a handler of a signal within that
+        self._idle: OrderedDict[Any, list[Plan]] = OrderedDict()
+        self._bytes = 0
+
+    def take(self, key: Any) -> Plan | None:
+        """An idle plan, if there is one, which is then not idle any more."""
+        with self._lock:
+            plans = self._idle.get(key)
+            if not plans:
+                return None
+            plan = plans.pop()
+            self._bytes -= plan.footprint
+            return plan
+
+    def keep(self, plan: Plan) -> None:
+        """Take a plan back; the least recently used go when they hold too much memory."""
+        if plan.footprint > PLAN_BYTES:
+            return
+        with self._lock:
+            self._idle.setdefault(plan.key, []).append(plan)
+            self._bytes += plan.footprint
+            if plan.key in self._idle:  # unless a handler has dropped it
+                self._idle.move_to_end(plan.key)
+            while self._bytes > PLAN_BYTES or len(self._idle) > KINDS:
+                _, plans = self._idle.popitem(last=False)
+                self._bytes -= sum(p.footprint for p in plans)
+
+    def forget(self) -> None:
+        """Let go of all of them."""
+        with self._lock:
+            self._idle.clear()
+            self._bytes = 0

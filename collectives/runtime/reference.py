@@ -1,0 +1,184 @@
+"""The readable executor: any schedule, round by round, over mpi4py's point-to-point. The C executor's oracle."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..core import _core
+from ..schedules.schedule import INPUT, RECEIVED, SCRATCH, VECTOR, Kind, Schedule
+
+if TYPE_CHECKING:
+    from ..arguments.shape import Shape
+    from ..arguments.signature import Call
+
+__all__ = ["Message", "Walk", "execute", "run"]
+
+
+class Message(NamedTuple):
+    """A message under way."""
+
+    request: Any
+    peer: int
+    comes: bool  # rather than goes
+
+
+Messages = list[Message]
+Reduction = Any  # callable (dst, left, right) on uint8 arrays of one length
+
+
+def run(
+    schedule: Schedule, comm: Any, shape: Shape, source: int, target: int, segments: int, tags: Sequence[int],
+    region: Callable[[int, int], np.ndarray],
+) -> Iterator[Messages]:  # fmt: skip
+    """A call of a shape on memory at two addresses, 0 for none, segment by segment; as :func:`execute`.
+
+    ``region`` gives memory at an address as an array of bytes.
+    """
+    size, dtype, op = shape.itemsize, shape.dtype, shape.op
+
+    def reduction(dst: Any, left: Any, right: Any) -> None:
+        _core.reduce2(dtype, op, dst, left, right)
+
+    cuts = list(shape.cuts or _core.partition(shape.elements, schedule.nblocks))
+    input_cuts = list(shape.input_cuts or cuts)
+    send = _memory(source, input_cuts, schedule.input_block, size, region)
+    recv = _memory(target, cuts, schedule.vector_block, size, region)
+    if schedule.blockwise:  # segments cut every block, which changes nothing here
+        yield from execute(schedule, comm, send, recv, size, reduction, tags[0], cuts, input_cuts)
+    else:
+        bounds = _core.partition(shape.elements, segments)
+        for segment, (a, b) in enumerate(itertools.pairwise(bounds)):
+            here, tag = slice(a * size, b * size), tags[segment % len(tags)]
+            own = _core.partition(b - a, schedule.nblocks)
+            yield from execute(schedule, comm, send[here], recv[here], size, reduction, tag, own)
+    if op is not None and _core.OPS[op] == "avg":
+        _core.scale(dtype, recv, recv, schedule.size)
+
+
+def _memory(
+    address: int, cuts: list[int], block: int, size: int, region: Callable[[int, int], np.ndarray]
+) -> np.ndarray:  # fmt: skip
+    """A buffer of which a rank has all, or one ``block``, or nothing."""
+    if not address:
+        return np.empty(0, np.uint8)
+    elements = cuts[block + 1] - cuts[block] if block >= 0 else cuts[-1]
+    return region(address, elements * size)
+
+
+def execute(
+    schedule: Schedule,
+    comm: Any,
+    send: np.ndarray,
+    recv: np.ndarray,
+    itemsize: int,
+    op: Reduction,
+    tag: int,
+    cuts: Sequence[int] | None = None,
+    input_cuts: Sequence[int] | None = None,
+) -> Iterator[Messages]:
+    """Run one rank's schedule; yields each round's messages, and goes on when they have ended.
+
+    ``send`` and ``recv`` are uint8 arrays of what the rank has (the same memory for an in-place call): the whole
+    vector, its own block, or nothing. ``cuts`` are the boundaries of the blocks in elements, ``input_cuts`` those of
+    ``send``; by default blocks are as equal as can be, and ``recv`` is the whole vector. ``op(dst, left, right)``
+    reduces arrays of bytes. ``comm`` has mpi4py's ``Isend`` and ``Irecv``.
+    """
+    if cuts is None:
+        cuts = _core.partition(len(recv) // itemsize, schedule.nblocks)
+    bounds = [itemsize * i for i in cuts]
+    input_bounds = bounds if input_cuts is None else [itemsize * i for i in input_cuts]
+    buffers = {INPUT: send, VECTOR: recv}
+    buffers.update({SCRATCH + i: np.empty(bounds[-1], np.uint8) for i in range(schedule.scratch)})
+    origin = {
+        INPUT: input_bounds[max(schedule.input_block, 0)], VECTOR: bounds[max(schedule.vector_block, 0)]
+    }  # fmt: skip
+
+    def part(buffer: int, block: int, nblocks: int) -> np.ndarray:
+        at, first = input_bounds if buffer == INPUT else bounds, origin.get(buffer, 0)
+        return buffers[buffer][at[block] - first : at[block + nblocks] - first]
+
+    for steps in schedule.rounds():
+        requests, arrived = [], {}
+        for i, s in enumerate(steps):
+            if s["kind"] > Kind.RECV_REDUCE:
+                continue
+            source = s["left"] if s["kind"] == Kind.SEND else s["dst"]
+            data = part(int(source), s["block"], s["nblocks"])
+            if s["kind"] == Kind.RECV_REDUCE:
+                data = arrived[i] = np.empty_like(data)
+            if len(data):
+                comes, peer = s["kind"] != Kind.SEND, int(s["peer"])
+                requests.append(Message((comm.Irecv if comes else comm.Isend)(data, peer, tag), peer, comes))
+        yield requests
+        for i, s in enumerate(steps):
+            if s["kind"] < Kind.RECV_REDUCE:
+                continue
+            dst = part(int(s["dst"]), s["block"], s["nblocks"])
+            if s["kind"] == Kind.COPY:
+                dst[:] = part(int(s["left"]), s["src_block"], s["nblocks"])
+                continue
+            left, right = (
+                arrived[i] if s[side] == RECEIVED else part(int(s[side]), s["block"], s["nblocks"])
+                for side in ("left", "right")
+            )
+            if len(dst):
+                op(dst, left, right)
+
+
+class Walk:
+    """A run in this executor, for those who wait for it; a plan of its own."""
+
+    def __init__(self, rounds: Iterator[Messages], call: Call, nbytes: int, buffers: Any):
+        self._rounds, self._call, self._nbytes = rounds, call, nbytes
+        self._pending: Messages = []
+        self._withdrawn = False
+        self.buffers = buffers
+        self.number = call.number
+
+    @property
+    def plan(self) -> Walk:
+        """What knows whom the run waits for."""
+        return self
+
+    def waiting(self) -> list[int]:
+        """Ranks whose messages have not come, or have not been taken."""
+        return sorted({message.peer for message in self._pending})
+
+    def withdraw(self) -> int:
+        """Take back the receives that no message has reached; how many others are not complete."""
+        coming = [message.request for message in self._pending if message.comes]
+        if not self._withdrawn:
+            self._withdrawn = True
+            for request in coming:
+                if request:  # a handler may have come between its end and the note of it
+                    request.Cancel()
+        return sum(not request.Test() for request in coming)
+
+    def call(self) -> Call:
+        """Number, type signature, op and root."""
+        return self._call
+
+    def __str__(self) -> str:
+        call = self._call
+        return f"{call.collective} ({call.algorithm}, {self._nbytes} bytes)" if call.algorithm else call.collective
+
+    def wait(self, yield_at_once: bool, limit: int) -> bool:
+        """Go on for up to ``limit`` ns; whether the run has ended."""
+        end = time.monotonic_ns() + limit
+        while True:
+            self._pending = [message for message in self._pending if not message.request.Test()]
+            if not self._pending:
+                following = next(self._rounds, None)
+                if following is None:
+                    return True
+                self._pending = following
+            elif time.monotonic_ns() >= end:
+                return False
+            else:
+                (os.sched_yield if yield_at_once else _core.give_way)()

@@ -1,0 +1,42 @@
+"""What rank 0 reads from its environment for all ranks of a communicator."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from ..arguments.timeouts import stall_from_environment, timeout_from_environment
+from ..selection import table as tuning
+from ..selection.policy import Rules
+from ..system import machine, mpi_library
+from ..trace import recording
+
+__all__ = ["Agreed", "agreed"]
+
+
+class Agreed(NamedTuple):
+    """What rank 0's environment says for all ranks of a communicator."""
+
+    forced: dict[str, str]  # algorithms by collective
+    table: tuning.Table | None
+    timeout: float | None
+    stall: float | None  # seconds after which a wait without a timeout is reported
+    checked: bool  # calls are compared before they are made
+    timeline: tuple[str | None, int]  # its file, and the events it has room for
+
+
+def agreed() -> Agreed | Exception:
+    """This rank's; or what is wrong: all ranks are to raise it."""
+    check = os.environ.get("COLLECTIVES_CHECK", "0")
+    if check not in ("", "0", "1"):
+        return ValueError(f"COLLECTIVES_CHECK={check!r}: expected 0 or 1")
+    try:
+        forced = Rules.from_environment().forced
+    except ValueError as e:
+        return ValueError(f"COLLECTIVES_ALGORITHM={os.environ['COLLECTIVES_ALGORITHM']!r}: {e}")
+    try:
+        table = tuning.from_environment(machine.kind(), mpi_library.description())
+        limits = timeout_from_environment(), stall_from_environment()
+        return Agreed(forced, table, *limits, check == "1", recording.from_environment())
+    except ValueError as e:
+        return e

@@ -1,0 +1,135 @@
+"""Schedules as records, of one rank, or of all ranks as arrays: from the rounds that algorithms write."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .schedule import Ints, Round, Schedule, Series, Step
+from .spec import ALL, SPECS
+from .steps import STEP, VECTOR, Kind, from_input, without_vector
+
+if TYPE_CHECKING:
+    from .registry import ScheduleAlgorithm
+
+__all__ = ["all_ranks", "assemble", "build"]
+
+
+def build(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 0) -> Schedule:
+    """The schedule of one rank; raises ValueError for a rank or root outside ``range(size)``."""
+    for what, number in (("rank", rank), ("root", root)):
+        if not 0 <= number < size:
+            raise ValueError(f"{what} {number} is not in a communicator of size {size}")
+    rounds = algorithm.rounds_of(rank, size, root)
+    return assemble(algorithm.name, rank, size, algorithm.blocks(size), rounds, algorithm.collective, root)
+
+
+def all_ranks(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterator[list[Step]]:
+    """The rounds of every rank at once, as written: each field of a step is an array over the ranks.
+
+    ``when`` is False where a rank has no such step or an empty one; ``nblocks`` is never ALL.
+    """
+    total = algorithm.blocks(size)
+    for steps in _one_by_one(algorithm.rounds_of(np.arange(size), size, root)):
+        whole = []
+        for step in steps:
+            nblocks = np.where(np.asarray(step.nblocks) == ALL, total, step.nblocks)
+            fields = (step.peer, step.block, nblocks, step.dst, step.left, step.right, step.src_block)
+            spread = [np.broadcast_to(field, size) for field in (*fields, step.when)]
+            spread[-1] = spread[-1] & (nblocks > 0)
+            whole.append(Step(step.kind, *spread))
+        yield whole
+
+
+def _one_by_one(rounds: Iterable[Round]) -> Iterator[list[Step]]:
+    """The rounds with every series written out."""
+    for steps in rounds:
+        if isinstance(steps, Series):
+            yield from map(steps.steps, steps.numbers.tolist())
+        else:
+            many = (map(s.steps, s.numbers.tolist()) if isinstance(s, Series) else [[s]] for s in steps)
+            yield list(itertools.chain.from_iterable(itertools.chain.from_iterable(many)))
+
+
+def assemble(
+    name: str,
+    rank: int,
+    size: int,
+    nblocks: int,
+    rounds: Iterable[Round],
+    collective: str = "allreduce",
+    root: int = 0,
+) -> Schedule:
+    """Fix the steps of one rank: masks applied, first reads taken from INPUT, results where the caller wants them.
+
+    What the rounds call VECTOR holds all blocks; where the caller's memory does not, a scratch vector stands for it.
+    """
+    spec = SPECS[collective]
+    owned = spec.owned(rank, root)
+    table = from_input(_table(rounds, nblocks), nblocks, spec.held(rank, root), owned)
+    if owned != ALL:
+        table = without_vector(table, owned)
+    table.flags.writeable = False
+    used = [int(table[name].max(initial=VECTOR)) for name in ("dst", "left", "right")]
+    return Schedule(name, rank, size, nblocks, max(used) - VECTOR, table, collective, root)
+
+
+def _table(rounds: Iterable[Round], nblocks: int) -> np.ndarray:
+    """The steps that a rank takes part in, as records; rounds in which it has none leave a gap in their numbers."""
+    parts, number = [np.zeros(0, STEP)], 0
+    for steps in rounds:
+        if isinstance(steps, Series):
+            parts.append(_records(steps, number + np.arange(len(steps.numbers)), nblocks))
+            number += len(steps.numbers)
+        else:
+            parts += _parts(steps, number, nblocks)
+            number += 1
+    table = np.concatenate(parts)
+    wrong = (table["block"] < 0) | (table["nblocks"] < 0) | (table["block"] + table["nblocks"] > nblocks)
+    for kind, block, count in table[["kind", "block", "nblocks"]][wrong].tolist()[:1]:
+        blocks = f"blocks {block}..{block + count - 1} in a vector of {nblocks} blocks"
+        raise ValueError(f"{Kind(kind).name} of {blocks}")
+    return table
+
+
+def _parts(steps: Sequence[Step | Series], number: int, nblocks: int) -> Iterator[np.ndarray]:
+    """The records of one round: of the steps between two series, and of each series."""
+    rows: list[tuple[int, ...]] = []
+    for step in steps:
+        if isinstance(step, Series):
+            yield np.array(rows, STEP)
+            yield _records(step, number, nblocks)
+            rows = []
+        elif step.when and step.nblocks != 0:
+            rows.append(_row(step, number, nblocks))
+    yield np.array(rows, STEP)
+
+
+def _row(s: Step, number: int, nblocks: int) -> tuple[int, ...]:
+    count = int(s.nblocks)
+    return (
+        int(s.kind), number, int(s.peer), int(s.block), nblocks if count == ALL else count, int(s.dst), int(s.left),
+        int(s.right), int(s.src_block), 0,
+    )  # fmt: skip
+
+
+def _records(series: Series, number: Ints, nblocks: int) -> np.ndarray:
+    """The steps of a series, all from one call of its function; ``number`` is of its round, or of its rounds."""
+    if not len(series.numbers):
+        return np.zeros(0, STEP)
+    steps = series.steps(series.numbers)
+    made = np.zeros((len(series.numbers), len(steps)), STEP)
+    taken = np.empty(made.shape, bool)
+    for i, step in enumerate(steps):
+        for name in _FIELDS:
+            made[name][:, i] = getattr(step, name)
+        made["round"][:, i] = number
+        taken[:, i] = step.when
+    made["nblocks"][made["nblocks"] == ALL] = nblocks
+    return made[taken & (made["nblocks"] != 0)]
+
+
+_FIELDS = ("kind", "peer", "block", "nblocks", "dst", "left", "right", "src_block")

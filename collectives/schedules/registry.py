@@ -1,0 +1,175 @@
+"""The algorithms by name, each with what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from .schedule import Ints, Round, Rounds
+from .spec import SPECS, Spec
+
+__all__ = [
+    "Algorithm", "NativeAlgorithm", "ScheduleAlgorithm", "algorithms", "base", "collectives", "find", "register",
+    "register_native",
+]  # fmt: skip
+
+#: Calls that run the algorithms of another collective, and whether their blocks may differ in length.
+_VARIANTS = {
+    "allgatherv": ("allgather", True),
+    "alltoallv": ("alltoall", True),
+    "gatherv": ("gather", True),
+    "scatterv": ("scatter", True),
+    "reduce_scatter_block": ("reduce_scatter", False),
+}
+#: Vectors of memory that are assumed where an algorithm promises nothing.
+UNPROMISED = 4.0
+#: Collectives whose own name allows blocks of any length.
+_UNEVEN = frozenset({"reduce_scatter", *(name for name, (_, uneven) in _VARIANTS.items() if uneven)})
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What every algorithm says of itself.
+
+    ``ordered``: operands are folded in rank order, so that ops that do not commute are served.
+    ``linear``: every element is folded ``((x0 op x1) op x2) ...``, whatever its position (deterministic mode).
+    Both hold where nothing is folded. ``uneven``: the ranks' blocks may differ in length.
+    """
+
+    collective: str
+    name: str
+    summary: str
+    ordered: bool
+    linear: bool
+    uneven: bool
+
+    @property
+    def spec(self) -> Spec:
+        """What the collective starts from and must end with."""
+        return SPECS[self.collective]
+
+
+@dataclass(frozen=True)
+class ScheduleAlgorithm(Algorithm):
+    """A generator of rounds (see :mod:`collectives.schedules.schedule`), proved by :mod:`collectives.analysis.verify`.
+
+    ``blocks(p)`` is the number of blocks of the vector; ``rounds(p)`` the rounds with messages that must follow each
+    other (the longest chain over all ranks); ``sent(p)`` the most blocks that one rank sends in all; ``memory(p)`` the
+    most blocks that one rank needs for scratch vectors and for arrivals that it reduces (a plan has room for those of
+    two rounds). These three are promises: verification counts them again. In rooted collectives they take the root as
+    well, 0 by default. ``memory`` is None where nothing is promised.
+
+    ``divisible(p)``: segments can cut the vector. Where blocks are the ranks' own, segments cut each block, which
+    steps of several blocks rule out.
+    """
+
+    generator: Rounds
+    blocks: Callable[[int], int]
+    rounds: Callable[..., int]
+    sent: Callable[..., int]
+    memory: Callable[..., int] | None
+    divisible: Callable[[int], bool]
+
+    def rounds_of(self, rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
+        """The rounds of one rank, or of an array of ranks."""
+        return self.generator(rank, size, **self._root(root))
+
+    def promise(self, size: int, root: int = 0) -> tuple[int, int]:
+        """Rounds, and blocks sent by the busiest rank."""
+        return self.rounds(size, **self._root(root)), self.sent(size, **self._root(root))
+
+    def vectors(self, size: int, root: int = 0) -> float:
+        """Scratch and staging memory of one segment, in vectors, at the rank that needs most."""
+        blocks = self.promised_memory(size, root)
+        return UNPROMISED if blocks is None else blocks / self.blocks(size)
+
+    def promised_memory(self, size: int, root: int = 0) -> int | None:
+        """Blocks of scratch and staging memory at the rank that needs most, or None."""
+        return None if self.memory is None else self.memory(size, **self._root(root))
+
+    def _root(self, root: int) -> dict[str, int]:
+        return {"root": root} if self.spec.rooted else {}
+
+
+@dataclass(frozen=True)
+class NativeAlgorithm(Algorithm):
+    """Not a schedule: the MPI library's own collective, the node-local engine, a CUDA kernel."""
+
+
+_table: dict[tuple[str, str], Algorithm] = {}
+
+
+def _add(algorithm: Algorithm) -> None:
+    key = algorithm.collective, algorithm.name
+    if key in _table:
+        raise ValueError(f"{algorithm.collective} has an algorithm named {algorithm.name!r} already")
+    _table[key] = algorithm
+
+
+def register(
+    collective: str,
+    name: str,
+    generator: Rounds | Callable[..., Iterator[Round]],
+    *,
+    blocks: Callable[[int], int],
+    rounds: Callable[..., int],
+    sent: Callable[..., int],
+    memory: Callable[..., int] | None = None,
+    divisible: Callable[[int], bool] | None = None,
+    ordered: bool = False,
+    linear: bool = False,
+    uneven: bool = True,
+    doc: str | None = None,
+) -> ScheduleAlgorithm:
+    """Enter a schedule algorithm; its summary is the first line of ``doc`` (default: the generator's docstring).
+
+    By default it is ``divisible`` where blocks are not the ranks' own.
+    """
+    generator = generator if isinstance(generator, Rounds) else Rounds(generator)
+    summary = (doc or generator.__doc__ or "").strip().split("\n")[0]
+    spec = SPECS[collective]
+    if not spec.reduces:
+        ordered = linear = True
+    algorithm = ScheduleAlgorithm(
+        collective, name, summary, ordered, linear, uneven, generator, blocks, rounds, sent, memory,
+        divisible or (lambda p: not spec.blockwise),
+    )  # fmt: skip
+    _add(algorithm)
+    return algorithm
+
+
+def register_native(collective: str, name: str, summary: str, *, ordered: bool, linear: bool) -> NativeAlgorithm:
+    """Enter an algorithm that is not a schedule."""
+    algorithm = NativeAlgorithm(collective, name, summary, ordered, linear, uneven=True)
+    _add(algorithm)
+    return algorithm
+
+
+def base(collective: str) -> str:
+    """The collective whose algorithms serve a call: ``"allgather"`` for ``"allgatherv"``."""
+    return _VARIANTS.get(collective, (collective, False))[0]
+
+
+def algorithms(collective: str) -> list[str]:
+    """Names of the algorithms of a collective, e.g. ``"allreduce"``; ValueError for an unknown collective."""
+    owner = base(collective)
+    names = [name for (kind, name), a in _table.items() if kind == owner and (a.uneven or collective not in _UNEVEN)]
+    if not names:
+        known = ", ".join(sorted({kind for kind, _ in _table} | _VARIANTS.keys()))
+        raise ValueError(f"unknown collective {collective!r}; known: {known}")
+    return names
+
+
+def find(collective: str, name: str) -> Algorithm:
+    """The algorithm of that name; ValueError with the known names otherwise."""
+    known = algorithms(collective)
+    if name not in known:
+        other = _table.get((base(collective), name))
+        what = f"no algorithm {name!r}" if other is None else f"no use for {name!r}, whose blocks are of one length"
+        raise ValueError(f"{collective} has {what}; known: {', '.join(known)}")
+    return _table[base(collective), name]
+
+
+def collectives() -> list[str]:
+    """Names of the collectives that have algorithms."""
+    return sorted({kind for kind, _ in _table})

@@ -1,0 +1,294 @@
+"""Which algorithm serves a call: by rule, by environment, or by name. Rank 0's rules hold for all ranks."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, NoReturn
+
+from ..schedules import registry
+from ..schedules.registry import Algorithm, ScheduleAlgorithm
+from .model import Load, Model, load
+
+__all__ = ["Choice", "Limits", "ModelKey", "Rows", "Rules", "Tuned", "choose", "load_of", "segments_for"]
+
+#: Staging memory that one call may take, bytes; longer vectors are cut into more segments.
+STAGING_LIMIT = 256 << 20
+
+Rows = list[tuple[int | None, str, int | None]]
+ModelKey = tuple[str, str, int | None]  # collective, algorithm, bytes of a segment
+_KB, _MB = 1 << 10, 1 << 20
+MOST_CHOICES = 10_000  # that are remembered
+
+#: (largest message in bytes or None, algorithm, bytes of a segment or None), the first that fits; per collective.
+#: Bytes are those of the whole vector, all blocks together.
+DEFAULT: dict[str, Rows] = {
+    "allreduce": [(16 * _KB, "recursive_doubling", None), (None, "circulant", _MB)],
+    "reduce": [(64 * _KB, "binomial", None), (None, "scatter_gather", _MB)],
+    "bcast": [(64 * _KB, "binomial", None), (None, "scatter_allgather", _MB)],
+    "allgather": [(64 * _KB, "bruck", None), (None, "circulant", None)],
+    "allgatherv": [(None, "circulant", None)],
+    "reduce_scatter": [(None, "circulant", None)],
+    "reduce_scatter_block": [(None, "circulant", None)],
+    "alltoall": [(4 * _KB, "bruck", None), (_MB, "linear", None), (None, "pairwise", None)],
+    "alltoallv": [(None, "pairwise", None)],
+    "gather": [(64 * _KB, "binomial", None), (None, "linear", None)],
+    "gatherv": [(None, "linear", None)],
+    "scatter": [(64 * _KB, "binomial", None), (None, "linear", None)],
+    "scatterv": [(None, "linear", None)],
+    "scan": [(256 * _KB, "recursive_doubling", None), (None, "linear", 256 * _KB)],
+    "exscan": [(256 * _KB, "recursive_doubling", None), (None, "linear", 256 * _KB)],
+    "barrier": [(None, "dissemination", None)],
+}
+
+#: Calls whose ranks do not know the same number of bytes: one row above, and never in segments.
+PRIVATE_LENGTHS = frozenset({"alltoallv", "gatherv", "scatterv"})
+
+#: Collectives that have algorithms of their own.
+_BASES = sorted({registry.base(collective) for collective in DEFAULT})
+
+#: Where all ranks share a node.
+LOCAL = dict.fromkeys(DEFAULT, "shm")
+
+
+class Limits(NamedTuple):
+    """Limits between the schemes of the node-local engine, in bytes. See coll_node_limits in csrc/node/node.h."""
+
+    copy: int
+    read: int
+    shortest: int
+    segment: int
+    stream: int
+    private: int
+
+
+#: Where ranks have a core each (False), and where they outnumber the cores and every synchronisation costs a switch.
+NODE_LIMITS = {
+    False: Limits(512, 4 * _KB, 16 * _KB, 256 * _KB, 8 * _MB, 1024 * _MB),
+    True: Limits(4 * _KB, 16 * _KB, 256 * _KB, 256 * _KB, 8 * _MB, 256 * _KB),
+}
+
+#: For ops that do not commute, and for deterministic=True.
+ORDERED = {
+    "allreduce": "recursive_doubling", "reduce": "binomial_in_order", "reduce_scatter": "linear",
+    "reduce_scatter_block": "linear", "scan": "recursive_doubling", "exscan": "recursive_doubling",
+}  # fmt: skip
+LINEAR: dict[str, Rows] = {
+    "allreduce": [(4 * _KB, "naive", None), (None, "linear", _MB)],
+    "reduce": [(4 * _KB, "naive", None), (None, "linear", _MB)],
+    "reduce_scatter": [(None, "linear", _MB)],
+    "reduce_scatter_block": [(None, "linear", _MB)],
+    "scan": [(None, "linear", 256 * _KB)],
+    "exscan": [(None, "linear", 256 * _KB)],
+}
+#: For exact sums of float32 and float64; "linear" moves operands instead of accumulators, others are for short vectors.
+EXACT: dict[str, Rows] = {
+    "allreduce": [(2 * _KB, "recursive_doubling", None), (None, "linear", _MB)],
+    "reduce": [(2 * _KB, "binomial", None), (None, "linear", _MB)],
+    "reduce_scatter": [(None, "linear", _MB)],
+    "reduce_scatter_block": [(None, "linear", _MB)],
+}
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The entry of a selection table that is for the ranks of a communicator (see :mod:`collectives.selection.table`).
+
+    ``rows`` are as those of DEFAULT, where there are any; ``source`` says which entry of which file this is.
+    """
+
+    rows: dict[str, Rows]
+    source: str
+    limits: Limits | None = None
+    models: dict[ModelKey, Model] = field(default_factory=dict)
+
+
+@dataclass
+class Rules:
+    """What the choices of one communicator follow from, the same on all ranks; and the choices so far."""
+
+    table: dict[str, Rows] = field(default_factory=lambda: dict(DEFAULT))
+    forced: dict[str, str] = field(default_factory=dict)
+    tuned: Tuned | None = None
+    choices: dict[Any, Choice] = field(default_factory=dict, repr=False, compare=False)
+
+    def node_limits(self, crowded: bool) -> Limits:
+        """Limits of the node-local engine; ``crowded``: ranks outnumber the cores."""
+        return self.tuned.limits if self.tuned is not None and self.tuned.limits else NODE_LIMITS[crowded]
+
+    def forced_for(self, collective: str) -> str | None:
+        """The algorithm that ``COLLECTIVES_ALGORITHM`` names for a collective."""
+        return self.forced.get(collective, self.forced.get(registry.base(collective)))
+
+    def local_reach(self) -> dict[str, int | None]:
+        """Collectives that the node-local engine serves on one node: bytes up to which it does, None for any length."""
+        reach = {name: self._longest_local(name) for name in LOCAL}
+        return {name: None if math.isinf(longest) else int(longest) for name, longest in reach.items() if longest >= 0}
+
+    def _longest_local(self, collective: str) -> float:
+        """Bytes up to which the node-local engine serves every call; -1 for none."""
+        forced = self.forced_for(collective)
+        if forced is not None:
+            return math.inf if forced == LOCAL[collective] else -1
+        reach = -1.0
+        for limit, name, _ in self.tuned.rows.get(collective, []) if self.tuned is not None else []:
+            if name != LOCAL[collective]:
+                return reach
+            reach = math.inf if limit is None else limit
+        return math.inf
+
+    def choose(
+        self, collective: str, nbytes: int, *, forced: str | None, commutes: bool, linear: bool, apart: str | None,
+        exact: bool = False, mpi: bool = True,
+    ) -> Choice:  # fmt: skip
+        """:func:`choose`, remembered."""
+        key = collective, nbytes, forced, commutes, linear, apart, exact, mpi
+        choice = self.choices.get(key)
+        if choice is None:
+            if len(self.choices) > MOST_CHOICES:
+                self.choices.clear()
+            choice = self.choices[key] = choose(
+                self, collective, nbytes, forced=forced, commutes=commutes, linear=linear, apart=apart, exact=exact,
+                mpi=mpi,
+            )  # fmt: skip
+        return choice
+
+    def expected(self, collective: str, choice: Choice, size: int, nbytes: int, depth: int) -> float | None:
+        """Seconds that a call on ``size`` ranks should take, where the selection table has a model of it."""
+        models = self.tuned.models if self.tuned is not None else {}
+        model = models.get((collective, choice.algorithm.name, choice.segment))
+        return None if model is None else model.seconds(load_of(choice, size, nbytes, depth), nbytes)
+
+    @staticmethod
+    def from_environment() -> Rules:
+        """Defaults, and ``COLLECTIVES_ALGORITHM``: ``ring``, or ``allreduce=ring,barrier=dissemination``.
+
+        ``all=NAME`` is for every collective that has an algorithm of that name; those named by themselves go first.
+        """
+        rules, every = Rules(), {}
+        for part in filter(None, os.environ.get("COLLECTIVES_ALGORITHM", "").split(",")):
+            collective, _, name = part.rpartition("=")
+            if collective == "all":
+                every.update({base: name for base in _BASES if name in registry.algorithms(base)} or _unknown(name))
+                continue
+            collective = collective or "allreduce"
+            registry.find(collective, name)
+            rules.forced[collective] = name
+        rules.forced = every | rules.forced
+        return rules
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """An algorithm for a call, the bytes of a segment (None: one segment), and why."""
+
+    algorithm: Algorithm
+    segment: int | None
+    why: str
+    tuned: bool = False  # by a selection table
+
+    def __str__(self) -> str:
+        cut = f", segments of {self.segment} bytes" if self.segment else ""
+        return f"{self.algorithm.name}{cut}: {self.why}"
+
+
+def _unknown(name: str) -> NoReturn:
+    raise ValueError(f"no collective has an algorithm {name!r}")
+
+
+def choose(
+    rules: Rules, collective: str, nbytes: int, *, forced: str | None, commutes: bool, linear: bool, apart: str | None,
+    exact: bool = False, mpi: bool = True,
+) -> Choice:  # fmt: skip
+    """The algorithm of one call.
+
+    ``commutes``: whether the op does; ``linear``: only folds in rank order, element by element, will do; ``apart``:
+    why the ranks do not share memory, None if they do; ``exact``: partial results are longer than operands; ``mpi``:
+    whether the MPI library's own could serve the call, if a selection table names it.
+    ValueError when an algorithm asked for by name cannot serve the call.
+    """
+    registry.algorithms(collective)  # there is such a collective
+    source = "asked for in the call"
+    by_rule = rules.forced_for(collective)
+    if forced is None and by_rule is not None:
+        forced, source = by_rule, "set by COLLECTIVES_ALGORITHM"
+    if forced is not None:
+        algorithm = registry.find(collective, forced)
+        _refuse(algorithm, commutes, linear, apart)
+        return Choice(algorithm, _segment(rules, collective, forced, nbytes), source)
+    if rules.tuned is not None and collective in rules.tuned.rows:
+        choice = _row(rules.tuned.rows, collective, nbytes, f"tuned, {rules.tuned.source},", True)
+        if choice is not None and _serves(choice.algorithm, commutes, linear, apart, exact, mpi):
+            return choice
+    if apart is None:
+        return Choice(registry.find(collective, LOCAL[collective]), None, "all ranks share a node")
+    if linear and collective in LINEAR:
+        return _default(LINEAR, collective, nbytes, "deterministic: in rank order, by the table")
+    if exact and collective in EXACT:
+        return _default(EXACT, collective, nbytes, "exact sums, by the table")
+    if not commutes and collective in ORDERED:
+        return Choice(registry.find(collective, ORDERED[collective]), None, "the op does not commute")
+    return _default(rules.table, collective, nbytes, "the table's choice")
+
+
+def _default(table: dict[str, Rows], collective: str, nbytes: int, why: str) -> Choice:
+    """The choice of a table whose last row is for any length."""
+    choice = _row(table, collective, nbytes, why)
+    if choice is None:
+        raise ValueError(f"the selection table has no rule for {collective} of {nbytes} bytes")
+    return choice
+
+
+def _row(table: dict[str, Rows], collective: str, nbytes: int, why: str, tuned: bool = False) -> Choice | None:
+    """The first row that fits, if one does."""
+    for limit, name, segment in table[collective]:
+        if limit is None or nbytes <= limit:
+            bound = f"up to {limit} bytes" if limit is not None else "for longer messages"
+            return Choice(registry.find(collective, name), segment, f"{why} {bound}", tuned)
+    return None
+
+
+def _serves(algorithm: Algorithm, commutes: bool, linear: bool, apart: str | None, exact: bool, mpi: bool) -> bool:
+    """Whether an algorithm that was measured with ordinary sums can serve a call; else the defaults know what can."""
+    if algorithm.name == "shm":
+        return apart is None
+    if algorithm.name == "mpi" and not mpi:
+        return False
+    return (commutes or algorithm.ordered) and (not linear or algorithm.linear) and not exact
+
+
+def _refuse(algorithm: Algorithm, commutes: bool, linear: bool, apart: str | None) -> None:
+    if algorithm.name == "shm" and apart is not None:
+        raise ValueError(f"algorithm 'shm' cannot serve this communicator: {apart}")
+    if linear and not algorithm.linear:
+        raise ValueError(f"{algorithm.name} does not fold in rank order, as deterministic=True demands")
+    if not commutes and not algorithm.ordered:
+        raise ValueError(f"{algorithm.name} changes the order of operands; this op does not commute")
+
+
+def _segment(rules: Rules, collective: str, name: str, nbytes: int) -> int | None:
+    """Segment of an algorithm asked for by name: of the tuned row for that length, else as by default."""
+    for limit, tuned, segment in rules.tuned.rows.get(collective, []) if rules.tuned is not None else []:
+        if tuned == name and (limit is None or nbytes <= limit):
+            return segment
+    known = [segment for _, n, segment in rules.table[collective] if n == name]
+    return known[0] if known else None if collective in PRIVATE_LENGTHS else _MB
+
+
+def load_of(choice: Choice, size: int, nbytes: int, depth: int) -> Load:
+    """What the cost model charges for a call by a choice, on ``size`` ranks and with ``depth`` segments at once."""
+    schedule = isinstance(choice.algorithm, ScheduleAlgorithm)
+    return load(choice.algorithm, size, nbytes, segments_for(choice, size, nbytes, depth) if schedule else 1)
+
+
+def segments_for(choice: Choice, size: int, nbytes: int, depth: int, root: int = 0) -> int:
+    """Number of segments of a vector of ``nbytes``, up to ``depth`` of them at once: by the choice, and by memory.
+
+    All ranks that know the same ``nbytes`` find the same number. It is 1 where steps are of several ranks' blocks.
+    """
+    assert isinstance(choice.algorithm, ScheduleAlgorithm)
+    if not choice.algorithm.divisible(size):
+        return 1
+    parts = -(-nbytes // choice.segment) if choice.segment else 1
+    return max(1, parts, math.ceil(nbytes * choice.algorithm.vectors(size, root) * depth / STAGING_LIMIT))

@@ -1,0 +1,364 @@
+"""Selection tables: what ``python -m collectives tune`` measured, as a JSON file that people can read, edit and merge.
+
+A table has entries, each for one machine, MPI and layout of ranks. An entry has rules (rows of the first that fits, as
+those of :mod:`collectives.selection.policy`), limits of the node-local engine, and the models that the rules were found
+with. docs/tuning.md describes the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from ..schedules import registry
+from ..schedules.registry import NativeAlgorithm
+from .model import Model, Piece, pieces_cover
+from .policy import DEFAULT, PRIVATE_LENGTHS, Limits, ModelKey, Rows, Tuned
+
+__all__ = [
+    "VERSION",
+    "Entry",
+    "Layout",
+    "Table",
+    "from_environment",
+    "load",
+    "merge",
+    "named",
+    "nearest",
+    "parse",
+    "pick",
+    "save",
+]
+
+VERSION = 1
+NEAR = 2  # an entry serves layouts that differ by this factor at most
+_LONGEST_SEGMENT, _LONGEST_READ = 256 << 10, 64 << 10  # csrc/node/node.h
+
+
+def named(vendor: str, version: tuple[int, ...]) -> str:
+    """What an MPI is called in tables, from what mpi4py's ``get_vendor`` says: without the patch level."""
+    return f"{vendor} {'.'.join(map(str, version[:2]))}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the ranks of a communicator lie: nodes, and ranks on the fullest of them."""
+
+    nodes: int
+    ranks_per_node: int
+
+    @staticmethod
+    def of(ranks_on: Counter[str]) -> Layout:
+        """The layout of ranks, from how many there are on each node."""
+        return Layout(len(ranks_on), max(ranks_on.values()))
+
+    def __str__(self) -> str:
+        return f"{self.nodes} node{'s' if self.nodes > 1 else ''} x {self.ranks_per_node}"
+
+
+@dataclass
+class Entry:
+    """What is known about one machine with one MPI and one layout.
+
+    ``machine`` and ``mpi`` may be patterns of the shell (``*``). ``made`` is for people: when and how it was measured.
+    """
+
+    machine: str
+    mpi: str
+    layout: Layout
+    rules: dict[str, Rows] = field(default_factory=dict)
+    limits: Limits | None = None
+    models: dict[ModelKey, Model] = field(default_factory=dict)
+    made: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str, Layout]:
+        """Entries of one key are merged."""
+        return self.machine, self.mpi, self.layout
+
+
+@dataclass
+class Table:
+    """The entries of a file."""
+
+    entries: list[Entry] = field(default_factory=list)
+    path: str = ""
+
+    def serving(self, machine: str, mpi: str | None) -> Table:
+        """The entries for a machine and an MPI (None: any)."""
+        fit = [
+            entry for entry in self.entries
+            if fnmatchcase(machine, entry.machine) and (mpi is None or fnmatchcase(mpi, entry.mpi))
+        ]  # fmt: skip
+        return Table(fit, self.path)
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def load(path: str | os.PathLike[str]) -> Table:
+    """Read a table; ValueError, with the file and the entry, where it is not one; OSError where there is no file."""
+    path = os.fspath(path)
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: not a text in UTF-8") from None
+    except json.JSONDecodeError as e:
+        raise ValueError(f"{path}, line {e.lineno}, column {e.colno}: not JSON: {e.msg}") from None
+    return parse(data, path)
+
+
+def save(table: Table, path: str | os.PathLike[str]) -> None:
+    """Write a table; whoever reads meanwhile finds the old file or the new one."""
+    text = json.dumps(_as_json(table), indent=2)
+    text = re.sub(r"\{[^{}\[\]]*\}|\[[^{}\[\]]*\]", lambda leaf: " ".join(leaf[0].split()), text)  # a row is a line
+    beside = f"{os.fspath(path)}.{os.getpid()}"
+    try:
+        Path(beside).write_text(text + "\n", encoding="utf-8")
+        os.replace(beside, path)
+    except OSError:
+        Path(beside).unlink(missing_ok=True)
+        raise
+
+
+def merge(tables: Iterable[Table]) -> Table:
+    """All entries; of entries for the same machine, MPI and layout, later ones replace what they have rules for."""
+    found: dict[Any, Entry] = {}
+    for table in tables:
+        for entry in table.entries:
+            old = found.get(entry.key)
+            if old is None:
+                found[entry.key] = entry
+                continue
+            kept = {key: model for key, model in old.models.items() if key[0] not in entry.rules}
+            found[entry.key] = dataclasses.replace(
+                entry, rules=old.rules | entry.rules, limits=entry.limits or old.limits, models=kept | entry.models,
+                made=old.made | entry.made,
+            )  # fmt: skip
+    return Table(list(found.values()))
+
+
+# --- which entry --------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=8)
+def _load_once(path: str, modified: int, length: int) -> Table:
+    return load(path)
+
+
+def from_environment(machine: str, mpi: str | None = None) -> Table | None:
+    """The entries of ``COLLECTIVES_TUNING`` for a machine and an MPI (None: any); None where it is not set.
+
+    ValueError, beginning with the variable, where the file cannot be used.
+    """
+    path = os.environ.get("COLLECTIVES_TUNING")
+    if not path:
+        return None
+    try:
+        state = os.stat(path)
+        table = _load_once(path, state.st_mtime_ns, state.st_size)
+    except OSError as e:
+        raise ValueError(f"COLLECTIVES_TUNING={path!r}: {e.strerror}") from None
+    except ValueError as e:
+        raise ValueError(f"COLLECTIVES_TUNING: {e}") from None
+    return table.serving(machine, mpi)
+
+
+def pick(table: Table, layout: Layout) -> Tuned | None:
+    """What the choices follow from where ranks lie like that, by the :func:`nearest` entry; None without one."""
+    entry = nearest(table, layout)
+    if entry is None:
+        return None
+    near = "" if entry.layout == layout else f", nearest to {layout}"
+    chosen = {(collective, name, segment) for collective, rows in entry.rules.items() for _, name, segment in rows}
+    models = {key: model for key, model in entry.models.items() if key in chosen}
+    return Tuned(entry.rules, f"{table.path} ({entry.layout}{near})", entry.limits, models)
+
+
+def nearest(table: Table, layout: Layout) -> Entry | None:
+    """The entry for a layout, else the one nearest to it, within a factor of 2, and on one node, or several, as it is.
+
+    None where there is none, and for one rank.
+    """
+    ranked = sorted((_distance(e.layout, layout), i) for i, e in enumerate(table.entries))
+    if layout == Layout(1, 1) or not ranked or math.isinf(ranked[0][0]):
+        return None
+    return table.entries[ranked[0][1]]
+
+
+def _distance(a: Layout, b: Layout) -> float:
+    if (a.nodes == 1) != (b.nodes == 1):
+        return math.inf
+    apart = [abs(math.log(x / y)) for x, y in ((a.nodes, b.nodes), (a.ranks_per_node, b.ranks_per_node))]
+    return sum(apart) if max(apart) <= math.log(NEAR) + 1e-9 else math.inf
+
+
+# --- from and to JSON ---------------------------------------------------------------------------------------------
+
+
+def _as_json(table: Table) -> dict[str, Any]:
+    return {"format": "collectives tuning table", "version": VERSION, "entries": [_entry_out(e) for e in table.entries]}
+
+
+def _entry_out(entry: Entry) -> dict[str, Any]:
+    models: dict[str, list[dict[str, Any]]] = {}
+    for (collective, name, segment), model in entry.models.items():
+        pieces = [{x: _fast(value) for x, value in dataclasses.asdict(piece).items()} for piece in model.pieces]
+        row = {"algorithm": name, "segment": segment, "error": _fast(model.error), "pieces": pieces}
+        models.setdefault(collective, []).append(row)
+    return {
+        "machine": entry.machine,
+        "mpi": entry.mpi,
+        "nodes": entry.layout.nodes,
+        "ranks_per_node": entry.layout.ranks_per_node,
+        "made": entry.made,
+        "rules": {
+            collective: [dict(zip(("upto", "algorithm", "segment"), row, strict=True)) for row in rows]
+            for collective, rows in entry.rules.items()
+        },
+        "node_limits": None if entry.limits is None else entry.limits._asdict(),
+        "models": models,
+    }
+
+
+def _fast(value: Any) -> Any:
+    """A float with as many digits as its measurement may have."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def parse(data: Any, path: str = "table") -> Table:
+    """A table from what its JSON says; ValueError that begins with ``path`` and names the entry."""
+    top = _Reader(path, data, {"format", "version", "entries"})
+    version = top.get("version", int)
+    if version != VERSION:
+        raise top.error(f"version {version}, and this library reads version {VERSION}; tune again")
+    entries = [_entry(_Reader(f"{path}, entry {i}", e, _ENTRY)) for i, e in enumerate(top.get("entries", list), 1)]
+    seen: dict[Any, int] = {}
+    for i, entry in enumerate(entries, 1):
+        if entry.key in seen:
+            raise ValueError(f"{path}, entry {i}: the same machine, mpi and layout as entry {seen[entry.key]}")
+        seen[entry.key] = i
+    return Table(entries, path)
+
+
+_ENTRY = {"machine", "mpi", "nodes", "ranks_per_node", "made", "rules", "node_limits", "models"}
+
+
+class _Reader:
+    """A JSON object whose fields are known; its errors say where it is."""
+
+    def __init__(self, where: str, data: Any, known: set[str] | None = None):
+        self.where = where
+        if not isinstance(data, dict):
+            raise self.error(f"expected an object, not {_kind(data)}")
+        self.data = data
+        unknown = sorted(data.keys() - known) if known is not None else []
+        if known is not None and unknown:
+            raise self.error(f"unknown field {unknown[0]!r}; known: {', '.join(sorted(known))}")
+
+    def error(self, message: str) -> ValueError:
+        return ValueError(f"{self.where}: {message}")
+
+    def get(self, name: str, kind: Any, missing: Any = ...) -> Any:
+        """A field of that type, a positive number where it is one; ``missing`` stands for null and for no field."""
+        value = self.data.get(name)
+        if value is None and missing is not ...:
+            return missing
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise self.error(f"{name}: expected {_NAMES[kind]}, not {_kind(value)}")
+        if kind is int and value < 1:
+            raise self.error(f"{name}: {value} is not at least 1")
+        if kind == NUMBER and not 0 <= value < math.inf:
+            raise self.error(f"{name}: {value} is not a finite number from 0 on")
+        return value
+
+
+NUMBER = (int, float)
+_NAMES: dict[Any, str] = {int: "an integer", str: "a string", list: "a list", dict: "an object", NUMBER: "a number"}
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"{value!r:.40}"
+
+
+def _entry(of: _Reader) -> Entry:
+    return Entry(
+        of.get("machine", str),
+        of.get("mpi", str),
+        Layout(of.get("nodes", int), of.get("ranks_per_node", int)),
+        {name: _rows(f"{of.where}, {name}", name, rows) for name, rows in of.get("rules", dict, {}).items()},
+        _limits(f"{of.where}, node_limits", of.get("node_limits", dict, None)),
+        dict(
+            _model(_Reader(f"{of.where}, models of {name}, {i}", m, {"algorithm", "segment", "error", "pieces"}), name)
+            for name, models in of.get("models", dict, {}).items()
+            for i, m in enumerate(models if isinstance(models, list) else [models], 1)
+        ),
+        of.get("made", dict, {}),
+    )
+
+
+def _algorithm(of: _Reader, collective: str) -> tuple[str, int | None]:
+    """Name and segment of a row."""
+    name, segment = of.get("algorithm", str), of.get("segment", int, None)
+    try:
+        algorithm = registry.find(collective, name)
+    except ValueError as e:
+        raise of.error(str(e)) from None
+    if segment is not None and (isinstance(algorithm, NativeAlgorithm) or collective in PRIVATE_LENGTHS):
+        raise of.error(f"segment: {collective} by {name} takes none")
+    return name, segment
+
+
+def _rows(where: str, collective: str, data: Any) -> Rows:
+    if collective not in DEFAULT:
+        raise ValueError(f"{where}: unknown collective; known: {', '.join(sorted(DEFAULT))}")
+    if not isinstance(data, list) or not data:
+        raise ValueError(f"{where}: expected a list of rows, not {_kind(data)}")
+    rows: Rows = []
+    for i, row in enumerate(data, 1):
+        of = _Reader(f"{where}, row {i}", row, {"upto", "algorithm", "segment"})
+        upto = of.get("upto", NUMBER, None)
+        if not isinstance(upto, int | None):
+            raise of.error(f"upto: expected a number of bytes, not {upto}")
+        if rows and (rows[-1][0] is None or (upto is not None and upto <= rows[-1][0])):
+            raise of.error("never reached: upto must grow from row to row, and only the last row may be without one")
+        if collective in PRIVATE_LENGTHS and upto is not None:
+            raise of.error(f"upto: the ranks of {collective} do not know the same lengths")
+        rows.append((upto, *_algorithm(of, collective)))
+    return rows
+
+
+def _limits(where: str, data: Any) -> Limits | None:
+    if data is None:
+        return None
+    of = _Reader(where, data, set(Limits._fields))
+    limits = Limits(*(of.get(name, int) for name in Limits._fields))
+    if any(value & (value - 1) for value in (limits.shortest, limits.segment)):
+        raise of.error("shortest, segment: not powers of two")
+    if not 4096 <= limits.shortest <= limits.segment <= _LONGEST_SEGMENT:
+        raise of.error(f"shortest, segment: not 4096 <= shortest <= segment <= {_LONGEST_SEGMENT}")
+    if not limits.copy <= limits.read <= _LONGEST_READ:
+        raise of.error(f"copy, read: not copy <= read <= {_LONGEST_READ}")
+    return limits
+
+
+def _model(of: _Reader, collective: str) -> tuple[ModelKey, Model]:
+    name, segment = _algorithm(of, collective)
+    pieces = tuple(
+        Piece(p.get("upto", int, None), *(p.get(x, NUMBER) for x in ("alpha", "beta", "gamma")))
+        for i, piece in enumerate(of.get("pieces", list), 1)
+        for p in [_Reader(f"{of.where}, piece {i}", piece, {"upto", "alpha", "beta", "gamma"})]
+    )
+    if not pieces_cover(pieces):
+        raise of.error("pieces: upto must grow from piece to piece, and the last, only the last, be without one")
+    return (collective, name, segment), Model(pieces, of.get("error", NUMBER, None))

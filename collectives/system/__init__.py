@@ -1,0 +1,1 @@
+"""The machine, the MPI library and the memory that processes share."""

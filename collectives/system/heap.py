@@ -1,0 +1,98 @@
+"""Arrays in shared memory: the heap of this process, and NumPy arrays on it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+import numpy as np
+
+from ..core import _core
+from ..errors import CollectiveError
+
+__all__ = ["attach", "empty", "forget_the_dead", "process_heap", "share_arrays", "why_not"]
+
+SIZE = 64 << 30  # bytes of address space; memory only where it is used
+
+_why_not: str | None = None
+
+
+@functools.cache
+def process_heap() -> _core.Heap | None:
+    """The heap of this process, made when it is first asked for; None where the system gives no shared memory."""
+    global _why_not
+    try:
+        return _core.Heap(SIZE)
+    except OSError as e:
+        _why_not = f"memfd: {e}"
+        return None
+
+
+def is_there() -> bool:
+    """Whether this process has asked for its heap."""
+    return process_heap.cache_info().currsize > 0
+
+
+def why_not() -> str | None:
+    """Why there is no heap, or None."""
+    return _why_not
+
+
+_attached: dict[bytes, _core.Mapping] = {}
+
+
+def attach(identity: bytes) -> _core.Mapping:
+    """A peer's heap, mapped once and for all; OSError where it cannot be mapped."""
+    mapping = _attached.get(identity)
+    if mapping is None:
+        mapping = _attached[identity] = _core.Mapping(identity)
+    return mapping
+
+
+def forget_the_dead() -> None:
+    """Let go of the heaps of processes that are no more; groups that still have them keep them."""
+    for identity, mapping in list(_attached.items()):
+        if not mapping.alive:
+            del _attached[identity]
+
+
+def _usable_heap() -> _core.Heap:
+    heap = process_heap()
+    if heap is None:
+        raise MemoryError(f"this process has no heap ({_why_not})")
+    if heap.inherited:
+        raise CollectiveError("this process was forked from one that has a heap of shared memory; it gets none of it")
+    return heap
+
+
+def empty(shape: Any, dtype: Any = np.float64, *, zero: bool = False) -> np.ndarray:
+    """A new array on the heap; MemoryError, in a sentence, where it is full, CollectiveError in a forked child."""
+    heap = _usable_heap()
+    dtype = np.dtype(dtype)
+    if dtype.hasobject:
+        raise TypeError(f"arrays of {dtype} hold Python objects, which cannot be shared")
+    shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    if any(length < 0 for length in shape):
+        raise ValueError(f"shape: {shape} has a negative length")
+    count = int(np.prod(shape, dtype=object)) if shape else 1
+    block = _core.HeapBlock(heap, max(1, count * dtype.itemsize), zero)
+    return np.ndarray(shape, dtype, buffer=memoryview(block))
+
+
+def share_arrays(threshold: int = 4096) -> contextlib.AbstractContextManager[None]:
+    """Let NumPy put its new arrays of at least ``threshold`` bytes on the heap, so that collectives need not copy them.
+
+    Holds from the call on, in the calling thread; used as a context manager, until the end of the block. Arrays that
+    exist already stay where they are. In a forked child new arrays are private, and what it writes to older ones is its
+    own. Method: NumPy's own allocator hook (NEP 49).
+    """
+    return _until_exit(_core.share_arrays(_usable_heap(), threshold))
+
+
+class _until_exit(contextlib.AbstractContextManager[None]):
+    def __init__(self, before: Any):
+        self.before = before
+
+    def __exit__(self, *exception: Any) -> None:
+        _core.restore_handler(self.before)

@@ -1,0 +1,156 @@
+"""Which ranks of a communicator share memory, and their group in the node-local engine.
+
+That two ranks are on one node is proved by mapping: each tries to map the other's heap and reads a nonce there.
+"""
+
+from __future__ import annotations
+
+import array
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Set
+from typing import Any, NamedTuple
+
+from ..core import _core
+from . import heap, machine
+
+__all__ = ["Joined", "Offer", "common_ancestor", "digest_of", "group_of", "join", "offer", "on_one_machine"]
+
+Offer = tuple[str, bytes, int]  # boot id, identity of the heap, offset of the area of flags
+
+
+class _Reach(NamedTuple):
+    """Ranks whose heaps a rank maps, whether it had to admit them to its private memory, whether it reads theirs."""
+
+    ranks: bytes  # their digest: the ranks themselves are many
+    asks: bool
+    readable: bool
+
+
+class Joined(NamedTuple):
+    """The ranks of this rank's node; their group in the engine, None where there is no heap; why not all are there."""
+
+    group: list[int]
+    engine: _core.Node | None
+    apart: str | None
+
+
+def offer() -> tuple[Offer | None, _core.HeapBlock | None]:
+    """What this rank tells the others, and the block of flags it made for the group; None without a heap."""
+    own = heap.process_heap()
+    if own is None:
+        return None, None
+    try:
+        area = _core.HeapBlock(own, _core.area_bytes(), True)
+    except MemoryError:
+        return None, None
+    return (machine.boot_id(), own.identify(), area.offset), area
+
+
+def on_one_machine(mine: Offer | None, theirs: Offer | None) -> bool:
+    """Whether a rank may be able to map another's heap."""
+    return mine is not None and theirs is not None and mine[0] == theirs[0]
+
+
+def _reachable(offers: Mapping[int, Offer]) -> tuple[dict[int, _core.Mapping], dict[int, OSError]]:
+    """The ranks whose heaps this rank can map, with the mappings; and why it cannot map those of others."""
+    found, failures = {}, {}
+    for peer, theirs in offers.items():
+        try:
+            found[peer] = heap.attach(theirs[1])
+        except OSError as e:
+            failures[peer] = e
+    return found, failures
+
+
+def digest_of(ranks: Iterable[int]) -> bytes:
+    """A number of 16 bytes that two different sets of ranks do not share."""
+    return hashlib.blake2b(array.array("q", sorted(ranks)).tobytes(), digest_size=16).digest()
+
+
+def group_of(rank: int, mine: Set[int], digests: Mapping[int, bytes]) -> list[int]:
+    """The ranks that share a node with ``rank``: those that reach the same ranks as it does, each the others.
+
+    ``digests`` are those of what the ranks of ``mine``, which this rank reaches, reach themselves. All ranks find the
+    same groups; who reaches only some of a group is a node of its own.
+    """
+    same = digest_of(mine)
+    whole = rank in mine and all(digests[peer] == same for peer in mine)
+    return sorted(mine) if whole else [rank]
+
+
+def common_ancestor(pids: list[int]) -> int | None:
+    """The process nearest to all of these from which they descend, their launcher as a rule; None if that is init."""
+    chains = [machine.ancestors(pid) for pid in pids]
+    found = next((pid for pid in chains[0] if all(pid in chain for chain in chains)), 0)
+    return found if found > 1 else None
+
+
+_reader: int | None = None  # with its descendants it may read this process's private memory
+
+
+def _admit(pids: list[int]) -> None:
+    """Let these processes read this one's private memory, and as few others as Yama lets us name."""
+    global _reader
+    reader = common_ancestor([os.getpid(), *pids, *([_reader] if _reader is not None else [])])
+    if reader is not None:
+        _core.let_read(reader)
+        _reader = reader
+
+
+def _are_readable(mappings: dict[int, _core.Mapping]) -> bool:
+    return all(mapping.private_is_readable for mapping in mappings.values())
+
+
+def join(
+    rank: int, size: int, offers: Mapping[int, Offer], area: _core.HeapBlock | None,
+    exchange: Callable[[Any], Iterable[Any]], library: _core.MPILibrary | None = None,
+    endpoint: _core.Endpoint | None = None,
+) -> Joined:  # fmt: skip
+    """Join the ranks of this node in a group; all ranks call it together.
+
+    ``offers`` are those of the ranks of its machine. ``exchange`` gathers a named tuple
+    from all ranks on all ranks (the bootstrap: MPI or a store).
+    """
+    mappings, failures = _reachable(offers)
+    asks = len(mappings) > 1 and machine.ptrace_scope() == 1
+    if asks:
+        _admit([mapping.pid for mapping in mappings.values()])
+    mine = _Reach(digest_of(mappings), asks, not asks and _are_readable(mappings))
+    theirs, asked = _reaches(mappings.keys(), exchange(mine) if size > 1 else [mine])
+    if asked:  # by now all have admitted the others
+        theirs, _ = _reaches(mappings.keys(), exchange(mine._replace(readable=_are_readable(mappings))))
+    group = group_of(rank, mappings.keys(), {peer: reach.ranks for peer, reach in theirs.items()})
+    own = heap.process_heap()
+    apart = _why_apart(size, group, offers, failures)
+    if own is None or area is None or rank not in mappings:
+        return Joined(group, None, apart or heap.why_not() or "there is no shared memory left")
+    areas = [offers[peer][2] for peer in group]
+    node = _core.Node(own, group.index(rank), [mappings[p] for p in group], areas, area, library, endpoint)
+    if all(theirs[peer].readable for peer in group):
+        node.read_private()
+    return Joined(group, node, apart)
+
+
+def _reaches(of: Set[int], all_ranks: Iterable[_Reach]) -> tuple[dict[int, _Reach], bool]:
+    """What some ranks reach, and whether any rank had to admit others."""
+    found, asked = {}, False
+    for peer, reach in enumerate(all_ranks):
+        asked |= reach.asks
+        if peer in of:
+            found[peer] = reach
+    return found, asked
+
+
+def _why_apart(
+    size: int, group: list[int], offers: Mapping[int, Offer], failures: Mapping[int, OSError]
+) -> str | None:  # fmt: skip
+    """Why the ranks of a communicator do not share memory, as far as this rank knows, or None if they do."""
+    if len(group) == size:
+        return None
+    other = next((rank for rank in failures if rank not in group), None)
+    if other is not None:
+        return f"rank {other} does not share memory with rank {group[0]}: its heap cannot be mapped ({failures[other]})"
+    other = next(rank for rank in range(size) if rank not in group)
+    why = "" if other in offers else ": it has no heap, or runs on another machine"
+    return f"rank {other} does not share memory with rank {group[0]}{why}"

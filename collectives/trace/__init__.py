@@ -1,0 +1,1 @@
+"""Timelines: recording what all ranks did, and reading the records."""

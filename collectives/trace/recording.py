@@ -1,0 +1,299 @@
+"""Recording a timeline: every collective of every rank, from ``COLLECTIVES_TRACE`` or ``comm.trace`` on.
+
+Each process records into memory of its own (``trace.pxi``). In the end the ranks that began together compare their
+clocks once more, and rank 0 of them writes the file; what ranks cannot say to each other any more, because one of them
+failed or MPI has ended, they leave beside it in parts, which ``python -m collectives trace`` puts together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..core import _core
+from ..diagnostics import peer_queries
+from ..diagnostics.diagnosis import foreign
+from ..waiting.ending import at_the_end
+from . import clocks, perfetto, spans
+from .timeline import BLOCKING, EVENT, Part, part_file
+
+__all__ = ["EVENTS", "Trace", "end", "from_environment", "is_recording", "join", "leave", "problem"]
+
+EVENTS = 1_000_000  # records of a process
+_TRAIN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "train") + os.sep
+_current: Trace | None = None
+
+
+def problem(path: str) -> str | None:
+    """Why no timeline can be written there, or None."""
+    target = Path(path)
+    if target.is_dir():
+        return "it is a directory"
+    if not target.parent.is_dir():
+        return f"there is no directory {target.parent}"
+    return None if os.access(target.parent, os.W_OK) else f"{target.parent} is not writable"
+
+
+def from_environment() -> tuple[str | None, int]:
+    """``COLLECTIVES_TRACE`` and ``COLLECTIVES_TRACE_EVENTS``; ValueError where one of them will not do."""
+    path, text = os.environ.get("COLLECTIVES_TRACE") or None, os.environ.get("COLLECTIVES_TRACE_EVENTS") or str(EVENTS)
+    why = problem(path) if path is not None and _current is None else None
+    if why is not None:
+        raise ValueError(f"COLLECTIVES_TRACE={path!r}: {why}")
+    if not text.isdecimal() or not 0 < int(text) < 1 << 32:
+        raise ValueError(f"COLLECTIVES_TRACE_EVENTS={text!r}: expected a number of calls and spans, such as {EVENTS}")
+    return path and os.path.abspath(path), int(text)
+
+
+def is_recording() -> bool:
+    """Whether this process records a timeline."""
+    return _current is not None
+
+
+def join(context: Any, path: str | None, most: int, anybody: bool) -> None:
+    """Record a new communicator's calls, where a timeline is asked for.
+
+    ``path`` and ``most`` are rank 0's, from the environment; ``anybody``: some rank records already. Ranks of which
+    none records yet do so together; else those that do not, each by itself.
+    """
+    if _current is None and path:
+        Trace(None if anybody else context.internal, path, most, context.identity, world=True).begin()
+    if _current is not None:
+        _current.attach(context)
+
+
+def leave() -> None:
+    """Save this rank's part, as long as it can."""
+    if _current is not None and os.getpid() == _current.pid:
+        with contextlib.suppress(OSError):
+            _current.save()
+
+
+class Trace:
+    """A timeline being recorded: ``with comm.trace("file.json"): ...``, on all ranks of the communicator together.
+
+    All collectives of these processes are recorded, on whatever communicator of this library. The file is there when
+    the block has been left; where it ends with an exception, each rank leaves its part instead.
+    """
+
+    def __init__(self, parent: Any, path: str, most: int, identity: str, world: bool = False):
+        """``parent`` is the library's own communicator of the ranks that record together, or None; ``world``: rows are
+        ranks of MPI.COMM_WORLD."""
+        self.path, self.most, self.identity = path, most, identity
+        self.pid = os.getpid()
+        self.rank, self.size = self.world = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        if not world:
+            self.rank, self.size = parent.rank, parent.size
+        self._parent = parent
+        self.ending = False
+        self._failures: list[tuple[int, str]] = []
+        self._comms: list[dict[str, Any]] = []
+        self._estimates: list[clocks.Estimate] = []
+
+    span = staticmethod(spans.span)
+
+    # From begin to end
+
+    def __enter__(self) -> Trace:
+        """Begin; collective. ValueError on all ranks where the file cannot be written or a timeline is recorded."""
+        self.path = self._parent.bcast(os.path.abspath(self.path))
+        told = self._parent.allgather(is_recording())
+        why = self._parent.bcast(problem(self.path) if self.rank == 0 else None)
+        if any(told):
+            why = f"rank {next(r for r, h in enumerate(told) if h)} records one already"
+        if why is not None:
+            raise ValueError(f"path: cannot record a timeline to {self.path!r}: {why}")
+        self.begin()
+        for context in peer_queries.contexts():
+            self.attach(context)
+        return self
+
+    def __exit__(self, kind: Any, *error: Any) -> None:
+        """End: write the file; collective, unless with an exception. OSError on all ranks where rank 0 cannot."""
+        self._stop()
+        if kind is not None or self._hopeless():
+            self.save()
+            _forget()
+            return
+        why = self._parent.bcast(self._merge())
+        self.comm.Free()
+        if why is not None:
+            raise OSError(why)
+
+    def begin(self) -> None:
+        """Record from now on; collective where there is a communicator."""
+        global _current
+        self.recorder = _core.Recorder(self.most, _passed_over)
+        self.comm: Any = None if self._parent is None else self._parent.Dup()
+        self._tell_ranks()
+        _current = self
+        spans.recorder = self.recorder
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _on_signal)
+        _watch_end()
+        if self.comm is not None:
+            self.comm.Barrier()
+
+    def _tell_ranks(self) -> None:
+        """Agree on clocks, on the begin of the time axis and on the file."""
+        self._zero, self._domains = time.monotonic_ns(), [clocks.domain()]
+        self.aligned = self.comm is not None
+        ranks = [self.rank]
+        if self.comm is not None:
+            self._domains = self.comm.allgather(self._domains[0])
+            self._compare()
+            self._zero = self.comm.bcast(self._zero)
+            ranks = self.comm.allgather(self.rank)
+        self.path = _own_path(self.path, ranks, self.comm)
+
+    def _compare(self) -> None:
+        found = clocks.compare(self.comm, self._domains)
+        if found is not None:
+            self._estimates.append(found)
+
+    def attach(self, context: Any) -> None:
+        """Record the calls of a communicator."""
+        context.log = _core.Log(self.recorder)
+        context.timeline = self
+        self._comms.append({"identity": context.identity, "rank": context.rank, "size": context.size})
+
+    def failed(self, context: Any, run: Any, error: BaseException) -> None:
+        """Record a call that ended early, and save what there is: the end may be an abort."""
+        self.note(context.log, run, error)
+        leave()
+
+    def note(self, log: _core.Log, run: Any, error: BaseException) -> None:
+        """A call that ended early."""
+        call = run.call()
+        name = call.collective.removesuffix("_init")
+        name = name if name in _core.FAST_COLLECTIVES else name.removeprefix("i")
+        item = _core.itemsize(_core.DTYPES.index(call.dtype)) if call.dtype and call.op else 1
+        begin = getattr(run, "begin", 0) or _core.ticks()
+        index = log.add(
+            BLOCKING, name, call.algorithm, call.elements * item, call.number or 0, call.root or 0, begin, failed=True
+        )
+        self._failures.append((index, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"))
+
+    # The end
+
+    def _stop(self) -> None:
+        _core.sweep()
+        spans.recorder = None
+        for context in peer_queries.contexts():
+            context.log = None
+
+    def _hopeless(self) -> bool:
+        return MPI.Is_finalized() or any(context.broken for context in peer_queries.contexts())
+
+    def end(self) -> None:
+        """At the end of the program: write the file, together if that can be."""
+        self._stop()
+        if self._hopeless():
+            self.save()
+            _forget()
+            return
+        why = self._merge()
+        if why is not None:
+            print(f"collectives: no timeline: {why}", file=sys.stderr, flush=True)
+
+    def _merge(self) -> str | None:
+        """Compare clocks, gather the parts and write the file; why that could not be, on the rank that writes."""
+        parts = []
+        if self.comm is not None:
+            self._meet()
+            self._compare()
+            if self.comm.rank:
+                self.comm.send(self.part(), 0)
+            else:
+                parts = [self.comm.recv(source=rank) for rank in range(1, self.comm.size)]
+        _forget()
+        if self.comm is not None and self.comm.rank:
+            return None
+        return _write(self.path, [self.part(), *parts])
+
+    def _meet(self) -> None:
+        """Wait for the other ranks, ready to leave the part at a signal: they may have been ended."""
+        request = self.comm.Ibarrier()
+        while not request.Test():
+            time.sleep(0.0005)
+
+    def save(self) -> None:
+        """Leave this rank's part beside where the file would be."""
+        self.part().save(part_file(self.path, self.rank))
+
+    def part(self) -> Part:
+        """This rank's account up to now."""
+        about = {
+            "rank": self.rank, "ranks": self.size, "world_rank": self.world[0], "host": socket.gethostname(),
+            "pid": self.pid, "comms": self._comms, "names": list(self.recorder.names),
+            "places": self.recorder.places.texts(), "moments": self.recorder.moments(),
+            "estimates": [list(e) for e in self._estimates], "aligned": self.aligned, "zero": self._zero,
+            "dropped": self.recorder.dropped, "failures": self._failures,
+        }  # fmt: skip
+        return Part(about, np.frombuffer(self.recorder.events(), EVENT))
+
+
+def _forget() -> None:
+    """Nothing is recorded, nor about to be written, any more."""
+    global _current
+    _current = None
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _on_signal:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _write(path: str, parts: list[Part]) -> str | None:
+    try:
+        perfetto.write(path, parts)
+    except OSError as e:
+        return f"{path}: {e.strerror or e}"
+    return None
+
+
+@functools.cache
+def _watch_end() -> None:
+    """Write the file in MPI_Finalize, if the program calls it: MPI first deletes the attributes of MPI_COMM_SELF."""
+    key = MPI.Comm.Create_keyval(delete_fn=lambda *_: end())
+    MPI.COMM_SELF.Set_attr(key, True)
+
+
+def _own_path(path: str, ranks: list[int], comm: Any) -> str:
+    """The file of these ranks: others may write one of that name."""
+    stem, suffix = os.path.splitext(path)
+    if MPI.Comm.Get_parent() != MPI.COMM_NULL:
+        number = comm.bcast(os.getpid()) if comm is not None else os.getpid()
+        stem = f"{stem}.spawned{number}"
+    return f"{stem}{suffix}" if 0 in ranks else f"{stem}.rank{min(ranks)}{suffix}"
+
+
+def _passed_over(file: str) -> bool:
+    """Whether a file's frames are not the program's; training is one on top of this library."""
+    return foreign(file) and not file.startswith(_TRAIN)
+
+
+def _on_signal(number: int, frame: Any) -> None:
+    """A launcher ends what is left of a job: save the part, then go."""
+    del frame
+    leave()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def end() -> None:
+    """Write the timeline, if one is recorded: at exit, or in MPI_Finalize where that is earlier."""
+    if _current is not None and os.getpid() == _current.pid and not _current.ending:
+        _current.ending = True
+        _current.end()
+
+
+at_the_end(end)

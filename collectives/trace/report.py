@@ -1,0 +1,203 @@
+"""``python -m collectives trace``: what a timeline says, as a table and as a picture."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import statistics
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import perfetto
+from .timeline import Part
+
+__all__ = ["Row", "add_arguments", "main", "rows", "table"]
+
+Event = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``trace``."""
+    parser.add_argument("file", help="what COLLECTIVES_TRACE or comm.trace wrote, or would have written")
+    parser.add_argument("--svg", metavar="FILE", help="draw the timeline there (.svg, .png or .pdf); needs matplotlib")
+    parser.add_argument(
+        "--window", type=_window, metavar="FROM:TO", help="draw only this time, in ms from the begin of the timeline"
+    )
+    parser.add_argument("--title", default="", help="of the picture")
+    parser.epilog = """\
+A line for each collective at each place of the program, the longest first. 'total' is the time of all ranks together,
+'mean' that of a call on a rank; 'wait' the share of it that went by until the others had come: all of them, the root,
+or in scans the ranks before. 'straggler' is the rank that the others waited for most, all calls
+together; then in how many calls it came last, and how long the longest wait for it was in these: the median and the
+most.
+Where ranks failed, or MPI ended before they could tell each other, they have left parts, FILE.rankN.part: these are put
+together first. The file itself is for ui.perfetto.dev."""
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the table, or draw; 2 where there is no timeline."""
+    try:
+        if not os.path.exists(args.file):
+            _put_together(args.file)
+        events, about = perfetto.read(args.file)
+        if args.svg is not None:
+            from . import picture
+
+            picture.draw(events, about, args.svg, args.window, args.title)
+        else:
+            print(table(events, about))
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError, ImportError) as error:
+        print(f"trace: error: {error}", file=sys.stderr, flush=True)
+        return 2
+    return 0
+
+
+def _window(text: str) -> tuple[float, float]:
+    try:
+        begin, end = map(float, text.split(":"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not FROM:TO, two numbers of ms") from None
+    if not 0 <= begin < end:
+        raise argparse.ArgumentTypeError(f"{text!r}: the window ends before it begins")
+    return begin, end
+
+
+def _put_together(path: str) -> None:
+    """Write the file from the parts that ranks left; FileNotFoundError without any."""
+    target = Path(path)
+    files = sorted(target.parent.glob(f"{target.name}.rank*.part"))
+    if not files:
+        raise FileNotFoundError(f"there is neither {path} nor a part of it, {path}.rankN.part")
+    parts = [Part.load(file) for file in files]
+    if len({part.about["zero"] for part in parts}) > 1:
+        raise ValueError(f"the parts of {path} are of different runs: remove those of the older one")
+    perfetto.write(path, parts)
+    print(f"put {path} together from the parts of {len(parts)} of {parts[0].about['ranks']} ranks", file=sys.stderr)
+
+
+@dataclass
+class Row:
+    """One collective at one place of the program. Times are in us, of all ranks together; ``late`` has for each rank
+    how long others waited for it, a number for each call that it was the last of."""
+
+    name: str
+    algorithm: str
+    caller: str
+    parts: int = 0
+    nbytes: int = 0
+    total: float = 0.0
+    wait: float = 0.0
+    numbers: set[Any] = field(default_factory=set)
+    late: dict[int, list[float]] = field(default_factory=lambda: collections.defaultdict(list))
+
+    @property
+    def calls(self) -> int:
+        """Calls, not counted once for each rank."""
+        return len(self.numbers)
+
+    @property
+    def mean(self) -> float:
+        """Of a call on a rank, in us."""
+        return self.total / self.parts
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the time that was waiting."""
+        return self.wait / self.total if self.total else 0.0
+
+    @property
+    def straggler(self) -> tuple[int, list[float]] | None:
+        """The rank that others waited for longest, and how long in each call; None where nobody had to wait."""
+        return max(self.late.items(), key=lambda item: sum(item[1])) if self.late else None
+
+
+def rows(events: Iterable[Event]) -> list[Row]:
+    """One for each collective, algorithm, form and place, the longest first."""
+    found: dict[Any, Row] = {}
+    for event in events:
+        args = event.get("args", {})
+        if event["ph"] not in "Xb" or "work_us" not in args:
+            continue
+        name = {"non-blocking": "I", "persistent": "Start "}.get(args["form"], "") + args["collective"]
+        key = name, args["algorithm"], args["caller"]
+        row = found.setdefault(key, Row(*key))
+        row.parts += 1
+        row.nbytes += args["bytes"]
+        row.total += args["wait_us"] + args["work_us"]
+        row.wait += args["wait_us"]
+        row.numbers.add((args["communicator"], args.get("request"), args["call"]))
+        if "late_us" in args:
+            row.late[event["pid"]].append(args["late_us"])
+    return sorted(found.values(), key=lambda row: -row.total)
+
+
+HEAD = (
+    "collective", "algorithm", "calls", "bytes", "total", "mean", "wait", "straggler", "last in", "median", "most",
+    "caller",
+)  # fmt: skip
+LEFT = 0, 1, 11
+
+
+def table(events: Iterable[Event], about: dict[str, Any]) -> str:
+    """What a timeline says, as text."""
+    lines: list[tuple[str, ...]] = [HEAD]
+    for row in rows(events):
+        straggler = row.straggler
+        last: tuple[str, ...] = ("-", "", "", "")
+        if straggler is not None:
+            rank, late = straggler
+            last = (f"rank {rank}", str(len(late)), _time(statistics.median(late)), _time(max(late)))
+        lines.append((
+            row.name, row.algorithm, str(row.calls), _bytes(row.nbytes / row.parts), _time(row.total), _time(row.mean),
+            f"{row.wait_share:.0%}", *last, _fast(row.caller),
+        ))  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = ["  ".join(map(_cell, line, widths, range(len(line)))).rstrip() for line in lines]
+    return "\n".join([*_account(about), "", *text])
+
+
+def _cell(text: str, width: int, column: int) -> str:
+    return text.ljust(width) if column in LEFT else text.rjust(width)
+
+
+def _account(about: dict[str, Any]) -> list[str]:
+    """The run, and what the file lacks."""
+    hosts = len({rank["host"] for rank in about["rank"]})
+    told = [f"{about['ranks']} ranks on {hosts} host{'s' if hosts > 1 else ''}, {about['seconds']:.3f} s"]
+    errors = [rank["clock_error_ns"] for rank in about["rank"] if "clock_error_ns" in rank]
+    if errors:
+        told.append(f"clocks compared by messages, to {max(errors) / 1000:.1f} us at worst")
+    if any("not compared" in rank["clock"] for rank in about["rank"]):
+        told.append("clocks not compared: these ranks did not begin together")
+    if about["missing_ranks"]:
+        told.append(f"no account of rank {', '.join(map(str, about['missing_ranks']))}")
+    for rank in about["rank"]:
+        if rank["dropped"]:
+            told.append(f"rank {rank['rank']} had no room for its last {rank['dropped']} calls and spans")
+    return told
+
+
+def _time(us: float) -> str:
+    for factor, unit in ((1e6, "s"), (1e3, "ms")):
+        if us >= factor:
+            return f"{us / factor:.3g} {unit}" if us < 1000 * factor else f"{us / factor:.0f} {unit}"
+    return f"{us:.3g} us"
+
+
+def _bytes(n: float) -> str:
+    for power, unit in ((3, "Gi"), (2, "Mi"), (1, "Ki")):
+        if n >= 1024**power:
+            return f"{n / 1024**power:.3g}{unit}" if n / 1024**power < 1000 else f"{n / 1024**power:.0f}{unit}"
+    return f"{n:.0f}"
+
+
+def _fast(caller: str) -> str:
+    """File and line, without the directories that lead to where this command runs."""
+    place = caller.partition(" ")[0] if " " not in caller.rpartition(":")[0] else caller.rpartition(" ")[0]
+    return place.removeprefix(os.getcwd() + os.sep)

@@ -1,0 +1,37 @@
+"""A communicator takes one call at a time: what is said where a second one comes, and to whom."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+from ..diagnostics.diagnosis import outer_position, position
+from ..errors import CollectiveError
+
+__all__ = ["refuse"]
+
+
+def refuse(context: Any) -> None:
+    """CollectiveError for a call that comes while a communicator serves another; nothing has been sent for it.
+
+    Returns where the call under way was left by an exception, or by a thread that is no more.
+    """
+    holder, here = context.turn.holder, threading.get_ident()
+    place = outer_position() if holder == here else position(holder) if holder in sys._current_frames() else None
+    if place is None:
+        context.turn.drop()
+        return
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    who = "this thread" if holder == here else f"another thread ({names.get(holder, holder)})"
+    why = ", from where a signal handler, a finalizer or an op came here" if holder == here else ""
+    raise CollectiveError(
+        f"rank {context.rank}: {who} is in {_call(context, holder)} on this communicator, at {place}{why}; "
+        "a communicator takes one call at a time"
+    )
+
+
+def _call(context: Any, thread: int) -> str:
+    """The collective that a thread is in."""
+    waits = [wait for wait in context.listed() if wait.thread == thread]
+    return str(waits[-1].run.call().collective) if waits else "a collective"

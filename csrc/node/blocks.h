@@ -1,0 +1,120 @@
+/* Who takes which elements from whom, in each collective of node_pull.c. */
+#ifndef COLL_NODE_BLOCKS_H
+#define COLL_NODE_BLOCKS_H
+
+#include "internal.h"
+
+typedef struct {
+    size_t first, count; /* elements */
+} span;
+
+static inline int folds(const coll_node_call *c) {
+    switch (c->message.kind) {
+    case COLL_NODE_REDUCE:
+    case COLL_NODE_REDUCE_SCATTER:
+    case COLL_NODE_SCAN:
+    case COLL_NODE_EXSCAN:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* Whether a rank's data differ from receiver to receiver. */
+static inline int has_lanes(const coll_node_call *c) {
+    switch (c->message.kind) {
+    case COLL_NODE_REDUCE_SCATTER:
+    case COLL_NODE_SCATTER:
+    case COLL_NODE_ALLTOALL:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* Whether rank d takes something from rank q. */
+static inline int takes(const coll_node_call *c, int q, int d) {
+    if (q == d)
+        return 0;
+    switch (c->message.kind) {
+    case COLL_NODE_BCAST:
+    case COLL_NODE_SCATTER:
+        return q == c->message.root;
+    case COLL_NODE_REDUCE:
+    case COLL_NODE_GATHER:
+        return d == c->message.root;
+    case COLL_NODE_SCAN:
+    case COLL_NODE_EXSCAN:
+        return d > q;
+    default:
+        return 1;
+    }
+}
+
+/* Whether anybody takes something from this rank. */
+static inline int publishes(const coll_node_call *c) {
+    for (int d = 0; d < c->node->size; d++)
+        if (takes(c, c->node->rank, d))
+            return 1;
+    return 0;
+}
+
+/* Ranks, from 0 on, whose data this rank folds, itself included. */
+static inline int operands(const coll_node_call *c) {
+    const coll_node *n = c->node;
+    switch (c->message.kind) {
+    case COLL_NODE_REDUCE:
+        return n->rank == c->message.root ? n->size : 0;
+    case COLL_NODE_SCAN:
+        return n->rank + 1;
+    case COLL_NODE_EXSCAN:
+        return n->rank;
+    default:
+        return n->size;
+    }
+}
+
+static inline span block(const coll_node_call *c, const size_t *cuts, int i) {
+    size_t each = c->message.count / (size_t)c->node->size;
+    return cuts ? (span){cuts[i], cuts[i + 1] - cuts[i]} : (span){(size_t)i * each, each};
+}
+
+/* What this rank publishes for rank d, in its input. */
+static inline span published(const coll_node_call *c, int d) {
+    const coll_node_message *m = &c->message;
+    switch (m->kind) {
+    case COLL_NODE_ALLGATHER:
+    case COLL_NODE_GATHER:
+        return (span){0, block(c, m->cuts, c->node->rank).count};
+    case COLL_NODE_REDUCE_SCATTER:
+    case COLL_NODE_SCATTER:
+        return block(c, m->cuts, d);
+    case COLL_NODE_ALLTOALL:
+        return block(c, m->input_cuts ? m->input_cuts : m->cuts, d);
+    default:
+        return (span){0, m->count};
+    }
+}
+
+/* Where what is taken from rank q goes, in the output. */
+static inline span wanted(const coll_node_call *c, int q) {
+    const coll_node_message *m = &c->message;
+    switch (m->kind) {
+    case COLL_NODE_ALLGATHER:
+    case COLL_NODE_GATHER:
+    case COLL_NODE_ALLTOALL:
+        return block(c, m->cuts, q);
+    case COLL_NODE_REDUCE_SCATTER:
+    case COLL_NODE_SCATTER:
+        return (span){0, block(c, m->cuts, c->node->rank).count};
+    default:
+        return (span){0, m->count};
+    }
+}
+
+/* Only the sender knows where a receiver's block begins in its input, and how long it is. */
+static inline int needs_table(const coll_node_call *c) {
+    return c->message.cuts && (c->message.kind == COLL_NODE_SCATTER || c->message.kind == COLL_NODE_ALLTOALL);
+}
+
+#endif

@@ -1,0 +1,78 @@
+/* What another rank's shared memory says is checked before it becomes an address or a length: a rank that runs wild, or
+ * whose call differs in spite of its signature, gives the others an error, and never has them leave the heaps. Counters
+ * need no check: they only tell when. */
+#include "blocks.h"
+
+static int within(const struct peer *p, uint64_t offset, uint64_t bytes) {
+    return offset <= p->limit && bytes <= p->limit - offset;
+}
+
+/* Offsets of an array, or nowhere. */
+static int array_ok(const struct peer *p, uint64_t offset, size_t bytes) {
+    return !offset || within(p, offset, bytes);
+}
+
+static int ring_ok(const struct peer *p) {
+    const arrival *a = &p->arrival;
+    return a->staging && (a->staging | a->at) % 64 == 0 && a->at < STAGING && within(p, a->staging, STAGING);
+}
+
+int coll_node_places_ok(const coll_node_call *c, int q) {
+    const struct peer *p = &c->node->peers[q];
+    const arrival *a = &p->arrival;
+    if (!array_ok(p, a->input, bytes_of(c)) || (coll_node_wants(c, q) && !array_ok(p, a->output, bytes_of(c))))
+        return 0;
+    int whole = bytes_of(c) <= c->node->limits.read;
+    int in_ring = whole ? a->at + bytes_of(c) <= STAGING : a->at % c->segment_bytes == 0;
+    return in_ring && ring_ok(p);
+}
+
+int coll_node_expects_inline(const coll_node_call *c, int q) {
+    if (has_lanes(c))
+        return !c->message.cuts && bytes_of(c) <= COLL_NODE_INLINE;
+    return wanted(c, q).count * c->message.itemsize <= COLL_NODE_INLINE;
+}
+
+/* Where this rank's block begins in rank q's input, and whether it is as long as this rank expects. */
+static int find_block(const coll_node_call *c, struct peer *p, size_t count) {
+    uint64_t table = p->arrival.table, rank = (uint64_t)c->node->rank;
+    if (!needs_table(c)) {
+        p->first = has_lanes(c) ? block(c, c->message.cuts, (int)rank).first : 0;
+        return !table;
+    }
+    if (!table || table % sizeof table || !within(p, table, 2 * (rank + 1) * sizeof table))
+        return 0;
+    const uint64_t *entry = (const uint64_t *)(p->base + table) + 2 * rank;
+    p->first = entry[0];
+    return entry[1] == count;
+}
+
+int coll_node_lane_ok(const coll_node_call *c, int q) {
+    struct peer *p = &c->node->peers[q];
+    const arrival *a = &p->arrival;
+    size_t item = c->message.itemsize, count = wanted(c, q).count;
+    uint64_t segment = lane_segment(a), slots = lane_slots(a), lanes = has_lanes(c) ? (uint64_t)c->node->size : 1;
+    /* Segments fit in the ring, so that no product below overflows, and are fewer than the number that means all. */
+    if (!find_block(c, p, count) || !segment || segment > STAGING / item || count / segment >= COLL_NODE_ALL_TAKEN)
+        return 0;
+    if (a->input) /* both terms are at most the limit's, so that the sum is right */
+        return p->first <= p->limit / item && within(p, a->input, (p->first + count) * item);
+    if (a->private)
+        return !folds(c) && c->node->reads_private;
+    return slots && ring_ok(p) && slots * lines_of(segment * item) * lanes <= STAGING - a->at;
+}
+
+static int cuts_ok(const size_t *cuts, int size, size_t itemsize) {
+    for (int i = 0; cuts && i < size; i++)
+        if (cuts[i] > cuts[i + 1])
+            return 0;
+    return !cuts || cuts[size] <= PTRDIFF_MAX / itemsize;
+}
+
+int coll_node_message_ok(const coll_node_message *m, int size) {
+    if (m->kind > COLL_NODE_EXSCAN || m->root < 0 || m->root >= size)
+        return 0;
+    if (m->itemsize < 1 || m->itemsize > COLL_NODE_PIECE || m->count > PTRDIFF_MAX / m->itemsize)
+        return 0;
+    return cuts_ok(m->cuts, size, m->itemsize) && cuts_ok(m->input_cuts, size, m->itemsize);
+}

@@ -1,0 +1,60 @@
+/* Copies into memory that other ranks read, and whose lines they hold from the last time.
+ *
+ * Where ranks share a cache such lines are quickly taken back, and the next reader finds the data there. Where they do
+ * not (other core complexes, other sockets) every store of a line waits for its invalidation, and a copy is ten times
+ * as slow as one past the cache, which the readers then fetch from memory. Which holds is measured, on some of the
+ * copies: processors do not say, virtual ones less so, and ranks may be moved. */
+#include "internal.h"
+
+#include <time.h>
+
+enum {
+    SLOW = 4,      /* bytes per ns; within a cache it is 9 and more, across caches 2 (AMD Zen 4) */
+    SLOW_ONES = 3, /* in a row: one alone may have been interrupted */
+    EVERY = 8,     /* copies of which one is measured */
+    SELDOM = 256   /* the most of them between attempts to go through the cache again */
+};
+
+static int64_t nanoseconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void judge(struct handing *h, int slow) {
+    if (!slow) {
+        *h = (struct handing){.rest = EVERY, .patience = EVERY};
+        return;
+    }
+    h->slow += !h->far;
+    h->far |= h->slow >= SLOW_ONES;
+    h->rest = h->far ? h->patience : 0;
+    h->patience += h->far && h->patience < SELDOM ? h->patience : 0;
+}
+
+void coll_node_hand_long(struct handing *h, void *to, const void *from, size_t bytes) {
+    if (h->rest > 0) {
+        h->rest--;
+        (h->far ? coll_copy_stream : coll_copy)(to, from, bytes);
+        return;
+    }
+    int64_t begin = nanoseconds();
+    coll_copy(to, from, bytes);
+    judge(h, (nanoseconds() - begin) * SLOW > (int64_t)bytes);
+}
+
+int coll_node_fold_and_hand(coll_node_call *c, int sources, size_t elements) {
+    coll_node *n = c->node;
+    size_t item = c->message.itemsize, most = HAND_PIECE / item ? HAND_PIECE / item : 1;
+    int error = COLL_OK;
+    for (size_t i = 0, m; i < elements && !error; i += m) {
+        m = elements - i < most ? elements - i : most;
+        error = coll_node_fold(c, sources, 1, m, 0);
+        coll_copy_stream(n->targets[1], n->targets[0], m * item);
+        for (int s = 0; s < sources; s++)
+            n->sources[s] = (const char *)n->sources[s] + m * item;
+        for (int t = 0; t < 2; t++)
+            n->targets[t] = (char *)n->targets[t] + m * item;
+    }
+    return error;
+}

@@ -1,0 +1,232 @@
+/* All-reduce, and reduce of long vectors: what ranks do with each other's data once they have all arrived. */
+#include "internal.h"
+#include "base/partition.h"
+
+static const char *input_at(const coll_node_call *c, size_t element) {
+    return (const char *)c->message.input + element * c->message.itemsize;
+}
+
+static char *output_at(const coll_node_call *c, size_t element) {
+    return (char *)c->message.output + element * c->message.itemsize;
+}
+
+static int all_past(const coll_node *n, size_t which, uint64_t value) {
+    for (int q = 0; q < n->size; q++)
+        if (q != n->rank && !reached((const counter *)((const char *)n->peers[q].area + which), value))
+            return 0;
+    return 1;
+}
+
+/* Read: fold all inputs into the own result. Inputs on the heap are read where they lie, so their owners stay until all
+ * have read them; a result that would overwrite such an input waits in the staging area. */
+int coll_node_read(coll_node_call *c) {
+    coll_node *n = c->node;
+    const arrival *own = &n->peers[n->rank].arrival;
+    char *aside = n->work + c->at;
+    int wait_aside = own->input && own->input == own->output;
+    if (!c->reduced) {
+        for (int q = 0; q < n->size; q++) {
+            const struct peer *p = &n->peers[q];
+            n->sources[q] = p->base + (p->arrival.input ? p->arrival.input : p->arrival.staging + p->arrival.at);
+        }
+        n->targets[0] = wait_aside ? aside : c->message.output;
+        int error = coll_node_fold(c, n->size, 1, c->message.count, 0);
+        if (!error)
+            error = coll_node_given_up(c);
+        if (error)
+            return error;
+        c->reduced = 1;
+        publish(&own_area(n)->done.value, c->number);
+    }
+    if (own->input && !all_past(n, offsetof(area, done), c->number))
+        return COLL_PENDING;
+    if (wait_aside)
+        move(c->message.output, aside, bytes_of(c));
+    return COLL_OK;
+}
+
+/* Slices */
+
+typedef struct {
+    size_t first, count; /* elements of the vector */
+} span;
+
+static span segment_of(const coll_node_call *c, int k) {
+    size_t first = (size_t)k * c->segment, left = c->message.count - first;
+    return (span){first, left < c->segment ? left : c->segment};
+}
+
+/* Rank q's slice of a segment, whole cache lines so that no two ranks write the same one. */
+static span slice_of(const coll_node_call *c, span s, int q) {
+    size_t item = c->message.itemsize, per_line = 64 % item ? 1 : 64 / item, size = (size_t)c->node->size;
+    size_t lines = (s.count + per_line - 1) / per_line;
+    size_t from = coll_part(lines, size, (size_t)q) * per_line, to = coll_part(lines, size, (size_t)q + 1) * per_line;
+    from = from < s.count ? from : s.count;
+    to = to < s.count ? to : s.count;
+    return (span){s.first + from, to - from};
+}
+
+/* Where the ring of a rank that begins at `at` has segment k. */
+static size_t place_of(const coll_node_call *c, size_t at, int k) {
+    return (at + (size_t)k * c->segment_bytes) % STAGING;
+}
+
+/* Segments of the call that the rings hold at once. */
+static int ring_of(const coll_node_call *c) {
+    return (int)(STAGING / c->segment_bytes);
+}
+
+static char *staging_at(const coll_node_call *c, int q, int k, size_t element) {
+    const struct peer *p = &c->node->peers[q];
+    size_t in_segment = (element - (size_t)k * c->segment) * c->message.itemsize;
+    return p->base + p->arrival.staging + place_of(c, p->arrival.at, k) + in_segment;
+}
+
+/* Whether the own ring has room for segment k, inputs and results. The first time round, its place is claimed; after
+ * that, the others must be done with the segment that lay there: who has copied out its results has folded its inputs.
+ */
+static int has_room(coll_node_call *c, int k) {
+    int ring = ring_of(c);
+    if (k >= ring) {
+        c->node->sector = -1; /* what lies ahead is no longer of the turn before */
+        return all_past(c->node, offsetof(area, copied), progress_of(c, k - ring + 1));
+    }
+    for (; c->claimed <= k; c->claimed++)
+        if (!coll_node_claim(c, place_of(c, c->at, c->claimed), c->segment_bytes))
+            return 0;
+    return 1;
+}
+
+/* Copy in the slices of a segment that others own, for them to fold. */
+static int stage_next(coll_node_call *c) {
+    coll_node *n = c->node;
+    int k = c->staged;
+    if (k >= c->segments || k > c->reduced + 1 || !has_room(c, k))
+        return 0;
+    span s = segment_of(c, k);
+    for (int i = 1; i < n->size; i++) {
+        int q = n->rank + i < n->size ? n->rank + i : n->rank + i - n->size;
+        span part = slice_of(c, s, q);
+        hand(n, staging_at(c, n->rank, k, part.first), input_at(c, part.first), part.count * c->message.itemsize);
+    }
+    c->staged++;
+    publish(&own_area(n)->staged.value, progress_of(c, c->staged));
+    return 1;
+}
+
+void coll_node_stage(coll_node_call *c) {
+    if (!c->node->peers[c->node->rank].arrival.input)
+        while (stage_next(c))
+            ;
+}
+
+static int inputs_here(const coll_node_call *c, int k) {
+    const coll_node *n = c->node;
+    for (int q = 0; q < n->size; q++)
+        if (q != n->rank && !n->peers[q].arrival.input && !reached(&n->peers[q].area->staged, progress_of(c, k + 1)))
+            return 0;
+    return 1;
+}
+
+/* Whether a rank takes this rank's slices of the result from its ring. */
+static int hands_out(const coll_node_call *c) {
+    const coll_node *n = c->node;
+    for (int q = 0; q < n->size; q++)
+        if (q != n->rank && coll_node_wants(c, q) && !n->peers[q].arrival.output)
+            return 1;
+    return 0;
+}
+
+/* Where the own slice is read, from private arrays, heaps and rings, and where it is written. Results lie in the ring
+ * where the own slice would be staged. Returns the number of targets. */
+static int places_of_slice(const coll_node_call *c, int k, span own, int in_ring) {
+    coll_node *n = c->node;
+    size_t at = own.first * c->message.itemsize;
+    int q = 0;
+    for (int i = 0; i < n->size; i++) {
+        const struct peer *p = &n->peers[i];
+        n->sources[i] = i == n->rank       ? input_at(c, own.first)
+                        : p->arrival.input ? p->base + p->arrival.input + at
+                                           : staging_at(c, i, k, own.first);
+        if (coll_node_wants(c, i) && (i == n->rank || p->arrival.output))
+            n->targets[q++] = i == n->rank ? output_at(c, own.first) : p->base + p->arrival.output + at;
+    }
+    if (in_ring)
+        n->targets[q++] = staging_at(c, n->rank, k, own.first);
+    return q;
+}
+
+/* Fold the own slice of the next segment, once all others have staged it. */
+static int reduce_next(coll_node_call *c) {
+    coll_node *n = c->node;
+    int k = c->reduced, in_ring = !c->everything_shared && hands_out(c);
+    if (k >= c->segments || !inputs_here(c, k) || (in_ring && !has_room(c, k)))
+        return COLL_PENDING;
+    span own = slice_of(c, segment_of(c, k), n->rank);
+    int q = places_of_slice(c, k, own, in_ring), error = coll_node_enter(c);
+    if (error)
+        return error;
+    int past_cache = in_ring ? n->handing.far : bytes_of(c) >= n->limits.stream;
+    if (own.count && in_ring && q == 2 && past_cache)
+        error = coll_node_fold_and_hand(c, n->size, own.count);
+    else if (own.count)
+        error = coll_node_fold(c, n->size, q, own.count, past_cache);
+    int given_up = coll_node_leave(c);
+    error = error ? error : given_up;
+    if (error)
+        return error;
+    c->reduced++;
+    publish(&own_area(n)->reduced.value, progress_of(c, c->reduced));
+    return COLL_OK;
+}
+
+/* Copy out what the other owners have folded; those who could have written it here already. */
+static int copy_next(coll_node_call *c) {
+    coll_node *n = c->node;
+    int k = c->copied;
+    if (k >= c->segments || !all_past(n, offsetof(area, reduced), progress_of(c, k + 1)) || k >= c->reduced)
+        return 0;
+    if (!n->peers[n->rank].arrival.output && coll_node_wants(c, n->rank)) {
+        span s = segment_of(c, k);
+        for (int i = 1; i < n->size; i++) {
+            int q = n->rank + i < n->size ? n->rank + i : n->rank + i - n->size;
+            span part = slice_of(c, s, q);
+            move(output_at(c, part.first), staging_at(c, q, k, part.first), part.count * c->message.itemsize);
+        }
+    }
+    c->copied++;
+    if (!c->everything_shared)
+        publish(&own_area(n)->copied.value, progress_of(c, c->copied));
+    return 1;
+}
+
+int coll_node_slices(coll_node_call *c) {
+    for (int moved = 1; moved;) {
+        coll_node_stage(c);
+        int folded = reduce_next(c);
+        if (folded < 0)
+            return folded;
+        moved = folded == COLL_OK;
+        moved |= copy_next(c);
+    }
+    return c->copied < c->segments ? COLL_PENDING : COLL_OK;
+}
+
+/* The next segment for which the own ring must have room, or -1. */
+static int needs_room(const coll_node_call *c) {
+    int stages = !c->node->peers[c->node->rank].arrival.input && c->staged < c->segments;
+    if (c->everything_shared || c->reduced >= c->segments)
+        return -1;
+    return stages && c->staged > c->reduced ? c->staged : stages || hands_out(c) ? c->reduced : -1;
+}
+
+int coll_node_slices_waits_for(const coll_node_call *c, int q) {
+    const struct peer *p = &c->node->peers[q];
+    int k = needs_room(c), ring = ring_of(c);
+    if (!reached(&p->area->reduced, progress_of(c, c->copied + 1)))
+        return 1;
+    if (c->reduced < c->segments && !p->arrival.input && !reached(&p->area->staged, progress_of(c, c->reduced + 1)))
+        return 1;
+    return k >= ring ? !reached(&p->area->copied, progress_of(c, k - ring + 1))
+                     : k >= 0 && !reached(&p->area->done, c->after);
+}

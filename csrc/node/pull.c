@@ -1,0 +1,386 @@
+/* All collectives but all-reduce: who has something publishes it, by segments, and who wants it takes it or folds it.
+ *
+ * What a rank publishes goes to all who want it alike, or has a lane for each receiver. Short data are in the line
+ * itself; data on the heap are read where they lie, all others in the staging ring. Nobody waits for ranks from which
+ * it takes nothing: rooted collectives may run ahead of the slowest rank, as far as lines and ring go. */
+#include "blocks.h"
+
+enum { ALL_TAKEN = COLL_NODE_ALL_TAKEN, SCATTER_PRIVATE = 4 << 20 };
+
+/* The longest of the lanes, and all of them together. Who folds goes through all ranks' lanes in step, so there the own
+ * block, which is the others' lane, counts as well. */
+static size_t longest_published(const coll_node_call *c, size_t *total) {
+    size_t longest = 0;
+    *total = 0;
+    for (int d = 0; d < c->node->size; d++) {
+        size_t count = takes(c, c->node->rank, d) || folds(c) ? published(c, d).count : 0;
+        longest = count > longest ? count : longest;
+        *total = has_lanes(c) ? *total + count : longest;
+    }
+    return longest;
+}
+
+/* Elements of a lane in one segment: whole lines where elements allow, one at least, since each lane begins on a line
+ * of its own however short it is. */
+static size_t lane_elements(const coll_node_call *c, size_t longest, size_t total) {
+    size_t lanes = has_lanes(c) ? (size_t)c->node->size : 1, item = c->message.itemsize;
+    size_t bytes = coll_node_segment_bytes(c->node, total * item) / lanes / LINE * LINE;
+    bytes = bytes ? bytes : LINE;
+    size_t most = bytes > item ? bytes / item : 1;
+    return longest < most ? longest : most;
+}
+
+/* Puts the segments in the next place of the ring that is long enough, or in all of it in turn. */
+static int take_place(coll_node_call *c, size_t longest, size_t total) {
+    coll_node *n = c->node;
+    size_t lanes = has_lanes(c) ? (size_t)n->size : 1, lane = lane_elements(c, longest, total);
+    size_t unit = lines_of(lane * c->message.itemsize) * lanes;
+    if (unit > STAGING / 2)
+        return COLL_ERR_ARGUMENT;
+    c->segment = lane;
+    c->segment_bytes = unit;
+    c->segments = (int)((longest + lane - 1) / lane);
+    size_t at = (size_t)c->segments * unit > STAGING - n->at ? 0 : n->at;
+    c->slots = (int)((STAGING - at) / unit);
+    c->slots = c->slots < c->segments ? c->slots : c->segments;
+    coll_node_advance(c, at, at + (size_t)c->slots * unit);
+    return COLL_OK;
+}
+
+/* Whether the results would not stay in the cache anyway. */
+static int past_cache(const coll_node_call *c) {
+    return bytes_of(c) >= c->node->limits.stream;
+}
+
+/* Bytes of a block from which on one copy, by the system, from this process's private memory beats two that overlap. */
+static size_t private_from(const coll_node_call *c) {
+    size_t limit = c->node->limits.private;
+    switch (c->message.kind) {
+    case COLL_NODE_SCATTER: /* all copies would be the root's, who has its own block to copy as well */
+        return limit < SCATTER_PRIVATE ? limit : SCATTER_PRIVATE;
+    case COLL_NODE_GATHER: /* every copy holds up the root, which may store staged data past its cache */
+        return past_cache(c) ? SIZE_MAX : 2 * limit;
+    default:
+        return folds(c) ? SIZE_MAX : limit;
+    }
+}
+
+static int read_in_private(const coll_node_call *c) {
+    size_t blocks = c->message.kind == COLL_NODE_BCAST ? 1 : (size_t)c->node->size;
+    return c->node->reads_private && bytes_of(c) / blocks >= private_from(c);
+}
+
+/* Whether the data are read where they lie: on the heap, unless the result goes there as well, or in private memory. */
+static int stays_put(const coll_node_call *c) {
+    if (!offset_in_heap(c->node, c->message.input))
+        return read_in_private(c);
+    return bytes_of(c) > c->node->limits.copy && !(folds(c) && c->message.input == c->message.output);
+}
+
+static void say_where(coll_node_call *c) {
+    coll_node *n = c->node;
+    arrival *a = &n->peers[n->rank].arrival;
+    a->input = stays_put(c) ? offset_in_heap(n, c->message.input) : 0;
+    a->private = stays_put(c) && !a->input ? (uint64_t)(uintptr_t)c->message.input : 0;
+    a->staging = (uint64_t)(n->work - n->peers[n->rank].base);
+    a->at = c->at;
+    a->lane = c->segment | (uint64_t)c->slots << 48;
+    a->table = 0;
+    if (needs_table(c)) {
+        a->table = a->staging + coll_node_table_at(n, c->number);
+        uint64_t *table = (uint64_t *)(n->peers[n->rank].base + a->table);
+        for (int d = 0; d < n->size; d++) {
+            table[2 * d] = published(c, d).first;
+            table[2 * d + 1] = published(c, d).count;
+        }
+    }
+    own_line(c)->arrival = *a;
+}
+
+/* Whether the data go into the line: the whole input, whose blocks the receivers find by themselves. */
+static int fits_line(const coll_node_call *c, size_t longest) {
+    if (!has_lanes(c))
+        return longest * c->message.itemsize <= COLL_NODE_INLINE;
+    return !c->message.cuts && bytes_of(c) <= COLL_NODE_INLINE;
+}
+
+static int publish_input(coll_node_call *c) {
+    coll_node *n = c->node;
+    size_t total, longest = longest_published(c, &total);
+    if (fits_line(c, longest)) {
+        move(own_line(c)->payload, c->message.input, (has_lanes(c) ? c->message.count : longest) * c->message.itemsize);
+        c->inlined = 1;
+        publish(&own_line(c)->word, c->word | INLINE_FLAG);
+        return COLL_OK;
+    }
+    if (coll_node_allocate(n))
+        return COLL_ERR_MEMORY;
+    if (!c->segments) {
+        int error = take_place(c, longest ? longest : 1, total);
+        if (error)
+            return error;
+    }
+    if (!coll_node_claim(c, c->at, 1))
+        return COLL_PENDING;
+    say_where(c);
+    publish(&own_line(c)->word, c->word);
+    if (stays_put(c))
+        c->staged = c->segments;
+    return COLL_OK;
+}
+
+/* The elements from `first` on, at most `most` of them, of the block that stays on this rank. */
+static void keep(const coll_node_call *c, size_t first, size_t most) {
+    const coll_node_message *m = &c->message;
+    span from = published(c, c->node->rank), to = wanted(c, c->node->rank);
+    char *target = (char *)m->output + (to.first + first) * m->itemsize;
+    const char *source = (const char *)m->input + (from.first + first) * m->itemsize;
+    size_t count = from.count < to.count ? from.count : to.count;
+    count = count < first ? 0 : count - first < most ? count - first : most;
+    if (count && source != target)
+        (past_cache(c) ? coll_copy_stream : coll_copy)(target, source, count * m->itemsize);
+}
+
+/* Whether the own block is what is staged for the others: then it is kept with each segment, which is in the cache. */
+static int kept_when_staged(const coll_node_call *c) {
+    return c->message.kind == COLL_NODE_ALLGATHER && c->segments && !stays_put(c);
+}
+
+static void keep_own(const coll_node_call *c) {
+    int rank = c->node->rank, kind = (int)c->message.kind;
+    if ((kind == COLL_NODE_ALLGATHER && !kept_when_staged(c)) || kind == COLL_NODE_ALLTOALL ||
+        ((kind == COLL_NODE_GATHER || kind == COLL_NODE_SCATTER) && rank == c->message.root))
+        keep(c, 0, SIZE_MAX);
+}
+
+/* Ranks that still need the slot which segment k - slots was in. */
+static int slot_in_use(const coll_node_call *c, int k) {
+    const coll_node *n = c->node;
+    for (int d = 0; d < n->size; d++)
+        if (takes(c, n->rank, d) && !reached(&n->peers[d].area->reduced, progress_of(c, k - c->slots + 1)))
+            return 1;
+    return 0;
+}
+
+static int stage_next(coll_node_call *c) {
+    coll_node *n = c->node;
+    int k = c->staged;
+    if (k >= c->segments)
+        return 0;
+    size_t item = c->message.itemsize, from = (size_t)k * c->segment;
+    size_t at = c->at + (size_t)(k % c->slots) * c->segment_bytes;
+    if (k < c->slots ? !coll_node_claim(c, at, c->segment_bytes) : slot_in_use(c, k))
+        return 0;
+    for (int d = 0, lane = 0; d < n->size; d++) {
+        if (!takes(c, n->rank, d) || (lane && !has_lanes(c)))
+            continue;
+        lane = 1;
+        span s = published(c, d);
+        size_t count = s.count < from ? 0 : s.count - from < c->segment ? s.count - from : c->segment;
+        char *to = n->work + at + (has_lanes(c) ? (size_t)d * (c->segment_bytes / (size_t)n->size) : 0);
+        if (count)
+            hand(n, to, (const char *)c->message.input + (s.first + from) * item, count * item);
+    }
+    c->staged++;
+    publish(&own_area(n)->staged.value, progress_of(c, c->staged));
+    if (kept_when_staged(c))
+        keep(c, from, c->segment);
+    return 1;
+}
+
+int coll_node_pull_begin(coll_node_call *c) {
+    coll_node *n = c->node;
+    int error = publishes(c) ? publish_input(c) : COLL_OK;
+    if (error)
+        return error;
+    for (int q = 0; q < n->size; q++)
+        n->peers[q].here = n->peers[q].taken = 0;
+    stage_next(c); /* the others can begin with it meanwhile */
+    keep_own(c);
+    return COLL_OK;
+}
+
+/* Whether it is known where rank q's data are. */
+static int look(coll_node_call *c, int q) {
+    coll_node *n = c->node;
+    struct peer *p = &n->peers[q];
+    if (p->here)
+        return COLL_OK;
+    int error = coll_node_arrived(c, q);
+    if (error)
+        return error;
+    line *l = &p->area->lines[c->number % LINES];
+    int inlined = (see(&l->word) & INLINE_FLAG) != 0;
+    if (inlined)
+        p->inlined = (const char *)l->payload;
+    else
+        p->arrival = l->arrival;
+    if (inlined != coll_node_expects_inline(c, q) || (!inlined && !coll_node_lane_ok(c, q)))
+        return COLL_ERR_MESSAGE;
+    p->here = inlined ? 2 : 1;
+    return COLL_OK;
+}
+
+/* Elements in a segment of what rank q publishes. */
+static size_t segment_of(const coll_node_call *c, int q) {
+    const struct peer *p = &c->node->peers[q];
+    return p->here == 2 ? SIZE_MAX : (size_t)lane_segment(&p->arrival);
+}
+
+/* Whether rank q's data are read where they lie, and all at once. */
+static int lies_there(const struct peer *p) {
+    return p->arrival.input || p->arrival.private;
+}
+
+/* Where segment k of what rank q publishes for this rank is, in the memory of its process if that is to be read; NULL
+ * while it is not there. */
+static const char *found(const coll_node_call *c, int q, int k) {
+    const coll_node *n = c->node;
+    const struct peer *p = &n->peers[q];
+    size_t item = c->message.itemsize, rank = has_lanes(c) ? (size_t)n->rank : 0;
+    if (p->here == 2)
+        return p->inlined + (has_lanes(c) ? block(c, c->message.cuts, n->rank).first * item : 0);
+    size_t segment = segment_of(c, q), slots = lane_slots(&p->arrival);
+    if (lies_there(p)) {
+        uintptr_t input = p->arrival.input ? (uintptr_t)p->base + p->arrival.input : (uintptr_t)p->arrival.private;
+        return (const char *)(input + (p->first + (size_t)k * segment) * item);
+    }
+    if (!reached(&p->area->staged, progress_of(c, k + 1)))
+        return NULL;
+    size_t lane = lines_of(segment * item), unit = has_lanes(c) ? lane * (size_t)n->size : lane;
+    return p->base + p->arrival.staging + p->arrival.at + (size_t)k % slots * unit + rank * lane;
+}
+
+/* Segments that this rank takes from rank q in all, once that one is here. */
+static int segments_from(const coll_node_call *c, int q) {
+    const struct peer *p = &c->node->peers[q];
+    size_t count = wanted(c, q).count, segment = segment_of(c, q);
+    if (!takes(c, q, c->node->rank) || !count)
+        return 0;
+    return p->here == 2 || lies_there(p) ? 1 : (int)((count + segment - 1) / segment);
+}
+
+static int fetch(const coll_node_call *c, const struct peer *p, char *to, const char *from, size_t bytes) {
+    if (p->here == 1 && !p->arrival.input && p->arrival.private)
+        return read_private(p->pid, to, from, bytes);
+    (past_cache(c) ? coll_copy_stream : move)(to, from, bytes);
+    return COLL_OK;
+}
+
+/* Takes the next segment from rank q if it is there; COLL_OK when that was all. One at a time: the sender learns of it
+ * before the next one, and goes on. */
+static int copy_from(coll_node_call *c, int q, int *moved) {
+    struct peer *p = &c->node->peers[q];
+    span to = wanted(c, q);
+    int error = to.count ? look(c, q) : COLL_OK;
+    if (error)
+        return error;
+    int all = segments_from(c, q);
+    const char *source = p->taken < all ? found(c, q, p->taken) : NULL;
+    if (source) {
+        size_t from = all == 1 ? 0 : (size_t)p->taken * segment_of(c, q), count = to.count - from;
+        count = all > 1 && count > segment_of(c, q) ? segment_of(c, q) : count;
+        size_t item = c->message.itemsize;
+        error = fetch(c, p, (char *)c->message.output + (to.first + from) * item, source, count * item);
+        if (!error && p->here == 1 && lies_there(p))
+            error = coll_node_given_up(c);
+        if (error)
+            return error;
+        p->taken++;
+        *moved = 1;
+    }
+    if (p->taken < all)
+        return COLL_PENDING;
+    p->taken = ALL_TAKEN;
+    return COLL_OK;
+}
+
+/* Takes what is there; the fewest segments taken from any rank tell all of them what they may overwrite. */
+static int copy_next(coll_node_call *c, int *moved) {
+    coll_node *n = c->node;
+    int least = ALL_TAKEN, before = c->reduced;
+    for (int i = 1, q = n->rank; i < n->size; i++) {
+        q = q + 1 < n->size ? q + 1 : 0;
+        if (!takes(c, q, n->rank))
+            continue;
+        int error = n->peers[q].taken == ALL_TAKEN ? COLL_OK : copy_from(c, q, moved);
+        if (error < 0)
+            return error;
+        least = n->peers[q].taken < least ? n->peers[q].taken : least;
+    }
+    c->reduced = least;
+    if (least != before)
+        publish(&own_area(n)->reduced.value, progress_of(c, least));
+    return least == ALL_TAKEN ? COLL_OK : COLL_PENDING;
+}
+
+/* Folds the next segment once it is there from all ranks; all segments are as long as the staged ones. */
+static int fold_next(coll_node_call *c, int *moved) {
+    coll_node *n = c->node;
+    int k = c->reduced, number = operands(c);
+    span to = wanted(c, n->rank), own = published(c, n->rank);
+    size_t item = c->message.itemsize, segment = SIZE_MAX;
+    for (int q = 0; q < number; q++) {
+        int error = q == n->rank ? COLL_OK : look(c, q);
+        if (error)
+            return error;
+        size_t other = q == n->rank ? SIZE_MAX : segment_of(c, q);
+        if (other != SIZE_MAX && segment != SIZE_MAX && other != segment)
+            return COLL_ERR_MESSAGE;
+        segment = other != SIZE_MAX ? other : segment;
+    }
+    size_t from = k ? (size_t)k * segment : 0;
+    if (!number || from >= to.count)
+        return COLL_OK;
+    if (c->message.input == c->message.output && c->staged <= k && c->staged < c->segments)
+        return COLL_PENDING; /* the result would overwrite what others wait for */
+    size_t count = to.count - from < segment ? to.count - from : segment;
+    int in_arrays = 0;
+    for (int q = 0; q < number; q++) {
+        n->sources[q] = q == n->rank ? (const char *)c->message.input + (own.first + from) * item : found(c, q, k);
+        if (!n->sources[q])
+            return COLL_PENDING;
+        in_arrays |= q != n->rank && n->peers[q].here == 1 && lies_there(&n->peers[q]);
+    }
+    n->targets[0] = (char *)c->message.output + from * item;
+    int error = coll_node_fold(c, number, 1, count, past_cache(c));
+    if (!error && in_arrays)
+        error = coll_node_given_up(c);
+    if (error)
+        return error;
+    c->reduced++;
+    publish(&own_area(n)->reduced.value, progress_of(c, c->reduced));
+    *moved = 1;
+    return from + count < to.count ? COLL_PENDING : COLL_OK;
+}
+
+/* Whether everybody who reads the own input where it lies has done so. */
+static int released(const coll_node_call *c) {
+    const coll_node *n = c->node;
+    for (int d = 0; d < n->size; d++)
+        if (takes(c, n->rank, d) && !reached(&n->peers[d].area->done, c->number))
+            return 0;
+    return 1;
+}
+
+int coll_node_pull(coll_node_call *c) {
+    coll_node *n = c->node;
+    int taken = c->copied;
+    for (int moved = 1; moved;) {
+        moved = stage_next(c);
+        if (taken)
+            continue;
+        int status = folds(c) ? fold_next(c, &moved) : copy_next(c, &moved);
+        if (status < 0)
+            return status;
+        taken = status == COLL_OK;
+    }
+    if (taken && !c->copied) {
+        c->copied = 1;
+        publish(&own_area(n)->reduced.value, progress_of(c, ALL_TAKEN));
+    }
+    if (!taken || c->staged < c->segments)
+        return COLL_PENDING;
+    publish(&own_area(n)->done.value, c->number);
+    return c->segments && stays_put(c) && !released(c) ? COLL_PENDING : COLL_OK;
+}

@@ -1,0 +1,278 @@
+/* MPI point-to-point as a transport. The only file that includes mpi.h. */
+#include <mpi.h>
+
+#include "base/error.h"
+#include "mpi_transport.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#if defined(OPEN_MPI)
+#define ABI "openmpi"
+#elif defined(MPICH_VERSION) || defined(I_MPI_VERSION)
+#define ABI "mpich"
+#else
+#error "This MPI is neither of the MPICH family nor Open MPI"
+#endif
+
+typedef struct {
+    coll_endpoint base;
+    MPI_Comm comm;
+} mpi_endpoint;
+
+struct coll_messages {
+    mpi_endpoint *endpoint;
+    int capacity, used; /* slots from `used` on were never taken */
+    int cancelled;      /* its receives */
+    size_t *expected;   /* bytes of a receive; unused for sends, which report 0 */
+    MPI_Status *statuses;
+    MPI_Request requests[];
+};
+
+static int failed(coll_endpoint *e, int code) {
+    e->mpi_error = code;
+    int class = MPI_ERR_UNKNOWN;
+    MPI_Error_class(code, &class);
+    return class == MPI_ERR_TRUNCATE ? COLL_ERR_MESSAGE : COLL_ERR_MPI;
+}
+
+static coll_messages *mpi_messages_new(coll_endpoint *endpoint, int capacity) {
+    size_t n = (size_t)capacity;
+    coll_messages *m = calloc(1, sizeof *m + n * sizeof m->requests[0]);
+    if (!m)
+        return NULL;
+    m->endpoint = (mpi_endpoint *)endpoint;
+    m->capacity = capacity;
+    m->expected = calloc(n, sizeof *m->expected);
+    m->statuses = calloc(n, sizeof *m->statuses);
+    if (!m->expected || !m->statuses) {
+        free(m->expected);
+        free(m->statuses);
+        free(m);
+        return NULL;
+    }
+    for (int i = 0; i < capacity; i++)
+        m->requests[i] = MPI_REQUEST_NULL;
+    return m;
+}
+
+static void mpi_messages_free(coll_messages *m) {
+    free(m->expected);
+    free(m->statuses);
+    free(m);
+}
+
+static int mpi_send(coll_messages *m, int slot, const void *buf, size_t bytes, int peer, int tag) {
+    m->used = slot >= m->used ? slot + 1 : m->used;
+    m->expected[slot] = 0;
+    int code = MPI_Isend(buf, (int)bytes, MPI_BYTE, peer, tag, m->endpoint->comm, &m->requests[slot]);
+    return code == MPI_SUCCESS ? COLL_OK : failed(&m->endpoint->base, code);
+}
+
+static int mpi_recv(coll_messages *m, int slot, void *buf, size_t bytes, int peer, int tag) {
+    m->used = slot >= m->used ? slot + 1 : m->used;
+    m->expected[slot] = bytes;
+    int code = MPI_Irecv(buf, (int)bytes, MPI_BYTE, peer, tag, m->endpoint->comm, &m->requests[slot]);
+    return code == MPI_SUCCESS ? COLL_OK : failed(&m->endpoint->base, code);
+}
+
+/* A message shorter than its receive is no error to MPI, but it is one to a collective. */
+static int check_length(const coll_messages *m, int slot, const MPI_Status *status) {
+    int bytes = 0;
+    if (m->expected[slot] == 0)
+        return COLL_OK;
+    MPI_Get_count(status, MPI_BYTE, &bytes);
+    return (size_t)bytes == m->expected[slot] ? COLL_OK : COLL_ERR_MESSAGE;
+}
+
+static int first_error(coll_messages *m, int n) {
+    for (int i = 0; i < n; i++)
+        if (m->statuses[i].MPI_ERROR != MPI_SUCCESS && m->statuses[i].MPI_ERROR != MPI_ERR_PENDING)
+            return failed(&m->endpoint->base, m->statuses[i].MPI_ERROR);
+    return failed(&m->endpoint->base, MPI_ERR_IN_STATUS);
+}
+
+static int mpi_test(coll_messages *m, int *done) {
+    int n = 0;
+    int code = MPI_Testsome(m->used, m->requests, &n, done, m->statuses);
+    if (code == MPI_ERR_IN_STATUS)
+        return first_error(m, n);
+    if (code != MPI_SUCCESS)
+        return failed(&m->endpoint->base, code);
+    if (n == MPI_UNDEFINED)
+        return 0;
+    for (int i = 0; i < n; i++)
+        if (check_length(m, done[i], &m->statuses[i]) != COLL_OK)
+            return COLL_ERR_MESSAGE;
+    return n;
+}
+
+/* Sends are left alone: to take one back needs the receiver, and few MPIs can. */
+static int mpi_cancel(coll_messages *m) {
+    int left = 0;
+    for (int i = 0; i < m->used; i++) {
+        int complete = 1;
+        if (m->requests[i] == MPI_REQUEST_NULL || m->expected[i] == 0)
+            continue;
+        if (!m->cancelled)
+            MPI_Cancel(&m->requests[i]);
+        if (MPI_Test(&m->requests[i], &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS)
+            left += !complete;
+    }
+    m->cancelled = 1;
+    return left;
+}
+
+static void mpi_endpoint_free(coll_endpoint *e) {
+    free(e);
+}
+
+static const coll_transport mpi_transport = {mpi_messages_new, mpi_messages_free, mpi_send,         mpi_recv,
+                                             mpi_test,         mpi_cancel,        mpi_endpoint_free};
+
+static int initialized(void) {
+    int flag = 0;
+    MPI_Initialized(&flag);
+    return flag;
+}
+
+static const char *library_version(void) {
+    static char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length;
+    MPI_Get_library_version(text, &length);
+    return text;
+}
+
+static coll_endpoint *endpoint_new(intptr_t handle) {
+    mpi_endpoint *e = calloc(1, sizeof *e);
+    if (!e)
+        return NULL;
+    e->comm = (MPI_Comm)handle;
+    e->base.transport = &mpi_transport;
+    e->base.message_limit = (size_t)1 << 30;
+    MPI_Comm_rank(e->comm, &e->base.rank);
+    MPI_Comm_size(e->comm, &e->base.size);
+    int found = 0, *limit = NULL;
+    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found);
+    e->base.tag_limit = found ? *limit : 32767;
+    return &e->base;
+}
+
+static int poll_mpi(coll_endpoint *e) {
+    int flag;
+    int code = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, ((mpi_endpoint *)e)->comm, &flag, MPI_STATUS_IGNORE);
+    return code == MPI_SUCCESS ? COLL_OK : failed(e, code);
+}
+
+static int reduce_local(intptr_t op, intptr_t datatype, const void *in, void *inout, size_t n) {
+    const size_t most = 1 << 30; /* counts are ints here */
+    MPI_Aint lower, extent;
+    int code = MPI_Type_get_extent((MPI_Datatype)datatype, &lower, &extent);
+    for (size_t i = 0; i < n && code == MPI_SUCCESS; i += most) {
+        size_t at = i * (size_t)extent;
+        int part = (int)(n - i < most ? n - i : most);
+        code = MPI_Reduce_local((const char *)in + at, (char *)inout + at, part, (MPI_Datatype)datatype, (MPI_Op)op);
+    }
+    return code == MPI_SUCCESS ? COLL_OK : COLL_ERR_OP;
+}
+
+static int query(void *status_of, MPI_Status *status) {
+    MPI_Status_set_elements(status, MPI_BYTE, 0);
+    MPI_Status_set_cancelled(status, 0);
+    status->MPI_SOURCE = MPI_UNDEFINED;
+    status->MPI_TAG = MPI_UNDEFINED;
+    return *(int *)status_of == COLL_OK ? MPI_SUCCESS : MPI_ERR_OTHER;
+}
+
+static void (*released_function)(void);
+
+static int release(void *status_of) {
+    free(status_of);
+    if (released_function)
+        released_function();
+    return MPI_SUCCESS;
+}
+
+static void on_release(void (*function)(void)) {
+    released_function = function;
+}
+
+static int refuse_cancel(void *status_of, int complete) {
+    (void)status_of;
+    return complete ? MPI_SUCCESS : MPI_ERR_REQUEST;
+}
+
+static int request_start(intptr_t *request, int **status) {
+    MPI_Request handle;
+    *status = calloc(1, sizeof **status);
+    if (!*status)
+        return COLL_ERR_MEMORY;
+    if (MPI_Grequest_start(query, release, refuse_cancel, *status, &handle) != MPI_SUCCESS) {
+        free(*status);
+        return COLL_ERR_MPI;
+    }
+    *request = (intptr_t)handle;
+    return COLL_OK;
+}
+
+static int request_complete(intptr_t request) {
+    return MPI_Grequest_complete((MPI_Request)request) == MPI_SUCCESS ? COLL_OK : COLL_ERR_MPI;
+}
+
+static void (*at_finalize_function)(void);
+static pid_t at_finalize_pid;
+
+/* MPI_Finalize begins by deleting the attributes of MPI_COMM_SELF. */
+static int self_deleted(MPI_Comm comm, int key, void *value, void *extra) {
+    (void)comm, (void)key, (void)value, (void)extra;
+    if (getpid() == at_finalize_pid)
+        at_finalize_function();
+    return MPI_SUCCESS;
+}
+
+static int at_finalize(void (*function)(void)) {
+    int key;
+    at_finalize_function = function;
+    at_finalize_pid = getpid();
+    if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, self_deleted, &key, NULL) != MPI_SUCCESS)
+        return COLL_ERR_MPI;
+    return MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL) == MPI_SUCCESS ? COLL_OK : COLL_ERR_MPI;
+}
+
+static void life_free(coll_mpi_life *life) {
+    if (atomic_fetch_sub(&life->holders, 1) == 1)
+        free(life);
+}
+
+/* MPI deletes a communicator's attributes when it is freed. It may hold locks of its own here. */
+static int life_ended(MPI_Comm comm, int key, void *life, void *extra) {
+    (void)comm, (void)key, (void)extra;
+    atomic_store(&((coll_mpi_life *)life)->alive, 0);
+    life_free(life);
+    return MPI_SUCCESS;
+}
+
+static coll_mpi_life *life_new(intptr_t comm) {
+    static int key = MPI_KEYVAL_INVALID;
+    if (key == MPI_KEYVAL_INVALID &&
+        MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, life_ended, &key, NULL) != MPI_SUCCESS)
+        return NULL;
+    coll_mpi_life *life = malloc(sizeof *life);
+    if (!life)
+        return NULL;
+    atomic_init(&life->alive, ~0u);
+    atomic_init(&life->holders, 2); /* MPI, and the caller */
+    if (MPI_Comm_set_attr((MPI_Comm)comm, key, life) == MPI_SUCCESS)
+        return life;
+    free(life);
+    return NULL;
+}
+
+static void abort_all(int code) {
+    MPI_Abort(MPI_COMM_WORLD, code);
+}
+
+extern __attribute__((visibility("default"))) const coll_mpi_api coll_mpi;
+const coll_mpi_api coll_mpi = {COLL_MPI_VERSION, ABI,          initialized,   library_version,  endpoint_new,
+                               poll_mpi,         reduce_local, request_start, request_complete, on_release,
+                               at_finalize,      life_new,     life_free,     abort_all};
