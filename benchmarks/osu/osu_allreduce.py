@@ -1,7 +1,1 @@
-"""MPI Allreduce Latency Test, OSU format: see docs/benchmarks.md."""
-
-import sys
-
-from collectives.bench import main
-
-sys.exit(main("allreduce"))
+../osu_allreduce.py

@@ -1,7 +1,1 @@
-"""MPI Latency Test, OSU format: see docs/benchmarks.md."""
-
-import sys
-
-from collectives.bench import main
-
-sys.exit(main("latency"))
+../osu_latency.py

@@ -126,7 +126,7 @@ class Draft:
     @property
     def nbytes(self) -> int:
         """Bytes of the vector, as this rank knows it."""
-        return self.shape.elements * self.shape.itemsize
+        return self.shape.nbytes
 
     def load(self) -> None:
         """Make the temporaries ready for a run."""

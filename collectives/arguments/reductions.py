@@ -85,7 +85,7 @@ def _both(collective: Collective, arguments: Arguments) -> Draft:
     elements = target.count
     shape = _shape(collective, target, elements, arguments.root, same)
     return Draft(
-        collective, shape, source.address, target.address, elements * shape.itemsize, (source, target)
+        collective, shape, source.address, target.address, shape.nbytes, (source, target)
     )  # fmt: skip
 
 

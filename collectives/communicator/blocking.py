@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -53,13 +52,11 @@ class Blocking:
 
         def _enter(self) -> MPIContext: ...
 
-    def _done(self, draft: Draft, choice: Choice, begin: float) -> None:
-        """A blocking call has ended."""
+    def _done(self, draft: Draft, choice: Choice, tick: int) -> None:
+        """A blocking call, which began at a tick, has ended."""
         context, name, algorithm = self._enter(), draft.collective.name, choice.algorithm.name
-        seconds = time.perf_counter() - begin
-        context.ran(name, algorithm, draft.nbytes, seconds)
+        context.ran(name, algorithm, draft.nbytes, tick)
         if context.log is not None:
-            tick = context.log.ago(seconds)
             context.log.add(BLOCKING, name, algorithm, draft.nbytes, context.begun, draft.shape.root, tick)
 
     def _adopt_rules(self, rules: Rules) -> None:
@@ -86,7 +83,7 @@ class Blocking:
         seen: Seen | None = None,
     ) -> None:  # fmt: skip
         """Run a blocking call, once this thread has the turn."""
-        begin = time.perf_counter()
+        tick = _core.ticks()
         draft, choice = self._prepare(collective, arguments, options)
         self._remember(seen, draft, choice, options)
         if context.checked:
@@ -95,7 +92,7 @@ class Blocking:
             self._run_mpi(collective, draft, choice, arguments, options.timeout)
         else:
             self._run_parts(draft, choice, options)
-        self._done(draft, choice, begin)
+        self._done(draft, choice, tick)
 
     def _run_mpi(
         self, collective: Collective, draft: Draft, choice: Choice, arguments: Arguments, timeout: float | None
@@ -138,16 +135,16 @@ class Blocking:
             (choice, shape, context.node), kind_of_call(choice.algorithm.name, shape), describe, memory
         )
 
-    def _run_draft(self, collective: Collective, draft: Draft, options: Options, seen: Seen | None = None) -> None:
+    def _run_draft(self, draft: Draft, options: Options, seen: Seen | None = None) -> None:
         """A blocking call whose arguments are checked: several that were grouped, or one of torch's."""
-        begin, context = time.perf_counter(), self._enter()
+        tick, context = _core.ticks(), self._enter()
         with context.in_turn():
             choice = self._choose(draft, options, options.algorithm, mpi=False)
             self._remember(seen, draft, choice, options)
             if context.checked:
-                self._check(collective.name, draft, choice, options.timeout)
+                self._check(draft.collective.name, draft, choice, options.timeout)
             self._run_parts(draft, choice, options)
-        self._done(draft, choice, begin)
+        self._done(draft, choice, tick)
 
     def _hand_over(self, collective: Collective, draft: Draft) -> MPIRun:
         """A call that is MPI's."""
@@ -309,7 +306,7 @@ class Blocking:
             [tag + i for i in range(plan.depth)], region,
         )  # fmt: skip
         call = shape.call(choice.algorithm.name)._replace(number=context.begun)
-        walk = reference.Walk(rounds, call, shape.elements * shape.itemsize, draft)
+        walk = reference.Walk(rounds, call, shape.nbytes, draft)
         try:
             context.wait(walk, timeout)
         except BaseException as e:

@@ -49,7 +49,7 @@ def run(make: Run, rank: int, size: int, draft: Draft, timeout: float | None) ->
 
 def _parts(draft: Draft, size: int) -> Iterator[Part]:
     shape = draft.shape
-    number = max(1, -(-shape.elements * shape.itemsize // MOST))
+    number = max(1, -(-shape.nbytes // MOST))
     if draft.collective.base != "reduce_scatter":
         for first, end in itertools.pairwise(_core.partition(shape.elements, number)):
             cuts = _core.partition(end - first, size)

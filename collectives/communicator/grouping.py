@@ -114,7 +114,7 @@ class Group:
             if draft.nbytes:
                 vector[position : position + draft.nbytes] = region(draft.source, draft.nbytes)
             position += draft.nbytes
-        self._comm._run_draft(collective, joint, options)
+        self._comm._run_draft(joint, options)
         if collective.name == "exscan" and self._comm._enter().rank == 0:
             return
         position = 0

@@ -12,10 +12,10 @@ from ..arguments.shape import Shape
 from ..core import _core
 from ..runtime.mpi_context import MPIContext
 from ..selection.policy import Rules
-from .blocking import DEFAULTS
+from .blocking import DEFAULTS, Seen
 from .communicator import Communicator
 
-__all__ = ["adopt", "adopt_rules", "run", "side_of", "start"]
+__all__ = ["adopt", "adopt_rules", "drafted", "run", "side_of", "start"]
 
 
 def side_of(comm: Communicator) -> MPIContext:
@@ -34,36 +34,17 @@ def adopt_rules(comm: Communicator, rules: Rules) -> None:
     comm._adopt_rules(rules)
 
 
-def _drafted(name: str, shape: Shape, source: int, target: int, owners: Any) -> Draft:
+def drafted(name: str, shape: Shape, source: int, target: int, owners: Any) -> Draft:
+    """A call on memory at two addresses, which ``owners`` keep; for :func:`run` and :func:`start`."""
     collective = COLLECTIVES[name]
-    agreed = shape.elements * shape.itemsize if collective.agreed else 0
-    return Draft(collective, shape, source, target, agreed, owners)
+    return Draft(collective, shape, source, target, shape.nbytes if collective.agreed else 0, owners)
 
 
-def run(
-    comm: Communicator,
-    name: str,
-    shape: Shape,
-    source: int,
-    target: int,
-    owners: Any,
-    timeout: float | None = None,
-    seen: Any = None,
-) -> None:
-    """A blocking call on memory at two addresses."""
-    options = DEFAULTS if timeout is None else Options(timeout=timeout)
-    comm._run_draft(COLLECTIVES[name], _drafted(name, shape, source, target, owners), options, seen)
+def run(comm: Communicator, draft: Draft, timeout: float | None = None, seen: Seen | None = None) -> None:
+    """A blocking call; ``seen`` is what the fast path made of it, if it understands calls like it."""
+    comm._run_draft(draft, DEFAULTS if timeout is None else Options(timeout=timeout), seen)
 
 
-def start(
-    comm: Communicator,
-    name: str,
-    shape: Shape,
-    source: int,
-    target: int,
-    owners: Any,
-    then: Callable[[], None],
-    seen: Any = None,
-) -> _core.Operation:
+def start(comm: Communicator, draft: Draft, then: Callable[[], None], seen: Seen | None = None) -> _core.Operation:
     """A call that goes on by itself; ``then`` runs at its end, in whichever thread that is."""
-    return comm._start_draft(COLLECTIVES[name], _drafted(name, shape, source, target, owners), DEFAULTS, then, seen)
+    return comm._start_draft(draft, then, seen)

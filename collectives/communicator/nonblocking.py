@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -46,26 +45,41 @@ class Nonblocking(Blocking):
     ) -> MPI.Request:  # fmt: skip
         """A non-blocking call; below ``MPI.THREAD_MULTIPLE`` it is the MPI library's own."""
         self._refuse_in_group(f"I{collective.name}")
-        begin, tick = time.perf_counter(), _core.ticks()
-        context = self._enter()
+        tick, context = _core.ticks(), self._enter()
         context.check_turn()
         draft, choice = self._prepare(collective, arguments, options, threads=True)
-        self._remember(seen, draft, choice, options)
-        context.ran(collective.name, choice.algorithm.name, draft.nbytes, time.perf_counter() - begin)
-        draft = next(self._parts(draft, choice, options, None))
-        check = self._start_check(f"i{collective.name}", draft, choice) if context.checked else None
         if choice.algorithm.name == "mpi":
-            return self._start_by_mpi(draft, choice, arguments, check, tick)
-        operation = self._queue(choice, draft, context.library)
+            return self._start_by_mpi(draft, choice, arguments, tick)
+        return Request(self._start_chosen(draft, choice, options, tick, context.library, seen=seen))
+
+    def _start_draft(self, draft: Draft, then: Callable[[], None], seen: Seen | None = None) -> _core.Operation:
+        """A non-blocking call without a request of MPI's; ``then`` runs at its end, in whichever thread that is."""
+        tick = _core.ticks()
+        self._enter().check_turn()
+        choice = self._choose(draft, DEFAULTS, None, mpi=False)
+        return self._start_chosen(draft, choice, DEFAULTS, tick, None, then, seen)
+
+    def _start_chosen(
+        self, draft: Draft, choice: Choice, options: Options, tick: int, library: _core.MPILibrary | None,
+        then: Callable[[], None] | None = None, seen: Seen | None = None,
+    ) -> _core.Operation:  # fmt: skip
+        """A call of ours that goes on by itself and began at ``tick``; with a library it gets a request of MPI's."""
+        self._remember(seen, draft, choice, options)
+        self._enter().ran(draft.collective.name, choice.algorithm.name, draft.nbytes, tick)
+        draft = next(self._parts(draft, choice, options, None))
+        check = self._start_check(draft, choice)
+        operation = self._queue(choice, draft, library, then)
         operation.check = check
         self._put_on_timeline(operation, NONBLOCKING, operation.number or 0, tick)
-        return Request(operation)
+        return operation
 
     def _start_by_mpi(
-        self, draft: Draft, choice: Choice, arguments: Arguments, check: PendingCheck | None, tick: int
+        self, draft: Draft, choice: Choice, arguments: Arguments, tick: int
     ) -> MPI.Request:  # fmt: skip
         """A non-blocking call that the MPI library serves."""
         context, collective = self._enter(), draft.collective
+        context.ran(collective.name, "mpi", draft.nbytes, tick)
+        check = self._start_check(draft, choice)
         given = self._for_mpi(draft, arguments)
         with context.blamed(MPIRun(collective.name, draft.shape.call("mpi"))):
             request = self._mpi("I" + collective.name)(*given.of(collective))
@@ -136,27 +150,12 @@ class Nonblocking(Blocking):
         made._started = lambda tick: self._record_of_mpi(PERSISTENT, draft, next(numbers), tick)
         return made
 
-    def _start_draft(
-        self, collective: Collective, draft: Draft, options: Options, then: Callable[[], None] | None = None,
-        seen: Seen | None = None,
-    ) -> _core.Operation:  # fmt: skip
-        """A non-blocking call without a request of MPI's; ``then`` runs at its end, in whichever thread that is."""
-        begin, tick = time.perf_counter(), _core.ticks()
+    def _start_check(self, draft: Draft, choice: Choice) -> PendingCheck | None:
+        """Begin the exchange before a non-blocking call, without waiting for it; None where calls are not checked."""
         context = self._enter()
-        context.check_turn()
-        choice = self._choose(draft, options, options.algorithm, mpi=False)
-        self._remember(seen, draft, choice, options)
-        context.ran(collective.name, choice.algorithm.name, draft.nbytes, time.perf_counter() - begin)
-        draft = next(self._parts(draft, choice, options, None))
-        check = self._start_check(f"i{collective.name}", draft, choice) if context.checked else None
-        operation = self._queue(choice, draft, None, then)
-        operation.check = check
-        self._put_on_timeline(operation, NONBLOCKING, operation.number or 0, tick)
-        return operation
-
-    def _start_check(self, name: str, draft: Draft, choice: Choice) -> PendingCheck:
-        """Begin the exchange before a non-blocking call, without waiting for it."""
-        check = Check(self._enter(), name, draft, choice)
+        if not context.checked:
+            return None
+        check = Check(context, f"i{draft.collective.name}", draft, choice)
         return PendingCheck(check, check.queue(self))
 
     def _queue(

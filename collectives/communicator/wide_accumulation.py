@@ -99,7 +99,7 @@ def _elements(draft: Draft, rank: int, size: int, i: int, number: int) -> Draft:
     made = _shape(draft, end - first, bool(draft.target))
     return replace(
         draft, shape=made, source=source.address, target=source.address if draft.target else 0,
-        agreed=draft.agreed and made.elements * made.itemsize, loads=[source], stores=stores,
+        agreed=draft.agreed and made.nbytes, loads=[source], stores=stores,
     )  # fmt: skip
 
 
@@ -118,6 +118,6 @@ def _blocks(draft: Draft, rank: int, size: int, i: int, number: int) -> Draft:
     made = _shape(draft, cuts[-1], False)._replace(cuts=cuts if shape.cuts else None)
     last = draft.stores if i == number - 1 else []
     return replace(
-        draft, shape=made, source=source.address, target=result.address, agreed=made.elements * made.itemsize,
+        draft, shape=made, source=source.address, target=result.address, agreed=made.nbytes,
         loads=[source], stores=[result, *last],
     )  # fmt: skip

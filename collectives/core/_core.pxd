@@ -265,5 +265,4 @@ cdef extern from "base/trace.h" nogil:
     int coll_trace_init(coll_trace *, size_t)
     void coll_trace_free(coll_trace *)
     void coll_trace_note(coll_trace *)
-    uint64_t coll_trace_ago(const coll_trace *, double)
     coll_trace_event *coll_trace_add(coll_trace *, uint64_t)

@@ -25,7 +25,7 @@ cdef class CachedPlan:
     def __cinit__(self, key, uint32_t kind, describe, memory=None):
         self.key, self.kind, self.describe, self.memory = key, kind, describe, memory
         choice, shape, _ = key
-        self.collective, self.algorithm, self.nbytes = shape.name, choice.algorithm.name, shape.elements * shape.itemsize
+        self.collective, self.algorithm, self.nbytes = shape.name, choice.algorithm.name, shape.nbytes
 
     cdef int place(self, coll_node_message *m) except -1:
         """Have the call use the memory of all such calls."""
@@ -61,28 +61,27 @@ cdef Operation begin_cached(Calls calls, CachedPlan found, coll_node_message *m,
 cdef int run_cached(Calls calls, CachedPlan found, coll_node_message *m, owners, timeout, uint64_t begun) except -1:
     """A blocking call like an earlier one."""
     cdef int depth = calls.turn.now.depth
-    cdef Operation made
+    cdef Operation made = None
     if len(PENDING):
         sweep()
-    made = begin_cached(calls, found, m, owners)
     if is_free(&calls.turn.now):
         begin_turn(&calls.turn.now)
     else:  # another thread has come between
-        give_back(calls, found, <Plan>made.plan)
         calls.take_turn()
-    calls.progressing = made
     try:
+        made = begin_cached(calls, found, m, owners)
+        calls.progressing = made
         wait_briefly(calls, made, found, timeout)
     except BaseException as e:
-        calls.interrupted(made, e)
+        if made is not None:
+            calls.interrupted(made, e)
         raise
     finally:
         calls.progressing = None
         if calls.turn.now.depth > depth:
             end_turn(&calls.turn.now)
-    made.buffers = None  # who looks at what runs may keep the operation
-    give_back(calls, found, <Plan>made.plan)
-    note_cached(calls, found, begun)
+    made.release()
+    calls.ran(found.collective, found.algorithm, found.nbytes, begun)
     if calls.log is not None:
         calls.log.add(COLL_TRACE_BLOCKING, found.collective, found.algorithm, found.nbytes, calls.number(), m.root, begun)
     return 0
@@ -95,7 +94,9 @@ cdef int wait_briefly(Calls calls, Operation made, CachedPlan found, timeout) ex
     cdef long limit = PATIENCE
     cdef bint yields = calls.yield_at_once
     cdef int status
-    if timeout is None:
+    if timeout is not None:
+        made.timeout = timeout
+    else:
         timeout = calls.timeout
     if timeout is not None:
         limit = <long>min(<double>PATIENCE, <double>timeout * 1e9)
@@ -106,7 +107,7 @@ cdef int wait_briefly(Calls calls, Operation made, CachedPlan found, timeout) ex
         status = coll_exec_start(execution, made.input, made.vector, made.tag)
         if status == COLL_OK:
             status = coll_progress_wait(&task, NULL, yields, limit)
-    if status != COLL_OK or calls.heard or calls.engine is not None and calls.engine.given_up:
+    if status != COLL_OK or some_gave_up(calls):
         calls.finish(made, timeout, None if status >= 0 else error(status, "collective"))
     return 0
 
@@ -121,19 +122,14 @@ cdef Operation start_cached(Calls calls, CachedPlan found, coll_node_message *m,
     try:
         made.tag = calls.count(found.kind, found.describe)
         made.launch()
-        if calls.heard or calls.engine is not None and calls.engine.given_up:
+        if some_gave_up(calls):
             calls.look_for_quitters(made)
     except BaseException as e:
         calls.fail(made, e)
-    note_cached(calls, found, begun)
+    calls.ran(found.collective, found.algorithm, found.nbytes, begun)
     if calls.log is not None:
         made.put_on_timeline(calls.log, COLL_TRACE_NONBLOCKING, made.of_number, begun)
     return made
-
-
-cdef inline int note_cached(Calls calls, CachedPlan found, uint64_t begun) except -1:
-    calls.ran(found.collective, found.algorithm, found.nbytes, coll_ticks_to_seconds(coll_ticks() - begun))
-    return 0
 
 
 cdef tuple key_of(Calls calls, const coll_node_message *m, int kind, bint starts, bint in_place, _Asked asked):

@@ -124,7 +124,7 @@ cdef class Calls:
         self.served = 0
 
     def admit(self, bint calls):
-        """Take calls on the fast path, or have all of them go the slow path until further notice."""
+        """Take calls on the fast path, or have all of them take the slow path until further notice."""
         self.admitted = ALL_KINDS if calls else 0
 
     def cache(self, bint plans):
@@ -177,14 +177,20 @@ cdef class Calls:
     @property
     def usable(self):
         """Whether there can be more calls; why not, the slow path says."""
-        return self.broken is None and self.alive[0] != 0 and not coll_progress_ended()
+        return can_go_on(self)
+
+    @property
+    def some_gave_up(self):
+        """Whether ranks are known to have given up a call, of which the next ones may be in need."""
+        return some_gave_up(self)
 
     # What ran, and what runs
 
-    def ran(self, str collective, str algorithm, size_t nbytes, double seconds):
-        """Note the last call that this rank made."""
-        self.latest = collective, algorithm, nbytes, seconds
+    cpdef int ran(self, str collective, str algorithm, size_t nbytes, uint64_t begun) except -1:
+        """Note the last call that this rank made, which began at a tick and is done with now."""
+        self.latest = collective, algorithm, nbytes, coll_ticks_to_seconds(coll_ticks() - begun)
         self.ended_at = 0
+        return 0
 
     @property
     def last(self):
@@ -245,6 +251,15 @@ cdef class Calls:
         raise NotImplementedError
 
 
+cdef inline bint can_go_on(Calls calls) noexcept:
+    return calls.broken is None and calls.alive[0] != 0 and not coll_progress_ended()
+
+
+cdef inline bint some_gave_up(Calls calls) noexcept:
+    cdef int rank
+    return bool(calls.heard) or calls.engine is not None and coll_node_quitters(calls.engine.node, &rank, 1) > 0
+
+
 cdef inline unsigned open_now(Calls calls) noexcept:
     """Bits of the collectives for which the fast path to the engine is open."""
     return calls.served & calls.admitted & calls.alive[0]
@@ -254,5 +269,4 @@ cdef inline bint may_begin(Calls calls) except -1:
     """Whether a call may begin now; what stands against it the slow path says in words."""
     if coll_progress_failures() != FAILURES:
         note_failures()
-    return (calls.alive[0] and calls.admitted and not coll_progress_ended() and is_free(&calls.turn.now)
-            and calls.broken is None)
+    return can_go_on(calls) and calls.admitted and is_free(&calls.turn.now)

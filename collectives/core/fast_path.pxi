@@ -123,7 +123,7 @@ cdef Operation start(Calls calls, coll_node_message *m, object owners, object ho
         made.launch()
     except BaseException as e:
         calls.fail(made, e)
-    calls.ran(collective_of(m), "shm", m.count * m.itemsize, coll_ticks_to_seconds(coll_ticks() - begun))
+    calls.ran(collective_of(m), "shm", m.count * m.itemsize, begun)
     if calls.log is not None:
         made.put_on_timeline(calls.log, COLL_TRACE_NONBLOCKING, made.of_number, begun)
     return made

@@ -34,6 +34,10 @@ class Shape(Protocol):
         """Bytes of an element."""
 
     @property
+    def nbytes(self) -> int:
+        """Of the vector."""
+
+    @property
     def dtype(self) -> int:
         """The kernels' code, or -1."""
 

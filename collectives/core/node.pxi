@@ -124,12 +124,6 @@ cdef class Node:
         return self.ranks(coll_node_writers)
 
     @property
-    def given_up(self):
-        """Whether some ranks have given up a call."""
-        cdef int rank
-        return coll_node_quitters(self.node, &rank, 1) > 0
-
-    @property
     def quitters(self):
         """Ranks that have given up a call."""
         return self.ranks(coll_node_quitters)
@@ -144,7 +138,7 @@ cdef class Node:
 cdef class NodePlan(Task):
     """A collective of one shape on a node, run any number of times; as :class:`Plan`, with the engine for a program.
 
-    ``shape`` is a ``collectives.runtime.plans.Shape``.
+    ``shape`` is a ``collectives.arguments.shape.Shape``.
     """
 
     cdef coll_node_job job

@@ -73,7 +73,7 @@ cdef class Operation:
 
     ``buffers`` own the memory, and ``holder`` is what must live as long. ``check`` is an exchange before the call, or
     None, and ``stands_for`` the call that this one is such an exchange for. ``record`` is where it is on a timeline.
-    ``begin`` is the time counter when it began.
+    ``begin`` is the time counter when it began. ``timeout``, seconds, is what was asked for by the call, if anything.
     """
 
     cdef coll_request request
@@ -81,6 +81,7 @@ cdef class Operation:
     cdef readonly Task plan
     cdef CachedPlan cached
     cdef public object buffers, holder, check, stands_for, record
+    cdef readonly object timeout
     cdef readonly uint64_t begin
     cdef readonly uint32_t history
     cdef object of_number         # on the communicator; None: it has none, or it is the brief operation
@@ -130,9 +131,7 @@ cdef class Operation:
 
     def queue(self):
         """Begin a call that was bound, once more if it is persistent; returns itself."""
-        cdef int rank
-        if self.persistent and (self.context.heard or self.context.engine is not None and
-                                coll_node_quitters(self.context.engine.node, &rank, 1)):
+        if self.persistent and some_gave_up(self.context):
             self.context.look_for_quitters(self)
         self.launch()
         return self
@@ -244,7 +243,7 @@ cdef class Operation:
             self.release()
         return 0
 
-    def release(self):
+    cpdef release(self):
         """Give the plan back, and let go of the buffers."""
         self.buffers = self.holder = None
         if self.cached is not None:

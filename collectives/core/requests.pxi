@@ -25,7 +25,7 @@ cdef class Task:
     cdef tuple what(self):
         """Collective, algorithm, bytes of the vector, and root."""
         choice, shape, _ = self.key
-        return shape.name, choice.algorithm.name, shape.elements * shape.itemsize, shape.root
+        return shape.name, choice.algorithm.name, shape.nbytes, shape.root
 
     def call(self):
         """The call that it runs, as a Call without a number."""

@@ -136,10 +136,6 @@ cdef class Log:
             e.end = e.returned = now
             e.site = place
 
-    def ago(self, double seconds):
-        """The counter that long ago."""
-        return coll_trace_ago(&self.recorder.trace, seconds)
-
 
 def ticks():
     """The processor's time counter."""

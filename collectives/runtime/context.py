@@ -33,7 +33,6 @@ class Context(Waiting):
         self.set_group(rank, size)
         self.waits, self.tested, self.left = [], {}, {}
         self.plans = Plans()
-        self._running: tuple[_core.Operation, Wait] | None = None
         _core.sweep()
 
     # Set-up
@@ -160,9 +159,7 @@ class Context(Waiting):
         running = self.running
         if running is None or self.waits:
             return list(self.waits)
-        known = self._running
-        if known is None or known[0] is not running:
-            wait = Wait(running, self.timeout, [])
-            wait.thread, wait.calls_back = self.turn.holder or wait.thread, False
-            self._running = known = running, wait
-        return [known[1]]
+        wait = Wait(running, self.timeout if running.timeout is None else running.timeout, [])
+        wait.key, wait.calls_back = running.begin, False  # it is the same wait until the next call begins
+        wait.thread = self.turn.holder or wait.thread
+        return [wait]

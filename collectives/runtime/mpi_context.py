@@ -71,7 +71,7 @@ def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracom
 
 
 class MPIContext(MPIWaiting, Context):
-    """The library's side of a communicator: a duplicate of its own, the rules all ranks agreed on, tags, leases."""
+    """The library's side of a communicator: a duplicate of its own, the rules that all ranks agreed on, and tags."""
 
     def __init__(self, visible: MPI.Intracomm, making: Making):
         self.library = _library
@@ -86,7 +86,7 @@ class MPIContext(MPIWaiting, Context):
             raise agreed
         self.checked, self.timeout, self.stall = agreed.checked, agreed.timeout, agreed.stall
         self.locks_ops = mpi_library.locks_ops()
-        self.threaded = self.background = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self.background = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.endpoint = self.library.endpoint(self.internal.handle, self.internal)
         self._divide_tags()
         self._meet(known, gather)
@@ -212,7 +212,7 @@ class MPIContext(MPIWaiting, Context):
         program = program_of(algorithm, self.rank, self.size, shape.in_place, shape.root)
         segments = 1
         if shape.cuts is None or shape.collective not in LOCAL_LENGTHS:
-            segments = segments_for(choice, self.size, shape.elements * shape.itemsize, DEPTH, shape.root)
+            segments = segments_for(choice, self.size, shape.nbytes, DEPTH, shape.root)
         return _core.Plan(
             program,
             self.endpoint,
@@ -228,7 +228,7 @@ class MPIContext(MPIWaiting, Context):
 
     def obstacle_to_threads(self, user_defined: bool) -> str | None:
         """Why the progress thread cannot serve a non-blocking call, or None."""
-        if not self.threaded:
+        if not self.background:
             return "non-blocking schedules need MPI.THREAD_MULTIPLE"
         if user_defined and self.locks_ops:
             return "this MPI holds its lock while it applies a user-defined op, so no thread beside the program's may"

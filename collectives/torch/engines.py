@@ -83,19 +83,18 @@ class MPIEngine:
         key = _core.memory_key(self.context, starts, kind, *where, count, shape.dtype, op, shape.root)
         return None if key is None else (key, *where)
 
+    def _draft(self, call: Call) -> Any:
+        return self._internal.drafted(call.name, call.shape, call.source, call.target, call.owners)
+
     def run(self, call: Call, timeout: float | None) -> None:
         """A blocking call."""
-        self._internal.run(
-            self._comm, call.name, call.shape, call.source, call.target, call.owners, timeout, self._seen(call, False)
-        )
+        self._internal.run(self._comm, self._draft(call), timeout, self._seen(call, False))
 
     def start(self, call: Call, then: Callable[[], Any]) -> _core.Operation | None:
         """A call that goes on by itself; None below MPI.THREAD_MULTIPLE."""
         if self._blocking_only:
             return None
-        return self._internal.start(
-            self._comm, call.name, call.shape, call.source, call.target, call.owners, then, self._seen(call, True)
-        )
+        return self._internal.start(self._comm, self._draft(call), then, self._seen(call, True))
 
 
 class StoreEngine:

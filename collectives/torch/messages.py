@@ -187,7 +187,7 @@ class MPIMessage(Message):
 
     def get_future(self) -> torch.futures.Future:
         """As of any Work; below MPI.THREAD_MULTIPLE the message has come or gone before it is given."""
-        if not self._context.threaded:
+        if not self._context.background:
             self.wait()
         return super().get_future()
 

@@ -60,7 +60,7 @@ def _stop() -> None:
             if not _core.ended() and any(context.misses_some() for context in contexts):
                 _core.survived(False)
             _core.stop_progress(0 if hopeless else LAST_CALL)
-            with contextlib.suppress(Exception):
+            if not hopeless:
                 _core.sweep()  # while there is an interpreter, which what owns a buffer may need
 
 

@@ -55,7 +55,7 @@ class GivingUp(_core.Calls):
 
         While a run is waited for, and after it: what it took of such a rank may be of a later time.
         """
-        if not self.heard and (self.node is None or not self.node.given_up):
+        if not self.some_gave_up:
             return
         quitters = self.quitters()
         if silent := [rank for rank in quitters if rank not in self.heard]:

@@ -102,7 +102,7 @@ class Waiting(GivingUp):
         self.waits.append(wait)
         if not progressing.wait(self.yield_at_once, limit):
             self._go_on(wait, progressing, timeout, limit)
-        if (self.heard or self.node is not None and self.node.given_up) and not _by_engine(run):
+        if self.some_gave_up and not _by_engine(run):
             self.look_for_quitters(run)
         self.waits.remove(wait)
         if self.tested:

@@ -15,8 +15,6 @@ import os
 import sys
 import threading
 import time
-import weakref
-from collections.abc import MutableMapping
 from typing import Any
 
 from mpi4py import MPI
@@ -41,12 +39,10 @@ _log = logging.getLogger("collectives")
 class Seen:
     """A wait as it was at the last look."""
 
-    def __init__(self, wait: Wait):
+    def __init__(self) -> None:
         self.begin = time.monotonic()
-        self.looks = -1
-        self.still = 0
+        self.looks = self.still = 0
         self.told = self.mourned = False
-        self.look(wait)
 
     def look(self, wait: Wait) -> None:
         """Note whether the thread came by since the last time: it turns round every 20 ms."""
@@ -82,18 +78,19 @@ def watch() -> None:
 
 
 def _serve() -> None:
-    seen: weakref.WeakKeyDictionary[Wait, Seen] = weakref.WeakKeyDictionary()
+    seen: dict[object, Seen] = {}
     while True:
         time.sleep(TICK)
-        _look(seen)
+        seen = _look(seen)
         dump.answer_for_main()
 
 
-def _look(seen: MutableMapping[Wait, Seen]) -> None:
-    """Look at all waits once; none is held, with its buffers, until the next time."""
+def _look(before: dict[object, Seen]) -> dict[object, Seen]:
+    """Look at all waits once; what is known of them now, and was ``before``, by their keys."""
+    seen = {}
     for context in peer_queries.contexts():
         for wait in context.listed():
-            known = seen.get(wait) or seen.setdefault(wait, Seen(wait))
+            known = seen[wait.key] = before.get(wait.key) or Seen()
             known.look(wait)
             if known.stuck and not known.mourned:
                 known.mourned = _mourn(context, wait)
@@ -104,6 +101,7 @@ def _look(seen: MutableMapping[Wait, Seen]) -> None:
                 if wait.watch is not None:
                     wait.watch.silence = None
                 _warn(context, wait, time.monotonic() - known.begin)
+    return seen
 
 
 def _behind(context: Any, wait: Wait) -> list[int]:
@@ -170,7 +168,7 @@ def _end(context: Any, wait: Wait) -> None:
     dead = _dead(context, missing(behind, told) if behind else context.others())
     kind, why, _ = overdue(context.lateness(wait.timeout), behind, told, dead)
     place = context.place_of(wait.run)
-    if wait not in context.listed():  # it came back after all
+    if all(other.key != wait.key for other in context.listed()):  # it came back after all
         return
     stuck = "stuck in a call of MPI's that does not come back, so this process ends"
     text = f"{kind.__name__}: {place}: {why}; {stuck}{lines(told)}\n"

@@ -128,13 +128,15 @@ class Watch:
 class Wait:
     """A call that a thread waits for; ``watch`` once it has done so for longer than a slice.
 
+    ``key`` is equal to that of no other wait, for those who look at it from time to time but must not keep its buffers.
     ``with Wait(run, timeout, context.waits):`` a part of the run that may hang in MPI, which nobody looks at meanwhile.
     """
 
-    __slots__ = ("__weakref__", "_listed", "calls_back", "run", "thread", "timeout", "watch")
+    __slots__ = ("_listed", "calls_back", "key", "run", "thread", "timeout", "watch")
 
     def __init__(self, run: Any, timeout: float | None, listed: list[Wait]):
         self.calls_back = True  # it may run code of the program's: an op, a handler of a signal
+        self.key: object = object()
         self.run = run
         self.timeout = timeout
         self.thread = threading.get_ident()

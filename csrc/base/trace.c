@@ -57,12 +57,6 @@ void coll_trace_note(coll_trace *t) {
     t->due = now.ticks + t->interval;
 }
 
-uint64_t coll_trace_ago(const coll_trace *t, double seconds) {
-    const coll_trace_moment *first = &t->moments[0], *last = &t->moments[t->nmoments - 1];
-    double speed = (double)(last->ticks - first->ticks) / (double)(last->ns - first->ns);
-    return coll_ticks() - (uint64_t)(seconds * 1e9 * speed);
-}
-
 uint8_t coll_trace_thread(void) {
     static _Atomic int threads;
     static _Thread_local int mine;

@@ -46,8 +46,6 @@ int coll_trace_init(coll_trace *, size_t most);
 void coll_trace_free(coll_trace *);
 /* Note the present moment; when the room for moments is full, every second one goes and they become rarer. */
 void coll_trace_note(coll_trace *);
-/* The counter so many seconds ago, which were not many: by the counter's speed as measured so far. */
-uint64_t coll_trace_ago(const coll_trace *, double seconds);
 /* A small number for the calling thread, in the order in which threads first asked; the last one is for all others. */
 uint8_t coll_trace_thread(void);
 

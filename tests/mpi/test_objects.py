@@ -216,9 +216,9 @@ def test_grouped_calls_are_fused(world, monkeypatch):
     ran = []
     run_draft = type(world)._run_draft
 
-    def noting(self, collective, draft, options):
-        ran.append((collective.name, draft.nbytes))
-        return run_draft(self, collective, draft, options)
+    def noting(self, draft, options):
+        ran.append((draft.collective.name, draft.nbytes))
+        return run_draft(self, draft, options)
 
     monkeypatch.setattr(type(world), "_run_draft", noting)
     sums = [np.full(i, RANK + i, "f4") for i in range(1, 11)]
