@@ -110,7 +110,7 @@ attack: build-all
 # An hour, or FUZZ_SECONDS, of malformed input to the C entry points; what fails is left in out/fuzz.
 FUZZ_SECONDS ?= 3600
 fuzz: build .venv/test-ready
-	.venv/bin/python tests/fuzz.py --seconds $(FUZZ_SECONDS)
+	.venv/bin/python tests/support/fuzz.py --seconds $(FUZZ_SECONDS)
 
 clean:
 	rm -rf build out collectives/core/_core.c collectives/core/*.so .venv/built *.egg-info

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/support"))
 import kernel_lib  # type: ignore[import-not-found]  # noqa: E402
 
 from collectives.system import machine  # noqa: E402

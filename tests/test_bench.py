@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import ROOT, mpiexec
+from jobs import ROOT, mpiexec
 
 from collectives.bench import main, options, table
 from collectives.bench.cli import add_arguments

@@ -7,7 +7,7 @@ import json
 import re
 
 import pytest
-from conftest import ROOT, mpiexec
+from jobs import LIVE_ON, ROOT, mpiexec
 
 pytestmark = pytest.mark.in_turn
 
@@ -21,8 +21,6 @@ MISMATCHES = [
 #: Where not all cases run: one of each kind.
 FEW = ["op_differs", "count_differs", "op_differs_between_processes", "far_away"]
 TIMEOUTS = ["shm", "ring", "mpi", "attribute", "objects", "grouped", "handed_over", "persistent"]
-#: For survivors to live on: what launchers are told.
-LIVE_ON = {"openmpi": ["--with-ft", "ulfm"], "mpich": ["-disable-auto-cleanup"], "impi": ["-disable-auto-cleanup"]}
 EIGHT = pytest.param(8, marks=pytest.mark.slow)
 
 

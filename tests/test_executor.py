@@ -7,20 +7,19 @@ import random
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
 import calls
 import numpy as np
 import pytest
 from calls import Call, interleave, program
+from jobs import ROOT
 from operands import ALL, check, operands
 
 from collectives.core import _core
 from collectives.runtime import reference
 from collectives.schedules import build, registry, schedule
 
-ROOT = Path(__file__).parent.parent
 SOURCES = (
     "schedule/program.c",
     "schedule/executor.c",

@@ -9,8 +9,8 @@ import threading
 import time
 
 import pytest
-from conftest import start
 from faults import Hosts, delay, kill
+from jobs import start
 
 
 @pytest.fixture

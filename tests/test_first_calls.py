@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from conftest import ROOT
+from jobs import ROOT
 
 
 def test_first_calls_on_4096_ranks():

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jobs import ROOT
 
 from collectives.core import _core
 from collectives.system import heap, machine, shared_memory
 
-ROOT = Path(__file__).parent.parent
 MIB = 1 << 20
 
 

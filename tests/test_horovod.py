@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import ROOT, mpiexec
+from jobs import ROOT, mpiexec
 
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/horovod.md").read_text(), re.DOTALL | re.MULTILINE)
 

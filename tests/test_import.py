@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from jobs import ROOT
 
-ROOT = Path(__file__).parent.parent
 PURE = """
 import sys
 import collectives

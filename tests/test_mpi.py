@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import mpiexec
+from jobs import mpiexec
 
 FILES = ("allreduce", "requests", "communicator")
 RANKS = {"openmpi": (1, 2, 3, 4, 5, 7, 8), "mpich": (1, 2, 3), "impi": (1, 2, 3)}  # ranks of the last two spin

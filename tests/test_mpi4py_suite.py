@@ -4,7 +4,7 @@ import re
 import subprocess
 
 import pytest
-from conftest import ROOT, mpiexec
+from jobs import ROOT, mpiexec
 
 FOLDER = ROOT / ".venvs" / "mpi4py-tests" / "test"
 RUN = ("-m", "collectives", "run", "--replace-world", "tests/mpi/mpi4py_suite.py", str(FOLDER))

@@ -10,33 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import DRIVER_FLAGS
-from fuzz import ENGINE
+from drivers import DRIVER_FLAGS, compile_driver, run
+from jobs import ROOT
 from kernel_lib import SOURCES, compile_all
 
 from collectives.arguments.shape import Shape
 from collectives.core import _core
 from collectives.system import heap, shared_memory
 
-ROOT = Path(__file__).parent.parent
 KINDS = 10  # collectives that the drivers know; 1: all-reduce alone
-
-
-def compile_driver(target: Path, driver: str, *flags: str, engine: Path = ROOT / "csrc", kernels: list[Path]) -> Path:
-    """Link the engine's sources, a driver and the kernels (sources or objects)."""
-    sources = [engine / name for name in ENGINE]
-    subprocess.run(
-        ["cc", *DRIVER_FLAGS, *flags, *sources, ROOT / "tests/csrc" / driver, *kernels, "-o", target, "-pthread"],
-        check=True,
-    )
-    return target
-
-
-def run(program: Path, *arguments: object, prefix: tuple[str, ...] = (), timeout: float = 300) -> str:
-    """What a driver prints; fails when it does."""
-    done = subprocess.run([*prefix, program, *map(str, arguments)], capture_output=True, text=True, timeout=timeout)
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    return done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from conftest import ROOT
-from test_node import compile_driver, run
+from drivers import compile_driver, run
+from jobs import ROOT
 
 from collectives.analysis import node_cost
 from collectives.analysis.node_cost import Machine

@@ -6,7 +6,7 @@ import os
 import socket
 
 import pytest
-from conftest import mpiexec
+from jobs import mpiexec
 
 from collectives.diagnostics import peer_queries
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from jobs import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import _peers_calls as calls  # noqa: E402

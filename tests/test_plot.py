@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from conftest import ROOT
+from jobs import ROOT
 
 from collectives.bench.curves import curves, groups, read, size_name, time_name
 from collectives.bench.plot import draw, picture, spread, tty

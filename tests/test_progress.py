@@ -6,7 +6,7 @@ read its memory are asked not to.
 """
 
 import pytest
-from conftest import mpiexec
+from jobs import mpiexec
 
 PROGRAM = """
 import sys, time

@@ -3,14 +3,14 @@
 import os
 
 import pytest
-from conftest import mpiexec
+from jobs import mpiexec
 
 RUNS = [("openmpi", 2), ("openmpi", 3), ("openmpi", 5), ("mpich", 2), ("impi", 2)]
 
 
 def run(mpi, ranks, cases, timeout, threads=1):
     command = ("tests/mpi/random_calls.py", str(cases), str(ranks), str(threads))
-    done = mpiexec(mpi, ranks, *command, timeout=timeout, env={"PYTHONPATH": "tests:."})
+    done = mpiexec(mpi, ranks, *command, timeout=timeout, env={"PYTHONPATH": "tests/support:."})
     assert done.returncode == 0, done.stdout + done.stderr[-20_000:]
     assert f"{cases} cases on {ranks} ranks" in done.stdout
     assert done.stdout.count(" trials, 0 wrong") == ranks

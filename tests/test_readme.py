@@ -10,7 +10,7 @@ import re
 import subprocess
 
 import pytest
-from conftest import ROOT, mpiexec
+from jobs import ROOT, mpiexec
 
 TEXT = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)

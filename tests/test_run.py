@@ -8,7 +8,7 @@ import time
 import zipfile
 
 import pytest
-from conftest import mpiexec
+from jobs import mpiexec
 
 RUN = [sys.executable, "-m", "collectives", "run"]
 

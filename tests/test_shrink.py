@@ -4,7 +4,7 @@ import re
 import textwrap
 
 import pytest
-from test_failures import run
+from scripts import run
 
 ULFM = ("--with-ft", "ulfm")
 

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from conftest import ROOT
+from jobs import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import table  # noqa: E402

@@ -5,11 +5,9 @@ import os
 import subprocess
 
 import pytest
-from conftest import ROOT, mpiexec
+from jobs import ROOT, mpiexec
+from torch_jobs import BACKEND, FAILING, PASSED, hold_calls_that_differ, place
 
-BACKEND = "tests/torch/backend.py"
-FAILING = ROOT / "tests/torch/failing.py"
-PASSED = "25 passed"
 BIN = ROOT / ".venvs/torch/bin"
 
 
@@ -79,11 +77,6 @@ def errors(case, tmp_path, ranks=3):
     return {rank: told for rank, *told in map(json.loads, (tmp_path / case).read_text().splitlines())}
 
 
-def place(words):
-    lines = FAILING.read_text().splitlines()
-    return f"{FAILING}:{next(i for i, line in enumerate(lines, 1) if words in line)}"
-
-
 @pytest.mark.parametrize(
     "case",
     ["timeout", *(pytest.param(c, marks=pytest.mark.slow) for c in ("asynchronous", "future", "of_the_call"))],
@@ -98,18 +91,6 @@ def test_a_missing_rank_is_named_in_time(case, tmp_path):
         assert f"on rank {rank} of 3" in words or "failed: CollectiveTimeout" in words
         assert "rank 2: in no collective" in words
         assert place("where it is instead") in words
-
-
-def hold_calls_that_differ(found):
-    """What `errors` told of FAILING's case `mismatch` on 2 ranks."""
-    assert sorted(found) == [0, 1]
-    for seconds, kind, words in found.values():
-        assert kind == "CollectiveMismatch"
-        assert seconds < 3
-        assert "rank 0: call 2, allreduce of 1000 float32, SUM" in words
-        assert "rank 1: call 2, allreduce of 999 float32, SUM" in words
-        assert place("if CASE ==") not in words
-        assert str(FAILING) in words
 
 
 def test_calls_that_differ(tmp_path):

@@ -2,7 +2,7 @@
 DistributedDataParallel on ours beside Gloo (tests/torch/training.py)."""
 
 import pytest
-from conftest import mpiexec
+from jobs import mpiexec
 
 RUNS = [("gloo", 2, True), ("collectives", 2, True), ("collectives", 3, True), ("collectives", 4, True)]
 

@@ -4,7 +4,7 @@ import json
 import statistics
 
 import pytest
-from conftest import mpiexec
+from jobs import mpiexec
 
 OPTIONS = ("--sizes", "8,2Mi", "--rounds", "3", "--batch", "0.2", "--models", "mlp")
 

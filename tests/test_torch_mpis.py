@@ -5,8 +5,8 @@ torch is in an environment of its own, and theirs see it behind their own packag
 import json
 
 import pytest
-from conftest import mpiexec, torch_for
-from test_torch import BACKEND, FAILING, PASSED, hold_calls_that_differ, place
+from jobs import mpiexec, torch_for
+from torch_jobs import BACKEND, FAILING, PASSED, hold_calls_that_differ, place
 
 
 @pytest.fixture(params=["mpich", "impi"])

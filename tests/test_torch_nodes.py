@@ -1,14 +1,14 @@
 """The backend for torch.distributed over two hosts, with MPICH: calls, training, and ranks that are missing.
 
-Hosts are network namespaces, which need root: see tests/faults.py.
+Hosts are network namespaces, which need root: see tests/support/faults.py.
 """
 
 import json
 
 import pytest
-from conftest import mpiexec, torch_for
 from faults import Hosts
-from test_torch import BACKEND, FAILING, PASSED, place
+from jobs import mpiexec, torch_for
+from torch_jobs import BACKEND, FAILING, PASSED, place
 
 LOSSES = "tests/torch/losses.py"
 

@@ -1,9 +1,9 @@
-"""The backend for torch.distributed under ``srun``, with MPICH; see tests/slurm.py for what it needs."""
+"""The backend for torch.distributed under ``srun``, with MPICH; see tests/support/slurm.py for what it needs."""
 
 import pytest
-from conftest import ROOT, torch_for
+from jobs import ROOT, torch_for
 from slurm import Slurm
-from test_torch import BACKEND, PASSED
+from torch_jobs import BACKEND, PASSED
 
 PROGRAM = """
 import torch, torch.distributed as dist, collectives.torch

@@ -3,7 +3,7 @@
 import importlib.util
 
 import pytest
-from conftest import ROOT
+from jobs import ROOT
 
 spec = importlib.util.spec_from_file_location("manifest", ROOT / "tests/torch/manifest.py")
 manifest = importlib.util.module_from_spec(spec)

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT, mpiexec
+from jobs import ROOT, mpiexec
 
 from collectives.trace import perfetto, report
 from collectives.trace.timeline import EVENT, Part, calls

@@ -9,8 +9,8 @@ import subprocess
 
 import numpy as np
 import pytest
-from conftest import ROOT, mpiexec
-from test_tuning import entry
+from jobs import ROOT, mpiexec
+from tables import entry
 
 from collectives.schedules import registry
 from collectives.selection.model import Load, Model, Piece, load

@@ -7,28 +7,16 @@ import re
 from collections import Counter
 
 import pytest
-from conftest import ROOT, mpiexec
+from jobs import ROOT, mpiexec
+from tables import MODEL, entry
 
 from collectives.schedules import registry
 from collectives.selection import model as cost_model
 from collectives.selection import policy
 from collectives.selection import table as tuning
-from collectives.selection.model import Model, Piece
-from collectives.selection.policy import NODE_LIMITS, Rules, Tuned, choose
+from collectives.selection.policy import Rules, Tuned, choose
 from collectives.selection.table import Entry, Layout, Table
 from collectives.tune import cli, openmpi
-
-MODEL = Model((Piece(1024, 2e-6, 1e-9, 0.0), Piece(None, 5e-6, 2e-10, 1e-10)), 0.1)
-
-
-def entry(**changes):
-    fields = {
-        "machine": "AMD EPYC, 2 cores", "mpi": "Open MPI 5.0", "layout": Layout(1, 2),
-        "rules": {"allreduce": [(4096, "shm", None), (None, "ring", 65536)], "bcast": [(None, "mpi", None)]},
-        "limits": NODE_LIMITS[False], "models": {("allreduce", "ring", 65536): MODEL}, "made": {"date": "2026-01-02"},
-    }  # fmt: skip
-    return Entry(**{**fields, **changes})
-
 
 # --- files --------------------------------------------------------------------------------------------------------
 

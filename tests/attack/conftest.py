@@ -9,7 +9,6 @@ import dataclasses
 import fcntl
 import os
 import re
-import signal
 import tempfile
 import time
 import uuid
@@ -17,15 +16,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, mpiexec
+from attacks import MARK, PROGRAMS, UnnamedHang, clean_up
+from jobs import ROOT, mpiexec
 
-MARK = "COLLECTIVES_ATTACK"
-PROGRAMS = ROOT / "tests/attack/programs"
 TRIALS = re.compile(r"attack: (\d+) trials, (\d+) wrong")
-
-
-class UnnamedHang(AssertionError):
-    """A program that did not end, nor say who is missing."""
 
 
 @dataclasses.dataclass
@@ -102,41 +96,6 @@ def tally(request) -> Tally:
     return request.node.stash.setdefault(TALLY, Tally())
 
 
-def processes_of(job: str) -> list[int]:
-    """Processes that have the job's mark in their environment."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}={job}".encode() in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-        except OSError:
-            continue
-    return found
-
-
-def names_left(since: float) -> list[Path]:
-    """Names in /dev/shm made since then by processes that are no more."""
-    found = []
-    for name in Path("/dev/shm").glob("collectives-*"):
-        pid = name.name.split("-")[1]
-        if name.stat().st_mtime >= since and not Path(f"/proc/{pid}").exists():
-            found.append(name)
-    return found
-
-
-def clean_up(job: str, since: float) -> int:
-    """End what a job left, and say how much that was; its processes have a moment to end by themselves."""
-    end = time.monotonic() + 5
-    while (left := processes_of(job)) and time.monotonic() < end:
-        time.sleep(0.05)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    names = names_left(since)
-    for name in names:
-        name.unlink()
-    return len(left) + len(names)
-
-
 @pytest.fixture
 def attack(tally) -> Callable[..., str]:
     """Run a program of `programs/` on ranks of an MPI; its output, once it ended well and left nothing."""
@@ -146,7 +105,7 @@ def attack(tally) -> Callable[..., str]:
         flags: Sequence[str] = (), code: int | None = 0,
     ) -> str:  # fmt: skip
         job, since = uuid.uuid4().hex, time.time()
-        variables = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", **(env or {}), MARK: job}
+        variables = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}", **(env or {}), MARK: job}
         command = (str(PROGRAMS / f"{program}.py"), *arguments)
         done = mpiexec(mpi, ranks, *command, timeout=timeout, env=variables, flags=flags)
         output = done.stdout + done.stderr[-20_000:]

@@ -1,7 +1,7 @@
 """Arguments that no careful user would pass: what mpi4py does with them, or a clear error before anything is sent."""
 
 import pytest
-from conftest import torch_for
+from jobs import torch_for
 
 #: Of 270,000 cases of the comparison one in so many is made in the quick part, and in the other.
 QUICK, THOROUGH = 1499, 97

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from calls import program
-from conftest import mpiexec
+from jobs import mpiexec
 
 from collectives.core import _core
 from collectives.schedules import registry

@@ -4,7 +4,7 @@ import functools
 import re
 
 import pytest
-from conftest import ROOT, mpiexec
+from jobs import ROOT, mpiexec
 
 DEMOS = (ROOT / ".venvs/mpi4py-tests/demo").resolve()
 RUN = ("-m", "collectives", "run", "--replace-world")

@@ -6,8 +6,7 @@ And programs that end well, in which nobody says anything.
 import json
 
 import pytest
-from conftest import MPIS, ROOT, mpiexec
-from test_errors import LIVE_ON
+from jobs import LIVE_ON, MPIS, ROOT, mpiexec
 
 PROGRAMS = ROOT / "tests/attack/programs"
 

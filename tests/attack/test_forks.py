@@ -1,7 +1,7 @@
 """Forked children of ranks whose arrays lie on the heap: workers, arguments that the parent drops, other programs."""
 
 import pytest
-from conftest import torch_for
+from jobs import torch_for
 
 KINDS = (
     "pool", "forks_beside_threads", "handed_over", "grandchildren", "given_back", "written_by_children", "others",

@@ -15,9 +15,8 @@ import uuid
 from typing import NamedTuple
 
 import pytest
-from attack.conftest import MARK, clean_up
-from conftest import MPIS, start
-from test_errors import LIVE_ON
+from attacks import MARK, clean_up
+from jobs import LIVE_ON, MPIS, start
 
 from collectives.system import machine
 

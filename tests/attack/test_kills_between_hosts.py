@@ -1,6 +1,6 @@
 """A rank on another host is killed: the others name it, by MPI's word (ULFM) or when their time is over.
 
-The hosts are namespaces of this machine (tests/hosts.sh), which MPI takes for separate ones.
+The hosts are namespaces of this machine (tests/support/hosts.sh), which MPI takes for separate ones.
 """
 
 import json
@@ -12,14 +12,13 @@ import time
 import uuid
 
 import pytest
-from attack.conftest import MARK, clean_up
-from conftest import ROOT, launch
-from test_errors import LIVE_ON
+from attacks import MARK, clean_up
+from jobs import LIVE_ON, ROOT, launch
 
 TIMEOUT = 3  # seconds, of the collectives
 WITHIN = 5.0  # seconds from the death, or from the timeout, to the error
 STUCK = r"PeerFailure: [^\n]*rank 2 died; stuck in a call of MPI's"  # the watchdog
-SCRIPT = ROOT / "tests/hosts.sh"
+SCRIPT = ROOT / "tests/support/hosts.sh"
 COLLECTIVES = [
     "allreduce", "allreduce_by_mpi", "iallreduce", "persistent", "barrier", "bcast", "scatter", "reduce", "gather",
     "allgather", "alltoall", "reduce_scatter_block", "scan", "objects",

@@ -1,7 +1,7 @@
 """All pairs of calls that differ: every rank is told, in this call or in the next one, and not by a timeout."""
 
 import pytest
-from conftest import MPIS
+from jobs import MPIS
 
 ENGINES = ["node", "schedules", "both"]
 #: Schedules on every MPI, whose messages differ; what the node-local engine finds by itself, on one of them each.

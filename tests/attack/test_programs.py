@@ -1,7 +1,7 @@
 """Programs of others, unmodified, under `run --replace-world`: what they print is what they print on mpi4py alone."""
 
 import pytest
-from conftest import ROOT, mpiexec
+from jobs import ROOT, mpiexec
 
 THIRD = ROOT / "tests/attack/third"
 RUN = ("-m", "collectives", "run")

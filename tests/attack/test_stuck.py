@@ -8,9 +8,8 @@ import time
 import uuid
 
 import pytest
-from attack.conftest import MARK, PROGRAMS, UnnamedHang, clean_up
-from conftest import start
-from test_errors import LIVE_ON
+from attacks import MARK, PROGRAMS, UnnamedHang, clean_up
+from jobs import LIVE_ON, start
 
 TIMEOUT = 1  # seconds, of the collectives
 LINE = 1 + next(i for i, line in enumerate((PROGRAMS / "stuck.py").read_text().splitlines()) if "does not come" in line)

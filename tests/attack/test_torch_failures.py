@@ -4,7 +4,7 @@ Who waits gets an error that names the rank, and does not crash; what a stranger
 """
 
 import pytest
-from conftest import torch_for
+from jobs import torch_for
 
 #: Ranks that are forked from a process of the launcher's are none of its ranks.
 ALONE = {"TORCHELASTIC_RUN_ID": "attack"}

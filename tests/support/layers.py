@@ -1,4 +1,6 @@
-"""The layers of the package, read from its sources: ``python tests/layers.py`` prints them, and what breaks them.
+"""The layers of the package, read from its sources.
+
+``python tests/support/layers.py`` prints them, and what breaks them.
 
 Counted are imports, those within functions and for type checkers too; strings that name modules; and reaches into what
 a module is handed: in Cython attributes of the names in HANDED, unless a compiled base class has them or a Protocol
@@ -15,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 NAME = "collectives"
 #: Packages, or modules beside them, from the ground up; those of one row may import each other.
 LAYERS = [

@@ -12,7 +12,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "csrc" / "kernels").glob("*.c"))
 FLAGS = ["-O3", "-ffp-contract=off", "-std=c11", "-fPIC", "-Wall", "-Wextra", "-Werror"]
 ISAS = ("baseline", "avx2", "avx512")

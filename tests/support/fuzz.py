@@ -1,4 +1,6 @@
-"""Fuzz the C entry points, and how Python reads buffers: python tests/fuzz.py [--seconds N] [--seed N] [--out DIR].
+"""Fuzz the C entry points, and how Python reads buffers.
+
+    python tests/support/fuzz.py [--seconds N] [--seed N] [--out DIR]
 
 Drivers in tests/csrc have the entry that libFuzzer calls; they are built here with AddressSanitizer and
 UndefinedBehaviorSanitizer by any GCC or Clang, with `fuzz_main.c` to guide them. An input that fails is left in DIR.
@@ -11,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 HEAP = [f"heap/{name}.c" for name in "heap pages blocks forks".split()]
 NODE = "node check fold give_up hand inline look phases pull"
 ENGINE = [f"node/{name}.c" for name in NODE.split()] + HEAP

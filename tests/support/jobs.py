@@ -1,0 +1,106 @@
+"""Jobs: programs on the ranks of an MPI, in the environments that `make build-all` sets up: three MPIs, and torch with
+Open MPI."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+MPIS = ("openmpi", "mpich", "impi")
+#: For survivors to live on: what launchers are told.
+LIVE_ON = {"openmpi": ["--with-ft", "ulfm"], "mpich": ["-disable-auto-cleanup"], "impi": ["-disable-auto-cleanup"]}
+
+
+def launch(mpi: str, ranks: int, command: Sequence[str], env: dict[str, str] | None, flags: Sequence[str]):
+    """The command line that runs `python COMMAND` on `ranks` ranks of an MPI, and how to start it."""
+    home = ROOT / ".venvs" / mpi / "bin"
+    flags = [*flags, "--oversubscribe"] if mpi in ("openmpi", "torch", "programs") else flags
+    variables = {
+        **os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **(env or {}),
+    }  # fmt: skip
+    line = [home / "mpiexec", *flags, "-n", str(ranks), home / "python", *command]
+    return line, {"text": True, "cwd": ROOT, "env": variables, "stdin": subprocess.DEVNULL}
+
+
+def torch_for(mpi: str) -> dict[str, str]:
+    """The environment in which programs on an MPI find torch, which is in .venvs/torch only."""
+    (site,) = (ROOT / ".venvs/torch/lib").glob("python3*/site-packages")
+    return {"TORCH_SITE": str(site), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support/torch_site'}"}
+
+
+#: What tells a rank from its launcher.
+RANK = re.compile(rb"(^|\0)(OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)=")
+PATIENCE = 20  # seconds that a launcher may outlive its ranks
+LAUNCHER_STAYED = "(all ranks had ended; their launcher had not, and was ended)"
+#: What Open MPI's launcher says when it gave up before it had started anything, which happens on a busy machine.
+NOT_STARTED = "The PMIx server's listener thread failed to start"
+
+
+def mpiexec(
+    mpi: str, ranks: int, *command: str, timeout: float = 600, env: dict[str, str] | None = None,
+    flags: Sequence[str] = (),
+):  # fmt: skip
+    """Run `python COMMAND` on `ranks` ranks of an MPI; the completed process with its output as text."""
+    line, how = launch(mpi, ranks, command, env, flags)
+    for _ in range(3):
+        done = run_to_its_end(["timeout", "-k", "5", str(timeout), *line], how)
+        if NOT_STARTED not in done.stderr:
+            break
+    return done
+
+
+def run_to_its_end(line: Sequence[str], how: dict[str, Any]) -> subprocess.CompletedProcess:
+    """Run a job, and its launcher no longer than its ranks: Open MPI's has been seen to wait for nothing, for ever."""
+    late = threading.Event()
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how) as job:
+        threading.Thread(target=end_launcher, args=(job, late), daemon=True).start()
+        output, errors = job.communicate()
+    if late.is_set():
+        return subprocess.CompletedProcess(line, 1, output, f"{errors}\n{LAUNCHER_STAYED}\n")
+    return subprocess.CompletedProcess(line, job.returncode, output, errors)
+
+
+def end_launcher(job: subprocess.Popen, late: threading.Event) -> None:
+    """End a job whose ranks ran, and ended PATIENCE seconds ago; ``late`` is set then."""
+    seen, gone = False, 0
+    while job.poll() is None and gone < PATIENCE:
+        time.sleep(1)
+        there = any(RANK.search(environment(pid)) for pid in descendants(job.pid))
+        seen, gone = seen or there, gone + 1 if seen and not there else 0
+    if job.poll() is None:
+        late.set()
+        for pid in descendants(job.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that a process has started, and theirs."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        tasks = Path(f"/proc/{pid}/task").glob("*/children")
+        children = [int(child) for task in tasks for child in task.read_text().split()]
+        return [*children, *(found for child in children for found in descendants(child))]
+    return []
+
+
+def environment(pid: int) -> bytes:
+    """What a process was started with; nothing of one that has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    return b""
+
+
+def start(
+    mpi: str, ranks: int, *command: str, env: dict[str, str] | None = None, flags: Sequence[str] = ()
+) -> subprocess.Popen:  # fmt: skip
+    """Start `python COMMAND` on `ranks` ranks of an MPI; its output and errors come by one pipe."""
+    line, how = launch(mpi, ranks, command, env, flags)
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **how)
