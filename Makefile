@@ -97,7 +97,7 @@ test: lint build-all
 
 # mpi4py's own tests on more ranks than this machine has cores: minutes, and so apart from `make test`; CI runs both.
 test-mpi4py: build-all
-	.venv/bin/python -m pytest -m slow --durations=5 tests/test_mpi4py_suite.py
+	.venv/bin/python -m pytest -m slow --durations=5 tests/communicator/test_mpi4py_suite.py
 
 test-all: lint build-all
 	.venv/bin/python -m pytest --durations=80

@@ -40,7 +40,7 @@ LEFT_OUT = {
     "cuda-aware-mpi/": "needs a GPU",
     "futures/perf_": "measures pools without end",
     "futures/run_crawl.py": "reads pages of the Internet",
-    "futures/test_": "tests mpi4py.futures by spawning; tests/attack/third/futures.py runs its pools",
+    "futures/test_": "tests mpi4py.futures by spawning; programs/third/futures.py runs its pools",
     "init-fini/test_": "needs MPI not to be initialized before it, as it is under --replace-world",
     "libmpi-cffi/": "needs a module compiled by cffi, which reaches MPI without mpi4py",
     "mandelbrot/mandelbrot-master.py": "spawns a worker written in Fortran",

@@ -3,7 +3,7 @@
 import pytest
 from jobs import ROOT, mpiexec
 
-THIRD = ROOT / "tests/attack/third"
+THIRD = ROOT / "tests/attack/programs/third"
 RUN = ("-m", "collectives", "run")
 PROGRAMS = [
     (str(THIRD / "pools.py"),),

@@ -65,7 +65,7 @@ def run(program: Path, seconds: float, seed: int, *samples: Path, timeout: float
 
 def fuzz_python(seconds: float, seed: int) -> tuple[bool, str]:
     """Random buffer descriptions for that time."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "tests/test_buffer_descriptions.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "tests/arguments/test_buffer_descriptions.py"]
     variables = {**os.environ, "FUZZ_SECONDS": str(seconds), "FUZZ_SEED": str(seed), "PYTHONFAULTHANDLER": "1"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=variables)
     return done.returncode == 0, ends(done.stdout, 6000) + ends(done.stderr, 6000)

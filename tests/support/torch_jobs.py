@@ -2,8 +2,8 @@
 
 from jobs import ROOT
 
-BACKEND = "tests/torch/backend.py"
-FAILING = ROOT / "tests/torch/failing.py"
+BACKEND = "tests/torch/programs/backend.py"
+FAILING = ROOT / "tests/torch/programs/failing.py"
 PASSED = "25 passed"
 
 

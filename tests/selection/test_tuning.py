@@ -1,0 +1,302 @@
+"""Selection tables, the choices that follow from them, the fit of models, and the search on simulated machines."""
+
+import argparse
+import itertools
+import json
+import re
+from collections import Counter
+
+import pytest
+from jobs import ROOT, mpiexec
+from tables import MODEL, entry
+
+from collectives.schedules import registry
+from collectives.selection import model as cost_model
+from collectives.selection import policy
+from collectives.selection import table as tuning
+from collectives.selection.policy import Rules, Tuned, choose
+from collectives.selection.table import Entry, Layout, Table
+from collectives.tune import cli, openmpi
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path):
+    path = str(tmp_path / "table.json")
+    tuning.save(Table([entry(), entry(layout=Layout(4, 2), limits=None)]), path)
+    found = tuning.load(path)
+    assert found.path == path
+    assert found.entries == [entry(), entry(layout=Layout(4, 2), limits=None)]
+    assert list(tmp_path.iterdir()) == [tmp_path / "table.json"]
+
+
+def as_data(**changes):
+    """A table as its JSON says it, with changes to the entry; dots separate the names on the way."""
+    data = tuning._as_json(Table([entry()]))
+    for way, value in changes.items():
+        at = data["entries"][0]
+        *names, last = way.split("__")
+        for name in names:
+            at = at[int(name[1:]) if re.fullmatch(r"_\d+", name) else name]
+        at[last] = value
+    return json.loads(json.dumps(data))
+
+
+BAD = {
+    "machine": (None, "table, entry 1: machine: expected a string, not nothing"),
+    "nodes": (0, "table, entry 1: nodes: 0 is not at least 1"),
+    "ranks_per_node": (True, "table, entry 1: ranks_per_node: expected an integer, not True"),
+    "rulez": ({}, "table, entry 1: unknown field 'rulez'; known: machine"),
+    "rules__alreduce": ([], "table, entry 1, alreduce: unknown collective; known: allgather"),
+    "rules__bcast": ([], "table, entry 1, bcast: expected a list of rows"),
+    "rules__allreduce___0__algorithm": ("rign", "table, entry 1, allreduce, row 1: allreduce has no algorithm 'rign'"),
+    "rules__allreduce___0__upto": ("1KB", "table, entry 1, allreduce, row 1: upto: expected a number, not '1KB'"),
+    "rules__allreduce___0__segment": (64, "table, entry 1, allreduce, row 1: segment: allreduce by shm takes none"),
+    "rules__allreduce___1__segment": (-1, "table, entry 1, allreduce, row 2: segment: -1 is not at least 1"),
+    "rules__allreduce___1__upto": (4096, "table, entry 1, allreduce, row 2: never reached"),
+    "rules__alltoallv": (
+        [{"upto": 10, "algorithm": "linear"}], "table, entry 1, alltoallv, row 1: upto: the ranks of alltoallv",
+    ),
+    "rules__alltoall": ([7], "table, entry 1, alltoall, row 1: expected an object, not 7"),
+    "node_limits__segment": (100_000, "table, entry 1, node_limits: shortest, segment: not powers of two"),
+    "node_limits__copy": (1 << 20, "table, entry 1, node_limits: copy, read: not copy <= read <= 65536"),
+    "models__allreduce___0__pieces": ([], "table, entry 1, models of allreduce, 1: pieces: upto must grow"),
+    "models__allreduce___0__pieces___1__beta": (
+        -1.0, "table, entry 1, models of allreduce, 1, piece 2: beta: -1.0 is not a finite number from 0 on",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", BAD)
+def test_what_is_wrong_with_a_table_is_said_with_its_place(way):
+    value, message = BAD[way]
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        tuning.parse(as_data(**{way: value}))
+
+
+def test_files_that_are_no_tables(tmp_path):
+    path = tmp_path / "table.json"
+    for text, message in [
+        (b"{", "line 1, column 2: not JSON"), (b"\xff", ": not a text in UTF-8"), (b"[]", ": expected an object"),
+        (b'{"format": "", "version": 9, "entries": []}', ": version 9, and this library reads version 1; tune again"),
+        (json.dumps({**as_data(), "entries": as_data()["entries"] * 2}).encode(), ", entry 2: the same machine, mpi"),
+    ]:  # fmt: skip
+        path.write_bytes(text)
+        with pytest.raises(ValueError, match=f"^{re.escape(str(path))}.*{re.escape(message)}"):
+            tuning.load(path)
+    with pytest.raises(FileNotFoundError):
+        tuning.load(tmp_path / "none.json")
+
+
+def test_merging():
+    newer = entry(rules={"bcast": [(None, "chain", 65536)]}, models={("bcast", "chain", 65536): MODEL}, limits=None)
+    other = entry(layout=Layout(2, 2))
+    merged = tuning.merge([Table([entry(), other]), Table([newer])]).entries
+    assert [e.layout for e in merged] == [Layout(1, 2), Layout(2, 2)]
+    assert merged[0].rules == entry().rules | newer.rules
+    assert set(merged[0].models) == {("allreduce", "ring", 65536), ("bcast", "chain", 65536)}
+    assert merged[0].limits == entry().limits
+    assert merged[1] == other
+    # What was tuned again forgets the models of before.
+    again = entry(rules={"allreduce": [(None, "shm", None)]}, models={})
+    assert tuning.merge([Table([entry()]), Table([again])]).entries[0].models == {}
+
+
+# --- choices ------------------------------------------------------------------------------------------------------
+
+
+def test_the_entry_for_a_layout():
+    table = Table([entry(layout=Layout(1, 2)), entry(layout=Layout(1, 8)), entry(layout=Layout(4, 2))], "t.json")
+    for layout, found in [
+        ((1, 2), (1, 2)), ((1, 3), (1, 2)), ((1, 5), (1, 8)), ((1, 16), (1, 8)), ((4, 2), (4, 2)), ((8, 1), (4, 2)),
+        ((3, 3), (4, 2)),
+    ]:  # fmt: skip
+        assert tuning.nearest(table, Layout(*layout)).layout == Layout(*found), layout
+        source = tuning.pick(table, Layout(*layout)).source
+        assert source.startswith(f"t.json ({Layout(*found)}")
+        assert ("nearest to" in source) == (layout != found)
+    for layout in [(1, 1), (1, 17), (9, 2), (4, 5)]:
+        assert tuning.pick(table, Layout(*layout)) is None
+    assert Layout.of(Counter("abaa")) == Layout(2, 3)
+    assert tuning.pick(table, Layout(1, 2)).models == entry().models
+
+
+def test_entries_of_a_machine_and_an_mpi(tmp_path, monkeypatch):
+    tuning.save(Table([entry(), entry(mpi="MPICH 5.0"), entry(machine="AMD*", mpi="*")]), tmp_path / "t.json")
+    monkeypatch.setenv("COLLECTIVES_TUNING", str(tmp_path / "t.json"))
+    assert len(tuning.from_environment("AMD EPYC, 2 cores", "Open MPI 5.0").entries) == 2
+    assert len(tuning.from_environment("AMD EPYC, 64 cores", "Open MPI 5.0").entries) == 1
+    assert len(tuning.from_environment("AMD EPYC, 2 cores").entries) == 3
+    assert tuning.from_environment("ARM", "Open MPI 5.0").entries == []
+    monkeypatch.setenv("COLLECTIVES_TUNING", str(tmp_path / "none.json"))
+    with pytest.raises(ValueError, match="^COLLECTIVES_TUNING=.*none.json': No such file"):
+        tuning.from_environment("ARM")
+    (tmp_path / "none.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"^COLLECTIVES_TUNING: .*none.json: version: expected an integer"):
+        tuning.from_environment("ARM")
+
+
+ROWS = {
+    "allreduce": [(100, "shm", None), (1000, "circulant", None), (None, "mpi", None)],
+    "bcast": [(100, "mpi", None)],
+}
+
+
+def pick(collective, nbytes, **changes):
+    asked = {"forced": None, "commutes": True, "linear": False, "apart": None, "exact": False, "mpi": True, **changes}
+    return choose(Rules(tuned=Tuned(ROWS, "t.json (here)")), collective, nbytes, **asked)
+
+
+def test_tuned_rows_come_before_the_defaults():
+    assert [pick("allreduce", n).algorithm.name for n in (100, 101, 1001)] == ["shm", "circulant", "mpi"]
+    assert str(pick("allreduce", 500)) == "circulant: tuned, t.json (here), up to 1000 bytes"
+    assert pick("allreduce", 500).tuned
+    assert pick("bcast", 101).why == "all ranks share a node"  # no row
+    assert not pick("bcast", 101).tuned
+    assert pick("scan", 1).algorithm.name == "shm"  # not in the table
+    assert pick("allreduce", 500, forced="ring").why == "asked for in the call"
+    forced = Rules(forced={"allreduce": "tree"}, tuned=Tuned(ROWS, "t.json"))
+    chosen = choose(forced, "allreduce", 500, forced=None, commutes=True, linear=False, apart=None)
+    assert (chosen.algorithm.name, chosen.why) == ("tree", "set by COLLECTIVES_ALGORITHM")
+
+
+@pytest.mark.parametrize("nbytes", [50, 500, 5000])
+def test_what_was_not_measured_is_left_to_the_defaults(nbytes):
+    """Whatever rows name, calls that the algorithm cannot serve are served as if there were no table."""
+    for changes in itertools.product([None, "two nodes"], [True, False], [True, False], [True, False], [True, False]):
+        asked = dict(zip(("apart", "commutes", "linear", "exact", "mpi"), changes, strict=True))
+        found = pick("allreduce", nbytes, **asked)
+        plain = choose(Rules(), "allreduce", nbytes, forced=None, **{k: v for k, v in asked.items() if k != "mpi"})
+        able = registry.find("allreduce", next(n for limit, n, _ in ROWS["allreduce"] if not limit or nbytes <= limit))
+        serves = {
+            "shm": asked["apart"] is None,
+            "circulant": asked["commutes"] and not asked["linear"] and not asked["exact"],
+            "mpi": asked["mpi"] and not asked["linear"] and not asked["exact"],
+        }[able.name]
+        assert found.algorithm.name == (able.name if serves else plain.algorithm.name), asked
+
+
+def test_how_far_the_node_local_engine_serves_everything():
+    rules = Rules(tuned=Tuned({**ROWS, "reduce": [(9, "shm", None), (99, "shm", None), (None, "naive", None)]}, ""))
+    reach = rules.local_reach()
+    assert {name: to for name, to in reach.items() if to is not None} == {"allreduce": 100, "reduce": 99}
+    assert set(policy.LOCAL) - set(reach) == {"bcast"}
+    forced = Rules(forced={"allgather": "ring", "bcast": "shm"}).local_reach()
+    assert set(policy.LOCAL) - set(forced) == {"allgather", "allgatherv"}
+    assert Rules().local_reach() == dict.fromkeys(policy.LOCAL)
+    assert Rules(tuned=Tuned({"bcast": [(8, "shm", None)]}, "")).local_reach()["bcast"] is None  # by default, above
+
+
+# --- on ranks -----------------------------------------------------------------------------------------------------
+
+
+def test_tune_and_use_the_table(tmp_path):
+    """Seconds of tuning give a table that is read, that the ranks agree on, and that explain names."""
+    path = str(tmp_path / "tuning.json")
+    command = ("-m", "collectives", "tune", "-o", path, "--collectives", "bcast,alltoallv", "--max-size", "2048")
+    for options in ([], ["--without", "shm", "--collectives", "allreduce"]):
+        done = mpiexec("openmpi", 2, *command, "--minutes", "0.05", *options, timeout=120)
+        assert done.returncode == 0, done.stderr
+    (made,) = tuning.load(path).entries
+    assert made.layout == Layout(1, 2)
+    assert set(made.rules) <= {"bcast", "alltoallv", "allreduce"}
+    assert {"bcast", "alltoallv", "allreduce"} == set(made.made["fitted"]) | {"bcast", "alltoallv"}
+    assert ("allreduce", "shm", None) not in made.models
+    assert ("bcast", "shm", None) in made.models
+    for (collective, name, _), model in made.models.items():
+        work = cost_model.load(registry.find(collective, name), 2, 512)
+        assert 1e-8 < model.seconds(work, 512) < 1, (collective, name)
+    made.rules["bcast"] = [(256, "shm", None), (None, "mpi", None)]
+    tuning.save(Table([made]), path)
+    text = "import collectives; from mpi4py.MPI import *; c = collectives.Communicator(COMM_WORLD); "
+    text += "print(c.explain('bcast', 512))"
+    done = mpiexec("openmpi", 2, "-c", text, env={"COLLECTIVES_TUNING": path})
+    assert re.fullmatch(
+        rf"(mpi: tuned, {path} \(1 node x 2\), for longer messages; expected \S+ us\n){{2}}", done.stdout
+    ), done.stdout + done.stderr
+
+
+def rows_for_tests(nodes):
+    """A row of each kind for every collective: of the MPI library's own where data only move."""
+    rules = {}
+    for collective in policy.DEFAULT:
+        own = "linear" if collective in policy.PRIVATE_LENGTHS else registry.algorithms(collective)[0]
+        longer = "ring" if "ring" in registry.algorithms(collective) else "mpi"
+        rules[collective] = [(100, "shm", None), (6000, own, None), (None, longer, None)]
+    for collective in policy.PRIVATE_LENGTHS:
+        rules[collective] = [(None, "mpi", None)]
+    return Entry("*", "*", Layout(1, nodes), rules | {"bcast": [(None, "mpi", None)], "reduce": [(None, "mpi", None)]})
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_every_collective_by_the_rows_of_a_table(mpi, ranks, tmp_path):
+    entry = rows_for_tests(ranks)
+    tuning.save(Table([entry]), tmp_path / "t.json")
+    env = {"COLLECTIVES_TUNING": str(tmp_path / "t.json")}
+    done = mpiexec(mpi, ranks, "tests/selection/programs/tuned.py", timeout=120, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    for collective, runs in found["call"].items():
+        for nbytes, (ran, said) in runs.items():
+            known = int(nbytes) if collective not in policy.PRIVATE_LENGTHS else 0
+            named = next(name for limit, name, _ in entry.rules[collective] if limit is None or known <= limit)
+            assert (ran, said.split(":")[0]) == (named, named), (collective, nbytes, said)
+    for form in ("start", "plan"):  # MPI's own are not chosen for calls that the program does not wait for
+        assert "mpi" not in {ran for runs in found[form].values() for ran, _ in runs.values()}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--collectives", "bcats"], "--collectives: 'bcats' is none of allreduce"),
+        (["--max-size", "4"], "--max-size: 4 is below the smallest size, 8 bytes"),
+        (["--minutes", "0"], "argument --minutes: '0' is not a number of minutes above 0"),
+        (["--check", "none.json"], "none.json: No such file or directory"),
+        (["--merge", "none.json"], "none.json: No such file or directory"),
+        (["--ranks", "2,3"], "--ranks: from 2 to the 2 ranks of this job"),
+        (["-o", "nowhere/t.json"], "-o: cannot write in "),
+        (["--json", "x.json"], "--json: only with --check"),
+    ],
+)
+def test_command_lines_that_cannot_be(options, message):
+    done = mpiexec("openmpi", 2, "-m", "collectives", "tune", *options, timeout=60)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+PAGE = (ROOT / "docs/tuning.md").read_text()
+
+
+def test_the_program_and_the_table_on_the_page(tmp_path):
+    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    (table,) = re.findall(r"^```json\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    (only,) = tuning.parse(json.loads(table)).entries
+    only.machine = only.mpi = "*"
+    tuning.save(Table([only]), tmp_path / "tuning.json")
+    (tmp_path / "prog.py").write_text(program)
+    done = mpiexec("openmpi", 2, str(tmp_path / "prog.py"), env={"COLLECTIVES_TUNING": str(tmp_path / "tuning.json")})
+    told = sorted(done.stdout.splitlines())
+    assert [line.split(":")[0] for line in told] == [
+        f"{rank} {choice}" for rank in (0, 1) for choice in ("ring, segments of 262144 bytes", "shm", "shm")
+    ], done.stdout + done.stderr
+
+
+def test_the_page_names_what_open_mpi_has_too():
+    (rows,) = re.findall(r"Open MPI's number \|\n\|---\|---\|\n(.*?)\n\n", PAGE, re.DOTALL)
+    names = {
+        "all-gather": "allgather", "all-gather (v)": "allgatherv", "all-reduce": "allreduce", "all-to-all": "alltoall",
+        "all-to-all (v)": "alltoallv", "broadcast": "bcast", "reduce-scatter": "reduce_scatter",
+        "reduce-scatter (block)": "reduce_scatter_block",
+    }  # fmt: skip
+    shown = {}
+    for row in rows.splitlines():
+        collective, same = row.strip("| ").split(" | ")
+        shown[names.get(collective, collective)] = {k: int(v) for k, v in re.findall(r"(\w+): (\d+)", same)}
+    assert shown == {kind: {k: v[0] for k, v in same.items()} for kind, same in openmpi.ALGORITHMS.items()}
+
+
+@pytest.mark.parametrize("line", re.findall(r"python -m collectives tune (.*?)(?: --minutes .*)?$", PAGE, re.MULTILINE))
+def test_the_commands_on_the_page(line):
+    parser = argparse.ArgumentParser()
+    cli.add_arguments(parser)
+    parser.parse_args(line.split())

@@ -1,0 +1,61 @@
+"""Calls that cannot end: ``torchrun --nproc-per-node 3 failing.py CASE RESULTS``.
+
+A line of JSON for each rank that got an error: rank, seconds, the error's type and words.
+"""
+
+import datetime
+import json
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+import collectives.torch  # noqa: F401
+
+CASE, RESULTS = sys.argv[1:]
+dist.init_process_group("collectives")
+RANK, SIZE = dist.get_rank(), dist.get_world_size()
+LAST = SIZE - 1
+x = torch.ones(1000)
+
+
+def call():
+    if CASE == "timeout":
+        dist.all_reduce(x)
+    elif CASE == "asynchronous":
+        dist.all_reduce(x, async_op=True).wait()
+    elif CASE == "future":
+        dist.all_reduce(x, async_op=True).get_future().wait()
+    elif CASE == "of_the_call":
+        dist.barrier(timeout=datetime.timedelta(seconds=0.5))
+    elif CASE == "message":
+        dist.recv(x, LAST)
+    elif CASE == "monitored":
+        dist.monitored_barrier(wait_all_ranks=True)
+    elif CASE in ("mismatch", "death"):
+        dist.all_reduce(x[: len(x) - RANK] if CASE == "mismatch" else x)
+
+
+dist.all_reduce(x)
+dist.group.WORLD.set_timeout(datetime.timedelta(seconds=1))
+began = time.monotonic()
+if RANK == LAST and CASE == "death":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.kill(os.getpid(), signal.SIGKILL)
+if RANK == LAST and CASE != "mismatch":
+    time.sleep(2.5)  # where it is instead
+else:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, when another rank has ended
+    try:
+        call()
+    except Exception as e:
+        with open(RESULTS, "a") as file:
+            print(json.dumps([RANK, time.monotonic() - began, type(e).__name__, str(e)]), file=file)
+if CASE == "monitored":
+    time.sleep(3 if RANK == LAST else 4)
+    dist.all_reduce(x)
+time.sleep(1)  # for the others to ask
+os._exit(0)

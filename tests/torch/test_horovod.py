@@ -1,0 +1,33 @@
+"""collectives.horovod on 2 and 3 ranks, on Gloo and on ours: programs/horovod.py; and the programs of its page."""
+
+import re
+
+import pytest
+from jobs import ROOT, mpiexec
+
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/horovod.md").read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(("backend", "ranks"), [
+    pytest.param("gloo", 2, marks=pytest.mark.slow), ("collectives", 2),
+    pytest.param("collectives", 3, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_on_ranks(backend, ranks, tmp_path):
+    done = mpiexec("torch", ranks, "tests/torch/programs/horovod.py", backend, str(tmp_path / "meeting"), timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr[-20_000:]
+    assert done.stdout.split() == ["10", "passed"]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_page(block, tmp_path):
+    (tmp_path / "prog.py").write_text(block)
+    done = mpiexec("torch", 2, str(tmp_path / "prog.py"), timeout=90)
+    assert done.returncode == 0, done.stderr[-20_000:]
+    shown = re.findall(r"# prints: (.*)", block)
+    assert shown
+    assert done.stdout.splitlines() == shown
+
+
+def test_short():
+    """What the face promises: no more than 200 lines."""
+    assert len((ROOT / "collectives/horovod.py").read_text().splitlines()) <= 200

@@ -1,0 +1,121 @@
+"""The backend for torch.distributed: over Open MPI, and without MPI under torchrun; when calls cannot end."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from jobs import ROOT, mpiexec
+from torch_jobs import BACKEND, FAILING, PASSED, hold_calls_that_differ, place
+
+BIN = ROOT / ".venvs/torch/bin"
+
+
+def torchrun(ranks, *command, timeout=120):
+    """Run `python COMMAND` as torchrun does, on one node."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    line = [BIN / "python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *command]
+    return subprocess.run(
+        ["timeout", "-k", "5", str(timeout), *line], capture_output=True, text=True, cwd=ROOT, env=env,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_over_mpi(ranks):
+    done = mpiexec("torch", ranks, BACKEND, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["mpi4py is there", PASSED]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"MPI4PY_RC_THREAD_LEVEL": "serialized"},
+        {"COLLECTIVES_ALGORITHM": "ring,allgather=ring,bcast=binomial,reduce_scatter=ring,alltoall=pairwise"},
+    ],
+)
+def test_over_mpi_without_threads_and_without_shared_memory(env):
+    done = mpiexec("torch", 3, BACKEND, timeout=200, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == PASSED
+
+
+@pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.slow)])
+def test_without_mpi(ranks):
+    done = torchrun(ranks, BACKEND, "without-mpi4py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == PASSED
+
+
+def test_started_by_torch_multiprocessing():
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    line = ["timeout", "-k", "5", "100", BIN / "python", "tests/torch/programs/spawned.py"]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=env, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["spawn, file", "spawn, tcp", "fork, file", "fork, tcp"]
+
+
+def test_loading_by_forked_workers():
+    done = torchrun(2, "tests/torch/programs/loading.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == 2 * ["800 rows, 0 wrong"]
+
+
+@pytest.mark.slow
+def test_started_anew_by_torchrun():
+    """It keeps its store, in which the ranks before have written."""
+    done = torchrun(2, "--max-restarts", "3", "tests/torch/programs/restarted.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["attempt 2: [8.0, 8.0, 8.0]"]
+
+
+def errors(case, tmp_path, ranks=3):
+    """Per rank: seconds, error, words."""
+    torchrun(ranks, str(FAILING), case, str(tmp_path / case), timeout=60)
+    return {rank: told for rank, *told in map(json.loads, (tmp_path / case).read_text().splitlines())}
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["timeout", *(pytest.param(c, marks=pytest.mark.slow) for c in ("asynchronous", "future", "of_the_call"))],
+)
+def test_a_missing_rank_is_named_in_time(case, tmp_path):
+    found = errors(case, tmp_path)
+    assert sorted(found) == [0, 1]
+    for rank, (seconds, kind, words) in found.items():
+        assert kind in ("CollectiveTimeout", "RuntimeError")  # a torch future has but the words
+        assert "CollectiveTimeout" in kind + words
+        assert (0.5 if case == "of_the_call" else 1) <= seconds < 4
+        assert f"on rank {rank} of 3" in words or "failed: CollectiveTimeout" in words
+        assert "rank 2: in no collective" in words
+        assert place("where it is instead") in words
+
+
+def test_calls_that_differ(tmp_path):
+    hold_calls_that_differ(errors("mismatch", tmp_path, ranks=2))
+
+
+@pytest.mark.slow
+def test_a_death_is_named(tmp_path):
+    found = errors("death", tmp_path)
+    assert sorted(found) == [0, 1]
+    assert all(kind == "PeerFailure" and "rank 2 died" in words for _, kind, words in found.values())
+
+
+@pytest.mark.slow
+def test_a_message_that_does_not_come(tmp_path):
+    found = errors("message", tmp_path, ranks=2)
+    assert found[0][1] == "CollectiveTimeout"
+    assert (
+        "receive from rank 1 (4000 bytes) on rank 0 of 2: Timed out waiting 1000ms; waiting for rank 1" in found[0][2]
+    )
+
+
+@pytest.mark.slow
+def test_a_monitored_barrier_names_all_and_breaks_nothing(tmp_path):
+    found = errors("monitored", tmp_path)
+    assert sorted(found) == [0, 1]
+    assert "Rank 2 failed to pass monitoredBarrier in 1000 ms" in found[0][2]
+    assert "Rank 1 successfully reached monitoredBarrier" in found[1][2]
