@@ -1,4 +1,4 @@
-"""Every algorithm, one short file each; importing this package registers what is in all of them."""
+"""All schedule algorithms, one short file each. Importing this package registers every algorithm."""
 
 import importlib
 import pkgutil

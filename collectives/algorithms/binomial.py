@@ -1,15 +1,15 @@
-"""Binomial tree: twice as many ranks take part in every round of a broadcast, half as many in a reduction.
+"""Binomial tree: the number of active ranks doubles in each round of a broadcast, and halves in a reduction.
 
-Ranks are numbered from the root: position v = r - root, modulo p. A position has a child v + d for every power of two d
-below its lowest set bit, and the subtree of that child is the positions v + d .. v + 2d - 1.
+Ranks are numbered from the root: rank r has position v = (r - root) mod p. Position v has a child v + d for every power
+of two d below the lowest set bit of v. The subtree of that child consists of the positions v + d .. v + 2d - 1.
 
-    round    bcast, scatter: position 0   1   2   3        reduce, gather: the same edges, backwards
+    round    bcast, scatter: position 0   1   2   3        reduce, gather: the same edges in reverse
     d = 2                    0 --------> 2
     d = 1                    0 -> 1      2 -> 3
 
-Broadcast and reduction move whole vectors: ceil(lg p) (alpha + n beta), and n gamma for each round of a reduction. A
-scatter sends to a child the blocks of its subtree, a gather receives them: ceil(lg p) alpha + n(p-1)/p beta (Thakur,
-Rabenseifner, Gropp 2005, section 4).
+Broadcast and reduce send whole vectors: ceil(lg p) rounds, ceil(lg p) (alpha + n beta), and n gamma for each round of a
+reduction. A scatter sends each child the blocks of the child's subtree, and a gather receives these blocks: ceil(lg p)
+alpha + n(p-1)/p beta (Thakur, Rabenseifner, Gropp 2005, section 4).
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from ..schedules.schedule import Ints, Round, Rounds, recv, recv_reduce, send, w
 
 
 def _edge(rank: Ints, size: int, root: int, d: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Of the edges of length d: who is a child, who a parent, the peer of each, and blocks of the child's subtree."""
+    """For the edges of length d: whether a rank is the child, whether the parent, both peers, the child's blocks."""
     position = (rank - root) % size
     child = position % (2 * d) == d
     parent = (position % (2 * d) == 0) & (position + d < size)
@@ -31,7 +31,7 @@ def _edge(rank: Ints, size: int, root: int, d: int) -> tuple[Ints, Ints, Ints, I
 
 @Rounds
 def bcast(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
-    """The whole vector from the root to everybody."""
+    """Send the whole vector from the root to every rank."""
     for d in reversed(doublings(size)):
         child, parent, up, down, _ = _edge(rank, size, root, d)
         yield [recv(up, when=child), send(down, when=parent)]
@@ -39,7 +39,7 @@ def bcast(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
 
 @Rounds
 def reduce(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
-    """The whole vector ends, reduced, on the root; in rank order for root 0."""
+    """Reduce the whole vector to the root; operands are in rank order for root 0 only."""
     for d in doublings(size):
         child, parent, up, down, _ = _edge(rank, size, root, d)
         yield [send(up, when=child), recv_reduce(down, received_left=down < rank, when=parent)]
@@ -47,7 +47,7 @@ def reduce(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
 
 @Rounds
 def scatter(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
-    """Block r from the root to rank r."""
+    """Send block r from the root to rank r."""
     for d in reversed(doublings(size)):
         child, parent, up, down, count = _edge(rank, size, root, d)
         yield [
@@ -58,7 +58,7 @@ def scatter(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
 
 @Rounds
 def gather(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
-    """Block r from rank r to the root."""
+    """Send block r from rank r to the root."""
     for d in doublings(size):
         child, parent, up, down, count = _edge(rank, size, root, d)
         yield [
@@ -69,7 +69,7 @@ def gather(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
 
 @Rounds
 def reduce_in_order(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
-    """Ranks below the root reduce to rank 0, the others to the root, which puts the two together."""
+    """Ranks below the root reduce to rank 0, the other ranks to the root; the root then combines both results."""
     if root:
         yield from reduce.on(range(root))(rank, size)
     yield from reduce.on(range(root, size))(rank, size)
@@ -78,7 +78,7 @@ def reduce_in_order(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
 
 
 def gathered(size: int, root: int = 0) -> int:
-    """Blocks that the busiest rank sends to its parent: the largest subtree but the whole, that of half of a power."""
+    """Blocks that the busiest rank sends: the subtree of position h or h/2, h the largest power of two below size."""
     half = 1 << ceil_log2(size) >> 1
     return max(size - half, half >> 1) if size > 1 else 0
 
@@ -89,17 +89,17 @@ def _in_order_rounds(size: int, root: int = 0) -> int:
 
 
 def _in_order_memory(size: int, root: int = 0) -> int:
-    """Besides staging, a vector where a rank other than the root receives: rank 0, or a position 2 with a child."""
+    """Staging for two rounds, and a scratch vector if a rank other than the root receives (rank 0, or position 2)."""
     return 2 * (size > 1) + (root > 1 or size - root > 3)
 
 
 def _whole_subtrees(size: int, root: int = 0) -> int:
-    """A vector, where a rank other than the root holds others' blocks for a while."""
+    """A scratch vector if a rank other than the root holds blocks of other ranks for some rounds."""
     return size * (size > 3)
 
 
 def _single(size: int) -> bool:
-    """Whether no subtree has more than one rank, so that every step is of one block."""
+    """Whether every subtree below the root has one rank, so that every step handles one block."""
     return size < 4
 
 

@@ -1,18 +1,18 @@
-"""Bruck: ceil(lg p) rounds of one message each, for any p, on blocks that are numbered from the own one.
+"""Bruck: ceil(lg p) rounds of one message each, for any p; a rank numbers the blocks from its own block on.
 
-All-gather: S[i] is block r + i, modulo p. In round d = 1, 2, 4, ..., S[0..d-1] goes to rank r - d, and what comes from
-r + d is S[d..2d-1]; the vector is turned at the end.
+All-gather: on rank r, S[i] is block (r + i) mod p. In round d = 1, 2, 4, ..., S[0..d-1] is sent to rank r - d, and the
+message from rank r + d becomes S[d..2d-1]. At the end S is rotated into the order of the ranks.
 
-All-to-all: S[i] is for rank r + i. In round d, all S[i] whose number i has bit d travel d ranks up, packed into one
-message, so that each block has gone its i ranks at the end, when S[i] is from rank r - i.
+All-to-all: S[i] on rank r is the block for rank r + i. In round d, all S[i] whose number i has bit d set are packed in
+one message to rank r + d. At the end each block has moved i ranks up, so that S[i] on rank r comes from rank r - i.
 
-    p = 6           all-gather              all-to-all              (every rank alike, modulo p)
+    p = 6           all-gather              all-to-all              (the same on every rank r, modulo p)
     d = 1           S[0] to r - 1           S[1,3,5] to r + 1
     d = 2           S[0-1] to r - 2         S[2-3] to r + 2
     d = 4           S[0-1] to r - 4         S[4-5] to r + 4
 
-Cost ceil(lg p) alpha + n(p-1)/p beta, and about ceil(lg p)(alpha + n/2 beta): for short blocks, of one length (Bruck,
-Ho, Kipnis, Upfal, Weathersby 1997).
+Cost of the all-gather ceil(lg p) alpha + n(p-1)/p beta, of the all-to-all about ceil(lg p)(alpha + n/2 beta). For short
+blocks of equal length (Bruck, Ho, Kipnis, Upfal, Weathersby 1997).
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ _TURNED, _OUT, _IN = SCRATCH, SCRATCH + 1, SCRATCH + 2
 
 @Rounds
 def allgather(rank: Ints, size: int) -> Iterator[Round]:
-    """From block r on rank r to all blocks everywhere."""
+    """Gather block r of every rank r on all ranks."""
     if size > 1:
         yield [copy(VECTOR, _TURNED, 0, 1, src_block=rank)]
         for d in doublings(size):
@@ -44,15 +44,15 @@ def allgather(rank: Ints, size: int) -> Iterator[Round]:
 
 
 def _travelling(size: int, d: int) -> int:
-    """How many of the numbers below ``size`` have bit ``d``."""
+    """How many of the numbers below ``size`` have bit ``d`` set."""
     return size // (2 * d) * d + max(0, size % (2 * d) - d)
 
 
 def _packed(size: int, d: int, source: int, target: int, out: bool) -> Series:
-    """Copies of the runs of numbers with bit ``d`` to where they lie together, or back (not ``out``)."""
+    """Copies that pack the blocks whose number has bit ``d`` set (``out``), or that unpack them (not ``out``)."""
 
     def run(i: Ints) -> list[Step]:
-        first, at = (2 * i + 1) * d, i * d  # all runs but the last are of d numbers
+        first, at = (2 * i + 1) * d, i * d  # each run has d numbers, the last one perhaps fewer
         to, start = (at, first) if out else (first, at)
         return [copy(source, target, to, np.minimum(d, size - first), src_block=start)]
 

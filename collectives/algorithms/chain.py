@@ -1,9 +1,9 @@
-"""Chain: from the root to the next rank, from there to the one after it, and so on.
+"""Chain: the root sends to the next rank, which sends to the rank after it, and so on.
 
     root 0, p = 4      0 -> 1, then 1 -> 2, then 2 -> 3
 
-Slow for one message, (p-1)(alpha + n beta); but a pipeline of k segments takes (p + k - 2)(alpha + n/k beta), about
-n beta for long vectors, the least that there is.
+One message takes (p-1)(alpha + n beta), which is slow. A pipeline of k segments takes (p + k - 2)(alpha + n/k beta):
+about n beta for long vectors, which is the lower bound.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from ..schedules.schedule import Ints, Round, Rounds, Step, each, recv, send
 
 @Rounds
 def bcast(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
-    """The whole vector from the root to everybody."""
+    """Send the whole vector from the root to every rank."""
     position = (rank - root) % size
 
     def link(v: Ints) -> list[Step]:

@@ -1,16 +1,16 @@
-"""Circulant: the volume of the ring in the rounds of a tree, for any p.
+"""Circulant: the bytes of the ring in the number of rounds of a tree, for any p.
 
-Reduce-scatter, then all-gather, p blocks. Rank r counts blocks from its own: R[i] is block (r + i) mod p. While s > 1
-blocks are open, s' = s is halved, rounding up, and the upper part R[s..s'-1] goes to rank r + s, which adds it to its
-R[0..s'-s-1]; R[0] ends reduced. The all-gather runs the same skips backwards.
+Reduce-scatter, then all-gather, on p blocks. On rank r, R[i] is block (r + i) mod p. Each round begins with s' blocks
+(p in the first round) and ends with s = ceil(s'/2): rank r sends R[s..s'-1] to rank r + s, which adds them to its
+R[0..s'-s-1]. When s is 1, R[0] is reduced. The all-gather uses the same distances s in reverse order.
 
-    p = 6            to      sends       adds to     (every rank alike, modulo p)
+    p = 6            to      sends       adds to     (the same on every rank r, modulo p)
     s = 6 -> 3      r + 3    R[3..5]     R[0..2]
     s = 3 -> 2      r + 2    R[2]        R[0]
     s = 2 -> 1      r + 1    R[1]        R[0]
 
-Each half is a collective of its own. Cost of both 2 ceil(lg p) alpha + 2n(p-1)/p beta + n(p-1)/p gamma. Ranks wrap
-round, so the op must commute (Traeff 2024, arXiv 2410.14234).
+Each half is registered as a collective too. Cost of both 2 ceil(lg p) alpha + 2n(p-1)/p beta + n(p-1)/p gamma. Operands
+wrap around from rank p - 1 to 0, so the op must commute (Traeff 2024, arXiv 2410.14234).
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from ..schedules.schedule import Ints, Round, Rounds, recv, recv_reduce, send, w
 
 @Rounds
 def reduce_scatter(rank: Ints, size: int) -> Iterator[Round]:
-    """Block r ends, reduced, on rank r."""
+    """Reduce block r to rank r."""
     for skip, count in circulant_skips(size):
         to, source = (rank + skip) % size, (rank - skip) % size
         yield [
@@ -33,20 +33,20 @@ def reduce_scatter(rank: Ints, size: int) -> Iterator[Round]:
 
 @Rounds
 def allgather(rank: Ints, size: int) -> Iterator[Round]:
-    """From block r on rank r to all blocks everywhere."""
+    """Gather block r of every rank r on all ranks."""
     for skip, count in reversed(list(circulant_skips(size))):
         to, source = (rank - skip) % size, (rank + skip) % size
         yield [*wrapped(send(to, rank, count), size), *wrapped(recv(source, rank + skip, count), size)]
 
 
 def staged(size: int) -> int:
-    """Blocks of staging: in the longest round a rank has h = p // 2 arrivals, or 1 and h - 1 where they wrap round."""
+    """Blocks of staging for two rounds: a slot of h = p // 2 blocks, or two of h - 1 if the range wraps around."""
     half = size // 2
     return 2 * max(half, 2 * (half - 1))
 
 
 def _single(size: int) -> bool:
-    """Whether every step is of one block."""
+    """Whether every step handles one block."""
     return size < 4
 
 

@@ -1,12 +1,12 @@
-"""Dissemination barrier: in round k, everybody tells the rank 2^k above, and hears from the one 2^k below.
+"""Dissemination barrier: in round k, every rank notifies the rank 2^k above and is notified by the rank 2^k below.
 
-    round      rank 0     rank 1     rank 2     rank 3     rank 4        (ranks known to have arrived)
+    round      rank 0     rank 1     rank 2     rank 3     rank 4        (ranks known to have arrived after it)
       0         4, 0       0, 1       1, 2       2, 3       3, 4
       1         2-4, 0     3-4, 0-1   4, 0-2     0-3        1-4
       2         all        all        all        all        all
 
-Modelled as a reduction of one block whose op is idempotent (a union of ranks): it does no harm that some are counted
-twice. Cost ceil(lg p) alpha (Hensgen, Finkel, Manber 1988).
+Modelled as a reduction of one block whose op is the union of sets of ranks: the op is idempotent, so a rank may be
+counted twice. Cost ceil(lg p) alpha, no data (Hensgen, Finkel, Manber 1988).
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from ..schedules.schedule import Ints, Round, Rounds, recv_reduce, send
 
 @Rounds
 def notices(rank: Ints, size: int) -> Iterator[Round]:
-    """Everybody hears, directly or not, from everybody."""
+    """Notify every rank, directly or through others, of the arrival of every rank."""
     for d in doublings(size):
         source = (rank - d) % size
         yield [send((rank + d) % size), recv_reduce(source, received_left=source < rank)]

@@ -1,8 +1,8 @@
-r"""Double binary tree: two trees, each with half of the vector, no rank interior in both.
+r"""Double binary tree: two trees, each with half of the vector; no rank is an inner node of both.
 
-Reduce to both roots, then broadcast, in a pipeline of segments. A binary tree keeps its leaves, half of the ranks, idle
-for sending down; the second tree is the first one mirrored (p even) or shifted by one rank (p odd), so that leaves of
-one are interior in the other and every rank sends and receives about as much.
+Reduce to both roots, then broadcast, in a pipeline of segments. In one binary tree the leaves, half of the ranks, never
+send downwards. The second tree is the first one mirrored (p even) or shifted by one rank (p odd), so that leaves of one
+tree are inner nodes of the other, and all ranks send and receive about equally much.
 
     p = 6        block 0: 0            block 1: 5          in the round of level l, positions whose
                            \                  /            lowest set bit is 2^l send to their parent
@@ -12,8 +12,8 @@ one are interior in the other and every rank sends and receives about as much.
                          / \                  / \
                         1   3                2   4
 
-Cost 2 ceil(lg p) rounds for one segment; with k = sqrt(n beta lg p / (2 alpha)) segments about 2n beta (Sanders, Speck,
-Traeff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan").
+Cost: 2 ceil(lg p) rounds for one segment; about 2n beta with k = sqrt(n beta lg p / (2 alpha)) segments (Sanders,
+Speck, Traeff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan").
 """
 
 from collections.abc import Callable, Iterator
@@ -26,23 +26,23 @@ from ..schedules.schedule import Ints, Round, Rounds, Step, recv, recv_reduce, s
 
 
 def _position(rank: Ints, size: int, tree: int) -> Ints:
-    """Where a rank sits in a tree."""
+    """The position of ``rank`` in tree number ``tree``."""
     if tree == 0:
         return rank
     return (rank - 1) % size if size % 2 else size - 1 - rank
 
 
 def _rank(position: Ints, size: int, tree: int) -> Ints:
-    """Who sits there; garbage for -1."""
+    """The rank at ``position`` in tree number ``tree``; meaningless for position -1."""
     if tree == 0:
         return position
     return (position + 1) % size if size % 2 else size - 1 - position
 
 
 def _levels(rank: Ints, size: int, edge: Callable[..., Step], back: Callable[..., Step]) -> list[list[Step]]:
-    """For each level from the leaves up, a round of the edges from there to the parents, in both trees.
+    """One round per level, from the leaves up: the edges from the nodes of that level to their parents, in both trees.
 
-    ``edge(rank, peer, block, when)`` is the child's step, ``back`` the parent's.
+    ``edge(rank, peer, block, when)`` makes the child's step, ``back`` the parent's.
     """
     rounds: list[list[Step]] = [[] for _ in range(ceil_log2(size))]
     for block in range(2):
@@ -58,7 +58,7 @@ def _levels(rank: Ints, size: int, edge: Callable[..., Step], back: Callable[...
 
 @Rounds
 def reduce_to_roots(rank: Ints, size: int) -> Iterator[Round]:
-    """Each block ends, reduced, on the root of its tree."""
+    """Reduce each block to the root of its tree."""
     yield from _levels(
         rank,
         size,
@@ -69,7 +69,7 @@ def reduce_to_roots(rank: Ints, size: int) -> Iterator[Round]:
 
 @Rounds
 def broadcast_from_roots(rank: Ints, size: int) -> Iterator[Round]:
-    """Down the same trees to everybody."""
+    """Broadcast each block from the root of its tree, along the same edges."""
     yield from reversed(
         _levels(
             rank,

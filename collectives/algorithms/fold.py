@@ -1,15 +1,15 @@
-"""Folding: an algorithm that wants a friendlier number of ranks (a power of two, say) on any number of them.
+"""Folding: runs an algorithm that needs a certain number of ranks (such as a power of two) on any number of ranks.
 
-With rem = p - target, the first 2 rem ranks pair up. The even rank of a pair hands its vector to the odd one, rests
-while the survivors run the inner algorithm, and is sent the result. Pairs are neighbours, so rank order is kept.
+With rem = p - target, the first 2 rem ranks form pairs. The even rank of a pair sends its vector to the odd rank, waits
+while the remaining ranks run the inner algorithm, and receives the result. Pairs are neighbours: rank order is kept.
 
     p = 6, target = 4        rank 0    rank 1    rank 2    rank 3    rank 4    rank 5
       before                 to 1 ->   +         to 3 ->   +
       inner, on 4 ranks                as 0                as 1      as 2      as 3
       after                            <- to 0             <- to 2
 
-Cost: 2 rounds and up to 2n beta + n gamma on top of the inner algorithm's (Thakur, Rabenseifner, Gropp 2005,
-section 4.4).
+Cost: 2 rounds and up to 2n beta + n gamma in addition to the inner algorithm (Thakur, Rabenseifner, Gropp 2005,
+section 4, on all-reduce).
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from ..schedules.schedule import Ints, Round, Rounds, recv, recv_reduce, send
 
 
 def fold(inner: Rounds, target: Callable[[int], int] = floor_power_of_two) -> Rounds:
-    """``inner`` among ``target(p)`` of the p ranks, with the others folded into them; p/2 <= target(p) <= p."""
+    """Run ``inner`` on ``target(p)`` of the p ranks, the other ranks folded into these; p/2 <= target(p) <= p."""
 
     def folded(rank: Ints, size: int) -> Iterator[Round]:
         rem = size - target(size)
@@ -36,5 +36,5 @@ def fold(inner: Rounds, target: Callable[[int], int] = floor_power_of_two) -> Ro
 
 
 def folds(size: int) -> bool:
-    """Whether ``size`` is no power of two, so that :func:`fold` adds its two rounds."""
+    """Whether ``size`` is not a power of two, so that :func:`fold` adds two rounds."""
     return size != floor_power_of_two(size)

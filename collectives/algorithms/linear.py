@@ -1,4 +1,4 @@
-"""Linear: whoever has a block sends it straight to whom it is for, in one round.
+"""Linear: every rank sends each block directly to the rank that needs it, in one round.
 
     p = 4         gather to 1       scatter from 1     all-to-all, reduce-scatter
     rank 0        0 -> 1                               0 -> 1, 2, 3
@@ -6,9 +6,9 @@
     rank 2        2 -> 1                               2 -> 3, 0, 1
     rank 3        3 -> 1                               3 -> 0, 1, 2
 
-No byte is sent twice, and no rank needs to know of a block that is not its own, but the busiest rank handles p - 1
-messages: alpha to (p-1) alpha, as they overlap, + n(p-1)/p beta. In a reduce-scatter, every rank folds the arrivals for
-its block in rank order, with n(p-1)/p gamma.
+No byte is sent twice, and no rank stores blocks for others. The busiest rank handles p - 1 messages: between alpha and
+(p-1) alpha, depending on how far they overlap, + n(p-1)/p beta. In a reduce-scatter, every rank folds the arriving
+copies of its block in rank order, which adds n(p-1)/p gamma.
 """
 
 from collections.abc import Iterator
@@ -22,21 +22,21 @@ from .naive import fold_arrivals
 
 @Rounds
 def gather(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
-    """Block r from rank r to the root."""
+    """Send block r from rank r to the root."""
     arrivals = each(range(size), lambda r: [recv(r, r, 1, when=(rank == root) & (r != root))])
     yield [send(root, rank, 1, when=rank != root), arrivals]
 
 
 @Rounds
 def scatter(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
-    """Block r from the root to rank r."""
+    """Send block r from the root to rank r."""
     sends = each(range(size), lambda r: [send(r, r, 1, when=(rank == root) & (r != root))])
     yield [recv(root, rank, 1, when=rank != root), sends]
 
 
 @Rounds
 def alltoall(rank: Ints, size: int) -> Iterator[Round]:
-    """All pairs at once."""
+    """Send block j of rank i to block i of rank j, for all pairs in one round."""
 
     def pair(shift: Ints) -> list[Step]:
         to, source = (rank + shift) % size, (rank - shift) % size
@@ -46,7 +46,7 @@ def alltoall(rank: Ints, size: int) -> Iterator[Round]:
 
 
 def _to_owners(rank: Ints, size: int, src: int) -> Series:
-    """Every block but the own one to the rank that folds it."""
+    """Send every block except the rank's own to the rank that folds it."""
 
     def one(shift: Ints) -> list[Step]:
         to = (rank + shift) % size
@@ -57,20 +57,20 @@ def _to_owners(rank: Ints, size: int, src: int) -> Series:
 
 @Rounds
 def fold_blocks(rank: Ints, size: int) -> Iterator[Round]:
-    """As the reduce-scatter below, where the result may take the place of the input."""
+    """Reduce-scatter like :func:`reduce_scatter`, but in VECTOR: input and result may be the same memory."""
     yield [_to_owners(rank, size, VECTOR), *fold_arrivals(size, rank, rank, 1)]
 
 
 @Rounds
 def reduce(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
-    """Everybody folds a block, and sends it to the root."""
+    """Every rank folds one block and sends the result to the root."""
     yield from fold_blocks(rank, size)
     yield from gather(rank, size, root=root)
 
 
 @Rounds
 def reduce_scatter(rank: Ints, size: int) -> Iterator[Round]:
-    """Everybody sends block j to rank j, which folds."""
+    """Every rank sends block j to rank j, which folds the copies in rank order."""
     yield [_to_owners(rank, size, INPUT), *fold_arrivals(size, rank, rank, 1, low=VECTOR, own=INPUT)]
 
 

@@ -1,11 +1,11 @@
-"""Naive: all send to one driver, which reduces, and for an all-reduce sends back.
+"""Naive: all ranks send to one driver, which reduces, and for an all-reduce sends the result back.
 
     round      rank 0 (driver)                rank 1        rank 2
       0      ((x0 op x1) op x2) ...  <-      send x1       send x2
       1      send the result  ->             receive       receive
 
-Cost of both (p-1)(alpha + n beta) a round + (p-1) n gamma, all at the driver: never the fastest, the baseline to
-compare with. Every element is folded in rank order, so this is also the plainest deterministic fold.
+Cost of both (p-1)(alpha + n beta) a round + (p-1) n gamma, all at the driver. Never the fastest; a baseline for
+comparisons. Every element is folded in rank order, so this is also the simplest deterministic fold.
 """
 
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ from ..schedules.schedule import reduce as reduce_step
 def fold_arrivals(
     size: int, me: Ints, block: Ints = 0, nblocks: int = ALL, *, low: int = SCRATCH, own: int = VECTOR, when: Any = True
 ) -> list[Step | Series]:
-    """Steps that receive from all others and fold in rank order, with the data of ``me`` in ``own``, into VECTOR.
+    """Steps that receive from all other ranks and fold in rank order into VECTOR; ``own`` holds the data of ``me``.
 
-    What comes from lower ranks is folded in ``low``.
+    Data from ranks below ``me`` are folded in ``low``.
     """
 
     def below(peer: Ints) -> list[Step]:
@@ -40,13 +40,13 @@ def fold_arrivals(
 
 @Rounds
 def reduce(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
-    """Whole vectors, one block, to the root."""
+    """Send whole vectors, each one block, to the root, which folds them."""
     yield [send(root, when=rank != root), *fold_arrivals(size, root, when=rank == root)]
 
 
 @Rounds
 def send_back(rank: Ints, size: int) -> Iterator[Round]:
-    """From rank 0 to everybody."""
+    """Send the result from rank 0 to every rank."""
     yield [recv(0, when=rank > 0), each(range(1, size), lambda r: [send(r, when=rank == 0)])]
 
 

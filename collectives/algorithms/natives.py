@@ -1,4 +1,4 @@
-"""Algorithms that are not schedules: declared here, run by the communicator."""
+"""Algorithms that are not schedules: registered here, executed by the communicator."""
 
 from ..schedules.registry import register_native
 from ..schedules.spec import SPECS

@@ -1,12 +1,12 @@
-"""Pairwise: in round t, every rank sends to the one t above it and receives from the one t below.
+"""Pairwise: in round t, every rank sends to the rank t above it and receives from the rank t below it.
 
     p = 4         rank 0       rank 1       rank 2       rank 3
     round 0      1 out, 3 in  2, 0         3, 1         0, 2
     round 1      2 out, 2 in  3, 3         0, 0         1, 1
     round 2      3 out, 1 in  0, 2         1, 3         2, 0
 
-Every rank has one message out and one in at a time: (p-1) alpha + n(p-1)/p beta, for long blocks (Thakur, Rabenseifner,
-Gropp 2005, section 4.2).
+Every rank sends one message and receives one at a time: (p-1) alpha + n(p-1)/p beta. For long blocks (Thakur,
+Rabenseifner, Gropp 2005, section 4, on all-to-all).
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from ..schedules.schedule import INPUT, VECTOR, Ints, Round, Rounds, Step, copy,
 
 @Rounds
 def alltoall(rank: Ints, size: int) -> Iterator[Round]:
-    """Block j of rank i becomes block i of rank j."""
+    """Send block j of rank i to block i of rank j."""
     yield [copy(INPUT, VECTOR, rank, 1)]
 
     def pair(shift: Ints) -> list[Step]:

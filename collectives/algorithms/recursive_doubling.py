@@ -1,13 +1,13 @@
-"""Recursive doubling: in every round, pairs at twice the distance exchange all they have.
+"""Recursive doubling: in every round, pairs of ranks exchange all they have, at twice the previous distance.
 
     round      rank 0    rank 1    rank 2    rank 3
     d = 1        <-- 0, 1 -->        <-- 2, 3 -->
-    d = 2        <----- 0-1, 2-3 ----->               (and ranks 1, 3 likewise)
+    d = 2        <----- 0-1, 2-3 ----->               (ranks 1 and 3 do the same)
 
-In an all-reduce, both partners fold lower ranks op higher ranks, so all hold the same fold, in rank order. Cost
-lg p (alpha + n beta + n gamma). In an all-gather, what they exchange is the blocks of a run of ranks: lg p alpha +
-n(p-1)/p beta. Both have the two extra rounds of a fold where p is no power of two (Thakur, Rabenseifner, Gropp 2005,
-sections 4.1 and 4.4).
+In an all-reduce, both partners fold (lower ranks) op (higher ranks), so that all ranks have the same fold, in rank
+order. Cost lg p (alpha + n beta + n gamma). In an all-gather, the partners exchange the blocks of a run of ranks: lg p
+alpha + n(p-1)/p beta. If p is not a power of two, both need the two extra rounds of a fold (Thakur, Rabenseifner, Gropp
+2005, section 4, on all-gather and all-reduce).
 """
 
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ from .fold import fold, folds
 
 @Rounds
 def exchanges(rank: Ints, size: int) -> Iterator[Round]:
-    """All-reduce of whole vectors on a power of two of ranks."""
+    """All-reduce of whole vectors; ``size`` is a power of two."""
     for d in doublings(size):
         yield [send(rank ^ d), recv_reduce(rank ^ d, received_left=rank & d != 0)]
 
 
 @Rounds
 def allgather(rank: Ints, size: int) -> Iterator[Round]:
-    """Pairs put their blocks together; then the ranks that stay exchange ever longer runs."""
+    """Pairs combine their blocks; then the remaining ranks exchange runs of blocks that double in length."""
     target = floor_power_of_two(size)
     paired, partner = rank < 2 * (size - target), rank ^ 1
     stays, leaves = paired & (rank % 2 == 1), paired & (rank % 2 == 0)
@@ -59,7 +59,7 @@ register(
 
 
 def _longest_runs(size: int, target: int) -> int:
-    """Blocks that the first survivor sends to others."""
+    """Blocks that the first remaining rank sends to the other remaining ranks."""
     return sum(int(shares(size, target, 0, d)[1]) for d in doublings(target))
 
 

@@ -1,8 +1,8 @@
-"""Recursive halving and doubling (Rabenseifner): exchange ever smaller halves, then gather them back.
+"""Recursive halving and doubling (Rabenseifner): exchange halves, quarters, ..., then gather them in reverse.
 
 Reduce-scatter, then all-gather, on p blocks, p a power of two. Partners at distance d = 1, 2, 4, ... split the range of
-blocks that they share: the lower rank keeps the lower half, the higher rank the upper. Distances grow while the
-halves shrink, so that what is folded always stems from a run of consecutive ranks: rank order is kept.
+blocks that both hold: the lower rank keeps the lower half, the higher rank the upper half. The distance grows while the
+range shrinks, so that every fold covers a run of consecutive ranks: rank order is kept.
 
     round      rank 0        rank 1        rank 2        rank 3        (blocks that the rank keeps)
     d = 1      0-1           2-3           0-1           2-3
@@ -10,9 +10,9 @@ halves shrink, so that what is folded always stems from a run of consecutive ran
     d = 2      0-1           2-3           0-1           2-3
     d = 1      0-3           0-3           0-3           0-3
 
-Cost 2 lg p alpha + 2n(p-1)/p beta + n(p-1)/p gamma; where p is no power of two, a fold adds 2 rounds and up to
-2n beta (Rabenseifner 2004; Thakur, Rabenseifner, Gropp 2005, section 4.5). The first half is a collective of its own,
-with the ranks in another order, so that rank r ends with block r.
+Cost 2 lg p alpha + 2n(p-1)/p beta + n(p-1)/p gamma; if p is not a power of two, a fold adds 2 rounds and up to 2n beta
+(Rabenseifner 2004; Thakur, Rabenseifner, Gropp 2005, section 4, on all-reduce). The first half is registered as a
+reduce-scatter too, with the ranks permuted so that rank r ends with block r.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from .fold import fold, folds
 
 @Rounds
 def reduce_scatter(rank: Ints, size: int) -> Iterator[Round]:
-    """Rank r ends with the reduced block whose number is r with its bits in reverse."""
+    """Reduce to rank r the block whose number is r with its bits reversed."""
     first, width = 0 * rank, size
     for d in doublings(size):
         width //= 2
@@ -40,7 +40,7 @@ def reduce_scatter(rank: Ints, size: int) -> Iterator[Round]:
 
 @Rounds
 def allgather(rank: Ints, size: int) -> Iterator[Round]:
-    """The same exchanges backwards, from one block on each rank to all blocks everywhere."""
+    """All-gather by the exchanges of :func:`reduce_scatter` in reverse, from one block on each rank."""
     first, width = bit_reversed(rank, size), 1
     for d in reversed(doublings(size)):
         upper = rank // d % 2
@@ -50,7 +50,7 @@ def allgather(rank: Ints, size: int) -> Iterator[Round]:
 
 @Rounds
 def reduce_scatter_by_rank(rank: Ints, size: int) -> Iterator[Round]:
-    """Rank r ends with the reduced block r, on any number of ranks: pairs share a run of two blocks meanwhile."""
+    """Reduce block r to rank r, for any ``size``; a pair of folded ranks handles its two blocks together."""
     target = floor_power_of_two(size)
     paired, partner = rank < 2 * (size - target), rank ^ 1
     stays, leaves = paired & (rank % 2 == 1), paired & (rank % 2 == 0)

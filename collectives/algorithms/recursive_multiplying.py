@@ -1,16 +1,16 @@
 """Recursive multiplying: groups of k exchange whole vectors, for each factor k of p.
 
-Recursive doubling for any factors: in the round of factor k, the k ranks base, base + d, ..., base + (k-1) d each send
-all they have to all the others, and d grows k-fold. Everyone folds the k vectors in rank order, so arrivals go to
-scratch vectors first, and all hold the same fold.
+Recursive doubling generalised to any factors: in the round of factor k, each of the k ranks base, base + d, ..., base +
+(k-1) d sends all it has to the k - 1 others; then d is multiplied by k. Every rank folds the k vectors in rank order:
+arriving vectors first go to scratch memory, and all ranks compute the same fold.
 
     p = 6      ranks that exchange
     k = 3      {0, 1, 2}   {3, 4, 5}
     k = 2      {0, 3}   {1, 4}   {2, 5}
 
-Cost: the sum over k of alpha + (k-1)(n beta + n gamma), the sends of a round overlapped: fewer rounds than doubling
-where network or cores carry several messages at once. A p with a prime factor above 7 is folded to the nearest number
-below without one (Ruefenacht, Bull, Booth 2017, "Generalisation of recursive doubling for AllReduce").
+Cost: the sum over k of alpha + (k-1)(n beta + n gamma), if the sends of a round overlap. This takes fewer rounds than
+doubling if network or cores handle several messages at once. A p with a prime factor above 7 is folded to the next
+lower number without one (Ruefenacht, Bull, Booth 2017, "Generalisation of recursive doubling for AllReduce").
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from .fold import fold
 
 @Rounds
 def exchanges(rank: Ints, size: int) -> Iterator[Round]:
-    """All-reduce of whole vectors among any number of ranks; best where its factors are small."""
+    """All-reduce of whole vectors for any ``size``; fast if the factors of ``size`` are small."""
     d = 1
     for k in factors(size):
         me = rank // d % k
@@ -37,17 +37,17 @@ def exchanges(rank: Ints, size: int) -> Iterator[Round]:
 
 
 def _slot(j: Ints, me: Ints) -> Ints:
-    """The vector that holds the contribution of member ``j`` on member ``me`` of a group."""
+    """The buffer that holds the contribution of group member ``j`` on member ``me``."""
     return np.where(j == me, VECTOR, SCRATCH + j - (j > me))
 
 
 def _partial(j: int, me: Ints) -> Ints:
-    """The vector that holds the fold of members 0..j: it grows in the slot of y0 until ``me``'s own goes in."""
+    """The buffer that holds the fold of members 0..j: the slot of member 0 for j < ``me``, VECTOR from then on."""
     return np.where(j < me, _slot(0, me), VECTOR)
 
 
 def _fold_all(k: int, me: Ints) -> list[Step]:
-    """((y0 op y1) op y2) ... into VECTOR."""
+    """Steps that fold ((y0 op y1) op y2) ... into VECTOR."""
     return [reduce(_partial(j - 1, me), _slot(j, me), dst=_partial(j, me)) for j in range(1, k)]
 
 

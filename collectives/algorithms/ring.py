@@ -1,14 +1,14 @@
-"""Ring: every rank talks to its two neighbours only.
+"""Ring: every rank exchanges messages with its two neighbours only.
 
-Reduce-scatter, then all-gather, p blocks, p - 1 rounds each. In round t of the first, rank r passes on block r - t - 1
-and adds its own share to block r - t - 2, so that after p - 1 rounds block r is complete on rank r:
+Reduce-scatter, then all-gather, on p blocks, p - 1 rounds each. In round t of the reduce-scatter, rank r sends block
+r - t - 1 and adds its own contribution to block r - t - 2. After p - 1 rounds block r is complete on rank r:
 
     round      rank 0       rank 1       rank 2          (-> to the right neighbour)
       0      send 2 ->    send 0 ->    send 1 ->
       1      send 1 ->    send 2 ->    send 0 ->
 
-Each half is a collective of its own. Cost of both 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma (Thakur, Rabenseifner,
-Gropp 2005, section 4.1).
+Each half is registered as a collective too. Cost of both 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma (all-gather:
+Thakur, Rabenseifner, Gropp 2005, section 4.1).
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from ..schedules.schedule import Ints, Round, Rounds, Step, each, recv, recv_red
 
 @Rounds
 def reduce_scatter(rank: Ints, size: int) -> Iterator[Round]:
-    """Block r ends, reduced, on rank r."""
+    """Reduce block r to rank r."""
     left, right = neighbours(rank, size)
 
     def pass_on(t: Ints) -> list[Step]:
@@ -32,7 +32,7 @@ def reduce_scatter(rank: Ints, size: int) -> Iterator[Round]:
 
 @Rounds
 def allgather(rank: Ints, size: int) -> Iterator[Round]:
-    """From block r on rank r to all blocks everywhere."""
+    """Gather block r of every rank r on all ranks."""
     left, right = neighbours(rank, size)
     yield each(range(size - 1), lambda t: [send(right, (rank - t) % size, 1), recv(left, (rank - t - 1) % size, 1)])
 

@@ -1,11 +1,11 @@
-"""Scans: rank r ends with the fold of the vectors of ranks 0 to r, in rank order; exclusive ones leave out its own.
+"""Scans: rank r ends with the fold of the vectors of ranks 0 to r (exclusive: 0 to r - 1), in rank order.
 
-    linear        0 -> 1    then 1 -> 2    then 2 -> 3 ...               each passes on what it has
-    doubling      r -> r + 1, all at once; then r -> r + 2; r -> r + 4   after d, rank r has r - 2d + 1 .. r
+    linear        0 -> 1    then 1 -> 2    then 2 -> 3 ...               each sends its result on
+    doubling      r -> r + 1, all at once; then r -> r + 2; r -> r + 4   after r -> r + d: fold of r-2d+1 .. r
 
-Exclusive scans first shift all vectors one rank up, and then scan on the ranks above 0. Cost, inclusive, ceil(lg p)
-(alpha + n beta + n gamma) by doubling (Hillis, Steele 1986); (p-1) (alpha + n beta + n gamma) linear, but a pipeline of
-segments: about n beta for long vectors.
+Exclusive scans first shift all vectors up by one rank, then scan on the ranks above 0. An inclusive scan by doubling
+costs ceil(lg p)(alpha + n beta + n gamma) (Hillis, Steele 1986). A linear scan costs (p-1)(alpha + n beta + n gamma),
+but its segments form a pipeline: about n beta for long vectors.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from ..schedules.schedule import SCRATCH, VECTOR, Ints, Round, Rounds, Step, cop
 
 @Rounds
 def chain(rank: Ints, size: int) -> Iterator[Round]:
-    """One rank after the other."""
+    """Scan one rank after the other."""
 
     def link(r: Ints) -> list[Step]:
         return [send(r, when=rank == r - 1), recv_reduce(r - 1, received_left=True, when=rank == r)]
@@ -27,7 +27,7 @@ def chain(rank: Ints, size: int) -> Iterator[Round]:
 
 @Rounds
 def doubling(rank: Ints, size: int) -> Iterator[Round]:
-    """All ranks together, at twice the distance in every round."""
+    """Scan on all ranks together; the distance doubles in every round."""
     for d in doublings(size):
         yield [
             send(rank + d, when=rank + d < size),
@@ -36,7 +36,7 @@ def doubling(rank: Ints, size: int) -> Iterator[Round]:
 
 
 def exclusive(inclusive: Rounds) -> Rounds:
-    """Shift the vectors one rank up, then scan on the ranks above 0."""
+    """The exclusive scan: shift the vectors up by one rank, then run ``inclusive`` on the ranks above 0."""
 
     def shifted(rank: Ints, size: int) -> Iterator[Round]:
         if size == 1:

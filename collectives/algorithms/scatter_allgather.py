@@ -1,11 +1,11 @@
-"""Scatter and all-gather: a broadcast of long vectors, or their reduction, backwards.
+"""Scatter and all-gather: a broadcast of long vectors; or a reduction, by reduce-scatter and gather.
 
-A broadcast scatters the root's blocks along a binomial tree and then gathers them all on everybody, along a ring. A
-reduction does the opposite: a circulant reduce-scatter, then a binomial gather to the root. Either way a rank moves
-about 2n(p-1)/p bytes instead of the n ceil(lg p) of a tree of whole vectors.
+The broadcast scatters the root's blocks along a binomial tree, then gathers all blocks on all ranks along a ring. The
+reduction is a circulant reduce-scatter, then a binomial gather to the root. In both a rank sends about 2n(p-1)/p bytes,
+instead of the n ceil(lg p) of a tree of whole vectors.
 
-Cost of the broadcast (ceil(lg p) + p - 1) alpha + 2n(p-1)/p beta; of the reduction 2 ceil(lg p) alpha +
-2n(p-1)/p beta + n(p-1)/p gamma (Thakur, Rabenseifner, Gropp 2005, sections 4.3 and 4.4).
+The broadcast costs (ceil(lg p) + p - 1) alpha + 2n(p-1)/p beta; the reduction 2 ceil(lg p) alpha + 2n(p-1)/p beta +
+n(p-1)/p gamma (Thakur, Rabenseifner, Gropp 2005, section 4, on broadcast and reduce).
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ from . import binomial, circulant, ring
 
 @Rounds
 def bcast(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
-    """The whole vector from the root to everybody."""
+    """Send the whole vector from the root to every rank."""
     yield from binomial.scatter(rank, size, root=root)
     yield from ring.allgather(rank, size)
 
 
 @Rounds
 def reduce(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
-    """The whole vector ends, reduced, on the root."""
+    """Reduce the whole vector to the root."""
     yield from circulant.reduce_scatter(rank, size)
     yield from binomial.gather(rank, size, root=root)
 

@@ -1,7 +1,7 @@
 """Binomial tree: reduce to rank 0, then broadcast.
 
-In round d = 1, 2, 4, ... of the reduction, odd multiples of d send to the rank d below and are done; the broadcast
-runs the same edges backwards. Each subtree is a run of consecutive ranks, so rank order is kept.
+In round d = 1, 2, 4, ... of the reduction, odd multiples of d send to the rank d below and have no more to send. The
+broadcast uses the same edges in reverse. Each subtree is a run of consecutive ranks, so rank order is kept.
 
     round      rank 0   rank 1   rank 2   rank 3
     d = 1        + <-     1        + <-     3
@@ -9,7 +9,7 @@ runs the same edges backwards. Each subtree is a run of consecutive ranks, so ra
     d = 2        all ----------->
     d = 1        all ->            all ->
 
-Cost 2 ceil(lg p) (alpha + n beta) + ceil(lg p) n gamma (Thakur, Rabenseifner, Gropp 2005, section 4.3).
+Cost 2 ceil(lg p) (alpha + n beta) + ceil(lg p) n gamma (Thakur, Rabenseifner, Gropp 2005, section 4, on reduce).
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from ..schedules.schedule import Ints, Round, Rounds, recv, recv_reduce, send
 
 @Rounds
 def reduce_to_root(rank: Ints, size: int) -> Iterator[Round]:
-    """The whole vector ends, reduced, on rank 0."""
+    """Reduce the whole vector to rank 0."""
     for d in doublings(size):
         yield [
             send(rank - d, when=rank % (2 * d) == d),
@@ -31,7 +31,7 @@ def reduce_to_root(rank: Ints, size: int) -> Iterator[Round]:
 
 @Rounds
 def broadcast(rank: Ints, size: int) -> Iterator[Round]:
-    """From rank 0 to everybody."""
+    """Send the whole vector from rank 0 to every rank."""
     for d in reversed(doublings(size)):
         yield [
             recv(rank - d, when=rank % (2 * d) == d),

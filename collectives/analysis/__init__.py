@@ -1,1 +1,1 @@
-"""Readers of schedules: proofs, costs and drawings; what the node-local engine moves, as formulas."""
+"""Readers of schedules: proofs, costs, drawings; and formulas for the bytes that the node-local engine moves."""

@@ -1,8 +1,8 @@
-"""What algorithms cost: rounds and bytes, counted or as promised, and a time estimate.
+"""Costs of algorithms: rounds and bytes, counted or as promised, and a time estimate.
 
-Counting takes the rounds of all ranks at once from the generator (no schedule is built), so that thousands of ranks
-cost little more than ten. Both sides of a message must be in the same round of the generator, as in every algorithm
-here.
+Counting takes the rounds of all ranks at once from the generator and builds no schedule, so that thousands of ranks
+cost little more than ten. Both sides of a message must be in the same round of the generator, which is so for every
+algorithm of this package.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["Machine", "Promise", "Traffic", "count", "promised", "seconds"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """What each rank does, in blocks of ``1/nblocks`` of the vector; arrays over the ranks.
+    """What each rank does, in blocks of ``1/nblocks`` of the vector; arrays with one entry per rank.
 
-    ``rounds`` is the longest chain of rounds with messages, ``messages`` the number each rank sends.
+    ``rounds`` is the longest chain of rounds with messages; ``messages`` is the number of messages that a rank sends.
     """
 
     nblocks: int
@@ -35,16 +35,16 @@ class Traffic:
     reduced: np.ndarray
 
     def of(self, nbytes: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Bytes sent, received and reduced by each rank for a vector of ``nbytes``.
+        """Bytes sent, received and reduced, as three arrays over the ranks, for a vector of ``nbytes`` bytes.
 
-        Exact where the blocks divide the vector evenly, else to within one element a block.
+        Exact if the blocks divide the vector evenly, otherwise correct to one element per block.
         """
         each = nbytes / self.nblocks
         return self.sent * each, self.received * each, self.reduced * each
 
 
 class Promise(NamedTuple):
-    """Rounds, and the bytes that the busiest rank sends, in closed form."""
+    """The promised number of rounds, and the bytes that the busiest rank sends."""
 
     rounds: int
     sent: float
@@ -52,10 +52,10 @@ class Promise(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The linear model, in seconds: ``alpha`` a round, ``beta`` a byte sent or received, ``gamma`` a byte reduced.
+    """The linear cost model, in seconds: ``alpha`` per round, ``beta`` per byte moved, ``gamma`` per byte reduced.
 
-    ``overhead`` is what each further message of a round costs a rank: 0 where messages overlap fully, ``alpha`` where
-    they are handled one after the other.
+    ``overhead`` is the time of each further message of a rank in a round: 0 if messages overlap fully, ``alpha`` if
+    a rank handles one message after the other.
     """
 
     alpha: float
@@ -65,12 +65,12 @@ class Machine:
 
 
 def promised(algorithm: ScheduleAlgorithm, size: int, nbytes: float) -> Promise:
-    """Rounds and bytes for a vector of ``nbytes``, as the algorithm declares them (verification counts them again)."""
+    """Rounds and bytes for a vector of ``nbytes`` bytes, as the algorithm promises them; for root 0."""
     return Promise(algorithm.rounds(size), algorithm.sent(size) * nbytes / algorithm.blocks(size))
 
 
 def count(algorithm: ScheduleAlgorithm, size: int) -> Traffic:
-    """Count what each rank sends, receives and reduces."""
+    """Count what each rank sends, receives and reduces; for root 0."""
     total = np.zeros((4, size), dtype=np.int64)
     for load in _loads(algorithm, size):
         total += (load.messages, load.sent, load.received, load.reduced)
@@ -79,11 +79,11 @@ def count(algorithm: ScheduleAlgorithm, size: int) -> Traffic:
 
 
 def seconds(algorithm: ScheduleAlgorithm, size: int, nbytes: float, machine: Machine) -> float:
-    """Estimated time of one collective on a vector of ``nbytes``, one segment, rounds strictly after each other.
+    """Estimated seconds of one collective on a vector of ``nbytes`` bytes, as one segment, with root 0.
 
-    A rank's round begins when it and all its partners have ended their earlier rounds, and takes ``alpha``
-    and the overhead of further messages, plus ``beta`` for the bytes, plus ``gamma`` for the bytes reduced. Ranks send
-    and receive at the same time: of messages and bytes, those of the busier direction count. Copies on a rank are free.
+    A rank's round begins when the rank and all its partners have ended their earlier rounds. It takes ``alpha`` and the
+    overhead of further messages, plus ``beta`` per byte, plus ``gamma`` per byte reduced. Ranks send and receive at
+    the same time: the direction with more messages or bytes counts. Copies within a rank cost nothing.
     """
     each = nbytes / algorithm.blocks(size)
     clock = np.zeros(size)
@@ -100,7 +100,7 @@ def seconds(algorithm: ScheduleAlgorithm, size: int, nbytes: float, machine: Mac
 
 
 class _Load(NamedTuple):
-    """One round: per rank the messages sent and received and the blocks moved; and the pairs (sources, targets)."""
+    """One round: for each rank, messages sent and received and blocks moved; and its pairs (sources, targets)."""
 
     messages: np.ndarray
     arrivals: np.ndarray

@@ -1,7 +1,7 @@
-"""Schedules as pictures: a text grid, with the contents of every block on request, and SVG.
+"""Schedules as pictures: a text grid, optionally with the contents of every block, and SVG.
 
-Both are drawn from the rounds as the algorithm writes them, all ranks side by side; what schedules add for execution
-(first reads redirected to the send buffer) is left out.
+Both show the rounds as the algorithm writes them, with all ranks side by side. Steps that are added for execution
+(copies, and first reads redirected to the send buffer) are left out.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from .folds import rank_set
 
 __all__ = ["Frame", "complete", "frames", "initial", "svg", "text"]
 
-Contents = list[list[int]]  # for each rank, for each block of VECTOR: a bit mask of the contributions in it
+Contents = list[list[int]]  # for each rank and each block of VECTOR: its contributions, as a bit mask of ranks
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One round: the steps of each rank, and what the blocks hold after it."""
+    """One round: the steps of each rank, and the contents of all blocks after the round."""
 
     steps: list[list[Step]]
     values: Contents
 
 
 def initial(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Contents:
-    """What the vector of each rank holds before the first round."""
+    """The contents of each rank's vector before the first round."""
     spec, nblocks = algorithm.spec, algorithm.blocks(size)
     found = [[0] * nblocks for _ in range(size)]
     for rank, vector in enumerate(found):
@@ -46,7 +46,7 @@ def initial(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Contents:
 
 
 def complete(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 0) -> list[int | None]:
-    """Whose contributions each block of a rank must hold at the end; None where nothing is required of it."""
+    """The contributions that each block of ``rank`` must hold at the end; None if nothing is required of a block."""
     spec = algorithm.spec
     part = spec.owned(rank, root)
     return [
@@ -56,7 +56,7 @@ def complete(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 0) 
 
 
 def frames(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterator[Frame]:
-    """The rounds of an algorithm on ``size`` ranks, played on sets of contributions; empty rounds are left out."""
+    """The rounds of an algorithm on ``size`` ranks, run on sets of contributions; empty rounds are left out."""
     nblocks = algorithm.blocks(size)
     memory: list[defaultdict[int, list[int]]] = []
     for rank, before in enumerate(initial(algorithm, size, root)):
@@ -86,7 +86,7 @@ def _receives(step: Step) -> bool:
 
 
 def _steps_of(together: list[Step], rank: int) -> list[Step]:
-    """The steps of one rank, with plain ints, sends and receives first."""
+    """The steps of one rank with ints as fields, sends and receives first."""
     own = [
         Step(s.kind, *(int(f[rank]) for f in (s.peer, s.block, s.nblocks, s.dst, s.left, s.right, s.src_block)))
         for s in together
@@ -136,10 +136,10 @@ def text(
     values: bool = False,
     root: int = 0,
 ) -> str:
-    """The rounds as rows, the ranks (all, or those given) as columns, and a legend of the signs that occur.
+    """A grid with a row for each round and a column for each rank (of ``ranks``, default all), and a legend.
 
-    With ``values``, each round is followed by what the blocks hold: the ranks whose contributions are in, ``*`` where
-    the round wrote.
+    With ``values``, each round is followed by the contents of the blocks: the ranks whose contributions a block holds,
+    with ``*`` if the round wrote the block.
     """
     ranks = range(size) if ranks is None else ranks
     nblocks = algorithm.blocks(size)
@@ -192,7 +192,7 @@ def _legend(cells: list[tuple[str, list[list[str]]]], values: bool) -> list[str]
 
 
 def _cell(steps: list[Step], nblocks: int) -> list[str]:
-    """The steps of one rank in one round, like ones on one line."""
+    """The lines for the steps of one rank in one round; steps of the same kind and peer share a line."""
     merged: list[tuple[str, list[int], str, list[str]]] = []  # sign before, peers, sign after, blocks
     for step in steps:
         before, after = _signs(step)
@@ -214,7 +214,7 @@ def _cell(steps: list[Step], nblocks: int) -> list[str]:
 
 
 def _signs(step: Step) -> tuple[str, str]:
-    """What stands before and after the peer."""
+    """The text before and after the peer in the line of a step."""
     if step.kind is Kind.SEND:
         return ">", "" if step.left == VECTOR else f" {_buffer(step.left)}"
     if step.kind is Kind.RECV:
@@ -230,7 +230,7 @@ def _buffer(buffer: int) -> str:
 
 
 def _peers(peers: list[int]) -> str:
-    """Peers in their order; an ascending run in short."""
+    """The peers, in order; an ascending run as "first-last"."""
     if len(peers) > 2 and peers == list(range(peers[0], peers[-1] + 1)):
         return f"{peers[0]}-{peers[-1]}"
     return ",".join(map(str, peers))
@@ -256,10 +256,10 @@ def _writes(step: Step, block: int) -> bool:
 
 # --- SVG ----------------------------------------------------------------------------------------------------------
 
-LANE, BAND, LEFT, TOP = 112, 92, 74, 74  # distances between ranks and between rounds, margins; pixels
-STRIP = 80  # width of the strip of blocks on a lane
-REDUCED, STORED, INK, FAINT = "#D55E00", "#0072B2", "#1a1a1a", "#8a8a8a"  # Okabe and Ito's palette; greys
-SHADES = ("#e9eef2", "#26547c")  # a block with no, and with all contributions
+LANE, BAND, LEFT, TOP = 112, 92, 74, 74  # pixels between ranks, between rounds, and of the margins
+STRIP = 80  # width in pixels of the strip of blocks of a rank
+REDUCED, STORED, INK, FAINT = "#D55E00", "#0072B2", "#1a1a1a", "#8a8a8a"  # palette of Okabe and Ito; greys
+SHADES = ("#e9eef2", "#26547c")  # a block with no contributions, and one with all
 DONE = "#009E73"
 
 STYLE = f"""
@@ -281,10 +281,10 @@ MARKER = (
 
 
 def svg(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> str:
-    """The same as a picture: ranks as lanes, rounds as bands from top to bottom, messages as arrows.
+    """The rounds as an SVG picture: a vertical line for each rank, a band for each round, an arrow for each message.
 
-    The strip on a lane is the rank's vector, darker where a block holds more contributions, green when it holds all
-    that it must hold at the end.
+    The strip on a rank's line is its vector. A block is the darker the more contributions it holds, and green when it
+    holds all that it must hold at the end.
     """
     pictures = list(frames(algorithm, size, root))
     width = max(LEFT + LANE * size + 20, 640)
@@ -321,7 +321,7 @@ def _lane(rank: int) -> int:
 
 
 def _arrows(frame: Frame, y: int, nblocks: int) -> list[str]:
-    """The messages of a round: one arrow for all blocks of a pair of ranks, the blocks written near its tail."""
+    """The messages of a round: one arrow for all messages between a pair of ranks, labelled with the blocks."""
     blocks: dict[tuple[int, int, str], list[str]] = {}
     for rank, steps in enumerate(frame.steps):
         for step in steps:
@@ -336,14 +336,14 @@ def _arrows(frame: Frame, y: int, nblocks: int) -> list[str]:
         title = f"<title>rank {source} to rank {target}: {what}, {how}</title>"
         lines.append(f'<line class="{how}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}">{title}</line>')
         if runs:
-            along = min(0.3, 34 / math.hypot(x2 - x1, y2 - y1))  # near the tail, where few lines cross
+            along = min(0.3, 34 / math.hypot(x2 - x1, y2 - y1))  # near the sender, where few arrows cross
             lx, ly = x1 + along * (x2 - x1), y1 + along * (y2 - y1) + 4
             labels.append(f'<text class="label" x="{lx:.0f}" y="{ly:.0f}">{",".join(runs)}</text>')
     return lines + labels
 
 
 def _strip(values: list[int], wanted: list[int | None], x: int, y: int, size: int) -> str:
-    """The blocks of one rank between two rounds."""
+    """The strip of blocks of one rank between two rounds."""
     each = STRIP / len(values)
     cells = []
     for block, ranks in enumerate(values):
@@ -359,7 +359,7 @@ def _strip(values: list[int], wanted: list[int | None], x: int, y: int, size: in
 
 
 def _shade(ranks: int, size: int, wanted: int | None = None) -> str:
-    """Between the two shades by the share of the contributions; another where they are those wanted."""
+    """The colour of a block: between SHADES by the share of contributions, DONE if they are those wanted."""
     share = ranks.bit_count() / size
     if ranks == wanted:
         return DONE

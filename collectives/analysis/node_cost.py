@@ -1,9 +1,9 @@
-"""What the node-local engine moves between caches: formulas, from its code, for nodes larger than one can measure.
+"""What the node-local engine moves between caches: formulas from its code, for nodes larger than any at hand.
 
     python -m collectives.analysis.node_cost -p 2,16,64,128,192
 
-prints the tables of docs/big-nodes.md, which says how to read them. ``tests/analysis/test_node_cost.py`` counts the
-same loads and stores in the engine's own code.
+prints the tables of docs/big-nodes.md, which explains them. ``tests/test_node_cost.py`` counts the same loads and
+stores in the engine's own code.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from dataclasses import dataclass
 __all__ = ["Bytes", "Levels", "Lines", "Machine", "direct", "flat", "grouped", "levels", "pull", "read", "slices"]
 
 LINE = 64  # bytes of a cache line
-FLAG = 8  # bytes of the flag that the data of an inline call share a line with
-GROUP = 16  # ranks of a group: csrc/node/internal.h
-RING = 2 << 20  # bytes of the ring that each rank stages in, longer than a private cache
+FLAG = 8  # bytes of the flag that precedes the data of an inline call in the same cache line
+GROUP = 16  # ranks of a group, as in csrc/node/internal.h
+RING = 2 << 20  # bytes of each rank's staging ring; larger than a private cache
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Sockets of ``cores`` cores, filled with equally many ranks each; caches in bytes; times of one line, in ns."""
+    """Sockets of ``cores`` cores, with the ranks spread evenly; caches in bytes, times to transfer a line in ns."""
 
     cores: int = 96
     private: int = 1 << 20
-    shared: int = 192 << 20  # of a socket
-    stream: int = 8 << 20  # vectors so long are stored past the caches where all outputs are on the heap
-    inside: tuple[float, float] = (23, 115)  # from core to core in a socket: shortest and longest
-    across: tuple[float, float] = (108, 197)  # between sockets
+    shared: int = 192 << 20  # the cache that a socket's cores share
+    stream: int = 8 << 20  # vectors of at least this length bypass the caches if all outputs are on the heap
+    inside: tuple[float, float] = (23, 115)  # shortest and longest time from core to core within a socket
+    across: tuple[float, float] = (108, 197)  # the same times between sockets
 
     def sockets(self, p: int) -> int:
-        """The fewest that have a core for each rank."""
+        """The smallest number of sockets with a core for each of ``p`` ranks."""
         return -(-p // self.cores)
 
     def socket(self, rank: int, p: int) -> int:
-        """Where a rank is: neighbours share a socket."""
+        """The number of the socket of ``rank``; consecutive ranks share a socket."""
         return rank * self.sockets(p) // p
 
 
@@ -45,11 +45,11 @@ class Machine:
 
 @dataclass(frozen=True)
 class Lines:
-    """Transfers of lines in one call, each a line that a rank fetches because another has written it.
+    """Transfers of cache lines in one call: a rank fetches a line that another rank has written.
 
-    ``chain`` are those that follow each other on the way from the last rank's data to the last rank's result if a rank
-    fetches one line at a time, and ``across`` those of them between sockets; ``steps`` counts a step as one, as if all
-    lines of a step were fetched at once. ``total`` are those of all ranks.
+    ``chain`` counts the transfers on the path from the last rank's data to the last rank's result, if a rank fetches
+    one line at a time; ``across`` counts those of them between sockets. ``steps`` counts the steps of that path, as if
+    all lines of a step were fetched at once. ``total`` counts the transfers of all ranks.
     """
 
     steps: int
@@ -58,7 +58,7 @@ class Lines:
     total: int
 
     def ns(self, machine: Machine) -> tuple[float, float]:
-        """Shortest and longest time. In each step the writer first takes its line back from those who have read it."""
+        """Shortest and longest time in ns. In each step the writer first takes its line back from its readers."""
         nearest = machine.across[0] if self.across else machine.inside[0]
         shortest = 2 * ((self.steps - 1) * machine.inside[0] + nearest)
         fetched = (self.chain - self.across) * machine.inside[1] + self.across * machine.across[1]
@@ -70,16 +70,16 @@ def _lines(nbytes: int) -> int:
 
 
 def flat(p: int, nbytes: int, machine: Machine) -> Lines:
-    """Every rank fetches all others' lines; data of up to 56 bytes are in the flag's own."""
+    """Inline call without groups: every rank fetches all other ranks' lines; 56 bytes share the flag's line."""
     each = _lines(FLAG + nbytes)
     away = p - sum(machine.socket(q, p) == 0 for q in range(p))
     return Lines(1, (p - 1) * each, away * each, p * (p - 1) * each)
 
 
 def grouped(p: int, nbytes: int, machine: Machine) -> Lines:
-    """Leaders fetch their members' lines, then the other leaders' bundles; members fetch the result.
+    """Inline call in groups: leaders fetch members' lines and other leaders' bundles; members fetch the result.
 
-    A member that waits for the result also looks once at its leader's line, to see whether that is in the same call.
+    A member that waits for the result also reads its leader's line once, to see whether the leader is in the same call.
     """
     each, leaders = _lines(FLAG + nbytes), range(0, p, GROUP)
     members = {leader: min(GROUP, p - leader) - 1 for leader in leaders}
@@ -98,38 +98,38 @@ def grouped(p: int, nbytes: int, machine: Machine) -> Lines:
 
 @dataclass(frozen=True)
 class Bytes:
-    """What one rank moves: to and from its own arrays, its own staging memory, and other ranks' memory."""
+    """Bytes that one rank moves: in its own arrays, its own staging memory, and the memory of other ranks."""
 
     loaded: float = 0
     stored: float = 0
-    staged: float = 0  # stored in its own staging memory, for others
-    reread: float = 0  # loaded from there by itself
-    taken: float = 0  # loaded from what other ranks have written
+    staged: float = 0  # stored in its own staging memory, for other ranks
+    reread: float = 0  # loaded from its own staging memory
+    taken: float = 0  # loaded from memory that other ranks have written
     given: float = 0  # stored in other ranks' arrays
 
     @property
     def all(self) -> float:
-        """Loads and stores."""
+        """The sum of all loads and stores."""
         return self.loaded + self.stored + self.staged + self.reread + self.taken + self.given
 
 
 def read(p: int, s: float) -> Bytes:
-    """Copy all in, fold all ranks' vectors."""
+    """Bytes of the scheme "read" for a vector of ``s``: copy the input in, fold all ranks' vectors."""
     return Bytes(loaded=s, stored=s, staged=s, reread=s, taken=(p - 1) * s)
 
 
 def slices(p: int, s: float) -> Bytes:
-    """Copy in what others own, fold the own slice to the result and for the others, copy theirs out."""
+    """Bytes of the scheme "slices": copy in what others fold, fold the own slice, copy the other slices out."""
     return Bytes(loaded=s, stored=s, staged=s, taken=2 * s * (p - 1) / p)
 
 
 def direct(p: int, s: float) -> Bytes:
-    """Fold the own slice from all inputs to all outputs."""
+    """Bytes of the scheme "direct": fold the own slice from all ranks' inputs to all ranks' outputs."""
     return Bytes(loaded=s / p, stored=s / p, taken=s * (p - 1) / p, given=s * (p - 1) / p)
 
 
 def pull(collective: str, p: int, s: float, *, heap: bool = False) -> Bytes:
-    """The rank that takes most, by collective; ``s`` is the whole vector, ``heap`` says that inputs are on it."""
+    """Bytes of the busiest rank in ``collective``; ``s`` is the whole vector; ``heap``: inputs are on the heap."""
     b = s / p
     rest, copies = s - b, 0.0 if heap else 1.0
     found = {
@@ -147,21 +147,21 @@ def pull(collective: str, p: int, s: float, *, heap: bool = False) -> Bytes:
 
 @dataclass(frozen=True)
 class Levels:
-    """Where the bytes of one rank come from and go to."""
+    """The parts of the memory system that the bytes of one rank come from or go to."""
 
     private: float = 0  # the rank's own cache
-    shared: float = 0  # the cache of its socket
+    shared: float = 0  # the cache that the cores of its socket share
     memory: float = 0
-    sockets: float = 0  # of these, from or to another socket
+    sockets: float = 0  # the bytes among these that come from or go to another socket
 
 
 def levels(moved: Bytes, p: int, s: float, machine: Machine, *, heap: bool = False) -> Levels:
-    """Distribute what a rank moves over the levels, when the same arrays are used in call after call.
+    """Distribute what a rank moves over the levels, if the same arrays are used in call after call.
 
-    A rank's own arrays are where all fits that it uses in a call: in its cache, all ranks' in that of the socket, or in
-    memory, where a store fetches its line first, unless it goes past the caches. What it takes from others they have
-    just written to their rings, which fit in the socket's cache or, from a number of ranks on, are themselves fetched
-    from memory; on the heap it lies where the arrays are.
+    A rank's own arrays are in the smallest level that holds all that is used in a call: its own cache (what it uses),
+    the socket's cache (what all its ranks use), or memory. A store to memory first fetches the line, unless it bypasses
+    the caches. Data of other ranks come from their rings, which they have just written: these are in the socket's cache
+    or, if there are too many, in memory. With ``heap``, data of other ranks are where the arrays are.
     """
     ranks = -(-p // machine.sockets(p))
     arrays, ring = 2 * s, 0 if heap else RING
@@ -169,7 +169,7 @@ def levels(moved: Bytes, p: int, s: float, machine: Machine, *, heap: bool = Fal
     passed = own if heap else "shared"
     own = "private" if arrays + min(moved.staged, ring) <= machine.private else own
     rings = "shared" if ranks * ring <= machine.shared else "memory"
-    fetch = 1 if heap and s >= machine.stream else 2  # bytes of memory for one that is stored there
+    fetch = 1 if heap and s >= machine.stream else 2  # bytes that memory moves for each byte stored
     total = dict.fromkeys(("private", "shared", "memory"), 0.0)
     for place, loads, stores in (
         (own, moved.loaded, moved.stored), ("private", moved.reread, 0), (rings, 0, moved.staged),
@@ -182,7 +182,7 @@ def levels(moved: Bytes, p: int, s: float, machine: Machine, *, heap: bool = Fal
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
-#: Rows of the table: scheme, how, whether arrays are on the heap, KiB of the vector.
+#: Rows of the table: name and function of the scheme, whether arrays are on the heap, KiB of the vector.
 ROWS: list[tuple[str, Callable[[int, float], Bytes], bool, int]] = [
     ("read", read, False, 4),
     ("slices", slices, False, 256),
@@ -195,7 +195,7 @@ ROWS: list[tuple[str, Callable[[int, float], Bytes], bool, int]] = [
 
 
 def inline_table(numbers: Sequence[int], nbytes: int, machine: Machine) -> list[str]:
-    """Transfers of lines in an inline call."""
+    """The table of transfers of lines in an inline call of ``nbytes`` bytes; one string per line."""
     lines = [
         f"All-reduce of {nbytes} bytes, inline",
         f"{'ranks':>5} {'sockets':>7}  {'way':8}{'steps':>5}{'chain':>7}{'across':>7}{'in all':>8}{'ns':>14}",
@@ -213,7 +213,7 @@ def inline_table(numbers: Sequence[int], nbytes: int, machine: Machine) -> list[
 
 
 def bytes_table(numbers: Sequence[int], machine: Machine) -> list[str]:
-    """Bytes that one rank moves, as multiples of the vector."""
+    """The table of bytes that one rank moves, as multiples of the vector; one string per line."""
     lines = [
         "Loads and stores of a rank, as multiples of the vector",
         f"{'ranks':>5}  {'scheme':16}{'KiB':>6}{'in all':>8}{'private':>9}{'shared':>8}{'memory':>8}{'sockets':>9}",
@@ -231,7 +231,7 @@ def bytes_table(numbers: Sequence[int], machine: Machine) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables."""
+    """Print both tables; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m collectives.analysis.node_cost", description=(__doc__ or "").split("\n")[0]
     )

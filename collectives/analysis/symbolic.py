@@ -1,4 +1,4 @@
-"""The symbolic machine of :mod:`collectives.analysis.verify`: schedules of all ranks, matched, run, and evaluated."""
+"""The symbolic machine of :mod:`collectives.analysis.verify`: it matches, runs and evaluates all ranks' schedules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Step(NamedTuple):
 
     @property
     def blocks(self) -> str:
-        """The step's blocks in words."""
+        """The blocks of the step as text."""
         last = self.block + self.nblocks - 1
         return f"block {self.block}" if last == self.block else f"blocks {self.block}..{last}"
 
@@ -43,61 +43,61 @@ class Step(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Messages in the order posted; local steps in the order performed, where RECV_REDUCE stands for its reduction."""
+    """Messages in the order posted; local steps in the order performed, among them the reduction of a RECV_REDUCE."""
 
     messages: list[Step]
     local: list[Step]
 
 
 Place = tuple[int, int]  # a rank and one of its rounds
-MessageId = tuple[int, int, int]  # a place and the index of a message there
+MessageId = tuple[int, int, int]  # a rank, one of its rounds, and the index of a message in the round
 
 
 @dataclass
 class Case:
-    """All schedules of one algorithm and p, and what has been found out about them."""
+    """All schedules of one algorithm and p, and what the checks have found out about them."""
 
     schedules: Sequence[Schedule]
     uneven: bool = True  # blocks may differ in length
     rounds: list[list[Round]] = field(default_factory=list)
-    buffers: list[dict[int, int]] = field(default_factory=list)  # of each rank: its one block, ALL or NONE
-    sender: dict[MessageId, MessageId] = field(default_factory=dict)  # receive -> its send
+    buffers: list[dict[int, int]] = field(default_factory=list)  # of each rank: what each buffer holds
+    sender: dict[MessageId, MessageId] = field(default_factory=dict)  # from a receive to its send
     partners: dict[Place, list[Place]] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        """p."""
+        """The number of ranks, p."""
         return len(self.schedules)
 
     @property
     def nblocks(self) -> int:
-        """Blocks of the vector."""
+        """The number of blocks of the vector."""
         return self.schedules[0].nblocks
 
     @property
     def root(self) -> int:
-        """The root, 0 where there is none."""
+        """The root, 0 if the collective has none."""
         return self.schedules[0].root
 
     @property
     def spec(self) -> Spec:
-        """What must be achieved."""
+        """What ranks hold before the collective and must hold at its end."""
         return SPECS[self.schedules[0].collective]
 
     def owned(self, rank: int) -> range:
-        """The blocks that a rank's VECTOR must hold at the end."""
+        """The blocks that the VECTOR of ``rank`` must hold at the end."""
         return _blocks(self.spec.owned(rank, self.root), self.nblocks)
 
     def results(self) -> Iterator[tuple[int, int]]:
-        """Rank and block of everything that must be held at the end."""
+        """Pairs (rank, block) of all blocks that must be held at the end."""
         return ((rank, block) for rank in range(self.size) for block in self.owned(rank))
 
     def held(self, rank: int) -> range:
-        """The blocks that a rank's INPUT holds."""
+        """The blocks that the INPUT of ``rank`` holds."""
         return _blocks(self.spec.held(rank, self.root), self.nblocks)
 
     def fail(self, rank: int, number: int | None, block: int | None, what: str) -> NoReturn:
-        """Raise for a place; ``number`` is the round."""
+        """Raise VerificationError, with rank, round ``number`` and block in the message where they are not None."""
         at = f"rank {rank}"
         at += "" if number is None else f", round {number}"
         at += "" if block is None else f", block {block}"
@@ -117,7 +117,7 @@ def _blocks(part: int, nblocks: int) -> range:
 
 
 def decode(case: Case) -> None:
-    """Ranks, blocks and round numbers fit each other; fills ``case.rounds``."""
+    """Fill ``case.rounds``; fails if the schedules differ in size, or if round numbers do not count up from 0."""
     for rank, schedule in enumerate(case.schedules):
         what = f"{schedule.collective} of {schedule.nblocks} blocks with root {schedule.root}"
         first = f"{case.schedules[0].collective} of {case.nblocks} blocks with root {case.root}"
@@ -143,8 +143,8 @@ def decode(case: Case) -> None:
 def match(case: Case) -> None:
     """Pair the n-th send with the n-th receive of each channel.
 
-    They must name as many blocks, and the same ones where blocks may differ in length; but an exchange calls a block by
-    the number of the other rank on either side.
+    Both must name the same number of blocks, and the same blocks where blocks may differ in length. In an exchange,
+    either side names a block by the number of the other rank, so that only the number of blocks must be equal.
     """
     named = case.uneven and not case.spec.exchanges
     channels: dict[tuple[int, int], tuple[list[MessageId], list[MessageId]]] = defaultdict(lambda: ([], []))
@@ -178,15 +178,15 @@ def _step(case: Case, message: MessageId) -> Step:
 
 
 def run(case: Case, segments: int, in_flight: int) -> list[Place]:
-    """Run ``segments`` segments with ``in_flight`` cursors, without data; the places in an order of completion.
+    """Run ``segments`` segments with ``in_flight`` cursors, without data; returns the places in order of completion.
 
-    A round is posted when the rank's previous one is complete, and complete when it and all the rounds that its
-    messages come from or go to are posted. Raises for a deadlock.
+    A round is posted when the rank's previous round is complete. It is complete when it and all the rounds that its
+    messages come from or go to are posted. Fails on a deadlock.
     """
     posted: set[tuple[int, int, int]] = set()
     missing: dict[tuple[int, int, int], int] = {}
     order: list[Place] = []
-    # A segment's rounds follow the rounds of the one that used its cursor before.
+    # The first round of a segment follows the last round of the segment that used the cursor before.
     begin = [(segment, rank, 0) for segment in range(in_flight) for rank in range(case.size)]
     todo = begin[::-1]
     while todo:
@@ -219,7 +219,7 @@ def run(case: Case, segments: int, in_flight: int) -> list[Place]:
 
 
 def _deadlock(case: Case, missing: dict[tuple[int, int, int], int], posted: set[tuple[int, int, int]]) -> None:
-    """Name the ranks that wait for each other."""
+    """Fail with a message that names the ranks that wait for each other."""
     stuck = {(segment, rank): number for segment, rank, number in missing}
     segment, first = min(stuck)
     rank, chain, seen = first, [], set()
@@ -232,7 +232,7 @@ def _deadlock(case: Case, missing: dict[tuple[int, int, int], int], posted: set[
     case.fail(first, stuck[segment, first], None, "deadlock without buffering: " + ", ".join(chain))
 
 
-Vectors = list[list[int | None]]  # of one rank: for each buffer, for each block, a fold or nothing
+Vectors = list[list[int | None]]  # of one rank: for each buffer and each block, a fold, or None if nothing is there
 
 
 def _initial(case: Case, folds: Folds, rank: int, in_place: bool) -> Vectors:
@@ -242,13 +242,13 @@ def _initial(case: Case, folds: Folds, rank: int, in_place: bool) -> Vectors:
         own[block] = folds.leaf(rank, block)
     vector: list[int | None] = own if in_place else [None] * case.nblocks
     if not case.held(rank) and case.spec.owned(case.root, case.root) == ALL and rank == case.root:
-        vector = [folds.leaf(rank, block) for block in range(case.nblocks)]  # a broadcast's data
+        vector = [folds.leaf(rank, block) for block in range(case.nblocks)]  # the data of a broadcast
     empty: Vectors = [[None] * case.nblocks for _ in range(case.schedules[rank].scratch)]
     return [own, vector, *empty]
 
 
 def evaluate(case: Case, order: list[Place], folds: Folds, in_place: bool) -> list[list[int | None]]:
-    """What VECTOR holds at the end on each rank: a fold for each block, None where nothing was written."""
+    """The contents of VECTOR at the end: for each rank and block a fold, or None if nothing was written."""
     memory = [_initial(case, folds, rank, in_place) for rank in range(case.size)]
     on_the_way: dict[MessageId, list[int]] = {}
 
@@ -278,7 +278,7 @@ def evaluate(case: Case, order: list[Place], folds: Folds, in_place: bool) -> li
 
 
 def _perform(case: Case, vectors: Vectors, folds: Folds, rank: int, step: Step, arrived: list[int]) -> None:
-    """A reduction or copy; operands RECEIVED are what arrived."""
+    """Perform a reduction or a copy; ``arrived`` replaces operands that are RECEIVED."""
     left = arrived if step.left == RECEIVED else _read(case, vectors, rank, step, step.left)
     if step.kind == Kind.COPY:
         _write(case, vectors, folds, rank, step, left)

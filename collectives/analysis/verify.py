@@ -1,29 +1,28 @@
 """Proofs about schedules, for a given number of ranks: every promise of an algorithm, checked symbolically.
 
-The model. Each rank goes through its rounds strictly: all messages of a round are posted together, in the order
-written; when all are complete, its local steps follow in the order written (a receive-and-reduce stands
-for its reduction), and then the next round begins. Sends are synchronous: none completes before its receive is posted.
-Matching is in order per (source, destination, tag). What is proved of this model holds for the executors:
+The model. Each rank runs its rounds strictly one after the other. All messages of a round are posted together, in the
+order written. When all are complete, its local steps follow in the order written (for a receive-and-reduce, its
+reduction), and then the next round begins. Sends are synchronous: none completes before its receive is posted. Matching
+is in order per (source, destination, tag). What is proved of this model holds for the executors:
 
-* They may look ahead and post messages before their round begins, but keep the order per channel and the dependencies
-  between blocks. Take all actions in an order in which the model completes them: in an executor, each waits only for
-  ones that come before it there, so by induction all complete, with the same data. Looking ahead removes waits and
-  adds none; so does an executor or MPI that buffers sends.
-* A rank's next action never depends on which message came first, so all interleavings reach the same final
-  state (a Kahn network), and running one of them to the end proves that none deadlocks.
-* Segments in flight are cursors over the same schedule, each with a tag and a slice of the vectors of its own; a cursor
-  that has finished a segment begins the next with the same tag, whether or not its peers have. As every channel has
-  as many sends as receives in one segment, the n-th send of a later segment still meets its n-th receive.
-* Blocks can be of unequal length (and empty: executors leave empty messages out on both sides, which only removes
-  waits). So the two sides of a message must name the same blocks, and a copy may not move a block. In an exchange,
-  where block j of rank i is block i of rank j, what arrives must have its final place. An algorithm for blocks of one
-  length (``uneven=False``) may do otherwise.
+* An executor may post messages before their round begins, but it keeps the order per channel and the dependencies
+  between blocks. Take all actions in an order in which the model completes them. In an executor each action waits only
+  for actions that are earlier in this order, so by induction all complete, with the same data. Posting early, or
+  buffering sends in the executor or in MPI, removes waits and adds none.
+* A rank's next action never depends on which message came first, so all interleavings reach the same final state (a
+  Kahn network). Running one interleaving to the end therefore proves that none deadlocks.
+* Segments in flight are cursors over the same schedule, each with its own tag and slice of the vectors. A cursor that
+  has finished a segment begins the next one with the same tag, whether or not its peers have finished. As every channel
+  has as many sends as receives in one segment, the n-th send of a later segment still meets its n-th receive.
+* Blocks can be of unequal length, or empty (executors omit empty messages on both sides, which only removes waits). So
+  both sides of a message must name the same blocks, and a copy must not move a block. In an exchange, where block j of
+  rank i becomes block i of rank j, a block must arrive at its final place. Algorithms for blocks of equal length
+  (``uneven=False``) are free of these conditions.
 
-What must be achieved is in :mod:`collectives.schedules.spec`: what each rank begins with, and whose contributions it
-must end with. Values are fold trees over the contributions (:mod:`collectives.analysis.folds`). Everything is proved
-out of place and, where a call can be, in place (INPUT and VECTOR the same memory); rooted collectives for every root on
-up to
-8 ranks, for roots 0, 1 and p - 1 on more.
+:mod:`collectives.schedules.spec` says what each rank begins with, and whose contributions it must end with. Values are
+fold trees over the contributions (:mod:`collectives.analysis.folds`). Everything is proved out of place and, where a
+call can be, in place (INPUT and VECTOR are the same memory). Rooted collectives are proved for every root on up to 8
+ranks, and for roots 0, 1 and p - 1 on more.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ from .symbolic import Case, Place, Step, VerificationError, decode, evaluate, ma
 
 __all__ = ["Proof", "VerificationError", "verify", "verify_schedules"]
 
-SEGMENTS_IN_FLIGHT = 3  # cursors have tags and slices of their own, so this includes 1 and 2
+SEGMENTS_IN_FLIGHT = 3  # cursors have their own tags and slices, so that 3 in flight cover 1 and 2
 IDEMPOTENT = frozenset({"barrier"})  # collectives whose op may meet a contribution twice
-WINDOW = 2  # rounds that one rank has under way together: COLL_WINDOW in csrc/schedule/schedule.h
-EVERY_ROOT = 8  # ranks up to which every root is proved
+WINDOW = 2  # rounds that one rank has under way at once: COLL_WINDOW in csrc/schedule/schedule.h
+EVERY_ROOT = 8  # the largest number of ranks for which every root is proved
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was shown of an algorithm on ``size`` ranks, and counted on the way.
+    """What was proved of an algorithm on ``size`` ranks, and what was counted.
 
-    ``rounds``: length of the longest chain of rounds with messages that must follow each other; ``sent``: blocks
-    sent by the busiest rank; ``messages``: of all ranks. ``ordered`` and ``linear`` say what the folds are, promised
-    or not.
+    ``rounds``: length of the longest chain of rounds with messages that follow each other. ``sent``: blocks sent by the
+    busiest rank. ``messages``: number of messages of all ranks. ``ordered`` and ``linear``: properties of the folds,
+    whether promised or not.
     """
 
     name: str
@@ -69,7 +68,7 @@ class Proof:
 def verify(algorithm: ScheduleAlgorithm, size: int) -> Proof:
     """Prove every promise of an algorithm on ``size`` ranks; raises :class:`VerificationError` if one is broken.
 
-    The proof returned is that for root 0.
+    Returns the proof for root 0.
     """
     roots = [0]
     if algorithm.spec.rooted:
@@ -81,9 +80,9 @@ def verify(algorithm: ScheduleAlgorithm, size: int) -> Proof:
 
 
 def verify_schedules(schedules: Sequence[Schedule], algorithm: ScheduleAlgorithm | None = None) -> Proof:
-    """Prove that the schedules of all ranks, in rank order, work together.
+    """Prove that ``schedules``, those of all ranks in rank order, are correct together; raises VerificationError.
 
-    Without an ``algorithm``, nothing is promised beyond what the collective must achieve with blocks of any length.
+    With an ``algorithm``, its promises are proved too; without one, blocks may be of any length.
     """
     if not schedules:
         raise VerificationError("no schedule, p = 0: there is nothing to verify")
@@ -110,7 +109,7 @@ def verify_schedules(schedules: Sequence[Schedule], algorithm: ScheduleAlgorithm
 
 
 def _check_round(case: Case, rank: int, number: int) -> None:
-    """Every step is well formed, and no message reads or writes what a receive of the round writes."""
+    """Fail if a step is malformed, or if another message of the round reads or writes what a receive writes."""
     messages, local = case.rounds[rank][number]
     for step in messages + local:
         wrong = _malformed(case, step, rank)
@@ -123,7 +122,7 @@ def _check_round(case: Case, rank: int, number: int) -> None:
         end, vector = a.block + a.nblocks, aliases and a.dst == VECTOR
         for b in messages:
             if b is a or a.block >= b.block + b.nblocks or b.block >= end or b.kind == Kind.RECV_REDUCE:
-                continue  # a reduction follows the messages
+                continue  # a reduction runs after the messages
             touched = (b.left, b.dst)
             if a.dst in touched or (vector and INPUT in touched):  # in place, INPUT is VECTOR
                 what = f"{a} from rank {a.peer} may write while {b} of the same round reads or writes there"
@@ -131,7 +130,7 @@ def _check_round(case: Case, rank: int, number: int) -> None:
 
 
 def _malformed(case: Case, step: Step, rank: int) -> str:
-    """What is wrong with one step, or an empty string."""
+    """What is wrong with ``step``, or an empty string."""
     if step.kind not in _OPERANDS:
         return f"unknown kind {step.kind}"
     if step.block < 0 or step.nblocks < 1 or step.block + step.nblocks > case.nblocks:
@@ -161,15 +160,15 @@ _OPERANDS: dict[int, tuple[str, ...]] = {
 
 
 def _within(case: Case, rank: int, buffer: int, first: int, count: int) -> bool:
-    """Whether blocks lie in a buffer of a rank; that of the caller may be one block, or missing."""
+    """Whether the blocks lie in ``buffer`` of ``rank``; a buffer of the caller may hold one block, or none."""
     part = case.buffers[rank].get(buffer, NONE)
     return first >= 0 and first + count <= case.nblocks and (part == ALL or (part, 1) == (first, count))
 
 
 def _check_result(case: Case, folds: Folds, result: list[list[int | None]]) -> None:
-    """Every block of every result has the contributions it must have, in one fold where several have the same ones.
+    """Fail unless every block of the result has the required contributions, and the same fold on all ranks.
 
-    In a barrier, any fold will do.
+    In a barrier the folds may differ.
     """
     known: dict[tuple[int, int], tuple[int, int]] = {}
     for rank, block in case.results():
@@ -191,7 +190,7 @@ def _check_result(case: Case, folds: Folds, result: list[list[int | None]]) -> N
 
 
 def _last_write(case: Case, rank: int, block: int) -> int:
-    """The last round in which a rank writes a block of its result, or its last round."""
+    """The last round in which ``rank`` writes ``block`` of its result; its last round if it never does."""
     for number in range(len(case.rounds[rank]) - 1, -1, -1):
         messages, local = case.rounds[rank][number]
         if any(s.dst == VECTOR and s.block <= block < s.block + s.nblocks for s in messages + local):
@@ -200,7 +199,7 @@ def _last_write(case: Case, rank: int, block: int) -> int:
 
 
 def _proof(case: Case, order: list[Place], folds: Folds, result: list[list[int | None]]) -> Proof:
-    """Count rounds, blocks and messages, and look at the folds."""
+    """Count rounds, blocks and messages, and check whether the folds are ordered and linear."""
     level: dict[Place, int] = {}
     for rank, number in order:
         posted = [(rank, number), *case.partners.get((rank, number), ())]
@@ -228,7 +227,7 @@ def _blocks_sent(case: Case) -> list[int]:
 def _check_promises(
     case: Case, proof: Proof, algorithm: ScheduleAlgorithm, folds: Folds, result: list[list[int | None]]
 ) -> None:
-    """What the algorithm says of itself is what was counted."""
+    """Fail unless what the algorithm promises is what was counted."""
     for rank, block in case.results() if case.spec.reduces else ():
         fold = result[rank][block] or 0
         if algorithm.ordered and not folds.ordered[fold]:
@@ -252,7 +251,7 @@ def _check_promises(
 
 
 def _check_memory(case: Case, algorithm: ScheduleAlgorithm) -> None:
-    """The memory that is promised is what the schedules need, and segments cut them if they are said to."""
+    """Fail unless the promised memory is what the schedules need, and segments can cut them where that is promised."""
     needs = [_blocks_needed(schedule) for schedule in case.schedules]
     greediest = needs.index(max(needs))
     last = len(case.rounds[greediest]) - 1
@@ -267,7 +266,8 @@ def _check_memory(case: Case, algorithm: ScheduleAlgorithm) -> None:
 
 
 def _blocks_needed(schedule: Schedule) -> int:
-    """Blocks of scratch, and of staging for the arrivals that are reduced, in the executor of one rank."""
+    """Scratch memory, and staging for arrivals that are reduced, of one rank in the executor; in blocks."""
+
     staged = schedule.steps[schedule.steps["kind"] == Kind.RECV_REDUCE]
     slots = int(np.bincount(staged["round"]).max(initial=0))
     longest = int(staged["nblocks"].max(initial=0))

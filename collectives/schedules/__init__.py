@@ -1,1 +1,1 @@
-"""What every rank does, as data: peer arithmetic, rounds and steps, algorithms by name."""
+"""What every rank does, as data: peer arithmetic, steps and rounds, and the table of algorithms by name."""

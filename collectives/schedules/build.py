@@ -1,4 +1,4 @@
-"""Schedules as records, of one rank, or of all ranks as arrays: from the rounds that algorithms write."""
+"""Turns the rounds that algorithms write into records of one rank, or into steps of all ranks as arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["all_ranks", "assemble", "build"]
 
 
 def build(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 0) -> Schedule:
-    """The schedule of one rank; raises ValueError for a rank or root outside ``range(size)``."""
+    """The schedule of one rank; ValueError for a ``rank`` or ``root`` outside ``range(size)``."""
     for what, number in (("rank", rank), ("root", root)):
         if not 0 <= number < size:
             raise ValueError(f"{what} {number} is not in a communicator of size {size}")
@@ -28,9 +28,9 @@ def build(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 0) -> 
 
 
 def all_ranks(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterator[list[Step]]:
-    """The rounds of every rank at once, as written: each field of a step is an array over the ranks.
+    """The rounds of all ranks, before :func:`assemble`: each field of a step is an array with one entry per rank.
 
-    ``when`` is False where a rank has no such step or an empty one; ``nblocks`` is never ALL.
+    ``when`` is False for ranks without the step and for empty steps; ``nblocks`` is never ALL.
     """
     total = algorithm.blocks(size)
     for steps in _one_by_one(algorithm.rounds_of(np.arange(size), size, root)):
@@ -45,7 +45,7 @@ def all_ranks(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterato
 
 
 def _one_by_one(rounds: Iterable[Round]) -> Iterator[list[Step]]:
-    """The rounds with every series written out."""
+    """The rounds with every series replaced by its steps or rounds."""
     for steps in rounds:
         if isinstance(steps, Series):
             yield from map(steps.steps, steps.numbers.tolist())
@@ -63,9 +63,9 @@ def assemble(
     collective: str = "allreduce",
     root: int = 0,
 ) -> Schedule:
-    """Fix the steps of one rank: masks applied, first reads taken from INPUT, results where the caller wants them.
+    """The schedule of one rank: masks applied, first reads taken from INPUT, results placed in the caller's memory.
 
-    What the rounds call VECTOR holds all blocks; where the caller's memory does not, a scratch vector stands for it.
+    VECTOR in ``rounds`` holds all blocks. Where the caller's memory does not, a scratch vector replaces it.
     """
     spec = SPECS[collective]
     owned = spec.owned(rank, root)
@@ -78,7 +78,7 @@ def assemble(
 
 
 def _table(rounds: Iterable[Round], nblocks: int) -> np.ndarray:
-    """The steps that a rank takes part in, as records; rounds in which it has none leave a gap in their numbers."""
+    """The steps that a rank takes part in, as records; round numbers skip the rounds in which it has no step."""
     parts, number = [np.zeros(0, STEP)], 0
     for steps in rounds:
         if isinstance(steps, Series):
@@ -96,7 +96,7 @@ def _table(rounds: Iterable[Round], nblocks: int) -> np.ndarray:
 
 
 def _parts(steps: Sequence[Step | Series], number: int, nblocks: int) -> Iterator[np.ndarray]:
-    """The records of one round: of the steps between two series, and of each series."""
+    """The records of one round, in order: one array for the steps between two series, one for each series."""
     rows: list[tuple[int, ...]] = []
     for step in steps:
         if isinstance(step, Series):
@@ -117,7 +117,7 @@ def _row(s: Step, number: int, nblocks: int) -> tuple[int, ...]:
 
 
 def _records(series: Series, number: Ints, nblocks: int) -> np.ndarray:
-    """The steps of a series, all from one call of its function; ``number`` is of its round, or of its rounds."""
+    """The records of a series, from one call of its function; ``number`` is its round, or one round per number."""
     if not len(series.numbers):
         return np.zeros(0, STEP)
     steps = series.steps(series.numbers)

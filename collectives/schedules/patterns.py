@@ -1,4 +1,4 @@
-"""Peer arithmetic: who talks to whom, without messages, blocks or data. All functions take ints or integer arrays."""
+"""Peer arithmetic: which ranks communicate, without messages or data. All functions take ints or integer arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Ints = Any
 
 
 def ceil_log2(size: int) -> int:
-    """Smallest k with ``2**k >= size``."""
+    """Smallest k with ``2**k >= size``; ``size`` is an int."""
     return (size - 1).bit_length()
 
 
@@ -32,9 +32,9 @@ def doublings(size: int) -> list[int]:
 
 
 def survivors(size: int, target: int) -> np.ndarray:
-    """The ranks that stay when ``size`` is folded to ``target`` ranks, ``size / 2 <= target <= size``, in rank order.
+    """The ranks, ascending, that remain when ``size`` is folded to ``target``; ``size / 2 <= target <= size``.
 
-    The first ``2 * (size - target)`` ranks pair up, even with odd, and the odd one of each pair stays; so do all
+    The first ``2 * (size - target)`` ranks form pairs (even, odd). The odd rank of each pair remains, and so do all
     later ranks.
     """
     rem = size - target
@@ -42,14 +42,14 @@ def survivors(size: int, target: int) -> np.ndarray:
 
 
 def shares(size: int, target: int, first: Ints, count: Ints) -> tuple[Ints, Ints]:
-    """Blocks, as (first, number), of ``count`` survivors from number ``first`` on, each with its partner's."""
+    """The blocks, as (first, number), of the remaining ranks ``first .. first + count - 1`` and of their partners."""
     rem = size - target
     begin, end = first + np.minimum(first, rem), first + count + np.minimum(first + count, rem)
     return begin, end - begin
 
 
 def factors(size: int, merged: int = 4) -> list[int]:
-    """Prime factors of ``size``, largest first, small ones multiplied together as long as the product is <= ``merged``.
+    """Prime factors of ``size``, largest first; small ones are multiplied as long as the product is <= ``merged``.
 
     >>> factors(60), factors(32), factors(1)
     ([5, 4, 3], [4, 4, 2], [])
@@ -62,7 +62,7 @@ def factors(size: int, merged: int = 4) -> list[int]:
             size //= divisor
         divisor += 1
     found: list[int] = []
-    for prime in primes:  # ascending, so equal small primes meet
+    for prime in primes:  # ascending, so that small primes are multiplied with equal ones first
         if found and found[-1] * prime <= merged:
             found[-1] *= prime
         else:
@@ -71,12 +71,12 @@ def factors(size: int, merged: int = 4) -> list[int]:
 
 
 def largest_smooth(size: int, limit: int = 7) -> int:
-    """Largest number <= ``size`` without a prime factor above ``limit``; above ``size / 2``, as powers of two are."""
+    """Largest number <= ``size`` without a prime factor above ``limit``; it is above ``size / 2``."""
     return next(m for m in range(size, 0, -1) if max(factors(m), default=1) <= limit)
 
 
 def bit_reversed(rank: Ints, size: int) -> Ints:
-    """``rank`` with its log2(size) bits in reverse; ``size`` is a power of two."""
+    """``rank`` with its log2(``size``) bits in reverse order; ``size`` is a power of two."""
     result = 0 * rank
     for distance in doublings(size):
         result = 2 * result + rank // distance % 2
@@ -84,7 +84,7 @@ def bit_reversed(rank: Ints, size: int) -> Ints:
 
 
 def circulant_skips(size: int) -> Iterator[tuple[int, int]]:
-    """Pairs (skip, blocks) of the circulant all-reduce: ``size`` is halved, rounding up, until 1 is left.
+    """Pairs (distance, blocks sent) of the rounds of the circulant reduce-scatter: ``size`` is halved, rounding up.
 
     >>> list(circulant_skips(6))
     [(3, 3), (2, 1), (1, 1)]
@@ -97,9 +97,9 @@ def circulant_skips(size: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Tree:
-    """A binary tree over positions 0..size-1, as seen from some positions; -1 stands for no parent, no child.
+    """The surroundings of some positions in a binary tree over positions 0..size-1; -1: no parent, no child.
 
-    ``level`` is log2 of the lowest set bit: leaves have 0, and every child has a lower level than its parent.
+    ``level`` is log2 of the lowest set bit: 0 for leaves; every child has a lower level than its parent.
     """
 
     level: Ints
@@ -108,15 +108,15 @@ class Tree:
 
 
 def in_order_level(position: Ints, size: int) -> Ints:
-    """Level of a position in the in-order tree; the root, position 0, counts as the first power of two >= ``size``."""
+    """Level of a position in the in-order tree; position 0, the root, has level ceil(log2(``size``))."""
     bit = np.where(position == 0, 1 << ceil_log2(size), position & -position)
     return np.rint(np.log2(bit)).astype(np.int64)
 
 
 def in_order_tree(position: Ints, size: int) -> Tree:
-    """The in-order numbered tree of Sanders, Speck and Traeff (2009): root 0 has one child, odd positions are leaves.
+    """The tree of Sanders, Speck, Traeff (2009) with in-order numbers: root 0 has one child, odd positions are leaves.
 
-    Everything in a left child's subtree has a lower position than the parent, in a right child's a higher one.
+    Positions in the left subtree of a node are lower than the node's, in the right subtree higher.
     """
     level = in_order_level(position, size)
     bit = np.left_shift(1, level)

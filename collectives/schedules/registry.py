@@ -1,4 +1,4 @@
-"""The algorithms by name, each with what it promises."""
+"""The table of algorithms: by name, each with what it promises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = [
     "register_native",
 ]  # fmt: skip
 
-#: Calls that run the algorithms of another collective, and whether their blocks may differ in length.
+#: Collectives that use the algorithms of another one: its name, and whether blocks may differ in length.
 _VARIANTS = {
     "allgatherv": ("allgather", True),
     "alltoallv": ("alltoall", True),
@@ -21,19 +21,19 @@ _VARIANTS = {
     "scatterv": ("scatter", True),
     "reduce_scatter_block": ("reduce_scatter", False),
 }
-#: Vectors of memory that are assumed where an algorithm promises nothing.
+#: Scratch memory, in vectors, that is assumed for an algorithm that promises none.
 UNPROMISED = 4.0
-#: Collectives whose own name allows blocks of any length.
+#: Names of collectives that allow blocks of different lengths.
 _UNEVEN = frozenset({"reduce_scatter", *(name for name, (_, uneven) in _VARIANTS.items() if uneven)})
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What every algorithm says of itself.
+    """Properties that every algorithm declares.
 
-    ``ordered``: operands are folded in rank order, so that ops that do not commute are served.
-    ``linear``: every element is folded ``((x0 op x1) op x2) ...``, whatever its position (deterministic mode).
-    Both hold where nothing is folded. ``uneven``: the ranks' blocks may differ in length.
+    ``ordered``: operands are folded in rank order, so that non-commutative ops are allowed. ``linear``: every element
+    is folded ``((x0 op x1) op x2) ...``, wherever it is in the vector (required by deterministic mode). Both are True
+    where nothing is folded. ``uneven``: the blocks of the ranks may differ in length.
     """
 
     collective: str
@@ -45,7 +45,7 @@ class Algorithm:
 
     @property
     def spec(self) -> Spec:
-        """What the collective starts from and must end with."""
+        """What ranks hold before the collective, and what they must hold at the end."""
         return SPECS[self.collective]
 
 
@@ -53,14 +53,14 @@ class Algorithm:
 class ScheduleAlgorithm(Algorithm):
     """A generator of rounds (see :mod:`collectives.schedules.schedule`), proved by :mod:`collectives.analysis.verify`.
 
-    ``blocks(p)`` is the number of blocks of the vector; ``rounds(p)`` the rounds with messages that must follow each
-    other (the longest chain over all ranks); ``sent(p)`` the most blocks that one rank sends in all; ``memory(p)`` the
-    most blocks that one rank needs for scratch vectors and for arrivals that it reduces (a plan has room for those of
-    two rounds). These three are promises: verification counts them again. In rooted collectives they take the root as
-    well, 0 by default. ``memory`` is None where nothing is promised.
+    ``blocks(p)`` is the number of blocks of the vector. ``rounds(p)`` is the length of the longest chain, over all
+    ranks, of rounds with messages that follow each other. ``sent(p)`` is the number of blocks that the busiest rank
+    sends. ``memory(p)`` is the most blocks that a rank needs for scratch vectors and for staging arrivals that it
+    reduces (a plan stages two rounds); None promises nothing. These three are promises, which verification counts
+    again. In rooted collectives they take ``root`` as well, 0 by default.
 
-    ``divisible(p)``: segments can cut the vector. Where blocks are the ranks' own, segments cut each block, which
-    steps of several blocks rule out.
+    ``divisible(p)``: whether segments can cut the vector. In blockwise collectives segments cut each block, which is
+    impossible if a step has several blocks.
     """
 
     generator: Rounds
@@ -75,16 +75,16 @@ class ScheduleAlgorithm(Algorithm):
         return self.generator(rank, size, **self._root(root))
 
     def promise(self, size: int, root: int = 0) -> tuple[int, int]:
-        """Rounds, and blocks sent by the busiest rank."""
+        """Rounds, and the number of blocks that the busiest rank sends."""
         return self.rounds(size, **self._root(root)), self.sent(size, **self._root(root))
 
     def vectors(self, size: int, root: int = 0) -> float:
-        """Scratch and staging memory of one segment, in vectors, at the rank that needs most."""
+        """Scratch and staging memory of one segment, in vectors, on the rank that needs most."""
         blocks = self.promised_memory(size, root)
         return UNPROMISED if blocks is None else blocks / self.blocks(size)
 
     def promised_memory(self, size: int, root: int = 0) -> int | None:
-        """Blocks of scratch and staging memory at the rank that needs most, or None."""
+        """Scratch and staging memory, in blocks, on the rank that needs most; None if nothing is promised."""
         return None if self.memory is None else self.memory(size, **self._root(root))
 
     def _root(self, root: int) -> dict[str, int]:
@@ -93,7 +93,7 @@ class ScheduleAlgorithm(Algorithm):
 
 @dataclass(frozen=True)
 class NativeAlgorithm(Algorithm):
-    """Not a schedule: the MPI library's own collective, the node-local engine, a CUDA kernel."""
+    """An algorithm that is not a schedule: the MPI library's own collective, or the node-local engine."""
 
 
 _table: dict[tuple[str, str], Algorithm] = {}
@@ -121,9 +121,10 @@ def register(
     uneven: bool = True,
     doc: str | None = None,
 ) -> ScheduleAlgorithm:
-    """Enter a schedule algorithm; its summary is the first line of ``doc`` (default: the generator's docstring).
+    """Add a schedule algorithm to the table; ValueError if the name is taken.
 
-    By default it is ``divisible`` where blocks are not the ranks' own.
+    Its summary is the first line of ``doc`` (default: the docstring of ``generator``). ``divisible`` is True by default
+    unless the collective is blockwise.
     """
     generator = generator if isinstance(generator, Rounds) else Rounds(generator)
     summary = (doc or generator.__doc__ or "").strip().split("\n")[0]
@@ -139,7 +140,7 @@ def register(
 
 
 def register_native(collective: str, name: str, summary: str, *, ordered: bool, linear: bool) -> NativeAlgorithm:
-    """Enter an algorithm that is not a schedule."""
+    """Add an algorithm that is not a schedule to the table; ValueError if the name is taken."""
     algorithm = NativeAlgorithm(collective, name, summary, ordered, linear, uneven=True)
     _add(algorithm)
     return algorithm
@@ -151,7 +152,7 @@ def base(collective: str) -> str:
 
 
 def algorithms(collective: str) -> list[str]:
-    """Names of the algorithms of a collective, e.g. ``"allreduce"``; ValueError for an unknown collective."""
+    """Names of the algorithms for ``collective``, e.g. ``"allreduce"``; ValueError for an unknown collective."""
     owner = base(collective)
     names = [name for (kind, name), a in _table.items() if kind == owner and (a.uneven or collective not in _UNEVEN)]
     if not names:
@@ -161,7 +162,7 @@ def algorithms(collective: str) -> list[str]:
 
 
 def find(collective: str, name: str) -> Algorithm:
-    """The algorithm of that name; ValueError with the known names otherwise."""
+    """The algorithm ``name`` of ``collective``; ValueError, which lists the known names, if there is none."""
     known = algorithms(collective)
     if name not in known:
         other = _table.get((base(collective), name))

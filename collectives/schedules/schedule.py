@@ -1,12 +1,12 @@
 """Schedules: what each rank sends, receives, reduces and copies, in rounds.
 
-An algorithm is a generator of rounds, ``(rank, size, **params)``: each round is a list of steps, written on one
-vector cut into blocks, without its length, datatype or address. ``rank`` is an int or an integer array of ranks (every
-field of a step may then be an array, and ``when`` masks the ranks that take part), so that one call gives a round of
-all ranks. Steps, or rounds, of which a rank has as many as there are ranks are written as a :class:`Series`.
-:func:`build` turns the rounds of one rank into the record array that the executors read.
+An algorithm is a generator of rounds, ``(rank, size, **params)``. Each round is a list of steps on one vector that is
+cut into blocks; algorithms know neither its length nor datatype nor address. ``rank`` is an int or an integer array of
+ranks: then every field of a step may be an array, ``when`` masks the ranks that take part, and one call gives a round
+of all ranks. If a rank has as many steps or rounds as there are ranks, they are written as a :class:`Series`.
+:func:`collectives.schedules.build.build` turns the rounds of one rank into the records that the executors read.
 
-Within a round, all messages proceed together and read what the vector held when the round began; the local steps
+Within a round, all messages proceed together and read what the vector held when the round began. The local steps
 (reductions, copies) follow, in the order written.
 """
 
@@ -31,7 +31,7 @@ Ints = Any  # int or integer array: the fields of a step before build()
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step as algorithms write it; fields as in :data:`STEP`, ints or arrays over the ranks asked for."""
+    """One step as algorithms write it; fields as in :data:`STEP`, each an int or an array with one entry per rank."""
 
     kind: Kind
     peer: Ints = NONE
@@ -46,10 +46,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """Steps that differ by a number only: those of ``steps(i)`` for each i of ``numbers``, in order.
+    """The steps ``steps(i)`` for each i of ``numbers``, in order: steps that differ by a number only.
 
-    ``steps`` works on one number and on an array of them, so that one call makes the thousands of steps that a rank of
-    a linear algorithm has. In a round it stands for its steps; in place of rounds, for a round for each number.
+    ``steps`` accepts one number or an array of numbers, so that one call makes the thousands of steps of a linear
+    algorithm. As an item of a round, a series stands for its steps; in place of a round, for one round per number.
     """
 
     numbers: np.ndarray
@@ -57,16 +57,16 @@ class Series:
 
 
 def each(numbers: range, steps: Callable[[Ints], list[Step]]) -> Series:
-    """``steps(i)`` for each number: within a round its steps, in place of rounds a round for each."""
+    """A :class:`Series` of ``steps(i)`` for each number: steps of one round, or in place of a round one round each."""
     return Series(np.arange(numbers.start, numbers.stop, numbers.step), steps)
 
 
-#: What a generator yields: the steps of a round, or a series in place of rounds.
+#: What a generator yields: the steps of one round, or a series of rounds.
 Round = Sequence[Step | Series] | Series
 
 
 def mapped(steps: Round, change: Callable[[Step], Step]) -> Round:
-    """A round, or a series of them, with every step changed alike."""
+    """A round, or a series of rounds, with ``change`` applied to every step."""
 
     def changed(series: Series) -> Series:
         return Series(series.numbers, lambda i: [change(step) for step in series.steps(i)])
@@ -82,7 +82,7 @@ def send(peer: Ints, block: Ints = 0, nblocks: Ints = ALL, *, src: int = VECTOR,
 
 
 def recv(peer: Ints, block: Ints = 0, nblocks: Ints = ALL, *, dst: int = VECTOR, when: Any = True) -> Step:
-    """Receive blocks ``[block, block + nblocks)`` of ``dst`` from ``peer``."""
+    """Receive blocks ``[block, block + nblocks)`` from ``peer`` into ``dst``."""
     return Step(Kind.RECV, peer, block, nblocks, dst=dst, when=when)
 
 
@@ -96,9 +96,9 @@ def recv_reduce(
     dst: int = VECTOR,
     when: Any = True,
 ) -> Step:
-    """Receive blocks from ``peer``, reduce them with those of ``src`` and put the result into ``dst``.
+    """Receive blocks from ``peer``, reduce them with the same blocks of ``src`` and store the result in ``dst``.
 
-    ``received_left`` says which operand the received data is: left where they stem from lower ranks.
+    ``received_left``: whether the received data are the left operand, which they are if they come from lower ranks.
     """
     left = np.where(received_left, RECEIVED, src)
     right = np.where(received_left, src, RECEIVED)
@@ -121,9 +121,9 @@ def copy(
 
 
 def wrapped(step: Step, size: int) -> list[Step]:
-    """Cut a step whose blocks run past the last block, ``size - 1``, into two: up to the end, and from block 0.
+    """Two steps for one whose blocks may run past the last block, ``size - 1``: up to the end, and from block 0 on.
 
-    Sender and receiver name the same blocks, so both cut alike and the pieces match in order.
+    Sender and receiver name the same blocks, so both cut at the same place and the two messages match in order.
     """
     block = np.mod(step.block, size)
     first = np.minimum(step.nblocks, size - block)
@@ -132,7 +132,7 @@ def wrapped(step: Step, size: int) -> list[Step]:
 
 
 class Rounds:
-    """A generator of rounds that can be joined (``+``) and put on a subset of the ranks (``.on``)."""
+    """A generator of rounds that can be joined with another (``+``) and run on a subset of the ranks (``.on``)."""
 
     def __init__(self, function: Callable[..., Iterator[Round]]):
         self.function = function
@@ -151,7 +151,7 @@ class Rounds:
         return Rounds(joined)
 
     def on(self, ranks: Iterable[int]) -> Rounds:
-        """The same rounds among ``ranks`` only, in the order given; the other ranks rest meanwhile."""
+        """These rounds among ``ranks`` only: the i-th of them acts as rank i; all other ranks have no steps."""
         members = np.asarray(list(ranks), dtype=np.int64)
 
         def inside(rank: Ints, size: int, **params: Any) -> Iterator[Round]:
@@ -174,8 +174,8 @@ class Rounds:
 class Schedule:
     """All steps of one rank.
 
-    ``steps`` is a read-only array of :data:`STEP`, in order of rounds; ``nblocks`` cuts the vector, ``scratch`` counts
-    the extra vectors it needs. ``root`` is 0 where there is none.
+    ``steps`` is a read-only array of :data:`STEP`, in order of rounds; ``nblocks`` is the number of blocks of the
+    vector, ``scratch`` the number of scratch vectors. ``root`` is 0 if the collective has none.
     """
 
     name: str
@@ -189,21 +189,21 @@ class Schedule:
 
     @property
     def input_block(self) -> int:
-        """What the rank's send buffer holds: ALL, NONE, or the number of its one block."""
+        """The blocks that the rank's send buffer holds: ALL, NONE, or the number of its one block."""
         return SPECS[self.collective].held(self.rank, self.root)
 
     @property
     def vector_block(self) -> int:
-        """What the rank's receive buffer holds, likewise."""
+        """The blocks that the rank's receive buffer holds: ALL, NONE, or the number of its one block."""
         return SPECS[self.collective].owned(self.rank, self.root)
 
     @property
     def blockwise(self) -> bool:
-        """Whether block i is rank i's, so that segments cut each block rather than the vector."""
+        """Whether block i belongs to rank i, so that segments cut each block rather than the vector."""
         return SPECS[self.collective].blockwise
 
     def rounds(self) -> Iterator[np.ndarray]:
-        """The steps of each round in turn, local-only rounds included."""
+        """The steps of each round in turn; rounds without messages are included."""
         if len(self.steps):
             cuts = np.flatnonzero(np.diff(self.steps["round"])) + 1
             yield from np.split(self.steps, cuts)

@@ -1,8 +1,8 @@
-"""What each collective starts from and must end with: the table that schedules are built by and proved against.
+"""What ranks hold before each collective and must hold at its end; schedules are built and proved from this table.
 
-A vector is cut in blocks. Where a collective is *blockwise*, block i belongs to rank i, and there are as many blocks as
-ranks; elsewhere an algorithm cuts the vector as it likes. A rank's INPUT and VECTOR hold all blocks, only its own, or
-nothing: then the rank has no such memory.
+A vector is cut into blocks. In a *blockwise* collective, block i belongs to rank i, and there are as many blocks as
+ranks; in other collectives an algorithm cuts the vector as it likes. A rank's INPUT and VECTOR hold all blocks, only
+the rank's own, or none: then the rank has no such memory.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 __all__ = ["ALL", "NONE", "SPECS", "Spec"]
 
 ALL = -1  # all blocks; as nblocks of a step, the whole vector
-NONE = -2  # no blocks; a field that a step's kind does not use
+NONE = -2  # no blocks; also a field that a kind of step does not use
 _OWN = 0  # only the rank's own block
 
-#: Ranks whose contributions a block must hold, as a bit mask, from (rank, block, size, root).
+#: Function (rank, block, size, root): the ranks whose contributions the block must hold, as a bit mask.
 Sources = Callable[[int, int, int, int], int]
 
 
@@ -42,11 +42,11 @@ def _below_rank(rank: int, block: int, size: int, root: int) -> int:
 
 @dataclass(frozen=True)
 class Spec:
-    """One collective.
+    """One collective. ``input`` and ``vector`` are the blocks that INPUT holds and that VECTOR must hold at the end.
 
-    ``sources`` says whose contributions a block holds at the end. ``root_only`` names the buffer that only the root
-    has. ``aliases``: whether INPUT and VECTOR can be the same memory, block by block. ``reduces``: whether there is an
-    op. ``exchanges``: block j of INPUT is for rank j, block i of VECTOR from rank i.
+    ``sources``: whose contributions a block must hold. ``root_only``: the buffer that only the root has. ``aliases``:
+    INPUT and VECTOR may be the same memory, block by block. ``reduces``: there is an op. ``exchanges``: block j of
+    INPUT is for rank j, block i of VECTOR from rank i. ``first_has_none``: rank 0 has no VECTOR.
     """
 
     input: int
@@ -61,11 +61,11 @@ class Spec:
     first_has_none: bool = False
 
     def held(self, rank: int, root: int) -> int:
-        """What a rank's INPUT holds: ALL, NONE, or the number of its one block."""
+        """The blocks that the INPUT of ``rank`` holds: ALL, NONE, or the number of its one block."""
         return self._part(self.input, self.root_only == "input" and rank != root, rank)
 
     def owned(self, rank: int, root: int) -> int:
-        """What a rank's VECTOR holds at the end, likewise."""
+        """The blocks that the VECTOR of ``rank`` must hold at the end: ALL, NONE, or the number of its one block."""
         absent = (self.root_only == "vector" and rank != root) or (self.first_has_none and rank == 0)
         return self._part(self.vector, absent, rank)
 
@@ -73,7 +73,7 @@ class Spec:
         return NONE if absent else rank if part == _OWN else part
 
     def wanted(self, rank: int, block: int, size: int, root: int) -> tuple[int, int]:
-        """Whose contributions, and to which block, a block of a rank's VECTOR must hold at the end."""
+        """The contributions (bit mask of ranks, number of their block) that a block of VECTOR must hold at the end."""
         return self.sources(rank, block, size, root), rank if self.exchanges else block
 
 

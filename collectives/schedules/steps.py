@@ -1,8 +1,8 @@
-"""The steps of one rank as C reads them, and what becomes of steps that were written as if all blocks were in place.
+"""The steps of one rank as the records that C reads, and two transformations of these records.
 
-Algorithms read and write VECTOR only. :func:`from_input` has the first read of each block go to INPUT, so that nothing
-is copied beforehand; :func:`without_vector` puts a scratch vector where the caller's memory does not hold all blocks.
-Both work on whole tables, for a rank may have thousands of steps.
+Algorithms read and write VECTOR only. :func:`from_input` redirects the first read of each block to INPUT, so that the
+input need not be copied first. :func:`without_vector` uses a scratch vector where the caller's memory does not hold all
+blocks. Both work on whole arrays, because a rank may have thousands of steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["INPUT", "RECEIVED", "SCRATCH", "STEP", "VECTOR", "Kind", "from_input
 
 
 class Kind(enum.IntEnum):
-    """What a step does; csrc/schedule/schedule.h has the same numbers."""
+    """What a step does; csrc/schedule/schedule.h defines the same numbers."""
 
     SEND = 0
     RECV = 1
@@ -26,10 +26,10 @@ class Kind(enum.IntEnum):
     COPY = 4
 
 
-RECEIVED = -1  # operand of a RECV_REDUCE: what arrives
+RECEIVED = -1  # as an operand of a RECV_REDUCE: the data that arrive
 INPUT = 0  # the caller's send buffer, never written
-VECTOR = 1  # the vector; algorithms read and write this one, from_input() redirects first reads to INPUT
-SCRATCH = 2  # first of the schedule's own vectors: SCRATCH, SCRATCH + 1, ...
+VECTOR = 1  # the vector; algorithms read and write this buffer, from_input() redirects first reads to INPUT
+SCRATCH = 2  # the first scratch vector of the schedule: SCRATCH, SCRATCH + 1, ...
 
 #: One step as C reads it (csrc/schedule/schedule.h): 10 32-bit integers.
 STEP = np.dtype(
@@ -41,14 +41,15 @@ _NEVER = np.iinfo(np.int64).max
 
 
 def from_input(table: np.ndarray, nblocks: int, held: int, owned: int) -> np.ndarray:
-    """The steps with first reads taken from INPUT, rounds numbered anew, and results copied that nothing wrote.
+    """The steps with first reads redirected to INPUT, copies added where needed, and rounds numbered anew from 0.
 
-    ``held`` and ``owned`` say what INPUT holds and what of VECTOR is wanted (see
-    :class:`collectives.schedules.spec.Spec`). What a step reads of VECTOR is INPUT's if all of it is there only; a
-    range that is partly in VECTOR is completed by copies, in a round before.
+    ``held`` and ``owned`` are the blocks that INPUT holds and that VECTOR must hold at the end (see
+    :class:`collectives.schedules.spec.Spec`). A step reads INPUT if nothing has written any of its blocks to VECTOR. If
+    VECTOR has only some of the blocks, copies in a round before complete it. At the end, blocks that no step wrote are
+    copied.
     """
     time = _times(table)
-    first = np.zeros(nblocks, np.int64)  # when a block of VECTOR is first written; 0: INPUT does not hold it
+    first = np.zeros(nblocks, np.int64)  # when a block of VECTOR is first written; 0: INPUT does not hold the block
     if held != NONE:
         first[slice(None) if held == ALL else held] = _NEVER
     _note_writes(table, time, first)
@@ -64,7 +65,7 @@ def _last_round(table: np.ndarray) -> int:
 
 
 def _times(table: np.ndarray) -> np.ndarray:
-    """When each step reads and writes: sends first, as messages find what the round began with, local steps last."""
+    """The order in which steps of the table run: in each round sends, then receives, then local steps."""
     phase = np.minimum(table["kind"], Kind.RECV_REDUCE)
     time = np.empty(len(table), np.int64)
     time[np.lexsort((phase, table["round"]))] = np.arange(1, len(table) + 1)
@@ -81,7 +82,7 @@ def _note_writes(table: np.ndarray, time: np.ndarray, first: np.ndarray) -> None
 
 
 def _redirect(table: np.ndarray, time: np.ndarray, first: np.ndarray) -> list[np.ndarray]:
-    """Have steps read INPUT where that alone holds what they read; returns the copies that other ranges need."""
+    """Let steps read INPUT if only INPUT holds their blocks; returns copies for ranges that are partly in VECTOR."""
     start = np.where(table["kind"] == Kind.COPY, table["src_block"], table["block"])
     reads = (table["left"] == VECTOR) | (table["right"] == VECTOR)
     several = np.flatnonzero(reads & (table["nblocks"] > 1))
@@ -92,7 +93,7 @@ def _redirect(table: np.ndarray, time: np.ndarray, first: np.ndarray) -> list[np
         fresh[i] = absent.all()
         if absent.any() and not fresh[i]:
             copies.append(_copies(int(start[i]), absent, int(table["round"][i])))
-            np.minimum(span, time[i], out=span)  # there from now on
+            np.minimum(span, time[i], out=span)  # from this step on, VECTOR holds these blocks
     one = np.flatnonzero(reads & (table["nblocks"] == 1))
     fresh[one] = first[start[one]] >= time[one]
     for name in ("left", "right"):
@@ -101,7 +102,7 @@ def _redirect(table: np.ndarray, time: np.ndarray, first: np.ndarray) -> list[np
 
 
 def _copies(begin: int, absent: np.ndarray, number: int) -> np.ndarray:
-    """Copies from INPUT of the runs of blocks that are absent, of those from ``begin`` on, for before a round."""
+    """Copies from INPUT of the blocks marked ``absent``, counted from ``begin``; they run before round ``number``."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], absent.astype(np.int8), [0]))))
     made = np.zeros(len(edges) // 2, STEP)
     made["kind"], made["round"], made["peer"], made["right"] = Kind.COPY, number, NONE, NONE
@@ -112,7 +113,7 @@ def _copies(begin: int, absent: np.ndarray, number: int) -> np.ndarray:
 
 
 def _numbered(table: np.ndarray, copies: list[np.ndarray]) -> np.ndarray:
-    """One table with the copies, each set in a round of its own before the one it is for; rounds counted from 0."""
+    """One table with all copies, each array of copies in a round of its own; rounds are counted from 0."""
     room = len(copies) + 1
     keys = [made["round"].astype(np.int64) * room + i for i, made in enumerate(copies)]
     key = np.concatenate([*keys, table["round"].astype(np.int64) * room + len(copies)])
@@ -123,10 +124,10 @@ def _numbered(table: np.ndarray, copies: list[np.ndarray]) -> np.ndarray:
 
 
 def without_vector(table: np.ndarray, owned: int) -> np.ndarray:
-    """The steps with VECTOR made a scratch vector, but for the last write of the block ``owned``.
+    """The steps with VECTOR replaced by a scratch vector, except for the last write of the block ``owned``.
 
-    Where that write is not of this block alone, or something reads the block afterwards, a copy is added instead. Where
-    no other block is touched at all, nothing changes.
+    If that write has other blocks too, or if a step reads the block afterwards, a copy is added instead. If no step
+    uses any other block, nothing changes.
     """
     old = table.copy()
     first = np.where(old["kind"] == Kind.COPY, old["src_block"], old["block"])
@@ -145,11 +146,11 @@ def without_vector(table: np.ndarray, owned: int) -> np.ndarray:
         return table
     last = int(writes[-1])
     reads = (first <= owned) & (owned < first + old["nblocks"]) & (touched["left"] | touched["right"])
-    if old["kind"][last] == Kind.RECV:  # all local steps of its round come after it
+    if old["kind"][last] == Kind.RECV:  # all local steps of its round run after the receive
         later = (old["round"] > old["round"][last]) | (
             (old["round"] == old["round"][last]) & (old["kind"] >= Kind.RECV_REDUCE)
         )
-    else:  # the sends of its round come before it
+    else:  # the sends of its round run before the step
         later = (np.arange(len(old)) > last) & ((old["round"] > old["round"][last]) | (old["kind"] != Kind.SEND))
     if old["nblocks"][last] == 1 and not (reads & later).any():
         table["dst"][last] = VECTOR
