@@ -1,1 +1,1 @@
-"""From mpi4py's arguments to memory and shape: types, buffers, and the one table of collectives."""
+"""mpi4py's arguments as memory and shape: types, buffers, and the table of all collectives."""

@@ -1,4 +1,4 @@
-"""What mpi4py takes as a buffer, as an address, a count and a type."""
+"""Turns what mpi4py accepts as a buffer into an address, a count and a type."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Average:
 class _ReproducibleSum:
     """``collectives.REPRODUCIBLE_SUM``: the exact sum over the ranks, rounded once; for float32 and float64.
 
-    Its bits depend neither on order, number of ranks and algorithm, nor on what lies where (docs/reproducibility.md).
+    The bits of the result do not depend on order, number of ranks, algorithm or alignment (docs/reproducibility.md).
     """
 
     def __repr__(self) -> str:
@@ -46,7 +46,7 @@ class _ReproducibleSum:
 
 AVG = _Average()
 REPRODUCIBLE_SUM = _ReproducibleSum()
-#: Ops that are ours alone, with the names of their kernels.
+#: Ops that only this library has, with the names of their kernels.
 _OWN_OPS = {AVG: "avg", REPRODUCIBLE_SUM: "reproducible_sum"}
 
 _KERNEL_OPS = {
@@ -61,10 +61,10 @@ _KERNEL_OPS = {
 
 @dataclass(slots=True)
 class Buffer:
-    """Memory as a collective sees it: ``count`` elements of ``type`` at ``address``, for each of ``blocks`` blocks.
+    """Memory of a call: ``count`` elements of ``type`` at ``address`` for each of ``blocks`` blocks.
 
-    The vector forms have a count and a displacement (in extents of the type) for every block instead, in ``counts`` and
-    ``displs``; ``count`` is then the sum.
+    In the vector forms every block has its own count and displacement (in extents of the type), in ``counts`` and
+    ``displs``; ``count`` is then the sum of the counts.
     """
 
     address: int
@@ -77,17 +77,17 @@ class Buffer:
 
     @property
     def elements(self) -> int:
-        """Elements of all blocks together."""
+        """Number of elements of all blocks together."""
         return self.count if self.counts is not None else self.count * self.blocks
 
     @property
     def nbytes(self) -> int:
-        """Bytes of data in all blocks together."""
+        """Bytes of data of all blocks together, without gaps."""
         return self.elements * self.type.size
 
     @property
     def cuts(self) -> tuple[int, ...]:
-        """Boundaries of the blocks in the packed data, in bytes."""
+        """Boundaries of the blocks in the packed data, in bytes: one more than there are blocks."""
         size, position = self.type.size, 0
         found = [0]
         for count in self.counts if self.counts is not None else [self.count] * self.blocks:
@@ -96,7 +96,7 @@ class Buffer:
         return tuple(found)
 
     def pieces(self) -> list[tuple[int, int]]:
-        """Address and elements of every run of elements, in the order of the packed data."""
+        """Address and number of elements of each contiguous run of elements, in the order of the packed data."""
         if self.counts is None or self.displs is None:
             return [(self.address, self.elements)] if self.elements else []
         found: list[tuple[int, int]] = []
@@ -111,7 +111,7 @@ class Buffer:
 
 
 def op_code(op: Any) -> int | None:
-    """The kernels' code of an op, or None for an op that only MPI can apply; TypeError for anything else."""
+    """The kernels' code of ``op``, or None for an op that only MPI can apply; TypeError if it is no op."""
     if isinstance(op, MPI.Op):
         code = _KERNEL_OPS.get(op.handle)
         if code is None and op.is_predefined:
@@ -125,15 +125,15 @@ def op_code(op: Any) -> int | None:
 
 
 def in_place(buffer: Any) -> bool:
-    """Whether an argument says that there is no buffer of its own; None does too, as with mpi4py."""
+    """Whether ``buffer`` means in place: MPI.IN_PLACE or, as in mpi4py, None."""
     return buffer is None or buffer is MPI.IN_PLACE
 
 
 def parse(spec: Any, argument: str, writable: bool, blocks: int = 1) -> Buffer:
-    """Understand a buffer specification: an array, or ``[array, count, datatype]`` with parts left out.
+    """The buffer that ``spec`` describes: an array, or ``[array, count, displacement, datatype]`` with parts left out.
 
-    Where the buffer has a block for every rank, counts are those of one block. Raises TypeError for what is no buffer,
-    ValueError for one that is strided, read-only where it is written, or too short; the message names the argument.
+    With ``blocks`` blocks, the count is that of one block. TypeError if ``spec`` is no buffer; ValueError if it is
+    strided, too short, or read-only while ``writable`` is set. The message names ``argument``.
     """
     if not isinstance(spec, (list, tuple)):
         if spec is MPI.IN_PLACE or spec is None:
@@ -166,7 +166,7 @@ def _index(value: Any, argument: str) -> int:
 def _counted(
     buffer: Buffer, memory: Any, nbytes: int | None, count: int | None, shift: int, argument: str
 ) -> Buffer:  # fmt: skip
-    """The buffer with its count, given or inferred from the ``nbytes`` bytes of its memory (None: no known length)."""
+    """``buffer`` with its count, given or inferred from ``nbytes``, the length of its memory (None: unknown)."""
     extent = buffer.type.extent
     if nbytes is None:
         count, there = count or 0, None
@@ -189,7 +189,7 @@ def _counted(
 
 
 def addressed(base: int, shift: int, count: int, kind: Type, argument: str) -> int:
-    """The address of ``count`` elements, the ``shift``-th after ``base`` first; ValueError where there is no memory."""
+    """The address of ``count`` elements from the ``shift``-th after ``base`` on; ValueError if it is out of range."""
     first = base + shift * kind.extent
     if not 0 <= first <= first + count * max(kind.extent, kind.size) < 1 << 63:
         raise ValueError(f"{argument}: {count} elements from {shift} on are beyond any memory")
@@ -209,9 +209,9 @@ def _inferred(nbytes: int, shift: int, buffer: Buffer, argument: str) -> int:
 
 
 def within(memory: Any, nbytes: int, kind: Type, shift: int, count: int) -> bool:
-    """Whether the data of ``count`` elements, the ``shift``-th first, end within a buffer of ``nbytes`` bytes.
+    """Whether the data of ``count`` elements, from number ``shift`` on, lie within a buffer of ``nbytes`` bytes.
 
-    They may begin before it, where extents or lower bounds are negative, as far as the array goes that it is a view of.
+    With negative extents or lower bounds the data may begin before a view, but not before the array it is a view of.
     """
     ends = shift * kind.extent, (shift + count - 1) * kind.extent
     if count == 0:
@@ -221,13 +221,13 @@ def within(memory: Any, nbytes: int, kind: Type, shift: int, count: int) -> bool
 
 
 def refuse_repeats(memory: Any, nbytes: int, kind: Type, count: int, argument: str) -> None:
-    """Refuse to receive more bytes than there are: elements that overlap, which MPI forbids where it writes."""
+    """ValueError if a receive buffer is too short for its elements unless they overlap, which MPI forbids."""
     if abs(kind.extent) < kind.size and count * kind.size > nbytes + _room_before(memory):
         raise ValueError(f"{argument}: {count} elements of {kind.size} bytes overlap in a buffer of {nbytes} bytes")
 
 
 def _room_before(memory: Any) -> int:
-    """Bytes from the begin of the array that owns the memory to the begin of a view of it."""
+    """Bytes from the begin of the array that owns the memory to the begin of ``memory``, a view of it."""
     if not isinstance(memory, np.ndarray):
         return 0
     owner = memory
@@ -237,9 +237,9 @@ def _room_before(memory: Any) -> int:
 
 
 def parts(spec: Any, argument: str, pairs: tuple[Any, ...] = (list, tuple)) -> tuple[Any, Any, Any, Any]:
-    """Memory, count, displacement and datatype of a specification, None for what is left out.
+    """Memory, count, displacement and datatype of a specification; None for parts that are left out.
 
-    One of ``pairs`` in the place of the count is both it and the displacement.
+    ``pairs`` are the types of a pair (count, displacement) in the place of the count.
     """
     found: list[Any] = list(spec)
     if not 2 <= len(found) <= 4:

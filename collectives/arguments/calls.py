@@ -1,4 +1,4 @@
-"""The collectives in one table, and what a call of any of them becomes once its arguments are checked."""
+"""The table of all collectives, and what a call becomes when its arguments have been checked."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["COLLECTIVES", "Arguments", "Collective", "Draft", "Options", "Side",
 
 @dataclass(frozen=True)
 class Collective:
-    """What is special about one collective.
+    """Properties of one collective.
 
-    ``base`` is the one whose algorithms serve it. ``takes`` names the arguments of mpi4py's method, in order.
+    ``base``: the collective whose algorithms serve this one. ``takes``: the arguments of mpi4py's method, in order.
     ``agreed``: all ranks know the length of the vector, so that the choice of the algorithm may depend on it.
-    ``vector``: blocks differ in length. ``averages``: ``collectives.AVG`` makes sense.
+    ``vector``: blocks may differ in length. ``averages``: ``collectives.AVG`` is allowed.
     """
 
     name: str
@@ -34,12 +34,12 @@ class Collective:
 
     @property
     def method(self) -> str:
-        """Name of the blocking method."""
+        """Name of the blocking method in mpi4py."""
         return self.name.capitalize()
 
     @property
     def rooted(self) -> bool:
-        """Whether one rank is the root."""
+        """Whether the collective has a root."""
         return "root" in self.takes
 
 
@@ -47,7 +47,7 @@ _TWO = ("sendbuf", "recvbuf")
 _ROOTED = (*_TWO, "root")
 _REDUCING = (*_TWO, "op")
 
-#: By name.
+#: All collectives by name.
 COLLECTIVES = {
     c.name: c
     for c in (
@@ -75,7 +75,7 @@ COLLECTIVES = {
 
 @dataclass(slots=True)
 class Arguments:
-    """What mpi4py's method takes; those that a collective does not have keep their defaults."""
+    """The arguments of mpi4py's method; those that a collective does not have keep their defaults."""
 
     sendbuf: Any = None
     recvbuf: Any = None
@@ -84,14 +84,14 @@ class Arguments:
     recvcounts: Any = None
 
     def of(self, collective: Collective) -> tuple[Any, ...]:
-        """The arguments in the order of mpi4py's method."""
+        """The arguments of ``collective`` in the order of mpi4py's method."""
         names = ["sendbuf" if name == "buf" else name for name in collective.takes]
         return tuple(getattr(self, name) for name in names)
 
 
 @dataclass(slots=True)
 class Options:
-    """What our methods take beyond mpi4py's."""
+    """The keyword arguments of this library's methods beyond mpi4py's."""
 
     algorithm: str | None = None
     deterministic: bool | None = None
@@ -104,9 +104,9 @@ class Options:
 class Draft:
     """A call whose arguments are checked: memory and shape, before an algorithm is chosen.
 
-    ``loads`` are filled before each run and ``stores`` spilled after it. ``agreed`` is the length of the vector in
-    bytes where all ranks know it, else 0. ``obstacle`` says why only the MPI library can serve the call: it is the same
-    on all ranks, as the datatype and op of a reduction are.
+    ``loads`` are filled from the buffers before each run, ``stores`` written to the buffers after it. ``agreed`` is the
+    length of the vector in bytes if all ranks know it, else 0. ``obstacle`` says why only the MPI library can serve the
+    call; it is equal on all ranks, since it follows from the datatype and op of a reduction.
     """
 
     collective: Collective
@@ -117,30 +117,30 @@ class Draft:
     owners: Any
     commutes: bool = True
     obstacle: str | None = None
-    unknown: str | None = None  # why the MPI library cannot serve it
+    unknown: str | None = None  # why the MPI library cannot serve the call
     loads: list[Packed] = field(default_factory=list)
     stores: list[Packed] = field(default_factory=list)
-    parts: str = ""  # basic types of what is moved
-    spare: Any = None  # memory of our own
+    parts: str = ""  # the basic types of the data, for the comparison between ranks
+    spare: Any = None  # memory that the call needs until it ends
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the vector, as this rank knows it."""
+        """Bytes of the vector as far as this rank knows."""
         return self.shape.nbytes
 
     def load(self) -> None:
-        """Make the temporaries ready for a run."""
+        """Fill the temporaries from the buffers before a run."""
         for packed in self.loads:
             packed.load()
 
     def store(self) -> None:
-        """Take the result out of the temporaries."""
+        """Copy results from the temporaries to the buffers after a run."""
         for packed in self.stores:
             packed.store()
 
 
 class Side:
-    """One buffer of a call, as a run of bytes."""
+    """One buffer of a call as a contiguous run of bytes: the buffer's own memory, or a temporary."""
 
     def __init__(self, buffer: Buffer):
         self.buffer = buffer
@@ -148,15 +148,15 @@ class Side:
 
     @property
     def scattered(self) -> list[Packed]:
-        """The temporary, if there is one, as a list."""
+        """A list of the temporary, empty if there is none."""
         return [self.packed] if self.packed is not None else []
 
 
 class RootError(MPI.Exception, ValueError):
-    """The root is no rank of the communicator: mpi4py's exception, and an argument of the wrong value."""
+    """The root is not a rank of the communicator; both MPI.Exception, as in mpi4py, and ValueError."""
 
     def __new__(cls, message: str) -> RootError:
-        """An MPI.ERR_ROOT that says ``message``."""
+        """An exception of class MPI.ERR_ROOT with ``message``."""
         made = super().__new__(cls, MPI.ERR_ROOT)
         made.message = message
         return made
@@ -171,7 +171,7 @@ class RootError(MPI.Exception, ValueError):
 
 
 def checked_root(root: Any, size: int) -> int:
-    """The root as an int; TypeError, or an error that is both MPI's and a ValueError."""
+    """The root as an int; TypeError if it is no integer, RootError if it is not in ``range(size)``."""
     try:
         root = operator.index(root)
     except TypeError:

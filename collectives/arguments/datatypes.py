@@ -1,4 +1,4 @@
-"""Element types: MPI's datatypes and NumPy's dtypes, as sizes, extents and the kernels' codes."""
+"""Element types: MPI datatypes and NumPy dtypes, with their sizes, extents and kernel codes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .signature import SWAPPED, type_name
 
 __all__ = ["ACCUMULATORS", "DTYPE_CODES", "PAIRS", "Type", "of_any", "of_mpi", "of_name", "of_numpy"]
 
-#: Code of each element type by name ("float32"), as the kernels number them.
+#: The kernels' code of each element type, by name ("float32").
 DTYPE_CODES = {name: code for code, name in enumerate(_core.DTYPES)}
 
-#: The types of MINLOC and MAXLOC.
+#: The pair types of MINLOC and MAXLOC.
 PAIRS = {
     "float_int": MPI.FLOAT_INT, "double_int": MPI.DOUBLE_INT, "long_int": MPI.LONG_INT,
     "two_int": MPI.INT_INT, "short_int": MPI.SHORT_INT, "long_double_int": MPI.LONG_DOUBLE_INT,
@@ -25,13 +25,13 @@ PAIRS = {
 
 
 _BYTES = "uint8"
-#: Numbers of basic types, as the node-local engine compares them.
+#: Number of each basic type, by name; the node-local engine compares these numbers between ranks.
 _BASIC = {
     type_name(number): number
     for name, code in DTYPE_CODES.items() if name != _BYTES
     for number in (code, code + SWAPPED)
 }  # fmt: skip
-MOST_RUNS = 64  # of basic types in a type map that is compared
+MOST_RUNS = 64  # the most runs of equal basic types in a type map that is compared
 
 
 def _accumulator(name: str) -> np.dtype:
@@ -39,9 +39,9 @@ def _accumulator(name: str) -> np.dtype:
     return np.dtype([("limbs", np.uint64, words - 1), ("seen", np.uint64)])
 
 
-#: Of exact sums (csrc/kernels/exact.h), by the type of the terms.
+#: Types of accumulators of exact sums (csrc/kernels/exact.h), by the type of the operands.
 ACCUMULATORS = {np.dtype(name): _accumulator(name) for name in ("float32", "float64")}
-#: Types that MPI does not know.
+#: Names of types that MPI does not know.
 _OURS = ("float16", "bfloat16", *(_core.DTYPES[_core.wider(DTYPE_CODES[d.name])] for d in ACCUMULATORS))
 
 
@@ -49,11 +49,11 @@ _OURS = ("float16", "bfloat16", *(_core.DTYPES[_core.wider(DTYPE_CODES[d.name])]
 class Type:
     """The type of an element.
 
-    ``size`` bytes of data within ``extent`` bytes from one element to the next, from ``lower`` on and before ``upper``,
-    both relative to the element; ``code`` is the kernels', or None for types without kernels; ``named`` is the MPI
-    datatype where there is one beyond the code. ``dense``: elements follow each other without gaps, in the order of the
-    type map, so that their bytes are the message. ``parts`` are the basic types in it, which must be the same on all
-    ranks; "" for what matches anything: bytes, and what only NumPy knows.
+    An element has ``size`` bytes of data; ``extent`` bytes separate the begins of consecutive elements. The data lie
+    from ``lower`` to before ``upper``, relative to the element. ``code`` is the kernels' code, None for types without
+    kernels. ``named`` is the MPI datatype, None if it follows from the code. ``dense``: elements have no gaps and are
+    in the order of the type map, so that memory and message are equal. ``parts`` names the basic types, which must be
+    equal on all ranks; "" matches anything: bytes, and types that only NumPy knows.
     """
 
     name: str
@@ -68,19 +68,19 @@ class Type:
 
     @property
     def basic(self) -> int:
-        """Number of the one basic type that all is made of, for the engine; -1 for bytes and for mixtures."""
+        """Number of the basic type that the type consists of, for the engine; -1 for bytes and mixtures."""
         return _BASIC.get(self.parts, -1)
 
     @property
     def datatype(self) -> MPI.Datatype | None:
-        """MPI's datatype, or None where MPI has none (float16, bfloat16, accumulators)."""
+        """The MPI datatype; None if MPI has none (float16, bfloat16, accumulators)."""
         if self.named is not None or self.code is None:
             return self.named
         return _mpi_datatype(_core.DTYPES[self.code])
 
     @property
     def gapless(self) -> bool:
-        """Whether an op on the type may be given one run of bytes."""
+        """Whether an op may be applied to elements of the type as one contiguous run of bytes."""
         return self.code is not None or (self.size == self.extent == self.upper and self.lower == 0)
 
 
@@ -95,7 +95,7 @@ _of_dtype: dict[np.dtype, Type] = {}
 
 
 def of_numpy(dtype: np.dtype) -> Type:
-    """The type of an array's elements; without kernels and without a datatype where MPI does not know it."""
+    """The type of an array's elements; for types that MPI does not know, without code and datatype."""
     known = _of_dtype.get(dtype)
     if known is None:
         if len(_of_dtype) > 1000:
@@ -118,7 +118,7 @@ def _code_of(dtype: np.dtype) -> int | None:
 
 
 def of_name(name: str, size: int | None = None) -> Type:
-    """The type of that name in NumPy or in the kernels; of ``size`` bytes where neither knows it."""
+    """The type ``name`` of the kernels or of NumPy; if neither knows it, a type of ``size`` bytes."""
     code = DTYPE_CODES.get(name)
     if code is None and size is None:
         return of_numpy(np.dtype(name))
@@ -128,7 +128,7 @@ def of_name(name: str, size: int | None = None) -> Type:
 
 
 def of_any(dtype: Any) -> Type:
-    """The type that a name, a NumPy or torch dtype or an MPI datatype stands for."""
+    """The type for a name, a NumPy dtype, a torch dtype or an MPI datatype."""
     if isinstance(dtype, MPI.Datatype):
         return of_mpi(dtype, "dtype")
     name = str(dtype).removeprefix("torch.")
@@ -148,7 +148,7 @@ def _name(dtype: np.dtype, code: int | None, named: MPI.Datatype | None) -> str:
 
 
 def _unserved(dtype: np.dtype) -> MPI.Datatype | None:
-    """MPI's datatype for a NumPy type without kernels (long double, say)."""
+    """The MPI datatype of a NumPy type that has no kernels, such as long double; None if there is none."""
     try:
         return MPI.Datatype.fromcode(dtype.char) if dtype.isnative and dtype.kind in "biufc" else None
     except (ValueError, TypeError):
@@ -159,7 +159,7 @@ _predefined: dict[int, Type] = {}
 
 
 def of_mpi(datatype: MPI.Datatype | str, argument: str) -> Type:
-    """The type that an MPI datatype, or the code of one, stands for."""
+    """The type for an MPI datatype or its code; TypeError for an unknown code, ValueError for a null datatype."""
     if isinstance(datatype, str):
         try:
             datatype = MPI.Datatype.fromcode(datatype)
@@ -203,7 +203,7 @@ def _code(datatype: MPI.Datatype) -> int | None:
 
 
 def _in_order(datatype: MPI.Datatype) -> bool:
-    """Whether the parts of a datatype without gaps are sure to follow each other in memory as in its type map."""
+    """Whether the data of a datatype without gaps are known to lie in memory in the order of the type map."""
     combiner: Any
     base, combiner, _ = datatype.decode()
     if combiner == "NAMED":
@@ -216,20 +216,20 @@ def _in_order(datatype: MPI.Datatype) -> bool:
 
 
 def _parts_of_mpi(datatype: MPI.Datatype) -> str:
-    """The basic types of the type map, or what they repeat; "" for bytes, and for what is too long to compare."""
+    """The basic types of the type map, as one period if they repeat; "" for bytes, and if too long to compare."""
     runs = _runs(datatype)
     if not runs:
         return ""
     if len(runs) == 1:
         return runs[0][0]
-    if runs[0][0] == runs[-1][0]:  # which are one run where elements follow each other
+    if runs[0][0] == runs[-1][0]:  # the last run of an element and the first of the next are one
         return ""
     period = next(n for n in range(1, len(runs) + 1) if len(runs) % n == 0 and runs == runs[:n] * (len(runs) // n))
     return "+".join(f"{n} {name}" for name, n in runs[:period])
 
 
 def _runs(datatype: MPI.Datatype) -> list[tuple[str, int]] | None:
-    """The basic types in the order of the type map, each with how often it comes; None as above."""
+    """Runs of basic types in the order of the type map, as (name, length); None for bytes and if there are too many."""
     if datatype.is_predefined:
         name = _basic_name(datatype)
         return [(name, 1)] if name else None
@@ -251,7 +251,7 @@ def _runs(datatype: MPI.Datatype) -> list[tuple[str, int]] | None:
 def _joined(
     found: list[tuple[str, int]] | None, runs: list[tuple[str, int]] | None, times: int
 ) -> list[tuple[str, int]] | None:
-    """Runs, and others so many times after them."""
+    """``found`` followed by ``runs`` repeated ``times`` times; None if either is None or the result is too long."""
     if found is None or runs is None:
         return None
     if len(runs) == 1:
@@ -266,7 +266,7 @@ def _joined(
 
 
 def _basic_name(datatype: MPI.Datatype) -> str:
-    """Of a predefined type; "" for bytes."""
+    """Name of the basic type of a predefined datatype; "" for bytes."""
     if datatype in (MPI.BYTE, MPI.PACKED):
         return ""
     pair = next((name for name, known in PAIRS.items() if known == datatype), None)

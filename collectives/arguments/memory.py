@@ -1,4 +1,4 @@
-"""Memory behind an object: where it is, what is in it, and what keeps it there."""
+"""The memory behind an object: its address, its length, its type, and what keeps it alive."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .datatypes import Type, of_mpi, of_name, of_numpy
 
 __all__ = ["Memory", "memory_of"]
 
-#: Devices whose memory the processor can read, by DLPack's numbers.
+#: Device types of DLPack: those whose memory the processor can read, and others.
 _HOST = {1: "CPU", 3: "CUDA, page-locked on the host", 11: "ROCm, page-locked on the host", 13: "CUDA, managed"}
 _DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU", 17: "MAIA"}
 
 
 class Memory(NamedTuple):
-    """``nbytes`` bytes at ``address``, of elements of a type; ``hold`` keeps them there while it lives."""
+    """``nbytes`` bytes at ``address``, elements of ``type``; the memory stays valid as long as ``hold`` lives."""
 
     address: int
     nbytes: int
@@ -28,10 +28,10 @@ class Memory(NamedTuple):
 
 
 def memory_of(thing: Any, datatype: Any, argument: str, writable: bool) -> Memory:
-    """The memory of an object; its elements are of the datatype, if there is one, else of the object's own type.
+    """The memory of ``thing``; its elements are of ``datatype``, or of the object's own type if that is None.
 
-    Raises TypeError for what is no memory that the processor can read, ValueError for what is strided, or read-only
-    where it is written; the message names the argument.
+    TypeError if it is no memory that the processor can read; ValueError if it is strided, or read-only while
+    ``writable`` is set. The message names ``argument``.
     """
     if thing is None or thing is MPI.BOTTOM:
         if datatype is None:
@@ -63,17 +63,17 @@ def _check_array(array: np.ndarray, argument: str, writable: bool) -> None:
 
 
 def _objects(argument: str) -> TypeError:
-    """Bytes that arrive would become pointers, and pointers that go come without a reference, whatever the datatype."""
+    """The error for Python objects: their pointers mean nothing on other ranks, and references would be miscounted."""
     return TypeError(f"{argument}: the buffer holds Python objects; pass them to the methods in lower case")
 
 
 def _buffer(thing: Any, view: memoryview, datatype: Any, argument: str, writable: bool) -> Memory:
-    """What offers Python's buffer protocol."""
+    """The memory of an object with Python's buffer protocol, seen through ``view``."""
     if not view.contiguous:
         raise ValueError(f"{argument}: the buffer is strided; pass a contiguous one")
     if writable and view.readonly:
         raise ValueError(f"{argument}: the buffer is read-only")
-    if "O" in re.sub(":[^:]*:", "", view.format or ""):  # a code of PEP 3118, outside the names of fields
+    if "O" in re.sub(":[^:]*:", "", view.format or ""):  # PEP 3118's code of objects, outside field names
         raise _objects(argument)
     try:
         kind = of_mpi(datatype, argument) if datatype is not None else of_numpy(np.dtype(view.format or "u1"))
@@ -83,13 +83,13 @@ def _buffer(thing: Any, view: memoryview, datatype: Any, argument: str, writable
 
 
 def _foreign(thing: Any, datatype: Any, argument: str, writable: bool, error: Exception) -> Memory:
-    """Host memory behind DLPack. CUDA's array interface does not tell on which side the memory is."""
+    """The memory of an object with DLPack. CUDA's array interface does not say whether the memory is on the host."""
     if not hasattr(thing, "__dlpack__"):
         why = "is on a GPU; this build moves arrays in host memory only"
         if hasattr(thing, "__cuda_array_interface__"):
             raise TypeError(f"{argument}: an object with __cuda_array_interface__ ({type(thing).__name__}) {why}")
         raise TypeError(f"{argument}: expected a buffer, not {type(thing).__name__} ({error})")
-    if hasattr(thing, "__dlpack_device__"):  # asked first: an export may wait for the device, or copy
+    if hasattr(thing, "__dlpack_device__"):  # asked first, because an export may wait for the device, or copy
         _check_device(int(thing.__dlpack_device__()[0]), argument)
     try:
         code, bits, lanes, device = _core.dlpack_type(_capsule(thing))
@@ -105,22 +105,22 @@ def _foreign(thing: Any, datatype: Any, argument: str, writable: bool, error: Ex
 
 
 def _capsule(thing: Any) -> Any:
-    """What DLPack exports; arrays that are read-only have it only in version 1."""
+    """The DLPack capsule of ``thing``; read-only arrays can only be exported with version 1."""
     try:
         return thing.__dlpack__(max_version=(1, 0))
-    except TypeError:  # from before there were versions
+    except TypeError:  # an object from before DLPack had versions
         return thing.__dlpack__()
 
 
 def _check_device(device: int, argument: str) -> None:
-    """Refuse the memory of a device, given by DLPack's number."""
+    """TypeError for the memory of a device that the processor cannot read; ``device`` is DLPack's number."""
     if device not in _HOST:
         name = _DEVICES.get(device, f"DLPack's number {device}")
         raise TypeError(f"{argument}: an array on a device ({name}); this build moves arrays in host memory only")
 
 
 def _dlpack_name(code: int, bits: int, lanes: int, argument: str) -> str:
-    """Name of an element type of DLPack's."""
+    """Name of a DLPack element type; TypeError if it is unknown."""
     if code == 2 and lanes == 2:
         code, bits, lanes = 5, 2 * bits, 1
     kind = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}.get(code)
@@ -130,12 +130,12 @@ def _dlpack_name(code: int, bits: int, lanes: int, argument: str) -> str:
 
 
 def _tensor(tensor: Any, datatype: Any, argument: str, writable: bool) -> Memory:
-    """A tensor of another library (PyTorch), known by what it offers: data_ptr, is_contiguous, numel."""
+    """The memory of a PyTorch tensor, or of an object with the same data_ptr, is_contiguous and numel."""
     if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
         raise TypeError(f"{argument}: a tensor on {tensor.device}; this build moves tensors in host memory only")
     if not tensor.is_contiguous():
         raise ValueError(f"{argument}: the tensor is strided; pass tensor.contiguous()")
-    for lazy, resolved in (("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")):  # memory has other values
+    for lazy, resolved in (("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")):  # the memory has other values
         if getattr(tensor, lazy, bool)():
             raise ValueError(f"{argument}: the tensor is a lazy view; pass tensor.{resolved}()")
     if datatype is not None:

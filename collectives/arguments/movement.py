@@ -1,6 +1,6 @@
-"""Calls that only move data: broadcast, gather, scatter, all-gather, all-to-all, equal blocks or not.
+"""Checks calls that only move data: broadcast, gather, scatter, all-gather, all-to-all, and their vector forms.
 
-Everything is counted in bytes of packed data, which is what all ranks agree on whatever datatypes they name.
+Everything is counted in bytes of packed data, which are equal on all ranks even if their datatypes differ.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _TWO = "sendbuf", "recvbuf"
 
 
 def draft(collective: Collective, arguments: Arguments, rank: int, size: int) -> Draft:
-    """Check the arguments of a call on this rank of ``size``; TypeError or ValueError where they will not do."""
+    """The checked call of rank ``rank`` of ``size``; TypeError or ValueError if an argument is wrong."""
     return _DRAFTS[collective.base](collective, arguments, rank, size)
 
 
 def outline(collective: Collective, nbytes: int) -> Draft:
-    """A call of so many bytes without its memory: what the choice of an algorithm goes by."""
+    """A call of ``nbytes`` bytes without memory, as input for the choice of an algorithm."""
     return Draft(collective, _shape(collective, nbytes, 0, False, None), 0, 0, nbytes if collective.agreed else 0, ())
 
 
 def _draft(
     collective: Collective, shape: Shape, source: int, target: int, agreed: int, *buffers: Buffer, **more: Any
 ) -> Draft:  # fmt: skip
-    """A draft of bytes; the first of the buffers says of which elements."""
+    """A draft that moves bytes; the type of the first of ``buffers`` says which elements these are."""
     kind = buffers[0].type
-    if collective.name == "alltoallv" or shape.elements == 0:  # whose pairs of ranks may each have types of their own
+    if collective.name == "alltoallv" or shape.elements == 0:  # each pair of ranks may have other types
         return Draft(collective, shape, source, target, agreed, buffers, **more)
     return Draft(
         collective, shape._replace(dtype=kind.basic), source, target, agreed, buffers, parts=kind.parts, **more
@@ -60,17 +60,17 @@ def _all_blocks(spec: Any, argument: str, writable: bool, collective: Collective
 
 
 def _cuts(buffer: Buffer) -> Cuts:
-    """Boundaries of blocks that may differ; None where they are equal."""
+    """Boundaries of blocks in bytes if the blocks may differ in length, else None."""
     return buffer.cuts if buffer.counts is not None else None
 
 
 def _alone(rank: int, size: int, nbytes: int) -> tuple[int, ...]:
-    """Boundaries of the blocks where only the own one is known."""
+    """Boundaries of the blocks on a rank that only knows its own block: all other blocks are empty."""
     return (0,) * (rank + 1) + (nbytes,) * (size - rank)
 
 
 def _expect(given: Buffer, nbytes: int, expected: int, other: Buffer, names: tuple[str, str]) -> None:
-    """Refuse a block that is not what this rank has of it on the other side."""
+    """ValueError or TypeError if a rank's block has another length or type in ``given`` than in ``other``."""
     if nbytes != expected:
         raise ValueError(f"{names[0]} has {nbytes} bytes, this rank's block of {names[1]} {expected}")
     if nbytes and given.type.parts and other.type.parts and given.type.parts != other.type.parts:
@@ -78,7 +78,7 @@ def _expect(given: Buffer, nbytes: int, expected: int, other: Buffer, names: tup
 
 
 def _apart(one: Side, other: Side) -> None:
-    """Refuse buffers that overlap; temporaries never do."""
+    """ValueError if the two buffers overlap; temporaries never do."""
     if one.packed is None and other.packed is None:
         a, b = one.buffer.nbytes, other.buffer.nbytes
         if a and b and one.address < other.address + b and other.address < one.address + a:
@@ -104,7 +104,7 @@ def _allgather(collective: Collective, arguments: Arguments, rank: int, size: in
 
 
 def _gathered(collective: Collective, arguments: Arguments, target: Side, root: int, rank: int, size: int) -> Draft:
-    """A rank that receives all blocks: of an all-gather, or the root of a gather."""
+    """The draft of a rank that receives all blocks: in an all-gather, or the root of a gather."""
     cuts = target.buffer.cuts
     begin, end = cuts[rank], cuts[rank + 1]
     same = in_place(arguments.sendbuf)
@@ -137,7 +137,7 @@ def _gather(collective: Collective, arguments: Arguments, rank: int, size: int) 
 
 
 def _seen_by_one(collective: Collective, nbytes: int, rank: int, size: int) -> tuple[int, Cuts]:
-    """Bytes and cuts of the vector where a rank knows its own block."""
+    """Bytes and block boundaries of the vector on a rank that only knows its own block, of ``nbytes`` bytes."""
     if collective.vector:
         return nbytes, _alone(rank, size, nbytes)
     return nbytes * size, None
@@ -159,7 +159,7 @@ def _scatter(collective: Collective, arguments: Arguments, rank: int, size: int)
         collective, _shape(collective, cuts[-1], root, False, _cuts(source.buffer)), source.address, 0,
         cuts[-1] if collective.agreed else 0, source.buffer, loads=source.scattered,
     )  # fmt: skip
-    if arguments.recvbuf is MPI.IN_PLACE or arguments.recvbuf is None:  # the root's block stays where it is
+    if arguments.recvbuf is MPI.IN_PLACE or arguments.recvbuf is None:  # the root's block stays in sendbuf
         spare = np.empty(max(1, end - begin), np.uint8)
         made.target, made.spare = spare.ctypes.data, spare
         return made
@@ -174,7 +174,7 @@ def _scatter(collective: Collective, arguments: Arguments, rank: int, size: int)
 def _alltoall(collective: Collective, arguments: Arguments, rank: int, size: int) -> Draft:
     target = Side(_all_blocks(arguments.recvbuf, "recvbuf", True, collective, size))
     cuts = target.buffer.cuts
-    if in_place(arguments.sendbuf):  # what comes may not overwrite what has yet to go
+    if in_place(arguments.sendbuf):  # arriving blocks must not overwrite blocks that have not been sent
         copy = Packed(target.buffer)
         return _draft(
             collective, _shape(collective, cuts[-1], 0, False, _cuts(target.buffer), _cuts(target.buffer)),
@@ -193,7 +193,7 @@ def _alltoall(collective: Collective, arguments: Arguments, rank: int, size: int
 
 
 def for_mpi(draft: Draft, arguments: Arguments, rank: int, size: int) -> Arguments:
-    """The arguments as mpi4py takes them: elements that MPI has no datatype for as so many bytes, wherever they are."""
+    """The arguments for mpi4py; elements without an MPI datatype are described as runs of bytes."""
     collective = draft.collective
     if all(map(_is_known, draft.owners)):
         return arguments
@@ -219,12 +219,12 @@ def for_mpi(draft: Draft, arguments: Arguments, rank: int, size: int) -> Argumen
 
 
 def _is_known(buffer: Buffer) -> bool:
-    """Whether mpi4py understands a buffer as it is: it asks tensors for DLPack, which not all of them give."""
+    """Whether mpi4py accepts the buffer unchanged; mpi4py needs DLPack for tensors, which some lack."""
     return buffer.type.datatype is not None and not hasattr(buffer.owner[0], "data_ptr")
 
 
 def _end(buffer: Buffer) -> int:
-    """Bytes from where a buffer begins to the end of its data."""
+    """Bytes from the begin of a buffer to the end of its data."""
     return max([address + count * buffer.type.size for address, count in buffer.pieces()], default=buffer.address) - (
         buffer.address
     )
@@ -236,7 +236,7 @@ def _run_of_bytes(size: int) -> MPI.Datatype:
 
 
 def as_bytes(draft: Draft, rank: int, size: int) -> Arguments:
-    """What the MPI library's own method takes for a blocking call, as bytes: of any element type, without gaps."""
+    """The arguments of a blocking call as bytes, for the MPI library's own method; the data have no gaps."""
     shape, root = draft.shape, draft.shape.root
     cuts = shape.cuts or _core.partition(shape.elements, size)
     input_cuts = shape.input_cuts or _core.partition(shape.elements, size)

@@ -1,7 +1,7 @@
-"""Scattered memory as one run of bytes: elements with gaps, blocks that do not follow each other.
+"""Scattered memory as one contiguous run of bytes, for elements with gaps and blocks that are not adjacent.
 
-The packed form of a datatype is its data in the order of the type map, which is what MPI_Pack gives among like
-machines; so ranks may describe the same message by different datatypes.
+The packed form is the data in the order of the type map, as MPI_Pack gives it between machines of equal data
+representation. Ranks may therefore describe the same message by different datatypes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = ["Packed", "contiguous", "region"]
 
 
 def region(address: int, nbytes: int) -> np.ndarray:
-    """Memory at an address as an array of bytes; it must outlive the array."""
+    """The ``nbytes`` bytes at ``address`` as an array of uint8; the memory must outlive the array."""
     memory: Any = MPI.buffer.fromaddress(address, nbytes)
     return np.frombuffer(memory, np.uint8)
 
 
 class Packed:
-    """A temporary that stands for a buffer, and how to fill it from there and to spill it there."""
+    """A temporary with the packed data of a buffer; it can be filled from the buffer and written back."""
 
     def __init__(self, buffer: Buffer):
-        self._pieces: list[tuple[int, int, int, MPI.Datatype | None]] = []  # address, span, bytes of data, its type
+        self._pieces: list[tuple[int, int, int, MPI.Datatype | None]] = []  # address, span, bytes of data, datatype
         self.owner = buffer.owner
         for address, count in buffer.pieces():
             nbytes = count * buffer.type.size
@@ -48,11 +48,11 @@ class Packed:
 
     @property
     def address(self) -> int:
-        """Where the temporary is."""
+        """The address of the temporary."""
         return _core.address(self.bytes)
 
     def load(self) -> None:
-        """Copy from the buffer; ValueError where MPI cannot."""
+        """Copy from the buffer to the temporary; ValueError if MPI cannot pack the datatype."""
         for memory, temporary, datatype in self._runs():
             if datatype is None:
                 temporary[:] = region(memory.address, memory.nbytes)
@@ -63,7 +63,7 @@ class Packed:
                 raise ValueError(f"{temporary.nbytes} bytes of a derived datatype cannot be packed: {e}") from None
 
     def store(self) -> None:
-        """Copy to the buffer."""
+        """Copy from the temporary to the buffer."""
         for memory, temporary, datatype in self._runs():
             if datatype is None:
                 region(memory.address, memory.nbytes)[:] = temporary
@@ -80,9 +80,9 @@ class Packed:
 
 
 def _as_one(kind: Type, count: int) -> tuple[MPI.Datatype, int, int]:
-    """A datatype for all of ``count`` elements, from their first byte of data on; that byte's place, and its extent.
+    """A datatype for all ``count`` elements that begins at their first byte of data; that byte's offset; the span.
 
-    It lives on when the program frees its own datatype, and mpi4py, which counts by extents, packs one of it.
+    It outlives the program's datatype. mpi4py counts lengths by extents, so this datatype is packed once.
     """
     assert kind.named is not None
     try:
@@ -98,7 +98,7 @@ def _as_one(kind: Type, count: int) -> tuple[MPI.Datatype, int, int]:
 
 
 def contiguous(buffer: Buffer) -> tuple[int, Packed | None]:
-    """The address of a buffer's data as one run of bytes, in place or, where it is scattered, of a temporary."""
+    """The address of the buffer's data as one contiguous run: in place (with None), or of a temporary."""
     if buffer.type.dense:
         pieces = buffer.pieces()
         if not pieces:

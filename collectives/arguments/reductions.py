@@ -1,4 +1,4 @@
-"""Calls that reduce: reduce, all-reduce, reduce-scatter, scans."""
+"""Checks calls that reduce: reduce, all-reduce, reduce-scatter, scans."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ __all__ = ["draft", "outline"]
 
 
 def draft(collective: Collective, arguments: Arguments, library: Any, rank: int, size: int) -> Draft:
-    """Check the arguments of a call on this rank of ``size``; TypeError or ValueError where they will not do."""
+    """The checked call of rank ``rank`` of ``size``; TypeError or ValueError if an argument is wrong.
+
+    ``library`` is the transport's handle of the MPI library, for ops that only MPI can apply.
+    """
     op = arguments.op
     code = _code(collective, op)
     if collective.base == "reduce_scatter":
@@ -40,7 +43,7 @@ def draft(collective: Collective, arguments: Arguments, library: Any, rank: int,
 
 
 def outline(collective: Collective, nbytes: int, kind: Type, op: Any) -> Draft:
-    """A call of so many bytes without its memory: what the choice of an algorithm goes by."""
+    """A call of ``nbytes`` bytes of ``kind`` without memory, as input for the choice of an algorithm."""
     code, dtype = _code(collective, op), -1 if kind.code is None else kind.code
     itemsize = max(1, _itemsize(kind))
     shape = Shape(collective.base, 0, nbytes // itemsize, itemsize, dtype, code, False)
@@ -50,7 +53,7 @@ def outline(collective: Collective, nbytes: int, kind: Type, op: Any) -> Draft:
 
 
 def _code(collective: Collective, op: Any) -> int | None:
-    """The kernels' code of an op, if they have one; TypeError for an op that a collective cannot apply."""
+    """The kernels' code of ``op``, None if there is none; TypeError if ``collective`` cannot apply the op."""
     code = op_code(op)
     if op is AVG and not collective.averages:
         raise TypeError(f"op: collectives.AVG has no meaning for {collective.name}")
@@ -58,7 +61,7 @@ def _code(collective: Collective, op: Any) -> int | None:
 
 
 def _qualify(made: Draft, kind: Type, op: Any, code: int | None) -> None:
-    """Say who can serve a call."""
+    """Set in ``made`` whether the op commutes, and why our algorithms or the MPI library cannot serve the call."""
     made.commutes = code is not None or op.Is_commutative()
     made.obstacle = _obstacle(kind, op, code)
     made.unknown = _unknown(kind, op)
@@ -69,12 +72,12 @@ def _shape(collective: Collective, buffer: Buffer, elements: int, root: int, sam
 
 
 def _itemsize(kind: Type) -> int:
-    """Bytes from element to element: a pair of a double and an int has a gap, which kernels step over."""
+    """Bytes from one element to the next; a pair of double and int has a gap, which kernels skip."""
     return kind.extent if kind.code is not None else kind.size
 
 
 def _both(collective: Collective, arguments: Arguments) -> Draft:
-    """A rank with as many elements in as out."""
+    """The draft of a rank whose input and result have the same number of elements."""
     target = parse(arguments.recvbuf, "recvbuf", True)
     same = in_place(arguments.sendbuf)
     source = target if same else parse(arguments.sendbuf, "sendbuf", False)
@@ -90,7 +93,7 @@ def _both(collective: Collective, arguments: Arguments) -> Draft:
 
 
 def _one_way(collective: Collective, arguments: Arguments) -> Draft:
-    """A rank of a reduce that is not the root."""
+    """The draft of a rank of a reduce that is not the root."""
     source = parse(arguments.sendbuf, "sendbuf", False)
     shape = _shape(collective, source, source.count, arguments.root, False)
     return Draft(collective, shape, source.address, 0, source.count * shape.itemsize, (source,))
@@ -110,7 +113,7 @@ def _reduce_scatter(collective: Collective, arguments: Arguments, rank: int, siz
         if target.elements != cuts[-1]:
             raise ValueError(f"recvbuf has {target.elements} elements, recvcounts ask for {cuts[-1]}")
         shape = _shape(collective, target, cuts[-1], 0, False, cuts if collective.vector else None)
-        whole = replace(target.type, size=shape.itemsize, dense=True)  # with the gap of a pair
+        whole = replace(target.type, size=shape.itemsize, dense=True)  # includes the gap of a pair
         result = Packed(Buffer(target.address, counts[rank], whole, target.owner))
         return Draft(
             collective, shape, target.address, result.address, cuts[-1] * shape.itemsize, (target,), stores=[result]
@@ -154,7 +157,7 @@ def _apart(source: Buffer, target: Buffer) -> None:
 
 
 def _obstacle(kind: Type, op: Any, code: int | None) -> str | None:
-    """Why our own algorithms cannot serve a call, or None."""
+    """Why this library's algorithms cannot serve a call, or None; TypeError if the op does not apply to the type."""
     if not kind.gapless:
         return "a derived datatype with gaps"
     if code is None and kind.datatype is None:
@@ -169,7 +172,7 @@ def _obstacle(kind: Type, op: Any, code: int | None) -> str | None:
 
 
 def _unknown(kind: Type, op: Any) -> str | None:
-    """Why the MPI library cannot serve a call, or None."""
+    """Why the MPI library cannot serve a call, or None if it can."""
     if op is AVG or op is REPRODUCIBLE_SUM:
         return f"{op!r}, which MPI does not know"
     if kind.datatype is None:

@@ -1,4 +1,4 @@
-"""What a call is, in words and as a shape: collective, length, type, op, root, and its number."""
+"""What a call is, for messages to people and comparisons: collective, length, type, op, root, and number."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ..core import _core
 __all__ = ["Call", "differ", "signature", "type_name"]
 
 
-SWAPPED = 64  # added to the number of a type whose bytes are in the other order
+SWAPPED = 64  # added to the number of a basic type whose bytes are in the other byte order
 
 
-#: Collectives whose ranks know but some of the lengths: of unequal blocks.
+#: Collectives with unequal blocks, whose ranks know only some of the lengths.
 _LOCAL = ("gatherv", "scatterv", "alltoallv")
 
 
 class Call(NamedTuple):
     """One rank's call.
 
-    ``number`` counts the calls of the communicator; None for those of persistent requests, which ranks may start in
-    any order, and for messages, whose ``algorithm`` is "message". What moves no data, as creating a communicator, has
-    no ``algorithm``. Where nothing is reduced, ``op`` is empty, elements are bytes, and ``dtype`` says what they are
-    of, if that is known. ``history`` is a number of this and earlier calls between processes, 0 where it is not known.
+    ``number`` counts the calls of the communicator. It is None for persistent requests, which ranks may start in any
+    order, and for point-to-point messages, whose ``algorithm`` is "message". Calls that move no data, such as creating
+    a communicator, have an empty ``algorithm``. If nothing is reduced, ``op`` is empty, ``elements`` counts bytes, and
+    ``dtype`` is their element type if known. ``history`` is a hash of this and earlier calls by messages, 0 if unknown.
     """
 
     number: int | None
@@ -50,7 +50,7 @@ class Call(NamedTuple):
 
 
 def signature(collective: str, algorithm: str, elements: int, dtype: int, op: Any, root: int) -> Call:
-    """A call from the codes of the compiled core; ``op`` is a code, -1 or None where nothing is reduced, or neither."""
+    """A Call from codes of the compiled core; ``op``: a code, -1 or None if nothing is reduced, else a user's op."""
     rooted = collective.removesuffix("v") in ("bcast", "gather", "scatter", "reduce")
     name = _core.OPS[op].upper() if isinstance(op, int) and op >= 0 else "" if op in (None, -1) else "a user-defined op"
     dtype_name = type_name(dtype)
@@ -60,17 +60,17 @@ def signature(collective: str, algorithm: str, elements: int, dtype: int, op: An
 
 
 def type_name(number: int) -> str:
-    """Name of a basic type by its number; "" for none."""
+    """Name of the basic type ``number``; "" for a negative number."""
     if number < 0:
         return ""
     return _core.DTYPES[number] if number < SWAPPED else f"byte-swapped {_core.DTYPES[number - SWAPPED]}"
 
 
 def differ(one: Call, other: Call) -> bool:
-    """Whether two ranks' calls of the same number cannot be the same collective call."""
+    """Whether two ranks' calls with the same number cannot be the same collective call."""
     if one.number is None or one.number != other.number:
         return False
-    if not one.collective or not other.collective:  # nothing else is known
+    if not one.collective or not other.collective:  # only the algorithm is known
         return one.algorithm != other.algorithm
     if one.collective.removesuffix("_init") in _LOCAL or other.collective.removesuffix("_init") in _LOCAL:
         one, other = one._replace(elements=0), other._replace(elements=0)

@@ -1,4 +1,4 @@
-"""How long calls may wait, as users say it; infinity is :data:`LONGEST`."""
+"""Checks timeouts that users give, in seconds; infinity becomes :data:`LONGEST`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 __all__ = ["checked_timeout", "stall_from_environment", "timeout_from_environment"]
 
-LONGEST = 1e9  # seconds, some thirty years: in nanoseconds it is an integer of C's
+LONGEST = 1e9  # seconds, about thirty years; in nanoseconds it fits a 64-bit integer
 
 
 def timeout_from_environment() -> float | None:
-    """The timeout of calls that have none of their own; None: they have none. ValueError where it is no number."""
+    """The default timeout, ``COLLECTIVES_TIMEOUT``, in seconds; None if it is not set. ValueError if it is invalid."""
     text = os.environ.get("COLLECTIVES_TIMEOUT")
     return _seconds("COLLECTIVES_TIMEOUT", text) if text else None
 
 
 def stall_from_environment() -> float | None:
-    """Seconds after which a wait without a timeout is reported; None: never. ValueError where it is no number."""
+    """Seconds after which a wait without timeout is reported, ``COLLECTIVES_STALL`` (60); None for 0: never."""
     return _seconds("COLLECTIVES_STALL", os.environ.get("COLLECTIVES_STALL") or "60", zero=True) or None
 
 
@@ -32,7 +32,7 @@ def _seconds(name: str, text: str, zero: bool = False) -> float:
 
 
 def checked_timeout(timeout: Any) -> float | None:
-    """Seconds as a float, or None; ValueError or TypeError where it is not a positive number."""
+    """``timeout`` as a float, at most LONGEST, or None; TypeError or ValueError if it is not a positive number."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) and not hasattr(timeout, "__float__"):

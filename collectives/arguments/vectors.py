@@ -1,4 +1,4 @@
-"""Buffers of the vector forms (Allgatherv and its kin): a count and a displacement for every rank."""
+"""Buffers of the vector forms (Allgatherv and others): a count and a displacement for every rank."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["integers", "parse_vector"]
 
 
 def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffer:
-    """Understand ``[array, counts, datatype]`` or ``[array, (counts, displacements), datatype]``.
+    """The buffer that ``[array, counts, datatype]`` or ``[array, (counts, displacements), datatype]`` describes.
 
-    Parts may be left out: all of the array is then divided as evenly as can be, and blocks follow each other. One count
-    stands for the same count everywhere, one displacement for a stride. Raises TypeError and ValueError as
-    :func:`collectives.arguments.buffers.parse` does.
+    Parts may be left out. Without counts the array is divided as evenly as possible, and the blocks are adjacent. One
+    integer as counts stands for equal counts; one integer as displacements is a stride. TypeError if ``spec`` is no
+    buffer; ValueError if it is strided, too short, read-only while ``writable`` is set, or has a negative count.
     """
     memory, counts, displs, datatype = _parts(spec, argument)
     address, nbytes, own, hold = memory_of(memory, datatype, argument, writable)
@@ -44,7 +44,7 @@ def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffe
 
 
 def _parts(spec: Any, argument: str) -> tuple[Any, Any, Any, Any]:
-    """Memory, counts, displacements and datatype of a specification."""
+    """Memory, counts, displacements and datatype of a specification; None for parts that are left out."""
     if isinstance(spec, (list, tuple)):
         return parts(spec, argument, (tuple,))
     if spec is None or spec is MPI.IN_PLACE:
@@ -53,7 +53,7 @@ def _parts(spec: Any, argument: str) -> tuple[Any, Any, Any, Any]:
 
 
 def integers(values: Any, length: int, argument: str) -> tuple[int, ...]:
-    """A sequence of ``length`` integers of any kind as a tuple; TypeError or ValueError where it is none."""
+    """``values``, a sequence of ``length`` integers, as a tuple; TypeError or ValueError if it is none."""
     if not isinstance(values, Sequence) and not hasattr(values, "__len__"):
         raise TypeError(f"{argument}: expected {length} integers, not {type(values).__name__}")
     if len(values) != length:
@@ -65,7 +65,7 @@ def integers(values: Any, length: int, argument: str) -> tuple[int, ...]:
 
 
 def _is_integer(value: Any) -> bool:
-    """Whether one number is meant; an array of one element is an array."""
+    """Whether ``value`` is one integer; an array of one element is not."""
     return hasattr(value, "__index__") and not getattr(value, "shape", ())
 
 

@@ -1,1 +1,1 @@
-"""``python -m collectives``: the commands."""
+"""The commands of ``python -m collectives``."""

@@ -1,7 +1,7 @@
 """The command line, ``python -m collectives COMMAND ...``.
 
-A command is a pair of functions: one adds its options to a parser, the other runs it and returns the exit code. Both
-import what they need when they are called, so that commands about schedules work without MPI or a compiler.
+A command has two functions: one adds its options to a parser, the other runs it and returns the exit code. Both import
+what they need when they are called, so that commands about schedules work without MPI and without a compiler.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["COMMANDS", "Command", "main"]
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its line in the overview, its options, and what it does."""
+    """One command: its name, its line in the overview, and functions that add its options and run it."""
 
     name: str
     help: str
@@ -33,7 +33,7 @@ class Command:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code. Wrong arguments exit with 2, as argparse does."""
+    """Run the command that ``argv`` names (default: sys.argv); returns its exit code. Usage errors exit with 2."""
     argv = sys.argv[1:] if argv is None else list(argv)
     chosen = next((word for word in argv if not word.startswith("-")), None)
     parser = argparse.ArgumentParser(
@@ -59,14 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         with quiet_beside_rank_0():
             args.parser.error(str(error))
-    except BrokenPipeError:  # the reader, a pager perhaps, has left; so must nothing be flushed at exit
+    except BrokenPipeError:  # the reader, e.g. a pager, has closed; flushing at exit must not fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     return code
 
 
 def imported(module: str) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:
-    """``add_arguments`` and ``main`` of a module of this package, which is imported when one of them is called."""
+    """``add_arguments`` and ``main`` of a module of this package; the module is imported at the first call."""
 
     def load() -> object:
         return importlib.import_module(f"..{module}", __package__)
@@ -78,9 +78,9 @@ def imported(module: str) -> tuple[Callable[[argparse.ArgumentParser], None], Ca
 
 
 def _find(name: str, collective: str | None) -> Algorithm:
-    """The algorithm of that name, ``ring`` or ``allgather/ring``.
+    """The algorithm ``name``, such as ``ring`` or ``allgather/ring``; UsageError if there is none.
 
-    Where several collectives have one and none is asked for, it is all-reduce's.
+    Without a collective, it is the one for all-reduce, or else for the first collective that has the name.
     """
     from ..schedules import registry
 
@@ -251,7 +251,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _prove(algorithm: ScheduleAlgorithm, numbers: Sequence[int]) -> tuple[int, ValueError | None]:
-    """How many of the proofs hold, and what the first one that fails says."""
+    """The number of sizes proved before the first failure, and the error of that failure or None."""
     from ..analysis.verify import verify
 
     for proved, number in enumerate(numbers):

@@ -1,6 +1,6 @@
-"""``python -m collectives info``: what the library runs on here, what it can use, and why something is off.
+"""``python -m collectives info``: the MPI library, processor and engines in use, and why something is off.
 
-Each section is gathered by itself, so that a missing MPI or compiled core leaves the others standing.
+Each section is gathered independently, so that a missing MPI or compiled core does not affect the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..system import machine
 
 __all__ = ["VARIABLES", "add_arguments", "gather", "main", "text"]
 
-#: Environment variables that the library reads, and what for.
+#: Environment variables that the library reads, with their meanings.
 VARIABLES = {
     "COLLECTIVES_ALGORITHM": "the algorithm of all-reduces, or by collective: allgather=bruck,all=mpi",
     "COLLECTIVES_CHECK": "1: ranks compare their calls before they make them",
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the account, on rank 0 of an MPI job; always 0."""
+    """Print the sections on rank 0 of an MPI job; returns 0."""
     found = gather()
     if not _is_another_rank():
         print(json.dumps(found, indent=2) if args.json else text(found))
@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def gather() -> dict[str, Section]:
-    """All sections, as JSON takes them; starts MPI."""
+    """All sections, ready for JSON; starts MPI."""
     mpi, compiled = _mpi(), _core()
     engines = _engines(mpi, compiled)
     return {
@@ -84,7 +84,7 @@ def _software() -> Section:
 
 
 def _mpi() -> Section:
-    """The MPI library that mpi4py loads, or under ``missing`` what to do."""
+    """The MPI library that mpi4py loads; if there is none, ``missing`` says what to do."""
     try:
         from mpi4py import MPI
     except ModuleNotFoundError:
@@ -104,7 +104,7 @@ def _mpi() -> Section:
 
 
 def _loaded_file(name: str) -> str | None:
-    """Path of a shared library of this process whose file name begins with ``name``."""
+    """Path of the shared library in this process whose file name begins with ``name``, or None."""
     try:
         mapped = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
@@ -114,7 +114,7 @@ def _loaded_file(name: str) -> str | None:
 
 
 def _core() -> Section:
-    """The compiled core, under ``module``, or under ``missing`` why it does not load."""
+    """The compiled core as ``module``; if it does not load, ``missing`` says why."""
     try:
         from ..core import _core as module
     except ImportError as error:
@@ -141,7 +141,7 @@ def _cpu(core: Section) -> Section:
 
 
 def _cache_words(core: int) -> dict[str, str]:
-    """Size of each data cache of a core, and how many cores share it."""
+    """For each data cache of ``core``, its size and the number of cores that share it, as text."""
     return {
         f"L{level}": f"{cache.size >> 10}KiB" + (f" shared by {cache.sharers}" if cache.sharers > 1 else "")
         for level, cache in machine.caches(core).items()
@@ -149,12 +149,12 @@ def _cache_words(core: int) -> dict[str, str]:
 
 
 def _transports() -> list[str]:
-    """ABIs that the transport was built for."""
+    """The ABIs that the transport was built for."""
     return sorted(path.stem.removeprefix("transport_") for path in Path(core.__file__).parent.glob("transport_*.so"))
 
 
 def _engines(mpi: Section, core: Section) -> Section:
-    """What can run a collective, and why it is off; all engines need MPI, its transport and the kernels."""
+    """Each engine, and why it is off; all engines need MPI, its transport and the kernels."""
     why = mpi.get("missing") or core.get("missing")
     if why is None:
         from ..system import mpi_library
@@ -172,7 +172,7 @@ def _engines(mpi: Section, core: Section) -> Section:
 
 
 def _environment() -> Section:
-    """Our variables that are set; one that the library does not read may be a slip of the pen."""
+    """The COLLECTIVES_ variables that are set; unknown ones are included, since they may be misspelt."""
     found = {}
     for name, value in sorted(os.environ.items()):
         if name.startswith("COLLECTIVES_"):
@@ -201,7 +201,7 @@ def _is_another_rank() -> bool:
 
 
 def text(found: dict[str, Section]) -> str:
-    """The sections as aligned text."""
+    """The sections as aligned text for a terminal."""
     engines = {name: "on" if state["on"] else f"off: {state['why']}" for name, state in found["engines"].items()}
     variables = {name: f"{entry['value']}  ({entry['meaning']})" for name, entry in found["environment"].items()}
     shown = {**found, "engines": engines, "environment": variables or {"": "no COLLECTIVES_ variable is set"}}

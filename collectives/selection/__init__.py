@@ -1,1 +1,1 @@
-"""The algorithm of a call: defaults, tables, and what a call should take."""
+"""Which algorithm serves a call: default rules, selection tables, and expected times."""

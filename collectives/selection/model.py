@@ -1,7 +1,7 @@
-"""What a machine needs for a call of an algorithm: the alpha-beta-gamma model, in pieces, as it was fitted there.
+"""Expected time of a call: the alpha-beta-gamma model in pieces, with parameters fitted on a machine.
 
-:mod:`collectives.analysis.cost` counts rounds and bytes; here they become seconds. The pipeline of segments is the
-usual one: the first segment goes the whole way, and each further one ends as soon after it as the busiest rank allows.
+:mod:`collectives.analysis.cost` counts rounds and bytes; this module turns them into seconds. Segments form a pipeline:
+the first segment passes all rounds, and each further segment ends later by the time the busiest rank needs for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Load", "Model", "Piece", "load", "pieces_cover"]
 
 
 class Load(NamedTuple):
-    """What the model charges for: rounds one after the other, and bytes moved and folded on the way to the end."""
+    """What the model charges for: rounds after each other, and bytes moved and folded until the call ends."""
 
     rounds: float
     moved: float
@@ -28,7 +28,7 @@ class Load(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """Of one byte of the vector: rounds; bytes moved and folded along the longest way, and by the busiest rank."""
+    """For a vector of one byte: rounds; bytes moved and folded on the longest path; the same of the busiest rank."""
 
     rounds: int
     moved: float
@@ -47,26 +47,26 @@ class Piece:
     gamma: float
 
     def seconds(self, load: Load) -> float:
-        """Time of a call with that load."""
+        """Seconds that a call with ``load`` takes."""
         return load.rounds * self.alpha + load.moved * self.beta + load.folded * self.gamma
 
 
 @dataclass(frozen=True)
 class Model:
-    """The pieces in order of length, and the median relative error on calls that the fit did not see (None: none)."""
+    """Pieces in order of length, and the median relative error on calls left out of the fit (None: unknown)."""
 
     pieces: tuple[Piece, ...]
     error: float | None = None
 
     def seconds(self, load: Load, nbytes: int) -> float:
-        """Expected time of a call on a vector of ``nbytes``."""
+        """Seconds that a call with ``load`` on a vector of ``nbytes`` bytes takes."""
         return next(p for p in self.pieces if p.upto is None or nbytes <= p.upto).seconds(load)
 
 
 def load(algorithm: Algorithm, size: int, nbytes: int, segments: int = 1) -> Load:
-    """The load of one call on ``size`` ranks, in ``segments`` segments.
+    """The load of one call on ``size`` ranks with a vector of ``nbytes`` bytes in ``segments`` segments.
 
-    Of an algorithm that is not a schedule nothing is known but the bytes.
+    For an algorithm that is not a schedule, the load is one round and the bytes of the vector.
     """
     if not isinstance(algorithm, ScheduleAlgorithm):
         return Load(1, nbytes, nbytes if algorithm.spec.reduces else 0)
@@ -91,6 +91,6 @@ def _way(algorithm: ScheduleAlgorithm, size: int) -> _Way:
 
 
 def pieces_cover(pieces: Sequence[Piece]) -> bool:
-    """Whether pieces come in order of length and the last one, no other, has no end."""
+    """Whether ``upto`` grows from piece to piece and is None for the last piece only."""
     ends = [math.inf if piece.upto is None else piece.upto for piece in pieces]
     return bool(ends) and ends[-1] == math.inf and all(a < b for a, b in itertools.pairwise(ends))

@@ -1,4 +1,4 @@
-"""Which algorithm serves a call: by rule, by environment, or by name. Rank 0's rules hold for all ranks."""
+"""Which algorithm serves a call: the one named in the call or the environment, else by rules, which rank 0 sends."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .model import Load, Model, load
 
 __all__ = ["Choice", "Limits", "ModelKey", "Rows", "Rules", "Tuned", "choose", "load_of", "segments_for"]
 
-#: Staging memory that one call may take, bytes; longer vectors are cut into more segments.
+#: Staging memory, in bytes, that one call may use; longer vectors are cut into more segments.
 STAGING_LIMIT = 256 << 20
 
 Rows = list[tuple[int | None, str, int | None]]
 ModelKey = tuple[str, str, int | None]  # collective, algorithm, bytes of a segment
 _KB, _MB = 1 << 10, 1 << 20
-MOST_CHOICES = 10_000  # that are remembered
+MOST_CHOICES = 10_000  # remembered for each communicator
 
-#: (largest message in bytes or None, algorithm, bytes of a segment or None), the first that fits; per collective.
-#: Bytes are those of the whole vector, all blocks together.
+#: For each collective rows of (longest vector in bytes or None, algorithm, bytes of a segment or None). The first row
+#: that fits is used. The bytes of a vector are those of all blocks together.
 DEFAULT: dict[str, Rows] = {
     "allreduce": [(16 * _KB, "recursive_doubling", None), (None, "circulant", _MB)],
     "reduce": [(64 * _KB, "binomial", None), (None, "scatter_gather", _MB)],
@@ -42,13 +42,13 @@ DEFAULT: dict[str, Rows] = {
     "barrier": [(None, "dissemination", None)],
 }
 
-#: Calls whose ranks do not know the same number of bytes: one row above, and never in segments.
+#: Collectives whose ranks know different numbers of bytes: only one row is allowed in DEFAULT, and no segments.
 PRIVATE_LENGTHS = frozenset({"alltoallv", "gatherv", "scatterv"})
 
-#: Collectives that have algorithms of their own.
+#: Collectives that have algorithms of their own rather than those of another collective.
 _BASES = sorted({registry.base(collective) for collective in DEFAULT})
 
-#: Where all ranks share a node.
+#: The algorithm of each collective if all ranks share a node.
 LOCAL = dict.fromkeys(DEFAULT, "shm")
 
 
@@ -63,13 +63,13 @@ class Limits(NamedTuple):
     private: int
 
 
-#: Where ranks have a core each (False), and where they outnumber the cores and every synchronisation costs a switch.
+#: Limits if each rank has a core (False), or if ranks outnumber cores, so that each wait costs a context switch (True).
 NODE_LIMITS = {
     False: Limits(512, 4 * _KB, 16 * _KB, 256 * _KB, 8 * _MB, 1024 * _MB),
     True: Limits(4 * _KB, 16 * _KB, 256 * _KB, 256 * _KB, 8 * _MB, 256 * _KB),
 }
 
-#: For ops that do not commute, and for deterministic=True.
+#: ORDERED: algorithms for ops that do not commute. LINEAR: rows for deterministic=True.
 ORDERED = {
     "allreduce": "recursive_doubling", "reduce": "binomial_in_order", "reduce_scatter": "linear",
     "reduce_scatter_block": "linear", "scan": "recursive_doubling", "exscan": "recursive_doubling",
@@ -82,7 +82,7 @@ LINEAR: dict[str, Rows] = {
     "scan": [(None, "linear", 256 * _KB)],
     "exscan": [(None, "linear", 256 * _KB)],
 }
-#: For exact sums of float32 and float64; "linear" moves operands instead of accumulators, others are for short vectors.
+#: For exact sums of float32 and float64: "linear" sends operands, others send accumulators (good for short vectors).
 EXACT: dict[str, Rows] = {
     "allreduce": [(2 * _KB, "recursive_doubling", None), (None, "linear", _MB)],
     "reduce": [(2 * _KB, "binomial", None), (None, "linear", _MB)],
@@ -93,9 +93,9 @@ EXACT: dict[str, Rows] = {
 
 @dataclass(frozen=True)
 class Tuned:
-    """The entry of a selection table that is for the ranks of a communicator (see :mod:`collectives.selection.table`).
+    """The entry of a selection table that serves a communicator (see :mod:`collectives.selection.table`).
 
-    ``rows`` are as those of DEFAULT, where there are any; ``source`` says which entry of which file this is.
+    ``rows`` has the form of DEFAULT, for some of the collectives. ``source`` names the file and the entry.
     """
 
     rows: dict[str, Rows]
@@ -106,7 +106,7 @@ class Tuned:
 
 @dataclass
 class Rules:
-    """What the choices of one communicator follow from, the same on all ranks; and the choices so far."""
+    """The rules of one communicator, equal on all ranks, and the choices made so far."""
 
     table: dict[str, Rows] = field(default_factory=lambda: dict(DEFAULT))
     forced: dict[str, str] = field(default_factory=dict)
@@ -114,20 +114,20 @@ class Rules:
     choices: dict[Any, Choice] = field(default_factory=dict, repr=False, compare=False)
 
     def node_limits(self, crowded: bool) -> Limits:
-        """Limits of the node-local engine; ``crowded``: ranks outnumber the cores."""
+        """Limits of the node-local engine; ``crowded``: there are more ranks than cores."""
         return self.tuned.limits if self.tuned is not None and self.tuned.limits else NODE_LIMITS[crowded]
 
     def forced_for(self, collective: str) -> str | None:
-        """The algorithm that ``COLLECTIVES_ALGORITHM`` names for a collective."""
+        """The algorithm that ``COLLECTIVES_ALGORITHM`` names for ``collective``, or None."""
         return self.forced.get(collective, self.forced.get(registry.base(collective)))
 
     def local_reach(self) -> dict[str, int | None]:
-        """Collectives that the node-local engine serves on one node: bytes up to which it does, None for any length."""
+        """For each collective that the node-local engine serves: the bytes up to which it does, None for any length."""
         reach = {name: self._longest_local(name) for name in LOCAL}
         return {name: None if math.isinf(longest) else int(longest) for name, longest in reach.items() if longest >= 0}
 
     def _longest_local(self, collective: str) -> float:
-        """Bytes up to which the node-local engine serves every call; -1 for none."""
+        """Bytes up to which the node-local engine serves every call of ``collective``; -1 if it serves none."""
         forced = self.forced_for(collective)
         if forced is not None:
             return math.inf if forced == LOCAL[collective] else -1
@@ -142,7 +142,7 @@ class Rules:
         self, collective: str, nbytes: int, *, forced: str | None, commutes: bool, linear: bool, apart: str | None,
         exact: bool = False, mpi: bool = True,
     ) -> Choice:  # fmt: skip
-        """:func:`choose`, remembered."""
+        """The result of the function :func:`choose` for these rules and arguments, remembered."""
         key = collective, nbytes, forced, commutes, linear, apart, exact, mpi
         choice = self.choices.get(key)
         if choice is None:
@@ -155,16 +155,17 @@ class Rules:
         return choice
 
     def expected(self, collective: str, choice: Choice, size: int, nbytes: int, depth: int) -> float | None:
-        """Seconds that a call on ``size`` ranks should take, where the selection table has a model of it."""
+        """Expected seconds of a call on ``size`` ranks; None if the selection table has no model of the choice."""
         models = self.tuned.models if self.tuned is not None else {}
         model = models.get((collective, choice.algorithm.name, choice.segment))
         return None if model is None else model.seconds(load_of(choice, size, nbytes, depth), nbytes)
 
     @staticmethod
     def from_environment() -> Rules:
-        """Defaults, and ``COLLECTIVES_ALGORITHM``: ``ring``, or ``allreduce=ring,barrier=dissemination``.
+        """The default rules, with the algorithms that ``COLLECTIVES_ALGORITHM`` names; ValueError for unknown names.
 
-        ``all=NAME`` is for every collective that has an algorithm of that name; those named by themselves go first.
+        The variable is ``ring`` (for all-reduce) or a list such as ``allreduce=ring,barrier=dissemination``.
+        ``all=NAME`` means every collective that has an algorithm NAME; entries for one collective take precedence.
         """
         rules, every = Rules(), {}
         for part in filter(None, os.environ.get("COLLECTIVES_ALGORITHM", "").split(",")):
@@ -181,12 +182,12 @@ class Rules:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """An algorithm for a call, the bytes of a segment (None: one segment), and why."""
+    """An algorithm for a call, the bytes of a segment (None: one segment), and the reason as text."""
 
     algorithm: Algorithm
     segment: int | None
     why: str
-    tuned: bool = False  # by a selection table
+    tuned: bool = False  # whether a selection table chose it
 
     def __str__(self) -> str:
         cut = f", segments of {self.segment} bytes" if self.segment else ""
@@ -201,14 +202,14 @@ def choose(
     rules: Rules, collective: str, nbytes: int, *, forced: str | None, commutes: bool, linear: bool, apart: str | None,
     exact: bool = False, mpi: bool = True,
 ) -> Choice:  # fmt: skip
-    """The algorithm of one call.
+    """The algorithm of one call on a vector of ``nbytes`` bytes; ValueError if the one asked for cannot serve it.
 
-    ``commutes``: whether the op does; ``linear``: only folds in rank order, element by element, will do; ``apart``:
-    why the ranks do not share memory, None if they do; ``exact``: partial results are longer than operands; ``mpi``:
-    whether the MPI library's own could serve the call, if a selection table names it.
-    ValueError when an algorithm asked for by name cannot serve the call.
+    ``forced``: the algorithm named in the call, or None. ``commutes``: the op commutes. ``linear``: every element must
+    be folded in rank order. ``apart``: why the ranks do not share memory, None if they do. ``exact``: partial results
+    are longer than operands. ``mpi``: the MPI library's own algorithm may be used if a selection table names it.
+    ValueError also for an unknown collective or algorithm.
     """
-    registry.algorithms(collective)  # there is such a collective
+    registry.algorithms(collective)  # raises ValueError for an unknown collective
     source = "asked for in the call"
     by_rule = rules.forced_for(collective)
     if forced is None and by_rule is not None:
@@ -233,7 +234,7 @@ def choose(
 
 
 def _default(table: dict[str, Rows], collective: str, nbytes: int, why: str) -> Choice:
-    """The choice of a table whose last row is for any length."""
+    """The choice from ``table``; ValueError if no row fits."""
     choice = _row(table, collective, nbytes, why)
     if choice is None:
         raise ValueError(f"the selection table has no rule for {collective} of {nbytes} bytes")
@@ -241,7 +242,7 @@ def _default(table: dict[str, Rows], collective: str, nbytes: int, why: str) -> 
 
 
 def _row(table: dict[str, Rows], collective: str, nbytes: int, why: str, tuned: bool = False) -> Choice | None:
-    """The first row that fits, if one does."""
+    """The choice from the first row that fits, or None."""
     for limit, name, segment in table[collective]:
         if limit is None or nbytes <= limit:
             bound = f"up to {limit} bytes" if limit is not None else "for longer messages"
@@ -250,7 +251,7 @@ def _row(table: dict[str, Rows], collective: str, nbytes: int, why: str, tuned: 
 
 
 def _serves(algorithm: Algorithm, commutes: bool, linear: bool, apart: str | None, exact: bool, mpi: bool) -> bool:
-    """Whether an algorithm that was measured with ordinary sums can serve a call; else the defaults know what can."""
+    """Whether an algorithm of a selection table, measured with ordinary sums, can serve the call."""
     if algorithm.name == "shm":
         return apart is None
     if algorithm.name == "mpi" and not mpi:
@@ -268,7 +269,7 @@ def _refuse(algorithm: Algorithm, commutes: bool, linear: bool, apart: str | Non
 
 
 def _segment(rules: Rules, collective: str, name: str, nbytes: int) -> int | None:
-    """Segment of an algorithm asked for by name: of the tuned row for that length, else as by default."""
+    """Bytes of a segment of the algorithm ``name``: from the tuned row for ``nbytes``, else from the default rules."""
     for limit, tuned, segment in rules.tuned.rows.get(collective, []) if rules.tuned is not None else []:
         if tuned == name and (limit is None or nbytes <= limit):
             return segment
@@ -277,15 +278,15 @@ def _segment(rules: Rules, collective: str, name: str, nbytes: int) -> int | Non
 
 
 def load_of(choice: Choice, size: int, nbytes: int, depth: int) -> Load:
-    """What the cost model charges for a call by a choice, on ``size`` ranks and with ``depth`` segments at once."""
+    """The load that the cost model charges for a call by ``choice``, with ``depth`` segments in flight."""
     schedule = isinstance(choice.algorithm, ScheduleAlgorithm)
     return load(choice.algorithm, size, nbytes, segments_for(choice, size, nbytes, depth) if schedule else 1)
 
 
 def segments_for(choice: Choice, size: int, nbytes: int, depth: int, root: int = 0) -> int:
-    """Number of segments of a vector of ``nbytes``, up to ``depth`` of them at once: by the choice, and by memory.
+    """Number of segments of a vector of ``nbytes``, ``depth`` of them in flight: from the choice and the memory limit.
 
-    All ranks that know the same ``nbytes`` find the same number. It is 1 where steps are of several ranks' blocks.
+    Ranks with equal ``nbytes`` get equal numbers. It is 1 if the algorithm is not divisible.
     """
     assert isinstance(choice.algorithm, ScheduleAlgorithm)
     if not choice.algorithm.divisible(size):

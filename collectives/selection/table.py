@@ -1,8 +1,8 @@
 """Selection tables: what ``python -m collectives tune`` measured, as a JSON file that people can read, edit and merge.
 
-A table has entries, each for one machine, MPI and layout of ranks. An entry has rules (rows of the first that fits, as
-those of :mod:`collectives.selection.policy`), limits of the node-local engine, and the models that the rules were found
-with. docs/tuning.md describes the file.
+A table has entries, each for one machine, MPI library and layout of ranks. An entry has rules (rows as in
+:mod:`collectives.selection.policy`, of which the first that fits is used), limits of the node-local engine, and the
+models from which the rules were derived. docs/tuning.md describes the file.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ __all__ = [
 ]
 
 VERSION = 1
-NEAR = 2  # an entry serves layouts that differ by this factor at most
-_LONGEST_SEGMENT, _LONGEST_READ = 256 << 10, 64 << 10  # csrc/node/node.h
+NEAR = 2  # an entry serves layouts whose numbers differ by this factor at most
+_LONGEST_SEGMENT, _LONGEST_READ = 256 << 10, 64 << 10  # as in csrc/node/node.h
 
 
 def named(vendor: str, version: tuple[int, ...]) -> str:
-    """What an MPI is called in tables, from what mpi4py's ``get_vendor`` says: without the patch level."""
+    """The name of an MPI library in tables: what mpi4py's ``get_vendor`` returns, without the patch level."""
     return f"{vendor} {'.'.join(map(str, version[:2]))}"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the ranks of a communicator lie: nodes, and ranks on the fullest of them."""
+    """The layout of the ranks of a communicator: number of nodes, and of ranks on the node with most ranks."""
 
     nodes: int
     ranks_per_node: int
 
     @staticmethod
     def of(ranks_on: Counter[str]) -> Layout:
-        """The layout of ranks, from how many there are on each node."""
+        """The layout of a communicator with ``ranks_on[node]`` ranks on each node."""
         return Layout(len(ranks_on), max(ranks_on.values()))
 
     def __str__(self) -> str:
@@ -68,9 +68,9 @@ class Layout:
 
 @dataclass
 class Entry:
-    """What is known about one machine with one MPI and one layout.
+    """What was measured on one machine with one MPI library and one layout.
 
-    ``machine`` and ``mpi`` may be patterns of the shell (``*``). ``made`` is for people: when and how it was measured.
+    ``machine`` and ``mpi`` may be shell patterns (``*``). ``made`` tells people when and how it was measured.
     """
 
     machine: str
@@ -83,19 +83,19 @@ class Entry:
 
     @property
     def key(self) -> tuple[str, str, Layout]:
-        """Entries of one key are merged."""
+        """Machine, MPI and layout; entries with equal keys are merged."""
         return self.machine, self.mpi, self.layout
 
 
 @dataclass
 class Table:
-    """The entries of a file."""
+    """The entries of one file, and its path."""
 
     entries: list[Entry] = field(default_factory=list)
     path: str = ""
 
     def serving(self, machine: str, mpi: str | None) -> Table:
-        """The entries for a machine and an MPI (None: any)."""
+        """The entries whose patterns match ``machine`` and ``mpi`` (None: any MPI)."""
         fit = [
             entry for entry in self.entries
             if fnmatchcase(machine, entry.machine) and (mpi is None or fnmatchcase(mpi, entry.mpi))
@@ -107,7 +107,7 @@ class Table:
 
 
 def load(path: str | os.PathLike[str]) -> Table:
-    """Read a table; ValueError, with the file and the entry, where it is not one; OSError where there is no file."""
+    """Read a table; ValueError, with file and entry, if it is not valid; OSError if the file cannot be read."""
     path = os.fspath(path)
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -119,9 +119,9 @@ def load(path: str | os.PathLike[str]) -> Table:
 
 
 def save(table: Table, path: str | os.PathLike[str]) -> None:
-    """Write a table; whoever reads meanwhile finds the old file or the new one."""
+    """Write a table by replacing the file, so that concurrent readers find the old file or the new one."""
     text = json.dumps(_as_json(table), indent=2)
-    text = re.sub(r"\{[^{}\[\]]*\}|\[[^{}\[\]]*\]", lambda leaf: " ".join(leaf[0].split()), text)  # a row is a line
+    text = re.sub(r"\{[^{}\[\]]*\}|\[[^{}\[\]]*\]", lambda leaf: " ".join(leaf[0].split()), text)  # one line per row
     beside = f"{os.fspath(path)}.{os.getpid()}"
     try:
         Path(beside).write_text(text + "\n", encoding="utf-8")
@@ -132,7 +132,7 @@ def save(table: Table, path: str | os.PathLike[str]) -> None:
 
 
 def merge(tables: Iterable[Table]) -> Table:
-    """All entries; of entries for the same machine, MPI and layout, later ones replace what they have rules for."""
+    """One table with all entries; of entries with equal keys, later rules and models replace earlier ones."""
     found: dict[Any, Entry] = {}
     for table in tables:
         for entry in table.entries:
@@ -157,9 +157,9 @@ def _load_once(path: str, modified: int, length: int) -> Table:
 
 
 def from_environment(machine: str, mpi: str | None = None) -> Table | None:
-    """The entries of ``COLLECTIVES_TUNING`` for a machine and an MPI (None: any); None where it is not set.
+    """The entries of the file ``COLLECTIVES_TUNING`` for ``machine`` and ``mpi`` (None: any); None if it is not set.
 
-    ValueError, beginning with the variable, where the file cannot be used.
+    ValueError, with the variable's name, if the file cannot be used.
     """
     path = os.environ.get("COLLECTIVES_TUNING")
     if not path:
@@ -175,7 +175,7 @@ def from_environment(machine: str, mpi: str | None = None) -> Table | None:
 
 
 def pick(table: Table, layout: Layout) -> Tuned | None:
-    """What the choices follow from where ranks lie like that, by the :func:`nearest` entry; None without one."""
+    """The rules for a communicator of ``layout``, from the :func:`nearest` entry; None if there is none."""
     entry = nearest(table, layout)
     if entry is None:
         return None
@@ -186,9 +186,9 @@ def pick(table: Table, layout: Layout) -> Tuned | None:
 
 
 def nearest(table: Table, layout: Layout) -> Entry | None:
-    """The entry for a layout, else the one nearest to it, within a factor of 2, and on one node, or several, as it is.
+    """The entry for ``layout``, else the nearest one whose numbers are within a factor of 2.
 
-    None where there is none, and for one rank.
+    One node and several nodes never serve each other. None if there is no such entry, and for a single rank.
     """
     ranked = sorted((_distance(e.layout, layout), i) for i, e in enumerate(table.entries))
     if layout == Layout(1, 1) or not ranked or math.isinf(ranked[0][0]):
@@ -232,12 +232,12 @@ def _entry_out(entry: Entry) -> dict[str, Any]:
 
 
 def _fast(value: Any) -> Any:
-    """A float with as many digits as its measurement may have."""
+    """A float rounded to 4 digits, more than its measurement can have; other values unchanged."""
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def parse(data: Any, path: str = "table") -> Table:
-    """A table from what its JSON says; ValueError that begins with ``path`` and names the entry."""
+    """A table from parsed JSON; ValueError, whose message begins with ``path`` and names the entry, if invalid."""
     top = _Reader(path, data, {"format", "version", "entries"})
     version = top.get("version", int)
     if version != VERSION:
@@ -255,7 +255,7 @@ _ENTRY = {"machine", "mpi", "nodes", "ranks_per_node", "made", "rules", "node_li
 
 
 class _Reader:
-    """A JSON object whose fields are known; its errors say where it is."""
+    """A JSON object with a known set of fields; its errors name its place in the file."""
 
     def __init__(self, where: str, data: Any, known: set[str] | None = None):
         self.where = where
@@ -270,7 +270,7 @@ class _Reader:
         return ValueError(f"{self.where}: {message}")
 
     def get(self, name: str, kind: Any, missing: Any = ...) -> Any:
-        """A field of that type, a positive number where it is one; ``missing`` stands for null and for no field."""
+        """The field ``name``, of type ``kind``; ``missing`` is returned if it is null or not there."""
         value = self.data.get(name)
         if value is None and missing is not ...:
             return missing
@@ -308,7 +308,7 @@ def _entry(of: _Reader) -> Entry:
 
 
 def _algorithm(of: _Reader, collective: str) -> tuple[str, int | None]:
-    """Name and segment of a row."""
+    """Algorithm and segment of a row; ValueError if ``collective`` has no such algorithm or takes no segments."""
     name, segment = of.get("algorithm", str), of.get("segment", int, None)
     try:
         algorithm = registry.find(collective, name)

@@ -1,1 +1,1 @@
-"""Timelines: recording what all ranks did, and reading the records."""
+"""Timelines: recording the calls of all ranks, and reading and drawing the records."""

@@ -1,9 +1,9 @@
-"""Clocks of several machines on one time axis, rank 0's.
+"""Puts the clocks of several machines on one time axis, that of rank 0's clock.
 
-Processes of one machine read the same CLOCK_MONOTONIC, unless they are in different time namespaces. Elsewhere the
-offset is estimated from messages to and fro: of many exchanges the one with the shortest round trip tells most, and
-its error is at most half of that (Cristian, Probabilistic clock synchronization, Distributed Computing 3, 1989). Done
-at the begin and at the end, this gives the drift between the two as well.
+Processes of one machine read the same CLOCK_MONOTONIC, unless they are in different time namespaces. For other
+processes the offset is estimated from messages in both directions. Of many exchanges the one with the shortest round
+trip is the most exact: its error is at most half of the round trip (Cristian, Probabilistic clock synchronization,
+Distributed Computing 3, 1989). Estimates at the begin and at the end also give the drift between them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXCHANGES = 100
 
 
 class Estimate(NamedTuple):
-    """At ``local`` ns of this clock rank 0's showed ``offset`` ns more, give or take ``error`` ns."""
+    """When this clock showed ``local`` ns, rank 0's clock showed ``offset`` ns more, to within ``error`` ns."""
 
     local: int
     offset: int
@@ -30,19 +30,19 @@ class Estimate(NamedTuple):
 
 
 def domain() -> str:
-    """What processes have in common that read the same clock: the machine, and the time namespace."""
+    """A name of the clock of this process: the machine and the time namespace. Equal names mean the same clock."""
     try:
         namespace = os.readlink("/proc/self/ns/time")
-    except OSError:  # a kernel without them
+    except OSError:  # a kernel without time namespaces
         namespace = ""
     return f"{machine.boot_id()} {namespace}"
 
 
 def compare(comm: Any, domains: list[str]) -> Estimate | None:
-    """This rank's clock beside rank 0's; None where it is the same. Collective; ``domains`` are those of all ranks.
+    """The offset of this rank's clock to rank 0's; None if both are one clock. Collective.
 
-    The first rank of each domain exchanges messages with rank 0, one domain after the other; ``comm`` must be the
-    library's own.
+    ``domains`` are the results of :func:`domain` on all ranks. The first rank of each domain exchanges messages with
+    rank 0, one domain after the other. ``comm`` must be a communicator that only the library uses.
     """
     found: dict[str, Estimate] = {}
     for name in dict.fromkeys(domains):

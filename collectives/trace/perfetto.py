@@ -1,7 +1,7 @@
-"""A timeline as a file of trace events, which ui.perfetto.dev and chrome://tracing open.
+"""Writes a timeline as a file of trace events, which ui.perfetto.dev and chrome://tracing open.
 
-The format is the "Trace Event Format" of Chrome, as a JSON object: a process for each rank, a slice for each call, and
-an asynchronous slice for each call that was started and ended later.
+The format is Chrome's "Trace Event Format", as a JSON object: a process for each rank, a slice for each call, and an
+asynchronous slice for each non-blocking or persistent call, from its start to its end.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .timeline import COLLECTIVES, FORMS, NONBLOCKING, SPAN, WAIT, Calls, Part, 
 
 __all__ = ["read", "write"]
 
-SHOWN = 500.0  # ns: shorter waits get no slice of their own
+SHOWN = 500.0  # ns: shorter waits get no slice
 _METHODS = ("", "I", "")
 
 
 def write(path: str | os.PathLike[str], parts: list[Part]) -> None:
-    """Write the timeline of these ranks; a reader never sees half of it. OSError where that cannot be."""
+    """Write the timeline of ``parts`` by replacing the file, so that no reader sees half of it; raises OSError."""
     parts = sorted(parts, key=lambda part: part.about["rank"])
     half = Path(f"{os.fspath(path)}.half")
     found = calls(parts)
@@ -37,7 +37,7 @@ def write(path: str | os.PathLike[str], parts: list[Part]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Events and ``otherData`` of a file that :func:`write` wrote; ValueError for another one."""
+    """Events and ``otherData`` of a file that :func:`write` wrote; ValueError for any other file."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
         events, about = found["traceEvents"], found["otherData"]
@@ -49,7 +49,7 @@ def read(path: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], dict[str, 
 
 
 def _about(parts: list[Part]) -> dict[str, Any]:
-    """What the file says of itself."""
+    """The description of the run for the file: format, ranks, clocks."""
     ranks = []
     for part in parts:
         about = part.about
@@ -76,7 +76,7 @@ def _about(parts: list[Part]) -> dict[str, Any]:
 
 
 def _names(part: Part) -> Iterator[str]:
-    """Rows of a rank, in order."""
+    """The events that name the rows of a rank, in order."""
     about = part.about
     rank = about["rank"]
     world = f"world rank {about['world_rank']}, " if about["world_rank"] != rank else ""
@@ -92,7 +92,7 @@ def _meta(what: str, rank: int, thread: int, **args: Any) -> str:
 
 
 class _Row:
-    """Texts of one rank's events that many of them share."""
+    """Texts that many events of one rank share, made once."""
 
     def __init__(self, part: Part, labels: list[str], comms: dict[int, int]):
         self.about, self.labels, self.comms = part.about, labels, comms
@@ -102,7 +102,7 @@ class _Row:
         self._known: dict[Any, str] = {}
 
     def common(self, form: int, collective: int, name: int, comm: int, site: int, root: int) -> str:
-        """The arguments of a call that do not differ from one to the next."""
+        """The arguments of a call that are equal for all calls with these numbers, as JSON without braces."""
         key = form, collective, name, comm, site, root
         text = self._known.get(key)
         if text is None:
@@ -118,7 +118,7 @@ class _Row:
 
 
 def _write_part(file: TextIO, part: Part, found: Calls) -> None:
-    """The events of one rank in order of time."""
+    """Write the events of one rank in order of time."""
     events = part.events
     begin, returned, end = (part.times(events[field]) for field in ("begin", "returned", "end"))
     wait, source, late = np.zeros(len(events)), np.full(len(events), -1), np.zeros(len(events))
@@ -147,7 +147,7 @@ EVENT_FIELDS = ("form", "collective", "name", "comm", "site", "root", "bytes", "
 def _lines(
     row: _Row, index: int, values: list[int], times: list[float], source: int, is_open: bool
 ) -> Iterator[str]:  # fmt: skip
-    """The trace events of one record; times are in us."""
+    """The trace events of one record, as JSON; times are in us."""
     form, collective, name, comm, site, root, nbytes, number, thread, failed = values
     begin, returned, end, wait, late = times
     where = f'"pid":{row.rank},"tid":{thread}'
@@ -183,7 +183,7 @@ def _slice(begin: float, end: float) -> str:
 
 
 def _number(form: int, number: int) -> str:
-    """Which call it was; of a persistent request, which request and which start."""
+    """The number of a call; for a persistent request, the number of the request and of the start."""
     if number >> 32:
         return f'"request":{(number >> 32) - 1},"call":{number & 0xFFFFFFFF}'
     return f'"call":{number}'

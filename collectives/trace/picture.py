@@ -1,4 +1,4 @@
-"""A timeline as a picture: for each rank the program's spans above, the collectives below, waits hatched."""
+"""Draws a timeline: for each rank its spans above and its collectives below; hatched parts are waits."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ __all__ = ["draw"]
 Event = dict[str, Any]
 Bar = tuple[float, float, float, str, str]  # begin and end in ms, upper edge, colour, hatch
 
-# Okabe and Ito's palette, told apart with any kind of colour vision; rows and words say the rest.
+# The palette of Okabe and Ito, distinguishable with any colour vision; rows and labels carry the information too.
 SPANS = ("#56B4E9", "#E69F00", "#CC79A7", "#F0E442", "#999999")
 BLOCKING, UNDER_WAY, WAITING = "#0072B2", "#009E73", "#D55E00"
 SPAN_HEIGHT, CALL_HEIGHT, GAP = 0.34, 0.16, 0.12
-LANES = 5  # of calls under way at the same time; more share the last one
+LANES = 5  # rows for calls that are under way at the same time; further calls share the last row
 
 
 def draw(
     events: list[Event], about: dict[str, Any], path: str | os.PathLike[str],
     window: tuple[float, float] | None = None, title: str = "",
 ) -> None:  # fmt: skip
-    """Draw the events of a file (see ``perfetto.read``) in a window of ms, by default all of them, into ``path``.
+    """Draw the events of a file (see ``perfetto.read``) to ``path``; ``window`` in ms, default the whole timeline.
 
-    ImportError without matplotlib, ValueError where nothing lies in the window, OSError where ``path`` cannot be
+    ImportError without matplotlib; ValueError if the window has no events; OSError if ``path`` cannot be
     written.
     """
     try:
@@ -41,7 +41,7 @@ def draw(
     lanes = _lanes(shown)
     heights = {rank: _height(shown, lanes, rank) for rank in ranks}
     figure = Figure(figsize=(11, 1.6 + 1.1 * sum(heights.values())), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)  # no pyplot: nothing global, no display
+    FigureCanvasAgg(figure)  # without pyplot: no global state, no display
     axis = figure.subplots()
     names = list(dict.fromkeys(e["name"] for e in events if e.get("cat") == "span"))
     colors = {name: SPANS[min(i, len(SPANS) - 1)] for i, name in enumerate(names)}
@@ -57,12 +57,12 @@ def draw(
     axis.set_yticks(ticks, [f"rank {rank}" for rank in ranks], fontsize=11)
     _dress(axis, begin, end, top - GAP)
     _explain(figure, shown, colors, title)
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "collectives"}):  # text as text; the same file again
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "collectives"}):  # text stays text; files reproducible
         figure.savefig(path, metadata={"Date": None} if os.fspath(path).endswith(".svg") else None)
 
 
 def _with_ends(events: Iterable[Event]) -> list[Event]:
-    """Slices and calls under way, with begin and end in ms; of nested spans the depth."""
+    """Slices and calls under way, with begin and end in ms; spans also get their depth of nesting."""
     found, open_calls = [], {}
     for e in events:
         if e["ph"] == "X":
@@ -83,7 +83,7 @@ def _with_ends(events: Iterable[Event]) -> list[Event]:
 
 
 def _lanes(events: list[Event]) -> dict[int, int]:
-    """A lane for each call under way, so that those at the same time do not cover each other."""
+    """A row for each call under way, so that calls at the same time do not cover each other."""
     lanes: dict[int, int] = {}
     busy: dict[int, list[float]] = {}
     for e in sorted((e for e in events if e.get("cat") == "under way"), key=lambda e: e["ts"]):
@@ -101,7 +101,7 @@ def _height(events: list[Event], lanes: dict[int, int], rank: int) -> float:
 
 
 def _bars(events: list[Event], lanes: dict[int, int], top: float, colors: dict[str, str]) -> list[tuple[Bar, float]]:
-    """What to paint for one rank, and how high."""
+    """The bars of one rank, each with its height."""
     bars: list[tuple[Bar, float]] = []
     calls = top + SPAN_HEIGHT
     for e in sorted(events, key=lambda e: e["ts"]):
@@ -129,7 +129,7 @@ def _paint(axis: Any, bars: list[tuple[Bar, float]]) -> None:
 
 
 def _write_names(axis: Any, events: list[Event], top: float, begin: float, end: float) -> None:
-    """Names of spans where there is room for them."""
+    """Write the names of spans that are wide enough for them."""
     for e in events:
         left, right = max(e["ts"], begin), min(e["end"], end)
         if e.get("cat") == "span" and (right - left) > 0.011 * len(e["name"]) * (end - begin) and e["depth"] == 0:

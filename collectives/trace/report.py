@@ -1,4 +1,4 @@
-"""``python -m collectives trace``: what a timeline says, as a table and as a picture."""
+"""``python -m collectives trace``: shows a timeline as a table or as a picture."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ together first. The file itself is for ui.perfetto.dev."""
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the table, or draw; 2 where there is no timeline."""
+    """Print the table, or draw the picture; returns 2 if there is no timeline."""
     try:
         if not os.path.exists(args.file):
             _put_together(args.file)
@@ -69,7 +69,7 @@ def _window(text: str) -> tuple[float, float]:
 
 
 def _put_together(path: str) -> None:
-    """Write the file from the parts that ranks left; FileNotFoundError without any."""
+    """Write the file from the parts that ranks have saved; FileNotFoundError if there are none."""
     target = Path(path)
     files = sorted(target.parent.glob(f"{target.name}.rank*.part"))
     if not files:
@@ -83,8 +83,8 @@ def _put_together(path: str) -> None:
 
 @dataclass
 class Row:
-    """One collective at one place of the program. Times are in us, of all ranks together; ``late`` has for each rank
-    how long others waited for it, a number for each call that it was the last of."""
+    """One collective at one place of the program. Times are in us, summed over all ranks; ``late`` has, for each rank
+    that was the last in some calls, the time that others waited for it in each of these calls."""
 
     name: str
     algorithm: str
@@ -98,27 +98,27 @@ class Row:
 
     @property
     def calls(self) -> int:
-        """Calls, not counted once for each rank."""
+        """Number of calls, each counted once for all ranks."""
         return len(self.numbers)
 
     @property
     def mean(self) -> float:
-        """Of a call on a rank, in us."""
+        """Mean time of a call on a rank, in us."""
         return self.total / self.parts
 
     @property
     def wait_share(self) -> float:
-        """Share of the time that was waiting."""
+        """The share of the time that was spent waiting."""
         return self.wait / self.total if self.total else 0.0
 
     @property
     def straggler(self) -> tuple[int, list[float]] | None:
-        """The rank that others waited for longest, and how long in each call; None where nobody had to wait."""
+        """The rank that others waited for longest, and the times in us for each call; None if nobody waited."""
         return max(self.late.items(), key=lambda item: sum(item[1])) if self.late else None
 
 
 def rows(events: Iterable[Event]) -> list[Row]:
-    """One for each collective, algorithm, form and place, the longest first."""
+    """One row for each collective, form, algorithm and place, the longest total time first."""
     found: dict[Any, Row] = {}
     for event in events:
         args = event.get("args", {})
@@ -145,7 +145,7 @@ LEFT = 0, 1, 11
 
 
 def table(events: Iterable[Event], about: dict[str, Any]) -> str:
-    """What a timeline says, as text."""
+    """The timeline as a table of text."""
     lines: list[tuple[str, ...]] = [HEAD]
     for row in rows(events):
         straggler = row.straggler
@@ -167,7 +167,7 @@ def _cell(text: str, width: int, column: int) -> str:
 
 
 def _account(about: dict[str, Any]) -> list[str]:
-    """The run, and what the file lacks."""
+    """A description of the run, and of what is missing in the file."""
     hosts = len({rank["host"] for rank in about["rank"]})
     told = [f"{about['ranks']} ranks on {hosts} host{'s' if hosts > 1 else ''}, {about['seconds']:.3f} s"]
     errors = [rank["clock_error_ns"] for rank in about["rank"] if "clock_error_ns" in rank]
@@ -198,6 +198,6 @@ def _bytes(n: float) -> str:
 
 
 def _fast(caller: str) -> str:
-    """File and line, without the directories that lead to where this command runs."""
+    """File and line of the caller, without the current directory."""
     place = caller.partition(" ")[0] if " " not in caller.rpartition(":")[0] else caller.rpartition(" ")[0]
     return place.removeprefix(os.getcwd() + os.sep)

@@ -8,7 +8,7 @@ __all__ = ["Off", "recorder", "span"]
 
 
 class Off:
-    """A part of the program while nothing is recorded."""
+    """The context manager of :func:`span` while nothing is recorded."""
 
     __slots__ = ()
 
@@ -20,7 +20,7 @@ class Off:
 
 
 class _On:
-    """A part of the program that is recorded."""
+    """The context manager of :func:`span` while a timeline is recorded."""
 
     __slots__ = ("index", "name", "recorder")
 
@@ -29,23 +29,23 @@ class _On:
         self.name = name
 
     def __enter__(self) -> None:
-        """Note its begin."""
+        """Record the begin of the span."""
         self.index = self.recorder.begin_span(self.name)
 
     def __exit__(self, *error: Any) -> None:
-        """Note its end."""
+        """Record the end of the span."""
         self.recorder.end_span(self.index)
 
 
 _OFF = Off()
-#: Where this process records a timeline, or None: a ``_core.Recorder``, set by :mod:`collectives.trace.recording`.
+#: The ``_core.Recorder`` while this process records, else None; set by :mod:`collectives.trace.recording`.
 recorder: Any = None
 
 
 def span(name: str) -> Off | _On:
-    """A context manager that shows a part of the program on the timeline, under this name and nested as the program is.
+    """A context manager that shows a part of the program on the timeline as ``name``; spans may be nested.
 
-    A local call. While no timeline is recorded (``COLLECTIVES_TRACE``, ``comm.trace``) it does nothing, in some 0.1 us.
-    TypeError for a name that is not a string, once one is recorded.
+    The call is local. While no timeline is recorded (``COLLECTIVES_TRACE``, ``comm.trace``) it does nothing, in about
+    0.1 us. TypeError if ``name`` is not a string, but only while a timeline is recorded.
     """
     return _OFF if recorder is None else _On(recorder, name)

@@ -1,8 +1,8 @@
-"""What the ranks recorded, put together: one time axis, and how much of each call was waiting for others.
+"""Merges the records of the ranks: puts them on one time axis, and divides each call into waiting and work.
 
-A :class:`Part` is the account of one rank. A call can go on when those have come that it depends on: all ranks, the
-root, or the ranks before. What a rank spends in a call until then is *wait*, the rest *work*; wait states of this kind
-are those of Scalasca (Geimer et al., Concurrency and Computation 22, 2010).
+A :class:`Part` has the records of one rank. A rank in a call depends on other ranks: all of them, the root, or the
+ranks before it. The time until all these have begun the call is *wait*, the rest *work*. Such wait states are those of
+Scalasca (Geimer et al., Concurrency and Computation 22, 2010).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 __all__ = ["COLLECTIVES", "EVENT", "FORMS", "Calls", "Part", "calls", "part_file", "seconds_of"]
 
-#: One record, as ``coll_trace_event`` in csrc/base/trace.h.
+#: One record, laid out as ``coll_trace_event`` in csrc/base/trace.h.
 EVENT = np.dtype(
     {
         "names": [
@@ -32,7 +32,7 @@ EVENT = np.dtype(
 FORMS = ("blocking", "non-blocking", "persistent", "wait", "span")
 BLOCKING, NONBLOCKING, PERSISTENT, WAIT, SPAN = range(5)
 
-#: Collectives by number, as ``kind_of`` in node.pxi.
+#: Collectives by number, as in ``kind_of`` in node.pxi.
 COLLECTIVES = {
     0: "allreduce", 1: "reduce", 2: "bcast", 3: "allgather", 4: "gather", 5: "reduce_scatter_block", 6: "scatter",
     7: "alltoall", 8: "scan", 9: "exscan", 15: "barrier", 19: "allgatherv", 20: "gatherv", 21: "reduce_scatter",
@@ -47,19 +47,19 @@ VERSION = 1
 
 @dataclass
 class Part:
-    """The account of one rank: its records, and in ``about`` what their numbers mean.
+    """The records of one rank, and in ``about`` what the numbers in them mean.
 
     ``about``: rank and ranks of the timeline, world_rank, host, pid; comms (identity, rank and size of each
-    communicator); names, places (file, line, function); moments (time counter and ns of this rank's clock); estimates
-    (ns of this clock, ns to add for rank 0's, error in ns), empty where the clock is rank 0's; zero (ns of rank 0's
-    clock where the time axis begins); end (ns of this clock); dropped; failures (record, what).
+    communicator); names; places (file, line, function); moments (pairs of time counter and ns of this rank's clock);
+    estimates (ns of this clock, ns to add for rank 0's clock, error in ns), empty if the clock is rank 0's; aligned
+    (whether clocks were compared); zero (begin of the time axis, ns of rank 0's clock); dropped; failures.
     """
 
     about: dict[str, Any]
     events: np.ndarray
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file; a reader never sees half of one."""
+        """Write the part by replacing the file ``path``, so that no reader sees half of it."""
         half = Path(f"{os.fspath(path)}.half")
         with open(half, "wb") as file:
             np.savez(file, about=json.dumps({"version": VERSION, **self.about}), events=self.events)
@@ -67,7 +67,7 @@ class Part:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Part:
-        """Read one; ValueError where the file is something else."""
+        """Read a part from ``path``; ValueError if the file is not one, or is of another version."""
         try:
             with np.load(path, allow_pickle=False) as found:
                 about, events = json.loads(str(found["about"])), found["events"]
@@ -78,7 +78,7 @@ class Part:
         return cls(about, events)
 
     def times(self, ticks: np.ndarray) -> np.ndarray:
-        """Readings of this rank's time counter as ns on the common axis."""
+        """Readings of this rank's time counter as float ns on the common time axis."""
         moments = self.about["moments"]
         (tick, ns), zero = moments[0], self.about["zero"]
         xs = np.array([float(t - tick) for t, _ in moments])
@@ -87,7 +87,7 @@ class Part:
         return local + (ns - zero) + self.offsets(local, ns)
 
     def offsets(self, local: np.ndarray, base: int) -> np.ndarray | float:
-        """What to add to readings of this rank's clock, ``local`` ns after ``base``: on a line through estimates."""
+        """The ns to add to this rank's clock ``local`` ns after ``base``: on a line through first and last estimate."""
         estimates = self.about["estimates"]
         if not estimates:
             return 0.0
@@ -97,33 +97,33 @@ class Part:
 
 
 def part_file(path: str | os.PathLike[str], rank: int) -> Path:
-    """Where a rank leaves its part when the ranks do not come together to write ``path``."""
+    """The file to which ``rank`` writes its part if the ranks cannot write ``path`` together."""
     return Path(f"{os.fspath(path)}.rank{rank}.part")
 
 
 @dataclass
 class Calls:
-    """The collectives of all ranks: arrays of one element for each rank's part in a call; times in ns.
+    """The collectives of all ranks, as arrays with one element for each call on each rank; times in ns.
 
-    ``wait`` is 0 where nobody had to be waited for; ``source`` the rank (of the timeline) that was, or -1.
-    ``late``: where a rank kept others waiting, how long the longest of these waits was, else 0; it is counted once for
-    each call.
+    ``wait`` is the time spent waiting, and ``source`` the rank of the timeline that was waited for, or -1. ``late`` is
+    the longest time that others waited for this rank in this call; it is 0 for all ranks but the one they waited for
+    longest.
     """
 
     rank: np.ndarray
     index: np.ndarray  # of the record in the rank's part
-    comm: np.ndarray  # of all ranks
+    comm: np.ndarray  # number of the communicator, equal on all ranks
     comm_rank: np.ndarray
     begin: np.ndarray
     end: np.ndarray
     wait: np.ndarray
     source: np.ndarray
     late: np.ndarray
-    labels: list[str]  # of communicators
+    labels: list[str]  # of the communicators, by number
 
 
 def calls(parts: list[Part]) -> Calls:
-    """Put the calls of all ranks together by communicator, number and collective, and tell wait from work."""
+    """Match the calls of all ranks by communicator, number, collective and form, and divide wait from work."""
     identities: dict[str, int] = {}
     labels: list[str] = []
     columns = [_columns(part, identities, labels) for part in parts]
@@ -139,7 +139,7 @@ def calls(parts: list[Part]) -> Calls:
 
 
 def _columns(part: Part, identities: dict[str, int], labels: list[str]) -> tuple[np.ndarray, ...]:
-    """Of one rank's calls: rank, index, communicator, rank there, begin and end."""
+    """Columns for one rank's calls: rank, index, communicator, rank in the communicator, begin, end."""
     about, events = part.about, part.events
     ours = np.zeros(len(about["comms"]), np.int64)
     for i, found in enumerate(about["comms"]):
@@ -188,7 +188,7 @@ def _tell_waits(made: Calls, events: np.ndarray) -> None:
 def _latest(
     begin: np.ndarray, group: np.ndarray, starts: np.ndarray, rank: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Per call the time when the last rank came, and that rank."""
+    """For each call the time at which the last rank began it, and that rank."""
     latest = np.maximum.reduceat(begin, starts)
     source = np.full(len(starts), -1)
     is_last = begin == latest[group]
@@ -199,7 +199,7 @@ def _latest(
 def _in_order(
     needed: np.ndarray, whom: np.ndarray, kind: np.ndarray, begin: np.ndarray, rank: np.ndarray, starts: np.ndarray
 ) -> None:
-    """Scans: a rank needs those before it, which are in order within a call."""
+    """For scans: a rank needs the ranks before it; ranks are in order within a call."""
     ends = np.append(starts[1:], len(begin))
     for first, last in zip(starts, ends, strict=True):
         if kind[first] in _IN_ORDER:
@@ -211,7 +211,7 @@ def _in_order(
 def _blame(
     made: Calls, order: np.ndarray, group: np.ndarray, starts: np.ndarray, excess: np.ndarray, whom: np.ndarray
 ) -> None:
-    """Note with the rank that kept others waiting how long the longest wait was."""
+    """Set ``late`` of the rank that others waited for longest in each call."""
     longest = np.maximum.reduceat(excess, starts)
     at = np.flatnonzero((excess == longest[group]) & (excess > 0))
     worst = np.full(len(starts), -1)
@@ -221,5 +221,5 @@ def _blame(
 
 
 def seconds_of(parts: list[Part]) -> float:
-    """From the begin of the time axis to the last moment that any rank noted."""
+    """Seconds from the begin of the time axis to the last moment that any rank noted."""
     return max(float(p.times(np.array([p.about["moments"][-1][0]], np.uint64))[0]) for p in parts) * 1e-9
