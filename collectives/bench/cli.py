@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run a program; 0, 1 where a result is wrong or ranks are too few, 2 where a call cannot be made."""
+    """Run a benchmark; returns 0, 1 if a result is wrong or there are too few ranks, 2 if a call is impossible."""
     program = find(args.name)
     check(program, args)
     for path in _files(program, args):
@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def script(name: str, argv: Sequence[str] | None = None) -> int:
-    """The program ``name`` with the options of a command line (default: this process's); the exit code."""
+    """Run the benchmark ``name`` with the options in ``argv`` (default: sys.argv); returns the exit code."""
     parser = argparse.ArgumentParser(
         description=f"{find(name).title} Test, in the format of the OSU Micro-Benchmarks: see docs/benchmarks.md."
     )
@@ -64,7 +64,7 @@ def script(name: str, argv: Sequence[str] | None = None) -> int:
 
 
 def _files(program: Program, args: argparse.Namespace) -> list[str]:
-    """What will be written."""
+    """The files that will be written."""
     pictures = [f"osu_{program.name}.{kind}" for kind in args.graph if kind != "tty"]
     return [*pictures, *filter(None, [args.json])]
 
@@ -92,7 +92,7 @@ def _run(program: Program, args: argparse.Namespace) -> int:
 
 
 def _refusal(program: Program, args: argparse.Namespace, size: int) -> tuple[int, str] | None:
-    """Exit code and message where there are not the ranks that are needed."""
+    """Exit code and message if the number of ranks does not suit the options, else None."""
     if not program.collective and size != 2:
         return 1, "This test requires exactly two processes"
     if size < 2:

@@ -1,4 +1,4 @@
-"""Times by size from the JSON of ``bench --json`` and of ``benchmarks/peers.py --json``, as curves to draw."""
+"""Times by message size, read from the JSON of ``bench --json`` and ``benchmarks/peers.py --json``, as curves."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ OURS = {"private": "collectives", "heap": "collectives, heap arrays"}
 
 @dataclass
 class Curve:
-    """One line: ``points`` are us by bytes of the message, ``vectors`` bytes of the whole vector by the same.
+    """One line of a picture: ``points`` maps bytes of the message to us, ``vectors`` to bytes of the whole vector.
 
-    ``group`` names the picture it belongs to, ``emphasis`` says whether it is ours among others.
+    ``group`` names the picture. ``emphasis``: whether the curve is this library's, among others.
     """
 
     group: str
@@ -29,12 +29,12 @@ class Curve:
     emphasis: bool = False
 
     def bandwidths(self) -> dict[int, float]:
-        """GB/s: bytes of the vector by the time (algbw of nccl-tests)."""
+        """GB/s by bytes of the message: bytes of the vector divided by the time (algbw of nccl-tests)."""
         return {n: self.vectors[n] / us / 1e3 for n, us in self.points.items() if us > 0 and self.vectors.get(n)}
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """The content of a results file; ValueError, with its name, for what is none."""
+    """The content of a results file; ValueError, with the file's name, if it is not one."""
     try:
         content = json.loads(Path(path).read_text())
     except ValueError as error:
@@ -45,12 +45,12 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def curves(content: Mapping[str, Any]) -> list[Curve]:
-    """The curves of a results file, those of one picture together."""
+    """The curves of a results file; curves of one picture follow each other."""
     return _of_bench(content) if content.get("kind") == "bench" else _of_peers(content)
 
 
 def groups(every: Iterable[Curve]) -> dict[str, list[Curve]]:
-    """The curves by picture."""
+    """The curves by the name of their picture."""
     found: dict[str, list[Curve]] = {}
     for curve in every:
         found.setdefault(curve.group, []).append(curve)
@@ -58,7 +58,7 @@ def groups(every: Iterable[Curve]) -> dict[str, list[Curve]]:
 
 
 def _of_bench(content: Mapping[str, Any]) -> list[Curve]:
-    """Medians over all samples of all ranks, which one slow call does not move."""
+    """Curves of ``bench``: medians over all samples of all ranks, which a single slow call does not change."""
     found: dict[tuple[str, str], Curve] = {}
     several = len({record["type"] for record in content["results"]}) > 1
     for record in content["results"]:
@@ -74,13 +74,13 @@ def _of_bench(content: Mapping[str, Any]) -> list[Curve]:
 
 
 def _of_peers(content: Mapping[str, Any]) -> list[Curve]:
-    """Ours, and of every other library the quicker of its thread levels at each size; medians of the rounds."""
+    """Curves of ``peers.py``: medians of the rounds; of each other library the faster thread level at each size."""
     found: dict[tuple[str, str], Curve] = {}
     modes = {(record["place"], record["reuse"]) for record in content["results"]}
     for record in content["results"]:
         name = record["contestant"].split("/")[0]
         label = OURS.get(name) or PEERS.get(name)
-        if label is None:  # a pass over memory, or our heap arrays once more in a program that knows nothing of us
+        if label is None:  # a pass over memory, or our heap arrays in a program that does not know this library
             continue
         group = f"{record['collective'].capitalize()}, {record['ranks']} ranks"
         if len(modes) > 1:
@@ -95,7 +95,7 @@ def _of_peers(content: Mapping[str, Any]) -> list[Curve]:
 
 
 def size_name(nbytes: float) -> str:
-    """8 B, 16 KiB, 64 MiB."""
+    """A number of bytes as text: 8 B, 16 KiB, 64 MiB."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if nbytes >= factor:
             return f"{nbytes / factor:g} {unit}"
@@ -103,7 +103,7 @@ def size_name(nbytes: float) -> str:
 
 
 def time_name(us: float) -> str:
-    """100 ns, 10 us, 1 ms, with the sign for micro."""
+    """A time in us as text: 100 ns, 10 µs, 1 ms."""
     for unit, factor in (("s", 1e6), ("ms", 1e3), ("µs", 1.0)):
         if us >= factor * 0.9999:
             return f"{us / factor:g} {unit}"

@@ -1,4 +1,4 @@
-"""Runs a benchmark program: every table, row by row, as the OSU Micro-Benchmarks do."""
+"""Runs a benchmark program: every table, row by row, like the OSU Micro-Benchmarks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .workloads import Workload
 __all__ = ["Failure", "run"]
 
 PERCENTILES = (50.0, 90.0, 99.0)
-REFUSALS = (ValueError, TypeError, KeyError, NotImplementedError)  # of a call that cannot be made
+REFUSALS = (ValueError, TypeError, KeyError, NotImplementedError)  # raised by calls that are impossible
 
 
 class Failure(Exception):
-    """Ends the program on all ranks, which raise it together: the exit code, and what rank 0 says."""
+    """Ends the program on all ranks, which raise it together; has the exit code and the message of rank 0."""
 
     def __init__(self, code: int, message: str):
         super().__init__(message)
@@ -37,7 +37,7 @@ class Failure(Exception):
 
 
 def run(program: Program, args: argparse.Namespace, world: MPI.Intracomm) -> tuple[int, list[Record]]:
-    """All tables, printed by rank 0; the exit code, and rank 0's records."""
+    """Run all tables, which rank 0 prints; returns the exit code and, on rank 0, the records."""
     records: list[Record] = []
     code = 0
     for ranks in args.ranks or [world.size]:
@@ -57,17 +57,17 @@ def run(program: Program, args: argparse.Namespace, world: MPI.Intracomm) -> tup
 
 
 def agreed(comm: MPI.Intracomm, found: str | None) -> str | None:
-    """What the first rank that has something to say says, on all ranks."""
+    """The value of the lowest rank whose ``found`` is not empty, on all ranks; None if there is none."""
     return next(filter(None, MPI.Intracomm(comm).allgather(found)), None)
 
 
 def printer(comm: MPI.Intracomm) -> Callable[[str], None]:
-    """Prints on rank 0, at once."""
+    """A function that prints a text at once on rank 0, and does nothing on other ranks."""
     return (lambda text: print(text, flush=True)) if comm.rank == 0 else (lambda text: None)
 
 
 def _columns_values(setting: Setting, samples: np.ndarray) -> tuple[dict[str, Any], float]:
-    """The usual columns, in us, and the mean in seconds."""
+    """The values of the usual columns, in us, and the mean in seconds."""
     args = setting.args
     summary = combine(setting.comm, samples, [*PERCENTILES, *(args.tail_lat or ())])
     values: dict[str, Any] = {
@@ -109,7 +109,7 @@ def _collectives(program: Program, args: argparse.Namespace, plain: MPI.Intracom
 
 
 def _runs(ran: Iterable[tuple[int, str]]) -> str:
-    """The algorithms by size: "bruck up to 4096, pairwise up to 1048576"."""
+    """The algorithms by size as text: "bruck up to 4096, pairwise up to 1048576"."""
     last: dict[str, int] = {}
     for nbytes, name in ran:
         last[name] = nbytes
@@ -117,7 +117,7 @@ def _runs(ran: Iterable[tuple[int, str]]) -> str:
 
 
 def _measure(setting: Setting, nbytes: int, work: overlap.Work | None) -> tuple[Record, dict[str, Any]] | str | None:
-    """One row: its record and the values by column. A comment ends the table; None: there is no such message."""
+    """One row: its record and its values by column; a text ends the table; None if there is no such message."""
     itemsize = np.dtype("float16" if setting.dtype == "bfloat16" else setting.dtype).itemsize
     count = setting.count(nbytes, itemsize)
     if nbytes and not count:
@@ -151,7 +151,7 @@ def _measure(setting: Setting, nbytes: int, work: overlap.Work | None) -> tuple[
 
 
 def _prepared(setting: Setting, workload: Workload) -> Any:
-    """What is timed, once it has been seen to work."""
+    """The call to be timed, after it has been made once without error."""
     form = setting.program.form
     if form == "plan":
         plan = workload.plan()
@@ -167,7 +167,7 @@ def _prepared(setting: Setting, workload: Workload) -> Any:
 
 
 def _validated(setting: Setting, workload: Workload) -> str | None:
-    """``Pass``, what is wrong, or None where nobody asked."""
+    """``Pass``, a text that says what is wrong, or None without --validation."""
     if not setting.args.validation:
         return None
     form, keywords = setting.program.form, setting.keywords
@@ -180,7 +180,7 @@ def _validated(setting: Setting, workload: Workload) -> str | None:
 def _record(
     setting: Setting, workload: Workload, mean: float, values: dict[str, Any], validation: str | None
 ) -> Record:
-    """A row for JSON; the validation and bandwidths are put among the values too."""
+    """One row as a record for JSON; adds validation and bandwidths to ``values``."""
     args = setting.args
     last = getattr(setting.comm, "last", None)
     algbw, busbw = bandwidths(registry.base(setting.program.collective), setting.comm.size, workload.nbytes, mean)
@@ -228,10 +228,10 @@ def _pairs(program: Program, args: argparse.Namespace, plain: MPI.Intracomm, rec
 
 
 def _pair(setting: Setting, pair: Pair, nbytes: int) -> tuple[dict[str, Any], str | None]:
-    """A row of messages between two ranks, and what was received wrongly."""
+    """One row of messages between two ranks, and what was received wrongly, or None."""
     args, comm = setting.args, MPI.Intracomm(setting.comm)
     timed, warm = iterations(setting.program, args, nbytes)
-    timed = max(timed, len(pair.sends))  # all buffers are to be received
+    timed = max(timed, len(pair.sends))  # every buffer must be received
     values: dict[str, Any]
     if setting.program.form == "latency":
         samples = comm.bcast(pair.latency(timed, warm), 0)

@@ -1,4 +1,4 @@
-"""Options of the benchmark programs: those of the OSU Micro-Benchmarks, and ours. Imports without MPI."""
+"""Options of the benchmark programs: those of the OSU Micro-Benchmarks, and further ones. Imports without MPI."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["TYPES", "add_options", "check", "iterations", "message_sizes"]
 
 LARGE = 8192  # bytes; longer messages are repeated less often
 GRAPHS = ("tty", "png", "pdf")
-#: MPI's names of the element types, and NumPy's; the first three are OMB's.
+#: Names of the element types in the tables, and in NumPy; the first three are OMB's.
 TYPES = {
     "mpi_char": "int8", "mpi_int": "int32", "mpi_float": "float32", "mpi_double": "float64", "float16": "float16",
     "bfloat16": "bfloat16",
 }  # fmt: skip
-#: (iterations, of long messages, warm-up, of long messages), by form.
+#: By form: (iterations, iterations of long messages, warm-up calls, warm-up calls of long messages).
 REPEATS = {"latency": (10_000, 1000, 100, 10), "bw": (100, 20, 10, 2)}
 USUAL = (1000, 100, 100, 10)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options; :func:`check` refuses those that a program has no use for."""
+    """Add the options of all programs; :func:`check` refuses those that a program does not use."""
     add = parser.add_argument
     add("-v", "--version", action="version", version=f"collectives {__version__}")
     add("-f", "--full", action="store_true", help="also minimum and maximum over the ranks, and iterations")
@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check(program: Program, args: argparse.Namespace) -> None:
-    """UsageError for options that the program has no use for, or that exclude each other."""
+    """UsageError for options that the program does not use, or that exclude each other."""
     single, starts = not program.collective, program.form == "start"
     useless = {
         "--in-place": args.in_place and (single or program.collective in ("barrier", "bcast")),
@@ -99,7 +99,7 @@ def check(program: Program, args: argparse.Namespace) -> None:
 
 
 def message_sizes(program: Program, args: argparse.Namespace) -> list[int]:
-    """Bytes of the messages: from the least to the most by doubling."""
+    """Bytes of the messages, ascending: from the smallest to the largest by doubling."""
     if not program.sized:
         return [0]
     least, most = args.message_size or (None, None)
@@ -112,7 +112,7 @@ def message_sizes(program: Program, args: argparse.Namespace) -> list[int]:
 
 
 def iterations(program: Program, args: argparse.Namespace, nbytes: int) -> tuple[int, int]:
-    """How many calls are timed, and how many go before them."""
+    """The number of timed calls, and of warm-up calls before them, for messages of ``nbytes``."""
     usual = REPEATS.get(program.form, USUAL)
     large = nbytes > LARGE
     timed = usual[large] if args.iterations is None else args.iterations

@@ -1,4 +1,4 @@
-"""Non-blocking calls beside work of the processor: how much of the communication it hides."""
+"""Measures non-blocking calls during computation: how much of the communication the computation hides."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["Work", "measure"]
 
 
 class Work:
-    """Work of a given length that is not measured by the clock: who takes the processor away makes it last longer.
+    """Computation of a given amount, not of a given time: it takes longer if something else uses the processor.
 
-    A unit is one pass of a multiplication over 512 float64, which lie in the first cache.
+    One unit is a multiplication of 512 float64, which fit in the first-level cache.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Work:
         self.seconds = min(self._seconds(200) for _ in range(20)) / 200
 
     def do(self, units: int) -> None:
-        """Work."""
+        """Compute ``units`` units."""
         multiply, values, factors = np.multiply, self.values, self.factors
         for _ in range(units):
             multiply(values, factors, values)
@@ -35,7 +35,7 @@ class Work:
         return time.perf_counter() - begin
 
     def beside(self, request: Any, units: int, tests: int) -> float:
-        """Work in ``tests + 1`` parts, and test the request between them; the seconds that the tests took."""
+        """Compute in ``tests + 1`` parts and test the request between them; returns the seconds that tests took."""
         spent = 0.0
         for part in range(tests + 1):
             self.do(units * (part + 1) // (tests + 1) - units * part // (tests + 1))
@@ -49,15 +49,15 @@ class Work:
 def measure(
     comm: Any, start: Callable[[], Any], iterations: int, warmup: int, tests: int, work: Work
 ) -> tuple[dict[str, float], np.ndarray]:
-    """What the calls take alone and beside work that is as long: us by column (see docs/benchmarks.md), the same on all
-    ranks, and this rank's seconds of each call without work.
+    """Times of the calls alone, and with computation that lasts as long: us by column (see docs/benchmarks.md), equal
+    on all ranks, and this rank's seconds of each call without computation. Collective.
 
-    overlap = max(0, 100 - (overall - (compute - test)) / comm * 100), of the means over ranks. Collective.
+    overlap = max(0, 100 - (overall - (compute - test)) / comm * 100), from the means over the ranks.
     """
     plain = MPI.Intracomm(comm)
 
     def run(units: int, tests: int, timed: int) -> np.ndarray:
-        """Seconds of starting, working, testing and waiting, by call."""
+        """Seconds of starting, computing, testing and waiting; shape (timed, 4)."""
         found = np.empty((timed, 4))
         comm.Barrier()
         for i in range(-warmup, timed):

@@ -1,4 +1,4 @@
-"""Messages between two ranks: latency of one, bandwidth of many."""
+"""Measures messages between two ranks: latency of one message, bandwidth of many."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TAG, ACK = 1, 2
 
 
 class Pair:
-    """Buffers of ``nbytes`` bytes on ranks 0 and 1, ``slots`` of them in turn, and what is done with them."""
+    """``slots`` buffers of ``nbytes`` bytes, used in turn, on ranks 0 and 1, and the measurements with them."""
 
     def __init__(self, comm: Any, nbytes: int, dtype: Any, slots: int = 1):
         self.comm, self.peer = comm, 1 - comm.rank
@@ -28,14 +28,14 @@ class Pair:
         self.fill()
 
     def fill(self) -> None:
-        """This rank's data, and results that are none."""
+        """Fill the send buffers with this rank's data, and the receive buffers with values that no message has."""
         for number, (send, recv) in enumerate(zip(self.sends, self.recvs, strict=True)):
             send[:] = operand(send.dtype, self.comm.rank, 2, 0, self.count, number)
             wanted = operand(send.dtype, self.peer, 2, 0, self.count, number)
             np.invert(wanted.view(np.uint8), out=recv.view(np.uint8))
 
     def difference(self) -> str | None:
-        """What this rank received that its peer has not sent, or None."""
+        """A text with the first wrong element that this rank received, or None."""
         for number, recv in enumerate(self.recvs):
             found = difference(recv, operand(recv.dtype, self.peer, 2, 0, self.count, number))
             if found is not None:
@@ -43,9 +43,9 @@ class Pair:
         return None
 
     def latency(self, iterations: int, warmup: int) -> np.ndarray:
-        """Seconds one way: half of each round trip as rank 0 sees it, in float64; rank 1 answers and has none.
+        """Seconds of one way, float64: half of each round trip on rank 0. Rank 1 answers and returns an empty array.
 
-        MPI_Send and MPI_Recv by turns. Reading the clock is taken off, as in :func:`.timing.sample`.
+        Uses MPI_Send and MPI_Recv in turn. Reading the clock is subtracted, as in :func:`.timing.sample`.
         """
         send, recv, peer = self.comm.Send, self.comm.Recv, self.peer
         now, slots = time.perf_counter_ns, len(self.sends)
@@ -65,7 +65,7 @@ class Pair:
         return np.maximum(seconds, 0) * 0.5e-9
 
     def bandwidth(self, iterations: int, warmup: int, window: int) -> float:
-        """Bytes a second from rank 0 to rank 1: windows of messages (MPI_Isend, MPI_Irecv), each acknowledged."""
+        """Bytes per second from rank 0 to 1: windows of messages (MPI_Isend, MPI_Irecv), each window acknowledged."""
         from mpi4py import MPI
 
         slots, ack, peer = len(self.sends), np.zeros(1, np.int8), self.peer

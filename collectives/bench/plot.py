@@ -1,7 +1,7 @@
-"""``python -m collectives plot FILE...``: latency and bandwidth by size, as a picture.
+"""``python -m collectives plot FILE...``: draws latency and bandwidth by message size.
 
-Colours are those of Okabe and Ito, told apart with any kind of colour vision; markers and dashes say it a second time,
-and every line is named at its end.
+Colours are the palette of Okabe and Ito, distinguishable with any colour vision. Markers and dashes differ too, and
+every line has its name at its end.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = "os^DvPX"
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1.2)))
 KINDS = (".png", ".svg", ".pdf")
-LABEL_GAP = 0.052  # of a panel's height, between the middles of two labels
-BAR = 40  # characters of the longest bar
+LABEL_GAP = 0.052  # least distance between the middles of two labels, as a share of the panel's height
+BAR = 40  # length of the longest bar, in characters
 
 EPILOG = """\
   mpiexec -n 4 python -m collectives bench allreduce --algorithm all --json allreduce.json
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Draw; 0."""
+    """Draw the picture; returns 0."""
     output = args.output or Path(args.files[0]).with_suffix(".png")
     try:
         draw([read(file) for file in args.files], output, args.title, args.only)
@@ -60,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def require_matplotlib() -> None:
-    """Raise ImportError, naming the extra to install, without matplotlib."""
+    """ImportError, which names the extra to install, if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ImportError("drawing needs matplotlib, which is not installed: pip install 'collectives[plot]'")
 
@@ -68,10 +68,10 @@ def require_matplotlib() -> None:
 def draw(
     contents: Sequence[Mapping[str, Any]], path: str | Path, title: str | None = None, only: str = ""
 ) -> None:  # fmt: skip
-    """Draw the curves of results files to ``path``, a .png, .svg or .pdf; ``only`` those of panels whose title has it.
+    """Draw the curves of results files to ``path``; ``only`` selects the panels whose title contains it.
 
-    Times are medians, bandwidths bytes of the whole vector by the time. ValueError where the name ends in something
-    else or there is nothing to draw; OSError where it cannot be written; ImportError without matplotlib.
+    Times are medians; bandwidth is bytes of the whole vector divided by time. ValueError if ``path`` does not end in
+    .png, .svg or .pdf, or if there is nothing to draw; OSError if it cannot be written; ImportError without matplotlib.
     """
     kind = Path(path).suffix
     if kind not in KINDS:
@@ -82,11 +82,11 @@ def draw(
     style: Any = {"svg.hashsalt": "collectives", "svg.fonttype": "path", "font.family": "sans-serif", "font.size": 10}
     with matplotlib.rc_context(style):
         dated = {".svg": "Date", ".pdf": "CreationDate"}.get(kind)
-        picture(contents, title, only).savefig(path, metadata={dated: None} if dated else None)  # the same each time
+        picture(contents, title, only).savefig(path, metadata={dated: None} if dated else None)  # reproducible file
 
 
 def picture(contents: Sequence[Mapping[str, Any]], title: str | None = None, only: str = "") -> Any:
-    """The matplotlib figure that :func:`draw` writes."""
+    """The matplotlib figure that :func:`draw` writes; ValueError if there is nothing to draw."""
     every = [curve for content in contents for curve in curves(content) if _sized(curve)]
     if not every:
         raise ValueError("nothing to draw: there are no messages of several sizes")
@@ -101,13 +101,13 @@ def picture(contents: Sequence[Mapping[str, Any]], title: str | None = None, onl
 
 
 def _sized(curve: Curve) -> bool:
-    """Whether there are two points on logarithmic axes."""
+    """Whether the curve has two points or more on logarithmic axes; sorts the points and drops others."""
     curve.points = {n: us for n, us in sorted(curve.points.items()) if n > 0 and us > 0}
     return len(curve.points) > 1
 
 
 def _conditions(contents: Iterable[Mapping[str, Any]]) -> str:
-    """Where it was measured, and whether its cores were busy."""
+    """The machines of the measurements, and whether their cores were busy, as text."""
     every = list(contents)
     machines = {(c["machine"]["cpu"], c["machine"]["cores"]) for c in every if "machine" in c}
     crowded = machine.busy(max((row.get("core_waits", 0.0) for c in every for row in c["results"]), default=0.0))
@@ -121,14 +121,14 @@ def _figure(width: float, height: float) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=150)  # no pyplot: nothing global, no display
+    figure = Figure(figsize=(width, height), dpi=150)  # without pyplot: no global state, no display
     FigureCanvasAgg(figure)
     return figure
 
 
 def _one(lines: list[Curve]) -> Any:
-    """Latency, on logarithmic axes for short messages, beside bandwidth, for long ones."""
-    margin = 0.25 + 0.085 * max(len(curve.label) for curve in lines)  # inches, for the names of the lines
+    """A figure of two panels: latency on logarithmic axes, which shows short messages, and bandwidth for long ones."""
+    margin = 0.25 + 0.085 * max(len(curve.label) for curve in lines)  # inches, for the labels of the lines
     width, height, panel = 1.75 + 2 * (4.3 + margin), 4.9, 4.3
     figure = _figure(width, height)
     styles = _styles(lines)
@@ -143,7 +143,7 @@ def _one(lines: list[Curve]) -> Any:
 
 
 def _several(drawn: dict[str, list[Curve]]) -> Any:
-    """A panel of latency for each group; the lines are named once, below the title."""
+    """A figure with a panel of latency for each group; the legend is below the title."""
     columns = min(4, math.ceil(math.sqrt(len(drawn))))
     rows = math.ceil(len(drawn) / columns)
     width, height = (3.1, 2.35) if len(drawn) > 4 else (4.6, 3.2)
@@ -180,14 +180,14 @@ def _columns(points: Mapping[int, float]) -> tuple[list[int], list[float]]:
 
 
 def _in_common(drawn: Iterable[str]) -> tuple[list[str], str]:
-    """Names of groups without the words that all have, and those words."""
+    """Names of the groups without the words that all names have, and those words."""
     split = [name.split(", ") for name in drawn]
     common = [word for word in split[0] if all(word in words for words in split)]
     return [", ".join(word for word in words if word not in common) for words in split], ", ".join(common)
 
 
 def _styles(lines: Iterable[Curve]) -> dict[str, dict[str, Any]]:
-    """How each label is drawn: ours, where there are others, in front and thick."""
+    """The style of each label; this library's lines are thick and in front if there are others."""
     labels = {curve.label: curve.emphasis for curve in lines}
     among_others = len(set(labels.values())) > 1
     made = {}
@@ -204,7 +204,7 @@ def _styles(lines: Iterable[Curve]) -> dict[str, dict[str, Any]]:
 
 
 def _dress(axis: Any, what: str) -> None:
-    """Axes in units that people read."""
+    """Set scales, ticks and units of the axes."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     axis.set_xscale("log", base=2)
@@ -229,7 +229,7 @@ def _dress(axis: Any, what: str) -> None:
 
 
 def _name_lines(axis: Any, styles: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write each line's name to the right of its end, moved up or down where two would overlap."""
+    """Write each line's label to the right of its end, moved up or down so that labels do not overlap."""
     ends = []
     for line in axis.get_lines():
         x, y = line.get_xdata()[-1], line.get_ydata()[-1]
@@ -248,11 +248,11 @@ def _name_lines(axis: Any, styles: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Places between 0 and 1 near the wanted ones, which ascend, with a gap between neighbours.
+    """Places between 0 and 1, at least ``gap`` apart, near those in ``wanted``, which must ascend.
 
-    Neighbours that are too close join a cluster, which is centred on the mean of what its members want.
+    Places that are too close join a cluster, which is centred on the mean of the wanted places of its members.
     """
-    clusters: list[list[float]] = []  # mean of the wanted middle, number of members
+    clusters: list[list[float]] = []  # wanted middle, number of members
     for place in wanted:
         clusters.append([place, 1])
         while len(clusters) > 1:
@@ -272,7 +272,7 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
 
 
 def tty(lines: Iterable[Curve]) -> list[str]:
-    """Bars of the logarithm of the latencies, as comments, for a terminal."""
+    """The latencies as bars of asterisks of logarithmic length, for a terminal; one comment per line."""
     shown = list(lines)
     times = [us for curve in shown for us in curve.points.values() if us > 0]
     if not times:

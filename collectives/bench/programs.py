@@ -1,4 +1,4 @@
-"""The benchmark programs by name, and what each measures. Imports without MPI."""
+"""The benchmark programs, by name. Imports without MPI."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Program:
-    """One program: ``form`` is ``call`` (blocking), ``start`` (non-blocking), ``plan`` (persistent), ``latency`` or
-    ``bw``; ``collective`` is empty for the last two."""
+    """One program. ``form`` is ``call`` (blocking), ``start`` (non-blocking), ``plan`` (persistent), ``latency`` or
+    ``bw``; ``collective`` is empty for ``latency`` and ``bw``."""
 
     name: str
     form: str
@@ -34,7 +34,7 @@ class Program:
 
     @property
     def title(self) -> str:
-        """What the first line calls it."""
+        """The title in the first line of a table."""
         if not self.collective:
             return {"latency": "MPI Latency", "bw": "MPI Bandwidth"}[self.form]
         kind = {"call": "", "start": "Non-blocking ", "plan": "Persistent "}[self.form]
@@ -42,17 +42,17 @@ class Program:
 
     @property
     def rooted(self) -> bool:
-        """Whether one rank is the root."""
+        """Whether the collective has a root."""
         return bool(self.collective) and SPECS[registry.base(self.collective)].rooted
 
     @property
     def sized(self) -> bool:
-        """Whether there are messages of several sizes."""
+        """Whether messages have a size; False for the barrier."""
         return self.collective != "barrier"
 
 
 def find(name: str) -> Program:
-    """The program of that name, one of NAMES."""
+    """The program ``name``; ValueError unless it is one of NAMES."""
     if name in POINT_TO_POINT:
         return Program(name, name)
     if name in COLLECTIVES:

@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind: records of its rows in JSON, and bandwidths."""
+"""Results of a benchmark: records of its rows for JSON, and bandwidths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .programs import Program
 
 __all__ = ["Record", "bandwidths", "content", "write"]
 
-#: One row; times are under "us", by column of the table, percentiles as "p50".
+#: One row; its times are under "us" by column of the table, percentiles as "p50".
 Record = dict[str, Any]
 
 _SHARE = ("allgather", "gather", "scatter", "alltoall", "reduce_scatter")
@@ -24,9 +24,9 @@ _SHARE = ("allgather", "gather", "scatter", "alltoall", "reduce_scatter")
 def bandwidths(collective: str, size: int, nbytes: int, seconds: float) -> tuple[float, float]:
     """algbw and busbw in GB/s (10^9 bytes), as nccl-tests define them.
 
-    algbw is the vector, all blocks together, by the time. busbw multiplies it by what must cross the slowest link for
-    each of its bytes, so that it compares with the hardware's: 2(p-1)/p for an all-reduce, (p-1)/p where a rank keeps
-    its own block, 1 for the others.
+    algbw is the bytes of the vector, all blocks together, divided by the time. busbw multiplies algbw by the bytes that
+    cross the slowest link for each byte of the vector, which makes it comparable with the hardware's bandwidth:
+    2(p-1)/p for an all-reduce, (p-1)/p where a rank keeps its own block, 1 for all others.
     """
     algbw = nbytes / seconds / 1e9 if seconds else 0.0
     share = (size - 1) / size
@@ -34,7 +34,7 @@ def bandwidths(collective: str, size: int, nbytes: int, seconds: float) -> tuple
 
 
 def content(program: Program, args: argparse.Namespace, nodes: int, overhead: int, records: list[Record]) -> Record:
-    """Everything for JSON: the program and its options, machine, software, and the rows."""
+    """All results as one object for JSON: program, options, machine, software, rows."""
     import mpi4py
     from mpi4py import MPI
 
@@ -52,7 +52,7 @@ def content(program: Program, args: argparse.Namespace, nodes: int, overhead: in
 
 
 def write(path: str, made: Record) -> None:
-    """Write JSON; OSError where that cannot be."""
+    """Write ``made`` as JSON; OSError if ``path`` cannot be written."""
     with open(path, "w") as file:
         json.dump(made, file, indent=1)
         file.write("\n")

@@ -1,4 +1,4 @@
-"""What one table is of: ranks, element type and algorithm, with the communicator and the calls that these make."""
+"""The settings of one table: ranks, element type, algorithm, and the communicator and calls for these."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .workloads import PAGE, Workload, footprint, usable_count
 __all__ = ["Setting", "communicator", "part", "settings"]
 
 _VARIABLE = "COLLECTIVES_ALGORITHM"
-plain_mpi = MPI.Intracomm  # what algorithm "mpi" is called on; tests put one that is wrong here
-MOST_SETS = 4096  # of buffers
+plain_mpi = MPI.Intracomm  # the class for algorithm "mpi"; tests replace it by one with wrong results
+MOST_SETS = 4096  # sets of buffers
 MOST_PLANS = 64  # persistent requests, each of which may hold memory of the engine
 
 
 @dataclass
 class Setting:
-    """One table: ``algorithm`` as asked for, None where the library chooses; ``type_name`` a key of TYPES."""
+    """One table. ``algorithm``: as asked for, None if the library chooses. ``type_name``: a key of TYPES."""
 
     program: Program
     args: argparse.Namespace
@@ -43,11 +43,11 @@ class Setting:
         return TYPES[self.type_name]
 
     def count(self, nbytes: int, itemsize: int) -> int:
-        """Elements of a message: as many as are in so many bytes and as the collective can have."""
+        """Number of elements in a message of at most ``nbytes`` bytes that the collective allows."""
         return usable_count(self.program.collective, nbytes // itemsize, self.comm.size)
 
     def sets(self, count: int, itemsize: int) -> int:
-        """How many sets of buffers are used in turn: twice the last cache where data are to be out of it."""
+        """Number of sets of buffers used in turn: with --off-cache, enough for twice the last-level cache."""
         one = self.footprint(count, itemsize)
         if not self.args.off_cache or not one:
             return 1
@@ -55,18 +55,18 @@ class Setting:
         return min(most, -(-2 * last_level_cache() // one))
 
     def footprint(self, count: int, itemsize: int, sets: int = 1) -> int:
-        """Bytes of the buffers of the busiest rank, whichever ranks are roots."""
+        """Bytes of the buffers on the rank that needs most, for any root."""
         if not self.program.collective:
             return 2 * footprint("bcast", count, itemsize, 2, rotate=sets)
         arguments = self.program.collective, count, itemsize, self.comm.size
         return footprint(*arguments, in_place=self.args.in_place, rotate=sets)
 
     def fits(self, count: int, itemsize: int) -> bool:
-        """Whether the buffers fit in the memory that they may have."""
+        """Whether the buffers fit in --mem-limit."""
         return self.footprint(count, itemsize) + PAGE <= self.args.mem_limit
 
     def workload(self, count: int, sets: int) -> Workload:
-        """The call's buffers."""
+        """The buffers of the call, in ``sets`` sets, and the call."""
         root = range(self.comm.size) if self.args.root_rank == "rotate" else self.args.root_rank
         return Workload(
             self.comm, self.program.collective, count, dtype=self.dtype, root=root, in_place=self.args.in_place,
@@ -75,11 +75,11 @@ class Setting:
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """Of our methods."""
+        """Keyword arguments for this library's methods."""
         return {"engine": self.args.engine} if self.args.engine else {}
 
     def notes(self) -> list[str]:
-        """Comments of the table."""
+        """The comments at the head of the table."""
         chosen = "chosen by the library" if self.algorithm is None else self.algorithm
         kind = "arrays of comm.empty" if self.args.heap else "private"
         reuse = "in turn, out of the cache" if self.args.off_cache else "the same in every call"
@@ -88,7 +88,7 @@ class Setting:
 
 
 def settings(program: Program, args: argparse.Namespace, plain: MPI.Intracomm) -> Iterator[Setting]:
-    """Every table of these ranks."""
+    """The settings of all tables for the ranks of ``plain``."""
     every = args.algorithm == "all"
     for name in registry.algorithms(program.collective) if every else [args.algorithm]:
         if name == "mpi" and (args.heap or args.engine):
@@ -100,7 +100,7 @@ def settings(program: Program, args: argparse.Namespace, plain: MPI.Intracomm) -
 
 @contextlib.contextmanager
 def part(world: MPI.Intracomm, ranks: int) -> Iterator[MPI.Intracomm | None]:
-    """A communicator of the first ranks, and None on the others, which sleep until those are done."""
+    """A communicator of the first ``ranks`` ranks; None on the other ranks, which sleep until these have finished."""
     plain = MPI.Intracomm(world.Split(0 if world.rank < ranks else MPI.UNDEFINED, world.rank))
     taking_part = plain != MPI.COMM_NULL
     yield plain if taking_part else None
@@ -113,21 +113,21 @@ def part(world: MPI.Intracomm, ranks: int) -> Iterator[MPI.Intracomm | None]:
 
 @contextlib.contextmanager
 def communicator(plain: MPI.Intracomm, collective: str, algorithm: str | None) -> Iterator[Any]:
-    """One on which an algorithm serves the collective; plain mpi4py's for ``mpi``.
+    """A communicator on which ``algorithm`` serves the collective; a plain mpi4py one for ``mpi``.
 
-    It is chosen as the selection table chooses it: a program that asks for it in every call pays for the asking. None
+    The algorithm is set by COLLECTIVES_ALGORITHM, since naming it in every call would cost time in every call. None
     leaves the choice to the library.
     """
     if algorithm == "mpi":
         yield plain_mpi(plain)
         return
-    if algorithm in (None, "shm"):  # the library's choice where ranks share a node: its fast path is open then
+    if algorithm in (None, "shm"):  # the library itself chooses shm within a node, on its fast path
         comm = Communicator(plain)
     else:
         comm = _forced(plain, collective, algorithm)
     if algorithm == "shm" and not comm.explain(collective, 8).startswith("shm"):
         comm.Free()
-        comm = _forced(plain, collective, algorithm)  # the call says why it cannot be
+        comm = _forced(plain, collective, algorithm)  # the call then raises an error that says why shm is impossible
     yield comm
     comm.Free()
 

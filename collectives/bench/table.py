@@ -1,4 +1,4 @@
-"""Tables as the OSU Micro-Benchmarks print them, so that scripts which parse those read ours. Imports without MPI."""
+"""Prints tables like the OSU Micro-Benchmarks, so that scripts that parse OMB's tables read these. No MPI needed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _overlap(full: bool) -> list[Column]:
 
 
 def head(program: Program, type_name: str, notes: Sequence[str], shown: Sequence[Column]) -> str:
-    """An empty line, the title, comments, and the names of the columns."""
+    """The head of a table: an empty line, the title, comments, and the names of the columns."""
     lines = ["", f"# OSU-format collectives {program.title} Test v{__version__}"]
     if program.sized:
         label = type_name.upper() if type_name.startswith("mpi_") else TYPES[type_name]
@@ -68,7 +68,7 @@ def head(program: Program, type_name: str, notes: Sequence[str], shown: Sequence
 
 
 def row(program: Program, nbytes: int, values: Mapping[str, float | int | str], shown: Sequence[Column]) -> str:
-    """The size and the values; a barrier has no size, and its first column is a character narrower."""
+    """One row: the size and the values; a barrier has no size, and its first column is one character narrower."""
     cells = [format(values[c.key], f">{c.width}{c.form}") for c in shown]
     if program.sized:
         return f"{nbytes:<{SIZE}d}" + "".join(cells)

@@ -1,4 +1,4 @@
-"""Times of calls, each taken by itself, and what they come to over all ranks."""
+"""Times single calls, and combines the times of all ranks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Summary", "clock_overhead", "combine", "sample"]
 
 @functools.cache
 def clock_overhead() -> int:
-    """Nanoseconds that two readings of the clock with nothing between them are apart: the least of 2000.
+    """Nanoseconds between two readings of the clock with nothing in between: the minimum of 2000 pairs.
 
-    About 40 ns where the kernel serves the clock from user space. It is taken off every sample. Being the least, it is
-    no more than what the readings added, so no call seems quicker than it is.
+    About 40 ns where the kernel serves the clock from user space. It is subtracted from every sample. As the minimum it
+    is never more than the readings added, so that no call seems faster than it is.
     """
     now = time.perf_counter_ns
     apart = []
@@ -33,11 +33,11 @@ def clock_overhead() -> int:
 
 
 def sample(comm: Any, call: Callable[[], Any], iterations: int, warmup: int = 0) -> np.ndarray:
-    """Seconds of each of ``iterations`` calls on this rank, after ``warmup`` that are not counted; float64.
+    """Seconds of each of ``iterations`` calls on this rank, after ``warmup`` calls that are not timed; float64.
 
-    As in the OSU Micro-Benchmarks: all ranks leave a barrier of ``comm``, then every call is timed by itself and
-    followed by a barrier that is not. What making the Python call costs is part of it; reading the clock is taken off
-    (:func:`clock_overhead`). The garbage collector is off meanwhile. Collective.
+    As in the OSU Micro-Benchmarks, all ranks leave a barrier of ``comm``; then every call is timed separately, with a
+    barrier after it that is not timed. The time includes the Python call; reading the clock is subtracted
+    (:func:`clock_overhead`). The garbage collector is disabled. Collective. ValueError if ``iterations`` < 1.
     """
     if iterations < 1 or warmup < 0:
         raise ValueError(f"iterations: expected at least 1 after at least 0 to warm up, not {iterations}, {warmup}")
@@ -65,10 +65,10 @@ def sample(comm: Any, call: Callable[[], Any], iterations: int, warmup: int = 0)
 
 @dataclass(frozen=True)
 class Summary:
-    """What the ranks' samples come to, seconds.
+    """The combined times of all ranks, in seconds.
 
-    ``mean``, ``low`` and ``high`` are over the ranks' means, as in OSU's tables. ``percentiles`` are over all samples
-    of all ranks (linear between neighbours), so that one slow call of one rank shows in the tail.
+    ``mean``, ``low`` and ``high`` are mean, minimum and maximum of the ranks' means, as in OSU's tables.
+    ``percentiles`` are over all samples of all ranks, interpolated linearly, so that one slow call shows in the tail.
     """
 
     mean: float
@@ -84,11 +84,11 @@ class Summary:
 
 
 def combine(comm: MPI.Intracomm, samples: np.ndarray, percentiles: Sequence[float] = (50, 90, 99)) -> Summary:
-    """The summary of all ranks' samples (float64, as many on each), the same on every rank; collective.
+    """The summary of all ranks' samples (float64, equally many on each rank), on every rank. Collective.
 
-    Rank 0 has all samples for a moment: ``8 * size * len(samples)`` bytes.
+    Rank 0 needs ``8 * size * len(samples)`` bytes for all samples.
     """
-    plain = MPI.Intracomm(comm)  # mpi4py's own calls: not those that are timed
+    plain = MPI.Intracomm(comm)  # mpi4py's own calls, not those that are measured
     every = np.empty((plain.size, len(samples))) if plain.rank == 0 else None
     plain.Gather(np.ascontiguousarray(samples, np.float64), every, 0)
     made = None

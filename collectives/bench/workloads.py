@@ -1,6 +1,6 @@
-"""What a benchmark calls: the buffers of one collective call on this rank, the call in its three forms, and its proof.
+"""The buffers of one collective call on this rank, the call in its three forms, and the check of its result.
 
-Works on every communicator with mpi4py's methods, ours or plain, so that all are timed on the same calls.
+Works with every communicator that has mpi4py's methods, so that this library and plain MPI are timed on equal calls.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from .operands import Fold, check_dtype, difference, fold, operand
 __all__ = ["Plan", "Workload", "blocks", "footprint", "lengths", "page_aligned", "usable_count"]
 
 PAGE = 4096
-CHUNK = 1 << 14  # elements that are made or compared at a time: temporaries stay in the cache
+CHUNK = 1 << 14  # elements that are made or compared at a time, so that temporaries stay in the cache
 FORMS = ("call", "start", "plan")
 
 _FOLDS: list[tuple[Any, Fold]] = [
     (MPI.SUM, np.add), (MPI.MAX, np.maximum), (MPI.MIN, np.minimum), (REPRODUCIBLE_SUM, np.add),
 ]  # fmt: skip
-_ONE_PLACE = ("barrier", "bcast")  # no in-place form
+_ONE_PLACE = ("barrier", "bcast")  # collectives without an in-place form
 
 
 def blocks(count: int, size: int) -> list[int]:
-    """Elements of each rank's block of a reduce-scatter of ``count`` elements: the first ranks have one more."""
+    """Elements of each rank's block in a reduce-scatter of ``count`` elements; the first ranks may have one more."""
     return [count // size + (rank < count % size) for rank in range(size)]
 
 
 def lengths(collective: str, count: int, rank: int, size: int, root: int = 0) -> tuple[int, int]:
-    """Elements that a rank sends and receives, where ``count`` is the message of OSU's benchmarks:
+    """Elements that a rank sends and receives, where ``count`` is the message of the OSU benchmarks:
 
     ====================================  ===========================================================
     barrier                               nothing: 0
@@ -45,7 +45,7 @@ def lengths(collective: str, count: int, rank: int, size: int, root: int = 0) ->
     reduce_scatter, reduce_scatter_block  the whole vector, of which a rank receives its block
     ====================================  ===========================================================
 
-    A broadcast counts as received, by the root too.
+    The root of a broadcast also counts the vector as received.
     """
     match COLLECTIVES[collective].base:
         case "barrier":
@@ -69,20 +69,20 @@ def lengths(collective: str, count: int, rank: int, size: int, root: int = 0) ->
 
 
 def usable_count(collective: str, count: int, size: int) -> int:
-    """The largest number of elements up to ``count`` that the collective can have: a reduce_scatter_block needs blocks
-    of one length."""
+    """The largest number of elements up to ``count`` that the collective allows: a reduce_scatter_block needs blocks
+    of equal length."""
     return count // size * size if collective == "reduce_scatter_block" else count
 
 
 def footprint(collective: str, count: int, itemsize: int, size: int, *, in_place: bool = False, rotate: int = 1) -> int:
-    """Bytes of the buffers of the busiest rank: pages for input and output, ``rotate`` times."""
+    """Bytes of the buffers on the rank that needs most: whole pages for input and output, times ``rotate``."""
     both = lengths(collective, count, 0, size)
     parts = (max(both),) if in_place else both
     return rotate * sum(-(-n * itemsize // PAGE) * PAGE for n in parts)
 
 
 def page_aligned(count: int, dtype: np.dtype, empty: Callable[..., np.ndarray] = np.empty) -> np.ndarray:
-    """An array of so many elements that begins on a page, in memory of ``empty``."""
+    """An array of ``count`` elements that begins on a page; ``empty`` allocates its memory."""
     nbytes = count * dtype.itemsize
     raw = empty(nbytes + PAGE, np.uint8)
     start = -raw.__array_interface__["data"][0] % PAGE
@@ -90,17 +90,17 @@ def page_aligned(count: int, dtype: np.dtype, empty: Callable[..., np.ndarray] =
 
 
 class Workload:
-    """The buffers of a collective call on this rank, filled, and the call.
+    """The buffers of a collective call on this rank, filled with data, and the call.
 
-    ``comm`` is any communicator with mpi4py's methods; ``collective`` a name of
-    :data:`collectives.arguments.calls.COLLECTIVES`; ``count`` as :func:`lengths` has it; ``dtype`` an integer type,
-    float16, bfloat16, float32 or float64; ``op`` SUM, MAX, MIN or ``collectives.REPRODUCIBLE_SUM`` (None: SUM);
-    ``root`` a rank, or several to take turns as the root. Buffers begin on pages. ``rotate`` sets of them are used in
-    turn, so that a call finds its data out of the cache; on the ``heap`` they are arrays of ``comm.empty``. ValueError
-    names the argument that cannot be.
+    ``comm`` is any communicator with mpi4py's methods. ``collective`` is a name in
+    :data:`collectives.arguments.calls.COLLECTIVES`. ``count`` is as in :func:`lengths`. ``dtype`` is an integer type,
+    float16, bfloat16, float32 or float64. ``op`` is SUM (default), MAX, MIN or ``collectives.REPRODUCIBLE_SUM``.
+    ``root`` is a rank, or several that take turns as the root. Buffers begin on pages; ``rotate`` sets of them are used
+    in turn, so that the data are not in the cache. With ``heap`` they are arrays of ``comm.empty``. ValueError names
+    the wrong argument.
 
-    All ranks make it with the same arguments. ``nbytes`` are those of the vector, all blocks together, as in
-    ``comm.last``; ``message`` are those that OSU's tables call the size.
+    All ranks pass the same arguments. ``nbytes`` is the bytes of the vector, all blocks together, as in ``comm.last``;
+    ``message`` is what OSU's tables call the size.
     """
 
     def __init__(
@@ -124,10 +124,10 @@ class Workload:
         if in_place and self.kind.base != "scatter":
             most = [0, max(most)]
         self._memory = [tuple(map(self._allocate, most)) for _ in range(rotate)]
-        #: Every set of buffers with every root.
+        #: Every set of buffers combined with every root.
         self._sets = [(root, number) for root in self.roots for number in range(rotate)]
         for each in self._sets:
-            self._result(*each).view(np.uint8)[:] = 0  # no page is touched first by a call
+            self._result(*each).view(np.uint8)[:] = 0  # so that no timed call touches a page first
             self._fill_input(*each)
 
     def _check(self, op: MPI.Op | None) -> None:
@@ -150,26 +150,26 @@ class Workload:
     # --- the call --------------------------------------------------------------------------------------------------
 
     def call(self, **keywords: Any) -> Callable[[], Any]:
-        """A blocking call, to be made without arguments; ``keywords`` are those of our methods (algorithm, ...)."""
+        """A function without arguments that makes a blocking call with ``keywords`` (such as ``algorithm``)."""
         return _in_turn(self._calls("call", keywords))
 
     def start(self, **keywords: Any) -> Callable[[], MPI.Request]:
-        """The start of a non-blocking call; each returns its request."""
+        """A function without arguments that starts a non-blocking call and returns its request."""
         return _in_turn(self._calls("start", keywords))
 
     def plan(self, **keywords: Any) -> Plan:
-        """Persistent requests for all sets of buffers, made now, by all ranks together."""
+        """Persistent requests for all sets of buffers. Collective."""
         return Plan(self._calls("plan", keywords))
 
     def _calls(self, form: str, keywords: dict[str, Any]) -> list[Any]:
-        """For each set of buffers what makes, starts, or has prepared the call."""
+        """For each set of buffers a function that makes or starts the call, or the persistent request."""
         name = {"call": self.kind.method, "start": f"I{self.kind.name}", "plan": f"{self.kind.method}_init"}[form]
         method = getattr(self.comm, name)
         made = [functools.partial(method, *self._arguments(*each), **keywords) for each in self._sets]
         return [prepare() for prepare in made] if form == "plan" else made
 
     def _arguments(self, root: int, number: int) -> tuple[Any, ...]:
-        """What mpi4py's method takes, in its order."""
+        """The arguments of mpi4py's method, in order."""
         send, recv = self._buffers(root, number)
         listed = self._listed if self.kind.vector and not self.kind.reduces else lambda array: array
         base, is_root = self.kind.base, self.rank == root
@@ -188,7 +188,7 @@ class Workload:
         return tuple(given[name] for name in self.kind.takes)
 
     def _listed(self, array: np.ndarray) -> Any:
-        """A buffer with the counts and displacements of its blocks."""
+        """The buffer with the counts and displacements of its blocks."""
         return [array, ([self.count] * self.size, [rank * self.count for rank in range(self.size)])]
 
     # --- the buffers -----------------------------------------------------------------------------------------------
@@ -197,18 +197,18 @@ class Workload:
         return lengths(self.kind.name, self.count, self.rank, self.size, root)
 
     def _aliased(self, root: int) -> bool:
-        """Whether this rank's input lies in the output (or, of a scatter, the output in the input)."""
+        """Whether this rank's input is in the output buffer (in a scatter: the output in the input buffer)."""
         return self.in_place and (not self.kind.rooted or self.rank == root)
 
     def _allocate(self, count: int) -> np.ndarray:
         return page_aligned(count, self.dtype, self.comm.empty if self.heap else np.empty)
 
     def _buffers(self, root: int, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """The arrays that a call sends and receives; in place, the one that holds both, and an empty one."""
+        """The arrays that the call sends and receives; in place, the array that holds both, and an empty one."""
         sends, receives = self._lengths(root)
         send, recv = self._memory[number]
         if not self._aliased(root):
-            if self.in_place and self.kind.base != "scatter":  # a rank that is not the root keeps its input there
+            if self.in_place and self.kind.base != "scatter":  # a rank other than the root has its input there
                 return recv[:sends], recv[:0]
             return send[:sends], recv[:receives]
         if self.kind.base == "scatter":
@@ -216,7 +216,7 @@ class Workload:
         return send[:0], recv[: max(sends, receives)]
 
     def _input(self, root: int, number: int) -> np.ndarray:
-        """Where this rank's contribution lies."""
+        """The array with this rank's contribution."""
         send, recv = self._buffers(root, number)
         if self.kind.base == "bcast":
             return recv if self.rank == root else recv[:0]
@@ -227,16 +227,16 @@ class Workload:
         return recv
 
     def _result(self, root: int, number: int) -> np.ndarray:
-        """Where this rank finds the result."""
+        """The array with this rank's result."""
         return self._buffers(root, number)[1][: self._lengths(root)[1]]
 
     # --- the proof -------------------------------------------------------------------------------------------------
 
     def validate(self, form: str = "call", **keywords: Any) -> str | None:
-        """Call once on every set of buffers, with fresh data, and compare; what is wrong on this rank, or None.
+        """Call once on every set of buffers, with fresh data; returns what is wrong on this rank, or None. Collective.
 
-        ``form`` is ``"call"``, ``"start"`` or ``"plan"``. Collective. Integers are compared bit by bit, floats in
-        ulps, of which none is allowed: sums are exact, whatever their order (see :mod:`collectives.bench.operands`).
+        ``form`` is ``"call"``, ``"start"`` or ``"plan"``, otherwise ValueError. Integers must agree bit by bit, floats
+        to 0 ulps: sums are exact in any order (see :mod:`collectives.bench.operands`).
         """
         if form not in FORMS:
             raise ValueError(f"form: {form!r} is none of {', '.join(FORMS)}")
@@ -256,7 +256,7 @@ class Workload:
         return found
 
     def _fill(self, root: int, number: int) -> None:
-        """Give the result what no call gives, and the input this rank's data."""
+        """Fill the result with wrong values, and the input with this rank's data."""
         result = self._result(root, number)
         bits = result.view(np.uint8)
         for first, last in _pieces(len(result)):
@@ -283,7 +283,7 @@ class Workload:
         return operand(self.dtype, rank, self.size, first, last, number)
 
     def _expected(self, root: int, number: int, first: int, last: int) -> np.ndarray:
-        """A piece of the result."""
+        """Elements ``first`` to ``last - 1`` of the correct result."""
         base = self.kind.base
         if base in ("bcast", "scatter"):
             skipped = self.rank * self.count * (base == "scatter")
@@ -296,7 +296,7 @@ class Workload:
         return fold(self.fold, (self._operand(r, number, skipped + first, skipped + last) for r in range(ranks)))
 
     def _blocks(self, number: int, first: int, last: int) -> Iterator[np.ndarray]:
-        """A piece of the ranks' blocks, one after the other."""
+        """Elements ``first`` to ``last - 1`` of the ranks' blocks in rank order, in pieces."""
         skipped = self.rank * self.count * (self.kind.base == "alltoall")
         for rank in range(first // self.count, -(-last // self.count)):
             begin, end = max(first - rank * self.count, 0), min(last - rank * self.count, self.count)
@@ -304,14 +304,14 @@ class Workload:
 
 
 class Plan:
-    """Persistent requests used in turn; called, it starts the next and waits for it."""
+    """Persistent requests used in turn: a call starts the next one and waits for it."""
 
     def __init__(self, requests: Sequence[Any]):
         self.requests = requests
         self._next = itertools.cycle(requests).__next__
 
     def __call__(self) -> None:
-        """Start the next and wait for it."""
+        """Start the next request and wait for it."""
         request = self._next()
         request.Start()
         request.Wait()
@@ -323,7 +323,7 @@ class Plan:
 
 
 def _in_turn(calls: list[Callable[[], Any]]) -> Callable[[], Any]:
-    """The one call itself, lest there be another Python call around it; else something that makes the next."""
+    """A function that makes the next call each time; with one call that call itself, to save a Python call."""
     if len(calls) == 1:
         return calls[0]
     following = itertools.cycle(calls).__next__
@@ -335,7 +335,7 @@ def _pieces(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _dtype(dtype: Any) -> np.dtype:
-    """A NumPy dtype; ``"bfloat16"`` is that of ml_dtypes."""
+    """A NumPy dtype; ``"bfloat16"`` is the one of ml_dtypes."""
     if dtype == "bfloat16":
         import ml_dtypes
 

@@ -1,8 +1,8 @@
-"""Recording a timeline: every collective of every rank, from ``COLLECTIVES_TRACE`` or ``comm.trace`` on.
+"""Records a timeline: every collective of every rank, while ``COLLECTIVES_TRACE`` or ``comm.trace`` asks for it.
 
-Each process records into memory of its own (``trace.pxi``). In the end the ranks that began together compare their
-clocks once more, and rank 0 of them writes the file; what ranks cannot say to each other any more, because one of them
-failed or MPI has ended, they leave beside it in parts, which ``python -m collectives trace`` puts together.
+Each process records into its own memory (``trace.pxi``). At the end the ranks that began together compare their clocks
+again, and the first of them writes the file. If ranks can no longer communicate, because one failed or MPI has ended,
+each writes its part beside the file, and ``python -m collectives trace`` merges the parts.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from .timeline import BLOCKING, EVENT, Part, part_file
 
 __all__ = ["EVENTS", "Trace", "end", "from_environment", "is_recording", "join", "leave", "problem"]
 
-EVENTS = 1_000_000  # records of a process
+EVENTS = 1_000_000  # default for the most records of a process
 _TRAIN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "train") + os.sep
 _current: Trace | None = None
 
 
 def problem(path: str) -> str | None:
-    """Why no timeline can be written there, or None."""
+    """Why no timeline can be written to ``path``, or None."""
     target = Path(path)
     if target.is_dir():
         return "it is a directory"
@@ -46,7 +46,7 @@ def problem(path: str) -> str | None:
 
 
 def from_environment() -> tuple[str | None, int]:
-    """``COLLECTIVES_TRACE`` and ``COLLECTIVES_TRACE_EVENTS``; ValueError where one of them will not do."""
+    """The values of ``COLLECTIVES_TRACE`` and ``COLLECTIVES_TRACE_EVENTS``; ValueError if one is invalid."""
     path, text = os.environ.get("COLLECTIVES_TRACE") or None, os.environ.get("COLLECTIVES_TRACE_EVENTS") or str(EVENTS)
     why = problem(path) if path is not None and _current is None else None
     if why is not None:
@@ -62,10 +62,10 @@ def is_recording() -> bool:
 
 
 def join(context: Any, path: str | None, most: int, anybody: bool) -> None:
-    """Record a new communicator's calls, where a timeline is asked for.
+    """Record the calls of a new communicator, if a timeline is asked for.
 
-    ``path`` and ``most`` are rank 0's, from the environment; ``anybody``: some rank records already. Ranks of which
-    none records yet do so together; else those that do not, each by itself.
+    ``path`` and ``most`` are rank 0's settings; ``anybody``: at least one rank records already. If none does, all ranks
+    begin together; otherwise each rank that does not record yet begins alone.
     """
     if _current is None and path:
         Trace(None if anybody else context.internal, path, most, context.identity, world=True).begin()
@@ -74,7 +74,7 @@ def join(context: Any, path: str | None, most: int, anybody: bool) -> None:
 
 
 def leave() -> None:
-    """Save this rank's part, as long as it can."""
+    """Save this rank's part, as far as possible."""
     if _current is not None and os.getpid() == _current.pid:
         with contextlib.suppress(OSError):
             _current.save()
@@ -83,13 +83,13 @@ def leave() -> None:
 class Trace:
     """A timeline being recorded: ``with comm.trace("file.json"): ...``, on all ranks of the communicator together.
 
-    All collectives of these processes are recorded, on whatever communicator of this library. The file is there when
-    the block has been left; where it ends with an exception, each rank leaves its part instead.
+    All collectives of these processes are recorded, on every communicator of this library. The file is written when
+    the block ends; if the block ends with an exception, each rank writes its part instead.
     """
 
     def __init__(self, parent: Any, path: str, most: int, identity: str, world: bool = False):
-        """``parent`` is the library's own communicator of the ranks that record together, or None; ``world``: rows are
-        ranks of MPI.COMM_WORLD."""
+        """``parent``: the library's communicator of the ranks that record together, or None; ``world``: number the
+        ranks as in MPI.COMM_WORLD."""
         self.path, self.most, self.identity = path, most, identity
         self.pid = os.getpid()
         self.rank, self.size = self.world = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
@@ -106,7 +106,7 @@ class Trace:
     # From begin to end
 
     def __enter__(self) -> Trace:
-        """Begin; collective. ValueError on all ranks where the file cannot be written or a timeline is recorded."""
+        """Begin; collective. ValueError on all ranks if the file cannot be written or a rank records already."""
         self.path = self._parent.bcast(os.path.abspath(self.path))
         told = self._parent.allgather(is_recording())
         why = self._parent.bcast(problem(self.path) if self.rank == 0 else None)
@@ -120,7 +120,7 @@ class Trace:
         return self
 
     def __exit__(self, kind: Any, *error: Any) -> None:
-        """End: write the file; collective, unless with an exception. OSError on all ranks where rank 0 cannot."""
+        """End and write the file; collective unless there was an exception. OSError on all ranks if writing fails."""
         self._stop()
         if kind is not None or self._hopeless():
             self.save()
@@ -132,7 +132,7 @@ class Trace:
             raise OSError(why)
 
     def begin(self) -> None:
-        """Record from now on; collective where there is a communicator."""
+        """Record from now on; collective if there is a ``parent``."""
         global _current
         self.recorder = _core.Recorder(self.most, _passed_over)
         self.comm: Any = None if self._parent is None else self._parent.Dup()
@@ -146,7 +146,7 @@ class Trace:
             self.comm.Barrier()
 
     def _tell_ranks(self) -> None:
-        """Agree on clocks, on the begin of the time axis and on the file."""
+        """Agree on clocks, on the begin of the time axis, and on the path of the file."""
         self._zero, self._domains = time.monotonic_ns(), [clocks.domain()]
         self.aligned = self.comm is not None
         ranks = [self.rank]
@@ -163,18 +163,18 @@ class Trace:
             self._estimates.append(found)
 
     def attach(self, context: Any) -> None:
-        """Record the calls of a communicator."""
+        """Record the calls of the communicator of ``context``."""
         context.log = _core.Log(self.recorder)
         context.timeline = self
         self._comms.append({"identity": context.identity, "rank": context.rank, "size": context.size})
 
     def failed(self, context: Any, run: Any, error: BaseException) -> None:
-        """Record a call that ended early, and save what there is: the end may be an abort."""
+        """Record a call that ended early, and save this rank's part, since the program may end by an abort."""
         self.note(context.log, run, error)
         leave()
 
     def note(self, log: _core.Log, run: Any, error: BaseException) -> None:
-        """A call that ended early."""
+        """Record a call that ended early with ``error``."""
         call = run.call()
         name = call.collective.removesuffix("_init")
         name = name if name in _core.FAST_COLLECTIVES else name.removeprefix("i")
@@ -197,7 +197,7 @@ class Trace:
         return MPI.Is_finalized() or any(context.broken for context in peer_queries.contexts())
 
     def end(self) -> None:
-        """At the end of the program: write the file, together if that can be."""
+        """End at the end of the program: write the file, or this rank's part if ranks cannot communicate."""
         self._stop()
         if self._hopeless():
             self.save()
@@ -208,7 +208,7 @@ class Trace:
             print(f"collectives: no timeline: {why}", file=sys.stderr, flush=True)
 
     def _merge(self) -> str | None:
-        """Compare clocks, gather the parts and write the file; why that could not be, on the rank that writes."""
+        """Compare clocks, gather the parts and write the file; returns why it failed, on the rank that writes."""
         parts = []
         if self.comm is not None:
             self._meet()
@@ -223,17 +223,17 @@ class Trace:
         return _write(self.path, [self.part(), *parts])
 
     def _meet(self) -> None:
-        """Wait for the other ranks, ready to leave the part at a signal: they may have been ended."""
+        """Wait for the other ranks, in short sleeps, so that a signal still makes this rank save its part."""
         request = self.comm.Ibarrier()
         while not request.Test():
             time.sleep(0.0005)
 
     def save(self) -> None:
-        """Leave this rank's part beside where the file would be."""
+        """Write this rank's part to a file beside the timeline's."""
         self.part().save(part_file(self.path, self.rank))
 
     def part(self) -> Part:
-        """This rank's account up to now."""
+        """This rank's records up to now."""
         about = {
             "rank": self.rank, "ranks": self.size, "world_rank": self.world[0], "host": socket.gethostname(),
             "pid": self.pid, "comms": self._comms, "names": list(self.recorder.names),
@@ -245,7 +245,7 @@ class Trace:
 
 
 def _forget() -> None:
-    """Nothing is recorded, nor about to be written, any more."""
+    """Stop recording in this process, and restore the handler of SIGTERM."""
     global _current
     _current = None
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _on_signal:
@@ -262,13 +262,13 @@ def _write(path: str, parts: list[Part]) -> str | None:
 
 @functools.cache
 def _watch_end() -> None:
-    """Write the file in MPI_Finalize, if the program calls it: MPI first deletes the attributes of MPI_COMM_SELF."""
+    """Write the file in MPI_Finalize, if the program calls it: MPI then deletes the attributes of MPI_COMM_SELF."""
     key = MPI.Comm.Create_keyval(delete_fn=lambda *_: end())
     MPI.COMM_SELF.Set_attr(key, True)
 
 
 def _own_path(path: str, ranks: list[int], comm: Any) -> str:
-    """The file of these ranks: others may write one of that name."""
+    """The file of these ranks; other groups of ranks, or spawned processes, get names of their own."""
     stem, suffix = os.path.splitext(path)
     if MPI.Comm.Get_parent() != MPI.COMM_NULL:
         number = comm.bcast(os.getpid()) if comm is not None else os.getpid()
@@ -277,12 +277,12 @@ def _own_path(path: str, ranks: list[int], comm: Any) -> str:
 
 
 def _passed_over(file: str) -> bool:
-    """Whether a file's frames are not the program's; training is one on top of this library."""
+    """Whether frames of ``file`` are skipped in the search for the caller; those of ``train`` are not skipped."""
     return foreign(file) and not file.startswith(_TRAIN)
 
 
 def _on_signal(number: int, frame: Any) -> None:
-    """A launcher ends what is left of a job: save the part, then go."""
+    """Handle SIGTERM, by which a launcher ends a job: save this rank's part, then die of the signal."""
     del frame
     leave()
     signal.signal(number, signal.SIG_DFL)
@@ -290,7 +290,7 @@ def _on_signal(number: int, frame: Any) -> None:
 
 
 def end() -> None:
-    """Write the timeline, if one is recorded: at exit, or in MPI_Finalize where that is earlier."""
+    """Write the timeline, if one is recorded; called at exit, or earlier in MPI_Finalize."""
     if _current is not None and os.getpid() == _current.pid and not _current.ending:
         _current.ending = True
         _current.end()

@@ -1,1 +1,1 @@
-"""Measured selection: ``python -m collectives tune`` measures here and writes a table that the library chooses by."""
+"""``python -m collectives tune``: measures on this machine and writes a selection table for the library."""

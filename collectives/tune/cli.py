@@ -1,4 +1,4 @@
-"""``python -m collectives tune``: measure here and write the selection table; check, merge and export tables."""
+"""The command ``tune``: measure and write the selection table; check, merge and export tables."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command; returns its exit code. UsageError for wrong arguments."""
     if args.merge or args.export:
         return _offline(args)
     names = _names(args.collectives)
@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _offline(args: argparse.Namespace) -> int:
-    """What needs neither MPI nor other ranks."""
+    """Merge or export tables, for which neither MPI nor other ranks are needed."""
     try:
         tables = [table.load(path) for path in args.merge or [args.export]]
         if args.merge:

@@ -1,8 +1,8 @@
-"""The alpha-beta-gamma model of one algorithm, fitted to a few measurements by least squares in relative error.
+"""Fits the alpha-beta-gamma model of one algorithm to a few measurements, by least squares of relative errors.
 
-Protocols of MPI and levels of the cache change alpha and beta with the length, so a model has pieces: as many as make
-up for what they cost, found by dynamic programming over the lengths. From one algorithm alone beta and gamma cannot be
-told apart, since it folds what it moves; times of folding without moving are points of their own and settle it.
+MPI's protocols and the cache levels change alpha and beta with the length, so a model has pieces. Their number and ends
+are found by dynamic programming over the lengths, with a penalty for each piece. Measurements of one algorithm cannot
+separate beta from gamma, since it folds what it moves; measured times of folding alone are added as points for that.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..selection.model import Load, Model, Piece
 __all__ = ["Point", "errors", "fit"]
 
 MOST_PIECES, FEWEST_SIZES = 5, 2
-#: What a further piece must take off the sum of squared relative errors: a tenth at two sizes.
+#: Penalty of a further piece, in squared relative errors: two sizes with errors of a tenth each.
 PIECE = 0.02
 TINY = 1e-9
 
 
 class Point(NamedTuple):
-    """One measurement: seconds of a call with that load on a vector of ``nbytes``."""
+    """One measurement: ``seconds`` of a call with ``load`` on a vector of ``nbytes`` bytes."""
 
     nbytes: int
     load: Load
@@ -33,9 +33,10 @@ class Point(NamedTuple):
 
 
 def fit(points: Sequence[Point], folds: Sequence[Point] = ()) -> Model:
-    """The model that is nearest to the points, of which there must be one; ``folds`` only tell what folding takes.
+    """The model with the least errors at ``points``; ``folds`` are times of folding alone, which determine gamma.
 
-    All coefficients are at least 0. Pieces meet between two lengths, at their geometric mean.
+    All coefficients are at least 0. Two pieces meet at the geometric mean of the lengths on both sides. ValueError
+    without points, or if a time is not positive.
     """
     if not points or min(p.seconds for p in points) <= 0:
         raise ValueError("points: expected at least one, all of positive time")
@@ -61,14 +62,14 @@ def fit(points: Sequence[Point], folds: Sequence[Point] = ()) -> Model:
 
 
 def errors(model: Model, points: Sequence[Point]) -> list[float]:
-    """What the model is wrong by, relative to each measurement."""
+    """The relative error of the model at each point."""
     return [abs(model.seconds(p.load, p.nbytes) / p.seconds - 1) for p in points]
 
 
 def _rows(points: Sequence[Point], folds: Sequence[Point], low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
-    """Loads divided by times, so that each row should come to 1, and the rows' weights.
+    """Loads divided by times, so that the model's value of each row should be 1, and the weights of the rows.
 
-    Of folds those of these lengths, else the one that is nearest to them, all together with the weight of one point.
+    Includes the folds between ``low`` and ``high``, else the nearest one; all folds together weigh as much as a point.
     """
     chosen = [p for p in points if low <= p.nbytes <= high]
     beside = [p for p in folds if low <= p.nbytes <= high]
@@ -82,9 +83,9 @@ def _rows(points: Sequence[Point], folds: Sequence[Point], low: int, high: int) 
 
 
 def _solve(rows: np.ndarray, weights: np.ndarray) -> tuple[tuple[float, float, float], float]:
-    """Coefficients of at least 0 with the least sum of squared errors, and that sum.
+    """The non-negative coefficients with the least weighted sum of squared errors, and that sum.
 
-    With three unknowns all sets of those that are not 0 can be tried; of equal ones the smallest is taken.
+    With three unknowns, all sets of non-zero ones are tried; of equally good sets the smallest is taken.
     """
     scale = np.where(rows.max(axis=0) > 0, rows.max(axis=0), 1)
     root = np.sqrt(weights)

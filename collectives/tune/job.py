@@ -1,4 +1,4 @@
-"""Tuning and checking on the ranks of an MPI job, and on the first of them."""
+"""Tunes, or checks a table, on the ranks of an MPI job, or on the first of them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .search import SWEEPS, VISITS, Search
 
 __all__ = ["run"]
 
-IDLE = 0.02  # seconds between looks of ranks that do not take part
-LIMITS, MODELS = 0.1, 0.5  # of the time, for the limits of the node-local engine, and until the models are made
-GENEROUS = 2.0  # times its share of what is left may a collective take, since most need less
+IDLE = 0.02  # seconds between polls on ranks that do not take part
+LIMITS, MODELS = 0.1, 0.5  # share of the time for the node-local engine's limits; and at which models are complete
+GENEROUS = 2.0  # a collective may take this many times its share of the remaining time, since most need less
 
 
 def run(args: argparse.Namespace, names: Sequence[str], sizes: Sequence[int]) -> int:
-    """Tune, or check a table; the exit code, the same on all ranks."""
+    """Tune, or check a table; returns the exit code, which is equal on all ranks."""
     world = MPI.COMM_WORLD
     wrong = world.bcast(_wrong(args, world.size) if world.rank == 0 else None, 0)
     if wrong is not None:
@@ -64,14 +64,14 @@ def run(args: argparse.Namespace, names: Sequence[str], sizes: Sequence[int]) ->
 
 
 def _gather_idly(world: MPI.Intracomm) -> None:
-    """A barrier whose waiting ranks leave the cores to those that measure."""
+    """A barrier in which waiting ranks sleep, so that the cores are free for ranks that measure."""
     request = world.Ibarrier()
     while not request.Test():
         time.sleep(IDLE)
 
 
 def _wrong(args: argparse.Namespace, ranks: int) -> str | None:
-    """What would make the job fail in the end, found before anything is measured; on rank 0."""
+    """An error that would make the job fail at its end, found before anything is measured; None if there is none."""
     if ranks < 2:
         return "there is nothing to measure on 1 rank; start it with mpiexec"
     if os.environ.get("COLLECTIVES_CHECK") == "1":
@@ -107,9 +107,9 @@ def _tune(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: S
 
 
 def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> tuple[Entry, list[float]]:
-    """The entry for the ranks of a bench, measured in about so many seconds, and what its models are wrong by.
+    """Tune the ranks of ``bench`` in about ``seconds``; returns the entry and the relative errors of its models.
 
-    On all its ranks together.
+    Collective over the ranks of ``bench``.
     """
     start_of_all = time.monotonic()
     context = bench.context
@@ -139,7 +139,7 @@ def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: floa
         progress.begin(f"the best of them, {number + 1} of {VISITS}")
         now = bench.now()
         end = now + (begin + seconds - now) / (VISITS - number)
-        for i, search in enumerate(shuffled(searches, number)):  # the last ones have what the others leave
+        for i, search in enumerate(shuffled(searches, number)):  # later ones use the time that earlier ones leave
             now = bench.now()
             search.visit(number, now + (end - now) * min(1.0, GENEROUS / (len(searches) - i)), progress.step)
     progress.close()

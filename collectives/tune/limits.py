@@ -1,4 +1,4 @@
-"""The limits of the node-local engine: each is moved up and down, and stays there if that is measured to be faster."""
+"""Tunes the limits of the node-local engine: each is moved up and down, and kept there if that is faster."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["search_limits"]
 
 _KB, _MB = 1 << 10, 1 << 20
 FACTOR = 4
-TOGETHER = 5  # looks whose median is one time
-#: Each limit's range, and calls on whose time it tells: collective and bytes of the vector.
+TOGETHER = 5  # consecutive measurements of which the median is taken
+#: For each limit its range, and calls whose time depends on it: collective and bytes of the vector.
 PROBES: dict[str, tuple[int, int, list[tuple[str, int]]]] = {
     "read": (_KB, 64 * _KB, [("allreduce", 2 * _KB), ("allreduce", 8 * _KB), ("allreduce", 32 * _KB)]),
     "copy": (128, 16 * _KB, [("allreduce", _KB), ("bcast", 2 * _KB), ("alltoall", 8 * _KB)]),
@@ -24,9 +24,9 @@ PROBES: dict[str, tuple[int, int, list[tuple[str, int]]]] = {
 
 
 def search_limits(bench: Bench, start: Limits, longest: int, seconds: float) -> Limits:
-    """Limits that are nowhere slower than ``start`` and somewhere faster; on all ranks together.
+    """Limits that are nowhere slower than ``start`` and somewhere faster. Collective.
 
-    Probes are of vectors up to ``longest`` bytes; it takes about so many seconds.
+    The calls measured have vectors of up to ``longest`` bytes. Takes about ``seconds``.
     """
     deadline = bench.now() + seconds
     limits = start
@@ -41,7 +41,7 @@ def search_limits(bench: Bench, start: Limits, longest: int, seconds: float) -> 
 
 
 class Doubts:
-    """Limits that were found beside those to begin with, looked at again and again: a search is over in seconds."""
+    """Compares the limits found with the initial ones several times more, since a search lasts only seconds."""
 
     def __init__(self, bench: Bench, start: Limits, found: Limits, longest: int):
         self._bench, self._start, self._found = bench, start, found
@@ -52,14 +52,14 @@ class Doubts:
             bench.name(limits, Rules(tuned=Tuned({}, "a measurement", limits)))
 
     def look(self) -> None:
-        """Measure the calls on whose time the limits tell, under both; on all ranks together."""
+        """Measure the calls that depend on the changed limits, under both. Collective."""
         for (collective, nbytes), times in self._times.items():
             length = self._bench.lengths(collective, [nbytes])[0]
             for limits in shuffled(list(times), len(times[self._start])):
                 times[limits].append(self._bench.seconds(collective, limits, length))
 
     def settled(self) -> Limits:
-        """The limits found, if at no call and no time they were slower than those to begin with; else the latter."""
+        """The limits found, unless a call was slower under them at some time; then the initial ones."""
         results = [Result(times, [self._start, self._found]) for times in self._times.values()]
         slower = any(result.ever_slower(self._found, self._start, TOGETHER) for result in results)
         return self._start if self._bench.agreed(slower) else self._found
@@ -70,7 +70,7 @@ def _calls(name: str, longest: int) -> list[tuple[str, int]]:
 
 
 def _moved(limits: Limits, name: str, low: int, high: int) -> Iterator[Limits]:
-    """The limits with one of them a few times less and more, within its range, as far as they go together."""
+    """``limits`` with ``name`` divided or multiplied by FACTOR, within its range; invalid combinations are left out."""
     value = getattr(limits, name)
     for other in sorted({min(max(other, low), high) for other in (value // FACTOR, value * FACTOR)}):
         made = limits._replace(**{name: other})
@@ -90,7 +90,7 @@ def _probe(bench: Bench, values: list[Limits], collective: str, nbytes: int, dea
 
 
 def _best(limits: Limits, results: list[Result[Limits]]) -> Limits:
-    """The one that most races leave, of those that all races leave, if some race found the present one slower."""
+    """The best of the limits that all races left in, if ``limits`` itself was found slower; else ``limits``."""
     good = [c for c in results[0].times if all(c in result.left for result in results)]
     if limits in good or not good:
         return limits

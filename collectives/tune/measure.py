@@ -1,4 +1,4 @@
-"""Times of calls as programs make them, under rules that leave no choice; the same numbers on all ranks."""
+"""Measures calls as programs make them, under rules that allow one algorithm only; equal results on all ranks."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from .steady import Steady
 __all__ = ["Bench", "Candidate"]
 
 SEGMENTS = (64 << 10, 256 << 10, 1 << 20)
-BATCH = 2e-3  # seconds that one measurement takes, if one call takes less;
-LONG_BATCH = 8e-3  # where bandwidth between nodes counts, lest a few calls after a rank was held up make the median
+BATCH = 2e-3  # seconds that one measurement takes if a call takes less
+LONG_BATCH = 8e-3  # the same between nodes, so that a few calls after a delay of one rank do not decide the median
 MOST_CALLS = 100
-BURST = 384 << 10  # bytes that networks and sockets take at once, faster than they can go on: what clouds grant, and tc
-SHORT = 4096  # bytes; shorter vectors are not held up by the bandwidth between nodes
+BURST = 384 << 10  # bytes that a network accepts at once above its lasting rate (sockets, rate limits of clouds, tc)
+SHORT = 4096  # bytes; the bandwidth between nodes does not matter for shorter vectors
 WARMUP = 2
 QUICK = 9
-WAITING = 0.3  # of the time, at most, until ranks are again as far apart as before
-SHORTEST_FOLD = 4096  # bytes; below, the call takes longer than the folding
+WAITING = 0.3  # largest share of the time spent waiting until ranks are as far apart as before
+SHORTEST_FOLD = 4096  # bytes; for shorter vectors the call takes longer than the folding
 
 
 class Candidate(NamedTuple):
-    """An algorithm with its segment in bytes (None: the vector in one)."""
+    """An algorithm, and its segment in bytes (None: the whole vector is one segment)."""
 
     algorithm: str
     segment: int | None = None
@@ -50,10 +50,10 @@ class Candidate(NamedTuple):
 
 
 class Bench:
-    """Measures calls on a communicator; made and used by all its ranks together.
+    """Measures calls on a communicator; all its methods are collective over the ranks of ``comm``.
 
-    ``without`` are algorithms that are left out; ``mpi`` says for which collectives the MPI library's own may be
-    chosen: ``"none"``, ``"moves"`` (those that only move data) or ``"all"``.
+    ``without``: algorithms that are left out. ``mpi``: collectives for which a table may name the MPI library's own:
+    ``"none"``, ``"moves"`` (those that only move data) or ``"all"``.
     """
 
     def __init__(self, comm: Communicator, without: frozenset[str] = frozenset(), mpi: str = "moves"):
@@ -66,20 +66,20 @@ class Bench:
         self._rules: dict[Any, Rules] = {}
         self._work: tuple[Any, Workload] | None = None
         self._named: dict[Hashable, Rules] = {}
-        self._known: dict[Any, float] = {}  # seconds of one call, the last time
+        self._known: dict[Any, float] = {}  # seconds of one call in the last measurement
         self._burst = np.zeros((2, BURST), np.uint8)
         self.steady: Steady | None = None
 
     # What can be measured
 
     def lengths(self, collective: str, sizes: list[int]) -> list[int]:
-        """Bytes of the vectors that come nearest to these sizes from below, without those that there are not."""
+        """The largest possible vector, in bytes, for each of ``sizes``; without zeros and duplicates."""
         if collective == "barrier":
             return [0]
         return sorted({length for length in (self._length(collective, n)[0] for n in sizes) if length > 0})
 
     def _length(self, collective: str, nbytes: int) -> tuple[int, int, str]:
-        """Bytes of the vector, the benchmark's count, and the type: floats where they are added."""
+        """Bytes of the vector, the count of the benchmark, and the dtype: float32 for reductions, else uint8."""
         kind = COLLECTIVES[collective]
         dtype = "float32" if kind.reduces else "uint8"
         blocks = self.size if kind.base in ("allgather", "gather", "scatter", "alltoall") else 1
@@ -88,7 +88,7 @@ class Bench:
         return count * itemsize * blocks, count, dtype
 
     def candidates(self, collective: str, nbytes: int) -> list[Candidate]:
-        """What could serve a call, the MPI library's own included; segments only where they cut the vector."""
+        """All algorithms that could serve a call, the MPI library's own included; segments shorter than the vector."""
         found = []
         for name in registry.algorithms(collective):
             if name in self.without or (name == "shm" and self.apart is not None):
@@ -101,37 +101,37 @@ class Bench:
         return found
 
     def may_choose(self, collective: str, candidate: Candidate) -> bool:
-        """Whether a table of this run may name it."""
+        """Whether a table of this run may name ``candidate``."""
         if candidate.algorithm != "mpi":
             return True
         moves = not COLLECTIVES[collective].reduces
         return self.mpi == "all" or (self.mpi == "moves" and moves)
 
     def default(self, collective: str, nbytes: int) -> Candidate:
-        """What serves a call without a table."""
+        """The candidate that serves a call without a selection table."""
         return _served(Rules(), collective, nbytes, self.apart)
 
     def call(self, collective: str, candidate: Hashable, nbytes: int) -> tuple[Candidate, Limits | None]:
-        """What :meth:`seconds` times: equal for two candidates that are the same call."""
+        """What :meth:`seconds` measures for ``candidate``: equal for two names of one and the same call."""
         rules = self._rules_of(collective, candidate)
         served = _served(rules, collective, nbytes, self.context.apart)
         return served, rules.node_limits(self.context.yield_at_once) if served.algorithm == "shm" else None
 
     def load(self, collective: str, candidate: Candidate, nbytes: int) -> Load:
-        """What the cost model charges for a call."""
+        """The load that the cost model charges for a call by ``candidate``."""
         choice = Choice(registry.find(collective, candidate.algorithm), candidate.segment, "")
         return load_of(choice, self.size, nbytes, DEPTH)
 
     # Times
 
     def name(self, name: Hashable, rules: Rules) -> None:
-        """Let :meth:`seconds` take a name for rules that leave a choice; the same on all ranks."""
+        """Define ``name`` as a candidate of :meth:`seconds` that stands for ``rules``; equal on all ranks."""
         self._named[name] = rules
 
     def seconds(self, collective: str, candidate: Hashable, nbytes: int) -> float:
-        """Median over a few calls of the time until the last rank has its result.
+        """Median over a few calls of the seconds until the last rank has its result.
 
-        ``candidate`` is a :class:`Candidate` or a name that :meth:`name` was given.
+        ``candidate`` is a :class:`Candidate` or a name defined by :meth:`name`.
         """
         key = collective, candidate
         rules = self._rules_of(collective, candidate)
@@ -153,15 +153,15 @@ class Bench:
         return found
 
     def _use_up_bursts(self) -> None:
-        """Send as much as networks let pass faster than they can for long: else times depend on what came before."""
+        """Send as much as networks accept above their lasting rate; otherwise times depend on earlier traffic."""
         there, back = (self.comm.rank + 1) % self.size, (self.comm.rank - 1) % self.size
         self.plain.Sendrecv(self._burst[0], there, recvbuf=self._burst[1], source=back)
 
     def stay(self, seconds: float, apart: float | None = None) -> float:
-        """Take what is measured from now on where ranks of one node are as far apart as they are now, or ``apart``.
+        """From now on repeat measurements for which ranks of a node were not ``apart`` seconds apart (default: now's).
 
-        ``seconds`` is the time for all that comes; returns what is left of it if all the waiting for such places is
-        done that is allowed. See :class:`collectives.tune.steady.Steady`.
+        ``seconds`` is the time for all later measurements; returns what remains of it after the longest waiting for
+        ranks to return. See :class:`collectives.tune.steady.Steady`.
         """
         if self.apart is not None:
             return seconds
@@ -171,11 +171,11 @@ class Bench:
 
     @property
     def strayed(self) -> int:
-        """Measurements so far that were taken while ranks were not where they belong."""
+        """Number of measurements that were accepted although ranks were not as far apart as they should be."""
         return 0 if self.steady is None else self.steady.strayed
 
     def _distance(self) -> float:
-        """Seconds of the shortest call, which is mostly the way of a flag from rank to rank."""
+        """Seconds of the shortest call, which depends mostly on the time for a flag to get from rank to rank."""
         times = sample(self._beside, self._beside.Barrier, MOST_CALLS, WARMUP)
         found = np.median(times, keepdims=True)
         self.plain.Allreduce(MPI.IN_PLACE, found, MPI.MAX)
@@ -193,12 +193,12 @@ class Bench:
         _, count, dtype = self._length(collective, nbytes)
         key = collective, count
         if self._work is None or self._work[0] != key:
-            self._work = None  # lest there be memory for two
+            self._work = None  # freed first, so that memory for one is enough
             self._work = key, Workload(self.comm, collective, count, dtype=dtype)
         return self._work[1]
 
     def folds(self, sizes: list[int]) -> list[Point]:
-        """Times of folding vectors of float32 without moving them, on all ranks at once, less what a call takes."""
+        """Times of folding float32 vectors on all ranks at once, without communication and the cost of the call."""
         found, empty = [], math.inf
         for nbytes in sizes:
             left, right = np.ones((2, max(1, nbytes // 4)), np.float32)
@@ -214,19 +214,19 @@ class Bench:
     # Agreement
 
     def agreed(self, value: Any) -> Any:
-        """Rank 0's value."""
+        """Rank 0's value on all ranks."""
         return self.plain.bcast(value, 0)
 
     def now(self) -> float:
-        """Seconds on rank 0's clock, which stands still while ranks are not where they belong."""
+        """Seconds on rank 0's clock, which stops while measurements are repeated or ranks waited for."""
         return float(self.agreed(time.monotonic() - (self.steady.lost if self.steady is not None else 0.0)))
 
     def over(self, deadline: float) -> bool:
-        """Whether that clock has passed a deadline."""
+        """Whether :meth:`now` is after ``deadline``."""
         return self.now() > deadline
 
     def done(self) -> None:
-        """Back to the communicator's own rules."""
+        """Restore the communicator's own rules and free the memory."""
         if self.steady is not None:
             self._beside.Free()
         internal.adopt_rules(self.comm, self._own)
@@ -234,7 +234,7 @@ class Bench:
 
 
 def _served(rules: Rules, collective: str, nbytes: int, apart: str | None) -> Candidate:
-    """What serves a call under rules; a segment only where it cuts the vector."""
+    """The candidate that serves a call under ``rules``; with a segment only if it is shorter than the vector."""
     choice = choose(rules, collective, nbytes, forced=None, commutes=True, linear=False, apart=apart)
     cuts = choice.segment is not None and choice.segment < nbytes
     return Candidate(choice.algorithm.name, choice.segment if cuts else None)

@@ -1,8 +1,8 @@
-"""What was learnt, as rules for Open MPI's own ``coll_tuned``, for programs that run without this library.
+"""Exports models as rules for Open MPI's ``coll_tuned``, for programs that run without this library.
 
-Open MPI numbers its algorithms; where one of ours is the same as one of theirs, and its model says that it is faster
-than what Open MPI chooses by itself, the rules name it, elsewhere they leave the choice to Open MPI (0).
-Both forms are written: the classic one, a file of numbers that every version reads, and the JSON of version 6.0.
+Open MPI numbers its algorithms. If one of this library's algorithms exists there too, and its model says that it is
+faster than Open MPI's own choice, the rules name its number; otherwise they say 0, which leaves the choice to Open MPI.
+Two forms are written: the classic file of numbers, which every version reads, and the JSON of version 6.0.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["ALGORITHMS", "classic", "in_json", "rules"]
 
 DEPTH = 4
 LONGEST = 1 << 30
-#: Collectives with their number and their name in JSON; gather, scatter and scans measure messages in other ways.
+#: Collectives with number and name in JSON; gather, scatter and scans are left out: sizes of messages differ there.
 COLLECTIVES = {
     "allgather": (0, "allgather"), "allgatherv": (1, "allgatherv"), "allreduce": (2, "allreduce"),
     "alltoall": (3, "alltoall"), "alltoallv": (4, "alltoallv"), "barrier": (6, "barrier"), "bcast": (7, "bcast"),
     "reduce": (11, "reduce"), "reduce_scatter": (12, "reducescatter"),
     "reduce_scatter_block": (13, "reducescatterblock"),
 }  # fmt: skip
-#: Numbers of the algorithms that are the same: without segments, and with them.
+#: Numbers of the algorithms that both libraries have: (without segments, with segments).
 ALGORITHMS: dict[str, dict[str, tuple[int, int | None]]] = {
     "allgather": {"bruck": (2, None), "recursive_doubling": (3, None), "ring": (4, None)},
     "allgatherv": {"ring": (3, None)},
@@ -43,11 +43,11 @@ ALGORITHMS: dict[str, dict[str, tuple[int, int | None]]] = {
     "reduce_scatter_block": {"recursive_halving": (3, None)},
 }  # fmt: skip
 
-Rule = tuple[int, int, int]  # from so many bytes on: number of the algorithm, bytes of a segment
+Rule = tuple[int, int, int]  # least bytes of the vector, number of the algorithm, bytes of a segment
 
 
 def rules(entry: Entry) -> dict[str, list[Rule]]:
-    """Rules by collective, each for vectors from its length on; without collectives that are left to Open MPI."""
+    """Rules by collective, ascending in bytes; collectives that are left to Open MPI are missing."""
     found: dict[str, list[Rule]] = {}
     size = entry.layout.nodes * entry.layout.ranks_per_node
     for collective in COLLECTIVES:
@@ -66,7 +66,7 @@ def rules(entry: Entry) -> dict[str, list[Rule]]:
 
 
 def _same(entry: Entry, collective: str) -> Iterator[tuple[tuple[str, int | None], tuple[int, Model]]]:
-    """Our algorithms, by name and segment, that Open MPI has too: its number, and the model."""
+    """The algorithms of ``entry`` that Open MPI has too, as (name, segment): (Open MPI's number, model)."""
     for (of, name, segment), model in entry.models.items():
         numbers = ALGORITHMS[collective].get(name, (None, None))
         number = numbers[segment is not None]
@@ -75,7 +75,7 @@ def _same(entry: Entry, collective: str) -> Iterator[tuple[tuple[str, int | None
 
 
 def _longest(model: Model) -> int:
-    """Longest vector for which rules are made: some way into the last piece of the model."""
+    """Longest vector for which rules are made: 16 times the begin of the last piece of the model."""
     ends = [piece.upto for piece in model.pieces if piece.upto is not None]
     return min(LONGEST, 16 * ends[-1]) if ends else LONGEST
 
@@ -83,7 +83,7 @@ def _longest(model: Model) -> int:
 def _chosen(
     collective: str, same: dict[tuple[str, int | None], tuple[int, Model]], own: Model, size: int, nbytes: int
 ) -> tuple[int, int]:  # fmt: skip
-    """The best of these if it is faster than Open MPI's own choice by more than both models are wrong; else 0."""
+    """Number and segment of the best algorithm, if it is faster than Open MPI's by more than both errors; else 0, 0."""
 
     def expected(name: str, segment: int | None, model: Model) -> float:
         choice = Choice(registry.find(collective, name), segment, "")
@@ -97,13 +97,13 @@ def _chosen(
 
 
 def _by_size(table: Table) -> dict[int, Entry]:
-    """The entry for each number of ranks, the smallest first; of several the one on most nodes."""
+    """The entry for each number of ranks, ascending; of several the one with most nodes."""
     ordered = sorted(table.entries, key=lambda e: (e.layout.nodes * e.layout.ranks_per_node, e.layout.nodes))
     return {e.layout.nodes * e.layout.ranks_per_node: e for e in ordered}
 
 
 def classic(table: Table) -> str:
-    """The classic file. The rules for p ranks hold up to twice as many, or to the next number that was measured."""
+    """The text of the classic file; rules for p ranks hold below 2p, or below the next number that was measured."""
     sections: dict[str, list[tuple[int, list[Rule]]]] = {}
     found = {size: rules(entry) for size, entry in _by_size(table).items()}
     for collective in COLLECTIVES:
@@ -131,7 +131,7 @@ def _spread(entry: Entry) -> str:
 
 
 def in_json(table: Table) -> str:
-    """The JSON file of Open MPI 6.0."""
+    """The text of the JSON file of Open MPI 6.0."""
     made: dict[str, list[dict[str, object]]] = {}
     entries = _by_size(table)
     for size, entry in entries.items():

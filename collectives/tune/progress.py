@@ -1,4 +1,4 @@
-"""What a person sees while the command measures: a bar on a terminal where tqdm is there, else a line a collective."""
+"""Shows the progress of measurements: a bar on a terminal if tqdm is installed, else one line per phase."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Progress of ``total`` steps on standard error, on the rank that shows it."""
+    """Progress of ``total`` steps on standard error, on ranks where ``shown`` is true."""
 
     def __init__(self, total: int, shown: bool):
         self._shown = shown
@@ -21,18 +21,18 @@ class Progress:
             self._bar = tqdm(total=total, unit="size", dynamic_ncols=True)
 
     def begin(self, name: str) -> None:
-        """What is measured from now on."""
+        """Show ``name`` as what is measured from now on."""
         if self._bar is not None:
             self._bar.set_description(name)
         elif self._shown:
             print(f"measuring {name}", file=sys.stderr, flush=True)
 
     def step(self) -> None:
-        """One step is done."""
+        """Count one step."""
         if self._bar is not None:
             self._bar.update()
 
     def close(self) -> None:
-        """Leave the terminal in order."""
+        """Close the bar."""
         if self._bar is not None:
             self._bar.close()

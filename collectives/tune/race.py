@@ -1,9 +1,9 @@
-"""Which of several candidates is fastest, found with as few measurements as their noise allows.
+"""Finds the fastest of several candidates with as few measurements as their noise allows.
 
-Successive elimination: in every round each candidate that is left is measured once, in any order, so that what
-slows the machine down for a while slows all of them. A candidate leaves as soon as the ratio of its times to those of
-the best one in the same rounds is above 1 with confidence. The interval of the median of those ratios comes from their
-order (the sign test), so nothing is assumed of how the noise is distributed.
+Successive elimination: in every round each remaining candidate is measured once, in random order, so that a
+disturbance of the machine slows all of them. A candidate is eliminated as soon as the ratio of its times to those of
+the best candidate in the same rounds is above 1 with confidence. The confidence interval of the median of these ratios
+follows from their order (the sign test), so that nothing is assumed about the distribution of the noise.
 """
 
 from __future__ import annotations
@@ -20,45 +20,46 @@ __all__ = ["Result", "interval", "judged", "race", "shuffled"]
 
 C = TypeVar("C", bound=Hashable)
 
-DOUBT = 0.01  # chance on either side of the interval that the median lies outside
+DOUBT = 0.01  # probability, on either side, that the median is outside the interval
 LEAST, MOST = 7, 25  # rounds
-NOTICEABLE = 1.02  # what is less far apart is no reason for another choice
-BADLY = 1.1  # slower by this for a while is
+NOTICEABLE = 1.02  # smaller ratios are no reason for another choice
+BADLY = 1.1  # a ratio that counts even if it occurs in one group of rounds only
 
 
 @dataclass(frozen=True)
 class Result(Generic[C]):
-    """The times of each candidate, round by round, seconds; those that were not found to be slower than the best."""
+    """``times`` of each candidate by round, in seconds; ``left``: candidates not found slower than the best."""
 
     times: dict[C, list[float]]
     left: list[C]
 
     def median(self, candidate: C) -> float:
-        """Median time of a candidate, seconds."""
+        """Median time of ``candidate`` in seconds."""
         return float(np.median(self.times[candidate]))
 
     @property
     def ended(self) -> bool:
-        """Whether there was one candidate to begin with, or time to tell them apart."""
+        """Whether there was only one candidate, or enough rounds to compare those that are left."""
         return len(self.times) == 1 or min(len(self.times[c]) for c in self.left) >= LEAST
 
     def ratios(self, candidate: C, other: C) -> list[float]:
-        """The times of a candidate over those of another one in the same rounds."""
+        """The times of ``candidate`` divided by those of ``other`` in the same rounds."""
         return _ratios(self.times[candidate], self.times[other])
 
     def steady(self, candidate: C, other: C, rounds: int) -> bool:
-        """Whether a candidate was faster than another one in the median of every so many rounds, but for a few times.
+        """Whether ``candidate`` was faster than ``other`` in the median of nearly each group of ``rounds`` rounds.
 
-        Of five times that is none: noise makes one of ten slower that is faster by a third in all of them.
+        Fewer than a fifth of the groups may be slower, of five groups none: noise can slow down one group in ten of a
+        candidate that is faster by a third in every group.
         """
         ratios = self.ratios(candidate, other)
         medians = [np.median(ratios[i : i + rounds]) for i in range(0, len(ratios), rounds)]
         return bool(5 * sum(median >= 1 for median in medians) < max(1, len(medians)))
 
     def steadiest(self, default: C, rounds: int) -> C:
-        """The fastest of all that were faster than the default with confidence, and :meth:`steady`; else the default.
+        """The fastest of the candidates that beat ``default`` with confidence and are :meth:`steady`; else ``default``.
 
-        One that left the race because another was faster at times may be.
+        Eliminated candidates are considered too.
         """
         found = [
             c for c in self.times
@@ -67,13 +68,13 @@ class Result(Generic[C]):
         return min(found, key=lambda c: np.median(self.ratios(c, default)), default=default)
 
     def ever_slower(self, candidate: C, other: C, rounds: int) -> bool:
-        """Whether a candidate was noticeably slower than another one, or by a tenth in any so many rounds: medians."""
+        """Whether ``candidate`` was slower than ``other``, by NOTICEABLE overall or by BADLY in a group of rounds."""
         ratios = self.ratios(candidate, other)
         worst = max((np.median(ratios[i : i + rounds]) for i in range(0, len(ratios), rounds)), default=1)
         return bool(worst > BADLY or np.median(ratios or [1]) > NOTICEABLE)
 
     def winner(self, default: C, preferred: C | None = None) -> C:
-        """The default unless it was found to be slower; else the preferred one or, if that was too, the fastest."""
+        """``default`` unless it was eliminated; else ``preferred`` unless that was eliminated too; else the fastest."""
         for candidate in (default, preferred):
             if candidate is not None and candidate in self.left:
                 return candidate
@@ -81,10 +82,10 @@ class Result(Generic[C]):
 
 
 def interval(values: Sequence[float], doubt: float = DOUBT) -> tuple[float, float]:
-    """Bounds of the median of what the values are samples of, each wrong with at most the chance ``doubt``.
+    """Bounds for the median of the distribution of ``values``, each wrong with at most the probability ``doubt``.
 
-    Order statistics: the k-th smallest of n is above the median with the chance that a coin shows heads less than k
-    times in n. Infinite where there are too few values.
+    Order statistics: the k-th smallest of n values is above the median with the probability that n tosses of a coin
+    show heads fewer than k times. Infinite if there are too few values.
     """
     ordered, n, below, k = sorted(values), len(values), 0.0, 0
     while k < n and below + math.comb(n, k) / 2**n <= doubt:
@@ -97,12 +98,12 @@ def race(
     candidates: Sequence[C], measure: Callable[[C], float], *, least: int = LEAST, most: int = MOST,
     enough: Callable[[], bool] = lambda: False, before: Result[C] | None = None, beside: C | None = None,
 ) -> Result[C]:  # fmt: skip
-    """Measure candidates until one is left, or nothing noticeable is left to find out, or for ``most`` rounds.
+    """Measure candidates until one is left, or the differences are not noticeable, or for ``most`` rounds.
 
-    Nobody leaves before the ``least``-th round. ``measure`` gives the seconds of one; ``enough`` is asked after each
-    round whether time is up. ``before`` is the result so far of a race that goes on. ``beside`` is measured in all
-    rounds, and the race goes on after it has left, as whatever replaces it is to be faster at all times. Where ranks
-    run this together, both functions must tell all of them the same.
+    No candidate is eliminated before round ``least``. ``measure`` returns the seconds of one call; ``enough`` is asked
+    after each round whether to stop. ``before`` is the result of a race that is continued. ``beside`` is measured in
+    all rounds, even if it is eliminated, so that others can be compared with it at all times. If ranks run a race
+    together, both functions must return equal values on all of them.
     """
     found = Result({c: [] for c in candidates}, list(candidates)) if before is None else before
     times, left = found.times, found.left
@@ -121,13 +122,13 @@ def race(
 
 
 def judged(times: dict[C, list[float]]) -> Result[C]:
-    """A race whose rounds were run elsewhere: as many of each candidate, the first ones together, and so on."""
+    """The result of a race whose rounds were measured elsewhere; ``times`` must be of equal lengths."""
     every = list(times)
     return Result(times, _left(times, every) if len(times[every[0]]) >= LEAST else every)
 
 
 def _left(times: dict[C, list[float]], left: list[C]) -> list[C]:
-    """Without those that were found to be noticeably slower than the best."""
+    """``left`` without the candidates that are noticeably slower than the best."""
     best = _best(times, left)
     return [
         c for c in left
@@ -136,18 +137,18 @@ def _left(times: dict[C, list[float]], left: list[C]) -> list[C]:
 
 
 def _decided(times: dict[C, list[float]], left: list[C]) -> bool:
-    """Whether nothing noticeable can be between those that are left."""
+    """Whether no candidate in ``left`` can be noticeably slower than the best."""
     best = _best(times, left)
     return all(c == best or interval(_ratios(times[c], times[best]))[1] < NOTICEABLE for c in left)
 
 
 def shuffled(items: Sequence[C], number: int) -> list[C]:
-    """The items in an order of round ``number``, the same on all ranks: what came before a call leaves its traces."""
+    """``items`` in an order that depends on ``number`` and is equal on all ranks; a call may affect the next one."""
     return random.Random(number).sample(list(items), len(items))
 
 
 def _best(times: dict[C, list[float]], left: Sequence[C]) -> C:
-    """The one with the least median of its times in relation to those of all that are left, in the same rounds."""
+    """The candidate with the least median of its times relative to the median of all in the same round."""
     rounds = np.array([times[candidate] for candidate in left])
     if rounds.size == 0:
         return left[0]
@@ -155,7 +156,7 @@ def _best(times: dict[C, list[float]], left: Sequence[C]) -> C:
 
 
 def _ratios(times: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Of the rounds in which both were measured."""
+    """The ratios of the times in the rounds in which both were measured."""
     return [a / b for a, b in zip(times, others, strict=False)]
 
 

@@ -1,4 +1,4 @@
-"""Is a table right? Its choice beside the best that can be measured, the default, and what its models expect."""
+"""Checks a table: its choices compared with the best measured, with the default, and with its models."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .race import interval, shuffled
 
 __all__ = ["HEADING", "Line", "as_json", "check", "summary", "told"]
 
-FACTOR, MODEL = 1.1, 0.2  # tuned over best, and median error of the models, at most
-VISITS, ROUNDS = 8, 5  # of each length
+FACTOR, MODEL = 1.1, 0.2  # the most that is right: tuned time over best time, and median error of the models
+VISITS, ROUNDS = 8, 5  # for each length
 
 
 @dataclass(frozen=True)
 class Line:
-    """One collective and length: seconds of the tuned choice, the best and the default, and the ratios.
+    """One collective and length: seconds of the tuned choice, best and default calls, and ratios of times.
 
-    ``best`` was found in every second round, and ``over_best`` in the others, lest the luckiest count as the best; both
-    ratios are 1 where the two are the same call. ``over_default`` has the interval of its median beside it.
-    ``predicted`` and ``measured`` are of all candidates that have a model that was not fitted to this length, in the
-    same order, and only of measurements for which ranks were as far apart as the table says.
+    ``best`` was selected from every second round and ``over_best`` measured in the others, so that luck does not make
+    the best. Both ratios are 1 if the two calls are the same. ``at_least`` and ``at_most`` are the interval of
+    ``over_default``. ``predicted`` and ``measured`` are seconds of the candidates ``names``, whose models were not
+    fitted to this length, and only from measurements with ranks as far apart as for the table.
     """
 
     collective: str
@@ -46,11 +46,11 @@ class Line:
 
     @property
     def slower(self) -> bool:
-        """Than the default, by more than noise."""
+        """Whether the tuned choice is slower than the default, by more than noise."""
         return self.at_least > 1.0 and self.over_default > 1.02
 
     def text(self) -> str:
-        """As a row of the report."""
+        """The line as a row of the report."""
         wrong = [abs(a / b - 1) for a, b in zip(self.predicted, self.measured, strict=True)]
         error = f"{100 * float(np.median(wrong)):5.0f} %" if wrong else "      -"
         return (
@@ -66,17 +66,17 @@ HEADING = (
 
 
 class Measured:
-    """What a check measures of one collective and length, visit by visit."""
+    """The measurements of a check for one collective and length, made in several visits."""
 
     def __init__(self, bench: Bench, collective: str, nbytes: int):
         self.bench, self.collective, self.nbytes = bench, collective, nbytes
         self.every = bench.candidates(collective, nbytes)
         self.calls = {name: bench.call(collective, name, nbytes) for name in ("tuned", "default", *self.every)}
         self._times: dict[Any, list[float]] = {call: [] for call in self.calls.values()}
-        self._there: dict[Any, list[float]] = {call: [] for call in self.calls.values()}  # where the table was measured
+        self._there: dict[Any, list[float]] = {call: [] for call in self.calls.values()}  # with ranks where they were
 
     def visit(self) -> None:
-        """Some more rounds of all calls; what is the same call by several names is measured once."""
+        """Measure all calls in some more rounds; a call that has several names is measured once."""
         name_of = {call: name for name, call in reversed(self.calls.items())}
         for _ in range(ROUNDS):
             for call in shuffled(list(self._times), len(self._times[self.calls["tuned"]])):
@@ -86,7 +86,7 @@ class Measured:
                     self._there[call].append(self._times[call][-1])
 
     def line(self, entry: Entry) -> Line:
-        """What it comes to."""
+        """The line of the report."""
         bench, collective, nbytes = self.bench, self.collective, self.nbytes
         times = {name: self._times[call] for name, call in self.calls.items()}
         allowed = [c for c in self.every if bench.may_choose(collective, c)]
@@ -110,10 +110,10 @@ def check(
     bench: Bench, table: Table, entry: Entry, names: Sequence[str], sizes: Sequence[int], seconds: float,
     show: Callable[[int], Progress],
 ) -> list[Line]:  # fmt: skip
-    """Measure every collective at every size; on all ranks together, in about so many seconds.
+    """Measure every collective at every size, in about ``seconds``. Collective over the ranks of ``bench``.
 
-    All lengths are visited in turn, again and again: what slows a machine down may last longer than any of them takes.
-    Lengths for which there is no time are left out, the longest first. ``show`` makes what shows so many steps.
+    All lengths are visited several times in turn, since a disturbance of the machine may last longer than one visit.
+    If time is short, the longest vectors are left out. ``show`` makes the Progress for a number of steps.
     """
     bench.name("tuned", Rules(tuned=pick(Table([entry], table.path), bench.context.layout)))
     bench.name("default", Rules())
@@ -136,7 +136,7 @@ def check(
 
 
 def summary(lines: Sequence[Line]) -> tuple[list[str], bool]:
-    """The figures that matter, and whether they are as they should be."""
+    """The figures of the check as text, and whether all are within their limits."""
     far = [line for line in lines if line.over_best > FACTOR]
     slower = [line for line in lines if line.slower]
     faster = [line for line in lines if line.at_most < 1]
@@ -152,11 +152,11 @@ def summary(lines: Sequence[Line]) -> tuple[list[str], bool]:
 
 
 def told(wrong: Sequence[float]) -> str:
-    """What models are wrong by, in words."""
+    """The errors of models, as text."""
     error = float(np.median(wrong)) if wrong else float("nan")
     return f"median error {100 * error:.0f} % of {len(wrong)} predictions at lengths they were not fitted to"
 
 
 def as_json(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """The lines as JSON takes them."""
+    """The lines as objects for JSON."""
     return [asdict(line) for line in lines]

@@ -1,8 +1,8 @@
-"""The search: models from few sizes, then measurements where models cannot tell the best candidates apart.
+"""The search: models from few sizes, then measurements where models cannot separate the best candidates.
 
-What slows a machine down may last for seconds, and not slow all algorithms alike. So nothing is decided by what was
-measured in one go: sweeps for the models, and the rounds of races, come at several times, all other collectives and
-lengths between them.
+A disturbance of the machine may last for seconds, and not slow all algorithms alike. So no decision rests on
+measurements made at one time: sweeps for the models, and rounds of races, are repeated several times, with all other
+collectives and lengths in between.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from .race import Result, interval, judged, race, shuffled
 __all__ = ["SWEEPS", "VISITS", "Search", "rows_of"]
 
 APART = 2  # models are fitted to every second size
-TESTS = 4  # lengths between those, at which models are tested
-SWEEPS = 25  # measurements that make up a point
-HOPELESS = 3.0  # times the best: measured in one of SELDOM sweeps, for its model
+TESTS = 4  # lengths between these, at which models are tested
+SWEEPS = 25  # measurements of which a point is the median
+HOPELESS = 3.0  # a candidate this many times slower than the best is measured in one of SELDOM sweeps
 SELDOM = 5
-UNSURE = 0.1  # relative error that a model has at least, for all that is known
-MOST_RIVALS = 9  # in a race, the default included: segments alone make many that are nearly alike
-VISITS, ROUNDS = 8, 5  # of a race; nobody leaves it in the first visit
+UNSURE = 0.1  # relative error that is assumed of a model at least
+MOST_RIVALS = 9  # candidates in a race, with the default; segments alone give many that are nearly equal
+VISITS, ROUNDS = 8, 5  # of a race; no candidate is eliminated in the first visit
 
 
 class Search:
-    """The search for the rows of one collective, for vectors of these sizes; all ranks do the same together."""
+    """The search for the rows of one collective, for vectors of about ``sizes`` bytes. All methods are collective."""
 
     def __init__(self, bench: Bench, collective: str, sizes: Sequence[int]):
         self.bench, self.collective = bench, collective
@@ -46,13 +46,13 @@ class Search:
         self.swept = sorted({*self._to_fit, *tests})
         self._times: dict[int, dict[Candidate, list[float]]] = {nbytes: {} for nbytes in self.swept}
         self._races: dict[int, Result[Candidate]] = {}
-        self._limits: Limits | None = None  # of the node-local engine, in the sweeps
+        self._limits: Limits | None = None  # of the node-local engine, during the sweeps
         self.models: dict[Candidate, Model] = {}
-        self.fitted: list[int] = []  # lengths
-        self.errors: list[float] = []  # relative ones of the models, at lengths that they are not fitted to
+        self.fitted: list[int] = []  # lengths that the models are fitted to
+        self.errors: list[float] = []  # relative errors of the models at other lengths
 
     def sweep(self, number: int, deadline: float, step: Callable[[], None]) -> None:
-        """Measure once more what the models are made from, the ``number``-th time; ``step`` is called per length."""
+        """Measure all candidates at the lengths for the models, for sweep ``number``; call ``step`` per length."""
         self._limits = self.bench.limits
         for nbytes in self.swept:
             if self.bench.over(deadline):
@@ -68,7 +68,7 @@ class Search:
         return self.bench.seconds(self.collective, candidate, nbytes)
 
     def fit(self, folds: Sequence[Point]) -> None:
-        """Make the models, and find what they are wrong by at lengths that they are not fitted to."""
+        """Fit the models, and find their errors at lengths that they are not fitted to."""
         points: dict[Candidate, list[Point]] = {}
         unseen: dict[Candidate, list[Point]] = {}
         for nbytes, found in self._times.items():
@@ -81,20 +81,20 @@ class Search:
             wrong = errors(model, unseen.get(candidate, []))
             self.errors += wrong
             self.models[candidate] = Model(model.pieces, float(np.median(wrong)) if wrong else None)
-        self.models = self.bench.agreed(self.models)  # lest the last bit of a float divide the ranks
+        self.models = self.bench.agreed(self.models)  # ranks may differ in the last bit of a float
         self.fitted = sorted({p.nbytes for each in points.values() for p in each})
         if self.bench.limits == self._limits:
             self._races = {nbytes: run for nbytes in self.lengths if (run := self._swept(nbytes)) is not None}
 
     def _swept(self, nbytes: int) -> Result[Candidate] | None:
-        """The sweeps as the first rounds of the race at a length; None where they did not measure all rivals alike."""
+        """The sweeps as the first rounds of a race; None unless all rivals were measured equally often."""
         found, rivals = self._times.get(nbytes, {}), self._rivals(nbytes)
         if not all(c in found and len(found[c]) == len(found[rivals[0]]) for c in rivals):
             return None
         return judged({c: list(found[c]) for c in rivals})
 
     def visit(self, number: int, deadline: float, step: Callable[[], None]) -> None:
-        """Some more rounds of every race; lengths come in an order of the ``number``-th visit, as time may be short."""
+        """Measure some more rounds of every race until ``deadline``; the order of lengths depends on ``number``."""
         lengths = [nbytes for nbytes in self.lengths if nbytes <= 2 * max(self.fitted, default=-1)]
         for i, nbytes in enumerate(shuffled(lengths, number)):
             now = self.bench.now()
@@ -122,9 +122,9 @@ class Search:
         return self.bench.default(self.collective, nbytes)
 
     def rows(self) -> Rows:
-        """The rows of the table that all this comes to.
+        """The rows of the table that follow from all measurements.
 
-        Lengths for which there was no time go with their neighbours; beyond the next one they are left to the defaults.
+        Lengths that were not measured get the choice of their neighbours; longer ones are left to the defaults.
         """
         decisions: list[tuple[int, Candidate]] = []
         run_to_end = {nbytes: run for nbytes, run in sorted(self._races.items()) if run.ended}
@@ -142,9 +142,9 @@ class Search:
         return _one_row(self._default(0), run_to_end) if complete else []
 
     def _likely(self, nbytes: int, run: Result[Candidate], default: Candidate) -> Candidate:
-        """What both its model and the rounds of a race say is faster than the default, where these alone cannot tell.
+        """The fastest candidate that beats the default both by its model and in the race; else the default.
 
-        The models know what was measured at other lengths.
+        The models contribute what was measured at other lengths.
         """
         expected = self._expected(nbytes)
         likely = [
@@ -156,13 +156,13 @@ class Search:
 
 
 def _far_behind(times: dict[Candidate, list[float]]) -> set[Candidate]:
-    """The candidates that are measured seldom."""
+    """The candidates so slow that they are measured seldom."""
     medians = {c: float(np.median(each)) for c, each in times.items()}
     return {c for c, seconds in medians.items() if seconds > HOPELESS * min(medians.values())}
 
 
 class Expected(NamedTuple):
-    """What a candidate's model says of a length, seconds, and what bounds that, as far as models may be wrong."""
+    """Expected seconds of a candidate at a length, with bounds from the error of its model."""
 
     seconds: float
     least: float
@@ -172,9 +172,9 @@ class Expected(NamedTuple):
 def expectations(
     bench: Bench, collective: str, nbytes: int, models: dict[Candidate, Model], fitted: Sequence[int]
 ) -> dict[Candidate, Expected]:  # fmt: skip
-    """What is expected of all that may be chosen, by models that were fitted to these lengths.
+    """The expected times of all candidates that may be chosen, by models fitted to the lengths ``fitted``.
 
-    Where a piece of a model ends between two of them, it is not known where: either piece may be right.
+    If a piece of a model ends between two of these lengths, its exact end is unknown: the bounds cover both pieces.
     """
     after = bisect.bisect_left(fitted, nbytes)
     around = [nbytes] if nbytes in fitted else [nbytes, *fitted[max(0, after - 1) : after + 1]]
@@ -188,7 +188,7 @@ def expectations(
 
 
 def contenders(expected: dict[Candidate, Expected], default: Candidate) -> list[Candidate]:
-    """The default, and what may be faster by the models; beyond the lengths where it was measured nothing is."""
+    """The default, and candidates that may be faster by the models; only the default where it has no model."""
     if default not in expected:
         return [default]
     bound = min(e.most for e in expected.values())
@@ -197,17 +197,17 @@ def contenders(expected: dict[Candidate, Expected], default: Candidate) -> list[
 
 
 def _uncut(candidate: Candidate, points: dict[Candidate, list[Point]]) -> list[Point]:
-    """What was measured of an algorithm in one segment, where a segment is not shorter than the vector."""
+    """Points of the algorithm without segments, at lengths where the candidate has one segment."""
     if candidate.segment is None:
         return []
     return [p for p in points.get(Candidate(candidate.algorithm), []) if p.nbytes <= candidate.segment]
 
 
 def rows_of(decisions: Sequence[tuple[int, Candidate]], complete: bool) -> Rows:
-    """Rows from what was decided for each length, in their order; ``complete``: the last one serves all longer ones.
+    """Rows from the decisions for ascending lengths; ``complete``: the last row is for all longer vectors too.
 
-    A row ends between two lengths, at their geometric mean. Up to the length of a segment an algorithm is the same with
-    segments and without.
+    A row ends at the geometric mean of two lengths. Up to the length of a segment, an algorithm is the same with and
+    without segments.
     """
     runs: list[tuple[int, int, Candidate]] = []  # first and last length
     for nbytes, candidate in decisions:
@@ -226,10 +226,10 @@ def rows_of(decisions: Sequence[tuple[int, Candidate]], complete: bool) -> Rows:
 
 
 def _one_row(default: Candidate, races: dict[int, Result[Candidate]]) -> Rows:
-    """Where one choice serves all lengths: another than the default if it is slower at none, and mostly faster.
+    """One row for all lengths: another candidate than the default if it was eliminated at none and is mostly faster.
 
-    What no length alone could tell with confidence the rounds of all of them may. Faster at all times, that is, as the
-    choice of a single length is to be.
+    The rounds of all lengths together may give the confidence that a single length does not. The candidate must also be
+    steadily faster at most lengths.
     """
     run = [race for race in races.values() if race.times[race.left[0]]]
     good = set.intersection(*(set(race.left) for race in races.values()))

@@ -1,7 +1,7 @@
-"""Whether ranks are as far apart as before: those that are moved to other cores make another machine of it.
+"""Checks whether ranks are as far apart as before; on other cores they would measure another machine.
 
-Virtual machines move their processors between caches that are shared and caches that are not, and ranks that are not
-bound move by themselves. What was measured in one place is compared with nothing that was measured in another.
+Virtual machines move their processors between caches, and the system moves ranks that are not bound. Measurements from
+different places must not be compared.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ __all__ = ["Steady"]
 
 T = TypeVar("T")
 
-LIKE = 1.5  # times as far apart, or less: the same place
-PAUSE = 0.1  # seconds between looks
-LOOKS, SHARE = 21, 0.03  # whose median is where the ranks are, and the share of the patience that they take
+LIKE = 1.5  # the largest ratio of two distances that count as equal
+PAUSE = 0.1  # seconds between probes
+LOOKS, SHARE = 21, 0.03  # first probes, whose median is the distance; and the share of the patience that they take
 
 
 class Steady:
-    """Repeats what was measured while ranks were nearer or farther apart than ``apart`` seconds; on all together.
+    """Repeats measurements taken while ranks were nearer or farther apart than ``apart`` seconds. Collective.
 
-    ``probe`` gives the time of the shortest call now, seconds, the same on all ranks. Without ``apart`` it is what most
-    of the first looks find. ``patience``: seconds of waiting in all, after which whatever was measured is taken.
-    ``taken`` counts the measurements, ``strayed`` those of them that were taken elsewhere; ``lost`` are the seconds in
-    which nothing was measured that counts.
+    ``probe`` returns the seconds of the shortest call now, equal on all ranks. The default of ``apart`` is the median
+    of the first probes. ``patience``: seconds of waiting in all; after that every measurement is accepted. ``taken``
+    counts the measurements, ``strayed`` those accepted at another distance; ``lost`` is the seconds spent on waiting
+    and on measurements that were dropped.
     """
 
     def __init__(self, probe: Callable[[], float], patience: float, apart: float | None = None):
@@ -47,7 +47,7 @@ class Steady:
         return self.apart / LIKE < self._probe() < self.apart * LIKE
 
     def measured(self, take: Callable[[], T]) -> T:
-        """What ``take`` finds, where the ranks belong."""
+        """The result of ``take``, repeated until the ranks were as far apart as they should be."""
         self.taken += 1
         first = time.monotonic()
         while True:
@@ -67,10 +67,10 @@ class Steady:
                 return found
             self._looks -= 1
             if waited:
-                take()  # the caches are no longer those of ranks that work
+                take()  # fills the caches again, which the waiting has emptied
 
     def text(self) -> str:
-        """As a line of the report."""
+        """The distance and the counts as a line of the report."""
         return (
             f"ranks {self.apart * 1e6:.2f} us apart, by a barrier; "
             f"of {self.taken} measurements {self.strayed} were taken while they were not within a factor of {LIKE}"
