@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-static atomic_int asked; /* lock-free, so that a handler may */
+static atomic_int asked; /* lock-free, so that a signal handler may change it */
 static void (*answer)(int);
 
 static void note(int signal) {

@@ -1,10 +1,11 @@
-/* How often a signal has come, whichever thread of Python's answers it: its own handlers run only when the main thread
- * comes back to it. */
+/* Counts how often a signal has arrived, whichever thread received it. Python's own handlers run only when its main
+ * thread executes bytecode again. */
 #ifndef COLL_ASKED_H
 #define COLL_ASKED_H
 
-/* Count a signal before the handler that it has now, which is called as before. 0, or -1 where it has none. */
+/* Count `signal` and then call its present handler. 0, or -1 if it has no handler, or one that is already counted. */
 int coll_asked_watch(int signal);
+/* The number of signals counted so far. */
 int coll_asked(void);
 
 #endif

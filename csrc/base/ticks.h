@@ -1,4 +1,4 @@
-/* The processor's time counter: cheaper than a clock, for waits of microseconds and records of calls. */
+/* The processor's time counter: cheaper than a clock, used for short waits and for records of calls. */
 #ifndef COLL_TICKS_H
 #define COLL_TICKS_H
 
@@ -19,7 +19,7 @@ static inline uint64_t coll_ticks(void) {
 #endif
 }
 
-/* Tell the processor that this is a wait. */
+/* Tell the processor that this is a spinning wait. */
 static inline void coll_pause(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -28,7 +28,7 @@ static inline void coll_pause(void) {
 #endif
 }
 
-/* Calibrated when the library is loaded. */
+/* Seconds for a number of ticks; calibrated when the library is loaded. */
 double coll_ticks_to_seconds(uint64_t ticks);
 
 #endif

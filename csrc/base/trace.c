@@ -9,7 +9,7 @@ static uint64_t monotonic(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* The best of a few: the one whose two readings of the counter are closest, lest an interruption lie between them. */
+/* The pair, out of five, whose two readings of the counter are closest: no interruption lies between these. */
 static coll_trace_moment present(void) {
     coll_trace_moment best = {0, 0};
     uint64_t width = UINT64_MAX;
@@ -32,7 +32,7 @@ int coll_trace_init(coll_trace *t, size_t most) {
         return -1;
     }
     coll_trace_note(t);
-    while (monotonic() - t->moments[0].ns < 2000000) /* so that the counter's speed is known to some 0.01 % at once */
+    while (monotonic() - t->moments[0].ns < 2000000) /* until the counter's speed is known to about 0.01 % */
         coll_pause();
     coll_trace_note(t);
     return 0;

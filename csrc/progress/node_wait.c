@@ -26,7 +26,7 @@ int coll_node_spin(coll_node_call *c) {
         int status = coll_node_progress(c);
         uint64_t now = coll_ticks();
         if (now - begin > ticks_per_us)
-            end = now + 2 * ticks_per_us; /* that was work: the time for waiting begins after it */
+            end = now + 2 * ticks_per_us; /* progress did work: the time for waiting begins after it */
         if (status != COLL_PENDING || now > end)
             return status;
         coll_pause();
@@ -36,7 +36,7 @@ int coll_node_spin(coll_node_call *c) {
 
 static int job_progress(void *self, size_t budget) {
     coll_node_job *job = self;
-    (void)budget; /* a call returns wherever it must wait */
+    (void)budget; /* a call of the engine returns wherever it must wait */
     int status = coll_node_progress(&job->call);
     if (status != COLL_PENDING)
         return status;

@@ -1,4 +1,4 @@
-/* Calls of the node-local engine as tasks that keep MPI moving while they wait. */
+/* Calls of the node-local engine as tasks that poll MPI while they wait. */
 #ifndef COLL_NODE_WAIT_H
 #define COLL_NODE_WAIT_H
 
@@ -7,15 +7,15 @@
 
 typedef struct {
     coll_node_call call;
-    const coll_mpi_api *mpi; /* NULL: there is no MPI to keep moving */
+    const coll_mpi_api *mpi; /* NULL: there is no MPI to poll */
     coll_endpoint *endpoint;
-    uint64_t polled; /* when MPI was last */
+    uint64_t polled; /* ticks at the last poll of MPI */
 } coll_node_job;
 
-/* MPI is polled every 20 us: whoever posted an Isend and waits here must not keep its receiver waiting. */
+/* The task polls MPI at least every 20 us: the receiver of an Isend of this rank must not wait for this call. */
 coll_task coll_node_task(coll_node_job *);
 
-/* Spin for about two microseconds: shorter than giving the interpreter's lock away and taking it back. */
+/* Spin for about 2 us, which is shorter than releasing the interpreter's lock and taking it again. */
 int coll_node_spin(coll_node_call *);
 
 #endif

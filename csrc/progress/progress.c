@@ -12,23 +12,23 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the queue and every task in it */
-static pthread_cond_t work;                              /* wakes the thread, */
-static pthread_cond_t landing;                           /* and those who sleep until a request is done */
+static pthread_cond_t work;                              /* wakes the thread */
+static pthread_cond_t landing;                           /* wakes callers of coll_progress_sleep */
 static coll_request *head, **tail = &head;
 static _Atomic int outstanding;
 static _Atomic unsigned failures; /* requests that ended with an error */
 static pthread_t thread;
 static int running, stopping, asleep, dozing;
-static uint64_t submitted;  /* requests so far, which numbers them */
-static uint64_t urgent;     /* up to this one they are the thread's, without delay */
+static uint64_t submitted;  /* number of requests so far, and of the last one */
+static uint64_t urgent;     /* the thread must move requests up to this number without delay */
 static int sleepers;        /* threads in coll_progress_sleep */
 static _Atomic int waiters; /* threads in coll_progress_wait */
 static _Atomic int ended;   /* MPI is finalized, or this is a forked child */
-static char broken[256];    /* why MPI_Finalize might hang; the first reason */
+static char broken[256];    /* the first reason why MPI_Finalize might hang */
 static int reasons;
-static int survived; /* whether a rank died and the others went on */
+static int survived; /* whether a rank has died and the others have continued */
 static const coll_mpi_api *world;
-static _Atomic(_Atomic char *) note; /* shared memory, which tells the other processes that MPI_Finalize has begun */
+static _Atomic(_Atomic char *) note; /* shared memory that tells other processes when MPI_Finalize has begun */
 
 __attribute__((constructor)) static void make_conditions(void) {
     pthread_condattr_t monotonic;
@@ -61,13 +61,13 @@ static void complete(coll_request *r, int status) {
         *r->handle_status = status;
         r->mpi->request_complete(r->handle);
     }
-    atomic_store_explicit(&r->status, status, memory_order_release); /* the owner may free r from here on */
-    if (status < 0) /* after that: who sees the number finds the request ended */
+    atomic_store_explicit(&r->status, status, memory_order_release); /* from here on the owner may free r */
+    if (status < 0) /* after the status: a caller that sees the number finds the request ended */
         atomic_fetch_add(&failures, 1);
-    atomic_fetch_sub(&outstanding, 1); /* last: who sees 0 finds every request done, and this thread out of MPI */
+    atomic_fetch_sub(&outstanding, 1); /* last: at 0, all requests are done and this thread is not in MPI */
 }
 
-/* One pass over the queue, first come first; returns whether something ended. Called with the lock. */
+/* Move every queued request once, in order; returns whether one ended. Called with the lock held. */
 static int pass(void) {
     int moved = 0;
     for (coll_request **at = &head; *at;) {
@@ -90,7 +90,7 @@ static int pass(void) {
 
 int coll_progress_abandon(coll_request *r) {
     pthread_mutex_lock(&lock);
-    int left = r->task.self ? r->task.abandon(r->task.self) : 0; /* it may never have begun */
+    int left = r->task.self ? r->task.abandon(r->task.self) : 0; /* the task may never have begun */
     for (coll_request **at = &head; *at; at = &(*at)->next)
         if (*at == r) {
             *at = r->next;
@@ -111,11 +111,11 @@ void coll_progress_poll(void) {
 }
 
 enum {
-    SHORTEST = 5000,  /* ns that the thread sleeps between passes, longer while nothing ends, */
-    LONGEST = 100000, /* up to this; */
-    IDLE = 50000,     /* ns that it sleeps where there is nothing for it to do, longer and longer, */
-    IDLEST = 400000,  /* up to this: each look takes time from callers that wait, on all cores */
-    LINGER = 12, /* looks at an empty queue before it sleeps until it is woken, which costs who wakes it 5 to 80 us */
+    SHORTEST = 5000,  /* ns of sleep between passes; longer while no request ends */
+    LONGEST = 100000, /* the most ns between passes */
+    IDLE = 50000,     /* ns of sleep when the thread has nothing to move; longer each time */
+    IDLEST = 400000,  /* the most ns of that sleep: each look takes time from callers that wait */
+    LINGER = 12,      /* looks at an empty queue before it sleeps until woken; waking costs a caller 5 to 80 us */
 };
 
 static struct timespec in(long ns) {
@@ -127,7 +127,7 @@ static struct timespec in(long ns) {
     return t;
 }
 
-/* Until so many ns are over, or somebody wants the thread. Called with the lock, which is free meanwhile. */
+/* Sleep for `ns` ns or until the thread is signalled. Called with the lock held, which is released meanwhile. */
 static void doze(long ns) {
     struct timespec end = in(ns);
     dozing = 1;
@@ -139,9 +139,9 @@ static long longer(long pause, long most) {
     return pause + pause / 4 < most ? pause + pause / 4 : most;
 }
 
-/* The thread gives way to whoever computes. It only looks on while a caller waits, and so moves the queue itself, and
- * while the oldest request is newer than its last look: a program that starts calls and waits for each needs no thread,
- * whose every look would take a core from some rank. Requests that nobody else will move are urgent. */
+/* The thread gives way to computing threads. It does not move the queue while a caller waits, since the caller does so,
+ * nor while the oldest request is newer than the thread's last look: a program that starts calls and waits for each
+ * needs no thread, and every look would take a core from a rank. Requests that no caller will move are urgent. */
 static void *serve(void *unused) {
     (void)unused;
     prctl(PR_SET_NAME, "collectives");
@@ -176,8 +176,8 @@ static void *serve(void *unused) {
     return NULL;
 }
 
-/* The child has neither the thread nor any business with the parent's messages. The lock is made anew, not taken before
- * the fork: its holder may be waiting for Python's lock, to call a user's op, and the forking thread holds that one. */
+/* The child has no thread and must not touch the parent's messages. The lock is made anew rather than held during the
+ * fork: its holder may wait for Python's lock (to call a user's op), which the forking thread holds. */
 static void after_fork_child(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     make_conditions();
@@ -235,7 +235,7 @@ int coll_progress_waiting(const coll_task *t, int *ranks, int max) {
     clock_gettime(CLOCK_REALTIME, &end);
     end.tv_sec++;
     if (pthread_mutex_timedlock(&lock, &end) != 0)
-        return 0; /* who holds it does not come back from MPI */
+        return 0; /* the thread that holds the lock does not return from MPI */
     int n = t->waiting(t->self, ranks, max);
     pthread_mutex_unlock(&lock);
     return n;
@@ -247,12 +247,13 @@ static long long now(void) {
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-enum { SPINS = 100, CLOCK_EVERY = 64 }; /* polls before giving way; polls between looks at the clock */
-/* Other processes may want the core. Who gives way to one loses it for a whole time slice, and is then away when its
- * peers are there: ranks that gave way at every poll met once in ten milliseconds where ranks that did not met all the
- * time. So a thread whose core was taken keeps it for a while, twice as long each time. On cores that are free, and
- * where only ranks of the node share them, giving way costs next to nothing. */
-enum { COSTLY = 50000, RESPITE = 20000000, RESPITES = 1280000000 }; /* ns: taken; no giving way after that, at most */
+enum { SPINS = 100, CLOCK_EVERY = 64 }; /* polls before giving way; polls between readings of the clock */
+/* Other processes may need the core. A thread that gives way to one loses the core for a whole time slice, and its
+ * peers then wait for it: ranks that gave way at every poll met once in ten milliseconds. So a thread whose core was
+ * taken does not give way for some time, which doubles each time this happens. On free cores, and if only ranks of the
+ * node share a core, giving way costs almost nothing. Below, in ns: how long the core must be away to count as taken;
+ * the first time without giving way; the longest. */
+enum { COSTLY = 50000, RESPITE = 20000000, RESPITES = 1280000000 };
 static _Thread_local long long keep_until, respite;
 
 void coll_progress_give_way(void) {
@@ -343,32 +344,32 @@ void coll_progress_survived(int was_broken) {
         coll_progress_mended();
 }
 
-/* The program has ended by now, and what it printed is out; only MPI_Finalize has not. */
+/* Called when the program has ended and its output is written; only MPI_Finalize has not returned. */
 static void leave(int signal) {
     (void)signal;
     _exit(0);
 }
 
-/* MPI calls this when MPI_Finalize begins, when all of MPI still works. A thread that may be waiting for Python's lock,
- * which the caller may hold, cannot be joined here; but then a request is outstanding. */
+/* MPI calls this at the begin of MPI_Finalize, while MPI still works. The thread cannot be joined if it may wait for
+ * Python's lock, which the caller may hold; but then a request is outstanding, which leads to MPI_Abort. */
 static void at_end(void) {
     int left = coll_progress_outstanding();
     if (broken[0] || left) {
         if (!broken[0])
             snprintf(broken, sizeof broken, "%d non-blocking collectives are not complete", left);
         fprintf(stderr, "collectives: MPI_Abort instead of MPI_Finalize, which might hang: %s\n", broken);
-        /* Launchers drop what they have not read by then. And a rank whose failure this one has only heard of asks the
-         * others for up to 0.9 s before it tells. */
+        /* Launchers drop output that they have not read by the abort. And a rank that has only heard of this rank's
+         * failure asks the others for up to 0.9 s before it reports. */
         nanosleep(&(struct timespec){1, 0}, NULL);
         signal(SIGALRM, SIG_DFL);
-        alarm(4); /* an MPI that has lost a rank may hang even in MPI_Abort, which takes a tenth of a second else */
+        alarm(4); /* MPI_Abort takes a tenth of a second, but may hang if a rank was lost */
         world->abort(1);
     }
     coll_progress_stop(0);
     ended = 1;
     if (note)
         *note = '2';
-    if (survived) { /* MPI's last fence has been seen to wait for ever for a rank that died */
+    if (survived) { /* MPI's last fence can wait for ever for a rank that died */
         signal(SIGALRM, leave);
         alarm(5);
     }

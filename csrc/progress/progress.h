@@ -1,18 +1,17 @@
-/* Non-blocking collectives: a queue, and the thread that moves it while it is not empty. */
+/* Non-blocking collectives: a queue of requests, and the thread that moves it while it is not empty. */
 #ifndef COLL_PROGRESS_H
 #define COLL_PROGRESS_H
 
 #include "schedule/executor.h"
 #include "transport/mpi_transport.h"
 
-/* Something under way that progresses when it is asked to: the run of a schedule, or a call of the node-local engine.
- */
+/* Something that progresses when asked to: the run of a schedule, or a call of the node-local engine. */
 typedef struct {
     void *self;
     int (*progress)(void *self, size_t budget); /* COLL_OK, COLL_PENDING or an error */
     int (*waiting)(const void *self, int *ranks, int max);
-    /* Give it up: progress returns an error from then on. The number of messages that still come into its memory; to be
-     * called again until there are none. */
+    /* Give up the task: progress returns an error from then on. Returns the number of messages that may still arrive in
+     * its memory; to be called again until that is 0. */
     int (*abandon)(void *self);
 } coll_task;
 
@@ -25,48 +24,49 @@ struct coll_request {
     uint64_t number;    /* in the order of submission */
     _Atomic int status; /* COLL_PENDING, then COLL_OK or an error */
     const coll_mpi_api *mpi;
-    intptr_t handle; /* MPI's generalized request; completed with the execution */
+    intptr_t handle; /* MPI's generalized request; completed with the task */
     int *handle_status;
-    uint64_t ended; /* ticks, once it is done */
+    uint64_t ended; /* ticks when it ended */
 };
 
-/* Queue a request whose task has been started. The thread starts with the first one. COLL_OK or an error. */
+/* Queue a request whose task has been started; starts the thread if it does not run. COLL_OK or an error. */
 int coll_progress_submit(coll_request *);
 /* Move every queued task once, unless another thread is doing so. */
 void coll_progress_poll(void);
-/* Number of requests that have ended with an error, since ever. */
+/* Number of requests that have ended with an error since the process began. */
 unsigned coll_progress_failures(void);
-/* Number of requests that are not done. */
+/* Number of requests that have not ended. */
 int coll_progress_outstanding(void);
-/* Progress a blocking task (or, with t == NULL, wait for a queued request), and the queue beside it, for about
- * `limit` nanoseconds: COLL_OK, COLL_PENDING when the time is over, or an error. yield_at_once: there are more ranks
- * than cores, so that spinning would keep the others from running. */
+/* Progress a blocking task (or, with t == NULL, wait for a queued request), and the queue as well, for about `limit`
+ * nanoseconds. COLL_OK, COLL_PENDING when the time is over, or an error. yield_at_once: there are more ranks than
+ * cores, so that spinning would keep other ranks from running. */
 int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_once, long limit);
-/* Wait for a queued request without taking a core: it is the thread's to move, at once. */
+/* Wait for a queued request in a sleep; the thread then moves it without delay. */
 int coll_progress_sleep(const coll_request *r, long limit);
-/* Let another process have the core for a moment, unless that has turned out to cost a time slice. */
+/* Give the core to another process for a moment, unless that has recently cost a time slice. */
 void coll_progress_give_way(void);
-/* Ranks that a task waits for, which may be in the queue: into ranks[max]; returns their number. */
+/* Write the ranks that a task waits for to ranks[max]; returns their number. The task may be in the queue. */
 int coll_progress_waiting(const coll_task *, int *ranks, int max);
-/* Take a request out of the queue, which ends it with COLL_ERR_GIVEN_UP, and abandon its task. */
+/* Abandon the task of a request, and remove the request from the queue, which ends it with COLL_ERR_GIVEN_UP. */
 int coll_progress_abandon(coll_request *);
-/* Wait, for about `limit` nanoseconds, until no request is outstanding, and end the thread. */
+/* Wait for about `limit` nanoseconds until no request is outstanding, then end the thread. */
 void coll_progress_stop(long limit);
 
-/* MPI's end. A failed execution may have messages under way, and other ranks may wait for its next ones: MPI_Finalize
- * could hang. So what follows a coll_progress_broken, or finalizing with requests outstanding, is MPI_Abort. */
+/* The end of MPI. A failed run may have messages under way, and other ranks may wait for its next ones, so MPI_Finalize
+ * could hang. After coll_progress_broken, or with requests outstanding, MPI_Finalize therefore becomes MPI_Abort. */
 void coll_progress_broken(const char *why);
-/* What was broken has been completed by another try. */
+/* Take one coll_progress_broken back: another attempt has completed the call. */
 void coll_progress_mended(void);
-/* A rank died and the others go on; the communicator was revoked, so that nothing is under way there any more. If it
- * was broken, that reason to abort is gone. */
+/* A rank died and the others continue. The communicator was revoked, so that nothing is under way on it any more. If it
+ * was broken, that reason for MPI_Abort is taken back. */
 void coll_progress_survived(int was_broken);
+/* Have these checks made when MPI_Finalize begins. COLL_OK or an error. */
 int coll_progress_watch_end(const coll_mpi_api *);
-/* MPI_Finalize writes "2" to the begin of this file, once no call of this process can begin any more; -1: nowhere. */
+/* MPI_Finalize writes '2' to *state, once no call of this process can begin any more; NULL: nowhere. */
 void coll_progress_note(char *state);
-/* From now on the children that this process forks take no part in anything; watching MPI's end does this, too. */
+/* From now on forked children use no requests and no thread; coll_progress_watch_end includes this. */
 int coll_progress_watch_forks(void);
-/* Whether this process is done with MPI: MPI has been finalized, or this is a forked child. */
+/* Whether this process no longer uses MPI: MPI has been finalized, or this is a forked child. */
 int coll_progress_ended(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* The executor: a dependency counter per action, a stack of ready ones, and the transport's completions. */
+/* The executor: a counter of dependencies per action, a stack of ready actions, and completions of messages. */
 #include "base/error.h"
 #include "executor_internal.h"
 
@@ -44,7 +44,7 @@ static int post(coll_exec *e, cursor *c, int action) {
     const coll_action *a = &e->program->actions[action];
     size_t bytes = length(e, c, a), limit = e->endpoint->message_limit;
     char *at = address(e, c, a, a->kind == COLL_SEND ? a->left : a->dst, a->block);
-    int error = COLL_OK, empty = bytes == 0; /* both sides know the partition, so both leave an empty message out */
+    int error = COLL_OK, empty = bytes == 0; /* both sides know the partition, so both omit an empty message */
     c->waits[action] = (int32_t)pieces(e, bytes);
     for (; bytes && error == COLL_OK; at += limit) {
         size_t piece = bytes < limit ? bytes : limit;
@@ -65,7 +65,7 @@ static int work(coll_exec *e, cursor *c, int action) {
     int error = COLL_OK;
     if (a->kind == COLL_COPY) {
         if (extent(e, c, a->left, a->src_block, a->nblocks) * e->message.itemsize != bytes)
-            error = COLL_ERR_MESSAGE; /* blocks of different lengths cannot stand for each other */
+            error = COLL_ERR_MESSAGE; /* a block cannot be copied to one of another length */
         else if (bytes && dst != left)
             memmove(dst, left, bytes);
     } else if (bytes) {
@@ -97,7 +97,7 @@ static int begin_segment(coll_exec *e, cursor *c) {
     return 1;
 }
 
-/* The division of avg, on the segment's part of the result that the caller has. */
+/* The division of AVG, on the segment's part of the result that this rank has. */
 static void scale_result(const coll_exec *e, const cursor *c) {
     const coll_layout *l = &e->program->layout;
     const coll_action whole = {0};
@@ -116,7 +116,7 @@ static void end_segment(coll_exec *e, cursor *c) {
     e->active -= !begin_segment(e, c);
 }
 
-/* Start what is ready, up to the budget; messages go first out, since the stack holds them in reverse order. */
+/* Start ready actions, up to the budget. Messages go first, since the stack holds actions in reverse order. */
 static int advance(coll_exec *e, cursor *c, size_t *budget) {
     const coll_program *p = e->program;
     while (c->busy && *budget) {

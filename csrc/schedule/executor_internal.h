@@ -1,4 +1,4 @@
-/* What an execution consists of, and where the blocks of its segments lie. */
+/* The parts of an execution, and functions for the places of blocks in a segment. */
 #ifndef COLL_EXECUTOR_INTERNAL_H
 #define COLL_EXECUTOR_INTERNAL_H
 
@@ -6,11 +6,11 @@
 #include "base/partition.h"
 
 typedef struct {
-    size_t first, count; /* the segment: elements of the vector; not used where blocks are cut */
-    int32_t *waits;      /* per action: what must still happen; once it is posted, messages under way */
-    int32_t *left;       /* per round: actions not done */
+    size_t first, count; /* the segment in elements of the vector; not used if segments cut blocks */
+    int32_t *waits;      /* per action: number of events it waits for; once posted, its messages under way */
+    int32_t *left;       /* per round: number of incomplete actions */
     int32_t *ready;      /* stack of actions that may start */
-    int nready, open;    /* rounds below open are complete */
+    int nready, open;    /* actions on the stack; all rounds below `open` are complete */
     int segment, tag, busy;
     char *scratch, *slots;
 } cursor;
@@ -19,51 +19,51 @@ struct coll_exec {
     const coll_program *program;
     coll_endpoint *endpoint;
     coll_message message;
-    int blockwise; /* segments cut each block */
+    int blockwise; /* whether segments cut each block */
     const char *input;
     char *vector;
-    size_t *cuts; /* copies of the message's */
+    size_t *cuts; /* copies of those in coll_message */
     coll_messages *messages;
     cursor *cursors;
     int *free_slots, nfree, *done, capacity;
     struct {
         int cursor, action;
-    } *owner;    /* of each message slot; action -1: of none */
-    char *named; /* per rank: whether coll_exec_waiting has named it; 0 but while it runs */
+    } *owner;    /* of each message slot; action -1: the slot is free */
+    char *named; /* per rank: marks of coll_exec_waiting, 0 while it does not run */
     int active, status;
     size_t scratch_bytes, slot_bytes, footprint;
     char *spare;
 };
 
-/* First element of a block of the whole vector. */
+/* First element of `block` in the whole vector. */
 static inline size_t boundary(const coll_exec *e, int buffer, int block) {
     const size_t *cuts = buffer == COLL_INPUT ? e->message.input_cuts : e->message.cuts;
     return cuts ? cuts[block] : coll_part(e->message.count, (size_t)e->program->layout.nblocks, (size_t)block);
 }
 
-/* Elements of a block before a segment. */
+/* Number of elements of `block` before segment `segment`. */
 static inline size_t before(const coll_exec *e, int buffer, int block, int segment) {
     size_t whole = boundary(e, buffer, block + 1) - boundary(e, buffer, block);
     return coll_part(whole, (size_t)e->message.segments, (size_t)segment);
 }
 
-/* Where the segment's part of a block begins, in elements of the whole vector. */
+/* First element, in the whole vector, of the segment's part of `block`. */
 static inline size_t begin(const coll_exec *e, const cursor *c, int buffer, int block) {
     if (e->blockwise)
         return boundary(e, buffer, block) + before(e, buffer, block, c->segment);
     return c->first + coll_part(c->count, (size_t)e->program->layout.nblocks, (size_t)block);
 }
 
-/* The same in a scratch vector, which has room for one segment. */
+/* First element, in a scratch vector, of the segment's part of `block`; such a vector has room for one segment. */
 static inline size_t begin_scratch(const coll_exec *e, const cursor *c, int block) {
     size_t segments = (size_t)e->message.segments;
-    if (e->blockwise) /* one more a block: room for parts that are longer by one */
+    if (e->blockwise) /* one more element per block: parts may be longer by one */
         return segments == 1 ? boundary(e, COLL_VECTOR, block)
                              : boundary(e, COLL_VECTOR, block) / segments + (size_t)block;
     return coll_part(c->count, (size_t)e->program->layout.nblocks, (size_t)block);
 }
 
-/* Elements of the segment's part of some blocks; of several only where they are not cut. */
+/* Number of elements of the segment's part of `nblocks` blocks; nblocks must be 1 if segments cut blocks. */
 static inline size_t extent(const coll_exec *e, const cursor *c, int buffer, int block, int nblocks) {
     if (!e->blockwise)
         return begin(e, c, buffer, block + nblocks) - begin(e, c, buffer, block);
@@ -72,13 +72,13 @@ static inline size_t extent(const coll_exec *e, const cursor *c, int buffer, int
     return before(e, buffer, block, c->segment + 1) - before(e, buffer, block, c->segment);
 }
 
-/* Bytes that an action moves or makes. */
+/* Number of bytes that an action sends, receives, reduces or copies. */
 static inline size_t length(const coll_exec *e, const cursor *c, const coll_action *a) {
     int buffer = a->kind == COLL_SEND ? a->left : a->dst;
     return extent(e, c, buffer, a->block, a->nblocks) * e->message.itemsize;
 }
 
-/* Where `block` of a buffer lies; a staging slot begins with the first block of its action. */
+/* Address of the segment's part of `block` in a buffer; a staging slot begins with the first block of its action. */
 static inline char *address(const coll_exec *e, const cursor *c, const coll_action *a, int buffer, int block) {
     const coll_layout *l = &e->program->layout;
     if (buffer == COLL_RECEIVED)
@@ -91,7 +91,7 @@ static inline char *address(const coll_exec *e, const cursor *c, const coll_acti
     return (buffer == COLL_INPUT ? (char *)e->input : e->vector) + at * e->message.itemsize;
 }
 
-/* Messages that so many bytes take. */
+/* Number of messages for `bytes` bytes. */
 static inline size_t pieces(const coll_exec *e, size_t bytes) {
     size_t limit = e->endpoint->message_limit;
     return bytes / limit + (bytes % limit != 0);

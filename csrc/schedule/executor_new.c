@@ -1,4 +1,4 @@
-/* Making an execution: its arguments checked, and all the memory that a run will need. */
+/* Makes executions: checks the arguments and allocates all memory that a run needs. */
 #include "base/error.h"
 #include "executor_internal.h"
 
@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOT_BYTES = 64 }; /* what a transport keeps for a message, about */
+enum { SLOT_BYTES = 64 }; /* approximate memory of a transport for one message */
 
-/* The first segment, the longest one. */
+/* The first segment, which is the longest. */
 static cursor first_segment(const coll_exec *e) {
     return (cursor){.count = coll_part(e->message.count, (size_t)e->message.segments, 1)};
 }
 
-/* Bytes of the longest action that is staged. */
+/* Bytes of the longest receive that is staged. */
 static size_t longest_staged(const coll_exec *e) {
     cursor first = first_segment(e);
     size_t most = 0;
@@ -25,7 +25,7 @@ static size_t longest_staged(const coll_exec *e) {
     return most;
 }
 
-/* Messages of one cursor that can be under way at once: those of a window of rounds. */
+/* The most messages of one cursor that can be under way at once: those of a window of rounds. */
 static size_t most_messages(const coll_exec *e) {
     const coll_program *p = e->program;
     cursor first = first_segment(e);
@@ -46,13 +46,13 @@ static size_t lines(size_t bytes) {
     return (bytes + 63) / 64 * 64;
 }
 
-/* a * b + c, or more than there is. */
+/* a * b + c, or a number larger than any memory on overflow. */
 static size_t total(size_t a, size_t b, size_t c) {
     size_t sum;
     return __builtin_mul_overflow(a, b, &sum) || __builtin_add_overflow(sum, c, &sum) ? SIZE_MAX / 2 : sum;
 }
 
-/* Elements of a vector that holds one segment. */
+/* Number of elements of a vector with room for one segment. */
 static size_t segment_room(const coll_exec *e) {
     cursor first = first_segment(e);
     return e->blockwise ? begin_scratch(e, &first, e->program->layout.nblocks) : first.count;
@@ -104,7 +104,7 @@ static int allocate_messages(coll_exec *e) {
     return 1;
 }
 
-/* Whether offsets in a vector of so many elements, and in scratch with one more a block, are numbers that C has. */
+/* Whether byte offsets in a vector of `elements`, and in scratch with one more per block, fit in ptrdiff_t. */
 static int addressable(size_t elements, int nblocks, size_t itemsize) {
     size_t most = PTRDIFF_MAX / itemsize;
     return most >= (size_t)nblocks && elements <= most - (size_t)nblocks;
@@ -117,7 +117,7 @@ static int cuts_ok(const size_t *cuts, int nblocks, size_t itemsize) {
     return !cuts || addressable(cuts[nblocks], nblocks, itemsize);
 }
 
-/* Operands are as long as the result: blocks of the input only where they are cut like those of the vector. */
+/* Operands must be as long as the result: INPUT is reduced only if its blocks are cut like those of VECTOR. */
 static int can_reduce(const coll_program *p, const coll_message *m, const coll_action *a) {
     if (!m->reduce && !m->user_op)
         return 0;
@@ -136,9 +136,9 @@ static int message_ok(const coll_program *p, const coll_message *m) {
             return 0;
     int blockwise = p->layout.blockwise || m->cuts || m->input_cuts;
     if (m->segments > 1 && !p->single && blockwise)
-        return 0; /* parts of several blocks do not lie together */
+        return 0; /* a segment's parts of several blocks are not adjacent */
     if (m->segments > 1 && !blockwise && (p->layout.input_block >= 0 || p->layout.vector_block >= 0))
-        return 0; /* a segment of the vector is not one of the block that is there */
+        return 0; /* the rank has one block, which a segment of the vector does not cut */
     return cuts_ok(m->cuts, p->layout.nblocks, m->itemsize) && cuts_ok(m->input_cuts, p->layout.nblocks, m->itemsize);
 }
 
@@ -146,7 +146,7 @@ static size_t *copy_cuts(size_t *to, const size_t *from, size_t n) {
     return from ? memcpy(to, from, n * sizeof *from) : NULL;
 }
 
-/* INPUT is cut like VECTOR where nothing else is said. */
+/* INPUT is cut like VECTOR unless the message has input_cuts. */
 static int keep_cuts(coll_exec *e) {
     size_t n = (size_t)e->program->layout.nblocks + 1;
     coll_message *m = &e->message;

@@ -1,18 +1,18 @@
-/* Dependencies of a schedule, derived from which blocks each step reads and writes. */
+/* Derives the dependencies of a schedule from the blocks that each step reads and writes. */
 #include "schedule.h"
 #include "base/error.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What is longer is no schedule: numbers of actions and edges are ints. */
+/* Longer schedules are refused: numbers of actions and edges are ints. */
 enum { MOST_STEPS = 1 << 28, MOST_EDGES = 1 << 28 };
 
 static int range_ok(int block, int nblocks, int total) {
     return block >= 0 && nblocks > 0 && nblocks <= total && block <= total - nblocks;
 }
 
-/* The one block that the caller's memory holds, or all, or none. */
+/* Whether `block` says correctly what the caller's memory holds: one block, all, or none. */
 static int held_ok(const coll_layout *l, int block) {
     return block == COLL_ALL || block == COLL_NONE || range_ok(block, 1, l->nblocks);
 }
@@ -22,7 +22,7 @@ static int layout_ok(const coll_layout *l) {
            held_ok(l, l->vector_block);
 }
 
-/* Whether the blocks lie in a buffer: the caller's may hold one block only, or be missing. */
+/* Whether the blocks lie in `buffer`; a buffer of the caller may hold one block only, or none. */
 static int within(const coll_layout *l, int buffer, int block, int nblocks) {
     if (buffer < COLL_INPUT || buffer - COLL_SCRATCH >= l->nscratch || !range_ok(block, nblocks, l->nblocks))
         return 0;
@@ -105,18 +105,18 @@ static void lower(coll_program *p, const coll_step *steps, int nsteps) {
     p->round_first[p->nrounds] = p->nactions;
 }
 
-/* What is known of the actions before the one that is looked at, in the order of the program. An action waits for the
- * last write of each block that it reads or writes, and where it writes for the reads since then: all that came before
- * those, they have waited for themselves. So there are about as many edges as blocks that are touched, not as pairs of
- * actions. Entries are numbers of actions, or of reads; -1: none. */
+/* What is known of earlier actions while the actions are visited in program order. An action waits for the last write
+ * of each block that it reads or writes; if it writes, also for the reads since that write. Earlier accesses need no
+ * edges, since the actions above have waited for them. So the number of edges is about the number of blocks touched,
+ * not of pairs of actions. Entries are numbers of actions or of reads; -1: none. */
 typedef struct {
     coll_program *p;
-    int32_t *writer;        /* per buffer and block: the last write */
-    int32_t *readers;       /* per buffer and block: the first of a list of the reads since then */
+    int32_t *writer;        /* per buffer and block: the action of the last write */
+    int32_t *readers;       /* per buffer and block: head of the list of reads since that write */
     int32_t *reader, *next; /* per read: its action; the next read of the list */
     int32_t *channel;       /* per direction and peer: the last message */
     int32_t *arrival;       /* per staging slot: the receive into it */
-    int32_t *follower;      /* per action: the last one that was found to wait for its end */
+    int32_t *follower;      /* per action: the last action that was made to wait for its end */
     int nreads;
 } trail;
 
@@ -130,7 +130,7 @@ static size_t cell(const coll_layout *l, int buffer, int block) {
     return (size_t)buffer * (size_t)l->nblocks + (size_t)block;
 }
 
-/* Blocks that all actions read, or more than MOST_EDGES. */
+/* Number of blocks that all actions read; the count stops above MOST_EDGES. */
 static size_t count_reads(const coll_program *p) {
     size_t n = 0;
     for (int i = 0; i < p->nactions && n <= MOST_EDGES; i++)
@@ -138,7 +138,7 @@ static size_t count_reads(const coll_program *p) {
     return n;
 }
 
-/* One allocation; 0: there is no memory. */
+/* Allocate all tables at once; returns 0 without memory. */
 static int trail_new(trail *t, coll_program *p) {
     size_t reads = count_reads(p), all = cells(&p->layout), peers = (size_t)p->layout.size;
     size_t actions = (size_t)p->nactions, slots = (size_t)p->nslots;
@@ -155,7 +155,7 @@ static int trail_new(trail *t, coll_program *p) {
     return t->writer != NULL;
 }
 
-/* Begin again, with the first action. */
+/* Reset the tables for a walk from the first action. */
 static void trail_begin(trail *t) {
     size_t known = 2 * cells(&t->p->layout), reads = (size_t)(t->next - t->reader);
     size_t others = 2 * (size_t)t->p->layout.size + (size_t)t->p->nslots + (size_t)t->p->nactions;
@@ -164,7 +164,7 @@ static void trail_begin(trail *t) {
     t->nreads = 0;
 }
 
-/* Counts an edge in the field of its first action, or writes it there once p->edges has room. */
+/* Count an edge in `field` of its first action, or, once p->edges is allocated, write it there. */
 static void add_edge(coll_program *p, int32_t *field, int to) {
     if (p->edges) {
         p->edges[*field] = to;
@@ -173,7 +173,7 @@ static void add_edge(coll_program *p, int32_t *field, int to) {
     ++*field;
 }
 
-/* Action i waits for the end of an earlier one, unless the window sees to that. */
+/* Make action i wait for the end of action `earlier`, unless the window of rounds already ensures this. */
 static void follow(trail *t, int earlier, int i) {
     coll_action *actions = t->p->actions;
     if (earlier < 0 || earlier == i || actions[earlier].round + COLL_WINDOW <= actions[i].round ||
@@ -207,7 +207,7 @@ static void follow_write(trail *t, int i) {
     }
 }
 
-/* Messages of one direction to one peer are posted in the order of the program, since MPI matches them so. */
+/* Messages of one direction to one peer are posted in program order, because MPI matches them in order. */
 static void follow_channel(trail *t, int i) {
     const coll_action *a = &t->p->actions[i];
     int32_t *last = &t->channel[2 * a->peer + (a->kind == COLL_SEND)];
@@ -216,7 +216,7 @@ static void follow_channel(trail *t, int i) {
     *last = i;
 }
 
-/* A staged receive only meets its own reduction: two slots of one number are a window of rounds apart. */
+/* A staged receive only needs an edge to its own reduction: uses of one slot are a window of rounds apart. */
 static void follow_staging(trail *t, int i) {
     const coll_action *a = &t->p->actions[i];
     if (a->kind == COLL_RECV)
@@ -241,7 +241,7 @@ static void walk(trail *t) {
     }
 }
 
-/* Numbers of edges become the places where they begin; returns the number of all, or more than MOST_EDGES. */
+/* Turn numbers of edges into positions of the lists; returns the number of all edges, or more than MOST_EDGES. */
 static size_t place_edges(coll_program *p) {
     size_t n = 0;
     for (int i = 0; i <= p->nactions && n <= MOST_EDGES; i++) {
@@ -254,7 +254,7 @@ static size_t place_edges(coll_program *p) {
     return n;
 }
 
-/* Writing an edge has moved the place of its list on; each list now ends where the next one began. */
+/* Writing edges has moved the position of each list to its end, which is where the next list begins: move back. */
 static void begin_edges(coll_program *p) {
     for (int i = p->nactions; i-- > 0;) {
         p->actions[i].on_done = p->actions[i].on_start;
@@ -262,7 +262,7 @@ static void begin_edges(coll_program *p) {
     }
 }
 
-/* Finds who waits for whom, twice: to count the edges, and to write them. */
+/* Find the dependencies twice: first to count the edges, then to write them. */
 static int link_actions(coll_program *p) {
     trail t;
     int made = trail_new(&t, p);
@@ -280,7 +280,7 @@ static int link_actions(coll_program *p) {
     return made;
 }
 
-/* A round waits for the window to open, besides. */
+/* Add to each action the wait for its round to open. */
 static void finish_actions(coll_program *p) {
     p->single = 1;
     for (int i = 0; i < p->nactions; i++) {

@@ -1,7 +1,6 @@
-/* Schedules as C reads them (collectives/schedules/steps.py has the same fields), and programs: schedules with their
- * dependencies.
+/* Schedules as records (collectives/schedules/steps.py has the same fields), and programs: schedules with dependencies.
  *
- * A program knows no length, datatype or address, so one serves every message. */
+ * A program does not depend on length, datatype or address, so that one program serves every message. */
 #ifndef COLL_SCHEDULE_H
 #define COLL_SCHEDULE_H
 
@@ -14,39 +13,38 @@ typedef struct {
     int32_t kind, round, peer, block, nblocks, dst, left, right, src_block, reserved;
 } coll_step;
 
-/* Rounds that may be under way together on one rank. A round may begin once all rounds that lie this many back are
- * complete; two let a receive be posted before its message comes, and bound the staging memory. */
+/* Number of rounds that may be under way at once on one rank: a round may begin once all rounds this many back are
+ * complete. With two, a receive is posted before its message arrives; the staging memory stays bounded. */
 #define COLL_WINDOW 2
 
-/* One action: a RECV_REDUCE step becomes a receive into a staging slot and a reduction. An operand COLL_RECEIVED
- * means the staging slot. */
+/* One action. A RECV_REDUCE step becomes two: a receive into a staging slot, and a reduction whose operand
+ * COLL_RECEIVED is that slot. */
 typedef struct {
     int32_t kind, round, peer, block, nblocks, dst, left, right, src_block;
     int32_t slot;              /* staging slot, or -1 */
-    int32_t waits;             /* what must happen before it may start */
-    int32_t on_start, on_done; /* first edge in coll_program.edges of each kind; ends where the next begins */
+    int32_t waits;             /* number of events before it may start */
+    int32_t on_start, on_done; /* begins of its two lists in coll_program.edges; each ends where the next begins */
 } coll_action;
 
 typedef struct {
     int size, nblocks, nscratch;
     int in_place;                  /* COLL_INPUT and COLL_VECTOR are the same memory, block by block */
-    int input_block, vector_block; /* the one block that the caller's memory holds; COLL_ALL, COLL_NONE */
-    int blockwise;                 /* block i is rank i's: segments cut each block, else the vector */
+    int input_block, vector_block; /* the one block that the caller's memory holds, or COLL_ALL or COLL_NONE */
+    int blockwise;                 /* block i belongs to rank i: segments cut each block, not the vector */
 } coll_layout;
 
 typedef struct {
     coll_layout layout;
     int nactions, nrounds, nslots;
-    int single;           /* every step is of one block */
-    int slot_blocks;      /* most blocks that a staging slot holds */
-    coll_action *actions; /* nactions + 1: the last one only ends the edge lists */
-    int32_t *edges;       /* actions that wait for a start or an end */
+    int single;           /* whether every step has one block */
+    int slot_blocks;      /* the most blocks in a staging slot */
+    coll_action *actions; /* nactions + 1: the last one only ends the lists of edges */
+    int32_t *edges;       /* actions that wait for the start or the end of another action */
     int32_t *round_first; /* nrounds + 1: first action of each round */
 } coll_program;
 
-/* Checks every field and derives the dependencies.
- * NULL with *error set (COLL_ERR_SCHEDULE, COLL_ERR_MEMORY) and, in *bad_step, the step that is malformed; -1: the
- * layout. */
+/* Check every field and derive the dependencies. On failure returns NULL, sets *error to COLL_ERR_SCHEDULE or
+ * COLL_ERR_MEMORY, and *bad_step to the malformed step, or to -1 if no step is at fault. */
 coll_program *coll_program_new(const coll_step *steps, int nsteps, const coll_layout *, int *error, int *bad_step);
 void coll_program_free(coll_program *p);
 

@@ -1,4 +1,4 @@
-/* In-process mailboxes: ranks as objects (or threads) of one process, for tests, sanitizers and thread groups. */
+/* In-process mailboxes: ranks are objects (or threads) of one process; for tests, sanitizers and thread groups. */
 #include "transport.h"
 #include "base/error.h"
 
@@ -9,16 +9,16 @@
 #include <string.h>
 
 typedef struct letter letter;
-struct letter { /* one posted send or receive, in its execution's slot */
+struct letter { /* one posted send or receive, in a slot of its execution */
     letter *next;
     const void *from;
     void *to;
     size_t bytes;
     int source, tag, in_use;
-    _Atomic int state; /* COLL_PENDING until it is matched, then COLL_OK or an error */
+    _Atomic int state; /* COLL_PENDING until the two letters meet, then COLL_OK or an error */
 };
 
-typedef struct { /* letters to one rank that wait for their other half */
+typedef struct { /* letters to one rank that have not met their counterpart */
     pthread_mutex_t lock;
     letter *sends, **sends_end, *recvs, **recvs_end;
 } mailbox;
@@ -50,7 +50,7 @@ static coll_messages *inproc_messages_new(coll_endpoint *endpoint, int capacity)
     return m;
 }
 
-/* Takes the letters that never met their other half out of a list. */
+/* Remove from a list the letters of `m`, which have not met their counterpart. */
 static void withdraw(letter **head, letter ***end, const coll_messages *m) {
     letter **at = head;
     while (*at)
@@ -73,7 +73,7 @@ static void inproc_messages_free(coll_messages *m) {
     free(m);
 }
 
-/* Unlinks the first letter of that source and tag, or returns NULL. */
+/* Remove the first letter with that source and tag from the list; returns it, or NULL if there is none. */
 static letter *take(letter **head, letter ***end, int source, int tag) {
     for (letter **at = head; *at; at = &(*at)->next)
         if ((*at)->source == source && (*at)->tag == tag) {
@@ -166,7 +166,7 @@ static int inproc_test(coll_messages *m, int *done) {
     return n;
 }
 
-/* Letters move when both are posted, so that no other receive is under way. */
+/* Data are copied at once when both letters are posted, so that no receive is incomplete after this. */
 static int inproc_cancel(coll_messages *m) {
     mailbox *box = &((inproc_endpoint *)m->endpoint)->group->boxes[m->endpoint->rank];
     pthread_mutex_lock(&box->lock);

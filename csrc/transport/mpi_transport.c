@@ -22,9 +22,9 @@ typedef struct {
 
 struct coll_messages {
     mpi_endpoint *endpoint;
-    int capacity, used; /* slots from `used` on were never taken */
-    int cancelled;      /* its receives */
-    size_t *expected;   /* bytes of a receive; unused for sends, which report 0 */
+    int capacity, used; /* slots from `used` on have never been used */
+    int cancelled;      /* whether the receives have been cancelled */
+    size_t *expected;   /* bytes of each receive; 0 for sends, whose status reports 0 */
     MPI_Status *statuses;
     MPI_Request requests[];
 };
@@ -76,7 +76,7 @@ static int mpi_recv(coll_messages *m, int slot, void *buf, size_t bytes, int pee
     return code == MPI_SUCCESS ? COLL_OK : failed(&m->endpoint->base, code);
 }
 
-/* A message shorter than its receive is no error to MPI, but it is one to a collective. */
+/* A message shorter than its receive is no error in MPI, but it is one in a collective. */
 static int check_length(const coll_messages *m, int slot, const MPI_Status *status) {
     int bytes = 0;
     if (m->expected[slot] == 0)
@@ -107,7 +107,7 @@ static int mpi_test(coll_messages *m, int *done) {
     return n;
 }
 
-/* Sends are left alone: to take one back needs the receiver, and few MPIs can. */
+/* Sends are not cancelled: that needs the receiver, and few MPI libraries can do it. */
 static int mpi_cancel(coll_messages *m) {
     int left = 0;
     for (int i = 0; i < m->used; i++) {
@@ -165,7 +165,7 @@ static int poll_mpi(coll_endpoint *e) {
 }
 
 static int reduce_local(intptr_t op, intptr_t datatype, const void *in, void *inout, size_t n) {
-    const size_t most = 1 << 30; /* counts are ints here */
+    const size_t most = 1 << 30; /* counts of MPI_Reduce_local are ints */
     MPI_Aint lower, extent;
     int code = MPI_Type_get_extent((MPI_Datatype)datatype, &lower, &extent);
     for (size_t i = 0; i < n && code == MPI_SUCCESS; i += most) {
@@ -244,7 +244,7 @@ static void life_free(coll_mpi_life *life) {
         free(life);
 }
 
-/* MPI deletes a communicator's attributes when it is freed. It may hold locks of its own here. */
+/* MPI deletes a communicator's attributes when it frees it, possibly while it holds locks of its own. */
 static int life_ended(MPI_Comm comm, int key, void *life, void *extra) {
     (void)comm, (void)key, (void)extra;
     atomic_store(&((coll_mpi_life *)life)->alive, 0);

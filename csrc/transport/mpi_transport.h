@@ -1,5 +1,5 @@
-/* What the MPI transport library exports: one symbol, `coll_mpi`. MPI handles cross as integers, so that nothing else
- * includes mpi.h, and the library is built once per MPI ABI. */
+/* The one symbol that the MPI transport library exports, `coll_mpi`. MPI handles are passed as integers, so that no
+ * other file includes mpi.h. The library is built once per MPI ABI. */
 #ifndef COLL_TRANSPORT_MPI_H
 #define COLL_TRANSPORT_MPI_H
 
@@ -10,38 +10,38 @@
 
 #define COLL_MPI_VERSION 6
 
-/* Whether a communicator of the program's lives still: another handle to it may free it at any time, in any thread. */
+/* Whether a communicator of the program still exists: any thread may free it through another handle at any time. */
 typedef struct {
-    atomic_uint alive; /* all bits, or none from when MPI frees the communicator */
+    atomic_uint alive; /* all bits set; 0 once MPI has freed the communicator */
     atomic_int holders;
 } coll_mpi_life;
 
 typedef struct {
     int version;     /* COLL_MPI_VERSION */
     const char *abi; /* "mpich" or "openmpi" */
-    /* Whether the MPI library that the transport is linked to has been initialized, and its version text: the caller
-     * compares both with mpi4py's, lest a second MPI library was loaded into the process. */
+    /* Whether the MPI library that this transport is linked to is initialized, and its version text. The caller
+     * compares both with mpi4py's, to detect a second MPI library in the process. */
     int (*initialized)(void);
     const char *(*library_version)(void);
-    /* Endpoint on a communicator of the library's own; the caller keeps the communicator alive. NULL: no memory. */
+    /* An endpoint on a communicator that only this library uses; the caller keeps it alive. NULL without memory. */
     coll_endpoint *(*endpoint_new)(intptr_t comm);
-    /* Let MPI make progress on whatever the program has under way. COLL_OK, or COLL_ERR_MPI where MPI says that the
-     * communicator is of no use any more: it was revoked, or a rank died. */
+    /* Let MPI make progress on all communication of the program. COLL_OK, or COLL_ERR_MPI if MPI reports that the
+     * communicator is unusable: it was revoked, or a rank died. */
     int (*poll)(coll_endpoint *);
     /* inout[i] = in[i] op inout[i], by MPI_Reduce_local. */
     int (*reduce_local)(intptr_t op, intptr_t datatype, const void *in, void *inout, size_t n);
-    /* Generalized requests. The caller writes COLL_OK or an error to **status before it completes the request, and
-     * does not touch it afterwards. */
+    /* Generalized requests. The caller writes COLL_OK or an error to **status before request_complete, and must not
+     * access it afterwards. */
     int (*request_start)(intptr_t *request, int **status);
     int (*request_complete)(intptr_t request);
-    /* Have a function called, in any thread, when MPI is done with a generalized request. */
+    /* Set a function that is called, in any thread, when MPI releases a generalized request. */
     void (*on_release)(void (*function)(void));
-    /* Have a function called when MPI_Finalize begins; not in a forked child. COLL_OK or an error. */
+    /* Set a function that is called when MPI_Finalize begins, but not in a forked child. COLL_OK or an error. */
     int (*at_finalize)(void (*function)(void));
-    /* The life of a communicator, or NULL. The holder gives it back whether the communicator has been freed or not. */
+    /* The coll_mpi_life of a communicator, or NULL. The caller must free it, whether or not MPI has freed the comm. */
     coll_mpi_life *(*life_new)(intptr_t comm);
     void (*life_free)(coll_mpi_life *);
-    /* End all ranks. */
+    /* End all ranks by MPI_Abort. */
     void (*abort)(int code);
 } coll_mpi_api;
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* MPI reduces into its right operand, which must not change when it is somebody's input. */
+/* MPI_Reduce_local writes to its right operand, which must not change if it is an input. */
 int coll_mpi_op_apply(void *context, void *dst, const void *left, const void *right, void *spare, size_t n) {
     const coll_mpi_op *o = context;
     void *inout = dst == left ? spare : dst;

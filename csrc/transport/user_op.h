@@ -1,4 +1,4 @@
-/* Ops without a kernel: MPI's own reduction of two local buffers, user-defined ops among them. */
+/* Ops without a kernel: local reductions by MPI, with user-defined ops among them. */
 #ifndef COLL_USER_OP_H
 #define COLL_USER_OP_H
 
