@@ -1,4 +1,4 @@
-/* Who takes which elements from whom, in each collective of node_pull.c. */
+/* Which elements each rank takes from each other rank, in each collective of pull.c. */
 #ifndef COLL_NODE_BLOCKS_H
 #define COLL_NODE_BLOCKS_H
 
@@ -8,6 +8,7 @@ typedef struct {
     size_t first, count; /* elements */
 } span;
 
+/* Whether the collective reduces. */
 static inline int folds(const coll_node_call *c) {
     switch (c->message.kind) {
     case COLL_NODE_REDUCE:
@@ -20,7 +21,7 @@ static inline int folds(const coll_node_call *c) {
     }
 }
 
-/* Whether a rank's data differ from receiver to receiver. */
+/* Whether a rank publishes different data for each receiver. */
 static inline int has_lanes(const coll_node_call *c) {
     switch (c->message.kind) {
     case COLL_NODE_REDUCE_SCATTER:
@@ -32,7 +33,7 @@ static inline int has_lanes(const coll_node_call *c) {
     }
 }
 
-/* Whether rank d takes something from rank q. */
+/* Whether rank d takes data from rank q. */
 static inline int takes(const coll_node_call *c, int q, int d) {
     if (q == d)
         return 0;
@@ -51,7 +52,7 @@ static inline int takes(const coll_node_call *c, int q, int d) {
     }
 }
 
-/* Whether anybody takes something from this rank. */
+/* Whether any rank takes data from this rank. */
 static inline int publishes(const coll_node_call *c) {
     for (int d = 0; d < c->node->size; d++)
         if (takes(c, c->node->rank, d))
@@ -59,7 +60,7 @@ static inline int publishes(const coll_node_call *c) {
     return 0;
 }
 
-/* Ranks, from 0 on, whose data this rank folds, itself included. */
+/* Number of ranks, from rank 0 on, whose data this rank folds; it may be one of them. */
 static inline int operands(const coll_node_call *c) {
     const coll_node *n = c->node;
     switch (c->message.kind) {
@@ -74,12 +75,13 @@ static inline int operands(const coll_node_call *c) {
     }
 }
 
+/* Block i of the vector: between cuts[i] and cuts[i + 1], or of equal length if `cuts` is NULL. */
 static inline span block(const coll_node_call *c, const size_t *cuts, int i) {
     size_t each = c->message.count / (size_t)c->node->size;
     return cuts ? (span){cuts[i], cuts[i + 1] - cuts[i]} : (span){(size_t)i * each, each};
 }
 
-/* What this rank publishes for rank d, in its input. */
+/* The elements of this rank's input that it publishes for rank d. */
 static inline span published(const coll_node_call *c, int d) {
     const coll_node_message *m = &c->message;
     switch (m->kind) {
@@ -96,7 +98,7 @@ static inline span published(const coll_node_call *c, int d) {
     }
 }
 
-/* Where what is taken from rank q goes, in the output. */
+/* The elements of this rank's output that the data from rank q fill. */
 static inline span wanted(const coll_node_call *c, int q) {
     const coll_node_message *m = &c->message;
     switch (m->kind) {
@@ -112,7 +114,7 @@ static inline span wanted(const coll_node_call *c, int q) {
     }
 }
 
-/* Only the sender knows where a receiver's block begins in its input, and how long it is. */
+/* Whether only the sender knows where a receiver's block begins in its input, and how long it is. */
 static inline int needs_table(const coll_node_call *c) {
     return c->message.cuts && (c->message.kind == COLL_NODE_SCATTER || c->message.kind == COLL_NODE_ALLTOALL);
 }

@@ -1,13 +1,13 @@
-/* What another rank's shared memory says is checked before it becomes an address or a length: a rank that runs wild, or
- * whose call differs in spite of its signature, gives the others an error, and never has them leave the heaps. Counters
- * need no check: they only tell when. */
+/* Checks what another rank's shared memory says before it becomes an address or a length. A rank that has gone wrong,
+ * or whose call differs in spite of an equal signature, can cause an error on others, but no access outside the heaps.
+ * Counters need no check, since they only tell when something has happened. */
 #include "blocks.h"
 
 static int within(const struct peer *p, uint64_t offset, uint64_t bytes) {
     return offset <= p->limit && bytes <= p->limit - offset;
 }
 
-/* Offsets of an array, or nowhere. */
+/* Whether an array lies in the peer's heap, or is not on the heap (offset 0). */
 static int array_ok(const struct peer *p, uint64_t offset, size_t bytes) {
     return !offset || within(p, offset, bytes);
 }
@@ -33,7 +33,7 @@ int coll_node_expects_inline(const coll_node_call *c, int q) {
     return wanted(c, q).count * c->message.itemsize <= COLL_NODE_INLINE;
 }
 
-/* Where this rank's block begins in rank q's input, and whether it is as long as this rank expects. */
+/* Set p->first, where this rank's block begins in the peer's input; returns whether its length is as expected. */
 static int find_block(const coll_node_call *c, struct peer *p, size_t count) {
     uint64_t table = p->arrival.table, rank = (uint64_t)c->node->rank;
     if (!needs_table(c)) {
@@ -52,10 +52,10 @@ int coll_node_lane_ok(const coll_node_call *c, int q) {
     const arrival *a = &p->arrival;
     size_t item = c->message.itemsize, count = wanted(c, q).count;
     uint64_t segment = lane_segment(a), slots = lane_slots(a), lanes = has_lanes(c) ? (uint64_t)c->node->size : 1;
-    /* Segments fit in the ring, so that no product below overflows, and are fewer than the number that means all. */
+    /* Segments must fit in the ring, so that no product below overflows; their number is below COLL_NODE_ALL_TAKEN. */
     if (!find_block(c, p, count) || !segment || segment > STAGING / item || count / segment >= COLL_NODE_ALL_TAKEN)
         return 0;
-    if (a->input) /* both terms are at most the limit's, so that the sum is right */
+    if (a->input) /* each term is at most the limit, so that the sum does not overflow */
         return p->first <= p->limit / item && within(p, a->input, (p->first + count) * item);
     if (a->private)
         return !folds(c) && c->node->reads_private;

@@ -1,7 +1,7 @@
-/* Folding what lies in several places, by kernel or user-defined op. */
+/* Folds data from several places, by a kernel or a user-defined op. */
 #include "internal.h"
 
-/* Ops without a kernel, in pieces: acc = acc op source, rank after rank, then acc to the targets. */
+/* For ops without a kernel, in pieces: acc = acc op source, for all sources in rank order; then acc to the targets. */
 static int fold_by_user(coll_node_call *c, int sources, int q, size_t elements) {
     coll_node *n = c->node;
     size_t item = c->message.itemsize, most = COLL_NODE_PIECE / item;

@@ -1,8 +1,8 @@
-/* Calls that end early: a rank that gives one up takes back that it arrived.
+/* Calls that end early: a rank that gives up a call withdraws its arrival.
  *
- * Its arrays are the program's again, and other ranks may be about to use them. Who reads looks afterwards whether they
- * were still of the call. Who writes says so first, and looks then; who gives up says so first, and waits then for
- * those who write: one of the two sees the other. */
+ * Its arrays belong to the program again, while other ranks may be about to use them. A rank that reads such an array
+ * checks afterwards whether the call was given up meanwhile. A rank that writes to one announces it first and then
+ * checks; a rank that gives up announces it first and then waits for the writers: one of the two sees the other. */
 #include "internal.h"
 
 int coll_node_given_up(const coll_node_call *c) {
@@ -13,7 +13,7 @@ int coll_node_given_up(const coll_node_call *c) {
     return COLL_OK;
 }
 
-/* Whether another rank's output is written to where it lies. */
+/* Whether this rank writes directly to the output array of another rank. */
 static int writes(const coll_node_call *c) {
     for (int q = 0; q < c->node->size; q++)
         if (q != c->node->rank && coll_node_wants(c, q) && c->node->peers[q].arrival.output)
@@ -46,7 +46,7 @@ void coll_node_give_up(coll_node *n) {
     publish(&own->given_up.value, number);
     line *l = &own->lines[number % LINES];
     uint64_t word = see(&l->word);
-    if (((word ^ number) & NUMBER_MASK) == 0) /* it has arrived */
+    if (((word ^ number) & NUMBER_MASK) == 0) /* this rank has arrived at the call */
         publish(&l->word, coll_node_taken_back(word));
     atomic_thread_fence(memory_order_seq_cst);
 }

@@ -1,18 +1,18 @@
-/* Copies into memory that other ranks read, and whose lines they hold from the last time.
+/* Copies into memory that other ranks read, and whose cache lines they hold from the last time.
  *
- * Where ranks share a cache such lines are quickly taken back, and the next reader finds the data there. Where they do
- * not (other core complexes, other sockets) every store of a line waits for its invalidation, and a copy is ten times
- * as slow as one past the cache, which the readers then fetch from memory. Which holds is measured, on some of the
- * copies: processors do not say, virtual ones less so, and ranks may be moved. */
+ * Where ranks share a cache, such lines are quickly taken back, and the next reader finds the data in the cache. Where
+ * they do not (other core complexes, other sockets), every store to a line waits for its invalidation: such a copy is
+ * ten times as slow as one that bypasses the cache, whose data readers then fetch from memory. Some copies are timed to
+ * find out which case holds: processors do not tell, least of all virtual ones, and ranks may be moved. */
 #include "internal.h"
 
 #include <time.h>
 
 enum {
-    SLOW = 4,      /* bytes per ns; within a cache it is 9 and more, across caches 2 (AMD Zen 4) */
-    SLOW_ONES = 3, /* in a row: one alone may have been interrupted */
-    EVERY = 8,     /* copies of which one is measured */
-    SELDOM = 256   /* the most of them between attempts to go through the cache again */
+    SLOW = 4,      /* bytes per ns; 9 and more within a cache, 2 across caches (AMD Zen 4) */
+    SLOW_ONES = 3, /* slow copies in a row that count; a single one may have been interrupted */
+    EVERY = 8,     /* one of so many copies is timed */
+    SELDOM = 256   /* the most copies between attempts to go through the cache again */
 };
 
 static int64_t nanoseconds(void) {

@@ -1,8 +1,8 @@
-/* All-reduce of what fits in the line that carries the flag.
+/* All-reduce of vectors that fit in the cache line of the flag.
  *
- * Up to GROUP ranks read each other's lines. Where there are more, that would be size * size transfers of lines: the
- * first rank of each group of GROUP neighbours puts its members' data side by side, reads the other groups' bundles,
- * and gives its members the result. Elements are folded in rank order either way, to the same bits. */
+ * Up to GROUP ranks read each other's lines. With more ranks that would be size * size transfers of lines. So the first
+ * rank of each group of GROUP neighbours, its leader, puts its members' data side by side in a bundle, reads the other
+ * leaders' bundles, and gives its members the result. Both ways fold in rank order, with the same bits. */
 #include "internal.h"
 
 static int leader_of(int rank) {
@@ -13,12 +13,13 @@ static int members_of(const coll_node *n, int leader) {
     return n->size - leader < GROUP ? n->size - leader : GROUP;
 }
 
+/* Write the input and the flag to this rank's line. */
 void coll_node_inline_begin(coll_node_call *c) {
     move(own_line(c)->payload, c->message.input, bytes_of(c));
     publish(&own_line(c)->word, c->word);
 }
 
-/* All contributions, at the places given by n->sources, to the output. */
+/* Fold all contributions, which n->sources gives, into the output. */
 static int fold(coll_node_call *c) {
     _Alignas(64) unsigned char result[COLL_NODE_INLINE];
     if (!c->message.count)
@@ -43,13 +44,13 @@ static bundle *bundle_of(const coll_node_call *c, int leader) {
     return &c->node->peers[leader].area->bundles[c->number % LINES];
 }
 
-/* What a leader's line says against what is not there yet. */
+/* The status while a leader's bundle or result is missing: COLL_PENDING, or the error that the leader's line shows. */
 static int refused(const coll_node_call *c, int leader) {
     int error = coll_node_arrived(c, leader);
     return error < 0 ? error : COLL_PENDING;
 }
 
-/* A leader's first step: its members' data, once they are all there. */
+/* First step of a leader: bundle its members' data when all members have arrived. */
 static int collect(coll_node_call *c) {
     coll_node *n = c->node;
     bundle *own = bundle_of(c, n->rank);
@@ -65,7 +66,7 @@ static int collect(coll_node_call *c) {
     return COLL_OK;
 }
 
-/* Its second: all bundles, folded; and the result to its members. */
+/* Second step of a leader: fold all bundles, and publish the result for its members. */
 static int combine(coll_node_call *c) {
     coll_node *n = c->node;
     line *result = &own_area(n)->results[c->number % LINES];
@@ -100,7 +101,7 @@ static int grouped(coll_node_call *c) {
         if (error)
             return error;
     }
-    n->all_done = c->number - 1; /* the result has something of everybody */
+    n->all_done = c->number - 1; /* the result has contributions of all ranks, so all have begun this call */
     return COLL_OK;
 }
 

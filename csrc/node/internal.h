@@ -1,4 +1,4 @@
-/* What the files of the node-local engine share: the layout of the flags, and the group. */
+/* Shared by the files of the node-local engine: the layout of the flags, and the group. */
 #ifndef COLL_NODE_INTERNAL_H
 #define COLL_NODE_INTERNAL_H
 
@@ -11,28 +11,28 @@
 
 enum { TURN, INLINE, ARRIVE, READ, SLICES, PULL, ENDED }; /* states of a call */
 enum {
-    LINE = 128, /* apart enough for prefetchers that fetch lines in pairs */
-    LINES = 8,  /* calls that a rank which waits for nobody may be ahead of the others */
-    GROUP = 16, /* ranks that read each other's lines in inline calls; more ranks form groups of so many */
+    LINE = 128, /* distance of flags: some prefetchers fetch cache lines in pairs */
+    LINES = 8,  /* how many calls a rank that waits for nobody may be ahead of the others */
+    GROUP = 16, /* the most ranks that read each other's lines in inline calls; more ranks form groups of this size */
 };
 
-/* Words and counters have the low bits of calls' numbers. Nobody takes an old one for a new one, since all are written
- * anew, a line in each of the LINES first calls of every RENEWED, long before the numbers in them come again. */
+/* Words and counters contain the low bits of the number of a call. An old value is never taken for a new one: in the
+ * first LINES calls of every RENEWED all are rewritten, one line per call, long before the low bits repeat. */
 #ifdef COLL_MODEL
 enum { WORD_BITS = 6, SIGNATURE_AT = 40, SEGMENT_BITS = 58, RENEWED = 16 };
 #else
 enum { WORD_BITS = 40, SIGNATURE_AT = WORD_BITS, SEGMENT_BITS = 32, RENEWED = 1 << 24 };
 #endif
-static const uint64_t INLINE_FLAG = (uint64_t)1 << 63;              /* in a word: the data are in the line */
-static const uint64_t NUMBER_MASK = ((uint64_t)1 << WORD_BITS) - 1; /* in a word: the call's number */
+static const uint64_t INLINE_FLAG = (uint64_t)1 << 63;              /* bit of a word: the data are in the line */
+static const uint64_t NUMBER_MASK = ((uint64_t)1 << WORD_BITS) - 1; /* bits of a word: the number of the call */
 
-/* What a rank says when it arrives at a call: where its data are. Offsets are in its heap; 0 is nowhere. */
+/* What a rank publishes when it arrives at a call: where its data are. Offsets are in its heap; 0 means not there. */
 typedef struct {
     uint64_t input, output, staging;
-    uint64_t private; /* address of an input that others read in the memory of this process */
-    uint64_t at;      /* its place in the ring */
-    uint64_t lane;    /* elements of a segment for one receiver, and above 48 bits the slots of its ring */
-    uint64_t table;   /* where its blocks begin in its input, if receivers cannot know */
+    uint64_t private; /* address of an input that others read from the private memory of this process */
+    uint64_t at;      /* begin of the call's place in the staging ring */
+    uint64_t lane;    /* elements of a segment for one receiver; from bit 48 on, the slots of the ring */
+    uint64_t table;   /* offset of a table of the receivers' blocks in the input, if receivers do not know them */
 } arrival;
 
 static inline uint64_t lane_segment(const arrival *a) {
@@ -44,7 +44,7 @@ static inline uint64_t lane_slots(const arrival *a) {
 }
 
 typedef struct {
-    _Alignas(LINE) _Atomic uint64_t word; /* call's number, and a signature of its arguments above it */
+    _Alignas(LINE) _Atomic uint64_t word; /* number of the call, and above it a signature of its arguments */
     union {
         unsigned char payload[COLL_NODE_INLINE];
         arrival arrival;
@@ -60,38 +60,38 @@ typedef struct {
     _Alignas(LINE) _Atomic uint64_t value;
 } counter;
 
-/* One rank's flags; it alone writes them. A line is written again LINES calls later, when all ranks have ended the call
- * that it was for. */
+/* The flags of one rank, which only this rank writes. A line is reused LINES calls later, when all ranks have ended the
+ * call that used it. */
 typedef struct {
     line lines[LINES];
-    line results[LINES];   /* leaders of groups: the result of an inline call, for their members */
-    bundle bundles[LINES]; /* leaders of groups: their members' lines side by side */
-    counter staged;        /* segments copied in: call's number << SEGMENT_BITS | segments */
+    line results[LINES];   /* of leaders: the result of an inline call, for their members */
+    bundle bundles[LINES]; /* of leaders: their members' lines side by side */
+    counter staged;        /* segments copied in: number of the call << SEGMENT_BITS | segments */
     counter reduced;       /* segments folded, or taken from all ranks */
     counter copied;        /* segments copied out */
-    counter done;          /* calls in which it reads nobody's memory any more */
-    counter given_up;      /* the first call that it will not end, 0: none; later ones neither */
-    counter writing;       /* call in which it writes to other ranks' arrays at present, or 0 */
+    counter done;          /* number of the last call in which it no longer reads other ranks' memory */
+    counter given_up;      /* the first call that it will not end, nor any later one; 0: none */
+    counter writing;       /* number of the call in which it writes to other ranks' arrays at present, or 0 */
 } area;
 
-/* Places to stage in are taken in turn from a ring that is longer than a second-level cache: what another core has read
- * a moment ago is slow to write. Bytes of the ring, a power of two and several times as long as what a call may stage
- * before the others have arrived, for they may still read what it staged in the call before. */
+/* Staging memory is taken in turn from a ring that is larger than a second-level cache: memory that another core has
+ * just read is slow to write. The size of the ring is a power of two, several times what a call may stage before the
+ * others have arrived, since these may still read what the call before has staged. */
 #ifdef COLL_MODEL
 enum { STAGING = 16 << 10 };
 #else
 enum { STAGING = 2 << 20 };
 #endif
-enum { LEAST = 4 << 10 };               /* of segments */
-enum { COLL_NODE_ALL_TAKEN = INT_MAX }; /* more than the segments of any call */
-enum { SECTORS = 16 };                  /* of the ring: who still reads is known for each */
+enum { LEAST = 4 << 10 };               /* the least bytes of a segment */
+enum { COLL_NODE_ALL_TAKEN = INT_MAX }; /* stands for all segments; more than any call has */
+enum { SECTORS = 16 };                  /* parts of the ring for each of which the last user is recorded */
 
-/* How copies into memory that others read are made: see node_hand.c. */
+/* How copies into memory that others read are made; see hand.c. */
 struct handing {
-    int far;      /* past the cache */
-    int slow;     /* measured ones in a row that were slow */
-    int rest;     /* copies until the next one is measured, */
-    int patience; /* and after that one, if it is slow */
+    int far;      /* whether copies bypass the cache */
+    int slow;     /* consecutive timed copies that were slow */
+    int rest;     /* copies until the next one is timed */
+    int patience; /* copies after that one until the next, if it is slow */
 };
 
 struct coll_node {
@@ -99,25 +99,25 @@ struct coll_node {
     coll_heap *heap;
     coll_node_limits limits;
     int reads_private;                 /* whether ranks may read each other's private memory */
-    _Atomic uint64_t issued, finished; /* calls */
-    char *work;                        /* staging ring, tables; allocated when they are first needed */
-    size_t at;                         /* next place of the staging ring */
-    int sector;                        /* the one that the last claim was in, or -1 */
-    uint64_t users[SECTORS];           /* last call that staged something in each */
-    uint64_t all_done;                 /* calls that all ranks are known to have ended */
-    uint64_t history;                  /* of the calls so far, the same on all ranks */
+    _Atomic uint64_t issued, finished; /* numbers of the last call begun and of the last one ended */
+    char *work;                        /* staging ring and tables; allocated at the first use */
+    size_t at;                         /* next free place of the staging ring */
+    int sector;                        /* the sector of the last claim, or -1 */
+    uint64_t users[SECTORS];           /* per sector: the last call that staged data in it */
+    uint64_t all_done;                 /* all ranks are known to have ended this call and earlier ones */
+    uint64_t history;                  /* hash of the calls so far, the same on all ranks */
     struct handing handing;
-    const void **sources; /* per rank, for one fold */
-    void **targets;       /* per rank, and one more */
+    const void **sources; /* one per rank, for one fold */
+    void **targets;       /* one per rank, and one more */
     struct peer {
         char *base;
         size_t limit;
         int64_t pid;
         area *area;
-        arrival arrival;     /* of the call under way, */
-        const char *inlined; /* or the data in the line; */
-        size_t first;        /* where this rank's block begins in its input; */
-        int here, taken;     /* whether they are known; segments taken from it */
+        arrival arrival;     /* of the present call, */
+        const char *inlined; /* or the data in its line */
+        size_t first;        /* where this rank's block begins in the peer's input */
+        int here, taken;     /* 1: arrival is known, 2: inlined is; number of segments taken from the peer */
     } peers[];
 };
 
@@ -125,8 +125,8 @@ static inline uint64_t progress_of(const coll_node_call *c, int segments) {
     return c->number << SEGMENT_BITS | (uint64_t)segments;
 }
 
-/* The model checker (tests/csrc/node_model.c) switches ranks at these points, and tests/csrc/node_lines.c counts what
- * is loaded and stored; otherwise both are compiled away. */
+/* At these points the model checker (tests/csrc/node_model.c) switches ranks, and tests/csrc/node_lines.c counts loads
+ * and stores. In ordinary builds they are empty. */
 #ifdef COLL_MODEL
 void coll_model_point(void);
 void coll_model_load(const volatile void *from, size_t bytes);
@@ -141,22 +141,24 @@ static inline void coll_model_store(const volatile void *to, size_t bytes) {
 }
 #endif
 
+/* Read a flag of any rank. */
 static inline uint64_t see(const _Atomic uint64_t *flag) {
     coll_model_point();
     coll_model_load(flag, sizeof *flag);
     return atomic_load_explicit(flag, memory_order_acquire);
 }
 
-/* Whether a number does not come before another one; numbers wrap. */
+/* Whether `number` is not before `other`; numbers wrap around. */
 static inline int not_before(uint64_t number, uint64_t other) {
     return (int64_t)(number - other) >= 0;
 }
 
-/* Whether a counter has come so far. */
+/* Whether a counter has reached `value`. */
 static inline int reached(const counter *counter, uint64_t value) {
     return not_before(see(&counter->value), value);
 }
 
+/* Write a flag of this rank. */
 static inline void publish(_Atomic uint64_t *flag, uint64_t value) {
     coll_model_point();
     coll_model_store(flag, sizeof *flag);
@@ -164,7 +166,7 @@ static inline void publish(_Atomic uint64_t *flag, uint64_t value) {
     coll_model_point();
 }
 
-/* Copies between private and shared memory. */
+/* Copy between private and shared memory. */
 static inline void move(void *to, const void *from, size_t bytes) {
     coll_model_load(from, bytes);
     coll_model_store(to, bytes);
@@ -184,10 +186,10 @@ static inline void move(void *to, const void *from, size_t bytes) {
 /* hand.c */
 enum { HAND_FROM = 8 << 10, HAND_PIECE = 16 << 10 };
 void coll_node_hand_long(struct handing *, void *to, const void *from, size_t bytes);
-/* Folds to the first of two targets, and takes the result past the cache to the second. */
+/* Fold into the first of two targets, and copy the result past the cache to the second. */
 int coll_node_fold_and_hand(coll_node_call *, int sources, size_t elements);
 
-/* Copies into memory that other ranks read. */
+/* Copy into memory that other ranks read. */
 static inline void hand(coll_node *n, void *to, const void *from, size_t bytes) {
 #ifndef COLL_MODEL
     if (bytes >= HAND_FROM) {
@@ -200,10 +202,10 @@ static inline void hand(coll_node *n, void *to, const void *from, size_t bytes) 
     move(to, from, bytes);
 }
 
-/* Copies from the private memory of another rank. */
+/* Copy from the private memory of process `pid`. COLL_OK or COLL_ERR_READ. */
 static inline int read_private(int64_t pid, void *to, const void *from, size_t bytes) {
 #ifdef COLL_MODEL
-    (void)pid; /* its ranks share one process */
+    (void)pid; /* in the model all ranks are in one process */
     move(to, from, bytes);
     return COLL_OK;
 #else
@@ -223,7 +225,7 @@ static inline size_t lines_of(size_t bytes) {
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-/* Whether a rank gets the result of a reduction that all ranks' slices make up. */
+/* Whether rank q needs the whole result of an all-reduce or reduce that is folded in slices. */
 static inline int coll_node_wants(const coll_node_call *c, int q) {
     return c->message.kind == COLL_NODE_ALLREDUCE || q == c->message.root;
 }
@@ -232,7 +234,7 @@ static inline line *own_line(const coll_node_call *c) {
     return &own_area(c->node)->lines[c->number % LINES];
 }
 
-/* Where p is in the own heap, or 0. */
+/* The offset of p in this rank's heap, or 0 if it is not there. */
 static inline uint64_t offset_in_heap(const coll_node *n, const void *p) {
     const struct peer *self = &n->peers[n->rank];
     return coll_heap_has(self->base, self->limit, p) ? (uint64_t)((const char *)p - self->base) : 0;
@@ -240,9 +242,9 @@ static inline uint64_t offset_in_heap(const coll_node *n, const void *p) {
 
 /* node.c */
 
-/* Whether rank q's line is that of this call: COLL_OK, COLL_PENDING or COLL_ERR_MESSAGE. */
+/* Whether rank q has arrived at this call: COLL_OK, COLL_PENDING, COLL_ERR_MESSAGE, or COLL_ERR_GIVEN_UP. */
 int coll_node_arrived(const coll_node_call *c, int q);
-/* Whether all ranks have arrived at this call; if so, they have ended the one before. */
+/* Whether all ranks have arrived at this call (and so have ended the one before); status as of coll_node_arrived. */
 static inline int coll_node_all_here(const coll_node_call *c) {
     coll_node *n = c->node;
     for (int i = n->size, q = n->rank; --i > 0;) {
@@ -254,61 +256,61 @@ static inline int coll_node_all_here(const coll_node_call *c) {
     n->all_done = c->number - 1;
     return COLL_OK;
 }
-/* Whether all ranks have ended call `number` and all before it. */
+/* Whether all ranks have ended call `number` and all earlier ones. */
 int coll_node_all_ended(coll_node *n, uint64_t number);
-/* Whether nobody reads [at, at + bytes) of the own staging ring, which are next in turn, for an earlier call; if so,
- * they are this call's. */
+/* Claim [at, at + bytes) of this rank's staging ring, which must be next in turn, for this call. Returns 0 if other
+ * ranks may still read it for an earlier call. */
 int coll_node_claim(coll_node_call *c, size_t at, size_t bytes);
-/* The call's place begins at `at`, the next one's at `next`. */
+/* Set the begin of this call's place in the ring to `at`, and of the next call's to `next`. */
 void coll_node_advance(coll_node_call *c, size_t at, size_t next);
 int coll_node_allocate(coll_node *n);
 size_t coll_node_segment_bytes(const coll_node *n, size_t bytes);
-/* The staging ring, and a table for each line, which is there as long as the line. */
+/* Bytes of the staging ring and of the tables: one for each line, in use as long as the line. */
 size_t coll_node_work_bytes(const coll_node *n);
 size_t coll_node_table_at(const coll_node *n, uint64_t number);
 
 /* give_up.c */
 
-/* Whether rank q has given up this call: what is in its arrays, of those it arrived with, is no longer of the call. */
+/* Whether rank q has given up this call: the arrays with which it arrived may no longer hold the call's data. */
 static inline int coll_node_gave_up(const coll_node_call *c, int q) {
     uint64_t first = see(&c->node->peers[q].area->given_up.value);
     return first && not_before(c->number, first);
 }
-/* The same of any rank; what was read before is read by then. */
+/* COLL_ERR_GIVEN_UP if any rank has given up this call, else COLL_OK; reads made before are complete by then. */
 int coll_node_given_up(const coll_node_call *c);
-/* Around writing to other ranks' arrays; COLL_ERR_GIVEN_UP where one of them has given up the call. */
+/* Called before and after writes to other ranks' arrays; COLL_ERR_GIVEN_UP if a rank has given up the call. */
 int coll_node_enter(const coll_node_call *c);
 int coll_node_leave(const coll_node_call *c);
-/* What a line says once its call is given up: the same call's number, and another signature. */
+/* The word of a line whose call was given up: the same number, and another signature. */
 static inline uint64_t coll_node_taken_back(uint64_t word) {
     return word ^ (~NUMBER_MASK & ~INLINE_FLAG);
 }
 
 /* check.c */
 
-/* Whether what rank q has said, and peers[q].arrival has a copy of, can be: of a call whose data all ranks share, */
+/* Whether the arrival in peers[q].arrival is valid, for calls in which all ranks share all data. */
 int coll_node_places_ok(const coll_node_call *c, int q);
-/* and of one where ranks pull; then peers[q].first is known as well. */
+/* Whether it is valid for calls in which ranks pull; sets peers[q].first. */
 int coll_node_lane_ok(const coll_node_call *c, int q);
-/* Whether what rank q has for this rank is in its line. */
+/* Whether the data that rank q has for this rank must be in its line. */
 int coll_node_expects_inline(const coll_node_call *c, int q);
 
 /* fold.c */
 
-/* The first `sources` sources -> q targets, by kernel or user-defined op. */
+/* Fold the first `sources` of n->sources into q targets, by a kernel or a user-defined op. COLL_OK or an error. */
 int coll_node_fold(coll_node_call *c, int sources, int q, size_t elements, int stream);
 
 /* The phases; each returns COLL_OK, COLL_PENDING or an error. */
 
-/* inline.c: all-reduce of what fits in lines. */
+/* inline.c: all-reduce of vectors that fit in a line. */
 void coll_node_inline_begin(coll_node_call *c);
 int coll_node_inline(coll_node_call *c);
 int coll_node_inline_waits_for(const coll_node_call *c, int q);
-/* phases.c: all-reduce, and reduce of long vectors, after arrival. */
+/* phases.c: all-reduce and reduce of long vectors, after all have arrived. */
 int coll_node_read(coll_node_call *c);
 int coll_node_slices(coll_node_call *c);
 int coll_node_slices_waits_for(const coll_node_call *c, int q);
-/* Copies in what may be copied in before the others have arrived. */
+/* Copy in the segments that may be copied before other ranks have arrived. */
 void coll_node_stage(coll_node_call *c);
 /* pull.c: all other collectives. */
 int coll_node_pull_begin(coll_node_call *c);

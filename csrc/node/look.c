@@ -1,7 +1,7 @@
-/* Looks at a call that is under way: whom it waits for, and whether it can still end. */
+/* Inspects a call that is under way: which ranks it waits for, and whether it can still end. */
 #include "blocks.h"
 
-/* Whether rank q keeps this rank from staging its next segment. */
+/* Whether this rank waits for rank q before it can stage its next segment. */
 static int keeps_room(const coll_node_call *c, int q) {
     const area *a = c->node->peers[q].area;
     if (c->staged >= c->segments)
@@ -11,9 +11,8 @@ static int keeps_room(const coll_node_call *c, int q) {
     return takes(c, c->node->rank, q) && !reached(&a->reduced, progress_of(c, c->staged - c->slots + 1));
 }
 
-/* Whether rank q has not yet given what this rank takes next. Data in its line or its arrays are there with its
- * arrival.
- */
+/* Whether rank q has not yet published what this rank takes next. Data in its line or in its arrays are published by
+ * its arrival. */
 static int withholds(const coll_node_call *c, int q) {
     const struct peer *p = &c->node->peers[q];
     const arrival *a = &p->area->lines[c->number % LINES].arrival;
@@ -53,19 +52,19 @@ static int waits_for(const coll_node_call *c, int q) {
     }
 }
 
-/* Whether rank q has taken nothing of what this rank publishes for it. */
+/* Whether rank q has taken nothing of what this rank has published for it. */
 static int ignored(const coll_node_call *c, int q) {
     const coll_node *n = c->node;
     return takes(c, n->rank, q) && !reached(&n->peers[q].area->reduced, progress_of(c, 1));
 }
 
-/* Whether this rank can tell what others' lines should say: of a gather of different lengths only the root can. */
+/* Whether this rank can tell what other ranks' lines should say: in a gather of unequal blocks only the root can. */
 static int knows_lines(const coll_node_call *c) {
     return !c->message.cuts || c->message.kind != COLL_NODE_GATHER || c->node->rank == c->message.root;
 }
 
-/* Whether rank q's flags prove that its call of this number is another one: it has arrived with another signature, or
- * has ended the call without what this rank waits for. */
+/* Whether rank q's flags prove that its call of this number is a different one: it has arrived with another signature,
+ * or has ended the call without doing what this rank waits for. */
 static int differs(const coll_node_call *c, int q) {
     const area *a = c->node->peers[q].area;
     int ended = reached(&a->done, c->number), here = knows_lines(c) ? coll_node_arrived(c, q) : COLL_OK;

@@ -1,15 +1,15 @@
-/* The group, and the way of a call: turn, arrival, phase, end. */
+/* The group, and the stages of a call: turn, arrival, phase, end. */
 #include "internal.h"
 
 #include <stdlib.h>
 
-/* The heap aligns to 64 bytes only. */
+/* The flags are aligned to LINE bytes, but the heap aligns to 64 only: reserve one line more. */
 size_t coll_node_area_bytes(void) {
     return sizeof(area) + LINE;
 }
 
-/* NULL where the offset leaves no room in the heap; heaps are mapped on pages, so that all ranks find the same place.
- */
+/* The flags at `offset` in a heap, or NULL if they do not fit there. Heaps are mapped at page boundaries, so that all
+ * ranks round to the same place. */
 static area *area_at(char *base, size_t limit, uint64_t offset) {
     if (limit < coll_node_area_bytes() || offset > limit - coll_node_area_bytes())
         return NULL;
@@ -57,7 +57,7 @@ void coll_node_free(coll_node *n) {
     free(n);
 }
 
-/* The largest one up to n, within the bounds of segments. */
+/* The largest power of two up to n, but not below LEAST nor above COLL_NODE_SEGMENT. */
 static size_t power_of_two(size_t n) {
     size_t power = LEAST;
     while (power < COLL_NODE_SEGMENT && power * 2 <= n)
@@ -85,18 +85,18 @@ static int gathers(const coll_node_message *m) {
     return m->kind == COLL_NODE_ALLGATHER || m->kind == COLL_NODE_GATHER;
 }
 
-/* Lengths of blocks that a rank knows of itself and those who read its line know too, as one number. */
+/* A hash of the lengths of blocks that are known both to `rank` and to the ranks that read its line. */
 static uint64_t known_lengths(const coll_node_message *m, int size, int rank) {
     if (gathers(m))
         return m->cuts[rank + 1] - m->cuts[rank];
     uint64_t all = 0;
     for (int i = 0; i < size && m->kind == COLL_NODE_REDUCE_SCATTER; i++)
         all = (all + m->cuts[i + 1]) * 0x9E3779B97F4A7C15u;
-    return all; /* of other blocks there is a table */
+    return all; /* lengths of other blocks are in a table */
 }
 
-/* What all ranks know of a call, as a number that differs, nearly always, when that does. It leaves out the type of
- * what is moved, which bytes match. */
+/* A hash of what all ranks know of a call. It does not include the type of data that are only moved, since bytes match
+ * any type. */
 static uint64_t hash(const coll_node_message *m) {
     uint64_t kind = (uint64_t)m->kind | (uint64_t)m->root << 8, count = m->cuts ? 0 : m->count;
     return count * 0x9E3779B97F4A7C15u ^ (uint64_t)(m->dtype + 1) * 0xC2B2AE3D27D4EB4Fu ^
@@ -104,7 +104,7 @@ static uint64_t hash(const coll_node_message *m) {
            kind * 0x9FB21C651E98DF25u;
 }
 
-/* 23 bits of that and of the calls before, of the type of what is moved, and of known lengths. */
+/* 23 bits of the hash of this and earlier calls, of the type of data that are only moved, and of known lengths. */
 static uint64_t signature(const coll_node_call *c, int type, int rank) {
     uint64_t h = c->common ^ (uint64_t)type * 0xFF51AFD7ED558CCDu;
     if (c->message.cuts)
@@ -136,7 +136,7 @@ void coll_node_begin(coll_node_call *c, coll_node *n, const coll_node_message *m
     c->fold_stream = m->user_op ? NULL : coll_reducep_stream(m->dtype, m->op);
 }
 
-/* Whether a word of rank q's is that of this call, but for one of them being of bytes and the other of elements. */
+/* Whether `word` of rank q is right for this call if one of the two ranks names bytes and the other elements. */
 static int matches_as_bytes(const coll_node_call *c, int q, uint64_t word) {
     int first = c->message.type ? 0 : 1, last = c->message.type ? 0 : COLL_NODE_TYPES;
     for (int type = first; type <= last; type++)
@@ -147,7 +147,7 @@ static int matches_as_bytes(const coll_node_call *c, int q, uint64_t word) {
 
 int coll_node_arrived(const coll_node_call *c, int q) {
     uint64_t word = see(&c->node->peers[q].area->lines[c->number % LINES].word) & ~INLINE_FLAG, expected = c->word;
-    if (c->message.cuts && gathers(&c->message)) /* blocks of different lengths */
+    if (c->message.cuts && gathers(&c->message)) /* each rank's block may have another length */
         expected = signature(c, c->message.type, q) | (c->number & NUMBER_MASK);
     if (word == expected)
         return COLL_OK;
@@ -172,8 +172,7 @@ int coll_node_all_ended(coll_node *n, uint64_t number) {
     return least >= number;
 }
 
-/* A sector is looked at when the first place in it is taken: what lies ahead in it was used one turn of the ring ago.
- */
+/* A sector is checked when the first place in it is claimed: data in it were staged one turn of the ring ago. */
 int coll_node_claim(coll_node_call *c, size_t at, size_t bytes) {
     coll_node *n = c->node;
     int first = (int)(at / (STAGING / SECTORS)), last = (int)((at + bytes - 1) / (STAGING / SECTORS));
@@ -190,7 +189,7 @@ int coll_node_claim(coll_node_call *c, size_t at, size_t bytes) {
 
 void coll_node_advance(coll_node_call *c, size_t at, size_t next) {
     if (at < c->node->at)
-        c->node->sector = -1; /* a new turn */
+        c->node->sector = -1; /* a new turn of the ring begins */
     c->at = at;
     c->node->at = next;
 }
@@ -213,7 +212,7 @@ int coll_node_allocate(coll_node *n) {
     return n->work ? COLL_OK : COLL_ERR_MEMORY;
 }
 
-/* A quarter of the vector, so that copying and folding overlap, within limits. */
+/* Bytes of a segment: a quarter of the vector, so that copying and folding overlap, rounded up and within limits. */
 size_t coll_node_segment_bytes(const coll_node *n, size_t bytes) {
     size_t segment = n->limits.shortest;
     while (segment < bytes / 4)
@@ -221,7 +220,7 @@ size_t coll_node_segment_bytes(const coll_node *n, size_t bytes) {
     return segment < n->limits.segment ? segment : n->limits.segment;
 }
 
-/* The next place in the ring, and the call's segments in it. */
+/* Take the next place in the ring for this call, and divide the vector into segments. */
 static void take_place(coll_node_call *c, int whole) {
     coll_node *n = c->node;
     size_t bytes = bytes_of(c), unit = whole ? lines_of(bytes) : coll_node_segment_bytes(n, bytes);
@@ -236,7 +235,7 @@ static void take_place(coll_node_call *c, int whole) {
     coll_node_advance(c, at, whole ? at + unit : (at + (size_t)c->segments * unit) % STAGING);
 }
 
-/* Says where the own data are, and copies in what may be copied before the others come. */
+/* Publish where this rank's data are, and copy in what may be copied before the others arrive. */
 static int begin_arrival(coll_node_call *c) {
     coll_node *n = c->node;
     arrival *a = &n->peers[n->rank].arrival;
@@ -262,7 +261,7 @@ static int begin_arrival(coll_node_call *c) {
     return COLL_OK;
 }
 
-/* Everybody has said where their data are: choose the scheme, as all others do. */
+/* When all ranks have arrived: choose the scheme, which is the same on all ranks. */
 static int end_arrival(coll_node_call *c) {
     coll_node *n = c->node;
     int error = coll_node_all_here(c);
@@ -285,12 +284,12 @@ static int end_arrival(coll_node_call *c) {
     return COLL_OK;
 }
 
-/* Reduce of long vectors: many ranks share the work; few have less of it if the root does all. */
+/* Whether a reduce of a long vector is done in slices: many ranks share the work; with few the root does all. */
 static int by_slices(const coll_node_call *c) {
     return c->message.kind == COLL_NODE_REDUCE && c->node->size >= 4 && bytes_of(c) > c->node->limits.read;
 }
 
-/* Writes what this rank has said anew, as of the call before: its line for this call, and its counters. */
+/* Rewrite this rank's flags, with the number of the call before: its lines for this call, and its counters. */
 static void renew(const coll_node_call *c) {
     area *a = own_area(c->node);
     uint64_t before = (c->number - 1) & NUMBER_MASK;

@@ -1,4 +1,4 @@
-/* All-reduce, and reduce of long vectors: what ranks do with each other's data once they have all arrived. */
+/* All-reduce, and reduce of long vectors: the phases after all ranks have arrived. */
 #include "internal.h"
 #include "base/partition.h"
 
@@ -10,6 +10,7 @@ static char *output_at(const coll_node_call *c, size_t element) {
     return (char *)c->message.output + element * c->message.itemsize;
 }
 
+/* Whether the counter at offset `which` of all other ranks' flags has reached `value`. */
 static int all_past(const coll_node *n, size_t which, uint64_t value) {
     for (int q = 0; q < n->size; q++)
         if (q != n->rank && !reached((const counter *)((const char *)n->peers[q].area + which), value))
@@ -17,8 +18,8 @@ static int all_past(const coll_node *n, size_t which, uint64_t value) {
     return 1;
 }
 
-/* Read: fold all inputs into the own result. Inputs on the heap are read where they lie, so their owners stay until all
- * have read them; a result that would overwrite such an input waits in the staging area. */
+/* Read: fold all inputs into this rank's result. Inputs on the heap are read in place, so their owners wait until all
+ * ranks have read them; a result that would overwrite such an input is kept in the staging ring until then. */
 int coll_node_read(coll_node_call *c) {
     coll_node *n = c->node;
     const arrival *own = &n->peers[n->rank].arrival;
@@ -45,7 +46,7 @@ int coll_node_read(coll_node_call *c) {
     return COLL_OK;
 }
 
-/* Slices */
+/* The scheme of slices. */
 
 typedef struct {
     size_t first, count; /* elements of the vector */
@@ -56,7 +57,7 @@ static span segment_of(const coll_node_call *c, int k) {
     return (span){first, left < c->segment ? left : c->segment};
 }
 
-/* Rank q's slice of a segment, whole cache lines so that no two ranks write the same one. */
+/* Rank q's slice of a segment, in whole cache lines, so that no two ranks write to the same line. */
 static span slice_of(const coll_node_call *c, span s, int q) {
     size_t item = c->message.itemsize, per_line = 64 % item ? 1 : 64 / item, size = (size_t)c->node->size;
     size_t lines = (s.count + per_line - 1) / per_line;
@@ -66,12 +67,12 @@ static span slice_of(const coll_node_call *c, span s, int q) {
     return (span){s.first + from, to - from};
 }
 
-/* Where the ring of a rank that begins at `at` has segment k. */
+/* Begin of segment k in the ring of a rank whose place for this call begins at `at`. */
 static size_t place_of(const coll_node_call *c, size_t at, int k) {
     return (at + (size_t)k * c->segment_bytes) % STAGING;
 }
 
-/* Segments of the call that the rings hold at once. */
+/* Number of the call's segments that a ring holds at once. */
 static int ring_of(const coll_node_call *c) {
     return (int)(STAGING / c->segment_bytes);
 }
@@ -82,13 +83,13 @@ static char *staging_at(const coll_node_call *c, int q, int k, size_t element) {
     return p->base + p->arrival.staging + place_of(c, p->arrival.at, k) + in_segment;
 }
 
-/* Whether the own ring has room for segment k, inputs and results. The first time round, its place is claimed; after
- * that, the others must be done with the segment that lay there: who has copied out its results has folded its inputs.
+/* Whether this rank's ring has room for inputs and results of segment k. In the first turn of the ring, the place is
+ * claimed. After that, the other ranks must have copied out the segment that was there; they have then folded it too.
  */
 static int has_room(coll_node_call *c, int k) {
     int ring = ring_of(c);
     if (k >= ring) {
-        c->node->sector = -1; /* what lies ahead is no longer of the turn before */
+        c->node->sector = -1; /* the ring beyond this holds data of this call */
         return all_past(c->node, offsetof(area, copied), progress_of(c, k - ring + 1));
     }
     for (; c->claimed <= k; c->claimed++)
@@ -97,7 +98,7 @@ static int has_room(coll_node_call *c, int k) {
     return 1;
 }
 
-/* Copy in the slices of a segment that others own, for them to fold. */
+/* Copy in the slices of the next segment that other ranks own, so that these can fold them. */
 static int stage_next(coll_node_call *c) {
     coll_node *n = c->node;
     int k = c->staged;
@@ -128,7 +129,7 @@ static int inputs_here(const coll_node_call *c, int k) {
     return 1;
 }
 
-/* Whether a rank takes this rank's slices of the result from its ring. */
+/* Whether any rank copies this rank's slices of the result from its ring. */
 static int hands_out(const coll_node_call *c) {
     const coll_node *n = c->node;
     for (int q = 0; q < n->size; q++)
@@ -137,8 +138,8 @@ static int hands_out(const coll_node_call *c) {
     return 0;
 }
 
-/* Where the own slice is read, from private arrays, heaps and rings, and where it is written. Results lie in the ring
- * where the own slice would be staged. Returns the number of targets. */
+/* Set the sources of this rank's slice (private arrays, heaps and rings) and its targets. A result in the ring is
+ * stored where the rank's own slice would be staged. Returns the number of targets. */
 static int places_of_slice(const coll_node_call *c, int k, span own, int in_ring) {
     coll_node *n = c->node;
     size_t at = own.first * c->message.itemsize;
@@ -156,7 +157,7 @@ static int places_of_slice(const coll_node_call *c, int k, span own, int in_ring
     return q;
 }
 
-/* Fold the own slice of the next segment, once all others have staged it. */
+/* Fold this rank's slice of the next segment, when all other ranks have staged it. */
 static int reduce_next(coll_node_call *c) {
     coll_node *n = c->node;
     int k = c->reduced, in_ring = !c->everything_shared && hands_out(c);
@@ -180,7 +181,7 @@ static int reduce_next(coll_node_call *c) {
     return COLL_OK;
 }
 
-/* Copy out what the other owners have folded; those who could have written it here already. */
+/* Copy out the next segment when all owners have folded it. If the output is on the heap, owners have written to it. */
 static int copy_next(coll_node_call *c) {
     coll_node *n = c->node;
     int k = c->copied;
@@ -212,7 +213,7 @@ int coll_node_slices(coll_node_call *c) {
     return c->copied < c->segments ? COLL_PENDING : COLL_OK;
 }
 
-/* The next segment for which the own ring must have room, or -1. */
+/* The next segment for which this rank's ring must have room, or -1 if there is none. */
 static int needs_room(const coll_node_call *c) {
     int stages = !c->node->peers[c->node->rank].arrival.input && c->staged < c->segments;
     if (c->everything_shared || c->reduced >= c->segments)

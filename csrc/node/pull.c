@@ -1,14 +1,14 @@
-/* All collectives but all-reduce: who has something publishes it, by segments, and who wants it takes it or folds it.
+/* All collectives except all-reduce: a rank publishes its data by segments; ranks that need them take or fold them.
  *
- * What a rank publishes goes to all who want it alike, or has a lane for each receiver. Short data are in the line
- * itself; data on the heap are read where they lie, all others in the staging ring. Nobody waits for ranks from which
- * it takes nothing: rooted collectives may run ahead of the slowest rank, as far as lines and ring go. */
+ * Published data are the same for all receivers, or there is a lane for each receiver. Short data are in the line
+ * itself, data on the heap are read in place, all others are in the staging ring. No rank waits for ranks from which it
+ * takes nothing: in rooted collectives, ranks may run ahead of the slowest one as far as lines and ring allow. */
 #include "blocks.h"
 
 enum { ALL_TAKEN = COLL_NODE_ALL_TAKEN, SCATTER_PRIVATE = 4 << 20 };
 
-/* The longest of the lanes, and all of them together. Who folds goes through all ranks' lanes in step, so there the own
- * block, which is the others' lane, counts as well. */
+/* Elements of the longest lane, and in *total those of all lanes. A rank that folds goes through the lanes of all ranks
+ * at the same pace, so its own block, for which others have a lane, counts too. */
 static size_t longest_published(const coll_node_call *c, size_t *total) {
     size_t longest = 0;
     *total = 0;
@@ -20,8 +20,8 @@ static size_t longest_published(const coll_node_call *c, size_t *total) {
     return longest;
 }
 
-/* Elements of a lane in one segment: whole lines where elements allow, one at least, since each lane begins on a line
- * of its own however short it is. */
+/* Elements of a lane in one segment: whole cache lines if possible, and at least one element, since each lane begins on
+ * a new line. */
 static size_t lane_elements(const coll_node_call *c, size_t longest, size_t total) {
     size_t lanes = has_lanes(c) ? (size_t)c->node->size : 1, item = c->message.itemsize;
     size_t bytes = coll_node_segment_bytes(c->node, total * item) / lanes / LINE * LINE;
@@ -30,7 +30,7 @@ static size_t lane_elements(const coll_node_call *c, size_t longest, size_t tota
     return longest < most ? longest : most;
 }
 
-/* Puts the segments in the next place of the ring that is long enough, or in all of it in turn. */
+/* Take a place in the ring for all segments, or, if the ring is too short, slots for some that are used in turn. */
 static int take_place(coll_node_call *c, size_t longest, size_t total) {
     coll_node *n = c->node;
     size_t lanes = has_lanes(c) ? (size_t)n->size : 1, lane = lane_elements(c, longest, total);
@@ -47,18 +47,18 @@ static int take_place(coll_node_call *c, size_t longest, size_t total) {
     return COLL_OK;
 }
 
-/* Whether the results would not stay in the cache anyway. */
+/* Whether the results are so long that they bypass the cache. */
 static int past_cache(const coll_node_call *c) {
     return bytes_of(c) >= c->node->limits.stream;
 }
 
-/* Bytes of a block from which on one copy, by the system, from this process's private memory beats two that overlap. */
+/* Least bytes of a block for which one copy by the system, from private memory, is faster than two that overlap. */
 static size_t private_from(const coll_node_call *c) {
     size_t limit = c->node->limits.private;
     switch (c->message.kind) {
-    case COLL_NODE_SCATTER: /* all copies would be the root's, who has its own block to copy as well */
+    case COLL_NODE_SCATTER: /* the root would make all these copies, besides that of its own block */
         return limit < SCATTER_PRIVATE ? limit : SCATTER_PRIVATE;
-    case COLL_NODE_GATHER: /* every copy holds up the root, which may store staged data past its cache */
+    case COLL_NODE_GATHER: /* every copy delays the root, which can store staged data past its cache */
         return past_cache(c) ? SIZE_MAX : 2 * limit;
     default:
         return folds(c) ? SIZE_MAX : limit;
@@ -70,7 +70,7 @@ static int read_in_private(const coll_node_call *c) {
     return c->node->reads_private && bytes_of(c) / blocks >= private_from(c);
 }
 
-/* Whether the data are read where they lie: on the heap, unless the result goes there as well, or in private memory. */
+/* Whether the input is read in place: on the heap, unless the result overwrites it, or in private memory. */
 static int stays_put(const coll_node_call *c) {
     if (!offset_in_heap(c->node, c->message.input))
         return read_in_private(c);
@@ -97,7 +97,7 @@ static void say_where(coll_node_call *c) {
     own_line(c)->arrival = *a;
 }
 
-/* Whether the data go into the line: the whole input, whose blocks the receivers find by themselves. */
+/* Whether the data fit in the line: the whole input, if receivers can find their blocks in it. */
 static int fits_line(const coll_node_call *c, size_t longest) {
     if (!has_lanes(c))
         return longest * c->message.itemsize <= COLL_NODE_INLINE;
@@ -129,7 +129,7 @@ static int publish_input(coll_node_call *c) {
     return COLL_OK;
 }
 
-/* The elements from `first` on, at most `most` of them, of the block that stays on this rank. */
+/* Copy the block that stays on this rank to the output: at most `most` elements from element `first` on. */
 static void keep(const coll_node_call *c, size_t first, size_t most) {
     const coll_node_message *m = &c->message;
     span from = published(c, c->node->rank), to = wanted(c, c->node->rank);
@@ -141,7 +141,7 @@ static void keep(const coll_node_call *c, size_t first, size_t most) {
         (past_cache(c) ? coll_copy_stream : coll_copy)(target, source, count * m->itemsize);
 }
 
-/* Whether the own block is what is staged for the others: then it is kept with each segment, which is in the cache. */
+/* Whether this rank's own block is also staged for others; it is then copied segment by segment, while in the cache. */
 static int kept_when_staged(const coll_node_call *c) {
     return c->message.kind == COLL_NODE_ALLGATHER && c->segments && !stays_put(c);
 }
@@ -153,7 +153,7 @@ static void keep_own(const coll_node_call *c) {
         keep(c, 0, SIZE_MAX);
 }
 
-/* Ranks that still need the slot which segment k - slots was in. */
+/* Whether a rank still needs the slot that segment k will use, which held segment k - slots. */
 static int slot_in_use(const coll_node_call *c, int k) {
     const coll_node *n = c->node;
     for (int d = 0; d < n->size; d++)
@@ -195,12 +195,12 @@ int coll_node_pull_begin(coll_node_call *c) {
         return error;
     for (int q = 0; q < n->size; q++)
         n->peers[q].here = n->peers[q].taken = 0;
-    stage_next(c); /* the others can begin with it meanwhile */
+    stage_next(c); /* so that the others can begin with it */
     keep_own(c);
     return COLL_OK;
 }
 
-/* Whether it is known where rank q's data are. */
+/* Find out where rank q's data are: COLL_OK when known, COLL_PENDING or an error. */
 static int look(coll_node_call *c, int q) {
     coll_node *n = c->node;
     struct peer *p = &n->peers[q];
@@ -221,19 +221,19 @@ static int look(coll_node_call *c, int q) {
     return COLL_OK;
 }
 
-/* Elements in a segment of what rank q publishes. */
+/* Number of elements in a segment of what rank q publishes. */
 static size_t segment_of(const coll_node_call *c, int q) {
     const struct peer *p = &c->node->peers[q];
     return p->here == 2 ? SIZE_MAX : (size_t)lane_segment(&p->arrival);
 }
 
-/* Whether rank q's data are read where they lie, and all at once. */
+/* Whether rank q's data are read in place, all at once. */
 static int lies_there(const struct peer *p) {
     return p->arrival.input || p->arrival.private;
 }
 
-/* Where segment k of what rank q publishes for this rank is, in the memory of its process if that is to be read; NULL
- * while it is not there. */
+/* The address of segment k of what rank q publishes for this rank: in q's process if it is read in private memory. NULL
+ * if the segment has not been published. */
 static const char *found(const coll_node_call *c, int q, int k) {
     const coll_node *n = c->node;
     const struct peer *p = &n->peers[q];
@@ -251,7 +251,7 @@ static const char *found(const coll_node_call *c, int q, int k) {
     return p->base + p->arrival.staging + p->arrival.at + (size_t)k % slots * unit + rank * lane;
 }
 
-/* Segments that this rank takes from rank q in all, once that one is here. */
+/* Number of segments that this rank takes from rank q, whose arrival must be known. */
 static int segments_from(const coll_node_call *c, int q) {
     const struct peer *p = &c->node->peers[q];
     size_t count = wanted(c, q).count, segment = segment_of(c, q);
@@ -267,8 +267,8 @@ static int fetch(const coll_node_call *c, const struct peer *p, char *to, const 
     return COLL_OK;
 }
 
-/* Takes the next segment from rank q if it is there; COLL_OK when that was all. One at a time: the sender learns of it
- * before the next one, and goes on. */
+/* Take the next segment from rank q if it is published; COLL_OK if it was the last. One segment at a time, so that the
+ * sender learns of it early and can reuse the slot. */
 static int copy_from(coll_node_call *c, int q, int *moved) {
     struct peer *p = &c->node->peers[q];
     span to = wanted(c, q);
@@ -295,7 +295,7 @@ static int copy_from(coll_node_call *c, int q, int *moved) {
     return COLL_OK;
 }
 
-/* Takes what is there; the fewest segments taken from any rank tell all of them what they may overwrite. */
+/* Take published segments from all ranks. The least number taken from a rank tells all senders what is free again. */
 static int copy_next(coll_node_call *c, int *moved) {
     coll_node *n = c->node;
     int least = ALL_TAKEN, before = c->reduced;
@@ -314,7 +314,7 @@ static int copy_next(coll_node_call *c, int *moved) {
     return least == ALL_TAKEN ? COLL_OK : COLL_PENDING;
 }
 
-/* Folds the next segment once it is there from all ranks; all segments are as long as the staged ones. */
+/* Fold the next segment when all ranks have published it; segments are as long as the staged ones. */
 static int fold_next(coll_node_call *c, int *moved) {
     coll_node *n = c->node;
     int k = c->reduced, number = operands(c);
@@ -333,7 +333,7 @@ static int fold_next(coll_node_call *c, int *moved) {
     if (!number || from >= to.count)
         return COLL_OK;
     if (c->message.input == c->message.output && c->staged <= k && c->staged < c->segments)
-        return COLL_PENDING; /* the result would overwrite what others wait for */
+        return COLL_PENDING; /* the result would overwrite data that others need */
     size_t count = to.count - from < segment ? to.count - from : segment;
     int in_arrays = 0;
     for (int q = 0; q < number; q++) {
@@ -354,7 +354,7 @@ static int fold_next(coll_node_call *c, int *moved) {
     return from + count < to.count ? COLL_PENDING : COLL_OK;
 }
 
-/* Whether everybody who reads the own input where it lies has done so. */
+/* Whether all ranks that read this rank's input in place have done so. */
 static int released(const coll_node_call *c) {
     const coll_node *n = c->node;
     for (int d = 0; d < n->size; d++)
