@@ -1,11 +1,11 @@
-/* Blocks of the heap: short ones in slabs of places of one length, all others runs of pages of their own. */
+/* Blocks of the heap: short ones are places in slabs of one length, all others are runs of pages. */
 #include "internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { GUARD = sizeof(uint64_t) }; /* bytes after the end of a run's block that nobody has a right to write */
+enum { GUARD = sizeof(uint64_t) }; /* bytes after the end of a run's block, which no program may write */
 
 static size_t bytes_of(unsigned class) {
     return LINE * (size_t)(class < 8 ? class : (8 + class % 8) << (class / 8 - 1));
@@ -67,7 +67,7 @@ static char *take_place(coll_heap *h, size_t nbytes) {
     return h->base + (size_t)s->first * PAGE + place * bytes_of(class);
 }
 
-/* Whether a place of a slab is one, and taken; its number. */
+/* Whether `block` is a place of the slab that is in use; sets its number. */
 static int is_taken(const coll_heap *h, const slab *s, const char *block, size_t *place) {
     size_t at = (size_t)(block - h->base) - (size_t)s->first * PAGE, bytes = bytes_of(s->class);
     *place = at / bytes;
@@ -79,14 +79,14 @@ static void give_place(coll_heap *h, slab *s, size_t place) {
     if (s->free++ == 0)
         link_slab(h, s);
     int last = s->free == SLAB_PAGES * PAGE / bytes_of(s->class);
-    if (last && (s->next || s->previous)) { /* one is kept, lest it be made again and again */
+    if (last && (s->next || s->previous)) { /* one slab is kept, so that it is not made again and again */
         unlink_slab(h, s);
         coll_heap_give_pages(h, s->first, SLAB_PAGES);
         free(s);
     }
 }
 
-/* What stands behind the end of a block, if there is room: another value for each. */
+/* The value after the end of a block, if there is room for one; it differs from block to block. */
 static uint64_t guard_of(const coll_heap *h, const char *block) {
     return h->nonce ^ (uint64_t)(block - h->base) * 0x9E3779B97F4A7C15u;
 }
@@ -104,7 +104,7 @@ static uint32_t pages_for(size_t nbytes) {
     return (uint32_t)(nbytes / PAGE + (nbytes % PAGE > 0));
 }
 
-/* Arrays whose lengths are powers of two would begin at the same place of every cache: a page more keeps them apart. */
+/* Arrays whose lengths are powers of two would begin at the same place of every cache: one more page prevents this. */
 static char *take_run(coll_heap *h, size_t nbytes) {
     uint32_t n = pages_for(nbytes), more = n % 16 == 0, first = coll_heap_take_pages(h, n + more);
     if (!first && more)
@@ -131,7 +131,7 @@ void *coll_heap_alloc(coll_heap *h, size_t nbytes) {
     return block;
 }
 
-/* Whether something begins at a run's first page: what is known of the run is the same at both of its ends. */
+/* Whether a run begins at `block`: both ends of a run have equal entries. */
 static int is_run(const coll_heap *h, const char *block, const page *p) {
     uint32_t first = page_of(h, block);
     return p->state == RUN && first && (block - h->base) % PAGE == 0 && p->pages <= h->top - first &&
@@ -178,13 +178,13 @@ void coll_heap_release(coll_heap *h, void *p) {
         complain(wrong, p);
 }
 
-/* Of a block in use nobody else changes what is known, so that it can be read without the lock, in a child, too. */
+/* While a block is in use, only its owner changes its entries, so they can be read without the lock, and in a child. */
 size_t coll_heap_usable(const coll_heap *h, const void *block) {
     page p = h->pages[page_of(h, block)];
     return p.state == SLAB ? bytes_of(p.slab->class) : (size_t)p.pages * PAGE - p.slack;
 }
 
-/* What children may read stays as it is. */
+/* A block that children may read is not changed. */
 int coll_heap_resize(coll_heap *h, void *block, size_t nbytes) {
     if (h->inherited)
         return 0;

@@ -1,6 +1,7 @@
-/* Forked children. A child maps the parent's heap as its own copy of it, and takes nothing from it. What the parent
- * gives back, though, a child may read still: such a block waits until the children that can see it, and theirs, have
- * ended or run another program. They all hold one end of a pipe open that was made for their fork. */
+/* Forked children. A child maps the parent's heap as a private copy and allocates nothing from it. But a child may
+ * still read blocks that the parent frees: such a block is not reused until the children that can see it, and their
+ * children, have ended or executed another program. All of these hold open one end of a pipe that was made for their
+ * fork. */
 #include "internal.h"
 
 #include <fcntl.h>
@@ -17,7 +18,7 @@ static int has_ended(const family *f) {
     return poll(&end, 1, 0) == 1;
 }
 
-/* Forgets the families that have ended. Whether there were any. */
+/* Remove the families that have ended; returns whether there were any. */
 static int look_at_families(coll_heap *h) {
     size_t living = 0, before = h->nfamilies;
     h->young = h->forever;
@@ -59,7 +60,7 @@ void coll_heap_set_aside(coll_heap *h, char *block, uint32_t born) {
         size_t room = h->room ? 2 * h->room : 256;
         heirloom *more = realloc(h->heirlooms, room * sizeof *more);
         if (!more)
-            return; /* never to be reused */
+            return; /* without memory for the note, the block is never reused */
         h->heirlooms = more;
         h->room = room;
     }
@@ -70,7 +71,7 @@ void coll_heap_set_aside(coll_heap *h, char *block, uint32_t born) {
     }
 }
 
-/* Notes the children of a fork, by the pipe that they have; without one they live for ever. */
+/* Record the children of a fork with their pipe; without a pipe they count as alive for ever. */
 static void note_family(coll_heap *h) {
     family *more = realloc(h->families, (h->nfamilies + 1) * sizeof *more);
     h->families = more ? more : h->families;
@@ -118,7 +119,7 @@ void coll_heap_forget_families(coll_heap *h) {
     h->heirlooms = NULL;
 }
 
-/* What the child writes shall not reach the parent, nor its ranks: a mapping in which written pages are its own. */
+/* The child's writes must not reach the parent or its ranks: map the heap anew, so that written pages are private. */
 static void inherit(coll_heap *h) {
     h->inherited = 1;
     if (h->ends[0] >= 0)

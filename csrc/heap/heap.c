@@ -14,7 +14,7 @@
 #define MFD_NOEXEC_SEAL 8U /* Linux 6.3 */
 #endif
 
-static const int SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL; /* no peer can cut memory off that others use */
+static const int SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL; /* no peer can cut off memory that others use */
 
 int coll_heap_alias(coll_heap *h, const void *piece, size_t nbytes, void *at) {
     off_t offset = (const char *)piece - h->base;
@@ -22,7 +22,7 @@ int coll_heap_alias(coll_heap *h, const void *piece, size_t nbytes, void *at) {
     return mmap(at, nbytes, PROT_READ | PROT_WRITE, flags, h->fd, offset) == at ? 0 : -1;
 }
 
-/* Maps a heap where huge pages can be mapped as such. */
+/* Map a heap at an address that is a multiple of the size of huge pages. */
 static char *map(int fd, size_t size) {
     char *room = mmap(NULL, size + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED)
@@ -43,7 +43,7 @@ static int open_shared(void) {
     return fd < 0 && errno == EINVAL ? memfd_create("collectives", MFD_CLOEXEC | MFD_ALLOW_SEALING) : fd;
 }
 
-/* Its memory, mapped, and of one length for ever. 0, or -1 with errno set. */
+/* Create and map the shared memory, whose length is then fixed. 0, or -1 with errno set. */
 static int make_memory(coll_heap *h) {
     h->fd = open_shared();
     if (h->fd < 0 || ftruncate(h->fd, (off_t)h->size) || fcntl(h->fd, F_ADD_SEALS, SEALS))
@@ -72,7 +72,7 @@ coll_heap *coll_heap_new(size_t size) {
         errno = error;
         return NULL;
     }
-    *(uint64_t *)h->base = h->nonce; /* the first line proves to peers which heap this is */
+    *(uint64_t *)h->base = h->nonce; /* the first word proves to peers which heap this is */
     pthread_mutex_lock(&coll_heaps_lock);
     h->next = coll_heaps;
     coll_heaps = h;
@@ -116,7 +116,7 @@ size_t coll_heap_size(const coll_heap *h) {
     return h->size;
 }
 
-/* The base of a heap of this process, for ranks that are threads of it; NULL if it is another process's. */
+/* The base of a heap of this process, for ranks that are threads; NULL if the heap is another process's. */
 static char *own_base(const coll_heap_id *id) {
     char *base = NULL;
     pthread_mutex_lock(&coll_heaps_lock);
@@ -127,7 +127,7 @@ static char *own_base(const coll_heap_id *id) {
     return base;
 }
 
-/* Opens what a peer names; a memfd only if nobody can cut it off, whatever else has its number by now. */
+/* Open the file that a peer names, but only if it is a sealed memfd: the peer's number may name another file by now. */
 static int open_peers(const coll_heap_id *id) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)id->pid, (long long)id->fd);
@@ -160,8 +160,8 @@ char *coll_heap_attach(const coll_heap_id *id) {
         errno = ESTALE;
         return NULL;
     }
-    madvise(base, id->size, MADV_DONTDUMP); /* the peer's own dump has it, and a dump fills what has no memory */
-    madvise(base, id->size, MADV_DONTFORK); /* children have no part in it, nor keep it from being freed */
+    madvise(base, id->size, MADV_DONTDUMP); /* the peer dumps its own heap; a dump would fill its holes */
+    madvise(base, id->size, MADV_DONTFORK); /* children do not use it, and must not keep it from being freed */
     return base;
 }
 

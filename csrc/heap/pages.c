@@ -1,7 +1,8 @@
-/* Runs of pages of the heap: which are free, and which have memory behind them.
+/* Runs of pages of the heap: which are free, and which have memory.
  *
- * Free runs are of two states, with memory (KEPT, for reuse) and without (HOLE); neighbours of one state are one run.
- * They lie in bins by length, an eighth of a power of two apart. All above `top` has never been used, or no more. */
+ * Free runs have one of two states: with memory (KEPT, for reuse) or without (HOLE). Adjacent free runs of one state
+ * are joined. They are in bins by length, eight for each power of two. Pages from `top` on are unused and have no
+ * memory. */
 #include "internal.h"
 
 #include <fcntl.h>
@@ -14,11 +15,11 @@
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
 
-static const size_t KEPT_MOST = (size_t)256 << 20; /* bytes of free runs that keep their memory */
-static const size_t PIECE = (size_t)64 << 20;      /* reserved at a time: a signal has the system begin it anew */
-enum { FEW = 8 };                                  /* runs of a bin that are looked at */
+static const size_t KEPT_MOST = (size_t)256 << 20; /* the most bytes of free runs that keep their memory */
+static const size_t PIECE = (size_t)64 << 20;      /* bytes reserved by one call, which a signal makes start again */
+enum { FEW = 8 };                                  /* runs of a bin that are inspected */
 
-/* Has the table reach so far; it grows with the heap, lest it count against a limit as a whole. */
+/* Make entries up to `to` writable. The table grows with the heap: as a whole it would count against memory limits. */
 static int know(coll_heap *h, uint32_t to) {
     if (to <= h->known)
         return 1;
@@ -56,7 +57,7 @@ static void unlink_run(coll_heap *h, uint32_t first) {
         h->filled[p.state][bin / 64] &= ~((uint64_t)1 << bin % 64);
 }
 
-/* Makes a run free, as one with its neighbours of that state. */
+/* Make a run free, joined with its free neighbours of the same state. */
 static void put(coll_heap *h, uint32_t first, uint32_t n, page_state state) {
     const page *before = &h->pages[first - 1]; /* page 0 is never free */
     if (before->state == state) {
@@ -75,7 +76,7 @@ static void put(coll_heap *h, uint32_t first, uint32_t n, page_state state) {
         link_run(h, first, n, state);
 }
 
-/* The shortest run of a list that has n pages, among the first so many; 0: none. */
+/* The shortest run with at least n pages among the first `most` runs of a list; 0 if there is none. */
 static uint32_t shortest(const coll_heap *h, uint32_t at, uint32_t n, size_t most) {
     uint32_t best = 0;
     for (; at && most > 0; at = h->pages[at].next, most--)
@@ -84,7 +85,7 @@ static uint32_t shortest(const coll_heap *h, uint32_t at, uint32_t n, size_t mos
     return best;
 }
 
-/* A free run of at least n pages: in the bin of n, or in the next one that has any. */
+/* A free run of at least n pages, from the bin of n or from the next bin that is not empty; 0 if there is none. */
 static uint32_t find(const coll_heap *h, page_state state, uint32_t n, size_t most) {
     unsigned bin = coll_heap_step(n), next = bin + 1, i = next / 64;
     uint32_t found = shortest(h, h->bins[state][bin], n, most);
@@ -96,7 +97,7 @@ static uint32_t find(const coll_heap *h, page_state state, uint32_t n, size_t mo
     return shortest(h, h->bins[state][64 * i + (unsigned)__builtin_ctzll(word)], n, FEW);
 }
 
-/* Takes the first n pages of a free run. */
+/* Take the first n pages of a free run out of the bins. */
 static void cut(coll_heap *h, uint32_t first, uint32_t n) {
     page p = h->pages[first];
     unlink_run(h, first);
@@ -104,8 +105,8 @@ static void cut(coll_heap *h, uint32_t first, uint32_t n) {
         link_run(h, first + n, p.pages - n, p.state);
 }
 
-/* Counts pages with memory, and keeps what has none out of core dumps: writing one would fill it. Chunks are wide, for
- * the system can keep some ten thousand borders in a process's memory. */
+/* Count pages with memory, and exclude chunks without any from core dumps, which would fill them. Chunks are large,
+ * since the system limits a process to some ten thousand mappings. */
 static void count_backed(coll_heap *h, uint32_t first, uint32_t n, int more) {
     enum { EACH = CHUNK / PAGE };
     for (uint32_t at = first, end = first + n; at < end;) {
@@ -131,9 +132,9 @@ void coll_heap_hide_holes(const coll_heap *h) {
     }
 }
 
-/* Huge pages for what of a run they can hold, where the system gives any: walking 4 KiB pages costs a third of the
- * bandwidth of long vectors. The kernel makes a huge page from one that is there in part, whatever is configured for
- * shared memory in general. It is asked once for each, until its memory is given back. */
+/* Request huge pages for the part of a run that they can cover: walking 4 KiB pages costs a third of the bandwidth of
+ * long vectors. The kernel completes a huge page from a part that exists, whatever the system's setting for shared
+ * memory is. A huge page is requested once, until its memory is given back. */
 static void make_huge(coll_heap *h, uint32_t first, uint32_t n) {
     enum { EACH = HUGE / PAGE };
     size_t area = ((size_t)first + EACH - 1) / EACH, end = ((size_t)first + n) / EACH;
@@ -148,7 +149,7 @@ static void make_huge(coll_heap *h, uint32_t first, uint32_t n) {
     }
 }
 
-/* A number in the line of a file that begins with a word ("" for the first line); SIZE_MAX where there is none. */
+/* The number after `word` at the begin of a line of `file` ("": in the first line); SIZE_MAX if there is none. */
 static size_t number_in(const char *file, const char *word) {
     char line[128];
     size_t found = SIZE_MAX;
@@ -164,8 +165,8 @@ static size_t number_in(const char *file, const char *word) {
     return found;
 }
 
-/* Whether the machine, and the container, can have so much memory: what cannot be reserved would not fail, but have the
- * kernel kill processes. Asked for long blocks only. */
+/* Whether the machine and the container have that much memory: otherwise reserving it would not fail, but the kernel
+ * would kill processes. Checked for long blocks only. */
 static int has_room(size_t bytes) {
     if (bytes < PIECE)
         return 1;
@@ -182,7 +183,7 @@ static int punch(coll_heap *h, uint32_t first, uint32_t n) {
     return fallocate(h->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, bytes) == 0;
 }
 
-/* Memory behind a run; fails where there is none, instead of a signal at the first touch. */
+/* Reserve memory for a run; fails if there is none, so that no signal follows at the first access. */
 static int reserve(coll_heap *h, uint32_t first, uint32_t n) {
     size_t from = (size_t)first * PAGE, to = from + (size_t)n * PAGE;
     int error = has_room(to - from) ? 0 : ENOMEM;
@@ -203,7 +204,7 @@ static int reserve(coll_heap *h, uint32_t first, uint32_t n) {
     return 1;
 }
 
-/* A run without memory, which is then given some; 0 with errno set. */
+/* Take a run without memory, and reserve memory for it; 0 with errno set if that fails. */
 static uint32_t take_hole(coll_heap *h, uint32_t n) {
     uint32_t at = find(h, HOLE, n, FEW);
     if (!at && h->count - h->top < n)
@@ -224,7 +225,7 @@ static uint32_t take_hole(coll_heap *h, uint32_t n) {
     return 0;
 }
 
-/* Gives the memory of all free runs back; they are one with their neighbours then. Whether there was any. */
+/* Give the memory of all free runs back to the system, and join them; returns whether there was any. */
 static int purge(coll_heap *h) {
     int found = 0;
     for (unsigned bin = 0; bin < BINS; bin++)
@@ -250,7 +251,7 @@ uint32_t coll_heap_take_pages(coll_heap *h, uint32_t n) {
         h->kept -= (size_t)n * PAGE;
         return at;
     }
-    if ((at = take_hole(h, most)) && most > n) { /* what is asked of the system is no less than that */
+    if ((at = take_hole(h, most)) && most > n) { /* at least SLAB_PAGES are requested from the system */
         coll_heap_label(h, at, (page){.state = RUN, .pages = n});
         put(h, at + n, most - n, KEPT);
         h->kept += (size_t)(most - n) * PAGE;

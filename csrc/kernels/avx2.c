@@ -1,4 +1,4 @@
-/* The loops for AVX2 with F16C. FMA stays off: a fused multiply-add would round differently. */
+/* The loops for AVX2 with F16C. FMA stays off, since a fused multiply-add rounds differently. */
 #ifdef __x86_64__
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* The loops for AVX-512 as of 2017 (F, BW, DQ, VL). AVX512-FP16 stays off: its sums are not rounded from float32. */
+/* The loops for the AVX-512 of 2017 (F, BW, DQ, VL). AVX512-FP16 stays off: it does not accumulate in float32. */
 #ifdef __x86_64__
 
 #include <string.h>
@@ -12,7 +12,7 @@
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,f16c")
 #endif
 
-/* GCC 12 makes fused multiply-adds of complex products here, whatever -ffp-contract says: AVX2's take their place. */
+/* GCC 12 makes fused multiply-adds of complex products here in spite of -ffp-contract, so AVX2's loops are used. */
 #undef COLL_LOOPS_COMPLEX
 #undef COLL_ROW_COMPLEX
 #define COLL_LOOPS_COMPLEX(X, T)  X(T, cadd)

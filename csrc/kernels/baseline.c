@@ -1,4 +1,4 @@
-/* The loops for every machine; on Arm the compiler makes NEON of them. */
+/* The loops for every machine; on Arm the compiler uses NEON. */
 #include <string.h>
 #ifdef __x86_64__
 #include <immintrin.h>

@@ -1,9 +1,9 @@
-/* Copies: through the cache in either direction, and past it. */
+/* Copies through the cache, upwards or downwards in memory, and copies that bypass the cache. */
 
 typedef char copied __attribute__((vector_size(32), aligned(1), may_alias));
 enum { STRIDE = 4 * sizeof(copied) };
 
-/* All loads before the first store, or each store would make the next load wait that shares its low 12 bits. */
+/* All loads come before the first store: a load waits for an earlier store whose address has the same low 12 bits. */
 static inline void copy_stride(char *to, const char *from) {
     const copied *s = (const copied *)from;
     copied a = s[0], b = s[1], c = s[2], e = s[3], *d = (copied *)to;
@@ -33,7 +33,7 @@ static void copy_down(void *dst, const void *src, size_t nbytes) {
     memcpy(d, s, i);
 }
 
-/* Stores past the cache, a line at a time: narrower ones are slower, because they fill a line in several steps. */
+/* Stores that bypass the cache. Each fills a line in as few steps as possible: more and narrower stores are slower. */
 #ifdef __x86_64__
 
 static void stream_lines(void *dst, const void *src, size_t nbytes) {

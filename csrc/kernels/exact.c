@@ -1,4 +1,4 @@
-/* Accumulators of exact sums, limb by limb, and the way of a run of terms into one. */
+/* Accumulators of exact sums, limb by limb, and sums of many terms into one accumulator. */
 #include <string.h>
 #include "exact.h"
 #include "internal.h"
@@ -18,12 +18,12 @@ static inline double power(uint64_t field) {
     return x;
 }
 
-/* The limb where a number of two limbs begins, and these: of the magnitude of x, in units of 2^tiny. */
+/* The magnitude of x, in units of 2^tiny, as two limbs *low and *high; returns the limb at which they begin. */
 static inline uint64_t place(double x, int tiny, uint64_t *low, uint64_t *high) {
     uint64_t bits = bits_of(x), field = bits >> 52 & EXPONENTS, digits = bits & (((uint64_t)1 << 52) - 1);
     digits |= (uint64_t)(field != 0) << 52;
     int64_t at = (int64_t)(field + (field == 0)) - 1075 - tiny;
-    if (at < 0) { /* sums of float32 have nothing below their unit */
+    if (at < 0) { /* in sums of float32 there are no bits below the unit */
         digits >>= -at;
         at = 0;
     }
@@ -51,7 +51,7 @@ static inline void add_finite(coll_limb *limb, int limbs, double x, int tiny) {
     }
 }
 
-/* limb[limbs] says what else was seen. */
+/* Add x to an accumulator; limb[limbs] has the COLL_SEEN flags. */
 static inline void add_any(coll_limb *limb, int limbs, double x, int tiny) {
     uint64_t bits = bits_of(x), field = bits >> 52 & EXPONENTS;
     if (field == EXPONENTS)
@@ -61,11 +61,11 @@ static inline void add_any(coll_limb *limb, int limbs, double x, int tiny) {
     limb[limbs] |= bits == (uint64_t)1 << 63 ? COLL_SEEN_MINUS_ZERO : COLL_SEEN_OTHER;
 }
 
-/* Sigma is 2^ROOM times the largest term, so that no sum of parts reaches it: they are numbers of at most 53 bits, the
- * last of which is sigma's. */
+/* Sigma is 2^ROOM times the largest term, so that no sum of parts reaches sigma: these sums are numbers of at most 53
+ * bits, whose last bit is that of sigma. */
 enum { ROOM = 11, PARTS = 3, HUGE_FIELD = 2000 };
 
-/* A tile of whole vectors: 0 where it must go term by term, else its parts' sums are added, and what is left. */
+/* Add a tile of whole vectors by the sums of its parts, and the rest; 0 if it must be added term by term instead. */
 static int add_tile(coll_limb *limb, int limbs, const coll_elem_float64 *x, size_t n, int tiny) {
     const struct coll_isa *isa = coll_current_isa();
     uint64_t field = bits_of(isa->exact_largest(x, n)) >> 52;
@@ -75,7 +75,7 @@ static int add_tile(coll_limb *limb, int limbs, const coll_elem_float64 *x, size
         return 0;
     for (field += ROOM + 1; left && parts < PARTS; parts++) {
         sums[parts] = isa->exact_extract(rest, parts ? rest : x, n, power(field), &left);
-        if (sums[parts] != sums[parts]) /* a NaN among the terms, which is in the first sum already */
+        if (sums[parts] != sums[parts]) /* a NaN among the terms, which the first sum shows */
             return 0;
         field = field > 53 - ROOM ? field - (53 - ROOM) : 1;
     }
@@ -114,8 +114,8 @@ void coll_exact_add(coll_dtype t, void *accumulators, const void *terms, size_t 
         add_run(t, (coll_limb *)accumulators + i * words, (const char *)terms + i * each * size, each);
 }
 
-/* The bits of the nearest float with so many digits, without its sign. The unit is that float's smallest subnormal:
- * what is below 2^digits is its own representation, and above, every place more is one in the exponent. */
+/* The bits, without sign, of the nearest float with `digits` digits. The unit of the magnitude is that float's smallest
+ * subnormal: a value below 2^digits is its own representation; each further bit adds one to the exponent. */
 static inline uint64_t nearest(const uint64_t *magnitude, int limbs, int digits, uint64_t infinite) {
     int top = limbs - 1;
     while (top > 0 && !magnitude[top])
@@ -135,7 +135,7 @@ static inline uint64_t nearest(const uint64_t *magnitude, int limbs, int digits,
     return bits < infinite ? bits : infinite;
 }
 
-/* Representation of the rounded accumulator as a float of so many bits. */
+/* The bits of the rounded accumulator, as a float of `width` bits. */
 static inline uint64_t rounded(const coll_limb *limb, int limbs, int digits, int width) {
     uint64_t seen = limb[limbs], magnitude[COLL_LIMBS_float64], negative = limb[limbs - 1] >> 63, any = 0;
     uint64_t infinite = (((uint64_t)1 << (width - digits)) - 1) << (digits - 1), sign = (uint64_t)1 << (width - 1);
@@ -191,7 +191,7 @@ double coll_exact_one_float64(const void *const *src, int p, size_t i) {
     return made;
 }
 
-/* Sums of accumulators. */
+/* dst = a + b, for accumulators. */
 static inline void add_limbs(coll_limb *dst, const coll_limb *a, const coll_limb *b, int limbs) {
     uint64_t carry = 0;
     for (int k = 0; k < limbs; k++) {

@@ -1,4 +1,4 @@
-/* The loops of exact sums, on the compiler's own vectors; included by loops.h, once for each instruction set. */
+/* The loops of exact sums, with the compiler's vector types; included by loops.h, once for each instruction set. */
 
 #if defined(__AVX512F__)
 enum { VEC_BYTES = 64 };
@@ -7,13 +7,13 @@ enum { VEC_BYTES = 32 };
 #else
 enum { VEC_BYTES = 16 };
 #endif
-enum { VEC = VEC_BYTES / 8, VECS = COLL_TILE_LEAST / VEC }; /* places of a vector; vectors under way at once */
+enum { VEC = VEC_BYTES / 8, VECS = COLL_TILE_LEAST / VEC }; /* elements of a vector; vectors processed together */
 
 typedef double coll_vec __attribute__((vector_size(VEC_BYTES)));
 typedef float coll_short_vec __attribute__((vector_size(VEC_BYTES / 2)));
 typedef int64_t coll_mask __attribute__((vector_size(VEC_BYTES)));
 
-/* s = s + y, e = what that lost (Knuth). Where it overflows, e is NaN. */
+/* s = s + y, e = the rounding error (Knuth's TwoSum). If s overflows, e is NaN. */
 #define COLL_TWO_SUM(s, e, y)                                                                                          \
     do {                                                                                                               \
         coll_vec z_ = s + y, b_ = z_ - s;                                                                              \
@@ -32,9 +32,9 @@ COLL_INLINE void load_float32(coll_vec *v, const coll_elem_float32 *x, int lanes
     *v = __builtin_convertvector(narrow, coll_vec);
 }
 
-/* The sums of one vector's places, and in which of them they may be wrong. A sum of two is rounded once anyway (of two
- * float32 in double and then to float32 as well: 53 digits are more than 2 * 24 + 1). Double has room for the errors'
- * errors of most sums: where there are none, s + t is exact, and rounded once. */
+/* The sums of the elements of one vector, and a mask of those that may be wrong. A sum of two terms is rounded only
+ * once in any case (float32 too: first to double, then to float32, since 53 digits are more than 2 * 24 + 1). For more
+ * terms t sums the errors of s: if t itself has no error, s + t is exact before its one rounding. */
 COLL_INLINE void sum_float64(coll_vec *sum, coll_mask *wrong, const void *const *src, int p, size_t i, int lanes) {
     coll_vec s, y, e, f, t = {0};
     load_float64(&s, (const coll_elem_float64 *)src[0] + i, lanes);
@@ -51,12 +51,12 @@ COLL_INLINE void sum_float64(coll_vec *sum, coll_mask *wrong, const void *const 
         COLL_TWO_SUM(t, f, e);
         *wrong |= f != 0;
     }
-    coll_mask exact = t == 0; /* s + 0 would lose the sign of -0 */
+    coll_mask exact = t == 0; /* where t is 0, s + t would lose the sign of -0 */
     coll_vec both = s + t;
     *sum = (coll_vec)((exact & (coll_mask)s) | (~exact & (coll_mask)both));
 }
 
-/* Double has room for most sums of float32, which are then rounded once. */
+/* Like sum_float64; double holds most sums of float32 exactly, and these are rounded once. */
 COLL_INLINE void sum_float32(coll_vec *sum, coll_mask *wrong, const void *const *src, int p, size_t i, int lanes) {
     coll_vec s, y, e;
     load_float32(&s, (const coll_elem_float32 *)src[0] + i, lanes);
@@ -91,10 +91,10 @@ static int exact_any(const coll_mask *wrong) {
     return any != 0;
 }
 
-/* dst[j][i] = the exact sum of the p sources, rounded; a target may be a source. By blocks, so that it is asked once
- * for many sums whether one of them is wrong. */
+/* dst[j][i] = the exact sum of the p sources, rounded; a target may be a source. The mask of wrong sums is tested once
+ * for each block. */
 enum { EXACT_BLOCK = 64 };
-#define VEC_OR_REST(whole) ((whole) || n - k > VEC ? VEC : n - k) /* a constant where all vectors are whole */
+#define VEC_OR_REST(whole) ((whole) || n - k > VEC ? VEC : n - k) /* a constant if all vectors are whole */
 #define COLL_EXACT_SUM(T)                                                                                              \
     static void exact_mend_##T(coll_elem_##T *made, const void *const *src, int p, size_t i, int n) {                  \
         for (int k = 0; k < n; k += VEC) {                                                                             \
@@ -157,8 +157,8 @@ static double exact_largest(const coll_elem_float64 *x, size_t n) {
     return found;
 }
 
-/* Takes from every term the bits above sigma's last one: their sum, which is exact. rest = x without them, *left =
- * whether that is more than zeros. */
+/* Split every term at the last bit of sigma: returns the exact sum of the upper parts. rest = the lower parts, *left =
+ * whether any of these is not 0. */
 static double exact_extract(double *rest, const coll_elem_float64 *x, size_t n, double sigma, int *left) {
     coll_vec sums[VECS] = {{0}};
     coll_mask remains = {0};

@@ -1,5 +1,5 @@
-/* float16 and bfloat16 to float and back, rounding to nearest even. Every NaN becomes the one positive quiet NaN: which
- * payload an addition keeps depends on the processor and on the compiler's choice of operand order. */
+/* float16 and bfloat16 to float and back, rounded to nearest even. Every NaN becomes the one positive quiet NaN, since
+ * the payload that an addition keeps depends on the processor and on the compiler's order of operands. */
 
 static inline float as_float(uint32_t bits) {
     float x;
@@ -22,18 +22,18 @@ static inline uint32_t narrow_bfloat16(float x) {
     return (x != x ? 0x7fc00000 : bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-/* Chosen by a mask: a conditional expression would become a branch, and the loop around it would stay scalar. */
+/* Uses a mask, since a conditional expression would become a branch, and the loop would not be vectorised. */
 static inline uint32_t choose(int condition, uint32_t yes, uint32_t no) {
     uint32_t mask = 0u - (uint32_t)condition;
     return (yes & mask) | (no & ~mask);
 }
 
 static inline float widen_float16(uint32_t h) {
-    int32_t magnitude = (int32_t)(h & 0x7fff) << 13;      /* exponent and fraction where float has them */
-    uint32_t normal = (uint32_t)magnitude + (112u << 23); /* the exponents' biases differ by 112 */
+    int32_t magnitude = (int32_t)(h & 0x7fff) << 13;      /* exponent and fraction at their places in a float */
+    uint32_t normal = (uint32_t)magnitude + (112u << 23); /* the biases of the exponents differ by 112 */
     uint32_t tiny = as_bits(as_float((uint32_t)magnitude + (113u << 23)) - 0x1p-14f);
     uint32_t bits = choose(magnitude < 1 << 23, tiny, normal);
-    bits += choose(magnitude >= 31 << 23, 112u << 23, 0); /* infinite, NaN */
+    bits += choose(magnitude >= 31 << 23, 112u << 23, 0); /* infinite or NaN */
     return as_float(bits | (h & 0x8000) << 16);
 }
 
@@ -41,15 +41,15 @@ static inline uint32_t narrow_float16(float x) {
     uint32_t bits = as_bits(x), sign = bits >> 16 & 0x8000;
     int32_t magnitude = (int32_t)(bits & 0x7fffffff);
     uint32_t normal = ((uint32_t)magnitude - (112u << 23) + 0xfff + ((uint32_t)magnitude >> 13 & 1)) >> 13;
-    /* Adding 1/2 leaves a subnormal's fraction, rounded, in the lowest bits. */
+    /* Adding 1/2 puts the fraction of a subnormal, rounded, into the lowest bits. */
     uint32_t tiny = as_bits(as_float((uint32_t)magnitude) + 0.5f) - (126u << 23);
     uint32_t half = choose(magnitude < 113 << 23, tiny, normal);
-    half = sign | choose(magnitude >= 143 << 23, 0x7c00, half); /* infinite, or rounds to it */
+    half = sign | choose(magnitude >= 143 << 23, 0x7c00, half); /* infinite, or too large */
     return choose(magnitude > 255 << 23, 0x7e00, half);
 }
 
-/* Loops go by 32 elements, taken as the halves of 16 words: shifts and masks part neighbours, where conversions between
- * 16 and 32 bits would move them across the lanes of vectors. */
+/* Loops take 32 elements at a time, as the halves of 16 words. Shifts and masks separate the two halves in place, while
+ * conversions between 16 and 32 bits would move elements across the vector register. */
 typedef uint32_t __attribute__((aligned(1), may_alias)) coll_word;
 typedef uint16_t COLL_ANYWHERE coll_half;
 

@@ -1,13 +1,13 @@
 /* Elementwise reductions: one list of types, one list of ops, one plain loop, compiled once per instruction set.
  *
  * Every function works on buffers of n elements, at any addresses, and allocates nothing. All instruction sets give the
- * same bits; only where float32, float64 and complex operands are different NaN, either may survive. */
+ * same bits, with one exception: of different NaN operands of float32, float64 or complex types, either may survive. */
 #ifndef COLL_KERNELS_H
 #define COLL_KERNELS_H
 
 #include <stddef.h>
 
-/* The numbers are the ABI between C and Python; COLL_TYPES in types.h is the one list they come from. */
+/* These numbers are the ABI between C and Python; they come from the list COLL_TYPES in types.h. */
 typedef int coll_dtype;
 typedef int coll_op;
 
@@ -22,8 +22,8 @@ typedef void (*coll_reducep_fn)(void *const *dst, int q, const void *const *src,
 /* dst[i] = src[i] / p: the second half of avg, for engines that fold by pairs. dst may be src. */
 typedef void (*coll_scale_fn)(void *dst, const void *src, int p, size_t n);
 
-/* float16 and bfloat16 to float32, and back, rounding to nearest even: what reducep does around its fold. NULL for
- * other types. */
+/* float16 and bfloat16 to float32 and back, rounded to nearest even, as reducep does it before and after folding. NULL
+ * for other types. */
 typedef void (*coll_widen_fn)(float *dst, const void *src, size_t n);
 typedef void (*coll_narrow_fn)(void *dst, const float *src, size_t n);
 coll_widen_fn coll_widen(coll_dtype t);
@@ -36,29 +36,29 @@ const char *coll_dtype_name(coll_dtype t);
 const char *coll_op_name(coll_op op);
 size_t coll_dtype_size(coll_dtype t);
 
-/* NULL where the op does not apply to the type. For avg, reduce2 is the plain sum, and reducep divides by p before it
- * rounds; scale exists for the types that have avg, and is NULL for the others. */
+/* NULL if the op does not apply to the type. For avg, reduce2 is the plain sum, and reducep divides by p before it
+ * rounds. scale exists for the types that have avg, and is NULL for others. */
 coll_reduce2_fn coll_reduce2(coll_dtype t, coll_op op);
 coll_reducep_fn coll_reducep(coll_dtype t, coll_op op);
 coll_scale_fn coll_scale(coll_dtype t);
 
-/* The same functions, always storing past the cache (where the targets' alignment allows it and no target is a source).
- * They are for pieces of results too large to be read from the cache later. The functions above do so by themselves in
- * calls that touch at least 16 MiB; coll_stream_bytes sets that threshold and returns the former one. */
+/* The same functions with stores that always bypass the cache (if the targets' alignment allows it and no target is a
+ * source), for results too large to be read from the cache later. The functions above do so in calls that touch at
+ * least 16 MiB; coll_stream_bytes sets that threshold and returns the previous one. */
 coll_reduce2_fn coll_reduce2_stream(coll_dtype t, coll_op op);
 coll_reducep_fn coll_reducep_stream(coll_dtype t, coll_op op);
 size_t coll_stream_bytes(size_t nbytes);
-/* memcpy, for at least COLL_COPY_FROM bytes as fast wherever in their pages the two begin: what the C library takes for
- * these lengths, rep movsb, may have a tenth of the speed where dst is a few bytes ahead of src there (AMD Zen 3 and 4:
- * glibc bug 30994). */
+/* memcpy for at least COLL_COPY_FROM bytes, equally fast for all positions of the buffers in their pages. The C library
+ * uses rep movsb for these lengths, which may be ten times as slow if dst is a few bytes after src in the page (AMD Zen
+ * 3 and 4: glibc bug 30994). */
 enum { COLL_COPY_FROM = 2048 };
 void coll_copy(void *dst, const void *src, size_t nbytes);
-/* memcpy with such stores, where the machine has them. */
+/* memcpy with stores past the cache, if the machine has them. */
 void coll_copy_stream(void *dst, const void *src, size_t nbytes);
 
-/* Instruction sets: "baseline", "avx2", "avx512". coll_isa_select(NULL) takes the best one that the processor has, or
- * what COLLECTIVES_ISA names; returns 0, or -1 when the name is unknown or the processor lacks it (the choice is then
- * unchanged). */
+/* Instruction sets: "baseline", "avx2", "avx512". coll_isa_select(NULL) selects the one that COLLECTIVES_ISA names,
+ * else the best one that the processor has. Returns 0, or -1, without any change, if the name is unknown or the
+ * processor lacks it. */
 const char *coll_isa(void);
 int coll_isa_supported(const char *name);
 int coll_isa_select(const char *name);

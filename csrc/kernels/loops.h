@@ -1,12 +1,12 @@
-/* The one plain loop, compiled for every type and op, and the table of the results. Included once per instruction set,
- * by a file that names it (COLL_ISA, COLL_F16C where it converts float16, COLL_NEXT where it leaves out entries) and
- * switches the compiler to it. */
+/* The one plain loop, compiled for every type and op, and the table of the resulting functions. Each instruction set
+ * has a file that includes this one. That file defines COLL_ISA, its name; COLL_F16C if it converts float16; and
+ * COLL_NEXT if it leaves out entries. It also switches the compiler to the instruction set. */
 #include "half.h"
 #include "copies.h"
 
 #define COLL_INLINE static inline __attribute__((always_inline))
 
-/* A target may be a source, exactly: the compiler may assume that no iteration depends on another. */
+/* A target may be exactly a source, so iterations are independent, and the compiler may assume so. */
 #ifdef __clang__
 #define COLL_FOREACH  _Pragma("clang loop vectorize(assume_safety)")
 #define COLL_UNROLLED _Pragma("clang loop unroll(full)")
@@ -15,8 +15,8 @@
 #define COLL_UNROLLED _Pragma("GCC unroll 32")
 #endif
 
-/* get and set move elements to and from accumulators: one, or as many as the lanes of the type. Where the accumulator
- * is the element, the loop goes one by one, and the compiler makes vectors of it. */
+/* get and set copy elements to and from accumulators: one element, or as many as COLL_LANES of the type. If the
+ * accumulator is the element, the loop takes one element at a time, and the compiler vectorises it. */
 #define COLL_ACCESS_PLAIN(T)                                                                                           \
     enum { COLL_LANES_##T = 1 };                                                                                       \
     COLL_INLINE void get_##T(coll_acc_##T *x, const coll_elem_##T *p, int lanes) {                                     \
@@ -43,7 +43,7 @@
 #define COLL_ACCESS(T, element, accumulator, access, class, twin) COLL_ACCESS_##access(T)
 COLL_TYPES(COLL_ACCESS)
 
-/* What get and set are for elements and for accumulators. */
+/* COLL_GET and COLL_SET for elements and for accumulators. */
 #define COLL_COPY(to, from, lanes)                                                                                     \
     COLL_UNROLLED                                                                                                      \
     for (int l = 0; l < lanes; l++)                                                                                    \
@@ -61,8 +61,8 @@ COLL_TYPES(COLL_ACCESS)
             x[l] = COLL_EVAL_##loop(coll_acc_##T, x[l], y[l]);                                                         \
     }
 
-/* A fold (internal.h) from F to D, each of them elem or acc. Its m is a constant in every copy of the loop, so that all
- * operands of one place stay in registers. */
+/* A fold (internal.h) from F to D, each of them elem or acc. m is a constant in each copy of the loop, so that all
+ * operands of an element stay in registers. */
 #define COLL_FOLD(name, T, loop, D, F)                                                                                 \
     COLL_INLINE void name##_step_##T##_##loop(coll_##D##_##T *d, const coll_##F##_##T *f,                              \
                                               const coll_elem_##T *const *s, int m, size_t i, int lanes) {             \
@@ -104,7 +104,7 @@ COLL_TYPES(COLL_ACCESS)
         }                                                                                                              \
     }
 
-/* Two operands to two targets at once, which the ranks of a pair need: the result is not read again. */
+/* Two operands to two targets at once, for pairs of ranks: the result need not be read again to be copied. */
 #define COLL_TWIN(T, loop)                                                                                             \
     COLL_INLINE void twin_step_##T##_##loop(coll_elem_##T *d, coll_elem_##T *e, const coll_elem_##T *a,                \
                                             const coll_elem_##T *b, int lanes) {                                       \
@@ -193,7 +193,7 @@ COLL_TYPES(COLL_DEFINE)
 #define COLL_DEFINE_AVG(T, element, accumulator, access, class, twin) COLL_AVG_##class(COLL_AVG, T)
 COLL_TYPES(COLL_DEFINE_AVG)
 
-/* Elements to accumulators and back, for those who fold elsewhere. */
+/* Conversions between elements and accumulators, for callers that fold elsewhere. */
 #define COLL_CONVERT(T)                                                                                                \
     static void widen_all_##T(float *dst, const void *src, size_t n) {                                                 \
         const coll_half *s = src;                                                                                      \
@@ -214,7 +214,7 @@ COLL_TYPES(COLL_DEFINE_AVG)
 COLL_CONVERT(float16)
 COLL_CONVERT(bfloat16)
 
-/* The table. */
+/* The table of functions. */
 #define COLL_ENTRY_OF(op, T, loop)                                                                                     \
     [COLL_OP_##op] = {reduce2_##T##_##loop, reduce2_stream_##T##_##loop, reducep_##T##_##loop,                         \
                       reducep_stream_##T##_##loop},

@@ -1,4 +1,4 @@
-/* Folds over many sources and targets, tile by tile: what is the same for every type, op and instruction set. */
+/* Folds over many sources and targets, tile by tile: shared by all types, ops and instruction sets. */
 #include <string.h>
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -7,12 +7,12 @@
 
 enum {
     LINE = 64,
-    /* Accumulators stay near, and a source is read for long enough to make up for finding its page. */
+    /* Accumulators stay in the cache, and a source is read long enough to make up for the first access to its page. */
     TILE = 16384,
-    /* What goes to more targets is read again: it and the sources have to stay in the first-level cache meanwhile. */
+    /* With several targets the result is read again: it and the sources must stay in the first-level cache. */
     SHARED_TILE = 4096,
-    /* Reading and storing past the cache alternate: in longer turns memory serves each of them slower. With many
-     * sources the turns are too short for reading, and the stores too few to matter. */
+    /* Reading, and storing past the cache, alternate; with larger tiles memory serves both more slowly. With many
+     * sources the tiles are too short for reading, and the stores too few to matter. */
     STREAM_TILE = 256,
     STREAM_MIN = 64 * STREAM_TILE,
     STREAM_SOURCES = 8
@@ -30,7 +30,7 @@ static void *target(const struct job *job, int j, size_t i) {
     return (char *)job->dst[j] + i * job->fold->size;
 }
 
-/* The n elements from i of all sources into out. */
+/* Fold n elements of all sources, from element i on, into `out`. */
 static void fold_tile(const struct job *job, void *out, size_t i, size_t n) {
     const struct coll_fold *f = job->fold;
     _Alignas(LINE) char acc[TILE];
@@ -57,7 +57,7 @@ static void run_cached(const struct job *job, size_t from, size_t to) {
         job->fold->twin(target(job, 0, from), target(job, 1, from), left, right, to - from);
         return;
     }
-    /* One pass needs no accumulators, and a single target no copies: nothing has to stay in the cache. */
+    /* One pass without accumulators and copies: nothing must stay in the cache, so one tile is enough. */
     if (job->p <= 1 + COLL_FAN && job->q == 1 && !job->divide)
         tile = to - from;
     for (size_t i = from, n; i < to; i += n) {
@@ -85,8 +85,8 @@ static void run_streamed(const struct job *job, size_t from, size_t to) {
     end_streaming();
 }
 
-/* Stores past the cache need targets that share their place in a cache line, which elements must be able to reach; and
- * a target that is a source is in the cache anyway. */
+/* Whether stores can bypass the cache: all targets must have the same offset in a cache line, a multiple of the element
+ * size, and no target may be a source, which is in the cache anyway. */
 static int can_stream(const struct job *job, size_t n) {
     size_t size = job->fold->size, place = (uintptr_t)job->dst[0] % LINE;
     if (!job->fold->stream || job->p > STREAM_SOURCES || n * size < STREAM_MIN || place % size || LINE % size)

@@ -1,4 +1,4 @@
-/* The lookups of kernels.h, and which instruction set they serve. */
+/* The look-up functions of kernels.h, and the choice of the instruction set. */
 #include <stdlib.h>
 #include <string.h>
 #include "internal.h"
@@ -13,8 +13,8 @@ enum { NISAS = sizeof isas / sizeof *isas };
 
 static _Atomic(const struct coll_isa *) chosen = &coll_isa_baseline;
 
-/* What a core can hope to keep in a cache that it shares. Asking the system does not help: virtual machines report the
- * caches of the whole host. */
+/* About the part of a shared cache that a core can hope to use. The system's own figures do not help: virtual machines
+ * report the caches of the whole host. */
 _Atomic size_t coll_stream_from = (size_t)16 << 20;
 
 static int runs(const struct coll_isa *isa) {
@@ -59,7 +59,7 @@ size_t coll_stream_bytes(size_t nbytes) {
     return atomic_exchange(&coll_stream_from, nbytes);
 }
 
-/* A wrong COLLECTIVES_ISA is reported by whoever calls coll_isa_select(NULL); until then the baseline serves. */
+/* A wrong COLLECTIVES_ISA is reported by the caller of coll_isa_select(NULL); until then the baseline is used. */
 __attribute__((constructor)) static void choose_at_load(void) {
 #ifdef __x86_64__
     __builtin_cpu_init();
@@ -139,7 +139,7 @@ void coll_copy_stream(void *dst, const void *src, size_t nbytes) {
     coll_run_copy(coll_current_isa()->stream, dst, src, nbytes);
 }
 
-/* A load waits for an earlier store whose address has the same low 12 bits, so stores should not run ahead of loads. */
+/* A load waits for an earlier store with the same low 12 bits of the address: copy in the direction that avoids it. */
 void coll_copy(void *dst, const void *src, size_t nbytes) {
     const struct coll_isa *isa = coll_current_isa();
     if (nbytes < COLL_COPY_FROM)

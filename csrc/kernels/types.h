@@ -1,4 +1,4 @@
-/* The one list of element types. A type's number is its place in the list. */
+/* The list of element types. The number of a type is its place in the list. */
 #ifndef COLL_TYPES_H
 #define COLL_TYPES_H
 
@@ -11,7 +11,7 @@ typedef struct {
     double re, im;
 } coll_complex128_t;
 
-/* MPI's pair types, with the padding that C gives them. */
+/* MPI's pair types, with C's padding. */
 typedef struct {
     float value;
     int index;
@@ -38,9 +38,9 @@ typedef struct {
 } coll_long_double_int_t;
 
 /* X(name, element, accumulator, access, class, twin).
- * access: PLAIN where the accumulator is the element, HALF where elements are converted (half.h).
- * class: says which ops there are (ops.h).
- * twin: the type whose loops serve where signedness does not matter; int32 and uint32 sums have the same bits. */
+ * access: PLAIN if the accumulator is the element, HALF if elements are converted (half.h).
+ * class: says which ops the type has (ops.h).
+ * twin: the type whose loops serve where signedness does not matter: sums of int32 and uint32 have the same bits. */
 #define COLL_TYPES(X)                                                                                                  \
     X(bool, uint8_t, uint8_t, PLAIN, BOOL, bool)                                                                       \
     X(int8, int8_t, int8_t, PLAIN, SIGNED, uint8)                                                                      \
@@ -68,10 +68,10 @@ typedef struct {
 enum { COLL_TYPES(COLL_TYPE_NUMBER) COLL_NTYPES };
 #undef COLL_TYPE_NUMBER
 
-/* The accumulators of exact.h have no loops of the list's; their numbers follow. */
+/* The accumulators of exact.h are not in the list, since they have no loops; their numbers follow those of the list. */
 enum { COLL_TYPE_exact32 = COLL_NTYPES, COLL_TYPE_exact64, COLL_NTYPES_IN_ALL };
 
-/* Elements lie wherever users and messages put them. */
+/* Elements may have any address. */
 #define COLL_ANYWHERE __attribute__((aligned(1)))
 
 #define COLL_TYPE_NAMES(name, element, accumulator, access, class, twin)                                               \
