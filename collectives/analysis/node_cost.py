@@ -160,8 +160,9 @@ def levels(moved: Bytes, p: int, s: float, machine: Machine, *, heap: bool = Fal
 
     A rank's own arrays are in the smallest level that holds all that is used in a call: its own cache (what it uses),
     the socket's cache (what all its ranks use), or memory. A store to memory first fetches the line, unless it bypasses
-    the caches. Data of other ranks come from their rings, which they have just written: these are in the socket's cache
-    or, if there are too many, in memory. With ``heap``, data of other ranks are where the arrays are.
+    the caches. Data taken from other ranks' rings have just been written and are in the socket's cache. Stores to the
+    own ring go there too, or to memory if the rings are too large. With ``heap``, there are no rings: data of other
+    ranks are where the arrays are.
     """
     ranks = -(-p // machine.sockets(p))
     arrays, ring = 2 * s, 0 if heap else RING

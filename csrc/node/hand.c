@@ -11,7 +11,7 @@
 enum {
     SLOW = 4,      /* bytes per ns; 9 and more within a cache, 2 across caches (AMD Zen 4) */
     SLOW_ONES = 3, /* slow copies in a row that count; a single one may have been interrupted */
-    EVERY = 8,     /* one of so many copies is timed */
+    EVERY = 8,     /* one copy out of this number is timed */
     SELDOM = 256   /* the most copies between attempts to go through the cache again */
 };
 
