@@ -61,7 +61,7 @@ def _packed(size: int, d: int, source: int, target: int, out: bool) -> Series:
 
 @Rounds
 def alltoall(rank: Ints, size: int) -> Iterator[Round]:
-    """Block j of rank i becomes block i of rank j."""
+    """Send block j of rank i to block i of rank j."""
     yield [
         copy(INPUT, _TURNED, 0, size - rank, src_block=rank),
         copy(INPUT, _TURNED, size - rank, rank, src_block=0),

@@ -4,9 +4,9 @@ Reduce to both roots, then broadcast, in a pipeline of segments. In one binary t
 send downwards. The second tree is the first one mirrored (p even) or shifted by one rank (p odd), so that leaves of one
 tree are inner nodes of the other, and all ranks send and receive about equally much.
 
-    p = 6        block 0: 0            block 1: 5          in the round of level l, positions whose
-                           \                  /            lowest set bit is 2^l send to their parent
-                            4                1             (up), or receive from it (down)
+    p = 6        block 0: 0            block 1: 5          the round of level l: positions with lowest
+                           \                  /            set bit 2^l send to their parent (up), or
+                            4                1             receive from it (down)
                            / \              / \
                           2   5            0   3
                          / \                  / \

@@ -1,4 +1,4 @@
-"""``python -m collectives bench NAME``, and the scripts ``benchmarks/osu/osu_*.py``, which are the same code."""
+"""The command ``python -m collectives bench NAME``, which the scripts ``benchmarks/osu/osu_*.py`` run too."""
 
 from __future__ import annotations
 

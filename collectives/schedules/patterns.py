@@ -22,7 +22,7 @@ def floor_power_of_two(size: int) -> int:
 
 
 def ring(rank: Ints, size: int) -> tuple[Ints, Ints]:
-    """Left and right neighbour on a ring."""
+    """The left and the right neighbour of ``rank`` on a ring."""
     return (rank - 1) % size, (rank + 1) % size
 
 

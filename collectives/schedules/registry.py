@@ -71,7 +71,7 @@ class ScheduleAlgorithm(Algorithm):
     divisible: Callable[[int], bool]
 
     def rounds_of(self, rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
-        """The rounds of one rank, or of an array of ranks."""
+        """The rounds of one rank, or of an array of ranks; ``root`` is ignored in collectives without a root."""
         return self.generator(rank, size, **self._root(root))
 
     def promise(self, size: int, root: int = 0) -> tuple[int, int]:
@@ -172,5 +172,5 @@ def find(collective: str, name: str) -> Algorithm:
 
 
 def collectives() -> list[str]:
-    """Names of the collectives that have algorithms."""
+    """Names of the collectives that have algorithms of their own, sorted."""
     return sorted({kind for kind, _ in _table})

@@ -13,10 +13,10 @@ class Off:
     __slots__ = ()
 
     def __enter__(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def __exit__(self, *error: Any) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class _On:
