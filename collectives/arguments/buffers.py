@@ -227,7 +227,7 @@ def refuse_repeats(memory: Any, nbytes: int, kind: Type, count: int, argument: s
 
 
 def _room_before(memory: Any) -> int:
-    """Bytes from the begin of the array that owns the memory to the begin of ``memory``, a view of it."""
+    """Bytes from the start of the array that owns the memory to the start of ``memory``, a view of it."""
     if not isinstance(memory, np.ndarray):
         return 0
     owner = memory

@@ -49,7 +49,7 @@ _OURS = ("float16", "bfloat16", *(_core.DTYPES[_core.wider(DTYPE_CODES[d.name])]
 class Type:
     """The type of an element.
 
-    An element has ``size`` bytes of data; ``extent`` bytes separate the begins of consecutive elements. The data lie
+    An element has ``size`` bytes of data; ``extent`` bytes separate the starts of consecutive elements. The data lie
     from ``lower`` to before ``upper``, relative to the element. ``code`` is the kernels' code, None for types without
     kernels. ``named`` is the MPI datatype, None if it follows from the code. ``dense``: elements have no gaps and are
     in the order of the type map, so that memory and message are equal. ``parts`` names the basic types, which must be

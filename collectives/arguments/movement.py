@@ -224,7 +224,7 @@ def _is_known(buffer: Buffer) -> bool:
 
 
 def _end(buffer: Buffer) -> int:
-    """Bytes from the begin of a buffer to the end of its data."""
+    """Bytes from the start of a buffer to the end of its data."""
     return max([address + count * buffer.type.size for address, count in buffer.pieces()], default=buffer.address) - (
         buffer.address
     )

@@ -1,4 +1,4 @@
-"""Peer arithmetic: which ranks communicate, without messages or data. All functions take ints or integer arrays."""
+"""Peer arithmetic: which ranks communicate, without messages or data. Ranks are ints or integer arrays, sizes ints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Ints = Any
 
 
 def ceil_log2(size: int) -> int:
-    """Smallest k with ``2**k >= size``; ``size`` is an int."""
+    """Smallest k with ``2**k >= size``."""
     return (size - 1).bit_length()
 
 

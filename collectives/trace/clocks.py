@@ -3,7 +3,7 @@
 Processes of one machine read the same CLOCK_MONOTONIC, unless they are in different time namespaces. For other
 processes the offset is estimated from messages in both directions. Of many exchanges the one with the shortest round
 trip is the most exact: its error is at most half of the round trip (Cristian, Probabilistic clock synchronization,
-Distributed Computing 3, 1989). Estimates at the begin and at the end also give the drift between them.
+Distributed Computing 3, 1989). Estimates at the start and at the end also give the drift between them.
 """
 
 from __future__ import annotations

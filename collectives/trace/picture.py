@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["draw"]
 
 Event = dict[str, Any]
-Bar = tuple[float, float, float, str, str]  # begin and end in ms, upper edge, colour, hatch
+Bar = tuple[float, float, float, str, str]  # start and end in ms, upper edge, colour, hatch
 
 # The palette of Okabe and Ito, distinguishable with any colour vision; rows and labels carry the information too.
 SPANS = ("#56B4E9", "#E69F00", "#CC79A7", "#F0E442", "#999999")
@@ -62,7 +62,7 @@ def draw(
 
 
 def _with_ends(events: Iterable[Event]) -> list[Event]:
-    """Slices and calls under way, with begin and end in ms; spans also get their depth of nesting."""
+    """Slices and calls under way, with start and end in ms; spans also get their depth of nesting."""
     found, open_calls = [], {}
     for e in events:
         if e["ph"] == "X":

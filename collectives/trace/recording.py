@@ -146,7 +146,7 @@ class Trace:
             self.comm.Barrier()
 
     def _tell_ranks(self) -> None:
-        """Agree on clocks, on the begin of the time axis, and on the path of the file."""
+        """Agree on clocks, on the start of the time axis, and on the path of the file."""
         self._zero, self._domains = time.monotonic_ns(), [clocks.domain()]
         self.aligned = self.comm is not None
         ranks = [self.rank]

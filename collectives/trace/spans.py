@@ -29,7 +29,7 @@ class _On:
         self.name = name
 
     def __enter__(self) -> None:
-        """Record the begin of the span."""
+        """Record the start of the span."""
         self.index = self.recorder.begin_span(self.name)
 
     def __exit__(self, *error: Any) -> None:

@@ -52,7 +52,7 @@ class Part:
     ``about``: rank and ranks of the timeline, world_rank, host, pid; comms (identity, rank and size of each
     communicator); names; places (file, line, function); moments (pairs of time counter and ns of this rank's clock);
     estimates (ns of this clock, ns to add for rank 0's clock, error in ns), empty if the clock is rank 0's; aligned
-    (whether clocks were compared); zero (begin of the time axis, ns of rank 0's clock); dropped; failures.
+    (whether clocks were compared); zero (start of the time axis, ns of rank 0's clock); dropped; failures.
     """
 
     about: dict[str, Any]
@@ -221,5 +221,5 @@ def _blame(
 
 
 def seconds_of(parts: list[Part]) -> float:
-    """Seconds from the begin of the time axis to the last moment that any rank noted."""
+    """Seconds from the start of the time axis to the last moment that any rank noted."""
     return max(float(p.times(np.array([p.about["moments"][-1][0]], np.uint64))[0]) for p in parts) * 1e-9

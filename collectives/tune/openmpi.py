@@ -75,7 +75,7 @@ def _same(entry: Entry, collective: str) -> Iterator[tuple[tuple[str, int | None
 
 
 def _longest(model: Model) -> int:
-    """Longest vector for which rules are made: 16 times the begin of the last piece of the model."""
+    """Longest vector for which rules are made: 16 times the start of the last piece of the model."""
     ends = [piece.upto for piece in model.pieces if piece.upto is not None]
     return min(LONGEST, 16 * ends[-1]) if ends else LONGEST
 

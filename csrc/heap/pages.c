@@ -149,7 +149,7 @@ static void make_huge(coll_heap *h, uint32_t first, uint32_t n) {
     }
 }
 
-/* The number after `word` at the begin of a line of `file` ("": in the first line); SIZE_MAX if there is none. */
+/* The number after `word` at the start of a line of `file` ("": in the first line); SIZE_MAX if there is none. */
 static size_t number_in(const char *file, const char *word) {
     char line[128];
     size_t found = SIZE_MAX;

@@ -30,7 +30,7 @@ static const uint64_t NUMBER_MASK = ((uint64_t)1 << WORD_BITS) - 1; /* bits of a
 typedef struct {
     uint64_t input, output, staging;
     uint64_t private; /* address of an input that others read from the private memory of this process */
-    uint64_t at;      /* begin of the call's place in the staging ring */
+    uint64_t at;      /* start of the call's place in the staging ring */
     uint64_t lane;    /* elements of a segment for one receiver; from bit 48 on, the slots of the ring */
     uint64_t table;   /* offset of a table of the receivers' blocks in the input, if receivers do not know them */
 } arrival;
@@ -261,7 +261,7 @@ int coll_node_all_ended(coll_node *n, uint64_t number);
 /* Claim [at, at + bytes) of this rank's staging ring, which must be next in turn, for this call. Returns 0 if other
  * ranks may still read it for an earlier call. */
 int coll_node_claim(coll_node_call *c, size_t at, size_t bytes);
-/* Set the begin of this call's place in the ring to `at`, and of the next call's to `next`. */
+/* Set the start of this call's place in the ring to `at`, and of the next call's to `next`. */
 void coll_node_advance(coll_node_call *c, size_t at, size_t next);
 int coll_node_allocate(coll_node *n);
 size_t coll_node_segment_bytes(const coll_node *n, size_t bytes);

@@ -100,7 +100,7 @@ typedef struct {
     int segments, claimed, staged, reduced, copied;
     size_t segment;       /* elements of a segment */
     size_t segment_bytes; /* bytes of a segment's place in the ring */
-    size_t at;            /* begin of the first segment's place */
+    size_t at;            /* start of the first segment's place */
     int slots;            /* number of places in the ring, used in turn */
     uint64_t after;       /* while it waits for its turn or for room in the ring: the call that all must have ended */
     coll_reducep_fn fold, fold_stream;

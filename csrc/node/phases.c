@@ -67,7 +67,7 @@ static span slice_of(const coll_node_call *c, span s, int q) {
     return (span){s.first + from, to - from};
 }
 
-/* Begin of segment k in the ring of a rank whose place for this call begins at `at`. */
+/* Start of segment k in the ring of a rank whose place for this call begins at `at`. */
 static size_t place_of(const coll_node_call *c, size_t at, int k) {
     return (at + (size_t)k * c->segment_bytes) % STAGING;
 }

@@ -350,7 +350,7 @@ static void leave(int signal) {
     _exit(0);
 }
 
-/* MPI calls this at the begin of MPI_Finalize, while MPI still works. The thread cannot be joined if it may wait for
+/* MPI calls this at the start of MPI_Finalize, while MPI still works. The thread cannot be joined if it may wait for
  * Python's lock, which the caller may hold; but then a request is outstanding, which leads to MPI_Abort. */
 static void at_end(void) {
     int left = coll_progress_outstanding();

@@ -23,7 +23,7 @@ typedef struct {
     int32_t kind, round, peer, block, nblocks, dst, left, right, src_block;
     int32_t slot;              /* staging slot, or -1 */
     int32_t waits;             /* number of events before it may start */
-    int32_t on_start, on_done; /* begins of its two lists in coll_program.edges; each ends where the next begins */
+    int32_t on_start, on_done; /* starts of its two lists in coll_program.edges; each ends where the next begins */
 } coll_action;
 
 typedef struct {
