@@ -1,4 +1,4 @@
-"""Dissemination barrier: in round k, every rank notifies the rank 2^k above and is notified by the rank 2^k below.
+"""Dissemination barrier: in round k, every rank notifies the rank 2^k above it, and waits for the one below.
 
     round      rank 0     rank 1     rank 2     rank 3     rank 4        (ranks known to have arrived after it)
       0         4, 0       0, 1       1, 2       2, 3       3, 4
