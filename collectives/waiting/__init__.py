@@ -1,1 +1,1 @@
-"""Operations under way, how they are waited for, and what becomes of those that do not end."""
+"""Waiting for operations under way, and handling those that do not end."""

@@ -1,4 +1,4 @@
-"""Ranks that a call waits for and that will not come: their process has ended, or their program has."""
+"""Detection of ranks that a call waits for in vain, because their process or their program has ended."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .host import Host
 
 __all__ = ["Departures"]
 
-GRACE = 2.0  # seconds for which what is not certain must have been so
-CLOSING = 0.2  # seconds by which a process that ends may close its files before it counts as ended
+GRACE = 2.0  # seconds for which an uncertain finding must hold before it counts
+CLOSING = 0.2  # seconds that a process may take to end after the system has closed its files
 
 
 class Departures:
-    """What one wait has seen of ranks that leave."""
+    """What one wait knows of ranks whose process or program has ended."""
 
     def __init__(self, context: Host):
         self._context = context
@@ -23,9 +23,9 @@ class Departures:
         self._since: dict[int, float] = {}
 
     def why_not(self, rank: int, run: Any, surely: bool) -> str | None:
-        """Why a rank will not take part in a run, in words, or None while it may.
+        """Why ``rank`` will not take part in ``run``, as text, or None as long as it may.
 
-        ``surely``: the run is known to wait for it; else it may have done its part.
+        ``surely``: the run is known to wait for the rank; otherwise the rank may have done its part already.
         """
         context = self._context
         near = context.neighbours.get(rank)
@@ -46,10 +46,10 @@ class Departures:
         return None
 
     def _unless_begun(self, rank: int, run: Any, how: str, begun: int | None, final: bool) -> str | None:
-        """A rank that ended its program has begun so many calls, and does not begin any more.
+        """Why ``run`` will not end, given that the program of ``rank`` has ended after ``begun`` calls, or None.
 
-        Calls that it has begun end by themselves, if they can: only one that is known to wait for the rank has failed.
-        Those of persistent requests have no numbers.
+        A call that the rank has begun may still end by itself: it has failed only if it is known to wait for the rank.
+        Calls of persistent requests have no numbers. ``how`` is the text returned, after the rank's number.
         """
         number = run.call().number
         never = begun is not None and number is not None and number > begun
@@ -60,17 +60,17 @@ class Departures:
         return f"rank {rank} {how}" if self._for_long(rank, GRACE) else None
 
     def _waits_for(self, rank: int, run: Any) -> bool:
-        """Whether a run is known to wait for a rank: the making of a communicator waits for all that take part."""
+        """Whether ``run`` is known to wait for ``rank``; making a communicator waits for all of its ranks."""
         if run.plan is None and run.call().number is None:
             return rank in (run.ranks or ())
         return rank in self._context.behind(run)
 
     def _for_long(self, rank: int, seconds: float) -> bool:
-        """Whether what is asked about a rank was so for more than some seconds already."""
+        """Whether the first call of this method for ``rank`` was more than ``seconds`` ago."""
         since = self._since.setdefault(rank, time.monotonic())
         return time.monotonic() - since > seconds
 
     def close(self) -> None:
-        """The wait is over."""
+        """Close the files that this object has opened; the wait is over."""
         for reader in self._readers.values():
             reader.close()

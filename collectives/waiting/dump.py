@@ -1,4 +1,4 @@
-"""What this process waits for, told when the program or a signal asks."""
+"""A report of what this process waits for, printed on request of the program or on a signal."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from ..diagnostics.diagnosis import position
 
 __all__ = ["answer_for_main", "bounded", "dump", "dump_on_signal"]
 
-BOUND = 2.0  # seconds that what may hang is waited for
+BOUND = 2.0  # seconds to wait for a function that may hang
 
 
 def dump(file: TextIO | None = None) -> None:
-    """Print what this process waits for: for each communicator the call, its number, seconds, ranks, file and line.
+    """Print what this process waits for, one line for each call under way on each communicator.
 
-    To ``file``, by default standard error. A local call, for any thread. The signal SIGUSR2 does the same, where the
-    program has no handler for it when it makes its first communicator.
+    A line has the call, its number, file and line, the seconds waited, and the ranks that it waits for. It is written
+    to ``file``, by default standard error. The call is local, and any thread may make it. The signal SIGUSR2 prints
+    the report too, unless the program had a handler for that signal when it made its first communicator.
     """
     contexts = list(peer_queries.contexts())
     told = [text for context in contexts for text in _under_way(context)]
@@ -43,7 +44,7 @@ def dump(file: TextIO | None = None) -> None:
 
 
 def bounded(function: Callable[[], Any], otherwise: Any = None) -> Any:
-    """What a function returns that may hang, or fail; ``otherwise`` where it does."""
+    """The result of ``function``, run in a thread of its own; ``otherwise`` if it raises or takes over 2 s."""
     found = [otherwise]
 
     def run() -> None:
@@ -72,14 +73,14 @@ def _under_way(context: Any) -> list[str]:
 
 
 def dump_on_signal() -> None:
-    """Have SIGUSR2 call :func:`dump`, in the main thread, unless the program has a handler of its own."""
+    """Make SIGUSR2 call :func:`dump`, unless the program has a handler for it; only the main thread can set one."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
         signal.signal(signal.SIGUSR2, _asked)
         _core.count_signal(signal.SIGUSR2)
 
 
-_answered = 0  # of the signals that came
-_pending = 0  # those that had come at the last look
+_answered = 0  # number of signals received when the last report was printed
+_pending = 0  # number of signals received when answer_for_main last looked
 
 
 def _asked(*_: Any) -> None:
@@ -90,9 +91,9 @@ def _asked(*_: Any) -> None:
 
 
 def answer_for_main() -> None:
-    """Answer a signal that the main thread has not answered since the last look, as it does not come back to Python.
+    """Print the report from this thread if the main thread has not done so since the last call of this function.
 
-    With the places of all threads: those that are in C code say no more than that.
+    The main thread runs no Python handler as long as it stays in C code. The tracebacks of all threads are printed too.
     """
     global _answered, _pending
     came, before, _pending = _core.signals(), _pending, _core.signals()

@@ -1,4 +1,4 @@
-"""The end of the program: what is said, written and waited for then."""
+"""What this process does when the program ends: it tells other ranks, and completes or gives up its requests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..system import heap
 
 __all__ = ["at_the_end", "forked", "refuse_if_forked", "say"]
 
-LAST_CALL = 5_000_000_000  # ns that the end of the program waits for requests nobody waited for
-TOLD = 64  # ranks of other machines that are told, for each communicator, that a program has ended
+LAST_CALL = 5_000_000_000  # ns to wait, at the end of the program, for requests that are not complete
+TOLD = 64  # most ranks of other machines that are told of a failed program, for each communicator
 
 _at_the_end: list[Callable[[], None]] = []
-_forked = False  # from a process that had MPI or a heap, which no other can take over
+_forked = False  # whether a parent process had MPI or a heap; a child can use neither
 
 
 def _after_fork() -> None:
@@ -32,10 +32,10 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def say(how: str, failed: bool = False) -> None:
-    """Say that this program makes no more calls, and how it ended.
+    """Tell other ranks that this program makes no more calls; ``how`` says how it ended.
 
-    Those on other machines are told by messages, but only of a failure: where all programs end, nobody receives them,
-    and MPI libraries warn of messages that nobody received.
+    Ranks of this machine read that in a note. Ranks on other machines are told by messages, and only if the program has
+    ``failed``: when all programs end, nobody receives messages, and MPI libraries warn of unreceived ones.
     """
     contexts = [] if _forked else peer_queries.contexts()
     exit_notes.leave(how, {context.identity: context.begun for context in contexts})
@@ -61,20 +61,20 @@ def _stop() -> None:
                 _core.survived(False)
             _core.stop_progress(0 if hopeless else LAST_CALL)
             if not hopeless:
-                _core.sweep()  # while there is an interpreter, which what owns a buffer may need
+                _core.sweep()  # now, since the release of a buffer may need the interpreter
 
 
 def at_the_end(function: Callable[[], None]) -> None:
-    """Have it called when the program has ended, once the others can know that it has."""
+    """Have ``function`` called at the end of the program, after other ranks were told of that end."""
     _at_the_end.append(function)
 
 
 def forked() -> bool:
-    """Whether this process was forked from one that had MPI or a heap, which no other can take over."""
+    """Whether this process was forked from one that had MPI or a heap; the child can use neither."""
     return _forked
 
 
 def refuse_if_forked() -> None:
-    """CollectiveError in a forked child, which has neither its parent's messages nor the other ranks' memory."""
+    """Raise CollectiveError in a forked child, which has neither its parent's MPI nor the memory of other ranks."""
     if _forked:
         raise CollectiveError("this process was forked from one that uses collectives; it cannot take part in them")

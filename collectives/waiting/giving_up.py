@@ -1,7 +1,7 @@
-"""Calls that are given up, and what ranks remember of their calls: a communicator's part in both.
+"""How a communicator gives up calls that fail, and notices that other ranks have given up theirs.
 
-A rank that fails takes its part back in all that is under way, for its buffers are the program's again. The others see
-it in the node-local engine's flags, or hear of it, and raise what it raised.
+A rank whose call fails withdraws from all calls under way, since their buffers belong to the program again. Other
+ranks see that in the node-local engine's flags, or are told by a message, and raise the same kind of error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..errors import CollectiveError, PeerFailure
 
 __all__ = ["GivingUp"]
 
-LEAVING = 2.0  # seconds that a failed call waits for ranks which use its buffers just then
+LEAVING = 2.0  # seconds that a failed call waits for ranks that are just using its buffers
 
 
 class GivingUp(_core.Calls):
@@ -26,12 +26,15 @@ class GivingUp(_core.Calls):
 
     group: list[int]  # ranks of this node
 
-    # Of the class that this is mixed into.
+    # Defined by the class that this is mixed into.
     has_ended: Callable[[int], bool]
     error_of: Callable[..., CollectiveError]
 
     def call_of(self, number: int) -> Call | None:
-        """The call of a number, of which little is known if it was the engine's; None where it is forgotten."""
+        """The call with this number; None if it is too old to be known.
+
+        Calls of the node-local engine are not recorded: of these the result has only the number and ``"shm"``.
+        """
         recent: list[tuple[int, Callable[[], Call]]] = list(self.recent)
         for known, describe in reversed(recent):
             if known == number:
@@ -40,20 +43,20 @@ class GivingUp(_core.Calls):
         return Call(number, "", "shm", 0, "", "", None) if covered else None
 
     def hear(self, answer: Answer) -> None:
-        """Learn that a rank has failed: it gave up its part in what is under way. In any thread."""
+        """Record that the rank of ``answer`` has failed and has given up its calls. Any thread may call this."""
         self.heard[answer.rank] = answer
-        self.close()  # the fast path to the engine looks at nothing of this
+        self.close()  # the fast path does not look at ``heard``
 
     def quitters(self) -> list[int]:
-        """Ranks of this node, but this one, that have given up a call; without asking anybody."""
+        """Other ranks of this node that have given up a call, by the engine's flags; sends no message."""
         if self.node is None:
             return []
         return [self.group[i] for i in self.node.quitters if self.group[i] != self.rank]
 
     def look_for_quitters(self, run: Any) -> None:
-        """Raise what has become of a run for which a rank that gave up is needed.
+        """Raise the error of ``run`` if it needs a rank that has given up; return otherwise.
 
-        While a run is waited for, and after it: what it took of such a rank may be of a later time.
+        This is called after a run has ended as well: data that it took from such a rank may have changed before.
         """
         if not self.some_gave_up:
             return
@@ -69,7 +72,7 @@ class GivingUp(_core.Calls):
                 raise self.error_of(run, *found, [answer.rank])
 
     def first_under_way(self, run: Any) -> int:
-        """Number of the first call that is not complete; that of the next one where all are."""
+        """Number of the first call, ``run`` included, that is not complete; of the next call if all are."""
         runs = [run, *(operation for operation in _core.queued(self) if not operation.done)]
         numbers = [run.call().number for run in runs]
         return min([number for number in numbers if number is not None], default=self.begun + 1)
@@ -79,7 +82,7 @@ class GivingUp(_core.Calls):
         return [] if self.node is None else [self.node]
 
     def give_up(self, run: Any) -> None:
-        """Take back this rank's part in what is under way, and wait for those who use its buffers just then."""
+        """Withdraw this rank from all calls under way; wait up to 2 s for ranks that are just using its buffers."""
         tasks: list[Any] = _core.queued(self)
         if run.plan is not None:
             tasks.append(run.plan)
@@ -92,13 +95,13 @@ class GivingUp(_core.Calls):
             time.sleep(0.0005)
 
     def _in_use(self, tasks: list[Any]) -> bool:
-        """Whether other ranks, or MPI, write to buffers of tasks that are given up."""
+        """Whether other ranks, or MPI, may still write to buffers of ``tasks``, which are given up."""
         coming = [task for task in tasks if task.withdraw()]
         writing = {group_rank for group in self.groups() for group_rank in group.writers}
         return bool(coming) or not all(self.has_ended(self.group[i]) for i in writing)
 
     def given_up(self, run: Any) -> CollectiveError:
-        """The error of a run that this rank or another one has given up."""
+        """The error to raise for ``run``, which this rank or another one has given up."""
         if self.broken is not None:
             return CollectiveError(f"this communicator is broken since an earlier call failed ({self.broken})")
         try:
@@ -107,7 +110,7 @@ class GivingUp(_core.Calls):
             return e
         quitters = self.quitters()
         for answer in [self.heard[rank] for rank in quitters if rank in self.heard]:
-            found = verdict(run.call()._replace(number=None), answer)  # the engine has numbers of its own
+            found = verdict(run.call()._replace(number=None), answer)  # the engine numbers its calls separately
             if found is not None:
                 return self.error_of(run, *found, quitters)
         names = f"rank {', '.join(map(str, quitters))}" if quitters else "another rank"

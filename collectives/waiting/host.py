@@ -1,4 +1,4 @@
-"""What waits for a communicator's calls, as the modules below :mod:`collectives.waiting.waiting` know it."""
+"""The interface of a communicator's context that the modules below :mod:`collectives.waiting.waiting` use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ __all__ = ["Host"]
 
 
 class Host(Protocol):
-    """The library's side of a communicator: who its ranks are, what it knows of them, and how it waits and fails."""
+    """The library's side of a communicator: its ranks, what it knows of them, and how its calls wait and fail.
+
+    A ``run`` is one call that is executed: an object with ``plan``, ``call()`` and ``wait()``.
+    """
 
     identity: str
     timeout: float | None
@@ -28,43 +31,43 @@ class Host(Protocol):
 
     @property
     def rank(self) -> int:
-        """This process's."""
+        """Rank of this process in the communicator."""
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of ranks."""
 
     def behind(self, run: Any) -> list[int]:
-        """Ranks that a run waits for."""
+        """Ranks that ``run`` waits for; empty if that is not known."""
 
     def others(self) -> list[int]:
         """All ranks but this one."""
 
     def has_ended(self, rank: int) -> bool:
-        """Whether the process of a rank is known to have ended."""
+        """Whether the process of ``rank`` is known to have ended."""
 
     def seems_ended(self, rank: int) -> bool:
-        """Whether the machine of a rank says that its process has ended."""
+        """Whether the machine of ``rank`` says that the rank's process has ended."""
 
     def end_of(self, rank: int) -> str:
-        """Words for a rank whose process is known to have ended."""
+        """Text for an error message: how it is known that the process of ``rank`` has ended."""
 
     def lateness(self, timeout: float) -> str:
-        """Words for a call that has taken too many seconds."""
+        """Text for an error message: a call is not complete after ``timeout`` seconds."""
 
     def place_of(self, run: Any) -> str:
-        """Words for a run of this rank."""
+        """Text for an error message: ``run`` and this rank."""
 
     def parties(self, run: Any, behind: list[int], again: bool = False) -> list[Answer]:
-        """What this rank and the others do."""
+        """What this rank and the others are doing; see :meth:`collectives.waiting.waiting.Waiting.parties`."""
 
     def judged(self, run: Any, answer: Answer) -> tuple[type[CollectiveError], str, str | None] | None:
-        """Why a run will never end, told from what another rank says, or None while it may."""
+        """Why ``run`` will never end, according to another rank's ``answer``; None as long as it may."""
 
     def error_of(
         self, run: Any, kind: type[CollectiveError], why: str, origin: str | None, behind: list[int]
     ) -> CollectiveError:  # fmt: skip
-        """The error of a run, with what all ranks do."""
+        """The error of ``run``, whose message says what all ranks are doing."""
 
     def fail(self, run: Any, error: BaseException) -> NoReturn:
-        """Note that a run ended early, and raise what it means."""
+        """Record that ``run`` has ended early by ``error``, and raise the error that the program is to see."""

@@ -1,4 +1,4 @@
-"""Calls that the MPI library serves, and what its errors mean."""
+"""Waiting for calls that the MPI library executes, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from .watching import Wait
 
 __all__ = ["MPIRun", "MPIWaiting", "watch_finalize"]
 
-SPIN = 100_000  # ns that MPI is polled before other processes may have the core
-#: Error classes of a call that MPI could not complete, rather than would not begin.
+SPIN = 100_000  # ns for which MPI is polled before the thread lets other processes use the core
+#: Error classes of a call that MPI began and could not complete; others mean that it refused the arguments.
 INCOMPLETE = {MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN, MPI.ERR_IN_STATUS}
 
 
 @functools.cache
 def watch_finalize() -> None:
-    """Say when the program calls MPI_Finalize itself, and see to it that it ends.
+    """Have MPI_Finalize, where the program calls it itself, tell other ranks, and abort if it could hang.
 
-    MPI first deletes the attributes of MPI_COMM_SELF, the last one set first.
+    MPI_Finalize first deletes the attributes of MPI_COMM_SELF, in reverse order of their setting.
     """
     mpi_library.library().watch_end()
     key = MPI.Comm.Create_keyval(delete_fn=lambda *_: ending.say(exit_notes.finalizing()))
@@ -39,7 +39,7 @@ def watch_finalize() -> None:
 
 
 class MPIRun:
-    """A call that the MPI library serves; it can be waited for as a run of ours, where it has a request."""
+    """A call that the MPI library executes. If it has a ``request``, it can be waited for like the library's own."""
 
     plan = None
 
@@ -48,18 +48,18 @@ class MPIRun:
         self._call = call
         self.request: MPI.Request | None = None
         self.began = time.monotonic()
-        self.ranks: list[int] | None = None  # those that may be waited for, where not all others are
+        self.ranks: list[int] | None = None  # ranks that the call may wait for; None: all others
         self.buffers = buffers
 
     def __str__(self) -> str:
         return f"{self._collective} (mpi)" if self._call.algorithm else self._collective
 
     def call(self) -> Call:
-        """Number, type signature, op and root."""
+        """The call's number, collective, type signature, op and root."""
         return self._call
 
     def wait(self, yield_at_once: bool, limit: int) -> bool:
-        """Let MPI progress for up to ``limit`` ns; whether the call has ended."""
+        """Let MPI progress for up to ``limit`` ns; return whether the call has ended."""
         begin = time.monotonic_ns()
         assert self.request is not None
         while not MPI.Request.Test(self.request):
@@ -74,21 +74,21 @@ class MPIRun:
 
 
 class MPIWaiting(Waiting):
-    """What a communicator of MPI's does while it waits; mixed into :class:`collectives.runtime.context.Context`."""
+    """Waiting on a communicator that is based on MPI; mixed into :class:`collectives.runtime.context.Context`."""
 
     endpoint: Any
     internal: MPI.Intracomm
 
     def has_ended(self, rank: int) -> bool:
-        """Whether the process of a rank is known to have ended: to this machine, or to MPI."""
+        """Whether this machine's system or MPI knows that the process of ``rank`` has ended."""
         return super().has_ended(rank) or rank in deaths.missed(self.internal)
 
     def hears_of_deaths(self) -> bool:
-        """Whether anybody would tell."""
+        """Whether the system or MPI would report the death of some other rank's process."""
         return super().hears_of_deaths() or deaths.are_told()
 
     def by_mpi(self, run: MPIRun, blocking: Any, starting: Any, arguments: Any, timeout: float | None) -> None:
-        """Run the MPI library's own collective; with a timeout, its non-blocking one."""
+        """Run the MPI library's collective on ``arguments``: ``blocking``, or ``starting`` if there is a timeout."""
         timeout = self.timeout if timeout is None else timeout
         if timeout is not None:
             run.buffers = arguments
@@ -101,7 +101,7 @@ class MPIWaiting(Waiting):
 
     @contextlib.contextmanager
     def blamed(self, run: Any) -> Iterator[None]:
-        """Have the failure of a call of MPI's be PeerFailure where a rank died; what it refuses stays as it is."""
+        """Within this context, raise PeerFailure for an error of MPI's if a rank has died; other errors pass."""
         try:
             yield
         except MPI.Exception as e:
@@ -111,21 +111,21 @@ class MPIWaiting(Waiting):
             raise
 
     def wait_for_mpi(self, run: Any, timeout: float | None = None) -> None:
-        """Wait for a non-blocking call of MPI's, up to the timeout."""
+        """Wait for the non-blocking MPI call ``run``, up to ``timeout`` seconds (default: the communicator's)."""
         try:
             self.wait(run, timeout)
         except BaseException as e:
             self.fail(run, e)
 
     def glance_at_mpi(self, run: MPIRun) -> None:
-        """:meth:`glance` at a call of MPI's, which fails for all that wait where one ends it."""
+        """Check, by :meth:`glance`, that an MPI call which the program tests can still end; raise its error if not."""
         try:
             self.glance(run, run)
         except BaseException as e:
             self.fail(run, e)
 
     def blame_transport(self, error: BaseException) -> tuple[type[CollectiveError] | None, str]:
-        """What an error means where all ranks are known to live; None where it is to be raised as it is."""
+        """The exception class and text for ``error`` if no rank is known to have died; None: raise it unchanged."""
         if isinstance(error, MPI.Exception):
             return (PeerFailure, f"a rank died ({error})") if deaths.by_death(error) else (None, "")
         code = self.endpoint.mpi_error

@@ -1,4 +1,4 @@
-"""A communicator takes one call at a time: what is said where a second one comes, and to whom."""
+"""The error for a second call on a communicator, which takes one call at a time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["refuse"]
 
 
 def refuse(context: Any) -> None:
-    """CollectiveError for a call that comes while a communicator serves another; nothing has been sent for it.
+    """Raise CollectiveError for a call made while another one is under way; nothing has been sent for it.
 
-    Returns where the call under way was left by an exception, or by a thread that is no more.
+    If an exception has left the call under way, or its thread has ended, free the turn and return instead.
     """
     holder, here = context.turn.holder, threading.get_ident()
     place = outer_position() if holder == here else position(holder) if holder in sys._current_frames() else None
@@ -32,6 +32,6 @@ def refuse(context: Any) -> None:
 
 
 def _call(context: Any, thread: int) -> str:
-    """The collective that a thread is in."""
+    """Name of the collective that ``thread`` is in, if it is known."""
     waits = [wait for wait in context.listed() if wait.thread == thread]
     return str(waits[-1].run.call().collective) if waits else "a collective"

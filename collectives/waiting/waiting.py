@@ -1,7 +1,8 @@
-"""How a communicator waits for its calls, and what becomes of those that do not end.
+"""How a communicator waits for its calls, and how calls fail that do not end.
 
-A call that has been waited for in vain for a slice of time is watched: whether the processes that it waits for still
-run, and, from the first second on, what their ranks say they are doing.
+A call that has not ended after a slice of 20 ms is watched: the wait checks whether the processes that the call waits
+for still run and, from the first second on, asks their ranks what they are doing. A ``run`` is one call that is
+executed: an object with ``plan``, ``call()`` and ``wait()``.
 """
 
 from __future__ import annotations
@@ -26,74 +27,75 @@ from .watching import Wait, Watch, asked_about
 
 __all__ = ["TOLD_OF", "Waiting"]
 
-TOLD_OF = 64  # ranks that are asked for a message, this one among them
-TESTED = 16  # requests tested in turn that are looked at
-NOTICE = 1.0  # seconds by which MPI may know of a death before the system does: files are closed first
+TOLD_OF = 64  # most ranks, this one included, whose state an error message is made from
+TESTED = 16  # most requests of one communicator that are watched because the program tests them
+NOTICE = 1.0  # seconds after which the system, too, shows a death that MPI reports: a process closes its files first
 
 
 class Waiting(GivingUp):
-    """What :class:`collectives.runtime.context.Context` does while it waits; mixed into it."""
+    """The waiting of :class:`collectives.runtime.context.Context`, which derives from this class."""
 
     identity: str
     neighbours: dict[int, peer_queries.Address]
-    mpi_queries: Any  # where some ranks are on other machines
-    waits: list[Wait]  # under way, of all threads; one may begin within another, in a handler of a signal
-    failed: Answer | None = None
-    abandoned = False  # by revoke or shrink: MPI does not wait for what is under way
-    tested: dict[Any, Watch]  # calls that are tested again and again, and have not ended
-    left: dict[int, Answer]  # those elsewhere whose programs have ended, as they told
+    mpi_queries: Any  # questions to ranks on other machines; None if there are no such ranks
+    waits: list[Wait]  # waits of all threads; one may begin within another, in a signal handler
+    failed: Answer | None = None  # this rank's state when the communicator failed
+    abandoned = False  # by revoke or shrink: MPI does not wait for the calls under way
+    tested: dict[Any, Watch]  # calls that the program tests repeatedly, and that have not ended
+    left: dict[int, Answer]  # ranks of other machines that have sent word that their programs have ended
     stall: float | None = None  # seconds after which a wait without a timeout is reported
-    timeline: Any = None  # what records it, a :class:`collectives.trace.recording.Trace`
-    gone: Answer | None = None  # this rank, when its program has ended
+    timeline: Any = None  # the recorder of a timeline, a :class:`collectives.trace.recording.Trace`
+    gone: Answer | None = None  # this rank's state once its program has ended
 
     def others(self) -> list[int]:
         """All ranks but this one."""
         return [rank for rank in range(self.size) if rank != self.rank]
 
     def behind(self, run: Any) -> list[int]:
-        """Ranks that a run waits for, itself or behind others; empty where nobody knows."""
+        """Ranks that ``run`` waits for, itself or through queued operations; empty if that is not known."""
         if run.plan is None:
             return []
         return sorted(run.plan.waiting() or {rank for o in _core.queued(self) for rank in o.plan.waiting()})
 
     def distance(self, rank: int) -> int:
-        """How far a rank is from this one, counted round."""
+        """Distance of ``rank`` from this rank on a ring of all ranks."""
         return min((rank - self.rank) % self.size, (self.rank - rank) % self.size)
 
     def has_ended(self, rank: int) -> bool:
-        """Whether the process of a rank is known to have ended."""
+        """Whether the process of ``rank`` is known to have ended."""
         peer = self.neighbours.get(rank)
         return peer is not None and not peer_queries.alive(peer)
 
     def has_gone(self, rank: int) -> bool:
-        """Whether the process or the program of a rank is known to have ended."""
+        """Whether the process or the program of ``rank`` is known to have ended."""
         return self.has_ended(rank) or rank in self.left or peer_queries.left(self, rank) is not None
 
     def seems_ended(self, rank: int) -> bool:
-        """Whether the machine of a rank that was asked in vain says that its process has ended."""
+        """Whether the machine of ``rank``, which did not answer, says that the rank's process has ended."""
         return self.mpi_queries is not None and self.mpi_queries.refused(rank)
 
     def end_of(self, rank: int) -> str:
-        """Words for a rank whose process is known to have ended."""
+        """Text for an error message: how it is known that the process of ``rank`` has ended."""
         peer = self.neighbours.get(rank)
         return "MPI says that its process has ended" if peer is None else f"its process {peer.pid} has ended"
 
     def misses_some(self) -> bool:
-        """Whether some ranks will not come to MPI_Finalize, as far as is known."""
+        """Whether some ranks are known not to reach MPI_Finalize."""
         return bool(self.dead(0.0)) or self.mpi_queries is not None and self.mpi_queries.any_refused()
 
     def lateness(self, timeout: float) -> str:
-        """Words for a call that has taken too many seconds."""
+        """Text for an error message: a call is not complete after ``timeout`` seconds."""
         return f"not complete after {timeout:g} s"
 
     def place_of(self, run: Any) -> str:
-        """Words for a run of this rank."""
+        """Text for an error message: ``run``, this rank and the number of ranks."""
         return f"{run} on rank {self.rank} of {self.size}"
 
     def wait(self, run: Any, timeout: float | None = None, progressing: Any = None) -> None:
-        """Progress a run to its end, or to the timeout (default: the communicator's).
+        """Progress ``run`` until it ends, or raise the reason why it does not.
 
-        ``progressing`` is what does so, where it is not the run itself.
+        ``timeout`` is in seconds, by default the communicator's. ``progressing`` is the object whose ``wait`` makes the
+        progress, by default the run itself.
         """
         progressing = progressing or run
         timeout = self.timeout if timeout is None else timeout
@@ -109,7 +111,7 @@ class Waiting(GivingUp):
             self.end_glances(progressing)
 
     def judged(self, run: Any, answer: Answer) -> tuple[type[CollectiveError], str, str | None] | None:
-        """:func:`collectives.diagnostics.diagnosis.verdict` on a run."""
+        """The :func:`~collectives.diagnostics.diagnosis.verdict` on ``run`` by another rank's ``answer``, or None."""
         return verdict(run.call(), answer)
 
     def _go_on(self, wait: Wait, progressing: Any, timeout: float | None, limit: int) -> None:
@@ -122,13 +124,13 @@ class Waiting(GivingUp):
                 if progressing.wait(self.yield_at_once, limit):
                     return
             error = watch.timed_out(timeout or 0)
-            if not progressing.wait(self.yield_at_once, 0):  # who was late may have come while it was asked
+            if not progressing.wait(self.yield_at_once, 0):  # a late rank may have come while it was asked
                 raise error
         finally:
             watch.close()
 
     def complete(self, operation: _core.Operation, timeout: float | None = None) -> None:
-        """Wait for a queued operation to its end, or to a timeout; raises what ended it early."""
+        """Wait until a queued operation ends; raise the error that ended it early, CollectiveTimeout included."""
         ending.refuse_if_forked()
         try:
             if not operation.done or operation.error() is not None:
@@ -140,7 +142,7 @@ class Waiting(GivingUp):
             self.fail(operation, e)
 
     def test(self, operation: _core.Operation) -> bool:
-        """Move a queued operation on; whether it has ended. Raises what ended it early."""
+        """Progress a queued operation and return whether it has ended; raise the error that ended it early."""
         ending.refuse_if_forked()
         try:
             ended = (operation.check is None or operation.check.ended(wait=False)) and operation.wait(False, 0)
@@ -156,26 +158,26 @@ class Waiting(GivingUp):
         return ended
 
     def ended_early(self, operation: _core.Operation, error: BaseException) -> None:
-        """:meth:`note` that a queued operation has ended with an error."""
+        """Record, by :meth:`note`, that a queued operation has ended with ``error``."""
         self.note(operation, self.given_up(operation) if isinstance(error, _core.GivenUpError) else error)
 
     def listed(self) -> list[Wait]:
-        """What threads wait for."""
+        """The waits of all threads."""
         return list(self.waits)
 
     def oldest_first(self) -> list[Wait]:
-        """What threads wait for, in the order of the calls' numbers, which is that in which they end."""
+        """The waits of all threads in the order of their calls' numbers, in which the calls end."""
         return sorted(self.waits, key=lambda wait: wait.run.call().number or sys.maxsize)
 
     def take_turn(self) -> None:
-        """Begin a call; CollectiveError where one is under way in this process. ``turn.give`` at its end."""
+        """Take the communicator's turn for a call, ended by ``turn.give``; CollectiveError if a call is under way."""
         if not self.turn.take():
             turns.refuse(self)
             self.turn.take()
 
     @contextlib.contextmanager
     def in_turn(self) -> Iterator[None]:
-        """One call, from :meth:`take_turn` on."""
+        """Hold the communicator's turn within this context; see :meth:`take_turn`."""
         self.take_turn()
         try:
             yield
@@ -183,12 +185,12 @@ class Waiting(GivingUp):
             self.turn.give()
 
     def check_turn(self) -> None:
-        """CollectiveError where a blocking call is under way in this process: no other may begin."""
+        """Raise CollectiveError if a blocking call is under way in this process, so that no other may begin."""
         self.take_turn()
         self.turn.give()
 
     def glance(self, run: Any, progressing: Any) -> None:
-        """Look, every slice at most, whether a call that is tested again and again can still end."""
+        """Check, at most once every 20 ms, that a call which the program tests repeatedly can still end."""
         watch = self.tested.get(progressing)
         if watch is None:
             for oldest in list(self.tested)[: 1 - TESTED]:
@@ -200,7 +202,7 @@ class Waiting(GivingUp):
             watch.look(progressing)
 
     def end_glances(self, progressing: Any) -> None:
-        """A call that was tested has ended, or too many others are tested."""
+        """Stop watching a tested call, because it has ended or too many calls are watched."""
         watch = self.tested.pop(progressing, None)
         if watch is not None:
             watch.close()
@@ -210,13 +212,20 @@ class Waiting(GivingUp):
     def error_of(
         self, run: Any, kind: type[CollectiveError], why: str, origin: str | None, behind: list[int]
     ) -> CollectiveError:  # fmt: skip
-        """The error of a run, with what all ranks do; first of all those that it waits for."""
+        """The error of ``run``, of class ``kind``; its message has ``why`` and what the ranks are doing.
+
+        ``behind`` are the ranks that the run waits for; they come first in the message.
+        """
         error = kind(f"{self.place_of(run)}: {why}{lines(self.parties(run, behind))}")
         error.origin = origin
         return error
 
     def describe(self, thread: int | None = None, number: int | None = None) -> Answer:
-        """What this rank does on this communicator, as it tells those who ask; and what its call of a number was."""
+        """What this rank does on this communicator: its answer to ranks that ask.
+
+        ``thread`` is the thread whose place in the program is told, by default the waiting one, else the main one. The
+        answer also describes this rank's call with ``number``, if it has begun it.
+        """
         then = None if number is None or number > self.begun else self.call_of(number)
         known = self.failed or self.gone
         if known is not None:
@@ -229,15 +238,15 @@ class Waiting(GivingUp):
         return Answer(self.rank, call, self.begun, position(thread), then=then)
 
     def check(self) -> None:
-        """Refuse work where it cannot be done any more; CollectiveError says why."""
+        """Raise CollectiveError if the communicator is broken or this process is a forked child."""
         if self.broken is not None:
             raise CollectiveError(f"this communicator is broken since an earlier call failed ({self.broken})")
         ending.refuse_if_forked()
 
     def parties(self, run: Any, behind: list[int], again: bool = False) -> list[Answer]:
-        """What this rank and the others, first of all those waited for, do: for a message.
+        """What this rank and the others are doing, for an error message: this rank first, then those in ``behind``.
 
-        ``again``: the others may be about to wait, too.
+        ``again``: ask ranks that are in no call more than once, since they may be about to wait, too.
         """
         mine = Answer(self.rank, run.call(), self.begun, position(threading.get_ident()))
         ranks = [*behind, *(rank for rank in self.others() if rank not in behind)]
@@ -248,10 +257,10 @@ class Waiting(GivingUp):
             return [mine, *asking.settle(ranks, again)]
 
     def note(self, run: Any, error: BaseException) -> None:
-        """A run ended early: what it left under way stays in memory, and no more is begun on this communicator.
+        """Record that ``run`` has ended early by ``error``: the communicator is broken, and no more calls begin on it.
 
-        Its buffers, and those of all that is under way, are the program's again. Whatever ended the run, this rank and
-        the others would no longer agree on the next one.
+        This rank withdraws from all calls under way, since their buffers belong to the program again. The run itself
+        is kept in memory. The cause does not matter: the ranks would no longer agree on which call is the next.
         """
         lifetime.keep(run)
         if self.broken is not None:
@@ -269,11 +278,14 @@ class Waiting(GivingUp):
             self.close()
             try:
                 self.give_up(run)
-            finally:  # another interruption may end what it waits for
+            finally:  # a second KeyboardInterrupt, for example, may end give_up
                 peer_queries.spread(self, self.failed)
 
     def fail(self, run: Any, error: BaseException) -> NoReturn:
-        """:meth:`note` it, and raise the error, as a CollectiveError where MPI or the other ranks are to blame."""
+        """Record by :meth:`note` that ``run`` has ended early, and raise the error.
+
+        An error that comes from MPI or from other ranks is raised as a CollectiveError, which says what the ranks do.
+        """
         if isinstance(error, _core.GivenUpError):
             error = self.given_up(run)
         try:
@@ -295,17 +307,17 @@ class Waiting(GivingUp):
             raised = kind(first + told)
             raised.origin = origin
             raise raised from (None if kind is CollectiveMismatch else error)
-        finally:  # until then it may still hang in MPI
+        finally:  # not earlier: the watchdog needs the wait as long as this thread may hang in MPI
             for wait in [wait for wait in self.waits if wait.run is run]:
                 with contextlib.suppress(ValueError):
                     self.waits.remove(wait)
 
     def hears_of_deaths(self) -> bool:
-        """Whether anybody would tell of a death: the system, of those on this machine."""
+        """Whether the death of some other rank's process would be reported: the system knows those of its machine."""
         return bool(self.neighbours)
 
     def dead(self, until: float) -> list[int]:
-        """Ranks whose processes have ended, or do so until a moment; none where all ranks' are known to live."""
+        """Other ranks whose processes have ended, or end before the monotonic time ``until``; else an empty list."""
         while True:
             dead = [rank for rank in self.others() if self.has_ended(rank)]
             if dead or not self.hears_of_deaths() or time.monotonic() > until:
@@ -313,7 +325,7 @@ class Waiting(GivingUp):
             time.sleep(0.01)
 
     def _blame(self, run: Any, error: BaseException) -> tuple[type[CollectiveError] | None, str, str | None]:
-        """What an error means to all ranks, why, and whose error it comes from; None: it is to be raised as it is."""
+        """Class (None: raise ``error`` unchanged), text and origin (another rank's error, or None) of what to raise."""
         if isinstance(error, _core.MismatchError):
             return CollectiveMismatch, str(error), None
         if not isinstance(error, RuntimeError) or isinstance(error, CollectiveError):
@@ -328,10 +340,10 @@ class Waiting(GivingUp):
         return *self.blame_transport(error), None
 
     def blame_transport(self, error: BaseException) -> tuple[type[CollectiveError] | None, str]:
-        """What an error means where all ranks are known to live."""
+        """The exception class and text for ``error`` if no rank is known to have died."""
         return CollectiveError, str(error)
 
 
 def _by_engine(run: Any) -> bool:
-    """Whether a run is the node-local engine's, which sees for itself that a rank gave up."""
+    """Whether the node-local engine executes ``run``; the engine itself notices ranks that give up."""
     return isinstance(run.plan, _core.NodePlan)

@@ -1,8 +1,8 @@
-"""Waits that do not come back from MPI, so that the thread that waits cannot speak: another thread does.
+"""A thread that watches waits of which MPI does not return, so that the waiting thread can raise no error.
 
-MPI may keep a thread for ever: in a blocking collective, or in a send that looks for a process that has gone. No
-exception reaches such a thread. Past its timeout, by a grace, the process says what the exception would have said,
-and ends.
+MPI may keep a thread for ever: in a blocking collective, or in a send to a process that has ended. No exception
+reaches such a thread. When such a wait is past its timeout by a grace period, this thread prints the message that the
+exception would have had, and ends the process.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .watching import Wait
 __all__ = ["watch"]
 
 TICK = 1.0  # seconds between looks
-STILL = 3  # looks in a row at which a wait has not moved
-GRACE = 5.0  # seconds beyond the timeout: what raises an error in order asks the others before, for up to two or three
+STILL = 3  # looks in a row without progress after which a thread counts as stuck
+GRACE = 5.0  # seconds beyond the timeout; a thread that can raise asks other ranks first, for up to 2 or 3 s
 
 _log = logging.getLogger("collectives")
 
 
 class Seen:
-    """A wait as it was at the last look."""
+    """The state of a wait at the watchdog's last look."""
 
     def __init__(self) -> None:
         self.begin = time.monotonic()
@@ -45,7 +45,7 @@ class Seen:
         self.told = self.mourned = False
 
     def look(self, wait: Wait) -> None:
-        """Note whether the thread came by since the last time: it turns round every 20 ms."""
+        """Record whether the waiting thread has progressed since the last look; it loops every 20 ms."""
         watch = wait.watch
         looks = 0 if watch is None else watch.looks
         moves = looks != self.looks or wait.calls_back and _computes(wait.thread)
@@ -57,23 +57,23 @@ class Seen:
 
     @property
     def stuck(self) -> bool:
-        """Whether the thread is away, in a call that does not come back."""
+        """Whether the thread is in a call of MPI's that does not return."""
         return self.still >= STILL
 
     def overdue(self, seconds: float | None) -> bool:
-        """Whether the thread is away, and the wait longer than so many seconds."""
+        """Whether the thread is stuck and has waited for more than ``seconds``; False for None."""
         return seconds is not None and self.stuck and time.monotonic() - self.begin > seconds
 
 
 def _computes(thread: int) -> bool:
-    """Whether a thread is in code of the program's, in an op or a handler of a signal, that is called from a wait."""
+    """Whether a waiting thread runs code of the program: a user-defined op or a signal handler."""
     frame = sys._current_frames().get(thread)
     return frame is None or not foreign(frame.f_code.co_filename)
 
 
 @functools.cache
 def watch() -> None:
-    """Watch over the waits of this process, from the first call on."""
+    """Start the thread that watches the waits of this process; further calls have no effect."""
     threading.Thread(target=_serve, name="collectives-watchdog", daemon=True).start()
 
 
@@ -86,7 +86,7 @@ def _serve() -> None:
 
 
 def _look(before: dict[object, Seen]) -> dict[object, Seen]:
-    """Look at all waits once; what is known of them now, and was ``before``, by their keys."""
+    """Look at all waits once and return their states by key; ``before`` are the states of the last look."""
     seen = {}
     for context in peer_queries.contexts():
         for wait in context.listed():
@@ -112,7 +112,7 @@ def _behind(context: Any, wait: Wait) -> list[int]:
 
 
 def _told(context: Any, wait: Wait, behind: list[int]) -> list[Answer]:
-    """What this rank and its neighbours do, as in an error; nobody is asked by MPI."""
+    """What this rank and its neighbours are doing, for a message; no question is sent through MPI."""
     mine = Answer(context.rank, wait.run.call(), context.begun, position(wait.thread))
     ranks = [*behind, *(rank for rank in context.others() if rank not in behind)]
     near = [rank for rank in ranks if rank in context.neighbours][: TOLD_OF - 1]
@@ -125,12 +125,12 @@ def _told(context: Any, wait: Wait, behind: list[int]) -> list[Answer]:
 
 
 def _dead_here(context: Any, ranks: list[int]) -> list[int]:
-    """Those whose processes ran on this machine, and have ended."""
+    """Those of ``ranks`` whose processes ran on this machine and have ended."""
     return [rank for rank, peer in context.neighbours.items() if rank in ranks and not peer_queries.alive(peer)]
 
 
 def _dead(context: Any, ranks: list[int]) -> list[int]:
-    """Those whose processes have ended, as this machine and theirs say."""
+    """Those of ``ranks`` whose processes have ended, according to this machine or to their own."""
     near = _dead_here(context, ranks)
     far = bounded(lambda: context.mpi_queries.closed(ranks), []) if context.mpi_queries is not None else []
     return sorted({*near, *far})
@@ -147,9 +147,9 @@ def _warn(context: Any, wait: Wait, seconds: float) -> None:
 
 
 def _mourn(context: Any, wait: Wait) -> bool:
-    """Say, long before the timeout, that processes have ended on which MPI may wait; whether there was one."""
+    """Warn, long before the timeout, of ended processes for which MPI may wait; return whether there was one."""
     dead = _dead_here(context, context.others())
-    if dead:  # only then is it asked whom the wait waits for, which may take long where MPI keeps a lock
+    if dead:  # only now, since _behind may take long while MPI holds a lock
         some = wait.run.ranks if wait.run.plan is None else None
         asked = _behind(context, wait) or some or dead
         dead = [rank for rank in dead if rank in asked]
@@ -162,13 +162,13 @@ def _mourn(context: Any, wait: Wait) -> bool:
 
 
 def _end(context: Any, wait: Wait) -> None:
-    """Say what the wait's error would have said, and where all threads are; then end the process, if need be alone."""
+    """Print the wait's error message and all threads' tracebacks, then end the process, by MPI_Abort if possible."""
     behind = _behind(context, wait)
     told = _told(context, wait, behind)
     dead = _dead(context, missing(behind, told) if behind else context.others())
     kind, why, _ = overdue(context.lateness(wait.timeout), behind, told, dead)
     place = context.place_of(wait.run)
-    if all(other.key != wait.key for other in context.listed()):  # it came back after all
+    if all(other.key != wait.key for other in context.listed()):  # MPI has returned meanwhile
         return
     stuck = "stuck in a call of MPI's that does not come back, so this process ends"
     text = f"{kind.__name__}: {place}: {why}; {stuck}{lines(told)}\n"

@@ -1,4 +1,4 @@
-"""A call that is waited for in vain: whether the processes that it waits for still run, and what their ranks say."""
+"""Watching a call that does not end: do the processes that it waits for still run, and what do their ranks say?"""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .host import Host
 __all__ = ["Wait", "Watch", "asked_about"]
 
 SLICE = 20_000_000  # ns between looks at signals, deadlines and peers
-PATIENCE = 1.0, 8.0  # seconds until those waited for are asked, doubled from time to time up to the latter
-ASKED = 32  # ranks looked at, or asked, at a time
+PATIENCE = 1.0, 8.0  # seconds between questions to the ranks waited for: at first, and at most; doubled each time
+ASKED = 32  # most ranks looked at, or asked, at a time
 
 _log = logging.getLogger("collectives")
 
 
 def asked_about(run: Any) -> int | None:
-    """The number by which other ranks are asked about a run."""
+    """The number of the call about which other ranks are asked for ``run``; None if they are asked about none."""
     if getattr(run, "stands_for", None) is not None:
         return None
     call = run.call()
@@ -43,12 +43,12 @@ class Watch:
         self._due = self.begin + self._pause
         self._peer_query: PeerQuery | None = None
         self._departures = Departures(context)
-        self.silence = context.stall if timeout is None else None  # seconds until it is reported, unless it has been
+        self.silence = context.stall if timeout is None else None  # seconds until a report; None: none is due
         self.looks = self._asks = 0
-        self.next_look = 0  # of the monotonic clock, in ns, where the program tests a request
+        self.next_look = 0  # monotonic time in ns, used where the program tests a request
 
     def look(self, progressing: Any) -> None:
-        """Raise what will keep the call from ending, if something is known by now."""
+        """Raise the error of the call if it is known by now that the call will not end."""
         context = self.context
         self.looks += 1
         if context.mpi_queries is not None:
@@ -74,9 +74,10 @@ class Watch:
                 self._judge(answer)
 
     def _look_for_departures(self, progressing: Any) -> None:
-        """A rank may have ended after its part in the call: only one that is still waited for then has failed.
+        """Raise PeerFailure if a rank has ended that the call waits for.
 
-        MPI does not say whom it waits for; any rank will do that is gone when it has waited for long.
+        A rank may end after it has done its part in the call, so the call is progressed once more before it fails. MPI
+        does not say which ranks it waits for: after a long wait, any rank that has ended counts.
         """
         suspects = self.behind or self._of_mpi()
         for rank in _some(suspects, self.looks):
@@ -109,7 +110,7 @@ class Watch:
         raise self.context.error_of(self.run, kind, why, origin, self.behind)
 
     def timed_out(self, timeout: float) -> CollectiveError:
-        """The time is over: who is waited for, and what they do."""
+        """The error of the call at its ``timeout`` (seconds): which ranks it waits for, and what they are doing."""
         context = self.context
         told = context.parties(self.run, self.behind)
         dead = [rank for rank in context.others() if context.has_ended(rank) or context.seems_ended(rank)]
@@ -119,23 +120,23 @@ class Watch:
         return error
 
     def close(self) -> None:
-        """It has ended, one way or the other."""
+        """Release sockets and files; the call has ended or failed."""
         self._departures.close()
         if self._peer_query is not None:
             self._peer_query.close()
 
 
 class Wait:
-    """A call that a thread waits for; ``watch`` once it has done so for longer than a slice.
+    """A call that a thread waits for; ``watch`` is set once the wait has taken longer than a slice.
 
-    ``key`` is equal to that of no other wait, for those who look at it from time to time but must not keep its buffers.
-    ``with Wait(run, timeout, context.waits):`` a part of the run that may hang in MPI, which nobody looks at meanwhile.
+    ``key`` identifies the wait without keeping its buffers in memory, for the watchdog. ``with Wait(run, timeout,
+    context.waits):`` marks a part of the run that may hang in MPI, so that the watchdog sees it.
     """
 
     __slots__ = ("_listed", "calls_back", "key", "run", "thread", "timeout", "watch")
 
     def __init__(self, run: Any, timeout: float | None, listed: list[Wait]):
-        self.calls_back = True  # it may run code of the program's: an op, a handler of a signal
+        self.calls_back = True  # the wait may run code of the program: an op, a signal handler
         self.key: object = object()
         self.run = run
         self.timeout = timeout
@@ -147,7 +148,7 @@ class Wait:
         self._listed.append(self)
 
     def __exit__(self, *_: object) -> None:
-        if self in self._listed:  # no failure has removed it
+        if self in self._listed:  # a failure may have removed it
             self._listed.remove(self)
 
     def __str__(self) -> str:
@@ -158,7 +159,7 @@ class Wait:
 
 
 def _some(ranks: list[int], turn: int) -> list[int]:
-    """So many of some ranks as are looked at together; at the next turn the next ones, round and round."""
+    """At most ASKED of ``ranks``; successive values of ``turn`` give successive ranks, cyclically."""
     if len(ranks) <= ASKED:
         return ranks
     begin = turn * ASKED % len(ranks)
