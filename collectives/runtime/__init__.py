@@ -1,1 +1,1 @@
-"""The library's side of a communicator: how it is made, its plans, and a run of them."""
+"""The library's side of a communicator: how it is made, its plans, and the execution of calls."""

@@ -1,7 +1,7 @@
-"""What ranks tell each other when they make a communicator, with MPI or without.
+"""The data that ranks exchange when they make a communicator, with MPI or without.
 
-A rank reads the others' words one after the other and keeps what concerns itself: of thousands of ranks the addresses
-and the heaps of those on its own machine, of the rest how many there are of each.
+A rank reads the data of the other ranks one after the other and keeps what it needs: addresses and heaps of the ranks
+on its own machine, and the number of ranks on each other machine.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from ..system import lifetime, machine, shared_memory
 
 __all__ = ["Hello", "Known", "Gather", "hello", "introduce"]
 
-#: Gathers a named tuple from all ranks on all ranks, in the order of the ranks.
+#: A function that all ranks call with a named tuple each; it returns those of all ranks, in rank order.
 Gather = Callable[[Any], Iterable[Any]]
 
 _serial = itertools.count()
 
 
 class Hello(NamedTuple):
-    """What a rank tells all others. ``identity`` and ``settings``, of rank 0, hold for the communicator."""
+    """The data that a rank sends to all others. Rank 0's ``identity`` and ``settings`` hold for the communicator."""
 
     identity: str
     settings: bytes
     machine: str
-    cores: bytes  # that it may run on, as a mask
+    cores: bytes  # bit mask of the cores that the rank may run on, little-endian
     address: peer_queries.Address | None
     offer: shared_memory.Offer | None
-    dead: list[tuple[str, int]]  # communicators, see :mod:`collectives.system.lifetime`
-    timeline: bool  # whether it records one
+    dead: list[tuple[str, int]]  # communicators to be freed, see :mod:`collectives.system.lifetime`
+    timeline: bool  # whether the rank records a timeline
 
 
 class Known(NamedTuple):
-    """What a rank keeps of all of these."""
+    """What a rank keeps of the :class:`Hello` of all ranks."""
 
     identity: str
     settings: bytes
-    ranks_on: Counter[str]  # by machine
-    here: int  # ranks on this one's
-    usable_cores: float  # of theirs together
+    ranks_on: Counter[str]  # number of ranks by machine
+    here: int  # number of ranks on this machine
+    usable_cores: float  # of the ranks on this machine together
     neighbours: dict[int, peer_queries.Address]
     offers: dict[int, shared_memory.Offer]
-    separated: bool  # some ranks cannot ask some others by their sockets
-    timeline: bool  # whether some rank records one
+    separated: bool  # whether some ranks cannot ask some others through sockets
+    timeline: bool  # whether some rank records a timeline
 
 
 def hello(rank: int, size: int, offer: shared_memory.Offer | None, settings: bytes, timeline: bool = False) -> Hello:
-    """This rank's; ``settings`` are rank 0's."""
+    """This rank's :class:`Hello`; ``identity`` and ``settings`` are left empty on ranks other than 0."""
     name = machine.node_name()
     identity = f"{name}/{os.getpid()}/{next(_serial)}" if rank == 0 else ""
     cores = sum(1 << core for core in machine.affinity())
@@ -61,7 +61,7 @@ def hello(rank: int, size: int, offer: shared_memory.Offer | None, settings: byt
 
 
 def introduce(rank: int, mine: Hello, all_ranks: Iterable[Hello]) -> Known:
-    """What this rank keeps; frees the communicators that are dead on all their ranks."""
+    """What this rank keeps of the data of ``all_ranks``; also frees communicators that are dead on all their ranks."""
     identity, settings, cores, timeline = "", b"", 0, False
     ranks_on, votes = Counter[str](), Counter[tuple[str, int]]()
     homes: set[tuple[str, int, int] | None] = {None}

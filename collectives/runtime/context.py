@@ -1,4 +1,4 @@
-"""The library's side of a group of ranks: what they know of each other, their plans, and how calls run."""
+"""The library's side of a group of ranks: what they know of each other, their plans, and how calls are executed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["Context"]
 
 
 class Context(Waiting):
-    """Made by all ranks of the group together, over MPI or without it.
+    """The library's side of a group of ranks; making it is collective, over MPI or without it.
 
-    ``gather`` collects a named tuple from all ranks on all ranks: MPI does so, a store, or anything else that the
-    processes have in common.
+    The parameter ``gather`` of the methods is an all-gather of named tuples, by MPI, by a store, or by any other
+    means of communication that the processes share.
     """
 
-    mpi_queries: Any = None  # where some ranks are on other machines
+    mpi_queries: Any = None  # set if some ranks are on other machines
     rules: Rules
     apart: str | None  # why the ranks cannot use the node-local engine together
 
@@ -38,7 +38,7 @@ class Context(Waiting):
     # Set-up
 
     def introduce(self, gather: bootstrap.Gather, settings: bytes, timeline: bool = False) -> bootstrap.Known:
-        """Tell the others who this rank is, and hear who they are; ``settings`` are rank 0's for all."""
+        """Exchange with the other ranks what a communicator needs to know; ``settings`` of rank 0 hold for all."""
         offer, self._area = shared_memory.offer()
         mine = bootstrap.hello(self.rank, self.size, offer, settings, timeline)
         known = bootstrap.introduce(self.rank, mine, gather(mine))
@@ -55,11 +55,11 @@ class Context(Waiting):
         self.group, self.node, self.apart = joined
 
     def register(self) -> None:
-        """Answer ranks that ask what this one does."""
+        """Begin to answer other ranks' questions about this rank's calls on this communicator."""
         peer_queries.register(self.identity, self)
 
     def adopt(self, rules: Rules) -> None:
-        """Choose by these rules from now on; on all ranks together, while no call is under way."""
+        """Choose algorithms by ``rules`` from now on. All ranks call this together, while no call is under way."""
         self.rules = rules
         if self.node is not None:
             self.set_limits(self.node)
@@ -67,22 +67,22 @@ class Context(Waiting):
                 self.open(rules.local_reach())
 
     def set_limits(self, engine: _core.Node) -> None:
-        """The limits between the schemes of a group of the node-local engine: the same on all ranks."""
+        """Set the message lengths at which ``engine`` changes its scheme; they are the same on all ranks."""
         engine.set_limits(*self.rules.node_limits(self.yield_at_once))
 
     # Plans
 
     def keep(self, plan: Plan) -> None:
-        """Take an idle plan back."""
+        """Keep ``plan``, which is idle now, for another call."""
         self.plans.keep(plan)
 
     def plan_for(self, cached: _core.CachedPlan) -> Plan:
-        """A plan for a call like an earlier one."""
+        """A plan with the key of ``cached``, for a call equal to an earlier one but for its addresses."""
         self.check()
         return self.plan(*cached.key)
 
     def plan(self, *key: Any) -> Plan:
-        """A plan for a choice, a shape and a group of the node-local engine, from the idle ones or made now."""
+        """A plan for ``key``: choice, shape and group of the node-local engine; an idle plan, or a new one."""
         plan = self.plans.take(key)
         if plan is None:
             plan = self.make_plan(*key)
@@ -90,23 +90,23 @@ class Context(Waiting):
         return plan
 
     def make_plan(self, choice: Any, shape: Shape, engine: _core.Node | None) -> Plan:
-        """A new plan."""
+        """Make a plan that executes ``shape`` by the algorithm of ``choice``."""
         raise NotImplementedError
 
     def tag(self, choice: Any, shape: Shape) -> int:
-        """First of the tags of the next call."""
+        """First of the tags of the next call; counts the call."""
         raise NotImplementedError
 
     # Operations
 
     def operation(self, choice: Any, shape: Shape, engine: _core.Node | None = None) -> _core.Operation:
-        """What runs a call; ``engine`` is the group of a persistent one."""
+        """An operation that executes a call; ``engine`` is the group of a persistent call, else the default one."""
         _core.sweep()
         self.check()
         return _core.Operation(self, self.plan(choice, shape, engine or self.node))
 
     def run(self, operation: _core.Operation, source: int, target: int, buffers: Any, timeout: float | None) -> None:
-        """Run a blocking operation on memory at two addresses, which ``buffers`` own."""
+        """Run a blocking operation on the memory at ``source`` and ``target``, which ``buffers`` keep alive."""
         try:
             operation.start(source, target, self._tag_of(operation), buffers)
             self.wait(operation, timeout)
@@ -118,7 +118,7 @@ class Context(Waiting):
         self, operation: _core.Operation, source: int, target: int, buffers: Any, holder: Any,
         library: _core.MPILibrary | None = None, then: Callable[[], Any] | None = None,
     ) -> _core.Operation:  # fmt: skip
-        """Begin an operation that goes on by itself (see :meth:`_core.Operation.bind`)."""
+        """Begin a non-blocking operation, which proceeds in the background (see :meth:`_core.Operation.bind`)."""
         try:
             operation.bind(source, target, self._tag_of(operation), buffers, holder, library, then).queue()
             self.look_for_quitters(operation)
@@ -133,7 +133,7 @@ class Context(Waiting):
     def finish(
         self, operation: _core.Operation, timeout: float | None = None, failure: BaseException | None = None
     ) -> None:  # fmt: skip
-        """Wait for a blocking operation, which has begun, to its end; or say why it failed."""
+        """Wait until a blocking operation, which has begun, ends; or fail it with ``failure``."""
         try:
             if failure is not None:
                 raise failure
@@ -142,20 +142,20 @@ class Context(Waiting):
             self.fail(operation, e)
 
     def interrupted(self, operation: _core.Operation, error: BaseException) -> None:
-        """Give up a blocking operation after an exception, if it is still under way and nobody else has."""
+        """Give up a blocking operation after an exception, if it is under way and the communicator is not broken."""
         plan: Any = operation.plan
         if self.broken is None and (plan.pending if isinstance(plan, _core.NodePlan) else plan.busy):
             self.note(operation, error)
 
     def free(self) -> None:
-        """Complete what is under way, and begin no more."""
+        """Complete the queued operations, and let no more begin."""
         for operation in _core.queued(self):
             operation.complete()
         self.plans.forget()
         self.close()
 
     def listed(self) -> list[Wait]:
-        """What threads wait for; an operation of the fast path enters itself nowhere, and is looked for here."""
+        """The waits of all threads, including one for an operation of the fast path, which does not list itself."""
         running = self.running
         if running is None or self.waits:
             return list(self.waits)

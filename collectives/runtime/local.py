@@ -1,4 +1,4 @@
-"""The library's side of a group of processes on one node where there is no MPI: the node-local engine alone."""
+"""The library's side of a group of processes on one node without MPI: the node-local engine alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Apart(NamedTuple):
 
 
 class LocalContext(Context):
-    """CollectiveError, on all ranks, where they do not share memory."""
+    """A group of ranks without MPI; making one raises CollectiveError on all ranks if they do not share memory."""
 
     def __init__(self, rank: int, size: int, gather: bootstrap.Gather, timeout: float | None = None):
         super().__init__(rank, size)
@@ -42,20 +42,20 @@ class LocalContext(Context):
         self.adopt(rules)
 
     def choose(self, collective: str) -> Choice:
-        """The only algorithm that there is."""
+        """The choice of ``"shm"``, the only algorithm without MPI."""
         return Choice(find(collective, "shm"), None, "all ranks share a node")
 
     def make_plan(self, choice: Choice, shape: Shape, engine: _core.Node | None) -> Plan:
-        """A new plan."""
+        """Make a plan that executes ``shape`` in the group ``engine`` (default: the communicator's)."""
         return _core.NodePlan(engine or self.node, shape)
 
     def tag(self, choice: Choice, shape: Shape) -> int:
-        """No tag: there are no messages."""
+        """0: the node-local engine sends no messages."""
         return 0
 
 
 def _forced() -> bytes:
-    """The algorithms that rank 0's environment asks for, as JSON; what is wrong with it, by no name."""
+    """The algorithms by collective that rank 0's environment asks for, as JSON; an error is under the key ``""``."""
     try:
         return json.dumps(Rules.from_environment().forced).encode()
     except ValueError as e:
@@ -63,7 +63,7 @@ def _forced() -> bytes:
 
 
 def _rules(forced: dict[str, str]) -> Rules:
-    """Rank 0's rules for all; ValueError where there are none."""
+    """The rules for all ranks, from rank 0's environment; ValueError if that is wrong or asks for other algorithms."""
     if "" in forced:
         raise ValueError(forced[""])
     others = sorted(set(forced.values()) - {"shm"})

@@ -1,8 +1,8 @@
-"""Communicators being made or freed: all ranks meet first, in waits that have a bound and a name.
+"""The synchronisation of ranks before they make or free a communicator, with timeouts and error messages.
 
-What MPI has for this waits inside MPI, for as long as it takes: MPI_Comm_dup, MPI_Comm_split, MPI_Comm_free. So ranks
-meet before it, in an all-reduce that also finds who is in another method, and exchange what they must agree on by
-non-blocking collectives.
+MPI_Comm_dup, MPI_Comm_split and MPI_Comm_free wait inside MPI without a bound. So ranks synchronise before such a call,
+by an all-reduce that also detects ranks in another method, and exchange what they must agree on by non-blocking
+collectives.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from .reference import Message, Messages, Walk
 
 __all__ = ["FRAME", "Making", "framed", "meeting", "unframed"]
 
-FRAME = 576  # bytes of a pickled object that one exchange carries, its length included
+FRAME = 576  # bytes of one frame: the length of a pickled object, and its first bytes
 _HEAD = np.dtype(np.int64).itemsize
 
 
 class Stranger(MPIWaiting):
-    """Waits for the ranks of a communicator that is not the library's yet; what fails here breaks no other one.
+    """Waits for the ranks of a communicator that the library does not know yet; a failure breaks no other communicator.
 
-    Another communicator of the same ranks, where there is one, knows how to ask them.
+    If there is a communicator of the library's with the same ranks, its addresses serve to ask them.
     """
 
     mpi_queries = None
@@ -52,10 +52,10 @@ class Stranger(MPIWaiting):
         self.set_group(comm.rank, comm.size)
         self.neighbours, self.left, self.waits, self.tested = {}, {}, [], {}
         self.yield_at_once = True  # there may be more ranks than cores
-        self.identity = f"stranger {id(self)}"  # nobody asks for it
+        self.identity = f"stranger {id(self)}"  # other ranks do not know this name
         try:
             self.timeout = timeout_from_environment()
-        except ValueError:  # rank 0's is looked at when all are there
+        except ValueError:  # rank 0's setting is checked later, when all ranks can raise the error
             self.timeout = None
         try:
             self.stall = stall_from_environment()
@@ -64,9 +64,9 @@ class Stranger(MPIWaiting):
         peer_queries.register(self.identity, self)
 
     def _go_on(self, wait: Any, progressing: Any, timeout: float | None, limit: int) -> None:
-        """Who asks the known communicator what this rank does is told of this wait, too.
+        """Go on with a wait that has taken a slice; list it with the known communicator as well, for ranks that ask.
 
-        It is looked for here, where a rank has waited for long enough to need it.
+        The known communicator is looked for only now, since short waits do not need it.
         """
         self._know(_same_ranks(self.internal))
         waits = [] if self._known is None else self._known.waits
@@ -77,24 +77,24 @@ class Stranger(MPIWaiting):
             waits.remove(wait)
 
     def _know(self, known: MPIWaiting | None) -> None:
-        """Ask by the means, and under the name, of a known communicator."""
+        """Ask other ranks through the addresses of ``known``, and under its name."""
         self._known = known
         if known is not None:
             self.identity, self.begun = known.identity, known.begun
             self.neighbours, self.mpi_queries, self.left = known.neighbours, known.mpi_queries, known.left
 
     def parties(self, run: Any, behind: list[int], again: bool = False) -> list[Answer]:
-        """What this rank and the others do; alone, where nobody can be asked."""
+        """What this rank and the others are doing; only this rank if the others cannot be asked."""
         if self._known is not None:
             return super().parties(run, behind, again)
         return [Answer(self.rank, run.call(), self.begun, position(threading.get_ident()))]
 
     def judged(self, run: Any, answer: Answer) -> tuple[type[CollectiveError], str, str | None] | None:
-        """As elsewhere, but for failures of the known communicator, which are nothing to this one."""
+        """Why ``run`` will never end, according to ``answer``; failures of the known communicator are ignored."""
         return super().judged(run, answer._replace(failure=None))
 
     def note(self, run: Any, error: BaseException) -> None:
-        """A run ended early; MPI_Finalize may not end for it, and the others see that nobody waits for them here."""
+        """Record that ``run`` has ended early by ``error``, since MPI_Finalize might hang; other ranks are not told."""
         lifetime.keep(run)
         if self.broken is None:
             self.broken = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
@@ -102,7 +102,7 @@ class Stranger(MPIWaiting):
 
 
 def _same_ranks(comm: MPI.Intracomm) -> MPIWaiting | None:
-    """The library's side of another communicator of the same ranks, which knows how to ask them; the oldest."""
+    """The oldest communicator of the library's with the ranks of ``comm`` in their order, or None."""
     for context in peer_queries.contexts():
         known = isinstance(context, MPIWaiting) and not isinstance(context, Stranger)
         if known and context.broken is None and context.internal != MPI.COMM_NULL:
@@ -112,7 +112,7 @@ def _same_ranks(comm: MPI.Intracomm) -> MPIWaiting | None:
 
 
 def _watch_over_this_process() -> None:
-    """From the first communicator's making on."""
+    """Start what watches this process: SIGUSR2, MPI_Finalize and the watchdog; repeated calls have no effect."""
     dump_on_signal()
     watch_finalize()
     watchdog.watch()
@@ -120,16 +120,16 @@ def _watch_over_this_process() -> None:
 
 @functools.cache
 def _given_up() -> int:
-    """The key of a communicator's attribute: the agreement on it that this rank gave up."""
+    """The key of a communicator's attribute that holds an :class:`Agreement` which this rank gave up."""
     return MPI.Comm.Create_keyval()
 
 
 class Agreement:
-    """Whether all ranks of a communicator are in the same method: the least ``code`` is the greatest.
+    """Find out whether all ranks of a communicator are in the same method: the minimum of ``code`` is its maximum.
 
-    By two all-reduces of MPI's: a rank that gives up leaves its part in the first one, which would let those that come
-    later go on to MPI's own call, and wait there for ever; to the second one it does not come. MPI cannot take back the
-    one that is under way, so whoever tries again goes on with it.
+    There are two all-reduces of MPI's. A rank that gives up in the first one has contributed to it all the same: ranks
+    that come later would complete it, go on to MPI's own call, and wait there for ever. The second all-reduce stops
+    them. MPI cannot cancel a collective, so a rank that tries again continues with the one under way.
     """
 
     def __init__(self, comm: MPI.Intracomm, code: int):
@@ -139,7 +139,7 @@ class Agreement:
         self._mine, self._least = np.array([code, -code]), np.empty(2, np.int64)
 
     def reached(self, making: Making) -> bool:
-        """Wait for the other ranks; an exception of the wait leaves all as it is for another try."""
+        """Wait for the other ranks; return whether all have the same code. After an exception it can be tried again."""
         try:
             while self._round < 2 and (self._round == 0 or self._alike()):
                 if self._request is None:
@@ -162,7 +162,7 @@ class Agreement:
 
 
 def framed(stream: bytes) -> np.ndarray:
-    """A stream with its length before it, or as much of both as there is room for."""
+    """A frame: the length of ``stream`` and as much of it as fits, in FRAME bytes."""
     frame = np.zeros(FRAME, np.uint8)
     head = len(stream).to_bytes(_HEAD, "little") + stream[: FRAME - _HEAD]
     frame[: len(head)] = np.frombuffer(head, np.uint8)
@@ -170,29 +170,29 @@ def framed(stream: bytes) -> np.ndarray:
 
 
 def unframed(frames: np.ndarray) -> Iterator[Any]:
-    """The objects whose streams are in frames."""
+    """The objects that the rows of ``frames`` hold; each must fit in its frame."""
     return (pickle.loads(row[_HEAD:].data) for row in frames)
 
 
 class Making:
-    """What waits for the ranks that make or free a communicator together; see :func:`meeting`."""
+    """Waits for the ranks that make or free a communicator together; see :func:`meeting`."""
 
     def __init__(self, context: Any, comm: MPI.Intracomm, call: Call, ranks: list[int]):
         self.context = context
         self._comm, self._call, self._ranks = comm, call, ranks
 
     def run(self, request: MPI.Request | None = None, buffers: Any = None) -> MPIRun:
-        """A part of it, to be waited for."""
+        """A run for one part of the method, which waits for ``request``."""
         made = MPIRun(self._call.collective, self._call, buffers)
         made.request, made.ranks = request, self._ranks
         return made
 
     def wait(self, request: MPI.Request, buffers: Any = None) -> None:
-        """Wait for a part of it."""
+        """Wait for ``request``, one part of the method, and keep ``buffers`` alive meanwhile."""
         self.context.wait_for_mpi(self.run(request, buffers))
 
     def gather(self, comm: MPI.Intracomm, obj: Any) -> Iterator[Any]:
-        """An object of every rank of a communicator, on all of them; unpickled one by one, as they are asked for."""
+        """All-gather ``obj``; returns an iterator over all ranks' objects, which unpickles them one by one."""
         stream = pickle.dumps(obj)
         frames = np.empty((comm.size, FRAME), np.uint8)
         self.wait(comm.Iallgather(frame := framed(stream), frames), (frame, frames))
@@ -205,7 +205,7 @@ class Making:
         return (pickle.loads(part.data) for part in np.split(everything, np.cumsum(lengths)[:-1]))
 
     def meet(self, by_engine: bool) -> None:
-        """Wait until all ranks are in the same method; CollectiveMismatch where they are not."""
+        """Wait until all ranks have come to this point; CollectiveMismatch if some are in another method."""
         code = zlib.crc32(self._call.collective.encode())
         mine = np.array([code, -code])
         if by_engine:
@@ -216,7 +216,7 @@ class Making:
             self.context.fail(self.run(), _core.MismatchError("the ranks make or free communicators in different ways"))
 
     def _agreement(self, code: int) -> Agreement:
-        """A new one; on a communicator of the program's, which may be tried again, the one that was given up."""
+        """A new agreement, or the one that this rank gave up earlier on this communicator and now tries again."""
         found: Any = self._comm.Get_attr(_given_up())
         if found is None:
             return Agreement(self._comm, code)
@@ -228,11 +228,11 @@ class Making:
         return found
 
     def meet_some(self, members: Sequence[int], tag: int) -> None:
-        """Wait until some of the ranks are here, by messages."""
+        """Wait until the ranks in ``members`` have come to this point, by messages with ``tag``."""
         self.context.wait_for_mpi(Walk(self._rounds(members, tag), self._call, 0, None))
 
     def _rounds(self, members: Sequence[int], tag: int) -> Iterator[Messages]:
-        """A barrier of some of the ranks, by dissemination."""
+        """Rounds of a dissemination barrier of the ranks in ``members``."""
         place, size, token, step = members.index(self._comm.rank), len(members), bytearray(1), 1
         while step < size:
             there, here = members[(place + step) % size], members[(place - step) % size]
@@ -247,11 +247,11 @@ def meeting(
     what: str, comm: MPI.Intracomm, context: Any = None, members: Sequence[int] | None = None, tag: int = 0,
     call: Call | None = None, by_engine: bool = True,
 ) -> Iterator[Making]:  # fmt: skip
-    """``with meeting("creating a communicator by Dup", comm, context) as making``: all ranks are there within it.
+    """``with meeting("creating a communicator by Dup", comm, context) as making``: its body begins once all ranks come.
 
-    ``context`` is the library's side of ``comm``, where there is one: the call is one of its calls then. ``members``
-    are the ranks that take part, where not all do; they meet by messages with a ``tag``. ``call`` describes it to the
-    others, where it is more than ``what``. ``by_engine``: the node-local engine may still be used.
+    ``context`` is the library's side of ``comm``, if there is one; the method then counts as one of its calls.
+    ``members`` are the ranks that take part, by default all; they synchronise by messages with ``tag``. ``call`` is
+    what other ranks are told, by default only the name ``what``. ``by_engine``: the node-local engine may be used.
     """
     ranks = [rank for rank in members or range(comm.size) if rank != comm.rank]
     by_engine = by_engine and context is not None and context.apart is None
@@ -260,7 +260,7 @@ def meeting(
     asking.check()
     _watch_over_this_process()
     if context is not None and members is None:
-        if not by_engine:  # which counts its own
+        if not by_engine:  # the engine counts its calls itself
             made = call
             context.count_mpi(lambda: made)
         call = call._replace(number=context.begun + by_engine)
@@ -272,8 +272,8 @@ def meeting(
     with Wait(making.run(), asking.timeout, asking.waits):
         try:
             yield making
-        except Exception:  # MPI's, or of an argument: all ranks have it
+        except Exception:  # from MPI or an argument: all ranks raise it
             raise
-        except BaseException as e:  # KeyboardInterrupt: the others are in MPI's call
+        except BaseException as e:  # KeyboardInterrupt: the other ranks are in MPI's call
             asking.note(making.run(), e)
             raise

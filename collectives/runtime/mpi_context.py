@@ -1,4 +1,4 @@
-"""What a communicator holds for the library: a duplicate of its own, the rules all ranks agreed on, and plans."""
+"""The library's side of a communicator on MPI: a duplicate of it, the rules that all ranks agreed on, and plans."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ from .plans import Plan
 
 __all__ = ["MPIContext", "duplicate", "schedule_of"]
 
-MEETINGS = 16  # tags of messages by which some ranks meet
+MEETINGS = 16  # number of tags for the messages of Making.meet_some
 DEPTH = 4  # segments of one call in flight, and so tags of one call
-HEARD = 0.1  # s until MPI revokes: by then ranks test no sends, which Open MPI 5 may abort for once they have failed
-LEAST = DTYPE_CODES["int64"], _core.OPS.index("min")  # of integers that ranks agree on something by
+HEARD = 0.1  # s before MPI_Comm_revoke, so that other ranks have stopped testing sends: Open MPI 5 may abort for those
+LEAST = DTYPE_CODES["int64"], _core.OPS.index("min")  # type and op of MPIContext.least
 
 _library = mpi_library.library()
 
 
 @functools.lru_cache(maxsize=256)
 def schedule_of(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 0) -> Schedule:
-    """The schedule of one rank, built once."""
+    """The schedule of ``rank`` among ``size`` ranks; the latest 256 are cached."""
     return build(algorithm, rank, size, root)
 
 
 @functools.lru_cache(maxsize=256)
 def program_of(algorithm: ScheduleAlgorithm, rank: int, size: int, in_place: bool, root: int = 0) -> _core.Program:
-    """The schedule of one rank with its dependencies, for calls in place or out of place."""
+    """The schedule of ``rank`` with its dependencies, for calls in place or out of place; 256 are cached."""
     s = schedule_of(algorithm, rank, size, root)
     return _core.Program(s.steps, size, s.nblocks, s.scratch, in_place, s.input_block, s.vector_block, s.blockwise)
 
 
 def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracomm:
-    """MPI's duplicate of a communicator; CollectiveError where MPI has no more of them."""
+    """MPI's duplicate of ``comm``; CollectiveError if MPI cannot make any more communicators."""
     try:
         return comm.Dup(info)
     except MPI.Exception as e:
@@ -71,7 +71,7 @@ def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracom
 
 
 class MPIContext(MPIWaiting, Context):
-    """The library's side of a communicator: a duplicate of its own, the rules that all ranks agreed on, and tags."""
+    """The library's side of a communicator: a duplicate of it, the rules that all ranks agreed on, and tags."""
 
     def __init__(self, visible: MPI.Intracomm, making: Making):
         self.library = _library
@@ -104,7 +104,7 @@ class MPIContext(MPIWaiting, Context):
         return pickle.dumps(settings.agreed()) if self.rank == 0 else b""
 
     def _meet(self, known: bootstrap.Known, gather: bootstrap.Gather) -> None:
-        """How to ask the other ranks what they do."""
+        """Prepare questions to the other ranks, and the answers to theirs."""
         opened = gather(ports.port()) if known.separated and mpi_library.fears_the_dead() else []
         away = {rank: port for rank, port in enumerate(opened) if rank not in self.neighbours and port is not None}
         if len(self.neighbours) + 1 < self.size:
@@ -112,20 +112,20 @@ class MPIContext(MPIWaiting, Context):
         self.register()
 
     def adopt(self, rules: Rules) -> None:
-        """Choose by these rules from now on; on all ranks together, while no call is under way."""
+        """Choose algorithms by ``rules`` from now on. All ranks call this together, while no call is under way."""
         super().adopt(rules)
         self.cache(not self.checked)
-        if self.checked:  # each call is compared with the other ranks' first
+        if self.checked:  # ranks compare each call before they make it, on the slow path
             self.close()
 
     def groups(self) -> list[_core.Node]:
-        """The communicator's groups of the node-local engine, those of persistent calls too."""
+        """The communicator's groups of the node-local engine, including those of persistent calls."""
         return [*super().groups(), *self._node_groups.engines()]
 
     def another_node(self, call: Call) -> NodeGroup | None:
-        """A group of the node-local engine with an order of calls of its own, agreed by all ranks together.
+        """A group of the node-local engine for one persistent call; all ranks call this together.
 
-        None, on all ranks, where there is no memory for it. ``call`` is what ranks that wait here tell the others.
+        None, on all ranks, if there is no memory for a group. ``call`` is what this rank tells ranks that ask.
         """
         with self.in_turn():
             idle = self._node_groups.idle()
@@ -147,7 +147,7 @@ class MPIContext(MPIWaiting, Context):
         return self._node_groups.new(engine)
 
     def least(self, numbers: np.ndarray, call: Call) -> np.ndarray:
-        """The least of all ranks' integers, element by element, by the node-local engine; as a part of ``call``."""
+        """The elementwise minimum of all ranks' ``numbers``, by the node-local engine, as a part of ``call``."""
         found = np.empty_like(numbers)
         shape = Shape("allreduce", 0, numbers.size, numbers.itemsize, *LEAST, False)
         operation = self.operation(self.choose("allreduce", numbers.nbytes, "shm", True, False), shape)
@@ -158,15 +158,15 @@ class MPIContext(MPIWaiting, Context):
         return found
 
     def tag(self, choice: Choice, shape: Shape) -> int:
-        """First of the tags of the next call; calls come in the same order on all ranks.
+        """First of the tags of the next call, which is counted; calls come in the same order on all ranks.
 
-        The node-local engine has numbers of its own: a call may take the fast path there on some ranks only.
+        The result is 0 for the node-local engine, which numbers its calls itself, also those of the fast path.
         """
         name = choice.algorithm.name
         return 0 if name == "shm" else self.count(kind_of_call(name, shape), describing(shape, name))
 
     def _divide_tags(self) -> None:
-        """Tags of calls, by their kinds; half of each kind's are of persistent calls."""
+        """Divide the tags into ranges for kinds of calls; half of each range is for persistent calls."""
         calls = (self.endpoint.tag_limit - MEETINGS) // DEPTH
         self._persistent_calls = min(calls // 2, 1 << 16)
         self._calls = min(calls - self._persistent_calls, 1 << 16)
@@ -176,16 +176,16 @@ class MPIContext(MPIWaiting, Context):
         self.divide_tags(self._calls, self._kinds, self._kind_tags, DEPTH)
 
     def meeting_tag(self, tag: int) -> int:
-        """Of the messages by which some of the ranks meet, for a tag of the program's."""
+        """The tag of the messages of :meth:`Making.meet_some`, for a ``tag`` of the program's."""
         return self.endpoint.tag_limit - MEETINGS + tag % MEETINGS
 
     def persistent_number(self) -> int:
-        """What the numbers of the next persistent call's starts begin from."""
+        """The base of the numbers of a new persistent call; each start of the call adds 1."""
         self._persistent_inits += 1
         return self._persistent_inits << 32
 
     def persistent_tag(self, choice: Choice, shape: Shape) -> int:
-        """Tags of a persistent call, its own while there are no more than 65536 of them."""
+        """First of the tags of a new persistent call; at most 65536 such calls have different tags."""
         call = self._calls + self._persistent_tags % self._persistent_calls
         self._persistent_tags += 1
         return kind_of_call(choice.algorithm.name, shape) % self._kinds * self._kind_tags + call * DEPTH
@@ -204,7 +204,7 @@ class MPIContext(MPIWaiting, Context):
         )  # fmt: skip
 
     def make_plan(self, choice: Choice, shape: Shape, engine: _core.Node | None) -> Plan:
-        """A new plan."""
+        """Make a plan that executes ``shape`` by the algorithm of ``choice``, in the group ``engine`` for ``"shm"``."""
         algorithm = choice.algorithm
         if algorithm.name == "shm" and engine is not None:
             return _core.NodePlan(engine, shape)
@@ -235,7 +235,7 @@ class MPIContext(MPIWaiting, Context):
         return None
 
     def revoke(self) -> None:
-        """Give up what is under way here, for good, and tell the others, whose calls end in errors."""
+        """Break the communicator for good: calls under way are given up, here and on the other ranks, with errors."""
         if self.abandoned:
             return
         run = MPIRun("Revoke", Call(0, "Revoke", "", 0, "", "", None))  # before all calls: none is to be completed
@@ -244,9 +244,9 @@ class MPIContext(MPIWaiting, Context):
         self.abandon()
 
     def abandon(self) -> None:
-        """Give up what is under way, on all ranks that live, because of one that died; what waits here ends in errors.
+        """Revoke the duplicate by MPI (ULFM), so that all calls under way on it end with errors on all live ranks.
 
-        Nothing is left that MPI_Finalize could wait for.
+        After this call MPI_Finalize has nothing of this communicator's to wait for.
         """
         if self.abandoned:
             return
@@ -261,14 +261,14 @@ class MPIContext(MPIWaiting, Context):
         heap.forget_the_dead()
 
     def check(self) -> None:
-        """Refuse work on a communicator that failed, in a forked child, and after MPI's end."""
+        """Raise CollectiveError if the communicator is broken, in a forked child, and after MPI_Finalize."""
         super().check()
         if _core.ended():
             raise CollectiveError("MPI has been finalized; there are no more collectives")
 
     def free(self) -> None:
-        """Complete what is under way and free the duplicate; collective."""
+        """Complete the queued operations and free the duplicate; collective."""
         super().free()
         with meeting("freeing a communicator", self.internal, self, by_engine=False):
-            pass  # now nobody looks at this rank's flags any more
+            pass  # from here on no rank reads this rank's flags
         self.internal.Free()

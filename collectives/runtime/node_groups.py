@@ -1,9 +1,9 @@
-"""Groups of the node-local engine that persistent calls have for themselves, one after the other.
+"""Groups of the node-local engine for persistent calls, and their reuse.
 
-Ranks may start their persistent calls in different orders, so each needs an order of calls of its own: a group. A group
-can be taken down only when no rank reads its flags any more, which no rank knows alone. So groups that are done with
-are noted, and the next persistent call, where ranks exchange a few words anyway, uses one again that all ranks are done
-with, and takes down those that are too many.
+Ranks may start their persistent calls in different orders, so each persistent call has a group of its own, in which
+calls are numbered separately. A group can be freed or used again only when no rank reads its flags any more, and no
+rank knows that alone. So each rank records the groups it has finished with. When the next persistent call is made, the
+ranks agree by an all-reduce which groups all of them have finished with; one is used again, and surplus ones are freed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..core import _core
 
 __all__ = ["NodeGroup", "NodeGroups"]
 
-SPARE = 4  # groups that are kept for the next persistent calls
+SPARE = 4  # most idle groups that are kept for later persistent calls
 
 
 class NodeGroup:
-    """A group for one persistent call, until nobody holds this object any more."""
+    """A group for one persistent call; the group is released when this object is deleted."""
 
     __slots__ = ("_back", "_number", "engine")
 
@@ -30,11 +30,11 @@ class NodeGroup:
         self._back = back
 
     def __del__(self) -> None:
-        self._back.append(self._number)  # no lock: garbage collectors come here
+        self._back.append(self._number)  # without a lock, since the garbage collector may run this anywhere
 
 
 class NodeGroups:
-    """The groups of one communicator; all ranks have the same ones."""
+    """The groups of one communicator for persistent calls; all ranks have the same ones."""
 
     def __init__(self) -> None:
         self._engines: dict[int, _core.Node] = {}
@@ -43,13 +43,13 @@ class NodeGroups:
         self._made = 0
 
     def engines(self) -> list[_core.Node]:
-        """All groups."""
+        """The node-local engine's side of all groups."""
         return list(self._engines.values())
 
     def idle(self) -> np.ndarray:
-        """For each group the calls this rank made in it, or -1 where it is not done with it; and the negatives.
+        """Number of calls that this rank made in each group, -1 if it still uses the group; second row: the negatives.
 
-        The least of all ranks' say which groups all ranks are done with.
+        The minimum of this array over all ranks shows which groups all ranks have finished with.
         """
         while self._back:
             self._idle.add(self._back.popleft())
@@ -57,7 +57,7 @@ class NodeGroups:
         return np.array([calls, [-c for c in calls]])
 
     def again(self, least: np.ndarray) -> NodeGroup | None:
-        """A group that all ranks are done with, or None; ``least`` of what all ranks' :meth:`idle` returned."""
+        """A group to use again, or None; ``least`` is the minimum over all ranks of what :meth:`idle` returned."""
         agreed = [number for number, (low, high) in zip(self._engines, least.T, strict=True) if low == -high >= 0]
         for number in agreed[1 + SPARE :]:
             del self._engines[number]
@@ -68,7 +68,7 @@ class NodeGroups:
         return NodeGroup(self._engines[agreed[0]], agreed[0], self._back)
 
     def new(self, engine: _core.Node) -> NodeGroup:
-        """A group made now, by all ranks together."""
+        """Add a group for ``engine``, which all ranks have just made together."""
         self._made += 1
         self._engines[self._made] = engine
         return NodeGroup(engine, self._made, self._back)

@@ -1,4 +1,4 @@
-"""The readable executor: any schedule, round by round, over mpi4py's point-to-point. The C executor's oracle."""
+"""The executor in Python: any schedule, round by round, by mpi4py's point-to-point. Tests compare C's with it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["Message", "Walk", "execute", "run"]
 
 
 class Message(NamedTuple):
-    """A message under way."""
+    """A send or receive that is posted."""
 
     request: Any
     peer: int
-    comes: bool  # rather than goes
+    comes: bool  # True for a receive, False for a send
 
 
 Messages = list[Message]
@@ -36,9 +36,9 @@ def run(
     schedule: Schedule, comm: Any, shape: Shape, source: int, target: int, segments: int, tags: Sequence[int],
     region: Callable[[int, int], np.ndarray],
 ) -> Iterator[Messages]:  # fmt: skip
-    """A call of a shape on memory at two addresses, 0 for none, segment by segment; as :func:`execute`.
+    """Execute a call of ``shape`` segment by segment; yield messages as :func:`execute` does.
 
-    ``region`` gives memory at an address as an array of bytes.
+    ``source`` and ``target`` are addresses, 0 for none; ``region(address, nbytes)`` makes a uint8 array of memory.
     """
     size, dtype, op = shape.itemsize, shape.dtype, shape.op
 
@@ -49,7 +49,7 @@ def run(
     input_cuts = list(shape.input_cuts or cuts)
     send = _memory(source, input_cuts, schedule.input_block, size, region)
     recv = _memory(target, cuts, schedule.vector_block, size, region)
-    if schedule.blockwise:  # segments cut every block, which changes nothing here
+    if schedule.blockwise:  # a segment is a part of every block then, so segments make no difference here
         yield from execute(schedule, comm, send, recv, size, reduction, tags[0], cuts, input_cuts)
     else:
         bounds = _core.partition(shape.elements, segments)
@@ -64,7 +64,7 @@ def run(
 def _memory(
     address: int, cuts: list[int], block: int, size: int, region: Callable[[int, int], np.ndarray]
 ) -> np.ndarray:  # fmt: skip
-    """A buffer of which a rank has all, or one ``block``, or nothing."""
+    """The memory at ``address`` as a uint8 array: of one ``block``, or of all of them if that is negative."""
     if not address:
         return np.empty(0, np.uint8)
     elements = cuts[block + 1] - cuts[block] if block >= 0 else cuts[-1]
@@ -82,12 +82,12 @@ def execute(
     cuts: Sequence[int] | None = None,
     input_cuts: Sequence[int] | None = None,
 ) -> Iterator[Messages]:
-    """Run one rank's schedule; yields each round's messages, and goes on when they have ended.
+    """Execute one rank's schedule: a generator that yields the messages of each round.
 
-    ``send`` and ``recv`` are uint8 arrays of what the rank has (the same memory for an in-place call): the whole
-    vector, its own block, or nothing. ``cuts`` are the boundaries of the blocks in elements, ``input_cuts`` those of
-    ``send``; by default blocks are as equal as can be, and ``recv`` is the whole vector. ``op(dst, left, right)``
-    reduces arrays of bytes. ``comm`` has mpi4py's ``Isend`` and ``Irecv``.
+    The caller resumes the generator when these messages are complete. ``send`` and ``recv`` are uint8 arrays (of one
+    memory for an in-place call): the whole vector, the rank's own block, or nothing. ``cuts`` are the boundaries of the
+    blocks in elements, ``input_cuts`` those of ``send``; by default ``recv`` is the whole vector, cut by
+    ``_core.partition``. ``op(dst, left, right)`` reduces uint8 arrays. ``comm`` has mpi4py's ``Isend`` and ``Irecv``.
     """
     if cuts is None:
         cuts = _core.partition(len(recv) // itemsize, schedule.nblocks)
@@ -132,7 +132,7 @@ def execute(
 
 
 class Walk:
-    """A run in this executor, for those who wait for it; a plan of its own."""
+    """A run of this executor that can be waited for; it serves as its own plan."""
 
     def __init__(self, rounds: Iterator[Messages], call: Call, nbytes: int, buffers: Any):
         self._rounds, self._call, self._nbytes = rounds, call, nbytes
@@ -143,25 +143,25 @@ class Walk:
 
     @property
     def plan(self) -> Walk:
-        """What knows whom the run waits for."""
+        """The object that knows which ranks the run waits for: the run itself."""
         return self
 
     def waiting(self) -> list[int]:
-        """Ranks whose messages have not come, or have not been taken."""
+        """Ranks of the sends and receives that are not complete."""
         return sorted({message.peer for message in self._pending})
 
     def withdraw(self) -> int:
-        """Take back the receives that no message has reached; how many others are not complete."""
+        """Cancel the receives, once; return how many of them are not complete yet."""
         coming = [message.request for message in self._pending if message.comes]
         if not self._withdrawn:
             self._withdrawn = True
             for request in coming:
-                if request:  # a handler may have come between its end and the note of it
+                if request:  # null if it has ended, and a signal handler runs before _pending is updated
                     request.Cancel()
         return sum(not request.Test() for request in coming)
 
     def call(self) -> Call:
-        """Number, type signature, op and root."""
+        """The call's number, collective, type signature, op and root."""
         return self._call
 
     def __str__(self) -> str:
@@ -169,7 +169,7 @@ class Walk:
         return f"{call.collective} ({call.algorithm}, {self._nbytes} bytes)" if call.algorithm else call.collective
 
     def wait(self, yield_at_once: bool, limit: int) -> bool:
-        """Go on for up to ``limit`` ns; whether the run has ended."""
+        """Progress the run for up to ``limit`` ns; return whether it has ended."""
         end = time.monotonic_ns() + limit
         while True:
             self._pending = [message for message in self._pending if not message.request.Test()]

@@ -1,4 +1,4 @@
-"""What rank 0 reads from its environment for all ranks of a communicator."""
+"""The settings of a communicator, which rank 0 reads from its environment for all ranks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["Agreed", "agreed"]
 
 
 class Agreed(NamedTuple):
-    """What rank 0's environment says for all ranks of a communicator."""
+    """The settings that rank 0's environment gives to all ranks of a communicator."""
 
-    forced: dict[str, str]  # algorithms by collective
+    forced: dict[str, str]  # algorithm asked for, by collective
     table: tuning.Table | None
     timeout: float | None
     stall: float | None  # seconds after which a wait without a timeout is reported
-    checked: bool  # calls are compared before they are made
-    timeline: tuple[str | None, int]  # its file, and the events it has room for
+    checked: bool  # whether ranks compare each call before they make it
+    timeline: tuple[str | None, int]  # file name, and the number of events it has room for
 
 
 def agreed() -> Agreed | Exception:
-    """This rank's; or what is wrong: all ranks are to raise it."""
+    """The settings of this process's environment, or the ValueError that all ranks are to raise if they are wrong."""
     check = os.environ.get("COLLECTIVES_CHECK", "0")
     if check not in ("", "0", "1"):
         return ValueError(f"COLLECTIVES_CHECK={check!r}: expected 0 or 1")
