@@ -1,6 +1,6 @@
-"""What MPI tells of ranks that died: its errors that mean a death, and whom they name (ULFM: MPI 5, section 12).
+"""What MPI reports of processes that have died: its error classes, and the ranks (ULFM: MPI 5, section 12).
 
-MPIs without it say nothing of the kind; who died is then known on the machine of the dead process only.
+An MPI without ULFM reports nothing of the kind; a death is then known on the machine of the dead process only.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from ..system import mpi_library
 
 __all__ = ["are_told", "by_death", "failure", "means_death", "missed", "named"]
 
-#: Error classes by which MPI says that a rank died, or that another rank has noticed it (0: this MPI has none).
+#: Error classes that mean that a process died, or that another rank has noticed it; empty if this MPI has none.
 DEATHS = {getattr(MPI, name, 0) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")} - {0}
 
 
 def means_death(code: int) -> bool:
-    """Whether an error code of MPI's says that a rank died."""
+    """Whether the MPI error code ``code`` says that a rank died."""
     return bool(code) and MPI.Get_error_class(code) in DEATHS
 
 
 def by_death(error: BaseException) -> bool:
-    """Whether an exception is MPI's word that a rank died."""
+    """Whether ``error`` is an exception by which MPI says that a rank died."""
     return isinstance(error, MPI.Exception) and error.Get_error_class() in DEATHS
 
 
 def are_told() -> bool:
-    """Whether this MPI says who died."""
+    """Whether this MPI reports which ranks died."""
     return mpi_library.why_no_survivors() is None
 
 
 def missed(comm: MPI.Comm) -> list[int]:
-    """The ranks of a communicator that MPI knows to be dead; a local call."""
+    """The ranks of ``comm`` that MPI knows to be dead, sorted; a local call."""
     if comm == MPI.COMM_NULL or not are_told():
         return []
     dead, all_ranks = comm.Get_failed(), comm.Get_group()
@@ -47,7 +47,7 @@ def missed(comm: MPI.Comm) -> list[int]:
 
 
 def failure(comm: MPI.Comm, what: str, error: MPI.Exception) -> PeerFailure:
-    """What to raise for an error of MPI's in ``what``: the dead ranks by number."""
+    """The PeerFailure to raise for ``error``, by which the MPI call ``what`` ended; it names the dead ranks."""
     ranks = ", ".join(map(str, missed(comm)))
     return PeerFailure(
         f"{what} on rank {comm.rank} of {comm.size}: {f'rank {ranks}' if ranks else 'a rank'} died ({error})"
@@ -56,7 +56,7 @@ def failure(comm: MPI.Comm, what: str, error: MPI.Exception) -> PeerFailure:
 
 @contextlib.contextmanager
 def named(comm: MPI.Comm, what: str) -> Iterator[None]:
-    """Raise PeerFailure, with the dead ranks, where MPI's own calls for ``what`` end by a death."""
+    """Within this context, turn MPI's errors that mean a death into PeerFailure; ``what`` names the call."""
     try:
         yield
     except MPI.Exception as e:

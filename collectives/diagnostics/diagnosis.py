@@ -1,6 +1,6 @@
-"""What a rank does, in words for the others, and what the words of several ranks mean together.
+"""What a rank tells others about its calls, and what the answers of several ranks mean together.
 
-Nothing here costs anything before a call has been waited for in vain: file and line are those of the frames then.
+Calls that end in time pay nothing for this: file and line are read from the Python frames only when they are needed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ __all__ = [
     "waiting_for",
 ]  # fmt: skip
 
-MOST = 16  # ranks that a message describes
+MOST = 16  # most ranks that an error message describes
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _STANDARD = os.path.dirname(os.__file__) + os.sep
-libraries: list[str] = []  # folders of libraries that make calls for the program
+libraries: list[str] = []  # directories of libraries that make calls for the program, such as torch
 _KINDS = {kind.__name__: kind for kind in (CollectiveMismatch, CollectiveTimeout, PeerFailure)}
 
 
 class Answer(NamedTuple):
-    """What a rank says of itself, for one communicator.
+    """What a rank tells of its calls on one communicator.
 
-    ``call`` is the one under way, or the one that failed; ``begun`` the number of calls so far; ``place`` file and line
-    of the program. ``failure`` is the error that broke the communicator, by name, and the first line of the one that it
-    comes from; the rank's part in the calls from number ``gave_up`` on is given up then. ``left`` says how the program
-    ended, if it has.
+    ``call`` is the call under way, or the one that failed; ``begun`` the number of calls so far; ``place`` the file and
+    line in the program. ``failure`` is the class name of the error that broke the communicator, and the first line of
+    the error that caused it; the rank has then given up its calls from number ``gave_up`` on. ``left`` is a text that
+    says how the program ended, if it has.
     """
 
     rank: int
@@ -45,7 +45,7 @@ class Answer(NamedTuple):
     silent: str = ""  # why there is no answer
     left: str = ""
     gave_up: int = 0
-    then: Call | None = None  # of the number asked for, which has begun before
+    then: Call | None = None  # the call whose number was asked for, if it has begun
 
     def __str__(self) -> str:
         if self.silent:
@@ -61,16 +61,16 @@ _core.install(signature)
 
 
 def position(thread: int | None = None) -> str:
-    """File and line of the program where a thread (by default the main one) is: outside this package and Python's own.
+    """``file:line`` of the innermost frame of ``thread`` (default: the main one) that belongs to the program.
 
-    Where a thread of a library waits for the program, the place of the main thread; the nearest frame, whatever it is,
-    where all belong to libraries.
+    Frames of this package and of Python's library do not count. A thread without a frame of the program gives the place
+    of the main thread; if that has none either, the innermost frame counts.
     """
     frames = sys._current_frames()
     try:
         return _place_among(frames, thread)
     finally:
-        frames.clear()  # this frame is among them: a cycle, which would keep the program's arrays
+        frames.clear()  # this frame is among them: the cycle would keep the program's arrays in memory
 
 
 def _place_among(frames: dict[int, FrameType], thread: int | None) -> str:
@@ -81,9 +81,10 @@ def _place_among(frames: dict[int, FrameType], thread: int | None) -> str:
 
 
 def outer_position() -> str | None:
-    """File and line of the program's call of this package that this thread is within, in a handler, say; None: in none.
+    """``file:line`` of the program's outer call of this package, if this thread is in a nested one; else None.
 
-    The innermost frames are this package's, then come the handler's, then this package's.
+    A signal handler makes nested calls, for example. From the innermost frame outwards there are then frames of this
+    package, of the handler, of this package and of the program.
     """
     frame = _of_the_program(sys._getframe())
     while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
@@ -99,15 +100,15 @@ def _of_the_program(frame: FrameType | None) -> FrameType | None:
 
 
 def foreign(file: str) -> bool:
-    """Whether a file is of this package, of Python's own library, or of one that makes calls for the program."""
+    """Whether ``file`` belongs to this package, Python's library, or a library that makes calls for the program."""
     own = file.startswith((_PACKAGE, "<frozen ", *libraries))
     return own or (file.startswith(_STANDARD) and "-packages" + os.sep not in file)
 
 
 def verdict(mine: Call, answer: Answer) -> tuple[type[CollectiveError], str, str | None] | None:
-    """Why a call will never end, told from what another rank says, or None while it may.
+    """Why the call ``mine`` will never end, according to another rank's ``answer``; None as long as it may.
 
-    The error, its words, and the words of the error that it comes from, if that was another rank's.
+    The result is an exception class, its message, and the message of the other rank's error that caused it, or None.
     """
     call = answer.call
     if answer.failure is not None and (mine.number is None or mine.number >= answer.gave_up):
@@ -122,37 +123,38 @@ def verdict(mine: Call, answer: Answer) -> tuple[type[CollectiveError], str, str
 
 
 def missing(behind: list[int], told: list[Answer]) -> list[int]:
-    """The ranks that keep a call from ending: of those it waits for, the ones that have not come to it.
+    """The ranks that keep a call from ending: those in ``behind`` that have not begun the call.
 
-    ``told`` is what this rank says, first, and what others do. A rank that has come may itself wait for others: where
-    all that are waited for have come, any other is named that has not, and they themselves where there is none.
+    ``behind`` are the ranks that the call waits for, ``told`` this rank's answer and then those of others. A rank that
+    has begun the call may wait for others itself. So if all in ``behind`` have begun it, the result is the other ranks
+    that have not, and if there are none, ``behind``.
     """
     mine = told[0].call
     absent = [answer.rank for answer in told[1:] if mine is not None and not _has_come(mine, answer)]
-    stuck = [answer.rank for answer in told[1:] if answer.left]  # begun before its program ended, and not ended
+    stuck = [answer.rank for answer in told[1:] if answer.left]  # they may have begun it before their program ended
     come = {answer.rank for answer in told}.difference(absent, stuck)
     return [rank for rank in behind if rank not in come] or absent or behind
 
 
 def _has_come(mine: Call, answer: Answer) -> bool:
-    """Whether a rank is known to have begun this rank's call; those of persistent requests have no numbers."""
+    """Whether the rank of ``answer`` is known to have begun the call ``mine``; persistent calls have no numbers."""
     if mine.number is None:
         return answer.call == mine and mine.algorithm != "message"
     return not answer.silent and answer.begun >= mine.number
 
 
 def waiting_for(ranks: list[int]) -> str:
-    """Words for the ranks that a call waits for."""
+    """Text for an error message: the ranks that a call waits for."""
     return f"waiting for rank {', '.join(map(str, ranks))}" if ranks else "MPI does not say whom it waits for"
 
 
 def overdue(
     lateness: str, behind: list[int], told: list[Answer], dead: list[int]
 ) -> tuple[type[CollectiveError], str, str | None]:
-    """The error of a call past its timeout, its words, and those of the error that it comes from, as of ``verdict``.
+    """Exception class, message and origin, in the form of :func:`verdict`, for a call past its timeout.
 
-    ``lateness``: words for how long it took. ``told``: what this rank says, first, and what others do. ``dead``: those
-    whose processes have ended.
+    ``lateness`` is a text that says how long it took. ``behind`` are the ranks that the call waits for, ``told`` this
+    rank's answer and then those of others, ``dead`` the ranks whose processes have ended.
     """
     mine = told[0].call
     for answer in told[1:]:
@@ -169,7 +171,7 @@ def overdue(
 
 
 def lines(answers: list[Answer]) -> str:
-    """What ranks say, a line each, as the end of a message: the first, then, where not all fit, who has not come."""
+    """The end of an error message: a line for each answer, at most 16; ranks that have not begun the call go first."""
     mine = answers[0].call
     if len(answers) > MOST and mine is not None:
         answers = [answers[0], *sorted(answers[1:], key=lambda answer: not answer.left and _has_come(mine, answer))]

@@ -1,10 +1,9 @@
-"""What a process says when its program ends, for those who may wait for it: how, where, and after how many calls.
+"""The note that a process leaves when its program ends: how and where it ended, and after how many calls.
 
-A rank that has ended its program sits in MPI_Finalize, where it answers no questions. So it leaves a note in a file in
-memory, which neighbours read through /proc while the process is there. The note is final when MPI_Finalize has begun.
-
-The file is one byte of state, the length of the note in 8 bytes, the note. It is sealed, so that only the mapping that
-its process has made before can change it.
+A rank whose program has ended is in MPI_Finalize, where it answers no questions. So it leaves a note in a file in
+memory (memfd), which neighbours read through /proc as long as the process exists. The note is final once MPI_Finalize
+has begun. The file holds one byte of state, the length of the note in 8 bytes (little-endian), and the note as JSON. It
+is sealed, so that only its process can change it, through a mapping made before.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ from .diagnosis import foreign, position
 
 __all__ = ["Note", "Reader", "ending", "finalizing", "leave", "note", "uncaught"]
 
-OPEN, LEAVING, FINAL = b"0", b"1", b"2"  # the first byte
+OPEN, LEAVING, FINAL = b"0", b"1", b"2"  # states: the first byte of the file
 NAME = "collectives-note"
 HEAD = 9
-LONGEST = 1 << 20  # bytes of the file, most of which never have memory
+LONGEST = 1 << 20  # bytes of the file, which is sparse
 _NOEXEC_SEAL = 0x8  # of memfd_create, from Linux 6.3 on
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _SEAL_FUTURE_WRITE = 0x10  # from Linux 5.1 on
 
 _lock = threading.Lock()
 _file = -1
-_memory: mmap.mmap | None = None  # the file's, while this process may write to it
+_memory: mmap.mmap | None = None  # the mapping of the file; None in a forked child
 
 
 class Note(NamedTuple):
-    """What a process has left: whether it makes no more calls, for sure; how it ended; its calls on communicators."""
+    """A process's note: whether it surely makes no more calls, how its program ended, its calls by communicator."""
 
     final: bool
     how: str
@@ -48,7 +47,7 @@ class Note(NamedTuple):
 
 
 def note() -> int:
-    """The number of the file of this process's note, which is made at the first call; -1 where there can be none."""
+    """File descriptor of this process's note, which the first call makes; -1 if the system does not allow one."""
     global _file, _memory
     with _lock:
         if _file < 0:
@@ -59,9 +58,9 @@ def note() -> int:
 
 
 def _make() -> tuple[int, mmap.mmap]:
-    """A file in memory, and its memory, by which alone it can be written."""
+    """Make the file; returns its descriptor and the only mapping through which it can be written."""
     try:
-        file = os.memfd_create(NAME, os.MFD_CLOEXEC | _NOEXEC_SEAL)  # which can be sealed, too
+        file = os.memfd_create(NAME, os.MFD_CLOEXEC | _NOEXEC_SEAL)  # this flag allows seals, too
     except OSError as e:
         if e.errno != errno.EINVAL:
             raise
@@ -80,7 +79,7 @@ def _make() -> tuple[int, mmap.mmap]:
 
 
 def _after_fork() -> None:
-    """The note stays the parent's."""
+    """In a forked child: forget the note, which is the parent's."""
     global _file, _lock, _memory
     _lock = threading.Lock()
     _file, _memory = -1, None
@@ -96,11 +95,11 @@ def uncaught() -> BaseException | None:
 
 
 def ending() -> str:
-    """How the program ends, as this is called at its end."""
+    """How the program ends, as text; to be called at interpreter exit."""
     error = uncaught()
     if error is not None:
         return f"raised {type(error).__name__}{_raised_at(error.__traceback__)} and ended"
-    main = getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0]  # the former is gone after a return
+    main = getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0]  # __file__ may be gone by now
     return f"ended its program{f' ({os.path.abspath(main)})' if os.path.exists(main) else ''}"
 
 
@@ -115,18 +114,18 @@ def _raised_at(trace: Any) -> str:
 
 
 def finalizing() -> str:
-    """How the program ends, as this is called in MPI_Finalize, which the program calls itself."""
+    """How the program ends, as text; to be called within MPI_Finalize that the program calls itself."""
     return f"called MPI_Finalize at {position(threading.get_ident())}"
 
 
 def leave(how: str, begun: dict[str, int]) -> None:
-    """Leave the note; who has left one already keeps the first."""
+    """Write the note: how the program ended, and the number of calls by communicator. Only the first call counts."""
     if _memory is None or _memory[:1] != OPEN:
         return
     told = json.dumps([how, begun]).encode()
     if len(told) > LONGEST - HEAD:
         told = json.dumps([how, {}]).encode()
-    with contextlib.suppress(OSError):  # there is no memory for it
+    with contextlib.suppress(OSError):  # no memory
         os.posix_fallocate(_file, 0, HEAD + len(told))
         _memory[HEAD : HEAD + len(told)] = told
         _memory[1:HEAD] = len(told).to_bytes(HEAD - 1, "little")
@@ -134,17 +133,17 @@ def leave(how: str, begun: dict[str, int]) -> None:
 
 
 class Reader:
-    """Reads the note of a neighbour, also when its process has ended since the reader was made."""
+    """Reads a neighbour's note, from file descriptor ``number`` of process ``pid``, even after that process's end."""
 
     def __init__(self, pid: int, number: int):
         self._path = f"/proc/{pid}/fd/{number}"
         self._fd, self._known = -1, number >= 0
         if self._known:
-            with contextlib.suppress(OSError):  # it has ended, or this process may not look there
+            with contextlib.suppress(OSError):  # the process has ended, or its /proc directory is closed to this one
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> Note | None:
-        """The note, or None while there is none."""
+        """The note, or None if the process has not left one."""
         if self._fd < 0:
             return None
         head = os.pread(self._fd, HEAD, 0)
@@ -153,12 +152,12 @@ class Reader:
         length = int.from_bytes(head[1:], "little")
         try:
             how, begun = json.loads(os.pread(self._fd, min(length, LONGEST), HEAD))
-        except (ValueError, TypeError):  # there was no note yet
+        except (ValueError, TypeError):  # MPI_Finalize has begun before a note was written
             how, begun = "is in MPI_Finalize", {}
         return Note(head[:1] == FINAL, how, begun)
 
     def runs_on(self) -> bool:
-        """Whether the process still has the file open: a program that it became by ``exec`` has not."""
+        """Whether the process still has the file open; False after ``exec`` of another program and after its end."""
         try:
             return not self._known or os.readlink(self._path).startswith(f"/memfd:{NAME}")
         except FileNotFoundError:
@@ -167,9 +166,9 @@ class Reader:
             return True
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    __del__ = close  # a request that is tested, and then dropped or waited for by MPI, leaves its looks behind
+    __del__ = close  # a request that was tested and then dropped, or completed by MPI, does not call close

@@ -1,4 +1,4 @@
-"""How ranks on different machines ask each other what they are doing: by messages on the library's communicator."""
+"""Questions between ranks on different machines, as MPI messages on the library's communicator."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .ports import Port, Probes, note_open, seen_open
 __all__ = ["MPIQueries"]
 
 
-REFUSAL = 0.05  # seconds in which a machine refuses what comes to a closed port
-AT_ONCE = 256  # ranks whose ports are tried together
-PATIENCE = 1.0  # seconds for another thread that is at the letters; MPI may keep it there for ever
+REFUSAL = 0.05  # seconds to wait for a refusal, which a machine sends for a closed port
+AT_ONCE = 256  # most ranks whose ports are tried together
+PATIENCE = 1.0  # seconds to wait for another thread that sends or receives; MPI may keep that thread for ever
 
 
 def _under_way(request: MPI.Request) -> bool:
@@ -33,10 +33,10 @@ def _under_way(request: MPI.Request) -> bool:
 
 
 class MPIQueries:
-    """Questions and answers as messages on the library's communicator, under a tag of their own.
+    """Questions and answers as messages on the library's communicator, with a tag of their own.
 
-    That a letter does not arrive is no error here: whoever asks has other ways to notice. Where MPI would not survive a
-    message to a dead process, letters go only to those whose ports do not refuse (``ports``).
+    A message that does not arrive is no error here: the rank that asks has other ways to notice. Where MPI would hang
+    or crash after a message to a dead process, messages go only to ranks whose ``ports`` do not refuse a datagram.
     """
 
     QUESTION, ANSWER = b"?", b"!"
@@ -45,18 +45,18 @@ class MPIQueries:
         self._comm = comm
         self._tag = tag
         self._context = weakref.ref(context)
-        self._lock = threading.RLock()  # a handler of a signal may make a call within one
+        self._lock = threading.RLock()  # a signal handler may come here again
         self._sent: list[tuple[MPI.Request, bytes]] = []
-        self._asked: set[int] = set()  # and not heard of yet: a rank is not asked twice
+        self._asked: set[int] = set()  # ranks that have not answered yet; they are not asked again
         self._probes = Probes(ports)
         self._ports = ports
-        self._due: dict[int, float] = {}  # when a rank's port will not refuse any more
+        self._due: dict[int, float] = {}  # by rank: the time after which its port counts as open
         self._question = self.QUESTION + b"null"
         self.answers: dict[int, Answer] = {}
 
     @contextlib.contextmanager
     def _alone(self, patience: float) -> Iterator[bool]:
-        """Whether no other thread is at the letters, after waiting for that up to so many seconds."""
+        """Take the lock for sends and receives, waiting up to ``patience`` seconds; yields whether it was taken."""
         alone = self._lock.acquire(timeout=patience)
         try:
             yield alone
@@ -65,7 +65,7 @@ class MPIQueries:
                 self._lock.release()
 
     def ask(self, ranks: Iterable[int], number: int | None = None) -> None:
-        """Ask ranks that are not asked already, also what their call of a number was."""
+        """Ask ``ranks`` what they do, and what their call with ``number`` was, unless a question is under way."""
         with self._alone(PATIENCE) as alone:
             if alone:
                 self._question = self.QUESTION + json.dumps(number).encode()
@@ -95,7 +95,7 @@ class MPIQueries:
             self._sent.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
 
     def tell(self, ranks: Iterable[int]) -> None:
-        """Send ranks what they have not asked for: how this one failed, or ended its program."""
+        """Send ``ranks``, unasked, this rank's state: how it has failed, or how its program has ended."""
         context = self._context()
         if context is None:
             return
@@ -107,11 +107,11 @@ class MPIQueries:
                     self._send(rank, news)
 
     def refused(self, rank: int) -> bool:
-        """Whether the machine of a rank has refused its port when it was last asked."""
+        """Whether the port of ``rank`` refused the last datagram."""
         return rank in self._probes.refused
 
     def closed(self, ranks: Iterable[int]) -> list[int]:
-        """Those of some ranks whose machines refuse their ports now; without MPI, in any thread."""
+        """Those of ``ranks`` whose ports refuse a datagram now; any thread may call this, and MPI is not used."""
         probes = Probes(self._ports)
         asked = [rank for rank in ranks if rank in self._ports][:AT_ONCE]
         probes.probe(asked)
@@ -123,12 +123,12 @@ class MPIQueries:
         return sorted(probes.refused)
 
     def any_refused(self) -> bool:
-        """Whether the ports of some ranks, of up to so many as are tried together, refuse."""
+        """Whether the port of any rank refuses a datagram; at most 256 ports are tried."""
         ranks = list(self._ports)[:AT_ONCE]
         return len(self._open(ranks)) < len(ranks)
 
     def _open(self, ranks: list[int]) -> list[int]:
-        """Those of some ranks whose ports do not refuse."""
+        """Those of ``ranks`` whose ports do not refuse a datagram, or that have no known port."""
         unsure = [rank for rank in ranks if rank in self._ports and not seen_open(self._ports[rank])]
         refused = self.closed(unsure) if unsure else []
         opened = [rank for rank in ranks if rank not in refused]
@@ -136,7 +136,7 @@ class MPIQueries:
         return opened
 
     def serve(self) -> None:
-        """Answer questions that came, and take answers, unless another thread does."""
+        """Answer questions and take answers that have arrived, unless another thread does so."""
         with self._alone(0) as alone:
             if alone:
                 self._serve_all()
@@ -146,7 +146,7 @@ class MPIQueries:
             self._put_questions()
         try:
             self._serve()
-        except MPI.Exception:  # a rank died, which MPI tells whoever receives from any rank, until it is acknowledged
+        except MPI.Exception:  # a rank died: receives from MPI_ANY_SOURCE fail until that is acknowledged
             if deaths.are_told():
                 with contextlib.suppress(MPI.Exception):
                     self._comm.Ack_failed()

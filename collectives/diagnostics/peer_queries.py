@@ -1,8 +1,8 @@
-"""How ranks ask each other what they are doing, outside of MPI's collectives and of ours.
+"""Questions between ranks about what they are doing, without any collective.
 
-Neighbours, which share a machine, are asked through a socket: a thread of each process, asleep otherwise, answers even
-while the program computes. Ranks elsewhere are asked by messages on the library's communicator, and answer whenever
-they wait in a collective themselves.
+Neighbours, which are ranks of one machine, are asked through a datagram socket. A thread of each process answers there,
+even while the program computes. Ranks elsewhere are asked by MPI messages on the library's communicator, and answer
+while they wait in a collective themselves.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = [
 ]  # fmt: skip
 
 LONGEST = 8192  # bytes of a message
-MOST_AT_ONCE = 256  # messages taken before anything else is looked at
-PATIENCE = 3  # times as long for ranks that are silent as for those that answer
-REST = 0.001  # seconds after a message that no rank sends
+MOST_AT_ONCE = 256  # most messages received in one call of PeerQuery.collect
+PATIENCE = 3  # factor by which a wait is longer for ranks that have not answered at all
+REST = 0.001  # seconds of sleep after a message that comes from no neighbour
 _CREDENTIALS = struct.calcsize("3i")
 _contexts: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
@@ -41,15 +41,15 @@ _desk: socket.socket | None = None
 class Address(NamedTuple):
     """Where a process answers: its namespaces, identity and socket. Neighbours have the same ``home``."""
 
-    home: tuple[str, int, int]  # boot, namespaces of processes and of the network
+    home: tuple[str, int, int]  # boot id, inodes of the PID and network namespaces
     pid: int
-    start: str
-    socket: bytes
-    note: int  # the file of what it says when its program ends
+    start: str  # start time of the process, as in /proc/PID/stat
+    socket: bytes  # abstract address of its Unix socket
+    note: int  # file descriptor of its note, see :mod:`collectives.diagnostics.exit_notes`
 
 
 def address() -> Address | None:
-    """This process's address; from the first call on a thread answers there. None where the system does not let it."""
+    """This process's address; the first call starts a thread that answers there. None if the system denies it."""
     global _desk
     try:
         with _lock:
@@ -63,23 +63,23 @@ def address() -> Address | None:
 
 
 def can_ask(mine: Address | None, theirs: Address | None) -> bool:
-    """Whether two ranks can ask each other by their sockets, and see each other in /proc."""
+    """Whether the processes at two addresses can ask each other through sockets, and see each other in /proc."""
     return mine is not None and theirs is not None and mine.home == theirs.home
 
 
 def register(identity: str, context: Any) -> None:
-    """Answer for a communicator, known by that name on all its ranks, by ``context.describe()``."""
+    """Answer questions about the communicator ``identity``, its name on all its ranks, by ``context.describe()``."""
     _contexts[identity] = context
 
 
 def contexts() -> list[Any]:
-    """The communicators that are answered for."""
-    refs = _contexts.valuerefs()  # a copy at once, while other threads make communicators
+    """The contexts of all communicators of this process that are registered."""
+    refs = _contexts.valuerefs()  # a copy, since other threads may make communicators meanwhile
     return [context for ref in refs if (context := ref()) is not None]
 
 
 def alive(peer: Address) -> bool:
-    """Whether a neighbour's process runs, for all that is known; one that nobody has waited for (a zombie) does not."""
+    """Whether a neighbour's process runs, or its state cannot be read; a zombie does not run."""
     try:
         state, start = machine.process(peer.pid)
     except OSError:
@@ -88,7 +88,7 @@ def alive(peer: Address) -> bool:
 
 
 def _open() -> socket.socket:
-    """A socket without a name in the file system, so that nothing is left of it; messages tell their sender's user."""
+    """A Unix datagram socket without a file, which receives the credentials of a message's sender."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     made.bind("")
@@ -96,7 +96,7 @@ def _open() -> socket.socket:
 
 
 def _receive(sock: socket.socket) -> tuple[Any, int, Any]:
-    """The next message: what it says, its process and whence it came; None for what no rank of this user's says."""
+    """The next message: its JSON value, the sender's PID and address; (None, 0, None) if another user sent it."""
     data, extra, _, sender = sock.recvmsg(LONGEST, socket.CMSG_SPACE(_CREDENTIALS))
     for level, kind, content in extra:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
@@ -109,14 +109,14 @@ def _receive(sock: socket.socket) -> tuple[Any, int, Any]:
 
 def _serve(desk: socket.socket) -> None:
     while desk.fileno() >= 0:
-        with contextlib.suppress(OSError):  # who asked is gone
+        with contextlib.suppress(OSError):  # the rank that asked has ended
             question, pid, sender = _receive(desk)
             if not _heard(desk, question, pid, sender):
                 time.sleep(REST)
 
 
 def _heard(desk: socket.socket, question: Any, pid: int, sender: Any) -> bool:
-    """Whether a message is a neighbour's question, or its word that it failed; a question is answered."""
+    """Answer a neighbour's question, or record its failure; returns whether the message was one of these."""
     name = question.get("communicator") if isinstance(question, dict) else None
     context = _contexts.get(name) if isinstance(name, str) else None
     if context is None or all(near.pid != pid for near in list(context.neighbours.values())):
@@ -134,13 +134,13 @@ def _heard(desk: socket.socket, question: Any, pid: int, sender: Any) -> bool:
 
 
 def _of_neighbour(context: Any, answer: Answer | None, pid: int) -> Answer | None:
-    """An answer that comes from the process of the rank that it speaks for; else None."""
+    """``answer`` if it was sent by ``pid``, the process of the rank that it describes; else None."""
     near = context.neighbours.get(answer.rank) if answer is not None else None
     return answer if near is not None and near.pid == pid else None
 
 
 def _after_fork() -> None:
-    """The child answers nobody; the socket stays the parent's."""
+    """In a forked child: close the socket, which is the parent's; the child answers no questions."""
     global _desk, _lock
     _lock = threading.Lock()
     if _desk is not None:
@@ -152,21 +152,21 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def spread(context: Any, failed: Answer) -> None:
-    """Tell all other ranks, asked or not, that this one failed: those that wait for it need not ask."""
+    """Tell all other ranks, unasked, that this one has failed, so that those waiting for it learn it at once."""
     news = _fast(failed, lambda answer: {"communicator": context.identity, "failed": answer})
-    with contextlib.suppress(OSError), _open() as sock:  # without a free descriptor they have to ask
+    with contextlib.suppress(OSError), _open() as sock:  # if there is no free descriptor, they have to ask
         for near in context.neighbours.values():
             try:
                 sock.sendto(news, socket.MSG_DONTWAIT, near.socket)
-            except OSError:  # it is gone, or will have to ask
+            except OSError:  # that rank has ended, or will have to ask
                 continue
     if context.mpi_queries is not None:
         context.mpi_queries.tell(rank for rank in context.others() if rank not in context.neighbours)
 
 
 def _fast(answer: Answer, message: Callable[[Answer], Any]) -> bytes:
-    """A message with an answer, whose texts are cut where it would be too long."""
-    for most in (LONGEST, LONGEST // 16, LONGEST // 128):  # six bytes a character, at worst
+    """The JSON of ``message(answer)``, with texts cut if it would be longer than 8192 bytes."""
+    for most in (LONGEST, LONGEST // 16, LONGEST // 128):  # a character takes six bytes at worst
         text = json.dumps(message(_cut(answer, most))).encode()
         if len(text) <= LONGEST:
             break
@@ -174,7 +174,7 @@ def _fast(answer: Answer, message: Callable[[Answer], Any]) -> bytes:
 
 
 def _cut(fields: Any, most: int) -> Any:
-    """The same fields with texts of up to so many characters, those from their middle left out."""
+    """``fields`` with texts cut to ``most`` characters by leaving out their middle."""
     if isinstance(fields, str) and len(fields) > most:
         return f"{fields[: most // 2 - 2]}...{fields[-most // 2 + 1 :]}"
     return [_cut(field, most) for field in fields] if isinstance(fields, tuple) else fields
@@ -186,7 +186,7 @@ def pack(answer: Answer) -> bytes:
 
 
 def unpack(fields: Any) -> Answer | None:
-    """The answer that a message's fields are; None where they are none."""
+    """The answer that the ``fields`` of a message make up; None if they are not valid."""
     if not _are(fields, Answer.__annotations__):
         return None
     rank, call, begun, place, failure, silent, left, gave_up, then = fields
@@ -199,7 +199,7 @@ def unpack(fields: Any) -> Answer | None:
 
 
 def _are(fields: Any, types: dict[str, str]) -> bool:
-    """Whether fields of a message have the types that annotations of plain types say; others are not looked at."""
+    """Whether ``fields`` have the annotated ``types``; only int, str and ``int | None`` are checked."""
     if not isinstance(fields, list) or len(fields) != len(types):
         return False
     plain = {"int": (int,), "str": (str,), "int | None": (int, type(None))}
@@ -208,7 +208,7 @@ def _are(fields: Any, types: dict[str, str]) -> bool:
 
 
 def left(context: Any, rank: int) -> Answer | None:
-    """What a neighbour whose program has ended left word of; None where it runs on."""
+    """The note of neighbour ``rank`` as an answer, if its program has ended; else None."""
     near = context.neighbours.get(rank)
     if near is None:
         return None
@@ -219,22 +219,22 @@ def left(context: Any, rank: int) -> Answer | None:
 
 
 class PeerQuery:
-    """Questions of one rank, and the answers so far."""
+    """Questions of this rank to others, and the answers so far."""
 
     def __init__(self, context: Any, number: int | None = None, mpi_queries: bool = True):
-        """``number``: of a call, of which those ranks tell what theirs was that have begun it.
+        """``number``: also ask what a rank's call with this number was, if the rank has begun it.
 
-        ``mpi_queries``: ask by messages, too, those that have no socket here; not where MPI does not come back.
+        ``mpi_queries``: ask ranks of other machines, too, by MPI messages; False where MPI may not return.
         """
         self._context = context
         self._number = number
         self._mpi_queries = context.mpi_queries if mpi_queries else None
         self._socket = _open()
         self._question = json.dumps({"communicator": context.identity, "call": number}).encode()
-        self.answers: dict[int, Answer] = dict(context.heard)  # those that failed may not answer any more
+        self.answers: dict[int, Answer] = dict(context.heard)  # ranks that have failed may not answer again
 
     def close(self) -> None:
-        """No more questions."""
+        """Close the socket."""
         self._socket.close()
 
     def __enter__(self) -> PeerQuery:
@@ -244,7 +244,7 @@ class PeerQuery:
         self.close()
 
     def ask(self, ranks: Iterable[int]) -> None:
-        """Send the question to these ranks; those that cannot hear it are described as silent."""
+        """Send the question to ``ranks``; a rank whose process or program has ended gets its answer entered here."""
         far = []
         for rank in ranks:
             near = self._context.neighbours.get(rank)
@@ -260,13 +260,13 @@ class PeerQuery:
                 continue
             try:
                 self._socket.sendto(self._question, socket.MSG_DONTWAIT, near.socket)
-            except OSError:  # its queue is full: it will be asked again
+            except OSError:  # its queue is full: the caller asks again
                 continue
         if far and self._mpi_queries is not None:
             self._mpi_queries.ask(far, self._number)
 
     def collect(self, seconds: float = 0.0) -> dict[int, Answer]:
-        """Answers so far, after waiting up to so long for one more; what others send meanwhile takes no longer."""
+        """Answers so far, by rank, after waiting up to ``seconds`` for a message."""
         mpi_queries = self._mpi_queries
         if mpi_queries is not None:
             mpi_queries.serve()
@@ -284,9 +284,10 @@ class PeerQuery:
         return self.answers
 
     def settle(self, ranks: Iterable[int], again: bool, seconds: float = 0.3) -> list[Answer]:
-        """What these ranks say; ``again``: those in no call are asked more than once, for they may be about to wait.
+        """The answers of ``ranks`` after asking them for up to ``seconds``, three times as long for silent ranks.
 
-        Those that do not answer have longer: on busy cores the thread that does comes late.
+        Silent ranks have longer because the answering thread may be late on busy cores. ``again``: ask ranks that are
+        in no call more than once, since they may be about to wait.
         """
         asked, begin = list(ranks), time.monotonic()
         while waited_for := [rank for rank in asked if not self._settled(rank, again)]:

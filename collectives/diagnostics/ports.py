@@ -1,9 +1,9 @@
-"""Whether processes on other machines still run, as their machines say: each has a port, which closes with the process.
+"""Detection of ended processes on other machines: each process has a UDP port, which closes when the process ends.
 
-A datagram to a closed port is refused by the system that it reaches. Nothing is read from the ports, which are open on
-all addresses of a machine. A refusal may come from a machine that happens to have an address of the right one, and a
-network may drop refusals. So a refusal alone ends no call: it keeps letters from a rank, and one that has not come in
-time counts as dead by it.
+The system that a datagram reaches refuses it if the port is closed. Nothing is read from the ports, which are open on
+all addresses of a machine. A refusal may come from a wrong machine that has the same private address, and a network may
+drop refusals. So a refusal alone ends no call: it only stops messages to the rank, and decides at a timeout whether
+a rank that has not come counts as dead.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ __all__ = ["Port", "Probes", "port", "note_open", "seen_open"]
 
 _open: socket.socket | None = None
 _lock = threading.Lock()
-RECENT = 0.5  # seconds
+RECENT = 0.5  # seconds for which a port that did not refuse counts as open
 _seen_open: dict[Port, float] = {}
 
 
 class Port(NamedTuple):
-    """Where a process has its port."""
+    """The IP addresses of a process's machine, and the number of the process's UDP port."""
 
     addresses: tuple[str, ...]
     port: int
 
 
 def port() -> Port | None:
-    """This process's port, open from the first call on; None where the system does not let it."""
+    """This process's port, which the first call opens; None if the system does not allow it."""
     global _open
     try:
         with _lock:
@@ -43,7 +43,7 @@ def port() -> Port | None:
                 made = socket.socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_DGRAM)
                 if both:
                     made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-                made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the least there is
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the system's minimum
                 made.bind(("", 0))
                 _open = made
         return Port(tuple(machine.addresses()), _open.getsockname()[1])
@@ -52,7 +52,7 @@ def port() -> Port | None:
 
 
 def _after_fork() -> None:
-    """The port is the parent's, and closes with it."""
+    """In a forked child: close its copy, so that the port closes when the parent ends."""
     global _lock, _open
     _lock = threading.Lock()
     if _open is not None:
@@ -64,17 +64,17 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def seen_open(there: Port) -> bool:
-    """Whether a port did not refuse a moment ago, when another communicator of this process tried it."""
+    """Whether this process tried the port within the last 0.5 s, and it did not refuse."""
     return time.monotonic() - _seen_open.get(there, 0.0) < RECENT
 
 
 def note_open(ports: Iterable[Port]) -> None:
-    """Note that ports do not refuse."""
+    """Record that ``ports`` do not refuse a datagram now."""
     _seen_open.update(dict.fromkeys(ports, time.monotonic()))
 
 
 class Probes:
-    """Datagrams to the ports of some ranks, and which were refused."""
+    """Datagrams to the ports of ranks, and the set of ranks that refused theirs."""
 
     def __init__(self, ports: dict[int, Port]):
         self._ports = ports
@@ -82,7 +82,7 @@ class Probes:
         self.refused: set[int] = set()
 
     def probe(self, ranks: Iterable[int]) -> None:
-        """Send to these ranks' ports; refusals come later."""
+        """Send a datagram to each port of ``ranks``; refusals come later, see :meth:`look`."""
         own = set(machine.addresses())
         for rank in ranks:
             self.leave(rank)
@@ -92,7 +92,7 @@ class Probes:
             self._sockets[rank] = [sock for sock in made if sock is not None]
 
     def look(self) -> None:
-        """Note whose ports have refused."""
+        """Add the ranks whose refusals have arrived to ``refused``."""
         for rank in [rank for rank, socks in self._sockets.items() if any(map(_refused, socks))]:
             self.leave(rank)
             self.refused.add(rank)
@@ -102,7 +102,7 @@ class Probes:
         return any(self._sockets.values())
 
     def leave(self, rank: int) -> None:
-        """Look at a rank's port no more."""
+        """Close the sockets to the port of ``rank``."""
         for sock in self._sockets.pop(rank, []):
             sock.close()
 
@@ -113,7 +113,7 @@ def _connected(address: str, port: int) -> socket.socket | None:
         made.setblocking(False)
         made.connect((address, port))
         made.send(b"")
-    except OSError:  # there is no way there
+    except OSError:  # no route
         made.close()
         return None
     return made
