@@ -1,4 +1,4 @@
-"""What users hold in their hands."""
+"""The public communicator classes and the record of a call."""
 
 from .communicator import Cartcomm, Communicator, Distgraphcomm, Graphcomm, Record
 

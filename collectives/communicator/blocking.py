@@ -1,4 +1,4 @@
-"""The way of a call: its arguments checked, an algorithm chosen, a plan run. All collectives go this way."""
+"""Blocking calls on the slow path: check the arguments, choose an algorithm, run a plan."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from .checks import Check
 
 __all__ = ["Blocking"]
 
-#: What the fast path makes of a call: a key, and the addresses of input and vector.
+#: What the fast path has parsed of a call: the key of a cached plan, and the addresses of input and vector.
 Seen = tuple[Any, int, int]
 
 DEFAULTS = Options()
 LONGEST_ELEMENT, LONGEST_ELEMENTS = (
     32 << 10,
     512 << 10,
-)  # bytes; the latter on all ranks: they share a place to stage in
+)  # bytes that the node-local engine serves; the latter on all ranks together, which share one staging area
 _BARRIER = COLLECTIVES["barrier"]
 
 
 class Blocking:
-    """What :class:`collectives.Communicator` does with a call; mixed into it."""
+    """The blocking calls of :class:`collectives.Communicator`, which derives from this class."""
 
     _context: MPIContext | None
     _open_group: Any = None
@@ -53,20 +53,20 @@ class Blocking:
         def _enter(self) -> MPIContext: ...
 
     def _done(self, draft: Draft, choice: Choice, tick: int) -> None:
-        """A blocking call, which began at a tick, has ended."""
+        """Record that a blocking call, which began at ``tick``, has ended."""
         context, name, algorithm = self._enter(), draft.collective.name, choice.algorithm.name
         context.ran(name, algorithm, draft.nbytes, tick)
         if context.log is not None:
             context.log.add(BLOCKING, name, algorithm, draft.nbytes, context.begun, draft.shape.root, tick)
 
     def _adopt_rules(self, rules: Rules) -> None:
-        """Choose by other rules from now on; on all ranks together, while no call is under way."""
+        """Choose algorithms by ``rules`` from now on. All ranks call this together, while no call is under way."""
         self._enter().adopt(rules)
 
     def _run(
         self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS, seen: Seen | None = None
     ) -> None:  # fmt: skip
-        """A blocking call; ``seen`` is what the fast path made of its arguments, if it understood them."""
+        """Run a blocking call, or add it to an open group; ``seen`` is what the fast path parsed of it, if it could."""
         if self._open_group is not None:
             self._open_group.add(collective, arguments, options)
             return
@@ -97,7 +97,11 @@ class Blocking:
     def _run_mpi(
         self, collective: Collective, draft: Draft, choice: Choice, arguments: Arguments, timeout: float | None
     ) -> None:
-        """A blocking call by the MPI library; one that was not asked for is made to serve whatever ours would."""
+        """Run a blocking call by the MPI library.
+
+        If a selection table chose the MPI library, data are passed as bytes, so that MPI serves all that the library
+        serves.
+        """
         context = self._enter()
         run = self._hand_over(collective, draft)
         blocking, starting = self._mpi(collective.method), self._mpi("I" + collective.name)
@@ -111,14 +115,14 @@ class Blocking:
         draft.store()
 
     def _for_mpi(self, draft: Draft, arguments: Arguments) -> Arguments:
-        """What mpi4py's own method is given."""
+        """The arguments for mpi4py's own method."""
         if draft.collective.reduces or draft.collective is _BARRIER:
             return arguments
         context = self._enter()
         return movement.for_mpi(draft, arguments, context.rank, context.size)
 
     def _remember(self, seen: Seen | None, draft: Draft, choice: Choice, options: Options) -> None:
-        """Keep what a call became, if the next one like it becomes the same on its own memory."""
+        """Keep a call's plan for the fast path, if a call with the same key needs nothing but other addresses."""
         if seen is None:
             return
         key, source, target = seen
@@ -136,7 +140,7 @@ class Blocking:
         )
 
     def _run_draft(self, draft: Draft, options: Options, seen: Seen | None = None) -> None:
-        """A blocking call whose arguments are checked: several that were grouped, or one of torch's."""
+        """Run a blocking call whose arguments are checked: grouped calls that were fused, or a call of torch's."""
         tick, context = _core.ticks(), self._enter()
         with context.in_turn():
             choice = self._choose(draft, options, options.algorithm, mpi=False)
@@ -147,7 +151,7 @@ class Blocking:
         self._done(draft, choice, tick)
 
     def _hand_over(self, collective: Collective, draft: Draft) -> MPIRun:
-        """A call that is MPI's."""
+        """Count a call that the MPI library executes, and make the run that describes it."""
         context = self._enter()
         call = draft.shape.call("mpi")._replace(collective=collective.name)
         context.count_mpi(lambda: call)
@@ -155,7 +159,7 @@ class Blocking:
         return MPIRun(collective.name, call, buffers=draft.owners)
 
     def _mpi(self, method: str) -> Any:
-        """mpi4py's own method."""
+        """mpi4py's own method of this name, bound to this communicator."""
         return getattr(MPI.Intracomm, method).__get__(self)
 
     def _refuse_in_group(self, what: str) -> None:
@@ -167,7 +171,7 @@ class Blocking:
     def _prepare(
         self, collective: Collective, arguments: Arguments, options: Options, threads: bool = False
     ) -> tuple[Draft, Choice]:
-        """Check a call and choose its algorithm."""
+        """Check a call's arguments and choose its algorithm; ``threads``: the progress thread may have to run it."""
         context = self._enter()
         if options.stream is not None:
             raise ValueError("stream: this build moves arrays in host memory only")
@@ -191,7 +195,7 @@ class Blocking:
     def _choose(
         self, draft: Draft, options: Options, forced: str | None, apart: str | None = None, mpi: bool = True
     ) -> Choice:
-        """The algorithm of a call; ``mpi``: a selection table may hand it over to the MPI library."""
+        """The algorithm of a call; ``forced`` is the one asked for; ``mpi``: a selection table may choose MPI's own."""
         context = self._enter()
         mpi = mpi and draft.unknown is None and options.engine is None
         if options.engine == "python":
@@ -202,8 +206,8 @@ class Blocking:
         return context.choose(draft.collective.name, draft.agreed, forced, draft.commutes, linear, apart, exact, mpi)
 
     def _foresee(self, name: str, nbytes: int, dtype: Any, op: Any) -> Choice:
-        """The choice for a blocking call of so many bytes, as that call would make it."""
-        algorithms(name)  # there is such a collective
+        """The choice that a blocking call of ``nbytes`` bytes would make."""
+        algorithms(name)  # raises if there is no such collective
         if operator.index(nbytes) < 0:
             raise ValueError(f"nbytes: {nbytes} is negative")
         collective = COLLECTIVES[name]
@@ -216,19 +220,19 @@ class Blocking:
         return replace(self._choose(draft, DEFAULTS, "mpi"), segment=None, why=draft.obstacle)
 
     def _linear(self, draft: Draft, options: Options) -> bool:
-        """Whether only a fold in rank order will do; exact sums have no order."""
+        """Whether the call must fold in rank order; exact sums do not depend on an order."""
         asked = self._deterministic if options.deterministic is None else options.deterministic
         return bool(asked) and draft.collective.reduces and draft.shape.op != wide_accumulation.REPRODUCIBLE
 
     def _widens(self, draft: Draft, choice: Choice, options: Options) -> bool:
-        """Whether the call must run on wider elements than its own."""
+        """Whether the call must run on elements of a wider type than its own."""
         scheduled = isinstance(choice.algorithm, ScheduleAlgorithm) and draft.collective.reduces
         return scheduled and wide_accumulation.needed(draft.shape, self._linear(draft, options))
 
     def _parts(self, draft: Draft, choice: Choice, options: Options, most: int | None) -> Iterator[Draft]:
-        """The calls to run for one: itself, or on wider elements, up to ``most`` bytes of them at a time.
+        """The calls to run for one: the call itself, or calls on wider elements of up to ``most`` bytes each.
 
-        All of them go by the one choice, which was made for the caller's length: ``explain`` tells it.
+        All of them use ``choice``, which was made for the caller's length and is the one that ``explain`` shows.
         """
         if not self._widens(draft, choice, options):
             yield draft
@@ -251,7 +255,7 @@ class Blocking:
         return movement.draft(collective, arguments, context.rank, context.size)
 
     def _counts_of_all(self, arguments: Arguments) -> Any:
-        """Elements that each rank receives of a reduce-scatter, asked for by all of them where none says so."""
+        """All-gather the numbers of elements that ranks receive, for a reduce-scatter without ``recvcounts``."""
         if arguments.sendbuf is MPI.IN_PLACE or arguments.sendbuf is None:
             raise TypeError("recvcounts: needed where sendbuf is MPI.IN_PLACE")
         mine = np.array([reductions.parse(arguments.recvbuf, "recvbuf", True).count])
@@ -263,7 +267,7 @@ class Blocking:
     # Checks: COLLECTIVES_CHECK
 
     def _check(self, name: str, draft: Draft, choice: Choice, timeout: float | None) -> None:
-        """Wait until all ranks make this call; CollectiveMismatch on all of them if it is not the same."""
+        """Wait until all ranks make this call; raise CollectiveMismatch on all of them if their calls differ."""
         context, check = self._enter(), Check(self._enter(), name, draft, choice)
         operation = check.start()
         try:
@@ -276,7 +280,7 @@ class Blocking:
     # Runs
 
     def _run_parts(self, draft: Draft, choice: Choice, options: Options) -> None:
-        """A blocking call, in as many as it takes."""
+        """Run a blocking call, in several parts if it needs temporaries."""
         if exact_sums.serves(draft, choice, options):
             context = self._enter()
             run_part = functools.partial(self._run_now, context)
@@ -293,7 +297,7 @@ class Blocking:
         draft.store()
 
     def _reference(self, choice: Choice, draft: Draft, timeout: float | None) -> None:
-        """The same call in the readable executor: the same segments, one after the other."""
+        """Run a blocking call in the Python executor, with the C executor's segments one after the other."""
         context, shape = self._enter(), draft.shape
         if shape.op is not None and not isinstance(shape.op, int):
             raise ValueError("engine: 'python' applies the predefined ops only")
@@ -316,7 +320,7 @@ class Blocking:
 
 
 def _hand_over(collective: Collective, obstacle: str, algorithm: str | None) -> str:
-    """The MPI library serves what we cannot, unless an algorithm of ours was asked for."""
+    """``"mpi"``, for a call that this library cannot serve; ValueError if another ``algorithm`` was asked for."""
     if algorithm not in (None, "mpi"):
         find(collective.name, algorithm)
         raise ValueError(f"algorithm {algorithm!r} cannot serve this call: {obstacle}")
@@ -324,7 +328,7 @@ def _hand_over(collective: Collective, obstacle: str, algorithm: str | None) -> 
 
 
 def _check_mpi(draft: Draft, engine: str | None, obstacle: str | None) -> None:
-    """Refuse what the MPI library cannot serve; ``obstacle`` is why it should."""
+    """Raise an error for a call that the MPI library cannot serve; ``obstacle``: why this library cannot either."""
     why = f" (and ours cannot: {obstacle})" if obstacle else ""
     if draft.unknown is not None:
         kind = ValueError if "collectives." in draft.unknown else TypeError

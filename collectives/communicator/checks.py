@@ -1,6 +1,6 @@
-"""``COLLECTIVES_CHECK=1``: before each call all ranks tell each other what they call, and all of them see a difference.
+"""``COLLECTIVES_CHECK=1``: before each call all ranks compare their calls, and all of them raise if the calls differ.
 
-A record of fixed length from each rank, in an all-gather of its own: the call in words, and where in the program it is.
+The comparison is an all-gather of a record of fixed length: the call as text, its types, and its place in the program.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Check", "PendingCheck"]
 
-WORDS, TYPES, PLACE = 120, 80, 96  # bytes of a record
+WORDS, TYPES, PLACE = 120, 80, 96  # bytes of the three fields of a record: call, basic types, file and line
 
 
 class Check:
-    """The exchange before one call."""
+    """The comparison of ranks' calls before one call."""
 
     def __init__(self, context: MPIContext, name: str, draft: Draft, choice: Choice):
-        """``name`` tells the call from others that no rank may make together with it."""
+        """``name`` is the name to compare: blocking, non-blocking and persistent forms have different ones."""
         self._context = context
         call = draft.shape.call(choice.algorithm.name)._replace(collective=name)
-        if draft.collective.vector and not draft.collective.agreed:  # each rank knows but its own lengths
+        if draft.collective.vector and not draft.collective.agreed:  # each rank knows only its own lengths
             call = call._replace(elements=0)
         self._call = call
         parts = draft.parts
@@ -52,13 +52,13 @@ class Check:
         self._shape = Shape("allgather", 0, self._all.size, 1, -1, None, False)
 
     def start(self) -> _core.Operation:
-        """Begin the exchange; it counts as part of the call that it checks, and is described as that one."""
+        """Begin the all-gather; it is a part of the call that it checks, and other ranks are told of that call."""
         operation, where, tag = self._operation()
         operation.start(*where, tag, (self._mine, self._all))
         return self._begun(operation)
 
     def queue(self, holder: object) -> _core.Operation:
-        """Begin the exchange before a non-blocking call; ``holder`` lives as long as it is under way."""
+        """Begin the all-gather before a non-blocking call, which keeps ``holder`` alive while it is under way."""
         operation, where, tag = self._operation()
         operation.bind(*where, tag, (self._mine, self._all), holder).queue()
         return self._begun(operation)
@@ -78,7 +78,7 @@ class Check:
         return operation
 
     def compare(self) -> None:
-        """CollectiveMismatch if the ranks' calls differ; only when the exchange has ended."""
+        """Raise CollectiveMismatch if the ranks' calls differ; to be called when the all-gather has ended."""
         if (self._all[:, :WORDS] == self._mine[:WORDS]).all() and self._types_match():
             return
         told = [(_text(row[:WORDS]), _text(row[WORDS:-PLACE]), _text(row[-PLACE:])) for row in self._all[:MOST]]
@@ -92,7 +92,7 @@ class Check:
         )
 
     def _types_match(self) -> bool:
-        """Whether all ranks move elements of the same basic types; bytes match any."""
+        """Whether all ranks move elements of the same basic types; bytes match any type."""
         types = self._all[:, WORDS:-PLACE]
         known = types[types[:, 0] != 0]
         return bool((known == known[:1]).all())
@@ -107,14 +107,14 @@ def _text(row: np.ndarray) -> str:
 
 
 class PendingCheck:
-    """The exchange before a non-blocking call: under way in front of it."""
+    """The comparison of ranks' calls before a non-blocking call, under way in the queue ahead of the call."""
 
     def __init__(self, check: Check, exchange: _core.Operation):
         self._check = check
         self._exchange = exchange
 
     def ended(self, wait: bool) -> bool:
-        """Whether the exchange has ended, after waiting for it or not; CollectiveMismatch if the calls differ."""
+        """Whether the all-gather has ended; ``wait``: wait for it. CollectiveMismatch if the calls differ."""
         if not self._exchange.done:
             if not wait:
                 return False

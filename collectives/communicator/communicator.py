@@ -1,4 +1,4 @@
-"""The communicator people use: mpi4py's, with the algorithm chosen per call."""
+"""The public communicator: mpi4py's, with collectives of this library and an algorithm chosen per call."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from .requests import Request
 
 __all__ = ["Cartcomm", "Communicator", "Distgraphcomm", "Graphcomm", "Record"]
 
-#: MPI's own, by the names that the program knows them by; --replace-world puts others there.
+#: MPI's predefined communicators by their names in mpi4py.MPI, where --replace-world puts others.
 _PREDEFINED = {name: getattr(MPI, name) for name in ("COMM_WORLD", "COMM_SELF")}
 
 
 @dataclass(frozen=True)
 class Record:
-    """What the last collective did: the algorithm that ran, bytes of the vector, seconds until it returned."""
+    """The last collective: its name, its algorithm, the bytes of its vector, the seconds until it returned."""
 
     collective: str
     algorithm: str
@@ -48,15 +48,15 @@ class Record:
 class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
     """An mpi4py intracommunicator whose collectives are this library's.
 
-    Made from any intracommunicator, by all its ranks together; it works on duplicates, so that the messages of program
-    and library never meet. What it does not override is mpi4py's. When it is collected without ``Free``, what the
-    library had for it is freed, and MPI's communicator stays, as with mpi4py: other objects may be handles to it.
+    Making one from an intracommunicator is collective. It works on duplicates, so that messages of the program and of
+    the library never match. All other methods are mpi4py's. If the object is deleted without ``Free``, the library's
+    resources are freed later, and MPI's communicator stays, as with mpi4py, since there may be other handles to it.
     """
 
-    __module__ = __name__.rpartition(".")[0]  # whence users have it
+    __module__ = __name__.rpartition(".")[0]  # the package from which users import it
 
     _context: MPIContext | None = None
-    _alone = False  # whether nobody else can have a handle to MPI's communicator, so that it dies with this object
+    _alone = False  # whether no other object can be a handle to MPI's communicator, which is then freed with this one
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Communicator:
         """Duplicate ``comm``; the null communicator stays null. TypeError for anything but an intracommunicator."""
@@ -73,10 +73,10 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
     def _adopt(
         cls, plain: MPI.Comm, parent: MPI.Comm | None = None, alone: bool = False, making: Making | None = None
     ) -> Any:
-        """Make an MPI communicator ours without duplicating it once more; null stays null.
+        """Make an object of this class for the MPI communicator ``plain`` itself; the null communicator stays null.
 
-        ``alone``: no program sees it, so that it may be freed when it is collected. ``making``: what waits for the
-        other ranks meanwhile, if they have met already.
+        The object begins with the settings of ``parent``. ``alone``: the program has no handle to ``plain``, which may
+        be freed when the object is deleted. ``making`` waits for the other ranks, if they have met already.
         """
         self = MPI.Intracomm.__new__(cls, plain)
         self._deterministic = isinstance(parent, Nonblocking) and parent._deterministic
@@ -91,21 +91,22 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
 
     @classmethod
     def in_place_of(cls, comm: MPI.Intracomm) -> Communicator:
-        """``comm`` itself with our collectives, for a program that knows it by its name; made by all its ranks.
+        """An object of this class for ``comm`` itself rather than for a duplicate; collective.
 
-        The same handle, so that its name, its attributes and its groups are MPI's, and so is that nobody can free it.
+        The handle is that of ``comm``, and so are name, attributes and group. A predefined communicator still cannot be
+        freed.
         """
         return cls._adopt(MPI.Intracomm(comm))
 
     def __reduce__(self) -> Any:
-        """A communicator of MPI's own is pickled by its name, as mpi4py's is; no other can be."""
+        """Pickle MPI_COMM_WORLD and MPI_COMM_SELF by their names, as mpi4py does; others cannot be pickled."""
         for name, comm in _PREDEFINED.items():
             if self == comm:
                 return _predefined, (name,)
         return super().__reduce__()
 
     def _enter(self) -> MPIContext:
-        """The library's side of the communicator; set up, by all ranks together, where there is none yet."""
+        """The library's side of the communicator; its set-up, at the first call, is collective."""
         context = self._context
         if context is None or context.life.ended:
             context = self._make_context()
@@ -120,7 +121,7 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
             return self._set_context(making)
 
     def _refuse_if_freed(self) -> None:
-        """CollectiveError where the program has freed MPI's communicator through another handle; ours is null then."""
+        """CollectiveError if the program has freed MPI's communicator through another handle; this one becomes null."""
         if self._context is not None and self._context.life.ended:
             self._become_null()
             raise CollectiveError("this communicator has been freed through another handle")
@@ -138,7 +139,7 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
 
     @property
     def last(self) -> Record | None:
-        """Record of the last collective on this communicator that this rank began."""
+        """Record of the last collective that this rank began on this communicator, or None."""
         last = None if self._context is None else self._context.last
         return None if last is None else Record(*last)
 
@@ -146,8 +147,8 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
     def timeout(self) -> float | None:
         """Seconds after which a call that this rank waits for raises CollectiveTimeout; None: never.
 
-        At first that of the communicator which this one was made from, or what rank 0 has in ``COLLECTIVES_TIMEOUT``.
-        Each rank may set its own; ``timeout=`` of a call goes first.
+        The default is that of the parent communicator, or rank 0's ``COLLECTIVES_TIMEOUT``. Each rank may set its own
+        value; ``timeout=`` of a call takes precedence.
         """
         return self._enter().timeout
 
@@ -158,8 +159,8 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
     def trace(self, path: str | os.PathLike[str], *, events: int = EVENTS) -> Trace:
         """``with comm.trace("file.json"): ...`` records a timeline of all ranks; see docs/tracing.md.
 
-        Collective at both ends. The file is for ui.perfetto.dev, and for ``python -m collectives trace``; it holds up
-        to ``events`` calls and spans of each rank. ValueError on all ranks where rank 0 cannot write it.
+        Begin and end of the block are collective. The file is for ui.perfetto.dev and ``python -m collectives trace``;
+        it holds up to ``events`` calls and spans of each rank. ValueError on all ranks if rank 0 cannot write it.
         """
         if isinstance(events, bool) or not isinstance(events, int) or not 0 < events < 1 << 32:
             raise ValueError(f"events: {events!r} is not a number of calls and spans")
@@ -167,11 +168,11 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
         return Trace(context.internal, os.fspath(path), events, context.identity)
 
     def explain(self, collective: str, nbytes: int, dtype: Any = "float32", op: Any = MPI.SUM) -> str:
-        """Which algorithm would run for a vector of ``nbytes`` bytes, and why.
+        """Which algorithm a blocking call with a vector of ``nbytes`` bytes would run, and why, as text.
 
-        Bytes are those of all blocks together. ``dtype`` (a name, a dtype, an MPI datatype) and ``op`` matter where the
-        call reduces. Where a selection table chose, its model says how long it should take. Where ranks do not share
-        memory, it says why, as far as this rank knows.
+        ``nbytes`` counts all blocks together. ``dtype`` (a name, a NumPy dtype, an MPI datatype) and ``op`` matter if
+        the collective reduces. If a selection table has made the choice, the text has the time that its model expects.
+        If the ranks do not share memory, it has the reason, as far as this rank knows.
         """
         context = self._enter()
         choice = self._foresee(collective, nbytes, dtype, op)
@@ -181,9 +182,10 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
 
     @property
     def deterministic(self) -> bool:
-        """Whether reductions fold in rank order where a call does not say otherwise; the same on all ranks.
+        """Whether reductions fold in rank order by default; it must be the same on all ranks.
 
-        Communicators made from this one begin with its setting. See docs/reproducibility.md.
+        The ``deterministic`` argument of a call takes precedence. Communicators made from this one begin with its
+        setting. See docs/reproducibility.md.
         """
         return self._deterministic
 
@@ -191,30 +193,33 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
     def deterministic(self, value: bool) -> None:
         self._enter()
         self._deterministic = bool(value)
-        self._enter().cache(not self._enter().checked)  # anew
+        self._enter().cache(not self._enter().checked)  # drop the cached plans
 
     # Arrays on the heap
 
     def empty(self, shape: Any, dtype: Any = np.float64) -> np.ndarray:
-        """A new array in memory that the ranks of this node share, so that collectives on it copy nothing.
+        """A new, uninitialized array in memory that the ranks of this node share, so that collectives copy nothing.
 
-        A local call; the array works in every communicator. MemoryError where shared memory is full.
+        The call is local, and the array can be used with every communicator. MemoryError if shared memory is full.
         """
         return heap.empty(shape, dtype)
 
     def zeros(self, shape: Any, dtype: Any = np.float64) -> np.ndarray:
-        """As :meth:`empty`, filled with zeros."""
+        """A new array of zeros in memory that the ranks of this node share; a local call, see :meth:`empty`."""
         return heap.empty(shape, dtype, zero=True)
 
     def full(self, shape: Any, fill_value: Any, dtype: Any = None) -> np.ndarray:
-        """As :meth:`empty`, filled with a value; of its type where ``dtype`` is None."""
+        """A new array in memory that the ranks of this node share, filled with ``fill_value``; see :meth:`empty`.
+
+        ``dtype`` is by default the type of ``fill_value``.
+        """
         array = heap.empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype)
         array[...] = fill_value
         return array
 
     @property
     def group(self) -> Groups:  # type: ignore[override]
-        """MPI's group of the ranks, as with mpi4py; called, a block of grouped calls (see :class:`Group`)."""
+        """mpi4py's group of the communicator; when it is called, a block of grouped calls (see :class:`Group`)."""
         made = Groups(self.Get_group())
         made.comm = self
         return made
@@ -272,20 +277,20 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
     # Its end
 
     def Free(self) -> None:
-        """Complete what is under way and free the communicator with its duplicate; collective."""
+        """Complete the calls under way and free the communicator with its duplicate; collective."""
         self._refuse_if_freed()
         if self in _PREDEFINED.values():
             super().Free()  # MPI refuses
         context = self._context
         if context is not None and context.broken is None:
             context.check()
-            context.take_turn()  # for good
+            context.take_turn()  # and never give it back
             with deaths.named(self, "Free"):
                 context.free()
         if context is not None:
             self._finalizer.detach()
             self._context = None
-            if context.broken is not None:  # messages may be under way, others may read its memory: all stays
+            if context.broken is not None:  # keep all: messages may be under way, other ranks may read its memory
                 lifetime.keep(context)
                 self._become_null()
                 return
@@ -293,12 +298,12 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
             super().Free()
 
     def Disconnect(self) -> None:
-        """As :meth:`Free`, after all communication on it."""
+        """Complete all communication on the communicator and free it, by :meth:`Free`; collective."""
         self.Free()
 
 
 def _as_the_core_asks(comm: Communicator) -> Caller:
-    """For type checkers: what :mod:`collectives.core.interfaces` says."""
+    """For type checkers: that the class implements the protocol in :mod:`collectives.core.interfaces`."""
     return comm
 
 
@@ -306,24 +311,24 @@ add_methods(Communicator)
 
 
 def _predefined(name: str) -> Any:
-    """What the program knows by this name."""
+    """The communicator of this name in mpi4py.MPI."""
     return getattr(MPI, name)
 
 
 class Cartcomm(Communicator, MPI.Cartcomm):
-    """mpi4py's Cartesian communicator with our collectives."""
+    """mpi4py's Cartesian communicator with this library's collectives."""
 
     def Sub(self, remain_dims: Any) -> Cartcomm:
-        """Lower-dimensional communicators, keeping our type."""
+        """A :class:`Cartcomm` of the dimensions kept by ``remain_dims`` (MPI_Cart_sub); collective."""
         return self._make("Cartcomm", "Sub", remain_dims)
 
 
 class Graphcomm(Communicator, MPI.Graphcomm):
-    """mpi4py's graph communicator with our collectives."""
+    """mpi4py's graph communicator with this library's collectives."""
 
 
 class Distgraphcomm(Communicator, MPI.Distgraphcomm):
-    """mpi4py's distributed graph communicator with our collectives."""
+    """mpi4py's distributed graph communicator with this library's collectives."""
 
 
 Communicator._kinds.update({kind.__name__: kind for kind in (Communicator, Cartcomm, Graphcomm, Distgraphcomm)})

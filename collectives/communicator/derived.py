@@ -1,4 +1,4 @@
-"""Communicators made from another keep our type."""
+"""Methods that make communicators from a communicator, and return them as classes of this library."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Derived"]
 
 
 def _made(parent: Derived, name: str, plain: MPI.Comm, making: Making | None = None) -> Any:
-    """The communicator as one of our classes."""
+    """The MPI communicator ``plain`` as an object of this library's class ``name``."""
     return parent._kinds[name]._adopt(plain, parent, making=making)
 
 
 class Derived(MPI.Intracomm):
-    """How :class:`collectives.Communicator` makes others; mixed into it."""
+    """Methods of :class:`collectives.Communicator` that make others; it derives from this class."""
 
-    _kinds: dict[str, Any] = {}  # our classes by name, which are defined above this module
+    _kinds: dict[str, Any] = {}  # this library's classes by name; filled by the module that defines them
     _deterministic: bool
     _adopt: Any
     _enter: Any
@@ -36,7 +36,7 @@ class Derived(MPI.Intracomm):
         def _refuse_if_freed(self) -> None: ...
 
     def Dup(self, info: MPI.Info | None = None) -> Any:
-        """Duplicate, keeping our type."""
+        """A duplicate of the same class, with the hints in ``info`` or this communicator's; collective."""
         if info is not None:
             rehearsal.rehearse("Dup", info)
         with self._enter().in_turn(), self._making("Dup") as making:
@@ -45,11 +45,14 @@ class Derived(MPI.Intracomm):
     Clone = Dup
 
     def Dup_with_info(self, info: MPI.Info) -> Any:
-        """Duplicate with hints, keeping our type."""
+        """A duplicate of the same class, with the hints in ``info``; collective."""
         return self.Dup(info)
 
     def Idup(self, info: MPI.Info | None = None) -> tuple[Any, MPI.Request]:
-        """Non-blocking duplicate, keeping our type; the library's side is set up by its first collective."""
+        """Begin a duplicate of the same class; returns it with a request.
+
+        The duplicate can be used once the request is complete. Its first collective sets up the library's side.
+        """
         self._refuse_if_freed()
         with deaths.named(self, "Idup"):
             plain, request = MPI.Intracomm(self).Idup(info)
@@ -60,13 +63,13 @@ class Derived(MPI.Intracomm):
     Idup_with_info = Idup
 
     def shrink(self) -> Any:
-        """A working communicator of the ranks that live, in their order; all of them call it, after a rank died.
+        """A new communicator of the live ranks, in their order. All live ranks call this after a rank has died.
 
-        What is under way on this communicator is given up, on all ranks: those that wait in a collective of it get a
-        CollectiveError, and call this method in their turn. It cannot be used afterwards; others made from it, with the
-        dead rank in them, are to be shrunk as well. Needs an MPI that survives failures (ULFM: Open MPI 5 under
-        ``mpiexec --with-ft ulfm``); CollectiveError, without communication, where the launcher ends the job instead.
-        Method: MPI 5's revoke and shrink, and a new set-up of the library's side among the survivors.
+        All calls under way on this communicator are given up, on all ranks: a rank that waits in a collective of it
+        gets a CollectiveError, and then calls this method, too. This communicator cannot be used afterwards, and other
+        communicators with the dead rank must be shrunk as well. CollectiveError, without communication, if the launcher
+        ends the job when a rank dies; with Open MPI 5 under ``mpiexec --with-ft ulfm`` it does not. Method:
+        MPI_Comm_revoke and MPI_Comm_shrink (ULFM, MPI 5), then a new set-up of the library's side.
         """
         why = mpi_library.why_no_survivors()
         if why is not None:
@@ -81,14 +84,14 @@ class Derived(MPI.Intracomm):
         return _made(self, "Communicator", survivors)
 
     def Shrink(self) -> Any:
-        """:meth:`shrink`, where ranks can outlive one that dies; elsewhere MPI's own, of all ranks."""
+        """:meth:`shrink` if the MPI has ULFM, else mpi4py's ``Shrink``, whose result has all ranks; collective."""
         return self.shrink() if mpi_library.why_no_survivors() is None else self._make("Communicator", "Shrink")
 
     def Revoke(self) -> None:
-        """Have every call on this communicator, on all ranks, end in an error; any rank may call it, alone.
+        """Make every call on this communicator fail, on all ranks. A single rank can call this.
 
-        Those that wait in a collective get a CollectiveError that names this rank and line. What is left to do with the
-        communicator is :meth:`shrink`. NotImplementedError or an error of MPI's where MPI cannot revoke.
+        Ranks that wait in a collective get a CollectiveError that names this rank and the line of this call. Afterwards
+        only :meth:`shrink` can be used. NotImplementedError, or an error of MPI's, if the MPI cannot revoke.
         """
         self._refuse_if_freed()
         super().Revoke()
@@ -96,33 +99,33 @@ class Derived(MPI.Intracomm):
             self._context.revoke()
 
     def _make(self, kind: str, method: str, *args: Any, **kwargs: Any) -> Any:
-        """What a method of mpi4py's makes, as one of our classes."""
+        """Call mpi4py's ``method``; returns its communicator as an object of this library's class ``kind``."""
         with self._enter().in_turn(), self._making(method) as making:
             with deaths.named(self, method):
                 plain = getattr(super(), method)(*args, **kwargs)
             return _made(self, kind, plain, making)
 
     def _making(self, method: str, members: list[int] | None = None, tag: int = 0) -> AbstractContextManager[Making]:
-        """What waits for the other ranks, or for ``members``, in a method that makes a communicator."""
+        """A :func:`meeting` of all ranks, or of ``members``, for ``method``, which makes a communicator."""
         return meeting(f"creating a communicator by {method}", self, self._context, members, tag)
 
     def Split(self, color: int = 0, key: int = 0) -> Any:
-        """Split by color and key, keeping our type."""
+        """A :class:`Communicator` of the ranks with the same ``color``, ordered by ``key``; collective."""
         rehearsal.rehearse("Split", color, key)
         return self._make("Communicator", "Split", color, key)
 
     def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Any:
-        """Split by what ranks share, keeping our type."""
+        """A :class:`Communicator` of the ranks that share what ``split_type`` says, ordered by ``key``; collective."""
         rehearsal.rehearse("Split_type", split_type, key, info)
         return self._make("Communicator", "Split_type", split_type, key, info)
 
     def Create(self, group: MPI.Group) -> Any:
-        """A communicator of a subgroup, keeping our type."""
+        """A :class:`Communicator` of the ranks in ``group``, null on others; collective over this communicator."""
         rehearsal.group(self, group)
         return self._make("Communicator", "Create", group)
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
-        """A communicator of a subgroup, made by its members only, keeping our type."""
+        """A :class:`Communicator` of the ranks in ``group``, which only they call; ``tag`` tells calls apart."""
         members = rehearsal.group(self, group)
         if self.rank not in members:
             return _made(self, "Communicator", super().Create_group(group, tag))
@@ -133,12 +136,12 @@ class Derived(MPI.Intracomm):
             return _made(self, "Communicator", plain, making)
 
     def Create_cart(self, dims: Any, periods: Any = None, reorder: bool = False) -> Any:
-        """A Cartesian communicator, keeping our collectives."""
+        """A :class:`Cartcomm` with dimensions ``dims``, null on surplus ranks (MPI_Cart_create); collective."""
         rehearsal.cart(self, dims, periods, reorder)
         return self._make("Cartcomm", "Create_cart", dims, periods, reorder)
 
     def Create_graph(self, index: Any, edges: Any, reorder: bool = False) -> Any:
-        """A graph communicator, keeping our collectives."""
+        """A :class:`Graphcomm`, null on surplus ranks (MPI_Graph_create); collective."""
         rehearsal.graph(index, edges)
         return self._make("Graphcomm", "Create_graph", index, edges, reorder)
 
@@ -146,7 +149,7 @@ class Derived(MPI.Intracomm):
         self, sources: Any, destinations: Any, sourceweights: Any = None, destweights: Any = None,
         info: MPI.Info = MPI.INFO_NULL, reorder: bool = False,
     ) -> Any:  # fmt: skip
-        """A distributed graph communicator, keeping our collectives."""
+        """A :class:`Distgraphcomm` from this rank's neighbours (MPI_Dist_graph_create_adjacent); collective."""
         args = sources, destinations, sourceweights, destweights, info, reorder
         rehearsal.adjacent(self, *args)
         return self._make("Distgraphcomm", "Create_dist_graph_adjacent", *args)
@@ -155,7 +158,7 @@ class Derived(MPI.Intracomm):
         self, sources: Any, degrees: Any, destinations: Any, weights: Any = None, info: MPI.Info = MPI.INFO_NULL,
         reorder: bool = False,
     ) -> Any:  # fmt: skip
-        """A distributed graph communicator, keeping our collectives."""
+        """A :class:`Distgraphcomm` from edges that any rank may give (MPI_Dist_graph_create); collective."""
         args = sources, degrees, destinations, weights, info, reorder
         rehearsal.dist_graph(self, *args)
         return self._make("Distgraphcomm", "Create_dist_graph", *args)

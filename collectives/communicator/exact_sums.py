@@ -1,8 +1,8 @@
-"""The linear algorithms of exact sums: operands travel, one block to every rank, which adds up all of its block's.
+"""The linear algorithms of exact sums: each rank receives all operands of one block and adds them up.
 
-Accumulators of partial sums are 14 (float32) or 35 (float64) times as long as what they sum. Where all operands of a
-block meet on one rank, none are needed: an all-to-all, a fold of p operands that rounds once, and for an all-reduce
-an all-gather. A rank sends 2n(p-1)/p, as in every good all-reduce of long vectors.
+Accumulators of partial sums are 14 (float32) or 35 (float64) times as long as the elements. If all operands of a block
+are on one rank, no accumulators are sent: an all-to-all, then a fold of p operands that rounds once and, for an
+all-reduce, an all-gather. A rank sends 2n(p-1)/p bytes for n bytes, as in a bandwidth-optimal all-reduce.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .wide_accumulation import MOST, needed
 
 __all__ = ["run", "serves"]
 
-Part = tuple[int, list[tuple[int, int]]]  # first element, and first element and number of those of each rank's block
-Run = Callable[[Collective, Arguments, Options], None]  # makes a call, as a part of this one
+Part = tuple[int, list[tuple[int, int]]]  # first element; for each rank's block, its first element and their number
+Run = Callable[[Collective, Arguments, Options], None]  # runs a call as a part of the current one
 
 
 def serves(draft: Draft, choice: Choice, options: Options) -> bool:
-    """Whether a blocking call is to go this way."""
+    """Whether a blocking call is to be run by :func:`run`."""
     sums = draft.collective.base in ("allreduce", "reduce", "reduce_scatter") and needed(draft.shape, False)
     return sums and choice.algorithm.name == "linear" and options.engine is None
 
 
 def run(make: Run, rank: int, size: int, draft: Draft, timeout: float | None) -> None:
-    """A blocking call, up to ``MOST`` bytes at a time."""
+    """Run a blocking call, at most ``MOST`` bytes at a time; ``make`` runs the collectives that it consists of."""
     item = draft.shape.itemsize
     options = Options(timeout=timeout)
     scatters = draft.collective.base == "reduce_scatter"
@@ -64,7 +64,7 @@ def _parts(draft: Draft, size: int) -> Iterator[Part]:
 def _meet(
     make: Run, draft: Draft, blocks: list[tuple[int, int]], rank: int, mine: np.ndarray, options: Options
 ) -> None:
-    """Everybody's part of the own block, added up in ``mine``."""
+    """All-to-all the operands; add up those of this rank's block in ``mine``."""
     item, own = draft.shape.itemsize, len(mine)
     source = region(draft.source, draft.nbytes)
     sent = [count * item for _, count in blocks], [first * item for first, _ in blocks]
@@ -79,7 +79,7 @@ def _meet(
 def _spread(
     make: Run, draft: Draft, first: int, counts: list[int], mine: np.ndarray, options: Options
 ) -> None:  # fmt: skip
-    """The sums of all blocks to the root, or to everybody."""
+    """Gather the sums ``mine`` of all blocks on the root, or on all ranks."""
     result = None
     if draft.target:
         where = region(draft.target + first * draft.shape.itemsize, sum(counts))

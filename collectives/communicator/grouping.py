@@ -1,4 +1,4 @@
-"""Grouped calls: many small collectives of one kind as one message."""
+"""Grouped calls: many small collectives of one kind, run as one collective."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Group", "Groups"]
 
-#: Bytes from which on a call gains nothing by being fused.
+#: Bytes above which a call gains nothing from fusion.
 LARGE = 256 << 10
 
-#: Collectives that treat every element alike, so that vectors of several calls may follow each other.
+#: Collectives that treat every element alike, so that the vectors of several calls can be concatenated.
 FUSIBLE = ("allreduce", "reduce", "bcast", "scan", "exscan")
 
 
@@ -28,8 +28,9 @@ class Group:
     """``with comm.group():`` collects blocking calls and runs them at the end of the block, all ranks in one order.
 
     Calls of the same collective, op, element type, root and options become one call on all their elements; results are
-    valid after the block. Allreduce, Reduce, Bcast, Scan and Exscan can be grouped. Calls that are large, or that the
-    MPI library serves, run by themselves, then too. An exception within the block drops all of it, on this rank.
+    valid after the block. Allreduce, Reduce, Bcast, Scan and Exscan can be grouped; ValueError for others, for buffers
+    with gaps, and for calls that share memory. Calls of more than 256 KiB, and calls that the MPI library serves, run
+    separately at the end of the block. After an exception within the block, this rank runs none of its calls.
     """
 
     def __init__(self, comm: Blocking):
@@ -42,7 +43,7 @@ class Group:
         context = comm._enter()
         if comm._open_group is not None:
             raise ValueError("this communicator has an open group already")
-        context.admit(False)  # the fast path would not wait for the end of the block
+        context.admit(False)  # the fast path would run calls at once
         comm._open_group = self
         return self
 
@@ -67,7 +68,7 @@ class Group:
         self._calls.append((collective, arguments, options, draft, alone))
 
     def _claim(self, collective: Collective, draft: Draft) -> None:
-        """Refuse a call that reads or writes what another call of the group writes, or writes what one reads."""
+        """ValueError for a call that uses memory which another call of the group uses, unless both only read it."""
         nbytes, rank = draft.nbytes, self._comm._enter().rank
         receives = draft.target and not (collective.name == "bcast" and rank == draft.shape.root)
         spans = [(draft.source, draft.source + nbytes, False)] if draft.source else []
@@ -97,7 +98,7 @@ class Group:
                 self._together(collective, drafts, options)
 
     def _together(self, collective: Collective, drafts: list[Draft], options: Options) -> None:
-        """One call in place of several, on a temporary with all their elements."""
+        """Run one call in place of several, on a temporary with all their elements."""
         shape = drafts[0].shape
         nbytes = sum(d.nbytes for d in drafts)
         vector = np.empty(max(1, nbytes), np.uint8)
@@ -125,12 +126,12 @@ class Group:
 
 
 class Groups(MPI.Group):
-    """What ``comm.group`` is: mpi4py's group of the ranks, and when it is called, a block of grouped calls."""
+    """The type of ``comm.group``: mpi4py's group of the ranks; calling it returns a block of grouped calls."""
 
     comm: Blocking
 
     def __call__(self) -> Group:
-        """For ``with comm.group():``."""
+        """The context manager of ``with comm.group():``."""
         self.Free()
         return Group(self.comm)
 

@@ -1,4 +1,4 @@
-"""What this library's own parts above the communicator ask of it beyond what users do: all of it, and nothing else."""
+"""The complete interface of a communicator for this library's packages above it, beside the public methods."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ __all__ = ["adopt", "adopt_rules", "drafted", "run", "side_of", "start"]
 
 
 def side_of(comm: Communicator) -> MPIContext:
-    """The library's side of a communicator; set up, by all ranks together, where there is none yet."""
+    """The library's side of ``comm``; its set-up, at the first call, is collective."""
     return comm._enter()
 
 
 def adopt(plain: MPI.Intracomm) -> Communicator:
-    """An MPI communicator that nobody else has a handle to, as one of ours."""
+    """Make a :class:`Communicator` of ``plain`` itself, to which there must be no other handle; collective."""
     made: Communicator = Communicator._adopt(plain, alone=True)
     return made
 
 
 def adopt_rules(comm: Communicator, rules: Rules) -> None:
-    """Choose by other rules from now on; on all ranks together, while no call is under way."""
+    """Choose algorithms by ``rules`` from now on. All ranks call this together, while no call is under way."""
     comm._adopt_rules(rules)
 
 
 def drafted(name: str, shape: Shape, source: int, target: int, owners: Any) -> Draft:
-    """A call on memory at two addresses, which ``owners`` keep; for :func:`run` and :func:`start`."""
+    """A call on memory at two addresses, which ``owners`` keep alive; for :func:`run` and :func:`start`."""
     collective = COLLECTIVES[name]
     return Draft(collective, shape, source, target, shape.nbytes if collective.agreed else 0, owners)
 
 
 def run(comm: Communicator, draft: Draft, timeout: float | None = None, seen: Seen | None = None) -> None:
-    """A blocking call; ``seen`` is what the fast path made of it, if it understands calls like it."""
+    """Run a blocking call; ``timeout`` is in seconds, ``seen`` what the fast path parsed of the call, if it could."""
     comm._run_draft(draft, DEFAULTS if timeout is None else Options(timeout=timeout), seen)
 
 
 def start(comm: Communicator, draft: Draft, then: Callable[[], None], seen: Seen | None = None) -> _core.Operation:
-    """A call that goes on by itself; ``then`` runs at its end, in whichever thread that is."""
+    """Start a non-blocking call; ``then`` is called when the call has ended, in any thread."""
     return comm._start_draft(draft, then, seen)

@@ -1,4 +1,4 @@
-"""mpi4py's methods by the parameters they take: for each collective the blocking, non-blocking and persistent one."""
+"""mpi4py's methods for each collective: blocking, non-blocking and persistent, made from one table of parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["add_methods"]
 Method = Callable[..., Any]
 Binding = Callable[..., Arguments]
 
-#: Functions with mpi4py's parameters, by what the collective takes; each returns them as Arguments.
+#: Functions with mpi4py's parameters, by the parameters' names; each returns its arguments as Arguments.
 _BINDINGS: dict[tuple[str, ...], Binding] = {
     (): lambda: Arguments(),
     ("buf", "root"): lambda buf, root=0: Arguments(buf, root=root),
@@ -35,34 +35,34 @@ _BINDINGS: dict[tuple[str, ...], Binding] = {
 
 _WHAT = {
     "barrier": "Return when all ranks have called it.",
-    "bcast": "Give all ranks what the root has in ``buf``.",
-    "gather": "Collect a block from every rank on the root, in rank order.",
-    "gatherv": "Collect blocks of different lengths on the root.",
-    "scatter": "Give every rank its block of what the root has.",
-    "scatterv": "Give every rank its block, of its own length, of what the root has.",
+    "bcast": "Copy the root's ``buf`` to all ranks.",
+    "gather": "Collect a block from every rank in the root's ``recvbuf``, in rank order.",
+    "gatherv": "Collect blocks of different lengths from all ranks in the root's ``recvbuf``.",
+    "scatter": "Send block i of the root's ``sendbuf`` to rank i; all blocks have the same length.",
+    "scatterv": "Send block i of the root's ``sendbuf`` to rank i; blocks may have different lengths.",
     "allgather": "Collect a block from every rank on all ranks, in rank order.",
-    "allgatherv": "Collect blocks of different lengths on all ranks.",
-    "alltoall": "Send a block to every rank, and receive one from every rank.",
-    "alltoallv": "Send and receive blocks of different lengths.",
-    "reduce": "Reduce over all ranks, and give the root the result.",
-    "allreduce": "Reduce over all ranks, and give all ranks the result.",
-    "reduce_scatter_block": "Reduce over all ranks, and give every rank its block, of equal length, of the result.",
-    "reduce_scatter": "Reduce over all ranks, and give rank i the i-th block, of ``recvcounts[i]`` elements.",
-    "scan": "Reduce over the ranks up to this one.",
-    "exscan": "Reduce over the ranks before this one; rank 0's ``recvbuf`` is left as it is.",
+    "allgatherv": "Collect blocks of different lengths from all ranks on all ranks, in rank order.",
+    "alltoall": "Send block i of ``sendbuf`` to rank i, and receive block i of ``recvbuf`` from it.",
+    "alltoallv": "Send block i of ``sendbuf`` to rank i, and receive block i of ``recvbuf``; lengths may differ.",
+    "reduce": "Reduce ``sendbuf`` over all ranks, element by element; the root has the result in ``recvbuf``.",
+    "allreduce": "Reduce ``sendbuf`` over all ranks, element by element; all ranks have the result in ``recvbuf``.",
+    "reduce_scatter_block": "Reduce ``sendbuf`` over all ranks; rank i has the i-th of p equal blocks of the result.",
+    "reduce_scatter": "Reduce ``sendbuf`` over all ranks; rank i has the i-th block, of ``recvcounts[i]`` elements.",
+    "scan": "Reduce ``sendbuf`` over the ranks from 0 to this one, element by element.",
+    "exscan": "Reduce ``sendbuf`` over the ranks before this one; rank 0's ``recvbuf`` is not changed.",
 }
 
 _HOW = """
 
         Buffers are what mpi4py takes, and float16 and bfloat16 arrays. ``algorithm`` is a name of
-        ``collectives.algorithms({base!r})``; ``deterministic`` demands a fold in rank order where there is one
-        (None: as ``comm.deterministic`` says);
-        ``timeout`` is in seconds; ``engine="python"`` runs the schedule in the readable executor. Raises TypeError or
-        ValueError, before anything is sent, for arguments that cannot be served, and CollectiveTimeout when the time
-        is over.
+        ``collectives.algorithms({base!r})``, by default chosen by the library. ``deterministic`` demands that a
+        reduction folds in rank order (default: ``comm.deterministic``). ``timeout`` is in seconds (default:
+        ``comm.timeout``). ``engine="python"`` runs the schedule in the Python executor. Raises TypeError or ValueError
+        for wrong arguments, before anything is sent; CollectiveTimeout, CollectiveMismatch or PeerFailure for a call
+        that cannot end.
 """
-_STARTS = "Non-blocking :meth:`{0}`; the request also works in ``MPI.Request.Waitall`` and its kin."
-_LASTS = "Persistent :meth:`{0}`: ``Start`` and ``Wait`` any number of times, then ``Free``."
+_STARTS = "Non-blocking :meth:`{0}`; the request that it returns can also be passed to ``MPI.Request.Waitall``."
+_LASTS = "Persistent :meth:`{0}`; ``Start`` and ``Wait`` for the returned request any number of times, then ``Free`` it."
 
 _BLOCKING = ("algorithm", "deterministic", "timeout", "stream", "engine")
 _LATER = ("algorithm", "deterministic", "stream")
@@ -78,7 +78,7 @@ def _options(name: str, given: dict[str, Any], allowed: tuple[str, ...]) -> Opti
 
 
 def _split(given: dict[str, Any], options: tuple[str, ...]) -> dict[str, Any]:
-    """Take what is not among mpi4py's parameters out of keyword arguments."""
+    """Remove the ``options`` of this library from the keyword arguments ``given``, and return them."""
     return {key: given.pop(key) for key in options if key in given}
 
 
@@ -138,7 +138,7 @@ def _named(method: Any, name: str, signature: inspect.Signature, doc: str) -> Me
 
 
 def add_methods(cls: type) -> None:
-    """Give a class the three methods of every collective that it does not define itself."""
+    """Add the three methods of every collective to ``cls``, except those that it defines itself."""
     for c in COLLECTIVES.values():
         binding = _BINDINGS[c.takes]
         for method in (_blocking(c, binding), _starting(c, binding), _lasting(c, binding)):

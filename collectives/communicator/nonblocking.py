@@ -1,4 +1,4 @@
-"""Calls that end later: the non-blocking and the persistent form of every collective."""
+"""The non-blocking and the persistent form of every collective, on the slow path."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ NO_MEMORY = "there is no shared memory left"
 
 
 class Nonblocking(Blocking):
-    """What :class:`collectives.Communicator` does with a call that it does not wait for; mixed into it."""
+    """The non-blocking and persistent calls of :class:`collectives.Communicator`, which derives from this class."""
 
     def _first(
         self, name: str, seen: Seen, sendbuf: Any, recvbuf: Any, op: Any, root: int, recvcounts: Any,
         options: dict[str, Any],
     ) -> None:  # fmt: skip
-        """A blocking call of a kind that the fast path can keep the plan of, the first of its kind."""
+        """Run a blocking call that the fast path has parsed, but for which it has no cached plan yet."""
         self._run(COLLECTIVES[name], Arguments(sendbuf, recvbuf, op, root, recvcounts), Options(**options), seen)
 
     def _start_first(
         self, name: str, seen: Seen, sendbuf: Any, recvbuf: Any, op: Any, root: int, recvcounts: Any,
         options: dict[str, Any],
     ) -> MPI.Request:  # fmt: skip
-        """As :meth:`_first`, a non-blocking call."""
+        """Start a non-blocking call that the fast path has parsed, but for which it has no cached plan yet."""
         arguments = Arguments(sendbuf, recvbuf, op, root, recvcounts)
         return self._start(COLLECTIVES[name], arguments, Options(**options), seen)
 
     def _start(
         self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS, seen: Seen | None = None
     ) -> MPI.Request:  # fmt: skip
-        """A non-blocking call; below ``MPI.THREAD_MULTIPLE`` it is the MPI library's own."""
+        """Start a non-blocking call; below ``MPI.THREAD_MULTIPLE`` the MPI library executes it."""
         self._refuse_in_group(f"I{collective.name}")
         tick, context = _core.ticks(), self._enter()
         context.check_turn()
@@ -53,7 +53,7 @@ class Nonblocking(Blocking):
         return Request(self._start_chosen(draft, choice, options, tick, context.library, seen=seen))
 
     def _start_draft(self, draft: Draft, then: Callable[[], None], seen: Seen | None = None) -> _core.Operation:
-        """A non-blocking call without a request of MPI's; ``then`` runs at its end, in whichever thread that is."""
+        """Start a non-blocking call without an MPI request; ``then`` is called at its end, in any thread."""
         tick = _core.ticks()
         self._enter().check_turn()
         choice = self._choose(draft, DEFAULTS, None, mpi=False)
@@ -63,7 +63,7 @@ class Nonblocking(Blocking):
         self, draft: Draft, choice: Choice, options: Options, tick: int, library: _core.MPILibrary | None,
         then: Callable[[], None] | None = None, seen: Seen | None = None,
     ) -> _core.Operation:  # fmt: skip
-        """A call of ours that goes on by itself and began at ``tick``; with a library it gets a request of MPI's."""
+        """Start a non-blocking call, which began at ``tick``, by a plan; with ``library`` it gets an MPI request."""
         self._remember(seen, draft, choice, options)
         self._enter().ran(draft.collective.name, choice.algorithm.name, draft.nbytes, tick)
         draft = next(self._parts(draft, choice, options, None))
@@ -76,14 +76,14 @@ class Nonblocking(Blocking):
     def _start_by_mpi(
         self, draft: Draft, choice: Choice, arguments: Arguments, tick: int
     ) -> MPI.Request:  # fmt: skip
-        """A non-blocking call that the MPI library serves."""
+        """Start a non-blocking call that the MPI library executes."""
         context, collective = self._enter(), draft.collective
         context.ran(collective.name, "mpi", draft.nbytes, tick)
         check = self._start_check(draft, choice)
         given = self._for_mpi(draft, arguments)
         with context.blamed(MPIRun(collective.name, draft.shape.call("mpi"))):
             request = self._mpi("I" + collective.name)(*given.of(collective))
-        if given is arguments and not collective.reduces:  # mpi4py holds them, to the end that MPI knows of
+        if given is arguments and not collective.reduces:  # mpi4py keeps the buffers until MPI completes the request
             draft.owners = ()
         run = self._hand_over(collective, draft)
         made = HandedOver.of(request, draft.owners, context, run)
@@ -95,7 +95,7 @@ class Nonblocking(Blocking):
         self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS,
         info: MPI.Info = MPI.INFO_NULL,
     ) -> MPI.Prequest:  # fmt: skip
-        """A persistent call."""
+        """Make a persistent call; this waits for all ranks if the node-local engine serves it or calls are checked."""
         self._refuse_in_group(f"{collective.method}_init")
         draft, choice = self._prepare(collective, arguments, options, threads=True)
         context = self._enter()
@@ -120,12 +120,12 @@ class Nonblocking(Blocking):
         return self._lasting(operation, numbers)
 
     def _lasting(self, operation: _core.Operation, numbers: Iterator[int]) -> PersistentRequest:
-        """The request of a persistent call; ``numbers`` are its starts'."""
+        """The request of a persistent call, whose starts take ``numbers`` one after the other."""
         context = self._enter()
 
         def start() -> _core.Operation:
             if not context.usable:
-                self._enter()  # which says why
+                self._enter()  # raises the reason
             number, tick = next(numbers), _core.ticks() if context.log is not None else 0
             try:
                 operation.queue()
@@ -140,7 +140,7 @@ class Nonblocking(Blocking):
     def _init_by_mpi(
         self, draft: Draft, arguments: Arguments, info: MPI.Info, numbers: Iterator[int]
     ) -> MPI.Prequest:  # fmt: skip
-        """A persistent call that the MPI library serves."""
+        """Make a persistent call that the MPI library executes."""
         collective = draft.collective
         run = MPIRun(collective.name, draft.shape.call("mpi"))
         given = self._for_mpi(draft, arguments)
@@ -151,7 +151,7 @@ class Nonblocking(Blocking):
         return made
 
     def _start_check(self, draft: Draft, choice: Choice) -> PendingCheck | None:
-        """Begin the exchange before a non-blocking call, without waiting for it; None where calls are not checked."""
+        """Begin to compare the ranks' calls before a non-blocking call; None if calls are not checked."""
         context = self._enter()
         if not context.checked:
             return None
@@ -161,7 +161,7 @@ class Nonblocking(Blocking):
     def _queue(
         self, choice: Choice, draft: Draft, library: _core.MPILibrary | None, then: Callable[[], Any] | None = None
     ) -> _core.Operation:  # fmt: skip
-        """Begin a call that goes on by itself; with a library it gets a request of MPI's."""
+        """Queue a non-blocking call by a plan; with ``library`` it gets an MPI request."""
         context = self._enter()
         draft.load()
         ends = [end for end in (draft.store if draft.stores else None, then) if end is not None]
@@ -170,13 +170,13 @@ class Nonblocking(Blocking):
         return context.queue(operation, draft.source, draft.target, draft, self, library, after)
 
     def _put_on_timeline(self, operation: _core.Operation, form: int, number: int, tick: int) -> None:
-        """Record a call that is under way since a tick, where a timeline is recorded."""
+        """If a timeline is recorded, enter a call that is under way since ``tick``."""
         log = self._enter().log
         if log is not None:
             operation.put_on_timeline(log, form, number, tick)
 
     def _record_of_mpi(self, form: int, draft: Draft, number: int, tick: int) -> tuple[_core.Log, int] | None:
-        """Record a call of MPI's that is under way since a tick; where, if anywhere."""
+        """If a timeline is recorded, enter a call of MPI's that is under way since ``tick``; return log and index."""
         log = self._enter().log
         if log is None:
             return None

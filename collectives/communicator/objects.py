@@ -1,8 +1,8 @@
-"""Collectives of Python objects, over those of bytes.
+"""Collectives of Python objects, made of collectives of bytes.
 
-An object travels as a pickle stream and, beside it, the large buffers it refers to (pickle protocol 5, PEP 574): those
-go from the memory of the sender to the memory of the receivers without a copy in between. The streams, and what is
-said of their lengths, are exchanged by ``objects.pxi``; what is here are the buffers, and what folds objects.
+An object is sent as a pickle stream and, separately, the large buffers that it refers to (pickle protocol 5, PEP 574).
+The buffers go from the sender's memory to the receivers' memory without a copy in between. ``objects.pxi`` exchanges
+the streams and their lengths; this module exchanges the buffers and folds objects.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ Buffers = list[Any]
 
 
 def _bytes(buffer: Any) -> np.ndarray:
-    """What a buffer holds, without a copy."""
+    """The bytes of a buffer as a uint8 array, without a copy."""
     return np.frombuffer(buffer, np.uint8) if len(buffer) else np.empty(0, np.uint8)
 
 
 def _ith(buffers: Buffers, i: int) -> np.ndarray:
-    """The i-th buffer; empty beyond the last."""
+    """The i-th buffer as a uint8 array; an empty array beyond the last."""
     return _bytes(buffers[i] if i < len(buffers) else b"")
 
 
 def _sizes(streams: Sequence[Any], counts: Sequence[int], i: int) -> list[int]:
-    """Bytes of the i-th buffer beside each stream."""
+    """Length in bytes of the i-th buffer of each stream's object, 0 if it has fewer; ``counts`` are their numbers."""
     return [_core.sizes_in(stream, n)[i] if i < n else 0 for stream, n in zip(streams, counts, strict=True)]
 
 
 def _blocks(data: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-    """The parts of one run of bytes; those that do not begin where any type may are copied."""
+    """Consecutive parts of ``data``, of lengths ``sizes``; a part that is not aligned to 16 bytes is copied."""
     ends = list(itertools.accumulate(sizes, initial=0))
     return [data[a:b].copy() if a % 16 else data[a:b] for a, b in itertools.pairwise(ends)]
 
 
 def _joined(parts: Sequence[Any]) -> list[Any]:
-    """Parts as one run of bytes with their lengths."""
+    """The parts concatenated, and their lengths in bytes: a buffer with counts."""
     return [np.concatenate([_bytes(part) for part in parts]), [len(part) for part in parts]]
 
 
 def _fold(op: Any, objects: Sequence[Any]) -> Any:
-    """From the left, in rank order."""
+    """Fold objects by ``op(left, right)`` from the left, in rank order."""
     return functools.reduce(op, objects)
 
 
 class Objects:
-    """The lower-case methods of :class:`collectives.Communicator`; mixed into it."""
+    """The lower-case methods of :class:`collectives.Communicator`, which derives from this class."""
 
     rank: int
     size: int
@@ -71,11 +71,11 @@ class Objects:
         _refuse_in_group: Any
 
     def barrier(self) -> None:
-        """As :meth:`Barrier`."""
+        """Return when all ranks have called it."""
         self.Barrier()
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
-        """The root's object on all ranks; on the root the very same."""
+        """The root's ``obj`` on all ranks; on the root the object itself, elsewhere a copy."""
         return _core.bcast_object(self, obj, root)
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
@@ -87,11 +87,11 @@ class Objects:
         return _core.gather_objects(self, sendobj)
 
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
-        """One of the root's objects, one for each rank."""
+        """On rank i the i-th object of the root's sequence ``sendobj``, which has one for each rank."""
         return _core.scatter_object(self, sendobj, root)
 
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
-        """An object from every rank, for one to every rank."""
+        """Send the i-th object of ``sendobj`` to rank i; return the objects received from all ranks, in rank order."""
         return _core.alltoall_objects(self, sendobj)
 
     def reduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM, root: int = 0) -> Any:
@@ -120,12 +120,12 @@ class Objects:
         return self._enter()
 
     def _part(self) -> Objects:
-        """This communicator, whose next call is a part of the one under way."""
+        """This communicator; its next call counts as a part of the call under way."""
         self._context.turn.part()
         return self
 
     def _bcast_buffers(self, buffers: Buffers, root: int) -> Buffers:
-        """Buffers at the root, their sizes elsewhere; returned is what they hold."""
+        """Broadcast buffers; ``buffers`` are the buffers on the root, and their lengths elsewhere."""
         found = []
         for buffer in buffers:
             found.append(_bytes(buffer) if self.rank == root else np.empty(buffer, np.uint8))
@@ -135,7 +135,10 @@ class Objects:
     def _gather_buffers(
         self, streams: list[Any] | None, counts: list[int], mine: Buffers, most: int, root: int | None
     ) -> list[Buffers]:
-        """The buffers beside these streams, on the root or on all ranks; ``most``: rounds of them."""
+        """The buffers of all ranks' objects, on the root, or on all ranks if ``root`` is None.
+
+        ``streams`` are the pickle streams, ``counts`` the numbers of buffers by rank, ``most`` the largest of these.
+        """
         here = root is None or root == self.rank
         buffers: list[Buffers] = [[] for _ in counts]
         for i in range(most):
@@ -146,7 +149,7 @@ class Objects:
         return buffers
 
     def _collect(self, mine: np.ndarray, sizes: list[int], root: int | None) -> list[np.ndarray]:
-        """Bytes of all ranks, of known sizes where they arrive; nothing elsewhere."""
+        """Gather ``mine`` of all ranks on the root, or on all ranks for None; ``sizes`` are the lengths by rank."""
         if root is not None and root != self.rank:
             self._part().Gatherv(mine, None, root)
             return []
@@ -158,7 +161,7 @@ class Objects:
         return _blocks(data, sizes)
 
     def _scatter_buffers(self, stream: Any, count: int, parts: list[Buffers] | None, most: int, root: int) -> Buffers:
-        """The buffers beside this stream; at the root ``parts`` are those of all ranks' objects."""
+        """The buffers of this rank's object, whose pickle is ``stream``; on the root, ``parts`` has all ranks'."""
         sizes, buffers = _core.sizes_in(stream, count), []
         for i in range(most):
             size = sizes[i] if i < count else 0
@@ -168,13 +171,13 @@ class Objects:
         return buffers
 
     def _deal(self, parts: list[Any] | None, size: int, root: int) -> np.ndarray:
-        """The root's bytes for this rank."""
+        """Scatter the root's ``parts``; returns this rank's, of ``size`` bytes."""
         data = np.empty(size, np.uint8)
         self._part().Scatterv(_joined(parts) if parts else None, data, root)
         return data
 
     def _swap_buffers(self, streams: list[Any], counts: list[int], parts: list[Buffers], most: int) -> list[Buffers]:
-        """The buffers beside these streams; ``parts`` are those of the own objects, for all ranks."""
+        """The buffers of the received objects, by rank; ``parts`` are those of this rank's objects, by receiver."""
         buffers: list[Buffers] = [[] for _ in counts]
         for i in range(most):
             sizes = _sizes(streams, counts, i)
@@ -184,7 +187,7 @@ class Objects:
         return buffers
 
     def _swap(self, parts: list[Any], sizes: list[int]) -> list[np.ndarray]:
-        """Bytes from all ranks, for some to all ranks."""
+        """All-to-all: send ``parts``, one to each rank; return those received, of lengths ``sizes``."""
         data = np.empty(sum(sizes), np.uint8)
         self._part().Alltoallv(_joined(parts), [data, sizes])
         return _blocks(data, sizes)

@@ -1,8 +1,8 @@
-"""Arguments of methods that make communicators, tried before the ranks meet for it.
+"""Checks of the arguments of methods that make communicators, before the ranks synchronise for such a method.
 
-MPI's own methods wait for all ranks within MPI. A rank that fails there for an argument of its own leaves the others
-waiting, and no exception reaches them. So each rank first makes the same call on MPI_COMM_SELF, as far as its arguments
-allow, and raises here what mpi4py and MPI say of them.
+MPI's own methods wait for all ranks within MPI. If one rank fails there because of its arguments, the other ranks wait
+on, and no exception reaches them. So each rank first makes the same call on MPI_COMM_SELF, as far as the arguments
+allow, and raises here the error of mpi4py or MPI.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["adjacent", "cart", "dist_graph", "graph", "group", "rehearse"]
 
 
 def rehearse(method: str, *args: Any) -> None:
-    """Make a communicator of this rank alone, and free it; raises whatever MPI and mpi4py raise."""
+    """Call ``method`` on MPI_COMM_SELF, and free the communicator made; raises the errors of MPI and mpi4py."""
     made = getattr(MPI.Intracomm(MPI.COMM_SELF), method)(*args)
     if made != MPI.COMM_NULL:
         made.Free()
 
 
 def group(comm: MPI.Intracomm, chosen: Any) -> list[int]:
-    """The ranks in ``comm`` of a group's processes; TypeError, or MPI.Exception where they are not all in it."""
+    """The ranks in ``comm`` of the group ``chosen``; TypeError if it is no group, MPI.Exception if it has others."""
     if not isinstance(chosen, MPI.Group):
         raise TypeError(f"group: expected an mpi4py.MPI.Group, not {type(chosen).__name__}")
     if chosen == MPI.GROUP_NULL:
@@ -41,7 +41,7 @@ def group(comm: MPI.Intracomm, chosen: Any) -> list[int]:
 
 
 def cart(comm: MPI.Intracomm, dims: Any, periods: Any, reorder: Any) -> None:
-    """Arguments of Create_cart."""
+    """Check the arguments of Create_cart; MPI.Exception if ``dims`` are not positive or need too many ranks."""
     lengths = [operator.index(length) for length in dims]
     if any(length < 1 for length in lengths) or math.prod(lengths) > comm.size:
         raise MPI.Exception(MPI.ERR_DIMS)
@@ -49,19 +49,19 @@ def cart(comm: MPI.Intracomm, dims: Any, periods: Any, reorder: Any) -> None:
 
 
 def graph(index: Any, edges: Any) -> None:
-    """Arguments of Create_graph, of which mpi4py takes two forms: that they are integers."""
+    """Check that the arguments of Create_graph are integers; mpi4py takes them in two forms."""
     for number in [*index, *edges]:
         operator.index(number)
 
 
 def adjacent(comm: MPI.Intracomm, sources: Any, destinations: Any, *more: Any) -> None:
-    """Arguments of Create_dist_graph_adjacent."""
+    """Check the arguments of Create_dist_graph_adjacent; MPI.Exception for a rank that ``comm`` does not have."""
     nobody = [[0] * len(_ranks(ranks, comm.size)) for ranks in (sources, destinations)]
     rehearse("Create_dist_graph_adjacent", *nobody, *more)
 
 
 def dist_graph(comm: MPI.Intracomm, sources: Any, degrees: Any, destinations: Any, *more: Any) -> None:
-    """Arguments of Create_dist_graph."""
+    """Check the arguments of Create_dist_graph; MPI.Exception for a rank that ``comm`` does not have."""
     begins, ends = _ranks(sources, comm.size), _ranks(destinations, comm.size)
     rehearse("Create_dist_graph", [0] * len(begins), degrees, [0] * len(ends), *more)
 

@@ -1,6 +1,6 @@
-"""Sums whose bits depend on the numbers alone: exact, and rounded once.
+"""Sums whose bits depend on the terms alone: exact, and rounded once.
 
-Not on their order, nor on how many ranks there are, which of them has what, and which algorithm joins their parts.
+The bits do not depend on the order of the terms, the number of ranks, the rank that has a term, or the algorithm.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MOST = 16 << 20
 
 
 class Accumulator:
-    """Exact sums, one for each element of ``shape``, of float32 or float64 terms that come bit by bit.
+    """Exact sums, one for each element of ``shape``, to which float32 or float64 terms can be added in portions.
 
-    ``data`` holds them in a type of its own, 56 bytes for a float32 and 280 for a float64 (fixed point, wide enough for
-    2^63 terms of any size), on which every collective takes ``op=collectives.REPRODUCIBLE_SUM``. TypeError for other
-    types.
+    ``data`` is an array of accumulators, 56 bytes each for float32 and 280 for float64: fixed-point numbers (Kulisch
+    1971), wide enough for 2^63 terms of any size. Every reduction takes it with ``op=collectives.REPRODUCIBLE_SUM``.
+    TypeError for other types.
     """
 
     def __init__(self, shape: int | tuple[int, ...] = (), dtype: Any = np.float64):
@@ -36,9 +36,9 @@ class Accumulator:
         self.data = np.zeros(shape, ACCUMULATORS[self.dtype])
 
     def add(self, terms: Any, axis: int | tuple[int, ...] | None = None) -> Accumulator:
-        """Add an array's sums over ``axis`` (None: over all of them), which must have the shape of the accumulators.
+        """Add the sums of the array ``terms`` over ``axis`` (None: all axes) to the accumulators; returns ``self``.
 
-        TypeError where the array is of another type, ValueError where it is of another shape.
+        The sums must have the shape of the accumulators, else ValueError; TypeError for an array of another type.
         """
         rows = _rows(terms, axis, self.dtype)
         if rows.shape[:-1] != self.data.shape:
@@ -51,13 +51,13 @@ class Accumulator:
         return self
 
     def allreduce(self, comm: Any, *, algorithm: str | None = None) -> Accumulator:
-        """Add up the accumulators of all ranks of a :class:`collectives.Communicator`, on all of them; collective."""
+        """Add up the accumulators of all ranks of a :class:`collectives.Communicator`; collective, returns ``self``."""
         _refuse_plain(comm)
         comm.Allreduce(MPI.IN_PLACE, self.data, op=REPRODUCIBLE_SUM, algorithm=algorithm)
         return self
 
     def value(self) -> Any:
-        """The sums, each rounded to nearest even: an array of ``shape``, or a scalar where that is ()."""
+        """The sums, each rounded to nearest even: an array of ``shape``, or a scalar if ``shape`` is ()."""
         made = np.empty(self.data.shape, self.dtype)
         _core.narrow(DTYPE_CODES[self.dtype.name], made, self.data)
         return made[()]
@@ -66,12 +66,13 @@ class Accumulator:
 def reproducible_sum(
     x: Any, axis: int | tuple[int, ...] | None = None, *, comm: Any = None, algorithm: str | None = None
 ) -> Any:
-    """The exact sum of an array over ``axis`` and, with ``comm``, over the arrays of all its ranks, rounded once.
+    """The exact sum of ``x`` over ``axis`` (None: all axes) and, with ``comm``, over all its ranks, rounded once.
 
-    As ``numpy.sum``, for float32 and float64, the result being of the same type. Arrays may have any length along the
-    axes that are summed over, also none; the shape of the result must be the same on all ranks. Collective with
-    ``comm``, a :class:`collectives.Communicator`, and ``algorithm``, a name of ``collectives.algorithms("allreduce")``.
-    Bits, special values and cost: docs/reproducibility.md. TypeError for other types.
+    ``x`` is of float32 or float64, else TypeError; shape and type of the result are those of ``numpy.sum``. Summed axes
+    may have any length, 0 included, on each rank; the shape of the result must be the same on all ranks. With ``comm``,
+    a :class:`collectives.Communicator`, the call is collective; ``algorithm`` is a name of
+    ``collectives.algorithms("allreduce")``. Method: fixed-point accumulators (Kulisch 1971), and terms cut without
+    error (Rump, Ogita and Oishi 2008); see docs/reproducibility.md, also for special values and cost.
     """
     if comm is not None:
         _refuse_plain(comm)
@@ -91,13 +92,13 @@ def reproducible_sum(
 
 
 def _refuse_plain(comm: Any) -> None:
-    """TypeError for a communicator that does not know the op; nothing has been sent."""
+    """Raise TypeError for a communicator that is not of this library, and so does not know the op."""
     if not hasattr(comm, "explain"):
         raise TypeError(f"comm: expected a collectives.Communicator, not {type(comm).__name__}")
 
 
 def _rows(terms: Any, axis: int | tuple[int, ...] | None, dtype: np.dtype) -> np.ndarray:
-    """The terms with those of one sum along the last axis; a view where that can be."""
+    """``terms`` reshaped so that the last axis has the terms of one sum; a view if possible."""
     x = np.asarray(terms)
     if x.dtype != dtype:
         raise TypeError(f"terms: expected {dtype}, not {x.dtype}")

@@ -1,4 +1,4 @@
-"""Requests of non-blocking and persistent collectives: MPI generalized requests that MPI's own waits accept."""
+"""Requests of non-blocking and persistent collectives: MPI generalized requests, which MPI's own waits accept."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _starting = threading.RLock()
 
 
 class _Waits:
-    """Waiting that moves the collective itself, rather than wait for the progress thread to do so.
+    """Waits and tests that progress the collective in the calling thread, rather than leave it to the progress thread.
 
-    MPI frees a request when it is waited for. Of several threads that wait for the same one, MPI is asked by that which
-    claims the operation.
+    MPI frees a request when a wait for it ends. If several threads wait for one request, only the thread that claims
+    the operation calls MPI's wait.
     """
 
     _operation: _core.Operation | None = None
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
-        """Wait until the collective is complete."""
+        """Wait until the collective is complete; raises the error that ended it early. Returns True."""
         operation = self._operation
         if operation is not None:
             operation.complete()
@@ -43,7 +43,7 @@ class _Waits:
         return super().Wait(status)  # type: ignore[misc]
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Whether the collective is complete; moves it on."""
+        """Progress the collective and return whether it is complete; raises the error that ended it early."""
         operation = self._operation
         if operation is not None:
             if not operation.test():
@@ -53,16 +53,16 @@ class _Waits:
         return super().Test(status)  # type: ignore[misc]
 
     def _freed_elsewhere(self) -> None:
-        """Wait for the thread that has claimed the operation, for as long as it may take to free the request.
+        """Wait up to 1 s until the thread that has claimed the operation has freed the request.
 
-        It does not free it where a handler's exception came between.
+        That thread does not free the request if a signal handler raised an exception in between.
         """
         end = time.monotonic() + 1
         while self != MPI.REQUEST_NULL and time.monotonic() < end:
             time.sleep(1e-5)
 
     def Cancel(self) -> None:
-        """Collectives cannot be cancelled (MPI standard, section 3.8.4)."""
+        """Raise MPI.Exception: collectives cannot be cancelled (MPI standard, section 3.8.4)."""
         raise MPI.Exception(MPI.ERR_REQUEST)
 
     def wait(self, status: MPI.Status | None = None) -> None:
@@ -78,7 +78,7 @@ class Request(_Waits, MPI.Request):  # type: ignore[misc]
     """Request of a non-blocking collective."""
 
     def __new__(cls, operation: _core.Operation | None = None) -> Request:
-        """Take over the generalized request of a collective under way."""
+        """A request object with the generalized request of ``operation``, which is under way; null for None."""
         request = super().__new__(cls)
         if operation is not None:
             _core.write_handle(MPI._addressof(request), _HANDLE, operation.handle)
@@ -86,7 +86,7 @@ class Request(_Waits, MPI.Request):  # type: ignore[misc]
         return request
 
     def Free(self) -> None:
-        """Give up the request; the collective goes on to its end."""
+        """Release the request and set it to null; the collective is still completed."""
         operation = self._operation if self != MPI.REQUEST_NULL else None
         if operation is not None and (ending.forked() or operation.abandon(_free)):
             _set_handle(self, MPI.REQUEST_NULL.handle)  # not all MPIs let a generalized request be freed while active
@@ -96,21 +96,21 @@ class Request(_Waits, MPI.Request):  # type: ignore[misc]
 
 
 class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
-    """A collective that was set up once and can be started any number of times."""
+    """Request of a persistent collective, which can be started any number of times."""
 
     _launch: Callable[[], _core.Operation] | None
     _place: int  # the address of MPI's handle
 
     def __new__(cls, launch: Callable[[], _core.Operation] | None = None) -> PersistentRequest:
-        """``launch`` starts one run."""
+        """``launch`` starts the collective once and returns its operation."""
         request = super().__new__(cls)
         request._launch = launch
         request._place = MPI._addressof(request)
         return request
 
     def Start(self) -> None:
-        """Begin a run; ValueError where the one before has not been waited for, as others may not have started anew."""
-        with _starting:  # another thread may start it, too
+        """Start the collective; ValueError if the previous start has not been waited for, or after ``Free``."""
+        with _starting:  # another thread may call Start, too
             if self._launch is None:
                 raise ValueError("this persistent request has been freed")
             if self:  # its handle is not null
@@ -122,32 +122,32 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
 
     @classmethod
     def Startall(cls, requests: list[MPI.Prequest]) -> None:
-        """Begin a run of each; MPI.Prequest.Startall knows MPI's own requests only."""
+        """Start all ``requests`` in order; MPI.Prequest.Startall takes MPI's own requests only."""
         for request in requests:
             request.Start()
 
     def Free(self) -> None:
-        """Give up the plan, after the run under way if there is one that can end."""
+        """Wait for the start under way, unless the communicator is broken, and release the plan."""
         if self._operation is not None and self._operation.context.broken is None and not ending.forked():
             self.Wait()
         self._launch = self._operation = None
 
 
 class _Keeps:
-    """A request of MPI's own, which keeps the buffers: mpi4py's does not for reductions (seen with 4.1.2).
+    """A request of MPI's own that keeps its buffers alive: mpi4py does not for reductions (seen with 4.1.2).
 
-    ``Wait`` obeys the communicator's timeout, and both name a rank that died.
+    ``Wait`` obeys the communicator's timeout. ``Wait`` and ``Test`` raise PeerFailure if a rank has died.
     """
 
     _owners: Any
     _context: MPIContext
     _run: Any
-    _record: tuple[_core.Log, int] | None = None  # on a timeline
-    _check: PendingCheck | None = None  # the exchange before it
+    _record: tuple[_core.Log, int] | None = None  # log and index of its record on a timeline
+    _check: PendingCheck | None = None  # the comparison of ranks' calls that precedes it
 
     @classmethod
     def of(cls, request: MPI.Request, owners: Any, context: MPIContext, run: Any) -> Any:
-        """The same request; ``run`` describes it to those who wait."""
+        """An object of this class for ``request``; it keeps ``owners`` alive, and ``run`` describes the call."""
         make: Any = cls
         made = make(request)
         made._owners, made._context, made._run = owners, context, run
@@ -155,7 +155,7 @@ class _Keeps:
         return made
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
-        """Wait until the collective is complete."""
+        """Wait until the collective is complete; raises the error that ended it early. Returns True."""
         ending.refuse_if_forked()
         begin = _core.ticks() if self._record is not None else 0
         self._has_passed(wait=True)
@@ -171,7 +171,7 @@ class _Keeps:
         return done
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Whether the collective is complete."""
+        """Return whether the collective is complete; raises the error that ended it early."""
         ending.refuse_if_forked()
         with self._context.blamed(self._run):
             done = self._has_passed(wait=False) and super().Test(status)  # type: ignore[misc]
@@ -185,12 +185,12 @@ class _Keeps:
         return True
 
     def Free(self) -> None:
-        """Give up the request."""
+        """Release the request by MPI_Request_free; CollectiveError in a forked child."""
         ending.refuse_if_forked()
         super().Free()  # type: ignore[misc]
 
     def _has_passed(self, wait: bool) -> bool:
-        """Whether all ranks are known to make this call, after waiting for it or not; CollectiveMismatch if not."""
+        """Whether all ranks are known to make this call; ``wait``: wait for that. CollectiveMismatch if they differ."""
         if self._check is None:
             return True
         try:
@@ -202,7 +202,7 @@ class _Keeps:
         return passed
 
     def _let_go(self) -> None:
-        """The buffers are the program's again."""
+        """Drop the buffers, which belong to the program again."""
 
     def wait(self, status: MPI.Status | None = None) -> None:
         """Wait until the collective is complete."""
@@ -214,19 +214,19 @@ class _Keeps:
 
 
 class HandedOver(_Keeps, MPI.Request):  # type: ignore[misc]
-    """Request of a non-blocking collective that the MPI library serves."""
+    """Request of a non-blocking collective that the MPI library executes."""
 
     def _let_go(self) -> None:
         self._owners = self._run.buffers = self._run.request = None
 
 
 class HandedOverForGood(_Keeps, MPI.Prequest):  # type: ignore[misc]
-    """Request of a persistent collective that the MPI library serves."""
+    """Request of a persistent collective that the MPI library executes."""
 
     _started: Callable[[int], tuple[_core.Log, int] | None]
 
     def Start(self) -> None:
-        """Begin a run; the one before must be complete. CollectiveError on a communicator that has been freed."""
+        """Start the collective; the previous start must be complete. CollectiveError if the communicator is freed."""
         ending.refuse_if_forked()
         if self._context.internal == MPI.COMM_NULL:  # some MPIs crash
             raise CollectiveError("this communicator has been freed")
@@ -236,9 +236,9 @@ class HandedOverForGood(_Keeps, MPI.Prequest):  # type: ignore[misc]
         self._record = self._started(begin)
 
     def Free(self) -> None:
-        """Give up the call and its buffers."""
+        """Release the request and its buffers."""
         super().Free()
-        self._started = lambda tick: None  # the other one has the buffers
+        self._started = lambda tick: None  # the former function keeps the buffers alive
         self._owners = self._run.buffers = self._run.request = None
 
 

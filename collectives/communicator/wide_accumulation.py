@@ -1,9 +1,9 @@
-"""Calls that run on wider elements than the caller's, so that nothing is rounded on the way.
+"""Calls that run on elements of a wider type than the caller's, so that partial results are not rounded.
 
-Between processes, the partial results of a reduction are messages of elements. Where rounding them would make the bits
-depend on the way they take, the call runs on temporaries of a wider type: float32 for the sums and products of float16
-and bfloat16 in deterministic mode, exact accumulators for ``collectives.REPRODUCIBLE_SUM``. The node-local engine needs
-none of this: all operands of an element meet there, and the result is rounded once.
+A schedule sends the partial results of a reduction as messages. If rounding them would make the bits of the result
+depend on the schedule, the call runs on temporaries of a wider type: float32 for sums and products of float16 and
+bfloat16 in deterministic mode, exact accumulators for ``collectives.REPRODUCIBLE_SUM``. The node-local engine needs
+none of this, since it folds all operands of an element at once and rounds the result once.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ __all__ = ["MOST", "REPRODUCIBLE", "needed", "parts"]
 
 #: Code of ``collectives.REPRODUCIBLE_SUM``.
 REPRODUCIBLE = _core.OPS.index("reproducible_sum")
-#: Bytes of wider elements that a blocking call holds at a time.
+#: Bytes of temporaries that a blocking call holds at a time.
 MOST = 16 << 20
 
 _HALVES = DTYPE_CODES["float16"], DTYPE_CODES["bfloat16"]
 _FLOATS = DTYPE_CODES["float32"], DTYPE_CODES["float64"]
 _ROUNDING = tuple(_core.OPS.index(name) for name in ("sum", "prod", "avg"))
 
-Spans = list[tuple[int, int]]  # address and elements
+Spans = list[tuple[int, int]]  # address and number of elements
 
 
 class Widened(Packed):
-    """A temporary of wider elements in place of narrow ones: filled from them, and rounded to them."""
+    """A temporary of wider elements, filled from the caller's elements, and rounded to them."""
 
     def __init__(self, dtype: int, spans: Spans):
         self._dtype, self._spans = dtype, spans
@@ -43,15 +43,15 @@ class Widened(Packed):
         self.bytes = np.empty(max(1, sum(count for _, count in spans) * self._sizes[1]), np.uint8)
 
     def __del__(self) -> None:
-        """Nothing of MPI's to free."""
+        """Do nothing: unlike the base class, this one has no datatype of MPI's to free."""
 
     def load(self) -> None:
-        """Widen the elements."""
+        """Fill the temporary from the caller's elements."""
         for narrow, wide in self._pairs():
             _core.widen(self._dtype, wide, narrow)
 
     def store(self) -> None:
-        """Round to where the elements are."""
+        """Round the temporary to the caller's elements."""
         for narrow, wide in self._pairs():
             _core.narrow(self._dtype, narrow, wide)
 
@@ -65,14 +65,14 @@ class Widened(Packed):
 
 
 def needed(shape: Shape, linear: bool) -> bool:
-    """Whether a schedule would round the partial results of a call, and must not."""
+    """Whether a schedule must run a call of ``shape`` on wider elements; ``linear``: it must fold in rank order."""
     if shape.op == REPRODUCIBLE:
         return shape.dtype in _FLOATS
     return linear and shape.dtype in _HALVES and shape.op in _ROUNDING
 
 
 def parts(draft: Draft, rank: int, size: int, most: int | None) -> Iterator[Draft]:
-    """The call on wider elements: calls of about ``most`` bytes of them (None: one), as many on all ranks."""
+    """The call on wider elements: calls of about ``most`` bytes each (None: one call), as many on all ranks."""
     wide = _core.itemsize(_core.wider(draft.shape.dtype))
     number = 1 if most is None else max(1, -(-draft.shape.elements * wide // most))
     cut = _blocks if draft.shape.collective == "reduce_scatter" else _elements
@@ -86,7 +86,7 @@ def _shape(draft: Draft, elements: int, in_place: bool) -> Shape:
 
 
 def _elements(draft: Draft, rank: int, size: int, i: int, number: int) -> Draft:
-    """Part i of a call that treats every element alike: one temporary, in place where there is a result."""
+    """Part i of ``number`` of a call that treats every element alike: one temporary, in place if there is a result."""
     shape, narrow = draft.shape, draft.shape.itemsize
     first, end = _core.partition(shape.elements, number)[i : i + 2]
     source = Widened(shape.dtype, [(draft.source + first * narrow, end - first)])
@@ -94,7 +94,7 @@ def _elements(draft: Draft, rank: int, size: int, i: int, number: int) -> Draft:
     if draft.target:
         result = Widened(shape.dtype, [(draft.target + first * narrow, end - first)])
         result.bytes = source.bytes
-        if not (shape.collective == "exscan" and rank == 0):  # whose result is left as it is
+        if not (shape.collective == "exscan" and rank == 0):  # rank 0's result is not changed
             stores.append(result)
     made = _shape(draft, end - first, bool(draft.target))
     return replace(
@@ -104,7 +104,7 @@ def _elements(draft: Draft, rank: int, size: int, i: int, number: int) -> Draft:
 
 
 def _blocks(draft: Draft, rank: int, size: int, i: int, number: int) -> Draft:
-    """Part i of every block of a reduce-scatter; what the caller's result waits for comes after the last one."""
+    """Part i of ``number`` of every block of a reduce-scatter; the caller's own stores follow the last part."""
     shape, narrow = draft.shape, draft.shape.itemsize
     blocks = shape.cuts or _core.partition(shape.elements, size)
     spans, first = [], 0
