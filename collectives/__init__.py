@@ -1,7 +1,7 @@
 """Collectives for Python programs on MPI clusters, with the algorithm chosen per call.
 
-``Communicator``, ops and sums need MPI and the compiled core and are loaded when they are first used; schedules,
-proofs, costs and drawings need NumPy only.
+``Communicator``, ops and exact sums need MPI and the compiled core, and are loaded when they are first used.
+Schedules, proofs, costs and drawings need NumPy only.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import algorithms as _all  # noqa: F401  # before the function of that name, which then stays
+from . import algorithms as _all  # noqa: F401  # first: the function of that name then replaces it
 from .errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 from .schedules.registry import algorithms
 from .trace.spans import span
@@ -41,7 +41,7 @@ _REMEDY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs MPI and the compiled core when it is asked for."""
+    """Import the attribute ``name`` at its first use, if it needs MPI or the compiled core; see ``_LAZY``."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -57,5 +57,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Names, the lazy ones included."""
+    """All names, including those that are imported at their first use."""
     return sorted({*globals(), *__all__})

@@ -1,13 +1,13 @@
 """Errors that concern several ranks.
 
-Wrong arguments are plain TypeError and ValueError, raised before anything is sent.
+Wrong arguments raise TypeError or ValueError instead, before anything is sent.
 """
 
 
 class CollectiveError(RuntimeError):
-    """A collective could not be completed; the communicator is broken from then on, unless nothing was sent for it.
+    """A collective could not be completed; its communicator is broken from then on, unless nothing was sent for it.
 
-    ``origin`` is the first line of another rank's error that this one comes from, or None.
+    ``origin`` is the first line of the other rank's error that caused this one, or None.
     """
 
     origin: str | None = None
@@ -18,7 +18,7 @@ class CollectiveMismatch(CollectiveError):
 
 
 class CollectiveTimeout(CollectiveError):
-    """The collective was not complete in time; the message names the ranks waited for."""
+    """A collective was not complete within its timeout; the message names the ranks that it waits for."""
 
 
 class PeerFailure(CollectiveError):

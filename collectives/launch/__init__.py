@@ -1,1 +1,1 @@
-"""How a command begins and ends on all ranks, and the command ``run``."""
+"""The start and the end of a command on all ranks, and the command ``run``."""

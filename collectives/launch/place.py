@@ -1,4 +1,4 @@
-"""Which rank this process is, as MPI or its launcher says."""
+"""The rank of this process, according to MPI or the launcher."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 __all__ = ["place"]
 
 
-#: Where launchers tell a process its rank and the number of ranks.
+#: Environment variables by which launchers tell a process its rank and the number of ranks.
 LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
@@ -17,7 +17,7 @@ LAUNCHERS = (
 
 
 def place() -> tuple[int, int]:
-    """This process's rank and the number of ranks: MPI's, or while MPI does not run the launcher's."""
+    """This process's rank and the number of ranks: by MPI if it runs, else by the launcher, else (0, 1)."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         return mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size

@@ -1,4 +1,4 @@
-"""``python -m collectives run``: a Python program on all ranks, ended as a whole when one rank fails.
+"""``python -m collectives run``: runs a Python program on all ranks, and ends all of them when one fails.
 
 The program finds ``sys.argv``, ``__main__`` and ``sys.path[0]`` as if Python itself had started it.
 """
@@ -26,7 +26,7 @@ from .usage import UsageError
 
 __all__ = ["add_arguments", "as_a_whole", "main"]
 
-#: Seconds from the traceback to MPI's abort: launchers may drop what they have not yet read of a job that ends.
+#: Seconds from the traceback to MPI_Abort: launchers may lose output that they have not read when the job ends.
 GRACE = 0.1
 
 #: Seconds that a rank that fails before MPI is started waits in MPI_Init for the others.
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the program; the exit code is its own. Does not return when other ranks must be ended."""
+    """Run the program and return its exit code; if that is not 0, end all other ranks by MPI_Abort."""
     words = [*(args.module or args.code), *args.program]
     if not words:
         raise UsageError("name a program, or give -m MODULE or -c CODE")
@@ -75,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def as_a_whole(program: Callable[[], int]) -> int:
-    """``program()``; an exception or a ``sys.exit`` other than 0 is reported and ends all ranks."""
+    """Return ``program()``; report an exception, and end all ranks after one or after an exit code other than 0."""
     try:
         return program()
     except BaseException as error:
@@ -86,11 +86,11 @@ def as_a_whole(program: Callable[[], int]) -> int:
 
 
 # --- the program --------------------------------------------------------------------------------------------------
-# Each of these sets sys.argv and sys.path[0], and returns a function that runs the program as the module __main__.
+# Each function sets sys.argv and sys.path[0], and returns a function that runs the program as the module __main__.
 
 
 def _module(words: list[str]) -> Callable[[], object]:
-    sys.argv[:] = ["-m", *words[1:]]  # runpy puts the module's file in the first place
+    sys.argv[:] = ["-m", *words[1:]]  # runpy replaces the first item by the module's file
     return lambda: runpy.run_module(words[0], run_name="__main__", alter_sys=True)
 
 
@@ -101,7 +101,7 @@ def _code(words: list[str]) -> Callable[[], object]:
 
 
 def _file(words: list[str]) -> Callable[[], object]:
-    """A source file, or a folder or zip with ``__main__.py``."""
+    """The program in a source file, or in a directory or zip file with ``__main__.py``."""
     sys.argv[:] = words
     path = os.path.join(os.getcwd(), words[0])  # as Python itself does; not normalized
     if pkgutil.get_importer(path) is not None:
@@ -130,7 +130,7 @@ def _container(name: str, path: str) -> Callable[[], object]:
 
 
 def _first_on_path(directory: str, always: bool = False) -> None:
-    """Put the program's folder where Python puts it, unless Python was told to put none there."""
+    """Set ``sys.path[0]`` to ``directory``, as Python does; in safe or isolated mode only with ``always``."""
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
         sys.path[0] = directory
     elif always:
@@ -155,7 +155,7 @@ def _replace_world() -> None:
 
 
 def _report(error: BaseException) -> int:
-    """Say what ended the program, as Python would, and flush; returns the exit code."""
+    """Print what ended the program, as Python would, and flush; return the exit code."""
     if isinstance(error, SystemExit):
         code = _exit_code(error.code)
     elif isinstance(error, KeyboardInterrupt):
@@ -172,7 +172,7 @@ def _report(error: BaseException) -> int:
 
 
 def _exit_code(code: Any) -> int:
-    """The exit status for the argument of ``sys.exit``; what is neither None nor an int is printed."""
+    """The exit status for ``code``, the argument of ``sys.exit``, which is printed if it is neither None nor an int."""
     if code is None:
         return 0
     if isinstance(code, int):
@@ -182,7 +182,7 @@ def _exit_code(code: Any) -> int:
 
 
 def _print_traceback(error: BaseException) -> None:
-    """Print through the program's own ``sys.excepthook`` if it has one, else in one piece, marked with the rank."""
+    """Print through the program's ``sys.excepthook`` if it has one, else in one write, with the rank on each line."""
     trace = error.__traceback__
     own = {__file__, runpy.__file__, "<frozen runpy>"}
     while trace is not None and trace.tb_frame.f_code.co_filename in own:
@@ -198,9 +198,9 @@ def _print_traceback(error: BaseException) -> None:
 
 
 def _end_all(code: int) -> None:
-    """Abort MPI where there are other ranks; to be able to, start it.
+    """Abort MPI if there are other ranks, after MPI_Init if it has not been called.
 
-    Launchers may let the other ranks wait for ever when a rank leaves that has not started MPI.
+    Without that, launchers may let the other ranks wait for ever in MPI_Init.
     """
     if place()[1] == 1:
         return

@@ -1,4 +1,4 @@
-"""Command lines on all ranks: what is wrong with one is said once; values of options."""
+"""Command lines that all ranks parse, with errors printed by rank 0 only; parsers of option values."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from collections.abc import Iterator, Sequence
 __all__ = ["UsageError", "number_of_bytes", "parsed", "quiet_beside_rank_0", "size", "sizes"]
 
 
-#: Seconds that other ranks leave to rank 0 to say what is wrong: launchers end all ranks when one fails.
+#: Seconds that other ranks wait for rank 0 to print the error: launchers end all ranks when one fails.
 GRACE = 2.0
 
 
 class UsageError(Exception):
-    """The command line asks for what cannot be; ends with the message and exit code 2."""
+    """The command line asks for something impossible; the command prints the message and exits with code 2."""
 
 
 def parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """``parser.parse_args``; of several ranks the first alone prints help or what is wrong."""
+    """``parser.parse_args(argv)``; only rank 0 prints help or an error."""
     with quiet_beside_rank_0():
         return parser.parse_args(argv)
 
 
 @contextlib.contextmanager
 def quiet_beside_rank_0() -> Iterator[None]:
-    """Print nothing on the other ranks of an MPI job."""
+    """Within this context, suppress the output of all ranks but 0; delay their exit after an error by 2 s."""
     from .place import place
 
     if place()[0] == 0:
@@ -43,7 +43,7 @@ def quiet_beside_rank_0() -> Iterator[None]:
 
 
 def size(text: str) -> int:
-    """A number of ranks, at least 1."""
+    """Parse a number of ranks, at least 1."""
     try:
         value = int(text)
     except ValueError:
@@ -54,7 +54,7 @@ def size(text: str) -> int:
 
 
 def sizes(text: str) -> list[int]:
-    """Numbers of ranks: ``6``, ``1:64`` (both ends included), ``2,4,8``, or several of these joined by commas."""
+    """Parse numbers of ranks: ``6``, ``1:64`` (both ends included), ``2,4,8``, or several of these joined by commas."""
     found: list[int] = []
     for part in text.split(","):
         ends = [size(end) for end in part.split(":")]
@@ -65,7 +65,8 @@ def sizes(text: str) -> list[int]:
 
 
 def number_of_bytes(text: str) -> int:
-    """Bytes with an optional unit: ``100``, ``64KiB``, ``1.5MB`` (k, M, G are powers of 1000, Ki, Mi, Gi of 1024)."""
+    """Parse bytes with an optional unit: ``100``, ``64KiB``, ``1.5MB``; k, M, G are powers of 1000, Ki, Mi, Gi of 1024.
+    """
     number = text.strip().upper().removesuffix("B").strip()
     factor = 1
     for power, letter in enumerate("KMG", start=1):

@@ -13,14 +13,14 @@ from ..errors import CollectiveError
 
 __all__ = ["attach", "empty", "forget_the_dead", "process_heap", "share_arrays", "why_not"]
 
-SIZE = 64 << 30  # bytes of address space; memory only where it is used
+SIZE = 64 << 30  # bytes of address space; pages get memory when they are used
 
 _why_not: str | None = None
 
 
 @functools.cache
 def process_heap() -> _core.Heap | None:
-    """The heap of this process, made when it is first asked for; None where the system gives no shared memory."""
+    """The heap of this process, which the first call makes; None if the system gives no shared memory."""
     global _why_not
     try:
         return _core.Heap(SIZE)
@@ -30,7 +30,7 @@ def process_heap() -> _core.Heap | None:
 
 
 def is_there() -> bool:
-    """Whether this process has asked for its heap."""
+    """Whether :func:`process_heap` has been called in this process."""
     return process_heap.cache_info().currsize > 0
 
 
@@ -43,7 +43,7 @@ _attached: dict[bytes, _core.Mapping] = {}
 
 
 def attach(identity: bytes) -> _core.Mapping:
-    """A peer's heap, mapped once and for all; OSError where it cannot be mapped."""
+    """The mapping of the peer's heap ``identity``, which the first call makes; OSError if it cannot be mapped."""
     mapping = _attached.get(identity)
     if mapping is None:
         mapping = _attached[identity] = _core.Mapping(identity)
@@ -51,7 +51,7 @@ def attach(identity: bytes) -> _core.Mapping:
 
 
 def forget_the_dead() -> None:
-    """Let go of the heaps of processes that are no more; groups that still have them keep them."""
+    """Drop the mappings of heaps whose processes have ended; groups that use a mapping keep it."""
     for identity, mapping in list(_attached.items()):
         if not mapping.alive:
             del _attached[identity]
@@ -67,7 +67,11 @@ def _usable_heap() -> _core.Heap:
 
 
 def empty(shape: Any, dtype: Any = np.float64, *, zero: bool = False) -> np.ndarray:
-    """A new array on the heap; MemoryError, in a sentence, where it is full, CollectiveError in a forked child."""
+    """A new array of ``shape`` and ``dtype`` on this process's heap, filled with zeros if ``zero``.
+
+    Raises MemoryError if there is no memory, CollectiveError in a forked child, TypeError for a ``dtype`` with Python
+    objects, and ValueError for a negative length.
+    """
     heap = _usable_heap()
     dtype = np.dtype(dtype)
     if dtype.hasobject:
@@ -83,9 +87,9 @@ def empty(shape: Any, dtype: Any = np.float64, *, zero: bool = False) -> np.ndar
 def share_arrays(threshold: int = 4096) -> contextlib.AbstractContextManager[None]:
     """Let NumPy put its new arrays of at least ``threshold`` bytes on the heap, so that collectives need not copy them.
 
-    Holds from the call on, in the calling thread; used as a context manager, until the end of the block. Arrays that
-    exist already stay where they are. In a forked child new arrays are private, and what it writes to older ones is its
-    own. Method: NumPy's own allocator hook (NEP 49).
+    The setting holds in the calling thread from the call on, or to the end of a ``with`` block. Existing arrays are not
+    moved. In a forked child new arrays are private, and so are the child's writes to older arrays. Raises MemoryError
+    if this process has no heap, CollectiveError in a forked child. Method: NumPy's allocator hook (NEP 49).
     """
     return _until_exit(_core.share_arrays(_usable_heap(), threshold))
 

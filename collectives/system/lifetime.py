@@ -1,10 +1,10 @@
-"""Communicators that nobody holds any more: queued where they die, freed together where all ranks meet.
+"""Communicators whose Python objects have been deleted without ``Free``: queued, and freed later by all ranks together.
 
-MPI_Comm_free is collective, and garbage collectors do not run in step. A dead communicator is therefore only noted;
-the next creation of a communicator, where ranks exchange a few words anyway, frees what the library had for those that
-are dead on all their ranks. MPI's communicator itself is freed only where no program can have another handle to it:
-mpi4py frees none when its object is collected. What MPI may still write into after a failure is kept here as well, to
-the end of the process.
+MPI_Comm_free is collective, and the ranks' garbage collectors do not run in step. So a dead communicator is only
+queued. The next creation of a communicator, in which the ranks exchange data anyway, frees what the library had for the
+communicators that are dead on all their ranks. MPI's communicator itself is freed only if the program cannot have
+another handle to it: mpi4py, too, frees no communicator when its object is deleted. Memory that MPI may still write
+after a failure is kept here as well, to the end of the process.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ..core import _core
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_buried: deque[tuple[str, int, list[MPI.Intracomm], Any]] = deque()  # by garbage collectors, which must not take locks
-_dead: dict[str, tuple[int, list[MPI.Intracomm], Any]] = {}  # id: (ranks, MPI's communicators, flags others may read)
+_buried: deque[tuple[str, int, list[MPI.Intracomm], Any]] = deque()  # filled by the garbage collector, without a lock
+_dead: dict[str, tuple[int, list[MPI.Intracomm], Any]] = {}  # identity: (size, MPI's communicators, context)
 _lock = threading.Lock()
 _kept: list[Any] = []
 
 
 def watch(holder: Any, context: Any, handles: list[MPI.Intracomm]) -> weakref.finalize:
-    """Note the communicator as dead when ``holder`` is collected; ``context`` says who and how it is.
+    """Queue the communicator of ``context`` as dead when its Python object ``holder`` is deleted.
 
-    ``handles`` are the library's alone, to be freed once it is dead on all ranks.
+    ``handles`` are MPI communicators of the library alone, to be freed once the communicator is dead on all ranks.
     """
     finalizer = weakref.finalize(holder, _bury, os.getpid(), context, handles)
-    finalizer.atexit = False  # MPI_Finalize frees what is left
+    finalizer.atexit = False  # MPI_Finalize frees the others
     return finalizer
 
 
@@ -41,7 +41,7 @@ def _bury(pid: int, context: Any, handles: list[MPI.Intracomm]) -> None:
         return
     if context.broken is None:
         _buried.append((context.identity, context.size, handles, context))
-    else:  # the others may be in a call still, and read this rank's memory
+    else:  # other ranks may still be in a call, and read this rank's memory
         keep(context)
 
 
@@ -55,7 +55,10 @@ def dead() -> list[tuple[str, int]]:
 
 
 def free_agreed(votes: Counter[tuple[str, int]]) -> None:
-    """Free, in one order, the communicators that as many ranks named in :func:`dead` as each has."""
+    """Free the communicators that are dead on all their ranks, in the same order on all ranks.
+
+    ``votes`` has, for each result of :func:`dead`, the number of ranks that named it.
+    """
     for identity in sorted(identity for (identity, size), count in votes.items() if count == size):
         with _lock:
             mine = _dead.pop(identity, None)
@@ -64,9 +67,9 @@ def free_agreed(votes: Counter[tuple[str, int]]) -> None:
 
 
 def keep(what: Any) -> None:
-    """Never collect it: MPI may still read or write its memory."""
+    """Keep ``what`` to the end of the process, since MPI may still read or write its memory."""
     _kept.append(what)
 
 
-# A forked child keeps what its parent has under way as it is.
+# A forked child must not touch the operations that its parent has under way.
 os.register_at_fork(after_in_child=lambda: _kept.extend(_core.leave_to_the_parent()))

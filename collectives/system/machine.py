@@ -1,4 +1,4 @@
-"""The machine: its node's name, what of it this process may use, and its description for results of measurements."""
+"""The machine: its name, the cores that this process may use, and a description for the results of measurements."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def cpu_model() -> str:
 
 @functools.cache
 def kind() -> str:
-    """The kind of machine that a selection table is for: processor and cores, ``AMD EPYC 9654, 96 cores``.
+    """The kind of machine that a selection table is for: processor and cores, as in ``AMD EPYC 9654, 96 cores``.
 
-    Cores of the machine or of its control group, whatever a launcher has bound this process to.
+    The cores are those of the machine or of its control group; the process's affinity does not count.
     """
     cores = min(os.cpu_count() or 1, cgroup_quota())
     return f"{cpu_model()}, {cores:g} core{'s' if cores > 1 else ''}"
@@ -46,25 +46,25 @@ def boot_id() -> str:
 
 
 def node_name() -> str:
-    """Host name and boot, which two containers or machines rarely share."""
+    """Host name and boot id; two containers or machines rarely have the same."""
     return f"{socket.gethostname()}/{boot_id()}"
 
 
 def addresses() -> list[str]:
-    """Where other machines may reach this one: the addresses of its network devices, but loopback's."""
+    """The IP addresses of this machine's network devices, except the loopback device."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, device in socket.if_nameindex():
             try:
                 answer = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", device.encode()[:15]))
-            except OSError:  # it has none of IPv4
+            except OSError:  # the device has no IPv4 address
                 continue
             found.append(socket.inet_ntoa(answer[20:24]))
     return [address for address in found if not address.startswith("127.")] + _addresses_v6()
 
 
 def _addresses_v6() -> list[str]:
-    """The same of IPv6, those that hold beyond a link."""
+    """The IPv6 addresses of this machine with global scope."""
     try:
         fields = [line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines()]
     except OSError:
@@ -73,8 +73,9 @@ def _addresses_v6() -> list[str]:
 
 
 def process(pid: int) -> tuple[str, str]:
-    """State of a process (``Z``: ended, and nobody has waited for it; ``X``: gone) and when it began, which tells it
-    from others of the same number. OSError where the system does not say, as without a free file descriptor."""
+    """State and start time of process ``pid``. ``Z`` is a zombie, ``X`` a process that does not exist.
+
+    The start time tells processes apart that have the same PID. OSError if /proc cannot be read."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -83,7 +84,7 @@ def process(pid: int) -> tuple[str, str]:
 
 
 def ancestors(pid: int) -> list[int]:
-    """A process, its parent, and so on, as far as can be seen."""
+    """``pid``, the PID of its parent, and so on, as far as /proc shows them."""
     found: list[int] = []
     while pid > 0 and pid not in found:
         try:
@@ -96,7 +97,7 @@ def ancestors(pid: int) -> list[int]:
 
 
 def ptrace_scope() -> int:
-    """Who may look into processes of the same user, as the Linux security module Yama has it; 0 where there is none."""
+    """Yama's ptrace_scope, which limits access to the memory of processes of the same user; 0 without Yama."""
     try:
         return int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text())
     except (OSError, ValueError):
@@ -104,12 +105,12 @@ def ptrace_scope() -> int:
 
 
 def affinity() -> frozenset[int]:
-    """Cores this process may run on."""
+    """Numbers of the cores that this process may run on."""
     return frozenset(os.sched_getaffinity(0))
 
 
 def cgroup_quota() -> float:
-    """Cores' worth of time that the control group grants, infinity without a limit."""
+    """CPU quota of the control group, in cores; infinity without a limit."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -118,34 +119,34 @@ def cgroup_quota() -> float:
 
 
 def usable_cores(cores: int) -> float:
-    """Of so many cores that processes may run on, those they can keep busy: no more than the control group's quota."""
+    """The lesser of ``cores`` and the control group's quota, in cores."""
     return min(cores, cgroup_quota())
 
 
-BUSY = 0.05  # share of the time that a measurement may wait for a core before it says so
+BUSY = 0.05  # share of time spent waiting for a core above which a measurement reports it
 
 
 class CoreWaits:
-    """How much of the time since it was made this process's main thread was ready to run, and had no core."""
+    """Measures, from its making on, how long this process's main thread was ready to run and had no core."""
 
     def __init__(self) -> None:
         self._begin, self._waited = time.monotonic_ns(), self._so_far()
 
     @staticmethod
     def _so_far() -> int:
-        """Nanoseconds in the scheduler's queues; 0 where the system does not count them."""
+        """Nanoseconds that the thread has spent in the scheduler's queues; 0 if the system does not count them."""
         try:
             return int(Path("/proc/self/schedstat").read_text().split()[1])
         except (OSError, IndexError):
             return 0
 
     def share(self) -> float:
-        """From 0 to 1."""
+        """The share of that time in the time since the object was made, from 0 to 1."""
         return min(1.0, (self._so_far() - self._waited) / max(1, time.monotonic_ns() - self._begin))
 
 
 def busy(share: float) -> str | None:
-    """What a measurement says whose ranks waited for cores for that share of the time, or None where that is little."""
+    """Text for a measurement whose ranks waited for cores for ``share`` of the time; None if that is at most 5 %."""
     if share <= BUSY:
         return None
     return (
@@ -154,7 +155,7 @@ def busy(share: float) -> str | None:
 
 
 def describe() -> dict[str, Any]:
-    """Processor, cores, caches of a core and memory in bytes, system and load, for JSON."""
+    """A description of the machine for JSON: processor, cores, caches and memory in bytes, system, load."""
     return {
         "cpu": cpu_model(),
         "cores": len(affinity()),
@@ -166,14 +167,14 @@ def describe() -> dict[str, Any]:
 
 
 class Cache(NamedTuple):
-    """A data cache: its bytes, and how many cores share it."""
+    """A data cache: its size in bytes, and the number of cores that share it."""
 
     size: int
     sharers: int
 
 
 def caches(core: int = 0) -> dict[int, Cache]:
-    """The data caches of one core, by level."""
+    """The data caches of core number ``core``, by level."""
     found = {}
     for index in Path(f"/sys/devices/system/cpu/cpu{core}/cache").glob("index*"):
         try:
@@ -193,5 +194,5 @@ def _count(cpu_list: str) -> int:
 
 
 def last_level_cache() -> int:
-    """Bytes of the largest cache, 32 MiB where the system does not say."""
+    """Size of the largest cache in bytes; 32 MiB if the system does not say."""
     return max((cache.size for cache in caches().values()), default=32 << 20)

@@ -1,4 +1,4 @@
-"""The MPI transport that fits the MPI that mpi4py runs on."""
+"""The MPI library that mpi4py has loaded: its properties, and the transport that was built for its ABI."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def description() -> str:
 def locks_ops() -> bool:
     """Whether this MPI holds its lock while it applies an op.
 
-    A user's op then waits for Python's lock with MPI's taken: while other threads may do the reverse, as mpi4py's local
-    functions do, the op must not run in a thread that the program knows nothing of.
+    A user-defined op in Python then takes Python's lock while MPI's is held. Other threads may take the two locks in
+    the reverse order, as mpi4py's local functions do, so such an op must not run in the progress thread.
     """
     return "Intel" in MPI.Get_library_version()
 
 
 def fears_the_dead() -> bool:
-    """Whether a message to a dead process of another machine is this one's end, rather than an error.
+    """Whether a message to a dead process of another machine blocks or crashes this process, rather than fails.
 
-    MPI_Isend of Intel MPI 2021.18 never returns then, and takes MPI from all other threads; MPICH 5.0.2 crashes.
+    MPI_Isend of Intel MPI 2021.18 never returns then, and keeps MPI's lock; MPICH 5.0.2 crashes.
     """
     return abi() == "mpich"
 
 
 def why_no_survivors() -> str | None:
-    """Why the other ranks cannot outlive one that dies, or None where they can (ULFM, of Open MPI 5 and mpi4py 4.1)."""
+    """Why this job ends when a rank dies, as text; None if it goes on (ULFM, in Open MPI 5 with mpi4py 4.1)."""
     name = MPI.Get_library_version().split("\n")[0].split(",")[0].strip()
     if abi() == "openmpi" and hasattr(MPI.Comm, "Shrink"):
         if os.environ.get("OMPI_MCA_mpi_ft_enable", "0").lower() in ("1", "true", "t", "yes", "enabled"):
@@ -54,13 +54,13 @@ def why_no_survivors() -> str | None:
 
 
 def library_path(name: str) -> Path:
-    """Where the transport for an ABI is, if it was built."""
+    """File of the transport for the ABI ``name``; it may not have been built."""
     return Path(_core.__file__).with_name(f"transport_{name}.so")
 
 
 @functools.cache
 def library() -> _core.MPILibrary:
-    """The loaded transport; ImportError, in one sentence, when there is none for this MPI."""
+    """The transport for this MPI, loaded by the first call; ImportError if there is none or it does not fit."""
     name = abi()
     path = library_path(name)
     version = MPI.Get_library_version().split("\n")[0].split(",")[0].strip()

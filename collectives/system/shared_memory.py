@@ -1,6 +1,6 @@
 """Which ranks of a communicator share memory, and their group in the node-local engine.
 
-That two ranks are on one node is proved by mapping: each tries to map the other's heap and reads a nonce there.
+Two ranks count as ranks of one node if each can map the other's heap and read a nonce there.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Offer = tuple[str, bytes, int]  # boot id, identity of the heap, offset of the a
 
 
 class _Reach(NamedTuple):
-    """Ranks whose heaps a rank maps, whether it had to admit them to its private memory, whether it reads theirs."""
+    """What a rank tells about the ranks whose heaps it has mapped."""
 
-    ranks: bytes  # their digest: the ranks themselves are many
-    asks: bool
-    readable: bool
+    ranks: bytes  # digest of these ranks, of which there may be many
+    asks: bool  # whether it had to permit them to read its private memory
+    readable: bool  # whether it can read their private memory
 
 
 class Joined(NamedTuple):
-    """The ranks of this rank's node; their group in the engine, None where there is no heap; why not all are there."""
+    """The ranks of this node; their group in the engine, None without a heap; why not all ranks are in it, or None."""
 
     group: list[int]
     engine: _core.Node | None
@@ -36,7 +36,7 @@ class Joined(NamedTuple):
 
 
 def offer() -> tuple[Offer | None, _core.HeapBlock | None]:
-    """What this rank tells the others, and the block of flags it made for the group; None without a heap."""
+    """What this rank tells the others of its heap, and the block of flags that it made there; None, None without."""
     own = heap.process_heap()
     if own is None:
         return None, None
@@ -48,12 +48,12 @@ def offer() -> tuple[Offer | None, _core.HeapBlock | None]:
 
 
 def on_one_machine(mine: Offer | None, theirs: Offer | None) -> bool:
-    """Whether a rank may be able to map another's heap."""
+    """Whether the offers of two ranks come from one machine, so that each may be able to map the other's heap."""
     return mine is not None and theirs is not None and mine[0] == theirs[0]
 
 
 def _reachable(offers: Mapping[int, Offer]) -> tuple[dict[int, _core.Mapping], dict[int, OSError]]:
-    """The ranks whose heaps this rank can map, with the mappings; and why it cannot map those of others."""
+    """The mappings by rank of the heaps that this rank can map, and the errors by rank of the others."""
     found, failures = {}, {}
     for peer, theirs in offers.items():
         try:
@@ -64,15 +64,15 @@ def _reachable(offers: Mapping[int, Offer]) -> tuple[dict[int, _core.Mapping], d
 
 
 def digest_of(ranks: Iterable[int]) -> bytes:
-    """A number of 16 bytes that two different sets of ranks do not share."""
+    """A hash (BLAKE2b) of 16 bytes of a set of ranks."""
     return hashlib.blake2b(array.array("q", sorted(ranks)).tobytes(), digest_size=16).digest()
 
 
 def group_of(rank: int, mine: Set[int], digests: Mapping[int, bytes]) -> list[int]:
-    """The ranks that share a node with ``rank``: those that reach the same ranks as it does, each the others.
+    """The ranks that share a node with ``rank``: a set of ranks that all map each other's heaps, and no others.
 
-    ``digests`` are those of what the ranks of ``mine``, which this rank reaches, reach themselves. All ranks find the
-    same groups; who reaches only some of a group is a node of its own.
+    ``mine`` are the ranks whose heaps this rank maps. ``digests`` has, for each of them, the digest of the ranks whose
+    heaps that rank maps. All ranks find the same groups; a rank that maps only some heaps of a group is alone.
     """
     same = digest_of(mine)
     whole = rank in mine and all(digests[peer] == same for peer in mine)
@@ -80,17 +80,17 @@ def group_of(rank: int, mine: Set[int], digests: Mapping[int, bytes]) -> list[in
 
 
 def common_ancestor(pids: list[int]) -> int | None:
-    """The process nearest to all of these from which they descend, their launcher as a rule; None if that is init."""
+    """The nearest common ancestor of ``pids``, in general their launcher; None if it is PID 1 or not visible."""
     chains = [machine.ancestors(pid) for pid in pids]
     found = next((pid for pid in chains[0] if all(pid in chain for chain in chains)), 0)
     return found if found > 1 else None
 
 
-_reader: int | None = None  # with its descendants it may read this process's private memory
+_reader: int | None = None  # a process that, like its descendants, may read this process's private memory
 
 
 def _admit(pids: list[int]) -> None:
-    """Let these processes read this one's private memory, and as few others as Yama lets us name."""
+    """Permit ``pids`` to read this process's private memory: Yama takes one process, with its descendants."""
     global _reader
     reader = common_ancestor([os.getpid(), *pids, *([_reader] if _reader is not None else [])])
     if reader is not None:
@@ -109,8 +109,7 @@ def join(
 ) -> Joined:  # fmt: skip
     """Join the ranks of this node in a group; all ranks call it together.
 
-    ``offers`` are those of the ranks of its machine. ``exchange`` gathers a named tuple
-    from all ranks on all ranks (the bootstrap: MPI or a store).
+    ``offers`` are those of the ranks of this machine. ``exchange`` is an all-gather of named tuples, by MPI or a store.
     """
     mappings, failures = _reachable(offers)
     asks = len(mappings) > 1 and machine.ptrace_scope() == 1
@@ -118,7 +117,7 @@ def join(
         _admit([mapping.pid for mapping in mappings.values()])
     mine = _Reach(digest_of(mappings), asks, not asks and _are_readable(mappings))
     theirs, asked = _reaches(mappings.keys(), exchange(mine) if size > 1 else [mine])
-    if asked:  # by now all have admitted the others
+    if asked:  # after the exchange all ranks have given the permission
         theirs, _ = _reaches(mappings.keys(), exchange(mine._replace(readable=_are_readable(mappings))))
     group = group_of(rank, mappings.keys(), {peer: reach.ranks for peer, reach in theirs.items()})
     own = heap.process_heap()
@@ -133,7 +132,7 @@ def join(
 
 
 def _reaches(of: Set[int], all_ranks: Iterable[_Reach]) -> tuple[dict[int, _Reach], bool]:
-    """What some ranks reach, and whether any rank had to admit others."""
+    """What the ranks in ``of`` have told, by rank, and whether any rank had to give a permission."""
     found, asked = {}, False
     for peer, reach in enumerate(all_ranks):
         asked |= reach.asks
