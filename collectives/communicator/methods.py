@@ -62,7 +62,7 @@ _HOW = """
         that cannot end.
 """
 _STARTS = "Non-blocking :meth:`{0}`; the request that it returns can also be passed to ``MPI.Request.Waitall``."
-_LASTS = "Persistent :meth:`{0}`; ``Start`` and ``Wait`` for the returned request any number of times, then ``Free`` it."
+_LASTS = "Persistent :meth:`{0}`; the returned request has ``Start`` and ``Wait``, any number of times, then ``Free``."
 
 _BLOCKING = ("algorithm", "deterministic", "timeout", "stream", "engine")
 _LATER = ("algorithm", "deterministic", "stream")

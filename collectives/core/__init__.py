@@ -1,1 +1,1 @@
-"""The compiled core: the boundary to C, and the fast path of calls."""
+"""The compiled core: the interface to the C code, and the fast path of calls."""

@@ -1,4 +1,4 @@
-"""The C entries (csrc/*/*.h), as Cython sees them."""
+"""Declarations of the C functions and types (csrc/*/*.h) for Cython."""
 
 from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t
 

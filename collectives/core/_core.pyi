@@ -1,4 +1,4 @@
-"""Types of the compiled core. What each name is for, its docstring says (_core.pyx and its .pxi files)."""
+"""Types of the compiled core. The docstrings are in _core.pyx and its .pxi files."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ def widen(dtype: int, wide: Any, narrow: Any) -> None: ...
 def narrow(dtype: int, narrow: Any, wide: Any) -> None: ...
 def exact_add(dtype: int, accumulators: Any, terms: Any) -> None: ...
 
-# Schedules, transports, plans: what can be waited for is a Task
+# Schedules, transports, plans; a Task is what can be waited for
 
 class Program:
     size: int

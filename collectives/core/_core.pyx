@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
-"""The boundary to C: buffers become pointers, names become codes, and error codes become exceptions. No logic."""
+"""The interface to C: buffers become pointers, names become codes, and error codes become exceptions."""
 
 from cpython.buffer cimport (
     Py_buffer, PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
@@ -63,7 +63,7 @@ __all__ = [
     "scale", "select_isa", "signals", "stop_progress", "survived", "widen", "wider", "write_handle",
 ]
 
-#: Names of the element types and ops; the place in the tuple is the code that C takes.
+#: Names of the element types and ops; the index in the tuple is the code that the C functions take.
 DTYPES = tuple(coll_dtype_name(i).decode() for i in range(coll_ndtypes()))
 OPS = tuple(coll_op_name(i).decode() for i in range(coll_nops()))
 
@@ -76,7 +76,7 @@ if FAILED_ISA:
 
 
 class MismatchError(RuntimeError):
-    """Another rank's message, or its part on the node, is not of the same call."""
+    """Another rank's message, or its part in the node-local engine, is of a different call."""
 
 
 class GivenUpError(RuntimeError):
@@ -84,11 +84,11 @@ class GivenUpError(RuntimeError):
 
 
 class OpError(RuntimeError):
-    """A user-defined op failed, on this rank."""
+    """A user-defined op failed on this rank."""
 
 
 cdef object error(int code, str what):
-    """The exception for a C error code."""
+    """The exception for the C error code ``code``; ``what`` begins its message."""
     if code == COLL_ERR_MEMORY:
         return MemoryError(f"{what}: out of memory")
     if code == COLL_ERR_MESSAGE:

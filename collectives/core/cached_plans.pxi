@@ -1,18 +1,19 @@
-# Calls like earlier ones, between hosts or by a schedule that was asked for: what was found about the first one, and a
-# plan, are kept by all that decides it, so that the next one needs no Python frame. Included by _core.pyx.
+# Plans for repeated calls, between hosts or by a schedule that was asked for. The first call with a key leaves its
+# choice and a plan here; later calls with that key run without a Python frame. Included by _core.pyx.
 
 cdef enum:
-    KEPT = 65536            # bytes of a plan that a cached one keeps for itself,
-    KEPT_IN_ALL = 4 << 20   # and of those of a communicator
+    KEPT = 65536            # most bytes of a plan that a CachedPlan keeps for itself
+    KEPT_IN_ALL = 4 << 20   # most bytes of all these plans of one communicator
 
-    MOST_CACHED = 1000  # calls of one communicator
-    MOST_RANKS = 256  # whose counts are part of a key: of more they would take much memory
+    MOST_CACHED = 1000  # most keys of one communicator
+    MOST_RANKS = 256  # most ranks whose counts may be part of a key, for the memory that they take
 
 
 cdef class CachedPlan:
-    """What a call became: a choice, a shape and an engine (``key``), a number for its kind; and a plan for the next one.
+    """What the calls with one key have in common, and a plan for the next of them.
 
-    ``memory`` is a buffer that all such calls use, where they have none of their own.
+    ``key`` is their choice, shape and group of the node-local engine, ``kind`` a number made from choice and shape,
+    ``describe()`` makes a Call. ``memory`` is a buffer for calls that have none of their own, such as barriers.
     """
 
     cdef readonly object key
@@ -28,14 +29,14 @@ cdef class CachedPlan:
         self.collective, self.algorithm, self.nbytes = shape.name, choice.algorithm.name, shape.nbytes
 
     cdef int place(self, coll_node_message *m) except -1:
-        """Have the call use the memory of all such calls."""
+        """Let the message ``m`` use ``memory``, if there is one."""
         if self.memory is not None:
             m.input = m.output = <void *><uintptr_t>address(self.memory)
         return 0
 
 
 cdef int give_back(Calls calls, CachedPlan found, Plan plan) except -1:
-    """Keep a plan for the next call."""
+    """Keep ``plan``, which is idle now, for the next call with this key, or among the communicator's idle plans."""
     if plan.footprint <= KEPT and found.plan is None and calls.kept + plan.footprint <= KEPT_IN_ALL:
         found.plan = plan
         calls.kept += plan.footprint
@@ -45,7 +46,7 @@ cdef int give_back(Calls calls, CachedPlan found, Plan plan) except -1:
 
 
 cdef Operation begin_cached(Calls calls, CachedPlan found, coll_node_message *m, owners):
-    """The operation of a call like an earlier one, by the plan that was kept, or another one."""
+    """An operation for a call with a known key, on the kept plan or, if that is in use, on another one."""
     cdef Operation made = Operation.__new__(Operation)
     made.context, made.cached, made.plan, made.buffers = calls, found, found.plan, owners
     if made.plan is None:
@@ -59,14 +60,14 @@ cdef Operation begin_cached(Calls calls, CachedPlan found, coll_node_message *m,
 
 
 cdef int run_cached(Calls calls, CachedPlan found, coll_node_message *m, owners, timeout, uint64_t begun) except -1:
-    """A blocking call like an earlier one."""
+    """Run a blocking call with a known key."""
     cdef int depth = calls.turn.now.depth
     cdef Operation made = None
     if len(PENDING):
         sweep()
     if is_free(&calls.turn.now):
         begin_turn(&calls.turn.now)
-    else:  # another thread has come between
+    else:  # another thread has taken the turn
         calls.take_turn()
     try:
         made = begin_cached(calls, found, m, owners)
@@ -88,7 +89,7 @@ cdef int run_cached(Calls calls, CachedPlan found, coll_node_message *m, owners,
 
 
 cdef int wait_briefly(Calls calls, Operation made, CachedPlan found, timeout) except -1:
-    """Start, and wait for a slice; Python goes on from there, and says what is wrong."""
+    """Start an operation and wait for a slice of 20 ms; ``calls.finish`` waits on, or raises the error."""
     cdef coll_exec *execution = (<Plan>made.plan).execution
     cdef coll_task task = made.plan.task
     cdef long limit = PATIENCE
@@ -114,7 +115,7 @@ cdef int wait_briefly(Calls calls, Operation made, CachedPlan found, timeout) ex
 
 cdef Operation start_cached(Calls calls, CachedPlan found, coll_node_message *m, owners, holder, uint64_t begun,
                             bint visible):
-    """A non-blocking call like an earlier one; ``visible``: it gets a request of MPI's."""
+    """Start a non-blocking call with a known key; ``visible``: it gets an MPI request."""
     cdef Operation made = begin_cached(calls, found, m, owners)
     made.holder = holder
     if visible:
@@ -133,7 +134,7 @@ cdef Operation start_cached(Calls calls, CachedPlan found, coll_node_message *m,
 
 
 cdef tuple key_of(Calls calls, const coll_node_message *m, int kind, bint starts, bint in_place, _Asked asked):
-    """All that decides what a call becomes, but for the addresses."""
+    """The key of a call: all that its choice, shape and plan depend on; the addresses are not in it."""
     cdef Py_ssize_t table = (calls.member.size + 1) * sizeof(size_t)
     cuts = None
     if m.cuts != NULL:

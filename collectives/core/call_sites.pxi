@@ -1,5 +1,5 @@
-# Places in the program: the frame outside this library that a call comes from, as a small number; included by _core.pyx.
-# A number is found by code object and instruction, which costs some 10 ns; file and line are looked up at the end.
+# Call sites: a small number for the frame outside this library from which a call comes; included by _core.pyx.
+# The number is found by code object and instruction, in about 10 ns; file and line are looked up at the end.
 
 from cpython.ref cimport PyObject, Py_XDECREF
 
@@ -20,21 +20,21 @@ cdef extern from *:
     int coll_instruction(PyFrameObject *)
 
 cdef enum:
-    MOST_PLACES = 65536  # beyond them a place is 0, unknown: programs may compile code without end
+    MOST_PLACES = 65536  # further call sites are 0, unknown, since a program may compile code again and again
 
 cdef struct place_slot:
     void *code
     int instruction
-    int32_t place  # -1: in this library, whose caller is meant
+    int32_t place  # -1: a frame of this library; the frame of its caller counts
 
 
 cdef class CallSites:
-    """Places by number. ``foreign`` tells from a file's name whether its frames are to be passed over."""
+    """Call sites by number. ``foreign(file)`` tells whether frames of a file are skipped."""
 
     cdef place_slot *slots
     cdef size_t room, used
     cdef object foreign
-    cdef list codes  # keeps them, so that no other code comes to lie there
+    cdef list codes  # keeps the code objects alive, so that their addresses are not reused
     cdef list found
 
     def __cinit__(self, foreign):
@@ -50,7 +50,7 @@ cdef class CallSites:
         free(self.slots)
 
     cdef int32_t present(self) except -2:
-        """The place that the running call comes from."""
+        """The number of the call site of the running call."""
         cdef PyFrameObject *frame = PyEval_GetFrame()
         cdef PyFrameObject *held = NULL
         cdef PyObject *code
@@ -78,7 +78,7 @@ cdef class CallSites:
         return slot.place
 
     cdef place_slot *slot_of(self, void *code, int instruction) noexcept:
-        """Where it is, or where it belongs."""
+        """The slot of the code object and instruction, or the free slot for them (linear probing)."""
         cdef size_t i = ((<size_t>code >> 4) + <size_t>instruction * 40503) & (self.room - 1)
         while self.slots[i].code != NULL and (self.slots[i].code != code or self.slots[i].instruction != instruction):
             i = (i + 1) & (self.room - 1)
@@ -114,7 +114,7 @@ cdef class CallSites:
         return 0
 
     def texts(self):
-        """File, line and function of each place by number; the first one is unknown."""
+        """File, line and function of each call site by number; number 0 is the unknown one."""
         return [("", 0, ""), *(_text_of(code, instruction) for code, instruction in self.found[1:])]
 
 

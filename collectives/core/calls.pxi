@@ -1,17 +1,17 @@
-# The calls of a communicator as compiled code makes them: numbers, tags, turns, what is kept; included by _core.pyx.
+# The state of a communicator's calls in compiled code: numbers, tags, turns, cached plans; included by _core.pyx.
 
 cdef class Operation
 cdef class CachedPlan
 cdef class _Frames
 
 cdef enum:
-    RECENT = 64  # calls between processes that a rank remembers
+    RECENT = 64  # most recent calls, other than the engine's, that a rank remembers
 
 cdef unsigned ALL_KINDS = ~<unsigned>0
 
 
 cdef inline uint32_t mixed(uint32_t a, uint32_t b) noexcept:
-    """A number that follows from two, never 0: the finalizer of MurmurHash3 (A. Appleby, public domain)."""
+    """A hash of two numbers, never 0: the finalizer of MurmurHash3 (A. Appleby, public domain)."""
     cdef uint32_t h = (a ^ b) + <uint32_t>0x9E3779B9
     h = (h ^ h >> 16) * <uint32_t>0x85EBCA6B
     h = (h ^ h >> 13) * <uint32_t>0xC2B2AE35
@@ -20,40 +20,40 @@ cdef inline uint32_t mixed(uint32_t a, uint32_t b) noexcept:
 
 
 cdef class Calls:
-    """A communicator's calls; the library's context of a communicator derives from it.
+    """The calls of a communicator; the library's context of a communicator derives from this class.
 
-    Compiled code reads and writes its fields, and calls what the context overrides: the methods at the end.
-    ``broken`` says why there can be no more calls, or is None. ``heard`` has what other ranks said of their failures.
-    ``elsewhere`` counts the calls that were not the node-local engine's, less exchanges before calls. ``history`` is the
-    same on all ranks whose calls were. ``recent`` has numbers of calls that were not the engine's, and functions that
-    describe them. ``background``: calls may go on by themselves.
+    Compiled code reads and writes its fields, and calls the methods at its end, which the context overrides.
+    ``broken`` says why there can be no more calls, or is None. ``heard`` has the answers of ranks that have failed.
+    ``elsewhere`` counts the calls that the node-local engine did not serve, without comparisons before calls.
+    ``history`` is a hash of these calls' kinds, equal on ranks whose calls were equal. ``recent`` has the numbers of
+    such calls, with functions that describe them. ``background``: the progress thread can complete non-blocking calls.
     """
 
     cdef Member member
     cdef unsigned served          # bits of the collectives for which the fast path to the engine is open
     cdef unsigned admitted        # all bits, or none while calls are collected for a group
-    cdef const unsigned *alive    # all bits while the communicator lives, which the program may free by another handle
-    cdef size_t[32] longest       # vector that the fast path to the engine takes of each collective, bytes
+    cdef const unsigned *alive    # all bits until the communicator is freed, perhaps through another handle
+    cdef size_t[32] longest       # by collective: bytes of the longest vector that the fast path to the engine takes
     cdef Node engine
-    cdef NodePlan fast            # the plan of blocking calls on the fast path,
-    cdef readonly Operation brief # the operation that those who wait long for one see,
-    cdef uint64_t begun_at, ended_at  # and ticks of the last one, the latter 0 where another call was later
+    cdef NodePlan fast            # the plan of blocking calls on the fast path to the engine
+    cdef readonly Operation brief # the operation that stands for such a call while it is waited for in Python
+    cdef uint64_t begun_at, ended_at  # ticks of the last such call; ended_at is 0 if another call was later
     cdef Life attribute
     cdef readonly Turn turn
-    cdef public Log log           # where a timeline is recorded
+    cdef public Log log           # None unless a timeline is recorded
     cdef public bint yield_at_once, background
     cdef public object broken, timeout
     cdef public dict heard
     cdef readonly object recent
     cdef public long long elsewhere
     cdef readonly uint32_t history
-    cdef public long long drawn   # tags, so far
+    cdef public long long drawn   # calls that have taken tags so far
     cdef int tags, kinds, stride, depth
-    cdef dict cached              # plans of calls like earlier ones, by what they are known by; None: none are kept
-    cdef size_t kept              # bytes of those plans
-    cdef Operation progressing    # a blocking call like an earlier one, or a call that is being begun
-    cdef tuple latest             # what `last` says, where `ended_at` is 0
-    cdef _Frames frames            # of calls with objects
+    cdef dict cached              # CachedPlan by key; None: none are kept
+    cdef size_t kept              # bytes of the plans that these keep
+    cdef Operation progressing    # a blocking call by a cached plan, or a call that is being begun
+    cdef tuple latest             # the value of `last` if `ended_at` is 0
+    cdef _Frames frames           # memory for calls with objects
 
     def __cinit__(self):
         self.turn = Turn()
@@ -66,7 +66,7 @@ cdef class Calls:
         free(self.member.cuts)
 
     def set_group(self, int rank, int size):
-        """Who is in the communicator."""
+        """Set this process's rank and the number of ranks."""
         free(self.member.cuts)
         self.member.rank, self.member.size = rank, size
         self.member.cuts = <size_t *>malloc(2 * (size + 1) * sizeof(size_t))
@@ -85,7 +85,7 @@ cdef class Calls:
 
     @property
     def node(self):
-        """The ranks' group of the node-local engine; None where they are not on one node, or have not met yet."""
+        """The group of the node-local engine of this node's ranks; None without a heap, or before it is made."""
         return self.engine
 
     @node.setter
@@ -97,7 +97,7 @@ cdef class Calls:
 
     @property
     def life(self):
-        """Whether the program has freed the communicator, as MPI tells; None where there is no MPI."""
+        """A :class:`Life`, which says whether the program has freed the communicator; None without MPI."""
         return self.attribute
 
     @life.setter
@@ -108,10 +108,10 @@ cdef class Calls:
     # The fast path
 
     def open(self, longest):
-        """Let the fast path to the engine serve these collectives, of those that it can, and no others.
+        """Let the fast path to the engine serve the collectives in ``longest`` that it can serve, and no others.
 
-        ``longest`` has the bytes of the longest vector for each, or None for any length, as where ranks know but some
-        blocks.
+        ``longest`` has, for each, the bytes of the longest vector, or None for any length. The latter is needed where
+        a rank knows the lengths of some blocks only.
         """
         self.served = 0
         for name, nbytes in longest.items():
@@ -124,15 +124,15 @@ cdef class Calls:
         self.served = 0
 
     def admit(self, bint calls):
-        """Take calls on the fast path, or have all of them take the slow path until further notice."""
+        """Let calls take the fast path (True), or send all of them to the slow path (False)."""
         self.admitted = ALL_KINDS if calls else 0
 
     def cache(self, bint plans):
-        """Keep plans for calls like earlier ones from now on, or none; those that are kept are dropped."""
+        """Drop all cached plans; keep new ones from now on if ``plans``."""
         self.cached, self.kept = {} if plans else None, 0
 
     def keep_plan(self, key, CachedPlan plan not None):
-        """Keep what calls of a key become, as the first of them did."""
+        """Keep ``plan`` for calls with ``key``; if there are 1000 keys already, drop them all first."""
         if self.cached is None:
             return
         if len(self.cached) >= MOST_CACHED:
@@ -143,21 +143,21 @@ cdef class Calls:
 
     @property
     def begun(self):
-        """Calls begun on the communicator, persistent ones apart: the same on all ranks between them."""
+        """Number of calls begun on the communicator, without persistent ones; between calls equal on all ranks."""
         return self.number()
 
     cdef long long number(self) noexcept:
         return self.elsewhere + (<long long>coll_node_calls(self.engine.node) if self.engine is not None else 0)
 
     def divide_tags(self, int calls, int kinds, int stride, int depth):
-        """Tags for ``calls`` calls of ``depth`` tags each, in each of ``kinds`` ranges of ``stride``."""
+        """Divide the tags: ``kinds`` ranges of ``stride`` tags, each with ``calls`` calls of ``depth`` tags."""
         self.tags, self.kinds, self.stride, self.depth = calls, kinds, stride, depth
 
     cpdef int count(self, uint32_t kind, describe) except -1:
-        """Number a call that begins and is not the engine's; ``describe`` makes a Call of it. The first of its tags.
+        """Count a call that begins and that the engine does not serve; returns the first of its tags.
 
-        Calls come in the same order on all ranks. Messages of calls of different kinds never match, nor those of calls
-        before which the ranks' calls differed.
+        ``describe()`` makes a Call that describes it. Calls come in the same order on all ranks. ``kind`` and the kinds
+        of all earlier calls decide the range of tags, so that messages of calls that differ do not match in general.
         """
         cdef int tag
         self.count_mpi(describe)
@@ -169,25 +169,25 @@ cdef class Calls:
         return tag
 
     cpdef int count_mpi(self, describe) except -1:
-        """Number a call that the MPI library serves; ``describe`` makes a Call of it."""
+        """Count a call that takes no tags, such as the MPI library's; ``describe()`` makes a Call that describes it."""
         self.elsewhere += 1
         self.recent.append((self.number(), describe))
         return 0
 
     @property
     def usable(self):
-        """Whether there can be more calls; why not, the slow path says."""
+        """Whether there can be more calls; if not, the slow path raises the reason."""
         return can_go_on(self)
 
     @property
     def some_gave_up(self):
-        """Whether ranks are known to have given up a call, of which the next ones may be in need."""
+        """Whether ranks are known to have given up a call; later calls may wait for them in vain."""
         return some_gave_up(self)
 
-    # What ran, and what runs
+    # The last call, and the running one
 
     cpdef int ran(self, str collective, str algorithm, size_t nbytes, uint64_t begun) except -1:
-        """Note the last call that this rank made, which began at a tick and is done with now."""
+        """Record the last call that this rank made; it began at tick ``begun`` and returns now."""
         self.latest = collective, algorithm, nbytes, coll_ticks_to_seconds(coll_ticks() - begun)
         self.ended_at = 0
         return 0
@@ -203,51 +203,51 @@ cdef class Calls:
 
     @property
     def running(self):
-        """The operation that a thread is in on the fast path, or begins, without a list that says so; or None."""
+        """The operation that a thread runs on the fast path, or just begins; None if there is none."""
         if self.progressing is None and self.fast is not None and self.fast.pending:
             return self.brief
         return self.progressing
 
-    # What the context does
+    # Overridden by the context
 
     def take_turn(self):
-        """Begin a call; CollectiveError where one is under way in this process."""
+        """Take the turn for a call; CollectiveError if a call is under way in this process."""
         raise NotImplementedError
 
     def plan_for(self, cached):
-        """A plan for a call like an earlier one."""
+        """A plan with the key of ``cached``."""
         raise NotImplementedError
 
     def keep(self, plan):
-        """Take an idle plan back."""
+        """Keep ``plan``, which is idle now, for another call."""
         raise NotImplementedError
 
     def finish(self, operation, timeout=None, failure=None):
-        """Wait for a blocking operation, which has begun, to its end; or say why it failed."""
+        """Wait until a blocking operation, which has begun, ends; or fail it with ``failure``."""
         raise NotImplementedError
 
     def complete(self, operation, timeout=None):
-        """Wait for a queued operation to its end."""
+        """Wait until a queued operation ends; ``timeout`` is in seconds (default: the communicator's)."""
         raise NotImplementedError
 
     def test(self, operation):
-        """Move a queued operation on; whether it has ended."""
+        """Progress a queued operation and return whether it has ended."""
         raise NotImplementedError
 
     def interrupted(self, operation, error):
-        """Give up a blocking operation after an exception, if it is still under way and nobody else has."""
+        """Give up a blocking operation after an exception, if it is under way and the communicator is not broken."""
         raise NotImplementedError
 
     def look_for_quitters(self, operation):
-        """Raise what has become of an operation for which a rank that gave up is needed."""
+        """Raise the error of an operation that needs a rank which has given up; return otherwise."""
         raise NotImplementedError
 
     def ended_early(self, operation, error):
-        """Note that a queued operation has ended with an error."""
+        """Record that a queued operation has ended with ``error``."""
         raise NotImplementedError
 
     def fail(self, operation, error):
-        """Note that an operation has failed, and raise the error that says so."""
+        """Record that an operation has failed by ``error``, and raise the error that the program is to see."""
         raise NotImplementedError
 
 
@@ -261,12 +261,12 @@ cdef inline bint some_gave_up(Calls calls) noexcept:
 
 
 cdef inline unsigned open_now(Calls calls) noexcept:
-    """Bits of the collectives for which the fast path to the engine is open."""
+    """Bit mask of the collectives that the fast path to the engine serves now."""
     return calls.served & calls.admitted & calls.alive[0]
 
 
 cdef inline bint may_begin(Calls calls) except -1:
-    """Whether a call may begin now; what stands against it the slow path says in words."""
+    """Whether a call may begin now; if not, the slow path raises the reason."""
     if coll_progress_failures() != FAILURES:
         note_failures()
     return can_go_on(calls) and calls.admitted and is_free(&calls.turn.now)

@@ -1,11 +1,11 @@
-# Wider types in which a sum is not rounded on its way: exact accumulators (csrc/kernels/exact.h) for float32 and float64,
-# float32 for float16 and bfloat16; included by _core.pyx.
+# Wider types for partial sums: exact accumulators (csrc/kernels/exact.h) for float32 and float64, float32 for float16
+# and bfloat16; included by _core.pyx.
 
 cdef int FLOAT32 = DTYPES.index("float32")
 
 
 def wider(int dtype):
-    """The wider type for one of these; TypeError for others."""
+    """Code of the wider type for partial sums of ``dtype``; TypeError if there is none."""
     cdef int found = FLOAT32 if coll_widen(dtype) != NULL else coll_exact_of(dtype)
     if found < 0:
         raise TypeError(f"no wider type for {DTYPES[dtype]}")
@@ -13,7 +13,7 @@ def wider(int dtype):
 
 
 cdef size_t _pairs(int dtype, _View wide, _View narrow) except? 0:
-    """Elements in both of two buffers."""
+    """Number of elements in each of two buffers; ValueError if the numbers differ."""
     cdef size_t n = <size_t>wide.view.len // coll_dtype_size(wider(dtype))
     if <size_t>narrow.view.len != n * coll_dtype_size(dtype):
         raise ValueError("buffers of different lengths")
@@ -21,7 +21,7 @@ cdef size_t _pairs(int dtype, _View wide, _View narrow) except? 0:
 
 
 def widen(int dtype, wide, narrow):
-    """Elements in their wider type; contiguous buffers of bytes."""
+    """Convert the elements in ``narrow``, of type ``dtype``, to their wider type in ``wide``; contiguous buffers."""
     cdef _View w = _View(wide, True), x = _View(narrow, False)
     cdef size_t n = _pairs(dtype, w, x)
     cdef coll_widen_fn fn = coll_widen(dtype)
@@ -34,7 +34,7 @@ def widen(int dtype, wide, narrow):
 
 
 def narrow(int dtype, narrow, wide):
-    """Elements of the wider type, rounded; contiguous buffers of bytes."""
+    """Round the elements in ``wide`` to ``narrow``, of type ``dtype``; contiguous buffers."""
     cdef _View x = _View(narrow, True), w = _View(wide, False)
     cdef size_t n = _pairs(dtype, w, x)
     cdef coll_narrow_fn fn = coll_narrow(dtype)
@@ -46,7 +46,10 @@ def narrow(int dtype, narrow, wide):
 
 
 def exact_add(int dtype, accumulators, terms):
-    """Add terms to accumulators, equally many to each, in order; contiguous buffers of bytes."""
+    """Add ``terms``, of type ``dtype``, to ``accumulators``: each gets the same number of consecutive terms.
+
+    Both are contiguous buffers. TypeError for a type without exact sums; ValueError for lengths that do not fit.
+    """
     cdef _View a = _View(accumulators, True), x = _View(terms, False)
     cdef size_t n = <size_t>a.view.len // coll_dtype_size(wider(dtype)), size = coll_dtype_size(dtype)
     cdef size_t each = <size_t>x.view.len // size // n if n else 0

@@ -1,12 +1,12 @@
 # The fast path of ordinary calls: from arguments to the node-local engine, or to a cached plan, without a Python frame;
-# included by _core.pyx. What is not ordinary takes the slow path, in Python, which also says what is wrong.
+# included by _core.pyx. Other calls take the slow path, in Python, which also raises the errors of wrong arguments.
 
 cdef enum:
     PATIENCE = 20_000_000  # ns until Python looks at signals
 
 
 cdef class _Asked:
-    """Options of a call that the fast path knows."""
+    """The options of a call that the fast path knows; None: not given."""
 
     cdef object algorithm, deterministic, timeout
 
@@ -15,7 +15,7 @@ cdef _Asked NOTHING_ASKED = _Asked.__new__(_Asked)
 
 
 cdef _Asked asked_for(dict keywords, bint starts):
-    """What the keywords of a call ask for; None where they are not ordinary."""
+    """The options in the ``keywords`` of a call; None if the slow path must look at them."""
     cdef _Asked asked
     if not keywords:
         return NOTHING_ASKED
@@ -33,7 +33,7 @@ cdef _Asked asked_for(dict keywords, bint starts):
 
 
 cdef bint parse(Calls calls, coll_node_message *m, int kind, object send, object recv, object counts, object op):
-    """Fill the message of a call with a root, if it is ordinary; else False, with nothing done."""
+    """Fill the message ``m``, except its root, from the arguments of a call; False if the call is not ordinary."""
     m.cuts = m.input_cuts = NULL
     if kind == BARRIER:
         m.kind = COLL_NODE_ALLREDUCE
@@ -52,9 +52,9 @@ cdef inline bint is_served(Calls calls, int kind, const coll_node_message *m) no
 
 
 cdef bint launch(Calls calls, coll_node_message *m, uint64_t begun) except -1:
-    """Run a filled message on the engine; False when it is under way or failed, for ``finish`` to go on with.
+    """Run a filled message on the engine; True if the call has ended.
 
-    The turn is the caller's then.
+    False: the call is under way or has failed, the caller has the turn and must call ``finish``.
     """
     cdef coll_node_call *call = &calls.fast.job.call
     cdef Holder *turn = &calls.turn.now
@@ -73,7 +73,7 @@ cdef bint launch(Calls calls, coll_node_message *m, uint64_t begun) except -1:
             end_turn(turn)
     elif status != COLL_OK:
         begin_turn(turn)
-    if status != COLL_OK:  # an error too: the wait raises it where the communicator learns of it
+    if status != COLL_OK:  # for an error, too: `finish` raises it and marks the communicator broken
         return False
     calls.ended_at = coll_ticks()
     if calls.log is not None:
@@ -82,9 +82,9 @@ cdef bint launch(Calls calls, coll_node_message *m, uint64_t begun) except -1:
 
 
 cdef int finish(Calls calls, object owners, object timeout) except -1:
-    """Wait for a call that was launched; ``owners`` keep its memory.
+    """Wait for a call for which ``launch`` returned False; ``owners`` keep its memory alive.
 
-    An exception may come from a handler of a signal before it is waited for, or after that.
+    A signal handler may raise an exception before the wait or after it.
     """
     cdef int depth = calls.turn.now.depth
     calls.brief.buffers = owners
@@ -104,14 +104,14 @@ cdef int finish(Calls calls, object owners, object timeout) except -1:
 
 
 cdef int record_brief(Calls calls) except -1:
-    """Put a blocking call of the engine, which has ended, on the timeline."""
+    """Record a blocking call of the engine, which has ended, on the timeline."""
     cdef const coll_node_message *m = &calls.fast.job.call.message
     calls.log.note(kind_of_message(m), m.count * m.itemsize, calls.number(), m.root, calls.begun_at, calls.ended_at)
     return 0
 
 
 cdef Operation start(Calls calls, coll_node_message *m, object owners, object holder, uint64_t begun, bint visible):
-    """Begin a filled message on the engine as a call that goes on by itself; ``visible``: it gets a request of MPI's."""
+    """Start a filled message on the engine as a non-blocking call; ``visible``: it gets an MPI request."""
     cdef Operation made = Operation.__new__(Operation)
     cdef NodePlan plan = node_plan(calls.engine)
     plan.take(m)
@@ -132,13 +132,13 @@ cdef Operation start(Calls calls, coll_node_message *m, object owners, object ho
 # Memory at addresses, for torch
 
 def kind_number(str collective):
-    """What :func:`run_memory` knows a collective by."""
+    """The number of a collective, for :func:`run_memory` and :func:`start_memory`."""
     return kind_of(collective)
 
 
 cdef bint fill_memory(coll_node_message *m, Calls calls, int kind, uintptr_t source, uintptr_t target, size_t count,
                       int dtype, int op, int root):
-    """The message of an ordinary call on memory at two addresses; False where it is not ordinary."""
+    """Fill the message of a call on memory at two addresses; False if the call is not ordinary or may not begin."""
     if not 0 <= root < calls.member.size or not may_begin(calls):
         return False
     m.kind = COLL_NODE_ALLREDUCE if kind == BARRIER else <coll_node_kind>kind
@@ -158,8 +158,8 @@ cdef bint fill_memory(coll_node_message *m, Calls calls, int kind, uintptr_t sou
 
 def memory_key(Calls calls not None, bint starts, int kind, uintptr_t source, uintptr_t target, size_t count,
                int dtype=-1, int op=-1, int root=0):
-    """What :meth:`Calls.keep_plan` knows calls by that are like this one, for :func:`run_memory` and
-    :func:`start_memory`; None where it is not ordinary."""
+    """The key of a call of :func:`run_memory` or, with ``starts``, of :func:`start_memory`, for
+    :meth:`Calls.keep_plan`; None if the call is not ordinary."""
     cdef coll_node_message message
     if not fill_memory(&message, calls, kind, source, target, count, dtype, op, root):
         return None
@@ -167,7 +167,7 @@ def memory_key(Calls calls not None, bint starts, int kind, uintptr_t source, ui
 
 
 cdef CachedPlan known(Calls calls, const coll_node_message *m, int kind, bint starts):
-    """The plan that a call like this one has left, or None."""
+    """The cached plan for the call in the message ``m``, or None."""
     if calls.cached is None:
         return None
     return calls.cached.get(key_of(calls, m, kind, starts, m.input == m.output, NOTHING_ASKED))
@@ -175,11 +175,11 @@ cdef CachedPlan known(Calls calls, const coll_node_message *m, int kind, bint st
 
 def run_memory(Calls calls not None, object owners, object timeout_of, object options, int kind, uintptr_t source,
                uintptr_t target, size_t count, int dtype=-1, int op=-1, int root=0):
-    """A blocking call on memory at two addresses, apart or the same; False, with nothing done, where it is to take the
-    slow path.
+    """Run a blocking call on memory at two addresses, equal or without overlap; False, with nothing done, if it must
+    take the slow path.
 
-    ``count`` is that of all blocks together: elements of ``dtype`` where an op is applied, else bytes.
-    ``timeout_of(options)`` are the seconds that it may take, asked for only if it takes long.
+    ``count`` is the length of all blocks together: elements of ``dtype`` for a reduction, else bytes.
+    ``timeout_of(options)`` returns the timeout in seconds; it is called only if the call is not over at once.
     """
     cdef coll_node_message message
     cdef uint64_t begun = coll_ticks()
@@ -198,7 +198,8 @@ def run_memory(Calls calls not None, object owners, object timeout_of, object op
 
 def start_memory(Calls calls not None, object owners, int kind, uintptr_t source, uintptr_t target, size_t count,
                  int dtype=-1, int op=-1, int root=0):
-    """As :func:`run_memory`, a call that goes on by itself: its operation, or None."""
+    """Start a non-blocking call on memory at two addresses, with the parameters of :func:`run_memory`; returns its
+    operation, or None, with nothing done, if the call must take the slow path."""
     cdef coll_node_message message
     cdef uint64_t begun = coll_ticks()
     cdef CachedPlan found
@@ -210,12 +211,13 @@ def start_memory(Calls calls not None, object owners, int kind, uintptr_t source
     return start(calls, &message, owners, None, begun, False)
 
 
-# Buffers that stay where they are
+# Buffers that must not move during a call
 
 cpdef object hold(object memory):
-    """What keeps memory where it is while it lives: an array is not resized, another buffer neither resized nor closed.
+    """An object that, while it lives, keeps an array from being resized, or another buffer from being resized or
+    closed.
 
-    NumPy resizes no array that has a weak reference; it counts no exports of buffers.
+    NumPy does not resize an array that has a weak reference; it does not count exported buffers.
     """
     global HOLDS
     while isinstance(memory, cnp.ndarray):
@@ -223,13 +225,13 @@ cpdef object hold(object memory):
         if base == NULL:
             return PyWeakref_NewRef(memory, NULL)
         memory = <object>base
-    if type(memory) is not HeapBlock:  # which nobody resizes or closes
+    if type(memory) is not HeapBlock:  # a HeapBlock cannot be resized or closed
         HOLDS = True
     return PyMemoryView_FromObject(memory) if PyObject_CheckBuffer(memory) else memory
 
 
 cdef inline object held(object spec, bint arrays):
-    """The same of an ordinary specification; of an array only if asked for."""
+    """What :func:`hold` returns for the buffer in ``spec``; None without one, and for arrays unless ``arrays``."""
     if type(spec) is list or type(spec) is tuple:
         spec = spec[0]
     if spec is IN_PLACE or spec is None or (not arrays and type(spec) is cnp.ndarray):
@@ -238,7 +240,7 @@ cdef inline object held(object spec, bint arrays):
 
 
 cdef inline bint stays(object spec):
-    """Whether a blocking call needs not hold a specification."""
+    """Whether a blocking call need not hold the buffer in ``spec``."""
     return type(spec) is cnp.ndarray or spec is None or spec is IN_PLACE
 
 
@@ -246,7 +248,7 @@ cdef inline bint stays(object spec):
 
 cdef class _Method:
     """What the fast path knows of one method: the collective, whether it starts a non-blocking call, and ``first``,
-    which makes a call on the slow path and keeps what it became for those like it."""
+    which runs a call on the slow path and keeps its plan for calls with the same key."""
 
     cdef str collective
     cdef int kind
@@ -254,12 +256,12 @@ cdef class _Method:
     cdef object first
 
 
-cdef object SLOW_PATH = object()  # what `serve` returns where it has done nothing
+cdef object SLOW_PATH = object()  # returned by `serve` if it has done nothing
 
 
 cdef inline object serve(_Method method, object comm, object send, object recv, object counts, object op, int root,
                          dict keywords):
-    """The result of an ordinary call: None or a request; SLOW_PATH, with nothing done, for others."""
+    """Serve an ordinary call and return its result, None or a request; SLOW_PATH, with nothing done, for others."""
     cdef coll_node_message message
     cdef uint64_t begun = coll_ticks()
     cdef int kind = method.kind
@@ -281,7 +283,7 @@ cdef inline object serve(_Method method, object comm, object send, object recv, 
         return REQUEST(start(calls, &message, (send, recv, held(send, True), held(recv, True)), comm, begun, True))
     kept = None
     if not (stays(recv) and stays(send)):
-        kept = held(send, False), held(recv, False)  # other threads run while this one waits
+        kept = held(send, False), held(recv, False)  # other threads may run while this one waits
     if not launch(calls, &message, begun):
         finish(calls, (send, recv, kept), asked.timeout)
     return None
@@ -289,7 +291,7 @@ cdef inline object serve(_Method method, object comm, object send, object recv, 
 
 cdef object like_earlier(_Method method, object comm, Calls calls, coll_node_message *m, object send, object recv,
                          object counts, object op, dict keywords, _Asked asked, uint64_t begun):
-    """A call whose message is filled and which is not the engine's: like an earlier one, or the first of its kind."""
+    """Serve a call that does not go to the engine, with its message filled, by a cached plan or by ``method.first``."""
     if calls.cached is None or m.cuts != NULL and calls.member.size > MOST_RANKS:
         return SLOW_PATH
     if m.input == m.output and m.input != NULL and send is not IN_PLACE and method.kind != COLL_NODE_BCAST:
@@ -306,16 +308,17 @@ cdef object like_earlier(_Method method, object comm, Calls calls, coll_node_mes
         return REQUEST(start_cached(calls, <CachedPlan>found, m, owners, comm, begun, True))
     kept = None
     if not (stays(recv) and stays(send)):
-        kept = held(send, False), held(recv, False)  # other threads run while this one waits
+        kept = held(send, False), held(recv, False)  # other threads may run while this one waits
     run_cached(calls, <CachedPlan>found, m, (send, recv, kept), asked.timeout, begun)
     return None
 
 
 def fast_path(str collective, slow_path, first, SUM):
-    """A method of a communicator: ordinary calls go to the engine, or to a cached plan, others ``slow_path``.
+    """Make a method of a communicator: ordinary calls go to the engine or to a cached plan, others to ``slow_path``.
 
-    ``first`` makes the first call of its kind, for :meth:`Calls.keep_plan`. The method starts a non-blocking call if it
-    is called so. Written here because a Python function would take as long as the collective of 8 bytes that it calls.
+    ``first`` runs the first call with a key, and keeps its plan by :meth:`Calls.keep_plan`. The method is non-blocking
+    if the name of ``slow_path`` is that of ``collective`` with an ``I`` before it. The methods are compiled, since a
+    Python function takes as long as a collective of 8 bytes. ``SUM`` is the default op.
     """
     cdef _Method method = _Method.__new__(_Method)
     method.collective, method.kind, method.first = collective, kind_of(collective), first

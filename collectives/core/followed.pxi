@@ -1,4 +1,4 @@
-# Python code at the end of a task; included by _core.pyx.
+# Tasks that end with a call of a Python function; included by _core.pyx.
 
 cdef struct followed:
     coll_task first
@@ -40,7 +40,10 @@ cdef int followed_end(followed *f) noexcept with gil:
 
 
 cdef class Followed(Task):
-    """A task with a Python call after it, which the thread that ends the task makes before anybody sees the end."""
+    """The task ``first``, followed by a call of ``then`` in the thread that progresses it; both end before this does.
+
+    ``failure`` is the exception that ``then`` raised, or None.
+    """
 
     cdef followed state
     cdef Task first
@@ -59,6 +62,6 @@ cdef class Followed(Task):
         self.task.abandon = followed_abandon
 
     cdef coll_task again(self):
-        """The task, to be run once more."""
+        """The task, made ready for another run."""
         self.state.status = COLL_PENDING
         return self.task

@@ -1,24 +1,24 @@
-# Python objects as frames of one length, and as what does not fit there; included by _core.pyx.
+# Python objects as frames of fixed length, and messages for what does not fit in them; included by _core.pyx.
 #
-# A pickled object has a stream and, beside it, large buffers (PEP 574). Each call first exchanges frames, which hold
-# short streams whole and say what follows: a message of the streams where one of them is longer, and one for each buffer.
-# From the frames all ranks know the same about that. Frames are as long as they are because a node's ranks exchange
-# one cache line hardly faster, and because that holds the stream of a small array.
+# A pickled object has a stream and, separately, large buffers (PEP 574). Each call first exchanges frames. A frame
+# holds a short stream completely and says what follows: a message of all streams if one of them is too long, and a
+# message for each buffer. All ranks conclude the same from the frames. The length of a frame was chosen so that it
+# holds the stream of a small array; the ranks of a node exchange a single cache line hardly faster.
 
 cdef enum:
     FRAME = 512
-    SMALL = 8192  # bytes of an array for which a message of its own is never worth its while
+    SMALL = 8192  # most bytes of an array for which a message of its own does not pay
 
 cdef struct Head:
-    int64_t length   # of the stream, which is behind the head if it fits
-    int32_t buffers  # beside the stream
-    int32_t more     # what follows from this rank in this call: bit 0: a long stream; above: most buffers of an object
+    int64_t length   # bytes of the stream, which follows the head if it fits
+    int32_t buffers  # number of buffers of the object
+    int32_t more     # what this rank sends later in the call; bit 0: a long stream; above: most buffers of an object
 
 cdef size_t ROOM = FRAME - sizeof(Head)
 
 
 cdef class _Frames:
-    """A communicator's memory for frames: one to each rank, and one from each."""
+    """A communicator's memory for frames: one to each rank (``to``), and one from each rank (``of``)."""
 
     cdef char *to
     cdef char *of
@@ -37,7 +37,7 @@ cdef class _Frames:
 
 
 cdef Calls calls_of(comm):
-    """The communicator's calls, if it can be used; otherwise the error that says why not."""
+    """The calls of the communicator ``comm``; an error if it cannot be used."""
     context = comm._context
     if context is None or not open_now(<Calls>context):
         context = comm._enter_with_objects()
@@ -48,7 +48,7 @@ cdef Calls calls_of(comm):
 
 
 cdef int take_frames(Calls calls) except -1:
-    """Begin a call with objects, which may have parts."""
+    """Take the turn for a call with objects, which may consist of several calls."""
     if calls.turn.now.thread == 0:
         begin_turn(&calls.turn.now)
     else:
@@ -65,7 +65,7 @@ cdef int root_of(Calls calls, root) except -1:
 # Pickling
 
 cdef class _Parcel:
-    """A pickled object. Where there are buffers, the stream begins with their sizes, as int64."""
+    """A pickled object. If there are buffers, the stream begins with their lengths in bytes, as int64."""
 
     cdef bytes stream
     cdef list buffers
@@ -73,7 +73,7 @@ cdef class _Parcel:
 
 
 cdef bint surely_small(o, int depth):
-    """Whether an object has no large buffers: the serializer is slower where it must look for them."""
+    """Whether it is certain that ``o`` has no large buffers; the serializer is slower if it has to look for them."""
     kind = type(o)
     if o is None or kind is int or kind is float or kind is str or kind is bool or kind is bytes:
         return True
@@ -101,7 +101,7 @@ cdef _Parcel pickled(obj):
     else:
         try:
             data, buffers = serializer.dumps_oob(obj)
-        except TypeError:  # the program has given mpi4py a serializer that knows nothing of buffers
+        except TypeError:  # the program has given mpi4py a serializer without out-of-band buffers
             data = serializer.dumps(obj)
     if buffers:
         p.buffers = buffers
@@ -112,7 +112,7 @@ cdef _Parcel pickled(obj):
 
 
 cdef inline int both(int more, int other) noexcept:
-    """What follows of two together."""
+    """The field ``more`` of two frames together."""
     return max(more >> 1, other >> 1) << 1 | (more | other) & 1
 
 
@@ -133,7 +133,7 @@ cdef void put(char *frame, _Parcel p, int more) noexcept:
 
 
 cdef int put_all(char *frames, list parcels) except -1:
-    """A frame for each rank, all with what follows of any of them; which is returned."""
+    """Write a frame for each rank; all have the field ``more`` of all objects together, which is returned."""
     cdef int more = 0
     for parcel in parcels:
         more = both(more, (<_Parcel>parcel).more)
@@ -166,5 +166,5 @@ cdef object unpickled(stream, buffers):
 
 
 def unpickle(list streams, list buffers):
-    """The objects; ``buffers`` are those of each."""
+    """Unpickle the objects with these ``streams``; ``buffers`` has a list of buffers for each, which may be empty."""
     return [unpickled(stream, beside or None) for stream, beside in zip(streams, buffers)]

@@ -1,10 +1,10 @@
-# Memory that processes share: heaps, blocks on them, and NumPy arrays there; included by _core.pyx.
+# Memory that processes share: heaps, blocks on heaps, and NumPy arrays in blocks; included by _core.pyx.
 
 cdef size_t COLL_PAGE = os.sysconf("SC_PAGESIZE")
 
 
 cdef class Heap:
-    """The shared memory of this process, ``size`` bytes of address space; OSError where there can be none."""
+    """The shared memory of this process, ``size`` bytes of address space; OSError if the system gives none."""
 
     cdef coll_heap *heap
     cdef char *base
@@ -21,7 +21,7 @@ cdef class Heap:
         coll_heap_free(self.heap)
 
     def identify(self):
-        """What a peer needs to map this heap, as bytes."""
+        """The identity of this heap as bytes, by which a peer can map it (see :class:`Mapping`)."""
         cdef coll_heap_id identity = coll_heap_identify(self.heap)
         return (<char *>&identity)[:sizeof(identity)]
 
@@ -30,18 +30,18 @@ cdef class Heap:
 
     @property
     def inherited(self):
-        """Whether this is a forked child and the heap its parent's, from which it gets nothing."""
+        """Whether this process is a forked child, and the heap its parent's; the child cannot allocate there."""
         return bool(coll_heap_is_inherited(self.heap))
 
     @property
     def reserved(self):
-        """Bytes that have memory behind them at present."""
+        """Bytes of the heap that have memory now."""
         return coll_heap_reserved(self.heap)
 
 
 @cython.no_gc_clear  # __dealloc__ needs what it refers to
 cdef class HeapBlock:
-    """Memory on a heap, given back when the last array on it is collected; a writable buffer of bytes."""
+    """A block of ``nbytes`` bytes on a heap: a writable buffer of bytes, freed when the last array on it is deleted."""
 
     cdef Heap heap
     cdef void *memory
@@ -67,9 +67,9 @@ cdef class HeapBlock:
         PyBuffer_FillInfo(view, self, self.memory, self.nbytes, 0, flags)
 
     def appear_at(self, uintptr_t piece, size_t nbytes, uintptr_t at):
-        """Have whole pages of the block, from an address on, appear at another address too, in place of the mapping
-        there, which takes them away again when it is unmapped; OSError where they cannot. In a forked child what
-        appears is a copy of its own."""
+        """Map whole pages of the block, ``nbytes`` bytes from the address ``piece`` on, a second time at the address
+        ``at``, where they replace the existing mapping until it is unmapped. In a forked child the second mapping is a
+        private copy. ValueError for anything but whole pages of the block; OSError if the system refuses."""
         cdef size_t page = COLL_PAGE
         cdef uintptr_t begin = <uintptr_t>self.memory
         if (piece | at | nbytes) % page or piece < begin or piece + nbytes > begin + <size_t>self.nbytes:
@@ -79,17 +79,17 @@ cdef class HeapBlock:
 
     @property
     def address(self):
-        """Where the block begins."""
+        """Address of the block."""
         return <uintptr_t>self.memory
 
     @property
     def offset(self):
-        """Where the block begins in its heap."""
+        """Offset of the block in its heap, in bytes."""
         return <char *>self.memory - self.heap.base
 
 
 cdef class Mapping:
-    """A peer's heap, mapped here; OSError where it cannot be."""
+    """A peer's heap, mapped in this process; OSError if it cannot be mapped."""
 
     cdef coll_heap_id identity
     cdef char *base
@@ -107,26 +107,26 @@ cdef class Mapping:
 
     @property
     def pid(self):
-        """The peer's process."""
+        """PID of the peer's process."""
         return self.identity.pid
 
     @property
     def alive(self):
-        """Whether the peer's process still has its heap."""
+        """Whether the peer's process still has its heap open."""
         return os.path.exists(f"/proc/{self.identity.pid}/fd/{self.identity.fd}")
 
     @property
     def private_is_readable(self):
-        """Whether the private memory of the peer's process can be read as well."""
+        """Whether this process can read the private memory of the peer's process as well."""
         return bool(coll_heap_private_is_readable(&self.identity))
 
 
 def let_read(int64_t pid):
-    """Let a process and its descendants read this one's private memory, and no others, where the system's Yama asks."""
+    """Permit process ``pid`` and its descendants, instead of others, to read this process's private memory (Yama)."""
     coll_heap_let_read(pid)
 
 
-# NumPy's allocator (NEP 49): arrays from a size on live on the heap.
+# NumPy's allocator (NEP 49): arrays of at least `array_threshold` bytes are on the heap.
 
 cdef Heap array_heap = None
 cdef coll_heap *array_memory = NULL
@@ -140,8 +140,7 @@ cdef inline bint on_heap(const void *memory) noexcept nogil:
 
 
 cdef void *array_malloc(void *context, size_t nbytes) noexcept nogil:
-    # A heap that is full is no reason to fail, nor one of a forked child's parent: the array is private then, and
-    # collectives copy it.
+    # If the heap is full, or belongs to a forked child's parent, the array is private, and collectives copy it.
     cdef void *memory = coll_heap_alloc(array_memory, nbytes) if nbytes >= array_threshold else NULL
     return memory if memory != NULL else malloc(nbytes)
 
@@ -181,12 +180,12 @@ cdef PyDataMem_Handler array_handler
 
 
 def share_arrays(Heap heap, size_t threshold):
-    """Put NumPy's new arrays of at least ``threshold`` bytes on the heap; returns the handler that was in force.
+    """Put NumPy's new arrays of at least ``threshold`` bytes on the heap; returns NumPy's previous handler.
 
-    In force in the current context (PEP 567): threads started otherwise keep NumPy's own allocator.
+    This holds in the current context (PEP 567): other threads keep NumPy's own allocator.
     """
     global array_heap, array_memory, array_base, array_size, array_threshold
-    array_heap = heap  # never let go: arrays may outlive everybody else
+    array_heap = heap  # kept for ever, since arrays may outlive all other owners
     array_memory, array_base, array_size = heap.heap, heap.base, heap.size
     array_threshold = threshold
     memcpy(array_handler.name, b"collectives", 12)
@@ -199,5 +198,5 @@ def share_arrays(Heap heap, size_t threshold):
 
 
 def restore_handler(handler):
-    """Put a handler that :func:`share_arrays` returned back in force."""
+    """Restore the handler of NumPy's that :func:`share_arrays` returned."""
     PyDataMem_SetHandler(handler)

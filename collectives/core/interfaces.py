@@ -1,6 +1,6 @@
-"""What the compiled core asks of the Python objects that it is handed: all of it, and nothing else.
+"""The attributes and methods of Python objects that the compiled core uses: the complete list.
 
-Whoever changes a name here changes it in the .pxi files, too; mypy holds the implementations to it.
+A change of a name here needs the same change in the .pxi files; mypy checks the Python implementations against it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ __all__ = ["Caller", "Choice", "Shape"]
 
 
 class Shape(Protocol):
-    """What a plan is made for."""
+    """The shape of a call, for which a plan is made."""
 
     @property
     def name(self) -> str:
-        """Of the collective that is called."""
+        """Name of the collective that is called."""
 
     @property
     def collective(self) -> str:
-        """Whose algorithms serve it."""
+        """Name of the collective whose algorithms serve the call."""
 
     @property
     def root(self) -> int:
-        """The root's rank, 0 where there is none."""
+        """Rank of the root, 0 if there is none."""
 
     @property
     def elements(self) -> int:
-        """Of all blocks together."""
+        """Number of elements of all blocks together."""
 
     @property
     def itemsize(self) -> int:
@@ -35,38 +35,38 @@ class Shape(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Of the vector."""
+        """Bytes of the vector."""
 
     @property
     def dtype(self) -> int:
-        """The kernels' code, or -1."""
+        """The kernels' code of the element type, or -1."""
 
     @property
     def op(self) -> Any:
-        """A kernel's code, an op of MPI's as integers behind the library, or None."""
+        """The kernels' code of the op; (library, op handle, datatype handle) for an op of MPI's; or None."""
 
     @property
     def cuts(self) -> tuple[int, ...] | None:
-        """Boundaries of the blocks where they are not as equal as can be."""
+        """Boundaries of the blocks in elements; None if they are those of ``_core.partition``."""
 
     @property
     def input_cuts(self) -> tuple[int, ...] | None:
-        """Those of the input where they differ."""
+        """Boundaries of the input's blocks in elements, if they differ from ``cuts``; else None."""
 
     def call(self, algorithm: str) -> Any:
-        """A call of this shape, in words."""
+        """The description of a call of this shape by ``algorithm``."""
 
 
 class Choice(Protocol):
-    """An algorithm for a call."""
+    """The choice of an algorithm for a call."""
 
     @property
     def algorithm(self) -> Any:
-        """With a name."""
+        """The algorithm; it has a ``name``."""
 
 
 class Caller(Protocol):
-    """A communicator."""
+    """A communicator, as the calls with objects use it."""
 
     _context: Any
     Bcast: Any

@@ -1,17 +1,17 @@
 # The kernels and their tables of types, ops and instruction sets; included by _core.pyx.
 
 def isa():
-    """Name of the instruction set in use."""
+    """Name of the instruction set that the kernels use."""
     return coll_isa().decode()
 
 
 def isa_supported(str name):
-    """Whether this processor has that instruction set."""
+    """Whether this processor has the instruction set ``name``, and there are kernels for it."""
     return bool(coll_isa_supported(name.encode()))
 
 
 def select_isa(str name):
-    """Use that instruction set from now on; ValueError if the processor lacks it."""
+    """Let the kernels use the instruction set ``name`` from now on; ValueError if this processor lacks it."""
     if coll_isa_select(name.encode()):
         raise ValueError(f"no instruction set {name!r} here")
 
@@ -24,33 +24,33 @@ def partition(size_t n, size_t parts):
 
 
 def itemsize(int dtype):
-    """Bytes of one element of a type."""
+    """Bytes of one element of the type with code ``dtype``."""
     return coll_dtype_size(dtype)
 
 
 def address(array):
-    """Address of the first element of a NumPy array (``ctypes.data``, twenty times faster)."""
+    """Address of the first element of a NumPy array, as an int; twenty times faster than ``array.ctypes.data``."""
     return <uintptr_t>cnp.PyArray_DATA(<cnp.ndarray?>array)
 
 
 def dlpack_type(capsule):
-    """Code, bits and lanes of the elements of a DLPack capsule, and the number of the kind of device."""
+    """Type code, bits and lanes of the elements of a DLPack capsule, and the number of its device type."""
     cdef const unsigned char *tensor
     if PyCapsule_IsValid(capsule, b"dltensor_versioned"):  # version, context, deleter and flags come first
         tensor = <const unsigned char *>PyCapsule_GetPointer(capsule, b"dltensor_versioned") + 32
     else:
         tensor = <const unsigned char *>PyCapsule_GetPointer(capsule, b"dltensor")
-    cdef int device = (<const int *>tensor)[2]  # after the address; then its number and the dimensions
+    cdef int device = (<const int *>tensor)[2]  # type of the device: after the address, before the device's number
     return tensor[20], tensor[21], tensor[22] + 256 * tensor[23], device
 
 
 def has_kernel(int dtype, int op):
-    """Whether the op applies to the type."""
+    """Whether there is a kernel for the op with code ``op`` on the type with code ``dtype``."""
     return coll_reducep(dtype, op) != NULL
 
 
 cdef class _View:
-    """A contiguous buffer, held while it lives."""
+    """A contiguous buffer of ``obj``, held as long as this object lives."""
 
     cdef Py_buffer view
 
@@ -69,7 +69,7 @@ cdef coll_reduce2_fn _reduce2(int dtype, int op) except NULL:
 
 
 def reduce2(int dtype, int op, dst, left, right):
-    """``dst[i] = left[i] op right[i]`` on contiguous buffers of bytes."""
+    """``dst[i] = left[i] op right[i]`` on contiguous buffers of one length; TypeError if there is no kernel."""
     cdef _View d = _View(dst, True), a = _View(left, False), b = _View(right, False)
     if d.view.len != a.view.len or d.view.len != b.view.len:
         raise ValueError("buffers of different lengths")
@@ -80,7 +80,10 @@ def reduce2(int dtype, int op, dst, left, right):
 
 
 def reducep(int dtype, int op, list targets, list sources):
-    """Every target gets ``sources[0] op sources[1] op ...``, folded from the left; contiguous buffers of bytes."""
+    """Set each of ``targets`` to ``sources[0] op sources[1] op ...``, folded from the left.
+
+    All are contiguous buffers of one length, else ValueError; TypeError if there is no kernel.
+    """
     cdef coll_reducep_fn fn = coll_reducep(dtype, op)
     if fn == NULL:
         raise TypeError(f"no {OPS[op]} for {DTYPES[dtype]}")
@@ -100,7 +103,7 @@ def reducep(int dtype, int op, list targets, list sources):
 
 
 def scale(int dtype, dst, src, int p):
-    """``dst[i] = src[i] / p`` on contiguous buffers of bytes."""
+    """``dst[i] = src[i] / p`` on contiguous buffers of one length; TypeError if there is no kernel."""
     cdef _View d = _View(dst, True), s = _View(src, False)
     cdef coll_scale_fn fn = coll_scale(dtype)
     if fn == NULL:

@@ -1,19 +1,19 @@
-# Ordinary arguments as a message to the node-local engine, or the word that they are not ordinary; included by _core.pyx.
+# The parser of ordinary arguments, which fills a message to the node-local engine; included by _core.pyx.
 
-cdef int BYTES = DTYPES.index("uint8")  # and what MPI calls so: of bytes nobody can tell what they are part of
+cdef int BYTES = DTYPES.index("uint8")  # also MPI_BYTE; bytes may be part of elements of any type
 cdef tuple BUFFERS = (array.array, bytearray, bytes, memoryview)
 
 
 cdef struct View:
     char *data
-    size_t nbytes, count  # bytes, elements
-    int kind              # of the elements: the kernels' code, or below -1 another type that NumPy numbers
+    size_t nbytes, count  # number of bytes, and of elements
+    int kind              # element type: the kernels' code, or -2 - n for NumPy's type number n
 
 
 cdef inline bint view_array(object array, bint writable, View *v):
-    """A NumPy array of a built-in type in native order, contiguous and, if asked for, writable.
+    """View a NumPy array of a built-in type in native byte order, contiguous and, if asked for, writable; else False.
 
-    The type's number has to tell all about it: of objects, strings and records it tells neither length nor content.
+    NumPy's type number must define the type completely; for objects, strings and records it does not.
     """
     if type(array) is not cnp.ndarray:
         return False
@@ -33,7 +33,7 @@ cdef inline bint view_array(object array, bint writable, View *v):
 
 
 cdef bint view_buffer(object memory, bint writable, View *v):
-    """One of Python's own buffers, of a built-in type."""
+    """View one of Python's own buffers, of a built-in type; False for others."""
     cdef Py_buffer b
     cdef int code
     if type(memory) not in BUFFERS:
@@ -53,7 +53,7 @@ cdef inline bint view_memory(object memory, bint writable, View *v):
 
 
 cdef bint names_type_of(object datatype, const View *v):
-    """Whether an MPI datatype is that of a view's elements."""
+    """Whether ``datatype`` is MPI's predefined datatype of the view's elements."""
     cdef Py_ssize_t i
     for i in range(len(DATATYPE_OBJECTS)):
         if <void *>datatype == PyList_GET_ITEM(DATATYPE_OBJECTS, i):
@@ -62,7 +62,7 @@ cdef bint names_type_of(object datatype, const View *v):
 
 
 cdef bint view_parts(object spec, bint writable, size_t blocks, View *v):
-    """``[memory, count, datatype]`` with one left out or none; counts are those of one of ``blocks`` blocks."""
+    """View ``[memory, count, datatype]``, or that without count or datatype; ``count`` is that of one block."""
     cdef Py_ssize_t n
     cdef int beyond
     cdef long long count
@@ -88,7 +88,7 @@ cdef bint view_parts(object spec, bint writable, size_t blocks, View *v):
 
 
 cdef inline bint view(object spec, bint writable, size_t blocks, View *v):
-    """An ordinary buffer of ``blocks`` equal blocks, of whole elements; False where it is none."""
+    """View an ordinary buffer of ``blocks`` equal blocks of whole elements; False if ``spec`` is none."""
     if not (view_array(spec, writable, v) or view_parts(spec, writable, blocks, v) or view_buffer(spec, writable, v)):
         return False
     return blocks == 1 or v.count % blocks == 0
@@ -99,7 +99,7 @@ cdef inline bint overlap(const coll_node_message *m, size_t input, size_t output
 
 
 cdef inline void as_bytes(coll_node_message *m, size_t nbytes, int kind) noexcept:
-    """A message of bytes; of a type of the kernels', the others' must be of it too."""
+    """Make ``m`` a message of bytes; ``kind``, if it is a kernels' code, must be the same on all ranks."""
     m.count = nbytes
     m.itemsize = 1
     m.dtype = m.op = -1
@@ -108,7 +108,7 @@ cdef inline void as_bytes(coll_node_message *m, size_t nbytes, int kind) noexcep
 
 
 cdef inline bint elements_of(coll_node_message *m, const View *v, object op):
-    """Take count and type from a view, and the op; False where there is no kernel."""
+    """Set count, type and op of the message; False if there is no kernel for them."""
     cdef Py_ssize_t i
     m.dtype = v.kind
     m.count = v.count
@@ -125,12 +125,12 @@ cdef inline bint elements_of(coll_node_message *m, const View *v, object op):
 
 
 cdef inline bint alike(const View *a, const View *b, size_t times) noexcept:
-    """Whether two views have the same type, and ``b`` that many times as many elements."""
+    """Whether two views have the same type, and ``b`` has ``times`` as many elements as ``a``."""
     return a.kind == b.kind and a.count * times == b.count
 
 
 cdef bint fill_elementwise(coll_node_message *m, object send, object recv, object op):
-    """All-reduce, reduce at the root, scans: two vectors, or one in place."""
+    """Fill an all-reduce, a reduce at the root, or a scan: two vectors, or one in place."""
     cdef View v, w
     if not view(recv, True, 1, &v) or not elements_of(m, &v, op):
         return False
@@ -167,7 +167,7 @@ cdef bint fill_reduce_scatter(coll_node_message *m, object send, object recv, ob
 
 
 cdef bint fill_gather(coll_node_message *m, object send, object recv, int rank, int size, bint whole):
-    """Gather and all-gather; ``whole``: this rank gets the whole vector."""
+    """Fill a gather or all-gather; ``whole``: this rank receives the whole vector."""
     cdef View v, w
     cdef size_t each
     if not whole:
@@ -235,7 +235,7 @@ cdef bint fill_bcast(coll_node_message *m, object buffer, int rank):
 
 
 cdef bint fill(coll_node_message *m, const Member *of, object send, object recv, object op):
-    """The message of an ordinary call with equal blocks; False where it is not ordinary."""
+    """Fill the message of a call with equal blocks; False if the call is not ordinary."""
     cdef coll_node_kind kind = m.kind
     if kind == COLL_NODE_ALLREDUCE:
         return fill_elementwise(m, send, recv, op)

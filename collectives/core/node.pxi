@@ -1,6 +1,6 @@
-# The node-local engine's part of the boundary; included by _core.pyx.
+# The interface to the node-local engine; included by _core.pyx.
 
-#: Collectives in the order of coll_node_kind; a barrier is an all-reduce of nothing.
+#: Collectives in the order of coll_node_kind; a barrier is an all-reduce of 0 elements.
 cdef list KINDS = ["allreduce", "reduce", "bcast", "allgather", "gather", "reduce_scatter", "scatter", "alltoall", "scan",
                    "exscan"]
 cdef enum:
@@ -13,7 +13,7 @@ FAST_COLLECTIVES = ("allreduce", "reduce", "bcast", "allgather", "gather", "redu
 
 
 cdef int kind_of(str collective) except -1:
-    """Number of one of FAST_COLLECTIVES: that of coll_node_kind, with VECTOR added where blocks differ in length."""
+    """Number of one of FAST_COLLECTIVES: BARRIER, or its coll_node_kind, with VECTOR set if blocks differ in length."""
     if collective == "barrier":
         return BARRIER
     if collective == "reduce_scatter" or collective.endswith("v"):
@@ -27,7 +27,7 @@ cdef inline bint folding(coll_node_kind kind) noexcept:
 
 
 cdef str collective_of(const coll_node_message *m):
-    """Name of the collective of a message."""
+    """Name of the collective of the message ``m``."""
     name = "barrier" if m.kind == COLL_NODE_ALLREDUCE and m.count == 0 and m.op < 0 else KINDS[<int>m.kind]
     if m.cuts != NULL and name != "reduce_scatter":
         return name + "v"
@@ -35,7 +35,7 @@ cdef str collective_of(const coll_node_message *m):
 
 
 cdef inline int kind_of_message(const coll_node_message *m) noexcept:
-    """Number of the collective of a message."""
+    """Number, in the sense of ``kind_of``, of the collective of the message ``m``."""
     cdef int kind = BARRIER if m.kind == COLL_NODE_ALLREDUCE and m.count == 0 and m.op < 0 else <int>m.kind
     return kind | VECTOR if m.cuts != NULL else kind
 
@@ -47,15 +47,16 @@ cdef struct Member:
 
 @cython.no_gc_clear  # __dealloc__ needs what it refers to
 cdef class Node:
-    """A group of ranks that map each other's heaps; ``mappings`` and ``areas`` (offsets) are in their order.
+    """A group of ranks that map each other's heaps; ``mappings`` and ``areas`` (offsets of flags) are in rank order.
 
-    ``area`` is the own block of ``area_bytes()`` zeroed bytes, which all ranks made before any rank comes here.
+    ``area`` is this rank's block of flags, ``area_bytes()`` zeroed bytes. All ranks must have made their blocks before
+    any rank makes this object.
     """
 
     cdef coll_node *node
     cdef object keep
     cdef readonly int rank, size
-    cdef const coll_mpi_api *mpi  # which calls keep moving while they wait; NULL: there is none
+    cdef const coll_mpi_api *mpi  # the MPI that is polled while calls wait; NULL without MPI
     cdef coll_endpoint *endpoint
 
     def __cinit__(self, Heap heap, int rank, list mappings, list areas, HeapBlock area, MPILibrary library=None,
@@ -86,7 +87,7 @@ cdef class Node:
         coll_node_free(self.node)
 
     def read_private(self):
-        """Let ranks read each other's private memory, which all of them must be able to."""
+        """Let ranks read each other's private memory; all ranks of the group must be able to do so, and call this."""
         cdef int64_t *pids = <int64_t *>PyMem_Malloc(self.size * sizeof(int64_t))
         if pids == NULL:
             raise MemoryError
@@ -97,9 +98,9 @@ cdef class Node:
         PyMem_Free(pids)
 
     def set_limits(self, size_t copy, size_t read, size_t shortest, size_t segment, size_t stream, size_t private):
-        """Bytes up to which messages are copied from the heap too, up to which all ranks read them whole, of a segment
-        at least and at most, from which on results bypass the cache, and from which on private data are read where they
-        lie; the same on all ranks."""
+        """Set limits in bytes, the same on all ranks. Up to ``copy``, messages are staged even if they are on a heap;
+        up to ``read``, every rank reads whole vectors; ``shortest`` and ``segment`` bound the length of a segment; from
+        ``stream`` on, results bypass the cache; from ``private`` on, private data are read without staging."""
         cdef coll_node_limits limits
         limits.copy = copy
         limits.read = read
@@ -111,21 +112,21 @@ cdef class Node:
 
     @property
     def calls(self):
-        """Number of calls that were begun in this group: the same on all ranks between them."""
+        """Number of calls begun in this group; between calls it is the same on all ranks."""
         return coll_node_calls(self.node)
 
     def give_up(self):
-        """End no call of the group any more; the other ranks see it. What is under way here is abandoned by then."""
+        """Tell the other ranks by flags that this rank ends no more calls of the group; abandon all tasks before."""
         coll_node_give_up(self.node)
 
     @property
     def writers(self):
-        """Ranks that still write to this rank's arrays for calls that it has given up."""
+        """Group ranks that still write to this rank's arrays, for calls that it has given up."""
         return self.ranks(coll_node_writers)
 
     @property
     def quitters(self):
-        """Ranks that have given up a call."""
+        """Group ranks that have given up a call."""
         return self.ranks(coll_node_quitters)
 
     cdef list ranks(self, int (*of)(const coll_node *, int *, int) noexcept nogil):
@@ -136,7 +137,7 @@ cdef class Node:
 
 @cython.no_gc_clear  # __dealloc__ needs what it refers to
 cdef class NodePlan(Task):
-    """A collective of one shape on a node, run any number of times; as :class:`Plan`, with the engine for a program.
+    """A plan for calls of one shape by the node-local engine, which can run any number of times, one after the other.
 
     ``shape`` is a ``collectives.arguments.shape.Shape``.
     """
@@ -182,10 +183,10 @@ cdef class NodePlan(Task):
         self.task = coll_node_task(&self.job)
 
     cdef int take(self, const coll_node_message *m) except -1:
-        """Run this message, with boundaries of blocks of its own: the communicator's are for its next call."""
+        """Copy the message ``m``, to run it; the boundaries in ``m`` belong to the communicator's next call."""
         cdef size_t n = self.node.size + 1
         self.message = m[0]
-        self.message.user_spare = NULL  # the fast path knows the ops of the kernels only
+        self.message.user_spare = NULL  # messages of the fast path have no user-defined op
         if m.cuts == NULL:
             return 0
         self.cuts = <size_t *>malloc(2 * n * sizeof(size_t))
@@ -199,7 +200,7 @@ cdef class NodePlan(Task):
         return 0
 
     cdef int set_cuts(self, shape, scale) except -1:
-        """The boundaries of the blocks; ValueError for a message that cannot be."""
+        """Set the boundaries of the blocks, and check the message; ValueError if it is not valid."""
         cdef int i, n = self.node.size + 1
         if shape.cuts is not None:
             self.cuts = <size_t *>malloc(2 * n * sizeof(size_t))
@@ -215,7 +216,7 @@ cdef class NodePlan(Task):
         return 0
 
     cdef int set_op(self, op) except -1:
-        """An op that only MPI can apply."""
+        """Set an op that only MPI can apply, as (library, op handle, datatype handle)."""
         cdef coll_node_message *m = &self.message
         if m.itemsize > COLL_NODE_PIECE:
             raise ValueError(f"elements of {m.itemsize} bytes")
@@ -235,7 +236,7 @@ cdef class NodePlan(Task):
 
     @property
     def busy(self):
-        """Whether a run is under way, or ended by an error."""
+        """Whether a run is under way, or has ended with an error."""
         return self.job.call.number != 0 and self.job.call.status != COLL_OK
 
     @property
@@ -256,7 +257,7 @@ cdef class NodePlan(Task):
         return collective_of(m), "shm", m.count * m.itemsize, m.root
 
     def call(self):
-        """The call that it runs, or ran last, as a Call without a number; bytes of a type where they are moved."""
+        """The call that runs, or ran last, as a Call without a number; if no op is applied, elements are bytes."""
         cdef const coll_node_message *m = &self.job.call.message
         if self.key is not None:
             return Task.call(self)
@@ -264,12 +265,12 @@ cdef class NodePlan(Task):
 
 
 cdef NodePlan node_plan(Node node):
-    """A plan without a message of its own."""
+    """A plan for the group ``node`` without a shape; its message is set for each run."""
     cdef NodePlan made = NodePlan.__new__(NodePlan)
     made.join(node)
     return made
 
 
 def area_bytes():
-    """Bytes of flags that a rank gives to a group."""
+    """Length in bytes of the block of flags that a rank has in a group."""
     return coll_node_area_bytes()

@@ -1,6 +1,6 @@
-# Collectives of Python objects: frames (frames.pxi), then what did not fit; included by _core.pyx.
+# Collectives of Python objects: frames (frames.pxi), then what does not fit in them; included by _core.pyx.
 
-# Messages: straight to the engine on a node, by the methods of the communicator elsewhere
+# Messages: directly by the node-local engine if it serves them, else by the communicator's methods
 
 cdef as_array(char *data, size_t nbytes, owner):
     cdef cnp.npy_intp n = <cnp.npy_intp>nbytes
@@ -10,19 +10,19 @@ cdef as_array(char *data, size_t nbytes, owner):
 
 
 cdef bint engine_serves(Calls calls, coll_node_kind kind):
-    """Whether the engine serves a collective of bytes that all ranks know the number of."""
+    """Whether the engine serves a collective of bytes whose number all ranks know."""
     return open_now(calls) >> <int>kind & 1 and not coll_progress_ended()
 
 
 cdef int run(Calls calls, coll_node_message *m, owner) except -1:
-    """A filled message through the engine."""
+    """Run the filled message ``m`` on the engine; ``owner`` keeps its memory alive."""
     if not launch(calls, m, coll_ticks()):
         finish(calls, owner, None)
     return 0
 
 
 cdef int send_frames(comm, Calls calls, coll_node_kind kind, char *source, char *target, size_t frames, int root) except -1:
-    """A collective of frames; ``frames`` make up the vector."""
+    """Run a collective of frames; ``frames`` is their number in the whole vector."""
     cdef coll_node_message m
     m.kind = kind
     m.root = root
@@ -46,7 +46,7 @@ cdef int send_frames(comm, Calls calls, coll_node_kind kind, char *source, char 
 
 
 cdef int send_stream(comm, Calls calls, bytes stream, int root) except -1:
-    """A broadcast of a stream; its memory elsewhere than at the root."""
+    """Broadcast ``stream``; on ranks other than the root, receive into its memory."""
     cdef coll_node_message m
     m.kind = COLL_NODE_BCAST
     m.root = root
@@ -60,7 +60,7 @@ cdef int send_stream(comm, Calls calls, bytes stream, int root) except -1:
 
 
 cdef list collect_streams(comm, Calls calls, bytes mine, list lengths, int root):
-    """The streams of all ranks, on the root or (root -1) on all; None elsewhere."""
+    """Gather the streams of all ranks on the root, or on all ranks if ``root`` is -1; None on other ranks."""
     cdef coll_node_message m
     cdef bint here = root < 0 or root == calls.member.rank
     data = PyBytes_FromStringAndSize(NULL, sum(lengths)) if here else b""
@@ -81,7 +81,7 @@ cdef list collect_streams(comm, Calls calls, bytes mine, list lengths, int root)
 
 
 cdef size_t *boundaries(Calls calls, list lengths) except NULL:
-    """Boundaries of blocks of these lengths, in memory of the communicator's."""
+    """The boundaries of blocks of these lengths, in the communicator's table, which the next call overwrites."""
     cdef size_t i = 0
     calls.member.cuts[0] = 0
     for length in lengths:
@@ -98,10 +98,10 @@ cdef list parts_of(data, list lengths):
     return parts
 
 
-# The collectives. Unpickling may itself be collective, so it comes when the turn has been given back.
+# The collectives. Unpickling may call collectives itself, so it begins after the end of the turn.
 
 def bcast_object(comm, obj, root):
-    """The root's object; on the root the very same."""
+    """The root's object; on the root ``obj`` itself, elsewhere a copy."""
     cdef Calls calls = calls_of(comm)
     cdef _Frames f = calls.frames
     cdef int r = root_of(calls, root)
@@ -118,7 +118,7 @@ def bcast_object(comm, obj, root):
 
 
 cdef int give_stream(comm, Calls calls, _Parcel p, int root) except -1:
-    """The root's part of a broadcast."""
+    """The root's part of the broadcast of an object."""
     cdef _Frames f = calls.frames
     put(f.to, p, p.more)
     send_frames(comm, calls, COLL_NODE_BCAST, f.to, f.to, 1, root)
@@ -130,7 +130,7 @@ cdef int give_stream(comm, Calls calls, _Parcel p, int root) except -1:
 
 
 cdef tuple take_stream(comm, Calls calls, int root):
-    """Another rank's part: the stream, and the buffers beside it or None."""
+    """The part of ranks other than the root: returns the stream, and the buffers or None."""
     cdef _Frames f = calls.frames
     cdef Head head
     send_frames(comm, calls, COLL_NODE_BCAST, f.of, f.of, 1, root)
@@ -144,7 +144,10 @@ cdef tuple take_stream(comm, Calls calls, int root):
 
 
 def gather_objects(comm, obj, root=None, int end=-1):
-    """The objects of the ranks before ``end`` (of all: -1), on the root, or on all ranks if it is None; else None."""
+    """The objects of the ranks before ``end`` (-1: of all ranks), on the root, or on all ranks if ``root`` is None.
+
+    On other ranks than the root the result is None.
+    """
     cdef Calls calls = calls_of(comm)
     cdef _Frames f = calls.frames
     cdef int r = -1 if root is None else root_of(calls, root)
@@ -163,8 +166,8 @@ def gather_objects(comm, obj, root=None, int end=-1):
 
 
 cdef tuple gather_streams(comm, Calls calls, _Parcel p, int root, int end):
-    """Streams, and buffers beside them or None: on the root or (-1) on all ranks; all ranks get all frames, so that they
-    agree on what follows."""
+    """Streams, and buffers or None, on the root, or on all ranks if ``root`` is -1; None, None on others. All ranks
+    receive all frames, so that they agree on the messages that follow."""
     cdef _Frames f = calls.frames
     cdef char *own = f.of + <size_t>f.rank * FRAME
     cdef int more, i
@@ -186,7 +189,7 @@ cdef tuple gather_streams(comm, Calls calls, _Parcel p, int root, int end):
 
 
 def scatter_object(comm, objects, root):
-    """One of the root's objects, one for each rank."""
+    """On rank i the i-th of the root's ``objects``, which has one for each rank."""
     cdef Calls calls = calls_of(comm)
     cdef _Frames f = calls.frames
     cdef int r = root_of(calls, root)
@@ -200,7 +203,7 @@ def scatter_object(comm, objects, root):
 
 
 cdef tuple scatter_streams(comm, Calls calls, parcels, int root):
-    """This rank's stream, and the buffers beside it, or None where no rank has any."""
+    """This rank's stream, and its object's buffers, or None if no object has any."""
     cdef _Frames f = calls.frames
     cdef Head head
     if parcels is not None:
@@ -216,7 +219,7 @@ cdef tuple scatter_streams(comm, Calls calls, parcels, int root):
 
 
 def alltoall_objects(comm, objects):
-    """An object from every rank, for one to every rank."""
+    """Send the i-th of ``objects`` to rank i; the objects received from all ranks, in rank order."""
     cdef Calls calls = calls_of(comm)
     cdef _Frames f = calls.frames
     parcels = pickled_for_all(objects, f.size)
@@ -232,7 +235,7 @@ def alltoall_objects(comm, objects):
 
 
 cdef tuple swap_streams(comm, Calls calls, list parcels):
-    """Streams from all ranks, and the buffers beside them, or None where no rank has any."""
+    """The streams from all ranks, and the objects' buffers, or None if no object has any."""
     cdef _Frames f = calls.frames
     cdef int more, i
     put_all(f.to, parcels)
@@ -247,7 +250,7 @@ cdef tuple swap_streams(comm, Calls calls, list parcels):
 
 
 def sizes_in(stream, int buffers):
-    """Sizes of the buffers beside a stream."""
+    """Lengths in bytes of an object's buffers, of which there are ``buffers``, from the begin of its stream."""
     sizes = array.array("q")
     sizes.frombytes(bytes(stream[: 8 * buffers]))
     return sizes.tolist()

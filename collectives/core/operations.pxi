@@ -1,26 +1,26 @@
-# Collective calls that are started, progressed and completed; included by _core.pyx.
+# Operations: calls that are started, progressed and completed; included by _core.pyx.
 
-cdef set PENDING = set()   # operations in the queue that have not been given back
-cdef Py_ssize_t CROWD = 16 # their number from which on those that have ended are looked for
+cdef set PENDING = set()   # queued operations that have not been retired
+cdef Py_ssize_t CROWD = 16 # number of these at which those that have ended are retired
 
 cdef bint HOLDS = False    # whether a buffer was ever held that its owner could resize or close
-cdef bint ASKED = False    # whether Python is to let go of buffers
+cdef bint ASKED = False    # whether Python has been asked to release buffers
 
 cdef enum:
-    BRIEF = 100_000  # ns of waiting that nobody needs to know of
+    BRIEF = 100_000  # ns of waiting before the context takes over the wait
 
 
 cdef void request_released() noexcept nogil:
-    """MPI is done with a request, perhaps by its own wait: no call of ours follows that would give its buffers back."""
+    """Called when MPI has completed a request, perhaps in its own wait: have the request's buffers released."""
     global ASKED
     if HOLDS and not ASKED:
-        ASKED = True  # before `let_go` says that it is not
+        ASKED = True  # first, since `let_go` resets it
         if Py_AddPendingCall(let_go, NULL) != 0:
             ASKED = False
 
 
 cdef int let_go(void *unused) noexcept:
-    """Let go of the buffers of what has ended; Python calls this between two steps of the main thread."""
+    """Release the buffers of operations that have ended; Python calls this between instructions of the main thread."""
     global ASKED
     ASKED = False
     if not all([(<Operation>operation).let_go() for operation in list(PENDING)]):
@@ -29,27 +29,27 @@ cdef int let_go(void *unused) noexcept:
 
 
 def queued(Calls of=None):
-    """The operations in the queue, of one communicator or all, with those that have ended and were not given back."""
+    """The queued operations of one communicator, or of all; some may have ended, but are not retired."""
     return [operation for operation in list(PENDING) if of is None or (<Operation>operation).context is of]
 
 
 def sweep():
-    """Give back what belongs to operations that have ended."""
+    """Retire the queued operations that have ended: release their plans and buffers."""
     for operation in [operation for operation in list(PENDING) if (<Operation>operation).done]:
         (<Operation>operation).retire()
 
 
 def leave_to_the_parent():
-    """In a forked child: keep what the parent has under way as it is, for to give it back would be to touch MPI."""
+    """In a forked child: empty the queue and return the parent's operations, whose release would call MPI."""
     kept = list(PENDING)
     PENDING.clear()
     return kept
 
 
-cdef unsigned FAILURES = 0  # operations that have ended with an error, as far as their communicators know
+cdef unsigned FAILURES = 0  # failed operations of which the communicators have been told
 
 cdef int note_failures() except -1:
-    """Have communicators learn that operations in the queue have failed, before their next calls."""
+    """Tell the communicators of queued operations that have failed, before their next calls."""
     global FAILURES
     FAILURES = coll_progress_failures()
     sweep()
@@ -57,7 +57,7 @@ cdef int note_failures() except -1:
 
 
 cdef int make_room() except -1:
-    """Give back what has ended, where many operations are under way."""
+    """Retire operations that have ended, if many are queued."""
     global CROWD
     if len(PENDING) >= CROWD:
         sweep()
@@ -68,12 +68,12 @@ cdef int make_room() except -1:
 @cython.freelist(16)
 @cython.no_gc_clear  # other threads use what it refers to until it is complete
 cdef class Operation:
-    """A call of a communicator by a plan: blocking, or in the queue of the progress thread, begun once or, a persistent
-    one, any number of times.
+    """A call of a communicator that a plan executes: blocking, or queued. A persistent one can be queued repeatedly.
 
-    ``buffers`` own the memory, and ``holder`` is what must live as long. ``check`` is an exchange before the call, or
-    None, and ``stands_for`` the call that this one is such an exchange for. ``record`` is where it is on a timeline.
-    ``begin`` is the time counter when it began. ``timeout``, seconds, is what was asked for by the call, if anything.
+    ``buffers`` own the memory; ``holder`` is another object to keep alive. ``check`` is the comparison of ranks' calls
+    before the call, or None; ``stands_for`` is, for an operation of such a comparison, the call that is compared.
+    ``record`` is (log, index) on a timeline, or None. ``begin`` is the tick at which the call began. ``timeout`` is the
+    call's own timeout in seconds, or None.
     """
 
     cdef coll_request request
@@ -84,15 +84,15 @@ cdef class Operation:
     cdef readonly object timeout
     cdef readonly uint64_t begin
     cdef readonly uint32_t history
-    cdef object of_number         # on the communicator; None: it has none, or it is the brief operation
+    cdef object of_number         # number on the communicator; None: it has none, or it is the brief operation
     cdef const void *input
     cdef void *vector
     cdef int tag
     cdef Followed followed
-    cdef object before            # what fills temporaries, each time
+    cdef object before            # function that fills temporaries before each start, or None
     cdef bint queued, persistent, claimed
-    cdef public bint tested       # in vain: its context looks after it
-    cdef object free_request      # what frees MPI's request, which the program gave up before the end
+    cdef public bint tested       # whether a test has found it incomplete, so that its context watches it
+    cdef object free_request      # function that frees MPI's request, if the program released that before the end
 
     def __init__(self, Calls context not None, Task plan not None):
         self.context, self.plan = context, plan
@@ -100,7 +100,7 @@ cdef class Operation:
     # Start
 
     def start(self, uintptr_t source, uintptr_t target, int tag, buffers):
-        """Begin a blocking call on memory at two addresses, which ``buffers`` own."""
+        """Begin a blocking call on the memory at ``source`` and ``target``, which ``buffers`` keep alive."""
         self.place(source, target, tag, buffers)
         self.begin = coll_ticks()
         self.plan.begin(self.input, self.vector, tag)
@@ -108,10 +108,10 @@ cdef class Operation:
 
     def bind(self, uintptr_t source, uintptr_t target, int tag, buffers, holder, MPILibrary library=None, then=None,
              before=None, bint persistent=False):
-        """Make it a call in the queue, on memory at two addresses, which ``buffers`` own; returns itself.
+        """Prepare it for the queue, on the memory at ``source`` and ``target``, which ``buffers`` keep alive.
 
-        ``then`` runs after its last step and before anybody sees the end, in whichever thread that is. With a library it
-        gets the handle of a generalized request of MPI's.
+        ``before`` is called at each start. ``then`` is called after the last step, in any thread, before the operation
+        counts as ended. With ``library`` each start makes a generalized request of MPI's. Returns the operation.
         """
         self.place(source, target, tag, buffers)
         self.holder, self.before, self.persistent = holder, before, persistent
@@ -130,7 +130,7 @@ cdef class Operation:
         return 0
 
     def queue(self):
-        """Begin a call that was bound, once more if it is persistent; returns itself."""
+        """Begin a call that was bound; a persistent one can be begun again. Returns the operation."""
         if self.persistent and some_gave_up(self.context):
             self.context.look_for_quitters(self)
         self.launch()
@@ -144,10 +144,10 @@ cdef class Operation:
         self.queued, self.claimed, self.tested, self.record = True, False, False, None
         self.request.task = self.plan.task if self.followed is None else self.followed.again()
         self.begin = coll_ticks()
-        self.context.progressing = self  # it may be moved on at once, and hang in MPI
+        self.context.progressing = self  # for the watchdog, since the start may hang in MPI
         try:
             if self.request.mpi != NULL:
-                with nogil:  # a thread that holds MPI's lock may be waiting for Python's
+                with nogil:  # a thread that holds MPI's lock may wait for Python's
                     code = self.request.mpi.request_start(&self.request.handle, &self.request.handle_status)
                 check(code, "request")
             self.plan.begin(self.input, self.vector, self.tag)
@@ -163,7 +163,7 @@ cdef class Operation:
     # Progress
 
     def wait(self, bint yield_at_once=False, long limit=20_000_000):
-        """Progress for up to ``limit`` ns without the GIL; True when it is complete."""
+        """Progress it for up to ``limit`` ns without the GIL; return whether it is complete."""
         cdef int code
         if not self.queued:
             return self.plan.go_on(yield_at_once, limit)
@@ -172,7 +172,7 @@ cdef class Operation:
         return check(code, "collective") == COLL_OK
 
     def sleep(self, long limit):
-        """Leave it to the progress thread, and sleep for up to ``limit`` ns; True when it is complete."""
+        """Sleep for up to ``limit`` ns while the progress thread runs it; return whether it is complete."""
         cdef int code
         with nogil:
             code = coll_progress_sleep(&self.request, limit)
@@ -180,17 +180,17 @@ cdef class Operation:
 
     @property
     def done(self):
-        """Whether it has ended; one in the queue."""
+        """Whether a queued operation has ended."""
         return self.request.status != COLL_PENDING
 
     def error(self):
-        """What ended it early, or None; one in the queue."""
+        """The exception for the error that ended a queued operation early, or None."""
         return error(self.request.status, "collective") if self.request.status < 0 else None
 
     def withdraw(self):
-        """Give it up; the number of messages that still come into its memory. To be called until there are none.
+        """Give the operation up; return the number of messages that may still arrive in its memory.
 
-        Who waits for the request of one in the queue learns of it.
+        Call it again until the number is 0. A wait for the request of a queued operation ends with an error.
         """
         cdef int left
         if not self.queued:
@@ -202,9 +202,9 @@ cdef class Operation:
     # Completion
 
     def complete(self, timeout=None):
-        """Wait to the end of one in the queue, or to a timeout in seconds (default: the communicator's).
+        """Wait until a queued operation ends, or up to ``timeout`` seconds (default: the communicator's).
 
-        Raises what ended it early.
+        Raises the error that ended it early.
         """
         cdef uint64_t begun = coll_ticks() if self.record is not None else 0
         cdef int code = self.request.status
@@ -220,14 +220,14 @@ cdef class Operation:
         self.retire()
 
     def test(self):
-        """Move one in the queue on; whether it has ended. Raises what ended it early."""
+        """Progress a queued operation and return whether it has ended; raises the error that ended it early."""
         if not self.context.test(self):
             return False
         self.retire()
         return True
 
     cdef int retire(self) except -1:
-        """Give back what an operation in the queue has, now that it has ended, unless that has been done."""
+        """Take an operation that has ended from the queue, once, and release its plan and buffers."""
         if self not in PENDING:
             return 0
         PENDING.remove(self)
@@ -244,7 +244,7 @@ cdef class Operation:
         return 0
 
     cpdef release(self):
-        """Give the plan back, and let go of the buffers."""
+        """Return the plan to the idle ones, and release the buffers."""
         self.buffers = self.holder = None
         if self.cached is not None:
             give_back(self.context, self.cached, <Plan>self.plan)
@@ -252,33 +252,36 @@ cdef class Operation:
             self.context.keep(self.plan)
 
     def let_go(self):
-        """Let go of the buffers, if it has ended well; False while MPI knows of the end and this rank's part does not."""
+        """Release the buffers of an operation that has ended without error.
+
+        Returns False if MPI has completed the request but the operation's status is not set yet: try again.
+        """
         if self.request.status == COLL_PENDING:
             return self.persistent or self.request.ended == 0
         if self.request.status == COLL_OK and not self.persistent:
             self.buffers = None
         return True
 
-    # Its request of MPI's
+    # The MPI request
 
     @property
     def handle(self):
-        """MPI's handle, as an int."""
+        """Handle of its MPI request, as an int."""
         return <uintptr_t>self.request.handle
 
     def claim(self):
-        """Whether this is the first time that the request is claimed since the operation was queued."""
+        """Claim the request; True only for the first claim since the operation was queued."""
         claimed, self.claimed = self.claimed, True
         return not claimed
 
     def abandon(self, free):
-        """Have ``free`` called with MPI's handle at the end; False, with nothing done, where the end is past."""
+        """Have ``free(handle)`` called when the operation ends; False, with nothing done, if it has been retired."""
         if self not in PENDING:
             return False
         self.free_request = free
         return True
 
-    # What it is
+    # Description
 
     @property
     def number(self):
@@ -286,7 +289,7 @@ cdef class Operation:
         return self.context.number() if self is self.context.brief else self.of_number
 
     def call(self):
-        """The call, as other ranks are told of it."""
+        """The call as a Call, as other ranks are told of it."""
         if self.stands_for is not None:
             return self.stands_for
         return self.plan.call()._replace(number=self.number, history=self.history)
@@ -300,6 +303,6 @@ cdef class Operation:
         return f"{collective} ({algorithm}, {nbytes} bytes)"
 
     def put_on_timeline(self, Log log, int form, long long number, uint64_t begin):
-        """Record it as a call that was made at a tick, with a number."""
+        """Record it on a timeline as a call of ``form`` with ``number`` that was made at tick ``begin``."""
         collective, algorithm, nbytes, root = self.plan.what()
         self.record = log, log.add(form, collective, algorithm, nbytes, number, root, begin, False)

@@ -1,17 +1,17 @@
-# Tasks, and the progress thread's life; included by _core.pyx.
+# Tasks, and functions of the progress engine; included by _core.pyx.
 
 cdef int apply_op(void *context, void *dst, const void *left, const void *right, void *spare, size_t n) noexcept with gil:
-    """MPI's reduction, which may call Python, with Python's lock taken first.
+    """Apply an op by MPI_Reduce_local, with Python's lock (GIL) taken before, since the op may be a Python function.
 
-    Some MPIs hold their own lock meanwhile, and other threads call MPI with Python's lock taken.
+    Some MPIs hold their own lock during the op, and other threads call MPI with the GIL: the order prevents a deadlock.
     """
     return coll_mpi_op_apply(context, dst, left, right, spare, n)
 
 
 cdef class Task:
-    """Something under way that progresses when it is asked to.
+    """A run that progresses when it is asked to: the base class of plans.
 
-    A plan of a communicator's has a ``key``, what it was made for: choice, shape and group of the node-local engine.
+    A communicator's plan has a ``key``: choice, shape and group of the node-local engine; other plans have None.
     """
 
     cdef coll_task task
@@ -19,7 +19,7 @@ cdef class Task:
     cdef public object key
 
     cdef int begin(self, const void *input, void *vector, int tag) except -1:
-        """Begin a run on memory at two addresses, which must stay until the run is done."""
+        """Begin a run on memory at two addresses, which must stay valid until the run has ended."""
         raise NotImplementedError
 
     cdef tuple what(self):
@@ -28,12 +28,12 @@ cdef class Task:
         return shape.name, choice.algorithm.name, shape.nbytes, shape.root
 
     def call(self):
-        """The call that it runs, as a Call without a number."""
+        """The call that the plan executes, as a Call without a number."""
         choice, shape, _ = self.key
         return shape.call(choice.algorithm.name)
 
     def progress(self, size_t budget=1 << 62):
-        """Move the run on, for about ``budget`` bytes of local work; True when it is done."""
+        """Progress the run, with about ``budget`` bytes of local work; return whether it is complete."""
         return check(self.task.progress(self.task.self, budget), "collective") == COLL_OK
 
     cdef bint go_on(self, bint yield_at_once, long limit) except -1:
@@ -43,15 +43,15 @@ cdef class Task:
         return check(code, "collective") == COLL_OK
 
     def wait(self, bint yield_at_once=False, long limit=20_000_000):
-        """Progress for up to ``limit`` ns without the GIL; True when the run is done."""
+        """Progress the run for up to ``limit`` ns without the GIL; return whether it is complete."""
         return self.go_on(yield_at_once, limit)
 
     def waiting(self):
-        """Ranks whose part the run waits for."""
+        """Ranks for which the run waits, sorted."""
         return waited_for(&self.task, self.ranks)
 
     def withdraw(self):
-        """Give the run up; the number of messages that still come into its memory. To be called until there are none."""
+        """Give the run up; return the number of messages that may still arrive in its memory. Repeat until it is 0."""
         cdef int left
         with nogil:
             left = self.task.abandon(self.task.self)
@@ -59,7 +59,7 @@ cdef class Task:
 
 
 cdef list waited_for(const coll_task *task, int n):
-    """Ranks of ``n`` that a task waits for."""
+    """Ranks for which a task waits, of the ``n`` ranks of its communicator."""
     cdef int *peers = <int *>PyMem_Malloc(n * sizeof(int))
     if peers == NULL:
         raise MemoryError
@@ -71,58 +71,61 @@ cdef list waited_for(const coll_task *task, int n):
 
 
 def write_handle(uintptr_t address, size_t size, uintptr_t handle):
-    """Put an MPI handle of ``size`` bytes at an address (``MPI._addressof`` of an mpi4py object)."""
+    """Write an MPI handle of ``size`` bytes to an address (``MPI._addressof`` of an mpi4py object)."""
     memcpy(<void *>address, &handle, size)  # little-endian, like every machine with these MPIs: an int is the low half
 
 
 def outstanding():
-    """Number of queued requests that are not done."""
+    """Number of queued operations that have not ended."""
     return coll_progress_outstanding()
 
 
 def give_way():
-    """Let another process have the core for a moment, unless that has turned out to cost a time slice."""
+    """Let another process use the core for a moment; not if that has recently cost this thread a time slice."""
     with nogil:
         coll_progress_give_way()
 
 
 def stop_progress(long limit=0):
-    """Wait up to ``limit`` ns for the requests that are not done, and end the progress thread."""
+    """Wait up to ``limit`` ns for the queued operations that have not ended, and end the progress thread."""
     with nogil:
         coll_progress_stop(limit)
 
 
 def broken(str why):
-    """Note that MPI_Finalize might hang, so that MPI_Abort takes its place."""
+    """Record that MPI_Finalize might hang, for the reason ``why``, so that the program ends by MPI_Abort instead."""
     coll_progress_broken(why.encode())
 
 
 def mended():
-    """Take one :func:`broken` back: what had failed was tried again, and is complete."""
+    """Undo one call of :func:`broken`, since what had failed was tried again and is complete."""
     coll_progress_mended()
 
 
 def survived(bint was_broken):
-    """A rank died and the others go on without a communicator, which was broken or not."""
+    """Record that the program goes on after a rank died, so that MPI_Finalize is ended after 5 s if it hangs.
+
+    ``was_broken``: also undo one call of :func:`broken`.
+    """
     coll_progress_survived(was_broken)
 
 
 def leave_note(cnp.ndarray array):
-    """Have MPI_Finalize write "2" to an array, once no call can begin any more; None: nowhere."""
-    Py_INCREF(array)  # MPI may be finalized after the interpreter
+    """Have MPI_Finalize write the byte "2" to ``array`` (None: nowhere), once no more calls can begin."""
+    Py_INCREF(array)  # kept for ever, since MPI may be finalized after the interpreter
     coll_progress_note(NULL if array is None else cnp.PyArray_BYTES(array))
 
 
 def count_signal(int signal):
-    """Count a signal from now on, before its handler is called."""
+    """Count how often the signal ``signal`` arrives from now on, before its handler is called."""
     coll_asked_watch(signal)
 
 
 def signals():
-    """How often the signal that is counted has come."""
+    """How often the counted signal has arrived."""
     return coll_asked()
 
 
 def ended():
-    """Whether this process is done with MPI: MPI has been finalized, or this is the forked child of an MPI process."""
+    """Whether this process cannot use MPI any more: after MPI_Finalize, or in a forked child of an MPI process."""
     return bool(coll_progress_ended())

@@ -1,10 +1,11 @@
-# The executor of schedules: programs, transports, plans; included by _core.pyx.
+# The interface to the executor of schedules: programs, transports, plans; included by _core.pyx.
 
 cdef class Program:
-    """A schedule with its dependencies; serves every message. ``steps`` is an array of ``schedule.STEP``.
+    """A schedule with its dependencies, for messages of any length. ``steps`` is an array of ``schedule.STEP``.
 
-    ``input_block`` and ``vector_block`` say what memory the caller has: all blocks (-1), none (-2), or only that one;
-    ``blockwise``: block i is rank i's, so that segments cut each block, which ``divisible`` says can be done.
+    ``input_block`` and ``vector_block`` say which blocks the caller's memory has: all (-1), none (-2), or the one with
+    this number. ``blockwise``: block i belongs to rank i, so that a segment is a part of every block. ``divisible``
+    says whether the message can be cut into segments.
     """
 
     cdef coll_program *program
@@ -36,7 +37,7 @@ cdef class Program:
 
 @cython.no_gc_clear  # __dealloc__ needs what it refers to
 cdef class Endpoint:
-    """One rank's end of a transport; ``owner`` is kept alive with it."""
+    """One rank's endpoint of a transport, which keeps ``owner`` alive."""
 
     cdef coll_endpoint *endpoint
     cdef object owner
@@ -45,7 +46,7 @@ cdef class Endpoint:
 
     @property
     def mpi_error(self):
-        """MPI's error code of the last failure, 0 if there was none."""
+        """MPI's error code of the last failure; 0 if there was none."""
         return self.endpoint.mpi_error
 
     def __dealloc__(self):
@@ -67,9 +68,10 @@ cdef Endpoint make_endpoint(coll_endpoint *endpoint, object owner):
 
 
 cdef class InProcess:
-    """Mailboxes between ``size`` ranks of one process; a ``seed`` other than 0 reports completions in random order.
+    """A transport by mailboxes between ``size`` ranks of one process, for tests.
 
-    No message has more than ``message_limit`` bytes.
+    With a ``seed`` other than 0, completions are reported in random order. No message has more than ``message_limit``
+    bytes. ValueError if ``size`` or ``message_limit`` is less than 1.
     """
 
     cdef coll_inproc *group
@@ -90,14 +92,14 @@ cdef class InProcess:
         coll_inproc_free(self.group)
 
     def endpoint(self, int rank):
-        """The endpoint of one rank."""
+        """The endpoint of ``rank``; ValueError if the group does not have it."""
         if not 0 <= rank < self.size:
             raise ValueError(f"rank {rank} is not in a group of {self.size}")
         return make_endpoint(coll_inproc_endpoint(self.group, rank), self)
 
 
 cdef class MPILibrary:
-    """The MPI transport (one per ABI), loaded from its shared library; ImportError when it cannot be."""
+    """The MPI transport for one ABI, loaded from the shared library ``path``; ImportError if it cannot be loaded."""
 
     cdef const coll_mpi_api *api
     cdef readonly str abi
@@ -113,20 +115,20 @@ cdef class MPILibrary:
         self.api.on_release(request_released)
 
     def shares_mpi(self, bint initialized, str version):
-        """Whether the transport is linked to the MPI library whose state and version these are."""
+        """Whether the transport is linked to an MPI library with this state and version, as mpi4py reports them."""
         return bool(self.api.initialized()) == initialized and self.api.library_version().decode() == version.rstrip("\0")
 
     def watch_end(self):
-        """Have MPI_Finalize, once it begins, end what is under way, or abort where it might hang."""
+        """Have MPI_Finalize, when it begins, end the calls under way, or abort the program if it might hang."""
         check(coll_progress_watch_end(self.api), "watch for MPI_Finalize")
 
     def endpoint(self, uintptr_t comm, owner):
-        """An endpoint on the communicator with that handle; ``owner`` keeps it alive."""
+        """An endpoint on the communicator with handle ``comm``, which ``owner`` keeps alive."""
         return make_endpoint(self.api.endpoint_new(<intptr_t>comm), owner)
 
 
 cdef class Life:
-    """Whether the communicator with a handle has been freed, through this handle or another."""
+    """Notices, by an attribute, when the communicator with handle ``comm`` is freed, through any of its handles."""
 
     cdef const coll_mpi_api *api
     cdef coll_mpi_life *life
@@ -143,12 +145,12 @@ cdef class Life:
 
     @property
     def ended(self):
-        """Whether it has been freed."""
+        """Whether the communicator has been freed."""
         return not self.life.alive
 
 
 cdef int set_mpi_op(coll_mpi_op *target, op, size_t itemsize) except -1:
-    """``op`` is ``(library, op handle, datatype handle)``."""
+    """Set the op in ``target``; ``op`` is ``(library, op handle, datatype handle)``."""
     library, op_handle, type_handle = op
     target.mpi = (<MPILibrary?>library).api
     target.op = <intptr_t><uintptr_t>op_handle
@@ -158,7 +160,7 @@ cdef int set_mpi_op(coll_mpi_op *target, op, size_t itemsize) except -1:
 
 
 cdef size_t[::1] _boundaries(Program program, cuts):
-    """Boundaries of blocks as C takes them, or None."""
+    """The boundaries ``cuts`` of blocks as an array of size_t, None for None; ValueError if they do not fit."""
     if cuts is None:
         return None
     if len(cuts) != program.nblocks + 1 or min(cuts) < 0:
@@ -168,11 +170,11 @@ cdef size_t[::1] _boundaries(Program program, cuts):
 
 @cython.no_gc_clear  # __dealloc__ needs what it refers to
 cdef class Plan(Task):
-    """A program bound to an endpoint and to the shape of a message; runs any number of times, one run at a time.
+    """A program bound to an endpoint and to the shape of a message; it can run repeatedly, one run at a time.
 
-    ``elements`` counts those of the whole vector. ``op`` is the code of an op with a kernel, ``(library, op handle,
-    datatype handle)`` for MPI's own reduction, or None where nothing is reduced. ``cuts`` are the boundaries of the
-    blocks, in elements, and ``input_cuts`` those of the input; by default blocks are as equal as can be.
+    ``elements`` is the number of elements of the whole vector. ``op`` is the code of an op with a kernel, ``(library,
+    op handle, datatype handle)`` for a reduction by MPI, or None without a reduction. ``cuts`` are the boundaries of
+    the blocks in elements, ``input_cuts`` those of the input; the default are those of :func:`partition`.
     """
 
     cdef coll_exec *execution
@@ -219,13 +221,13 @@ cdef class Plan(Task):
         self.footprint = coll_exec_footprint(self.execution)
 
     def __dealloc__(self):
-        # MPI may still write into the memory of a run that never ended, so that memory stays.
+        # MPI may still write to the memory of a run that has not ended, so that memory is not freed.
         if self.execution != NULL and not coll_exec_busy(self.execution):
             coll_exec_free(self.execution)
 
     @property
     def busy(self):
-        """Whether a run is under way, or ended by an error."""
+        """Whether a run is under way, or has ended with an error."""
         return bool(coll_exec_busy(self.execution))
 
     cdef int begin(self, const void *input, void *vector, int tag) except -1:
@@ -235,8 +237,8 @@ cdef class Plan(Task):
         return check(code, "start")
 
     def start(self, uintptr_t input, uintptr_t vector, int tag):
-        """Begin a run on memory at two addresses, which must stay until the run is done.
+        """Begin a run on memory at two addresses, which must stay valid until the run has ended.
 
-        They are of what the rank has: of its one block where input or vector hold no more, 0 where it has none.
+        They are the addresses of the blocks that the rank has (see :class:`Program`), 0 if it has none.
         """
         self.begin(<const void *>input, <void *>vector, tag)

@@ -1,9 +1,9 @@
-# What a timeline is made from: the records of one process; included by _core.pyx.
+# The records of one process for a timeline; included by _core.pyx.
 
 cdef class Recorder:
-    """Records of this process's collectives and spans, up to ``most``; what comes later is counted and dropped.
+    """Records of this process's collectives and spans, at most ``most``; further ones are dropped and counted.
 
-    ``foreign`` tells from a file's name whether its frames are not the program's.
+    ``foreign(file)`` tells whether frames of a file do not belong to the program.
     """
 
     cdef coll_trace trace
@@ -32,7 +32,7 @@ cdef class Recorder:
         return number
 
     def begin_span(self, str name):
-        """Begin a part of the program; returns its record's number, or -1 when there is no room."""
+        """Begin the span ``name``; returns the index of its record, or -1 if there is no room."""
         cdef coll_trace_event *e
         cdef int number = self.number_of(name)
         cdef int32_t place = self.places.present()
@@ -46,27 +46,27 @@ cdef class Recorder:
         return e - self.trace.events
 
     def end_span(self, Py_ssize_t index):
-        """End it."""
+        """End the span whose record has this index."""
         if index >= 0:
             self.trace.events[index].end = self.trace.events[index].returned = coll_ticks()
 
     @property
     def dropped(self):
-        """Records for which there was no room."""
+        """Number of records that were dropped."""
         return self.trace.dropped
 
     def events(self):
-        """The records so far, as bytes."""
+        """The records so far, as bytes: an array of ``coll_trace_event``."""
         return PyBytes_FromStringAndSize(<char *>self.trace.events, self.trace.count * sizeof(coll_trace_event))
 
     def moments(self):
-        """Pairs of the counter and CLOCK_MONOTONIC in ns at the same moment, from the first to the present one."""
+        """Pairs (ticks, ns) of the time counter and CLOCK_MONOTONIC at the same moments; the last one is now."""
         coll_trace_note(&self.trace)
         return [(self.trace.moments[i].ticks, self.trace.moments[i].ns) for i in range(self.trace.nmoments)]
 
 
 cdef class Log:
-    """A communicator's way to the records."""
+    """The records of one communicator's calls, in ``recorder``."""
 
     cdef readonly Recorder recorder
     cdef uint32_t comm
@@ -77,7 +77,7 @@ cdef class Log:
         recorder.comms += 1
 
     cdef int note(self, int collective, uint64_t nbytes, uint64_t number, int root, uint64_t begin, uint64_t end) except -1:
-        """A blocking call of the node-local engine, which has ended."""
+        """Add a record of a blocking call of the node-local engine, which has ended."""
         cdef int32_t place = self.recorder.places.present()
         cdef coll_trace_event *e = coll_trace_add(&self.recorder.trace, end)
         if e == NULL:
@@ -94,7 +94,10 @@ cdef class Log:
 
     cpdef add(self, int form, str collective, str name, uint64_t nbytes, uint64_t number, int root, uint64_t begin,
             bint ended=True, bint failed=False):
-        """A call that began at a tick and has returned now, and ended, or is under way. Its record's number, or -1."""
+        """Add a record of a call that began at tick ``begin`` and returns now; returns its index, -1 without room.
+
+        ``ended``: the call has ended, too; otherwise :meth:`end` is to follow.
+        """
         cdef int what = kind_of(collective), named = self.recorder.number_of(name)
         cdef int32_t place = self.recorder.places.present()
         cdef uint64_t now = coll_ticks()
@@ -116,13 +119,13 @@ cdef class Log:
         return e - self.recorder.trace.events
 
     cpdef end(self, Py_ssize_t index, uint64_t tick, bint failed=False):
-        """A call that was under way has ended."""
+        """Complete the record with this index: its call ended at ``tick``."""
         if index >= 0 and self.recorder.trace.events[index].end == 0:
             self.recorder.trace.events[index].end = tick
             self.recorder.trace.events[index].failed = failed
 
     cpdef waited(self, Py_ssize_t index, uint64_t begin):
-        """The program has waited, since that tick, for a call that was under way."""
+        """Add a record of a wait, from tick ``begin`` until now, for the call whose record has this index."""
         cdef coll_trace_event *e
         cdef uint64_t now = coll_ticks()
         cdef int32_t place = self.recorder.places.present()
@@ -138,5 +141,5 @@ cdef class Log:
 
 
 def ticks():
-    """The processor's time counter."""
+    """The value of the processor's time counter."""
     return coll_ticks()

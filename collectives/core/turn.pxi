@@ -1,9 +1,9 @@
-# Who makes calls on a communicator; included by _core.pyx. All under Python's lock.
+# The turn of a communicator: which thread is in a call; included by _core.pyx. Used with Python's lock held only.
 
 cdef struct Holder:
-    unsigned long thread  # that makes a call; 0: none does
-    int depth             # calls within calls
-    bint inner            # whether its next call is such a one
+    unsigned long thread  # identifier of the thread that is in a call; 0: none
+    int depth             # number of nested calls
+    bint inner            # whether the next call of this thread is a part of the call under way
 
 
 cdef bint is_part(const Holder *h) noexcept:
@@ -27,34 +27,34 @@ cdef inline void end_turn(Holder *h) noexcept:
 
 
 cdef class Turn:
-    """Which thread makes a call on a communicator, which takes one at a time.
+    """Which thread is in a call on a communicator, which takes one call at a time.
 
-    A call may have parts, which are calls themselves. The fast path takes the turn only where it gives up Python's lock:
-    before that nothing else can run.
+    A call may have parts, which are calls themselves. The fast path takes the turn only when it releases Python's lock,
+    since before that no other thread can run.
     """
 
     cdef Holder now
 
     def take(self):
-        """Begin a call; False, with nothing done, where one is under way, of which this is no part."""
+        """Take the turn for a call; False, with nothing done, if a call is under way of which this is no part."""
         if not is_free(&self.now):
             return False
         begin_turn(&self.now)
         return True
 
     def give(self):
-        """The call has ended."""
+        """Give the turn back; the call has ended."""
         end_turn(&self.now)
 
     def part(self):
-        """The next call of this thread is a part of the one under way."""
+        """Declare that the next call of this thread is a part of the call under way."""
         self.now.inner = True
 
     def drop(self):
-        """Whoever had it is no more."""
+        """Free the turn, whose thread has ended or has left the call by an exception."""
         self.now.thread = self.now.depth = 0
 
     @property
     def holder(self):
-        """The thread that makes a call, or 0."""
+        """Identifier of the thread that is in a call, or 0."""
         return self.now.thread

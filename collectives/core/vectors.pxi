@@ -1,8 +1,8 @@
-# The fast path of collectives with blocks of different lengths; included by _core.pyx.
+# The parser of ordinary arguments of collectives with blocks of different lengths; included by _core.pyx.
 
 cdef bint take_integers(object numbers, size_t *into, int n):
-    """Copy a sequence of n integers that are not negative, nor so large that sums of bytes could overflow; False where
-    it is no such thing."""
+    """Copy a sequence of ``n`` integers from 0 to 2^40, so that sums of bytes cannot overflow; False if ``numbers`` is
+    no such sequence."""
     cdef int i, beyond
     cdef long long each
     if type(numbers) is not list and type(numbers) is not tuple:
@@ -24,7 +24,7 @@ cdef bint take_integers(object numbers, size_t *into, int n):
 
 
 cdef bint cuts_of(object counts, object displs, size_t *cuts, int n, size_t scale):
-    """Boundaries from counts; False where displacements leave gaps or change the order."""
+    """Compute boundaries from counts, times ``scale``; False if displacements leave gaps or change the order."""
     cdef int i
     cdef size_t at = 0, each
     if not take_integers(counts, cuts + 1, n):
@@ -40,8 +40,8 @@ cdef bint cuts_of(object counts, object displs, size_t *cuts, int n, size_t scal
 
 
 cdef bint view_vector(object spec, bint writable, size_t *cuts, int n, View *v):
-    """``[memory, counts]``, ``[memory, (counts, displs)]``, either with a datatype, or with displacements by themselves;
-    and the boundaries of the blocks in bytes. False where it is something else."""
+    """View ``[memory, counts]`` or ``[memory, (counts, displs)]``, without or with a datatype at the end, or ``[memory,
+    counts, displs, datatype]``; compute the boundaries of the blocks in bytes. False for anything else."""
     cdef Py_ssize_t parts
     if type(spec) is not list and type(spec) is not tuple:
         return False
@@ -63,14 +63,14 @@ cdef bint view_vector(object spec, bint writable, size_t *cuts, int n, View *v):
 
 
 cdef void alone(size_t *cuts, int rank, int n, size_t nbytes) noexcept:
-    """Boundaries of the blocks where only the own one is known."""
+    """Boundaries of blocks of which this rank knows only its own, of ``nbytes`` bytes; the others count as empty."""
     cdef int i
     for i in range(n + 1):
         cuts[i] = nbytes if i > rank else 0
 
 
 cdef bint fill_gatherv(coll_node_message *m, const Member *of, object send, object recv, bint whole):
-    """Gather and all-gather; ``whole``: this rank gets the whole vector."""
+    """Fill a gather or all-gather; ``whole``: this rank receives the whole vector."""
     cdef View v, w
     cdef size_t each
     cdef int kind
@@ -168,7 +168,7 @@ cdef bint fill_reduce_scatterv(coll_node_message *m, const Member *of, object se
 
 
 cdef bint fill_vector(coll_node_message *m, const Member *of, object send, object recv, object counts, object op):
-    """The message of an ordinary call with blocks of different lengths; False where it is not ordinary."""
+    """Fill the message of a call with blocks of different lengths; False if the call is not ordinary."""
     if m.kind == COLL_NODE_ALLTOALL:
         return fill_alltoallv(m, of, send, recv)
     if m.kind == COLL_NODE_SCATTER:

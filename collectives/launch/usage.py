@@ -65,8 +65,7 @@ def sizes(text: str) -> list[int]:
 
 
 def number_of_bytes(text: str) -> int:
-    """Parse bytes with an optional unit: ``100``, ``64KiB``, ``1.5MB``; k, M, G are powers of 1000, Ki, Mi, Gi of 1024.
-    """
+    """Parse a number of bytes: ``100``, ``64KiB``, ``1.5MB`` (k, M, G are powers of 1000; Ki, Mi, Gi of 1024)."""
     number = text.strip().upper().removesuffix("B").strip()
     factor = 1
     for power, letter in enumerate("KMG", start=1):
