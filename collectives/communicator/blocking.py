@@ -97,11 +97,7 @@ class Blocking:
     def _run_mpi(
         self, collective: Collective, draft: Draft, choice: Choice, arguments: Arguments, timeout: float | None
     ) -> None:
-        """Run a blocking call by the MPI library.
-
-        If a selection table chose the MPI library, data are passed as bytes, so that MPI serves all that the library
-        serves.
-        """
+        """Run a blocking call by the MPI library; as bytes if a selection table chose it and nothing is reduced."""
         context = self._enter()
         run = self._hand_over(collective, draft)
         blocking, starting = self._mpi(collective.method), self._mpi("I" + collective.name)
@@ -166,7 +162,7 @@ class Blocking:
         if self._open_group is not None:
             raise ValueError(f"{what} within a group: only blocking calls can be grouped")
 
-    # From arguments to a choice
+    # Arguments, and the choice of the algorithm
 
     def _prepare(
         self, collective: Collective, arguments: Arguments, options: Options, threads: bool = False
@@ -264,7 +260,7 @@ class Blocking:
         self._run(COLLECTIVES["allgather"], Arguments(mine, counts))
         return counts
 
-    # Checks: COLLECTIVES_CHECK
+    # COLLECTIVES_CHECK
 
     def _check(self, name: str, draft: Draft, choice: Choice, timeout: float | None) -> None:
         """Wait until all ranks make this call; raise CollectiveMismatch on all of them if their calls differ."""
@@ -277,7 +273,7 @@ class Blocking:
             context.fail(operation, e)
         operation.release()
 
-    # Runs
+    # Execution
 
     def _run_parts(self, draft: Draft, choice: Choice, options: Options) -> None:
         """Run a blocking call, in several parts if it needs temporaries."""

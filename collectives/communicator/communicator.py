@@ -224,7 +224,7 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
         made.comm = self
         return made
 
-    if TYPE_CHECKING:  # made from one table, by add_methods
+    if TYPE_CHECKING:  # added by add_methods
         Barrier: Any
         Ibarrier: Any
         Barrier_init: Any
@@ -274,13 +274,13 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
         Iallreduce: Any
         Allreduce_init: Any
 
-    # Its end
+    # Freeing
 
     def Free(self) -> None:
         """Complete the calls under way and free the communicator with its duplicate; collective."""
         self._refuse_if_freed()
         if self in _PREDEFINED.values():
-            super().Free()  # MPI refuses
+            super().Free()  # raises MPI's error
         context = self._context
         if context is not None and context.broken is None:
             context.check()

@@ -125,7 +125,7 @@ class Derived(MPI.Intracomm):
         return self._make("Communicator", "Create", group)
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
-        """A :class:`Communicator` of the ranks in ``group``, which only they call; ``tag`` tells calls apart."""
+        """A :class:`Communicator` of the ranks in ``group``. Only these ranks call it; ``tag`` tells calls apart."""
         members = rehearsal.group(self, group)
         if self.rank not in members:
             return _made(self, "Communicator", super().Create_group(group, tag))

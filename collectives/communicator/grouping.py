@@ -29,14 +29,14 @@ class Group:
 
     Calls of the same collective, op, element type, root and options become one call on all their elements; results are
     valid after the block. Allreduce, Reduce, Bcast, Scan and Exscan can be grouped; ValueError for others, for buffers
-    with gaps, and for calls that share memory. Calls of more than 256 KiB, and calls that the MPI library serves, run
-    separately at the end of the block. After an exception within the block, this rank runs none of its calls.
+    with gaps, and for memory that one call writes and another one uses. Calls of more than 256 KiB, and calls that the
+    MPI library serves, run separately at the end of the block. After an exception in the block, this rank runs none.
     """
 
     def __init__(self, comm: Blocking):
         self._comm = comm
         self._calls: list[tuple[Collective, Arguments, Options, Draft, bool]] = []
-        self._spans: list[tuple[int, int, bool]] = []  # begin, end, whether it is written
+        self._spans: list[tuple[int, int, bool]] = []  # memory: begin, end, whether it is written
 
     def __enter__(self) -> Group:
         comm = self._comm

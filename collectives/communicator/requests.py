@@ -228,7 +228,7 @@ class HandedOverForGood(_Keeps, MPI.Prequest):  # type: ignore[misc]
     def Start(self) -> None:
         """Start the collective; the previous start must be complete. CollectiveError if the communicator is freed."""
         ending.refuse_if_forked()
-        if self._context.internal == MPI.COMM_NULL:  # some MPIs crash
+        if self._context.internal == MPI.COMM_NULL:  # some MPIs would crash
             raise CollectiveError("this communicator has been freed")
         begin = _core.ticks()
         self._run.began = time.monotonic()

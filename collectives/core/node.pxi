@@ -121,12 +121,12 @@ cdef class Node:
 
     @property
     def writers(self):
-        """Group ranks that still write to this rank's arrays, for calls that it has given up."""
+        """Ranks of the group that still write to this rank's arrays, for calls that it has given up."""
         return self.ranks(coll_node_writers)
 
     @property
     def quitters(self):
-        """Group ranks that have given up a call."""
+        """Ranks of the group that have given up a call."""
         return self.ranks(coll_node_quitters)
 
     cdef list ranks(self, int (*of)(const coll_node *, int *, int) noexcept nogil):

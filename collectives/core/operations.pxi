@@ -285,7 +285,7 @@ cdef class Operation:
 
     @property
     def number(self):
-        """Its number on its communicator; None for a persistent one, which ranks may begin in different orders."""
+        """The operation's number on its communicator; None if persistent, since ranks may start these in any order."""
         return self.context.number() if self is self.context.brief else self.of_number
 
     def call(self):

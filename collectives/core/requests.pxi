@@ -15,7 +15,7 @@ cdef class Task:
     """
 
     cdef coll_task task
-    cdef int ranks  # of the communicator
+    cdef int ranks  # number of ranks of the communicator
     cdef public object key
 
     cdef int begin(self, const void *input, void *vector, int tag) except -1:
@@ -72,7 +72,7 @@ cdef list waited_for(const coll_task *task, int n):
 
 def write_handle(uintptr_t address, size_t size, uintptr_t handle):
     """Write an MPI handle of ``size`` bytes to an address (``MPI._addressof`` of an mpi4py object)."""
-    memcpy(<void *>address, &handle, size)  # little-endian, like every machine with these MPIs: an int is the low half
+    memcpy(<void *>address, &handle, size)  # if a handle is an int, it is the low half, on little-endian machines
 
 
 def outstanding():

@@ -3,7 +3,7 @@
 A rank whose program has ended is in MPI_Finalize, where it answers no questions. So it leaves a note in a file in
 memory (memfd), which neighbours read through /proc as long as the process exists. The note is final once MPI_Finalize
 has begun. The file holds one byte of state, the length of the note in 8 bytes (little-endian), and the note as JSON. It
-is sealed, so that only its process can change it, through a mapping made before.
+is sealed, so that only its process can change it, through a mapping that is older than the seals.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ OPEN, LEAVING, FINAL = b"0", b"1", b"2"  # states: the first byte of the file
 NAME = "collectives-note"
 HEAD = 9
 LONGEST = 1 << 20  # bytes of the file, which is sparse
-_NOEXEC_SEAL = 0x8  # of memfd_create, from Linux 6.3 on
+_NOEXEC_SEAL = 0x8  # flag of memfd_create since Linux 6.3
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-_SEAL_FUTURE_WRITE = 0x10  # from Linux 5.1 on
+_SEAL_FUTURE_WRITE = 0x10  # a seal since Linux 5.1
 
 _lock = threading.Lock()
 _file = -1
@@ -69,7 +69,7 @@ def _make() -> tuple[int, mmap.mmap]:
         os.ftruncate(file, LONGEST)
         memory = mmap.mmap(file, LONGEST)
         memory[:1] = OPEN
-        with contextlib.suppress(OSError):  # before Linux 5.1
+        with contextlib.suppress(OSError):  # Linux older than 5.1
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEAL_FUTURE_WRITE)
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
     except OSError:
@@ -133,7 +133,7 @@ def leave(how: str, begun: dict[str, int]) -> None:
 
 
 class Reader:
-    """Reads a neighbour's note, from file descriptor ``number`` of process ``pid``, even after that process's end."""
+    """Reads a neighbour's note: file descriptor ``number`` of process ``pid``, which may end after this is made."""
 
     def __init__(self, pid: int, number: int):
         self._path = f"/proc/{pid}/fd/{number}"

@@ -91,7 +91,7 @@ class MPIQueries:
         for message in list(self._sent):
             if not _under_way(message[0]) and message in self._sent:
                 self._sent.remove(message)
-        with contextlib.suppress(MPI.Exception):  # it is dead
+        with contextlib.suppress(MPI.Exception):  # the rank has died
             self._sent.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
 
     def tell(self, ranks: Iterable[int]) -> None:

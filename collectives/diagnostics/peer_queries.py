@@ -28,7 +28,7 @@ __all__ = [
     "Address", "PeerQuery", "address", "alive", "can_ask", "contexts", "left", "pack", "register", "spread", "unpack",
 ]  # fmt: skip
 
-LONGEST = 8192  # bytes of a message
+LONGEST = 8192  # most bytes of a message
 MOST_AT_ONCE = 256  # most messages received in one call of PeerQuery.collect
 PATIENCE = 3  # factor by which a wait is longer for ranks that have not answered at all
 REST = 0.001  # seconds of sleep after a message that comes from no neighbour
@@ -181,7 +181,7 @@ def _cut(fields: Any, most: int) -> Any:
 
 
 def pack(answer: Answer) -> bytes:
-    """An answer as a message."""
+    """The bytes of a message with ``answer``."""
     return _fast(answer, lambda cut: cut)
 
 
@@ -266,7 +266,7 @@ class PeerQuery:
             self._mpi_queries.ask(far, self._number)
 
     def collect(self, seconds: float = 0.0) -> dict[int, Answer]:
-        """Answers so far, by rank, after waiting up to ``seconds`` for a message."""
+        """Answers so far, by rank, after waiting up to ``seconds`` for a message, or 1 ms if MPI is used, too."""
         mpi_queries = self._mpi_queries
         if mpi_queries is not None:
             mpi_queries.serve()
@@ -274,7 +274,7 @@ class PeerQuery:
             mpi_queries.answers.clear()
             seconds = min(seconds, 0.001)
         self._socket.settimeout(seconds)
-        with contextlib.suppress(OSError):  # there is no more
+        with contextlib.suppress(OSError):  # no message is left
             for _ in range(MOST_AT_ONCE):
                 fields, pid, _ = _receive(self._socket)
                 answer = _of_neighbour(self._context, unpack(fields), pid)

@@ -160,6 +160,6 @@ class Context(Waiting):
         if running is None or self.waits:
             return list(self.waits)
         wait = Wait(running, self.timeout if running.timeout is None else running.timeout, [])
-        wait.key, wait.calls_back = running.begin, False  # it is the same wait until the next call begins
+        wait.key, wait.calls_back = running.begin, False  # one key until the next call begins
         wait.thread = self.turn.holder or wait.thread
         return [wait]

@@ -247,7 +247,7 @@ def meeting(
     what: str, comm: MPI.Intracomm, context: Any = None, members: Sequence[int] | None = None, tag: int = 0,
     call: Call | None = None, by_engine: bool = True,
 ) -> Iterator[Making]:  # fmt: skip
-    """``with meeting("creating a communicator by Dup", comm, context) as making``: its body begins once all ranks come.
+    """``with meeting("creating a communicator by Dup", comm, context) as making``: begins when all ranks have come.
 
     ``context`` is the library's side of ``comm``, if there is one; the method then counts as one of its calls.
     ``members`` are the ranks that take part, by default all; they synchronise by messages with ``tag``. ``call`` is

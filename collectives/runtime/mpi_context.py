@@ -35,7 +35,7 @@ __all__ = ["MPIContext", "duplicate", "schedule_of"]
 
 MEETINGS = 16  # number of tags for the messages of Making.meet_some
 DEPTH = 4  # segments of one call in flight, and so tags of one call
-HEARD = 0.1  # s before MPI_Comm_revoke, so that other ranks have stopped testing sends: Open MPI 5 may abort for those
+HEARD = 0.1  # s of delay before MPI_Comm_revoke: Open MPI 5 may abort a rank that tests a failed send
 LEAST = DTYPE_CODES["int64"], _core.OPS.index("min")  # type and op of MPIContext.least
 
 _library = mpi_library.library()
@@ -238,7 +238,7 @@ class MPIContext(MPIWaiting, Context):
         """Break the communicator for good: calls under way are given up, here and on the other ranks, with errors."""
         if self.abandoned:
             return
-        run = MPIRun("Revoke", Call(0, "Revoke", "", 0, "", "", None))  # before all calls: none is to be completed
+        run = MPIRun("Revoke", Call(0, "Revoke", "", 0, "", "", None))  # number 0: no call is to be completed
         self.note(run, CollectiveError("the communicator was revoked"))
         time.sleep(HEARD)
         self.abandon()

@@ -64,7 +64,7 @@ def run(
 def _memory(
     address: int, cuts: list[int], block: int, size: int, region: Callable[[int, int], np.ndarray]
 ) -> np.ndarray:  # fmt: skip
-    """The memory at ``address`` as a uint8 array: of one ``block``, or of all of them if that is negative."""
+    """The memory at ``address`` as a uint8 array: one ``block``, or all if that is negative; empty for address 0."""
     if not address:
         return np.empty(0, np.uint8)
     elements = cuts[block + 1] - cuts[block] if block >= 0 else cuts[-1]
@@ -84,9 +84,9 @@ def execute(
 ) -> Iterator[Messages]:
     """Execute one rank's schedule: a generator that yields the messages of each round.
 
-    The caller resumes the generator when these messages are complete. ``send`` and ``recv`` are uint8 arrays (of one
-    memory for an in-place call): the whole vector, the rank's own block, or nothing. ``cuts`` are the boundaries of the
-    blocks in elements, ``input_cuts`` those of ``send``; by default ``recv`` is the whole vector, cut by
+    The caller resumes the generator when these messages are complete. ``send`` and ``recv`` are uint8 arrays, with the
+    same memory for an in-place call: the whole vector, the rank's own block, or nothing. ``cuts`` are the boundaries of
+    the blocks in elements, ``input_cuts`` those of ``send``; by default ``recv`` is the whole vector, cut by
     ``_core.partition``. ``op(dst, left, right)`` reduces uint8 arrays. ``comm`` has mpi4py's ``Isend`` and ``Irecv``.
     """
     if cuts is None:

@@ -38,7 +38,7 @@ def kind() -> str:
 
 @functools.cache
 def boot_id() -> str:
-    """Identity of the running kernel: two processes on different machines never share it."""
+    """Boot id of the kernel, which no two machines share; the host name if it cannot be read."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

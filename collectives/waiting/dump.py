@@ -23,9 +23,10 @@ BOUND = 2.0  # seconds to wait for a function that may hang
 def dump(file: TextIO | None = None) -> None:
     """Print what this process waits for, one line for each call under way on each communicator.
 
-    A line has the call, its number, file and line, the seconds waited, and the ranks that it waits for. It is written
-    to ``file``, by default standard error. The call is local, and any thread may make it. The signal SIGUSR2 prints
-    the report too, unless the program had a handler for that signal when it made its first communicator.
+    A line has the call, its number and the ranks that it waits for and, if a thread waits for the call, file and line
+    and the seconds waited. Lines are written to ``file``, by default standard error. The function is local, and any
+    thread may call it. The signal SIGUSR2 prints the report too, unless the program had a handler for that signal when
+    it made its first communicator.
     """
     contexts = list(peer_queries.contexts())
     told = [text for context in contexts for text in _under_way(context)]

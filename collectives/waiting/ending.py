@@ -43,7 +43,7 @@ def say(how: str, failed: bool = False) -> None:
         context.gone = Answer(context.rank, None, context.begun, left=how)
         if failed and context.mpi_queries is not None and context.broken is None and not _core.ended():
             far = sorted(set(context.others()) - set(context.neighbours), key=context.distance)
-            with contextlib.suppress(RuntimeError):  # MPI's, where one has died
+            with contextlib.suppress(RuntimeError):  # raised by MPI if a rank has died
                 context.mpi_queries.tell(far[:TOLD])
 
 

@@ -22,7 +22,7 @@ LEAVING = 2.0  # seconds that a failed call waits for ranks that are just using 
 
 
 class GivingUp(_core.Calls):
-    """Mixed into :class:`collectives.waiting.waiting.Waiting`."""
+    """The giving up of calls of :class:`collectives.waiting.waiting.Waiting`, which derives from this class."""
 
     group: list[int]  # ranks of this node
 

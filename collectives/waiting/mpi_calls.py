@@ -29,7 +29,7 @@ INCOMPLETE = {MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN, MPI.ERR_IN_STATUS}
 
 @functools.cache
 def watch_finalize() -> None:
-    """Have MPI_Finalize, where the program calls it itself, tell other ranks, and abort if it could hang.
+    """Have MPI_Finalize tell other ranks, if the program calls it itself, and abort the program if it might hang.
 
     MPI_Finalize first deletes the attributes of MPI_COMM_SELF, in reverse order of their setting.
     """
@@ -74,7 +74,7 @@ class MPIRun:
 
 
 class MPIWaiting(Waiting):
-    """Waiting on a communicator that is based on MPI; mixed into :class:`collectives.runtime.context.Context`."""
+    """The waiting of :class:`collectives.runtime.mpi_context.MPIContext`, which derives from this class."""
 
     endpoint: Any
     internal: MPI.Intracomm

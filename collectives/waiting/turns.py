@@ -15,7 +15,7 @@ __all__ = ["refuse"]
 def refuse(context: Any) -> None:
     """Raise CollectiveError for a call made while another one is under way; nothing has been sent for it.
 
-    If an exception has left the call under way, or its thread has ended, free the turn and return instead.
+    If the call under way was left by an exception, or its thread has ended, free the turn and return instead.
     """
     holder, here = context.turn.holder, threading.get_ident()
     place = outer_position() if holder == here else position(holder) if holder in sys._current_frames() else None

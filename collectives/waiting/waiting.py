@@ -207,7 +207,7 @@ class Waiting(GivingUp):
         if watch is not None:
             watch.close()
 
-    # When a call fails
+    # Failures
 
     def error_of(
         self, run: Any, kind: type[CollectiveError], why: str, origin: str | None, behind: list[int]

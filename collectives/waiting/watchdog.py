@@ -1,4 +1,4 @@
-"""A thread that watches waits of which MPI does not return, so that the waiting thread can raise no error.
+"""A thread that watches for waits from which MPI does not return, so that the waiting thread can raise no error.
 
 MPI may keep a thread for ever: in a blocking collective, or in a send to a process that has ended. No exception
 reaches such a thread. When such a wait is past its timeout by a grace period, this thread prints the message that the
