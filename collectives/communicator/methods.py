@@ -58,8 +58,8 @@ _HOW = """
         ``collectives.algorithms({base!r})``, by default chosen by the library. ``deterministic`` demands that a
         reduction folds in rank order (default: ``comm.deterministic``). ``timeout`` is in seconds (default:
         ``comm.timeout``). ``engine="python"`` runs the schedule in the Python executor. Raises TypeError or ValueError
-        for wrong arguments, before anything is sent; CollectiveTimeout, CollectiveMismatch or PeerFailure for a call
-        that cannot end.
+        for arguments that cannot be served, before anything is sent; CollectiveTimeout, CollectiveMismatch or
+        PeerFailure for a call that cannot end.
 """
 _STARTS = "Non-blocking :meth:`{0}`; the request that it returns can also be passed to ``MPI.Request.Waitall``."
 _LASTS = "Persistent :meth:`{0}`; the returned request has ``Start`` and ``Wait``, any number of times, then ``Free``."

@@ -169,7 +169,7 @@ cdef class Calls:
         return tag
 
     cpdef int count_mpi(self, describe) except -1:
-        """Count a call that begins and that the engine does not serve; ``describe()`` makes a Call that describes it."""
+        """Count a call that begins and that the engine does not serve; ``describe()`` makes the Call to remember."""
         self.elsewhere += 1
         self.recent.append((self.number(), describe))
         return 0
