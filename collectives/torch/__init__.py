@@ -1,7 +1,4 @@
-"""The backend ``collectives`` for torch.distributed: ``import collectives.torch`` registers it.
-
-See docs/torch.md.
-"""
+"""The backend ``collectives`` for torch.distributed. ``import collectives.torch`` registers it; see docs/torch.md."""
 
 from __future__ import annotations
 
@@ -24,11 +21,11 @@ __all__ = ["ProcessGroup", "heap_hook", "monitored_barrier"]
 heap_hook = gradients.heap_hook
 
 
-_worlds = 0  # default groups so far: the store outlives them, and names of groups begin again with each
+_worlds = 0  # default groups so far: the store outlives them, and each begins the names of groups anew
 
 
 def _create(options: Any, backend_options: Any) -> ProcessGroup:
-    """A group, for torch; called by its members."""
+    """A process group. torch calls this on the members of the group. ValueError for ``pg_options``."""
     if backend_options is not None:
         raise ValueError(f"pg_options: the backend {NAME!r} has none")
     global _worlds
@@ -47,9 +44,10 @@ _torchs_monitored_barrier = dist.monitored_barrier
 def monitored_barrier(
     group: Any = dist.GroupMember.WORLD, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """``torch.distributed.monitored_barrier``, for groups of this backend, too; torch's own refuses all but Gloo's.
+    """``torch.distributed.monitored_barrier``, also for groups of this backend; torch's own refuses all but Gloo's.
 
-    Importing this package puts it in place of torch's.
+    Importing this package replaces torch's function. ``timeout``: seconds or a timedelta, by default the group's.
+    Raises CollectiveTimeout, which names the first rank that did not come, or, with ``wait_all_ranks``, all of them.
     """
     group = group or dist.GroupMember.WORLD
     if not isinstance(group, ProcessGroup):

@@ -1,4 +1,4 @@
-"""What c10d hands a process group: options or what stands for them, and lists of one."""
+"""The arguments that c10d passes to a process group: options, or a value in their place, and lists of one item."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tensors = list[torch.Tensor]
 
 
 def options_of(kind: Any, given: Any, timeout: timedelta | None = None) -> tuple[Any, Any]:
-    """The options of a call, and what was given in their place: an op or a root, as C++ overloads have it."""
+    """The options of a call, and the value that was given in their place (an op or a root, as in C++ overloads)."""
     if isinstance(given, kind):
         return given, None
     made = kind()
@@ -25,7 +25,7 @@ def options_of(kind: Any, given: Any, timeout: timedelta | None = None) -> tuple
 
 
 def one_of(tensors: Any, argument: str) -> torch.Tensor:
-    """The tensor of a list of one, as c10d hands it over."""
+    """The tensor in a list of one, as c10d passes it. ValueError for any other number of tensors."""
     if isinstance(tensors, torch.Tensor):
         return tensors
     if len(tensors) != 1:
@@ -34,7 +34,7 @@ def one_of(tensors: Any, argument: str) -> torch.Tensor:
 
 
 def list_of(tensors: Any) -> Tensors:
-    """The list in a list of one, as c10d hands it over."""
+    """The list of tensors in a list of one, as c10d passes it. ValueError for any other number of lists."""
     if tensors and isinstance(tensors[0], torch.Tensor):
         return tensors
     if len(tensors) != 1:
@@ -43,7 +43,8 @@ def list_of(tensors: Any) -> Tensors:
 
 
 def plain_blocks(block: torch.Tensor, whole: torch.Tensor, size: int) -> bool:
-    """Whether two tensors are a block and as many of it as there are ranks, to be used as they lie in memory."""
+    """Whether ``block`` is one rank's block of ``whole``, and both can be used as they lie in memory, without a
+    copy."""
     return (
         block.is_cpu and whole.is_cpu and block.dtype is whole.dtype
         and block.layout is torch.strided and whole.layout is torch.strided

@@ -1,4 +1,4 @@
-"""What torch.distributed asks for, as calls of the engine: arguments checked, memory found, shape made."""
+"""Calls of torch.distributed as calls of the engine: checks the arguments, finds the memory, makes the shape."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["Call", "Calls"]
 class Call:
     """A collective on memory at two addresses.
 
-    ``name`` is the collective's as in :data:`collectives.arguments.calls.COLLECTIVES`; ``ends`` are to be done when it
-    has been run, and then ``results`` hold what it gives.
+    ``name`` is the collective's name in :data:`collectives.arguments.calls.COLLECTIVES`. ``owners`` keep the memory.
+    When the call has run, the functions ``ends`` must be called. After that ``results`` hold the result.
     """
 
     name: str
@@ -34,13 +34,13 @@ class Call:
     ends: list[Callable[[], None]] = field(default_factory=list)
 
     def finish(self) -> None:
-        """What is to be done when it has been run."""
+        """Do what must be done when the call has run."""
         for end in self.ends:
             end()
 
 
 class Calls:
-    """Makes the calls of one group; TypeError and ValueError, naming the argument, before anything is sent."""
+    """Makes the calls of one group. TypeError or ValueError, naming the argument, before anything is sent."""
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size = rank, size
@@ -53,13 +53,13 @@ class Calls:
     # One vector
 
     def barrier(self) -> Call:
-        """Of all ranks."""
+        """A barrier."""
         uint8, bor = _core.DTYPES.index("uint8"), _core.OPS.index("bor")
         address = self._token.data_ptr()
         return Call("barrier", Shape("barrier", 0, 1, 1, uint8, bor, True), address, address, self._token, [])
 
     def allreduce(self, tensor: torch.Tensor, op: Any) -> Call:
-        """In place."""
+        """An all-reduce, in place."""
         reduction = Reduction(op, tensor.dtype)
         result = Outward([tensor], "tensor")
         if result.flat is not None:
@@ -72,7 +72,7 @@ class Calls:
         return Call("allreduce", shape, address, address, result.owner, [tensor], result.ends)
 
     def reduce(self, tensor: torch.Tensor, root: int, op: Any) -> Call:
-        """In place at the root; the others' tensors stay as they are."""
+        """A reduce, in place at the root; the tensors of the other ranks stay as they are."""
         self._check_root(root, "dst")
         if root == self.rank:
             made = self.allreduce(tensor, op)
@@ -85,7 +85,7 @@ class Calls:
         return Call("reduce", shape, source.address, 0, source.owner, [tensor])
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Call:
-        """In place."""
+        """A broadcast, in place."""
         self._check_root(root, "src")
         buffer: Any = (Inward if root == self.rank else Outward)([tensor], "tensor")
         shape = _bytes("bcast", tensor.numel() * tensor.element_size(), root, True)
@@ -95,20 +95,20 @@ class Calls:
     # A block from or for every rank
 
     def allgather(self, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> Call:
-        """A block from every rank, into a tensor each; they may differ in length."""
+        """A block from every rank, each into a tensor of its own; blocks may differ in length."""
         target = Outward(outputs, "tensor_list")
         source = self._own(tensor, target.tensors[0].dtype)
         counts = self._counts(target.counts, tensor.numel(), "tensor_list")
         return self._moved("allgather", 0, source, target, counts, tensor.element_size(), [list(outputs)])
 
     def allgather_single(self, output: torch.Tensor, tensor: torch.Tensor) -> Call:
-        """A block from every rank, one after the other in one tensor."""
+        """A block of one length from every rank, one after the other in one tensor."""
         target, source = Outward([output], "output_tensor"), self._own(tensor, output.dtype)
         counts = self._whole(output, tensor, "output_tensor")
         return self._moved("allgather", 0, source, target, counts, tensor.element_size(), [output])
 
     def gather(self, outputs: Sequence[torch.Tensor], tensor: torch.Tensor, root: int) -> Call:
-        """A block from every rank, on the root."""
+        """A block of one length from every rank, on the root."""
         self._check_root(root, "dst")
         if self.rank != root:
             source = self._own(tensor, tensor.dtype)
@@ -120,7 +120,7 @@ class Calls:
         return self._moved("gather", root, source, target, counts, tensor.element_size(), outputs)
 
     def scatter(self, tensor: torch.Tensor, inputs: Sequence[torch.Tensor], root: int) -> Call:
-        """A block for every rank, from the root."""
+        """A block of one length for every rank, from the root."""
         self._check_root(root, "src")
         target = Outward([tensor], "tensor")
         if self.rank != root:
@@ -132,12 +132,12 @@ class Calls:
         return self._moved("scatter", root, source, target, counts, tensor.element_size(), [tensor])
 
     def reduce_scatter(self, output: torch.Tensor, inputs: Sequence[torch.Tensor], op: Any) -> Call:
-        """A block of the reduced vector, which is a list of blocks; they may differ in length."""
+        """This rank's block of the reduced vector. ``inputs`` are the vector's blocks, which may differ in length."""
         counts = self._counts([t.numel() for t in inputs], output.numel(), "input_list")
         return self._reduced(output, inputs, op, counts)
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, op: Any) -> Call:
-        """A block of the reduced tensor."""
+        """This rank's block of the reduced tensor; blocks are of one length."""
         return self._reduced(output, [tensor], op, self._whole(tensor, output, "input"))
 
     def _reduced(self, output: torch.Tensor, inputs: Sequence[torch.Tensor], op: Any, counts: list[int]) -> Call:
@@ -156,7 +156,7 @@ class Calls:
         return Call(name, shape, source.address, target.address, (source.owner, target.owner), [output], target.ends)
 
     def alltoall(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Call:
-        """A block for and from every rank; blocks may differ in length."""
+        """A block to and from every rank; blocks may differ in length."""
         for tensors, name in ((outputs, "output_tensor_list"), (inputs, "input_tensor_list")):
             if len(tensors) != self.size:
                 raise ValueError(f"{name}: {len(tensors)} tensors for a group of {self.size}")
@@ -166,7 +166,8 @@ class Calls:
     def alltoall_single(
         self, output: torch.Tensor, tensor: torch.Tensor, output_splits: Sequence[int], input_splits: Sequence[int]
     ) -> Call:  # fmt: skip
-        """The same of tensors split along their first dimension, equally where no lengths are given."""
+        """An all-to-all of tensors that are split along their first dimension, into equal parts if no lengths are
+        given."""
         source, target = Inward([tensor], "input"), Outward([output], "output")
         sent = self._split(tensor, input_splits, "input")
         received = self._split(output, output_splits, "output")
@@ -219,7 +220,7 @@ class Calls:
         return counts
 
     def _whole(self, tensor: torch.Tensor, block: torch.Tensor, argument: str) -> list[int]:
-        """The same of one tensor for all blocks."""
+        """Elements of each rank's block, from one tensor that has all blocks, of one length."""
         if tensor.numel() != block.numel() * self.size:
             raise ValueError(
                 f"{argument}: {tensor.numel()} elements, where each of {self.size} ranks has {block.numel()}"
@@ -255,7 +256,7 @@ def _bounds(counts: Sequence[int], item: int) -> tuple[int, ...]:
 
 
 def _cuts(counts: Sequence[int], item: int) -> tuple[int, ...] | None:
-    """Boundaries of the blocks, or None where all are equal."""
+    """Boundaries of the blocks, or None if all blocks are of one length."""
     return None if len(set(counts)) == 1 else _bounds(counts, item)
 
 

@@ -1,4 +1,4 @@
-"""What runs the calls of a group: a communicator where there is MPI, else the node-local engine alone."""
+"""What runs the calls of a group: a communicator if there is MPI, else the node-local engine alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "engine_for", "world"]
 
-#: What launchers of MPI programs leave in the environment of each process.
+#: Variables that launchers of MPI programs set in the environment of each process.
 LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_ID", "MPI_LOCALRANKID")
 
 #: Collectives of the fast path, by the names of calls.
@@ -41,29 +41,30 @@ class Messages(Protocol):
         """Begin to send."""
 
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> dist.Work:
-        """Begin to receive, from any rank where ``peer`` is None."""
+        """Begin to receive; from any rank if ``peer`` is None."""
 
 
 class Engine(Protocol):
-    """Runs calls; all ranks of the group have one of the same kind."""
+    """Runs calls. All ranks of a group have an engine of the same kind."""
 
     @property
     def context(self) -> Context:
-        """What waits for its calls."""
+        """The context, which waits for the engine's calls."""
 
     @property
     def messages(self) -> Messages:
         """Point-to-point."""
 
     def run(self, call: Call, timeout: float | None) -> None:
-        """A blocking call."""
+        """Run a blocking call; ``timeout`` in seconds, None: the group's."""
 
     def start(self, call: Call, then: Callable[[], Any]) -> _core.Operation | None:
-        """A call that goes on by itself, ``then`` at its end; None where it cannot, and nothing has been done."""
+        """Start a call that progresses by itself, and calls ``then`` at its end. None, with nothing done, if it
+        cannot."""
 
 
 class MPIEngine:
-    """Over a communicator of ours, which is this engine's own."""
+    """Runs calls over a communicator of this library, which belongs to this engine alone."""
 
     def __init__(self, comm: Communicator, timeout: timedelta):
         self._comm = comm
@@ -74,7 +75,8 @@ class MPIEngine:
         self._blocking_only = self.context.obstacle_to_threads(False) is not None
 
     def _seen(self, call: Call, starts: bool) -> Any:
-        """What the fast path makes of a call, if it understands those like it; the next one then takes it."""
+        """The key and the addresses by which the fast path knows a call, so that the next call like it takes the fast
+        path; None if the fast path does not serve such calls."""
         shape, kind = call.shape, FAST_KINDS.get(call.name)
         if kind is None or shape.cuts is not None or not isinstance(shape.op, int | None):
             return None
@@ -87,18 +89,18 @@ class MPIEngine:
         return self._internal.drafted(call.name, call.shape, call.source, call.target, call.owners)
 
     def run(self, call: Call, timeout: float | None) -> None:
-        """A blocking call."""
+        """Run a blocking call; ``timeout`` in seconds, None: the group's."""
         self._internal.run(self._comm, self._draft(call), timeout, self._seen(call, False))
 
     def start(self, call: Call, then: Callable[[], Any]) -> _core.Operation | None:
-        """A call that goes on by itself; None below MPI.THREAD_MULTIPLE."""
+        """Start a call that progresses by itself; None below MPI.THREAD_MULTIPLE."""
         if self._blocking_only:
             return None
         return self._internal.start(self._comm, self._draft(call), then, self._seen(call, True))
 
 
 class StoreEngine:
-    """Without MPI, on one node, met over torch's store."""
+    """Runs calls without MPI, on one node; the ranks meet over torch's store."""
 
     def __init__(self, exchange: Exchange, timeout: timedelta):
         self.context = LocalContext(exchange.rank, exchange.size, exchange, timeout.total_seconds())
@@ -106,12 +108,12 @@ class StoreEngine:
         lifetime.watch(self, self.context, [])
 
     def run(self, call: Call, timeout: float | None) -> None:
-        """A blocking call."""
+        """Run a blocking call; ``timeout`` in seconds, None: the group's."""
         with self.context.in_turn():
             self.context.run(self._operation(call), call.source, call.target, call.owners, timeout)
 
     def start(self, call: Call, then: Callable[[], Any]) -> _core.Operation | None:
-        """A call that goes on by itself."""
+        """Start a call that progresses by itself."""
         self.context.check_turn()
         operation = self._operation(call)
         return self.context.queue(operation, call.source, call.target, call.owners, self, then=then)
@@ -121,9 +123,9 @@ class StoreEngine:
 
 
 def world() -> Any:
-    """mpi4py's MPI, where this process was started by an MPI launcher or has MPI anyhow; else None.
+    """mpi4py's MPI if an MPI launcher started this process or mpi4py.MPI has been imported already; else None.
 
-    Children of torchrun inherit the environment of whoever started torchrun, and are no ranks of MPI's.
+    Children of torchrun inherit the environment of the process that started torchrun, but they are no ranks of MPI.
     """
     launched = any(name in os.environ for name in LAUNCHERS) and "TORCHELASTIC_RUN_ID" not in os.environ
     if not launched and "mpi4py.MPI" not in sys.modules:
@@ -142,7 +144,10 @@ class _Member(NamedTuple):
 
 
 def engine_for(exchange: Exchange, name: str, timeout: timedelta) -> Engine:
-    """The engine of a group, made by its ranks together: over MPI where all of them are ranks of one MPI program."""
+    """The engine of a group, made by all its ranks together: over MPI if all of them are ranks of one MPI program.
+
+    CollectiveError if MPI makes no communicator for the group.
+    """
     MPI = world()
     mine = None if MPI is None else (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, MPI.Get_library_version())
     theirs = [member.place for member in exchange(_Member(mine))]

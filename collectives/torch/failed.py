@@ -11,10 +11,10 @@ __all__ = ["Future"]
 
 
 class _Failure:
-    """What a future holds that has failed: whoever reads it gets the error.
+    """The value of a future that has failed. Code that reads the value gets the error.
 
-    C++ sees no more of a future of Python's than its value. It finds the tensors in a value by pickling it, and puts
-    what it cannot use into a message.
+    C++ sees only the value of a future of Python's. It finds the tensors in a value by pickling the value, and writes a
+    value that it cannot use into a message. Both raise the error.
     """
 
     def __init__(self, error: BaseException):
@@ -28,18 +28,22 @@ class _Failure:
 
 
 class Future(torch.futures.Future):
-    """As torch's. Where that one has failed, C++ takes the exception for tensors: DistributedDataParallel crashes."""
+    """torch's future, whose failure is an error in C++ too.
+
+    If torch's own future has failed, C++ takes the exception for tensors, and DistributedDataParallel crashes.
+    """
 
     def wait(self) -> Any:
-        """Its value, once it is there; raises what came in its place. Signals are handled meanwhile."""
+        """Wait for the value and return it; raises the error of a future that has failed. Signals are handled
+        meanwhile."""
         if threading.current_thread() is threading.main_thread() and not self.done():
-            ended = threading.Event()  # a wait in C++ lasts to the end, whatever the signal
+            ended = threading.Event()  # a wait in C++ would last to the end, whatever signal comes
             super().add_done_callback(lambda _: ended.set())
             ended.wait()
         return super().wait()
 
     def set_exception(self, result: BaseException) -> None:
-        """End it: ``wait`` and ``value`` raise this, here and in C++."""
+        """End the future: ``wait`` and ``value`` raise this error, in Python and in C++."""
 
         def fail(value: _Failure) -> NoReturn:
             raise result.with_traceback(None)

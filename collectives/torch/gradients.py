@@ -1,9 +1,9 @@
 """Gradients on the heap, so that an all-reduce of them copies nothing.
 
-DistributedDataParallel allocates its buckets itself, and torch has no way to say where. But a storage can be moved into
-shared memory in place (``share_memory_``), which gives it a mapping of whole pages of its own, and the pages of a block
-of the heap can appear at the addresses of that mapping. What torch reads and writes there is then the heap's memory;
-the engine is given the block's own address.
+DistributedDataParallel allocates its buckets itself, and a program cannot tell torch where. But torch can move a
+storage into shared memory in place (``share_memory_``). That gives the storage a mapping of whole pages of its own.
+Then pages of a block of the heap are mapped over that mapping, at the same addresses. So torch reads and writes the
+heap's memory there, and the engine gets the block's own address.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ..system import heap
 
 __all__ = ["address_of", "heap_hook", "place"]
 
-SHORTEST = 64 << 10  # bytes from which on it makes a difference
-SPARE = 16 << 20  # bytes of /dev/shm that are left to others
+SHORTEST = 64 << 10  # bytes; placing a shorter storage makes no difference
+SPARE = 16 << 20  # bytes of /dev/shm that are left to other programs
 
 
 class _Placed(NamedTuple):
@@ -38,7 +38,7 @@ _placed: dict[int, _Placed] = {}  # by the address of the storage
 
 
 def _after_fork() -> None:
-    """What a forked child writes is its own, as with all other memory of the heap."""
+    """In a forked child: map the pages anew, so that what the child writes is its own, as in all memory of the heap."""
     for begin, placed in _placed.items():
         if not placed.storage.expired():
             placed.block.appear_at(placed.address, placed.nbytes, begin)
@@ -48,7 +48,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def address_of(tensor: torch.Tensor) -> int:
-    """Where the engine finds a tensor's memory: on the heap, if it has been placed there."""
+    """The address of a tensor's memory for the engine: on the heap, if :func:`place` has put it there."""
     address = tensor.data_ptr()
     if _placed:
         begin = tensor.untyped_storage().data_ptr()
@@ -59,10 +59,11 @@ def address_of(tensor: torch.Tensor) -> int:
 
 
 def place(tensor: torch.Tensor) -> str | None:
-    """Put the storage of a tensor, with all its views, on the heap; None, or why it stays where it is.
+    """Put the storage of a tensor, with all its views, on the heap. Returns None, or why the storage stays in its
+    place.
 
-    The addresses of its elements change: nothing outside torch may hold any, as NumPy arrays that share its memory do.
-    What is there can no longer be sent to other processes by torch.multiprocessing.
+    The addresses of the elements change. So nothing outside torch may hold such an address: no NumPy array, for
+    example, that shares the memory. A storage on the heap cannot be sent to other processes by torch.multiprocessing.
     """
     storage = tensor.untyped_storage()
     found = _placed.get(storage.data_ptr())
@@ -76,14 +77,14 @@ def place(tensor: torch.Tensor) -> str | None:
         return f"{storage.nbytes()} bytes are too few"
     if storage.device.type != "cpu" or not storage.resizable() or storage.is_shared():
         return "its memory is not torch's own"
-    if _free_of("/dev/shm") < nbytes + SPARE:  # touching pages that are not there would end the process
+    if _free_of("/dev/shm") < nbytes + SPARE:  # touching pages without memory would end the process
         return "/dev/shm has no room to move it through"
     try:
         block = _core.HeapBlock(own, nbytes + mmap.PAGESIZE)
     except MemoryError as e:
         return str(e)
     piece = -(-block.address // mmap.PAGESIZE) * mmap.PAGESIZE
-    fd, size = storage._share_fd_cpu_()[:2]  # what share_memory_ does, whatever its strategy is
+    fd, size = storage._share_fd_cpu_()[:2]  # what share_memory_ does, whatever the sharing strategy is
     ctypes.memmove(piece, storage.data_ptr(), storage.nbytes())
     block.appear_at(piece, nbytes, storage.data_ptr())
     os.ftruncate(fd, 0)  # gives back the pages that the heap's now hide
@@ -93,7 +94,7 @@ def place(tensor: torch.Tensor) -> str | None:
 
 
 def _forget() -> None:
-    """Give back what storages held that are no more; torch has unmapped their pages."""
+    """Give back the blocks of storages that no longer exist; torch has unmapped their pages."""
     for begin in [begin for begin, placed in _placed.items() if placed.storage.expired()]:
         del _placed[begin]
 
@@ -107,10 +108,11 @@ def _free_of(path: str) -> int:
 
 
 def heap_hook(group, bucket):  # without annotations: torch takes none that are text
-    """A communication hook: averages gradients over a group (None: the world), in place, in buckets on the heap.
+    """A communication hook of DistributedDataParallel: puts buckets on the heap and averages gradients there, in place.
 
-    ``net.register_comm_hook(None, heap_hook)``; any group of the backend ``collectives`` will do for the first
-    argument. It gives what DistributedDataParallel gives without a hook, but that the sum is divided, not the terms.
+    Use ``net.register_comm_hook(group, heap_hook)``, where ``group`` is a group of the backend ``collectives``, or None
+    for the default group. The result is that of DistributedDataParallel without a hook, with one difference: the sum is
+    divided by the number of ranks, not each term.
     """
     world = group if group is not None else dist.group.WORLD
     buffer = bucket.buffer()

@@ -30,13 +30,15 @@ _ALLREDUCE, _BARRIER = _core.kind_number("allreduce"), _core.kind_number("barrie
 _BCAST, _ALLGATHER = _core.kind_number("bcast"), _core.kind_number("allgather")
 _REDUCE_SCATTER = _core.kind_number("reduce_scatter_block")
 
-_callbacks = Callbacks.running  # while there are any, it matters which thread makes a call
+_callbacks = Callbacks.running  # while a callback runs, it matters which thread makes a call
 
 
 class ProcessGroup(dist.ProcessGroup):
-    """A group of ranks whose collectives are this library's; made by ``init_process_group`` and ``new_group``.
+    """A process group whose collectives are this library's; made by ``init_process_group`` and ``new_group``.
 
-    Its methods are those that torch.distributed calls. Calls that are not asynchronous have ended when they return.
+    torch.distributed calls its methods. A call whose options do not say ``asyncOp`` has ended when it returns. Each
+    call returns a Work. Arguments are checked before anything is sent: TypeError and ValueError name the argument.
+    Errors of other ranks derive from CollectiveError; after one, the group refuses further calls. See docs/torch.md.
     """
 
     supports_splitting = supports_coalescing = supports_time_estimate = False
@@ -52,25 +54,25 @@ class ProcessGroup(dist.ProcessGroup):
         self._calls = Calls(rank, size)
         self._monitored = MonitoredBarrier(store, rank, size)
 
-    # What it is
+    # Names and properties
 
     def getBackendName(self) -> str:
         """Name of the backend."""
         return NAME
 
     def getGroupName(self) -> str:
-        """Name of the group, which no other of this process has."""
+        """Name of the group, unique in this process."""
         return self._name
 
     def getGroupDesc(self) -> str:
-        """What the program says the group is for."""
+        """Description of the group, as the program has set it."""
         return self._desc
 
     group_name = property(getGroupName)
     group_desc = property(getGroupDesc)
 
     def get_group_store(self) -> dist.Store:
-        """The store that the group was made over."""
+        """The store over which the group was made."""
         return self._store
 
     def _set_group_name(self, name: str) -> None:
@@ -91,34 +93,35 @@ class ProcessGroup(dist.ProcessGroup):
     def __repr__(self) -> str:
         return f"<{NAME} process group {self._name!r}, rank {self.rank()} of {self.size()}>"
 
-    # Its time, and its end
+    # Timeout, failure, end
 
     @property
     def engine(self) -> Engine:
-        """What runs the program's calls; RuntimeError where the group has been destroyed."""
+        """The engine that runs the program's calls; RuntimeError if the group has been destroyed."""
         return self._lanes.main.engine
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended the first asynchronous call early that did not end well; None where all have.
+        """The error of the first asynchronous call that failed; None if none has failed.
 
-        Where C++ waits, as in DistributedDataParallel, the program may get no more than its words, in a RuntimeError.
+        If C++ waits for a call, as in DistributedDataParallel, the program may get only a RuntimeError with the error's
+        message. This is the error itself.
         """
         return self._lanes.failure
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long its calls may take from now on."""
+        """Set the timeout of the group's calls from now on."""
         self._lanes.set_timeout(timeout)
 
     _set_default_timeout = set_timeout
 
     def shutdown(self) -> None:
-        """Complete what is under way, and give up what the group holds; the ranks need not do so together."""
+        """Complete the calls that are under way, and destroy the group; ranks need not do so together."""
         self._lanes.finish()
         self.abort()
 
     def abort(self) -> None:
-        """Give up the group, whatever is under way: later calls on it are errors."""
+        """Destroy the group, whatever is under way. Later calls on it raise RuntimeError."""
         self._lanes.close()
         self._context = None
 
@@ -128,7 +131,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._issue_all([call], opts)
 
     def _issue_all(self, calls: Sequence[Call], opts: Any) -> dist.Work:
-        """Run calls one after the other, or begin them all."""
+        """Run calls one after the other, or start all of them if the options say ``asyncOp``."""
         lane, results = self._lanes.current(), [tensor for call in calls for tensor in call.results]
         ends = [profiling.begun(calls[0].shape.collective, results)] if calls and profiling.enabled() else []
         limit = None if opts is None else seconds(opts.timeout)
@@ -153,14 +156,15 @@ class ProcessGroup(dist.ProcessGroup):
         return OperationWork(results, operations, lane.callbacks, limit)
 
     def _is_fast(self, opts: Any) -> bool:
-        """Whether a call may go the fast path: nobody watches, and there is no doubt about its lane."""
+        """Whether a call may take the fast path: no profiler is on, and no callback is running that could make it."""
         return self._context is not None and opts is not None and not _callbacks and not profiling.enabled()
 
     def _fast(
         self, opts: Any, kind: int, source: torch.Tensor | None, target: torch.Tensor, count: int, dtype: int = -1,
         op: int = -1, root: int = 0,
     ) -> dist.Work | None:  # fmt: skip
-        """Make or begin a call of contiguous tensors on the fast path; None, with nothing done, where it is closed."""
+        """Run or start a call of contiguous tensors on the fast path; None, with nothing done, if it is not served
+        there."""
         context, a, owners = self._context, gradients.address_of(target), (source, target)
         b = a if source is None else source.data_ptr()
         assert context is not None
@@ -173,7 +177,7 @@ class ProcessGroup(dist.ProcessGroup):
     # Reductions
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        """Reduce a tensor over all ranks, in place; a sparse one, too, where the op is SUM or AVG."""
+        """Reduce a tensor over all ranks, in place. A sparse tensor (COO) is reduced by SUM or AVG only."""
         if self._context is not None and type(tensors) is list and len(tensors) == 1:
             t = tensors[0]
             if type(opts) is c10d.AllreduceOptions and self._is_fast(opts) and t.is_cpu and t.layout is torch.strided:
@@ -202,12 +206,12 @@ class ProcessGroup(dist.ProcessGroup):
         return self._issue(self._calls.reduce(one_of(tensors, "tensors"), opts.rootRank, opts.reduceOp), opts)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        """Reduce a list of blocks over all ranks; every rank gets its block."""
+        """Reduce a list of blocks over all ranks; every rank gets its block. Blocks may differ in length."""
         opts, _ = options_of(c10d.ReduceScatterOptions, opts)
         return self._issue(self._calls.reduce_scatter(one_of(outputs, "output"), list_of(inputs), opts.reduceOp), opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
-        """Reduce a tensor over all ranks; every rank gets its block, one of as many as there are ranks."""
+        """Reduce a tensor over all ranks; every rank gets its block. ``input`` has as many equal blocks as ranks."""
         if self._is_fast(opts) and plain_blocks(output, input, self.size()):
             code, op = FAST_CODES.get(input.dtype), FAST_OPS.get(hash(opts.reduceOp))
             if code is not None and op is not None:
@@ -228,7 +232,7 @@ class ProcessGroup(dist.ProcessGroup):
     # Moving
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        """Give all ranks what the root has."""
+        """Give all ranks the root's tensor, in place."""
         if type(opts) is c10d.BroadcastOptions and self._is_fast(opts):
             t = one_of(tensors, "tensors")
             if t.is_cpu and t.layout is torch.strided and lies_plain(t) and 0 <= opts.rootRank < self._calls.size:
@@ -244,7 +248,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._issue(self._calls.allgather(list_of(outputs), one_of(inputs, "tensor")), opts)
 
     def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
-        """Several all-gathers into lists; ``outputs[i]`` is rank i's."""
+        """Several all-gathers; ``outputs[i]`` is the list of the tensors that come from rank i."""
         opts, _ = options_of(c10d.AllgatherOptions, opts)
         lists = zip(*outputs, strict=True)
         return self._issue_all([self._calls.allgather(o, i) for o, i in zip(lists, inputs, strict=True)], opts)
@@ -272,7 +276,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._issue(self._calls.gather(outs, one_of(inputs, "tensor"), opts.rootRank), opts)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
-        """Give every rank its block of what the root has."""
+        """Give every rank its block of the root's list."""
         ins = list_of(inputs) if self.rank() == opts.rootRank else []
         return self._issue(self._calls.scatter(one_of(outputs, "tensor"), ins, opts.rootRank), opts)
 
@@ -285,7 +289,10 @@ class ProcessGroup(dist.ProcessGroup):
         self, output: torch.Tensor, input: torch.Tensor, output_splits: list[int], input_splits: list[int],
         opts: Any = None,
     ) -> dist.Work:  # fmt: skip
-        """The same of tensors split along their first dimension."""
+        """Send a block to every rank, and receive one from every rank, of tensors split along their first dimension.
+
+        ``output_splits`` and ``input_splits`` are lengths in that dimension, one for each rank; empty: equal parts.
+        """
         opts, _ = options_of(c10d.AllToAllOptions, opts)
         return self._issue(self._calls.alltoall_single(output, input, output_splits, input_splits), opts)
 
@@ -299,7 +306,8 @@ class ProcessGroup(dist.ProcessGroup):
         return self._issue(self._calls.barrier(), opts)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Wait for all ranks; rank 0 names those that did not come in time. The group is as good as before then."""
+        """Wait for all ranks. CollectiveTimeout names ranks that did not come in time; the group can be used after
+        it."""
         self.engine.context.check()
         self._monitored(self._lanes.timeout if timeout is None else timeout, wait_all_ranks)
 
@@ -314,7 +322,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self.engine.messages.receive(one_of(tensors, "tensor"), self._peer(peer, "src"), tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
-        """Receive a tensor from whoever sends one."""
+        """Receive a tensor from any rank."""
         return self.engine.messages.receive(one_of(tensors, "tensor"), None, tag)
 
     def _peer(self, peer: int, argument: str) -> int:
@@ -322,7 +330,7 @@ class ProcessGroup(dist.ProcessGroup):
             raise ValueError(f"{argument}: {peer} is not a rank of a group of {self.size()}")
         return peer
 
-    # A value for all tensors at once is torch's own affair
+    # torch's own coalescing of calls, which is refused
 
     def _start_coalescing(self, device: torch.device) -> None:
         raise RuntimeError(f"the backend {NAME!r} begins calls at once; leave out the device of _coalescing_manager")
@@ -332,14 +340,15 @@ class ProcessGroup(dist.ProcessGroup):
 
 
 def _limit_of(opts: Any) -> float | None:
-    """Seconds that a call with these options may take; None: as many as the group's calls."""
+    """The timeout of a call with these options, in seconds; None: the group's."""
     return seconds(opts.timeout)
 
 
 def _untraced(cls: type) -> None:
-    """Have torch.compile run the methods, and all that they call, as it runs those of a group in C++.
+    """Let torch.compile run the methods, and all that they call, without tracing, as it runs those of a group in C++.
 
-    The compiler's own mark; its functions for it would import the compiler, for seconds.
+    This sets the compiler's own mark directly. The functions of torch that set it would import the compiler, which
+    takes seconds.
     """
     frames = torch._C._dynamo.eval_frame
     skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)

@@ -1,4 +1,7 @@
-"""The orders in which a group's calls are made: that of the program, and those of callbacks of futures."""
+"""The ordered queues of a group's calls: one for calls of the program, others for calls of callbacks of futures.
+
+A queue is called a lane in this module. It has nothing to do with the lanes of a hierarchy.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ __all__ = ["Lane", "Lanes"]
 
 
 class Lane:
-    """An order of calls: an engine of its own, and where the callbacks of its calls' futures run."""
+    """An ordered queue of calls: an engine of its own, and the thread for the callbacks of its calls' futures."""
 
     def __init__(self, name: str, engine: Engine):
         self.name, self.engine = name, engine
@@ -25,10 +28,10 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of one group; RuntimeError for what needs one when the group has been destroyed."""
+    """The lanes of one group. RuntimeError if one is needed after the group has been destroyed."""
 
     def __init__(self, name: str, engine: Engine, exchange: Exchange):
-        """``exchange`` is the group's, whose store and timeout those of later lanes have, too."""
+        """``exchange`` is the group's. Later lanes use its store and its timeout, too."""
         self._name, self._exchange, self.timeout = name, exchange, exchange.timeout
         self._main: Lane | None = Lane(name, engine)
         self._others: dict[str, Lane] = {}  # by whose callbacks make their calls
@@ -36,16 +39,16 @@ class Lanes:
 
     @property
     def main(self) -> Lane:
-        """That of the program."""
+        """The lane of the program's own calls."""
         if self._main is None:
             raise RuntimeError(f"the process group {self._name!r} has been destroyed")
         return self._main
 
     def current(self) -> Lane:
-        """Where a call of this thread goes: to the program's, or to that of the callbacks it is one of.
+        """The lane for a call of this thread: the program's or, in a callback, the lane of calls of such callbacks.
 
-        CollectiveError for a callback's call where one of the program's has failed: a rank that did not come to that
-        one will not come to this one, which would take a timeout more to say so.
+        CollectiveError for a callback's call if a call of the program has failed. A rank that did not come to that call
+        will not come to this one either, and the wait would end only after another timeout.
         """
         main, whose = self.main, Callbacks.running.get(threading.get_ident())
         if whose is None:
@@ -54,7 +57,7 @@ class Lanes:
         return self._others.get(whose) or self._new(main, whose)
 
     def _new(self, main: Lane, whose: str) -> Lane:
-        """A lane for calls from callbacks of a group's futures; made by all ranks together, as those calls are."""
+        """A lane for calls that callbacks make. All ranks make it together, with the first such call."""
         group = self._exchange
         with self._lock:
             name, store = f"{main.name}/{whose}", dist.PrefixStore(f"lane/{whose}", group.store)
@@ -67,24 +70,24 @@ class Lanes:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended an asynchronous call early, the first one of its lane."""
+        """The error of the first asynchronous call of a lane that failed, or None."""
         return next((lane.callbacks.failure for lane in self._all() if lane.callbacks.failure is not None), None)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long calls may take from now on."""
+        """Set the timeout of calls from now on."""
         self.timeout = timeout
         for lane in self._all():
             lane.engine.context.timeout = timeout.total_seconds()
 
     def finish(self) -> None:
-        """Complete what is under way, where nothing has failed."""
+        """Complete the calls that are under way, in lanes where nothing has failed."""
         for lane in self._all():
             if lane.engine.context.broken is None:
                 for operation in _core.queued(lane.engine.context):
                     operation.complete()
 
     def close(self) -> None:
-        """Give up all lanes."""
+        """Give up all lanes and what they hold."""
         for lane in self._all():
             lane.callbacks.close()
         self._main = None

@@ -1,4 +1,4 @@
-"""Point-to-point: by MPI where there is MPI, else by Gloo over the group's store, which connects those that ask."""
+"""Point-to-point messages: by MPI if the group uses MPI, else by Gloo, whose ranks meet over the group's store."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["MPIMessages", "StoreMessages"]
 
-LONGEST_NAP = 1e-3  # seconds between looks at a message by a thread beside the program's
+LONGEST_NAP = 1e-3  # seconds between looks at a message by a thread that is not the program's
 
 
 class MPIMessages:
-    """Messages on a communicator."""
+    """Messages over a communicator."""
 
     def __init__(self, comm: Communicator, context: Any):
         self._mpi = importlib.import_module("mpi4py.MPI")
@@ -53,7 +53,7 @@ class MPIMessages:
         return MPIMessage(self._context, request, f"send to rank {peer}", peer, source.owner, [tensor])
 
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> dist.Work:
-        """Begin to receive, from any rank where ``peer`` is None."""
+        """Begin to receive; from any rank if ``peer`` is None."""
         self._check(tag)
         target, nbytes = Outward([tensor], "tensor"), tensor.numel() * tensor.element_size()
         memory = self._mpi.memory.fromaddress(target.address, nbytes)
@@ -68,14 +68,14 @@ class MPIMessages:
 
 
 class _Queue:
-    """Receives from any rank whose message has not come, in the order in which they were begun."""
+    """Receives from any rank that have no message yet, in the order in which they were begun."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.receives: list[_Unmatched] = []
 
     def match(self) -> None:
-        """Find messages for them; of one tag, the first gets the first."""
+        """Find messages for the receives. Of receives with one tag, the first gets the first message."""
         if self.receives:
             with self.lock:
                 tags: set[int] = set()
@@ -87,10 +87,10 @@ class _Queue:
 
 
 class _Unmatched:
-    """A receive from any rank, as a request, that looks for its message when it is tested.
+    """A receive from any rank, with the methods of a request. It looks for its message when it is tested.
 
-    Where messages come by shared memory and by a network, MPICH 5.0.2 loses some that an ``Irecv`` from any rank could
-    take either way.
+    If messages come by shared memory and by a network, MPICH 5.0.2 loses some of those that an ``Irecv`` from any rank
+    could take in both ways.
     """
 
     def __init__(self, mpi: Any, comm: Communicator, buffer: list[Any], tag: int, queue: _Queue):
@@ -101,7 +101,7 @@ class _Unmatched:
             queue.receives.append(self)
 
     def Cancel(self) -> None:
-        """As a request's."""
+        """As ``Cancel`` of a request."""
         with self._queue.lock:
             if self._request is None:
                 self._queue.receives.remove(self)
@@ -110,21 +110,21 @@ class _Unmatched:
         self._request.Cancel()
 
     def match(self) -> bool:
-        """Whether there is a message, which it begins to receive."""
+        """Begin to receive a message if there is one; whether there was."""
         found = self._comm.Improbe(self._any, self.tag)
         if found is not None:
             self._request = found.Irecv(self._buffer)
         return found is not None
 
     def Test(self, status: Any) -> bool:
-        """As a request's."""
+        """As ``Test`` of a request."""
         if self._request is None:
             self._queue.match()
         return self._request is not None and self._request.Test(status)
 
 
 class Message(Job):
-    """A message under way: as whoever waits for it describes it, like a run of a collective."""
+    """A message under way, with the attributes by which waits describe it, like those of a run of a collective."""
 
     def __init__(
         self, context: Any, words: str, peer: int | None, owner: Any, results: list[torch.Tensor],
@@ -134,32 +134,32 @@ class Message(Job):
         self._context, self._words, self._peer, self._target = context, words, peer, target
         self._bytes = sum(tensor.numel() * tensor.element_size() for tensor in results)
         self.buffers = owner
-        self.plan = self  # whose `waiting` says for whom
+        self.plan = self  # waits ask plan.waiting() for the ranks that are waited for
 
     def __str__(self) -> str:
         return f"{self._words} ({self._bytes} bytes)"
 
     def call(self) -> Call:
-        """What this rank does, in words."""
+        """The message as a Call, for reports of what this rank does."""
         return Call(None, self._words, "message", self._bytes, "", "", None)
 
     def waiting(self) -> list[int]:
-        """The rank that has to come."""
+        """The rank that this message waits for; none if any rank will do."""
         return [] if self._peer is None else [self._peer]
 
     def withdraw(self) -> int:
-        """Take it back, if it can be; the number of messages that still come."""
+        """Take the message back if possible; returns the number of messages that still come."""
         return 0
 
     def _finish(self) -> None:
-        """What is to be done when it has come."""
+        """Do what must be done when the message has come."""
         if self._target is not None:
             for end in self._target.ends:
                 end()
 
 
 class MPIMessage(Message):
-    """A message of MPI's under way; a wait for it is watched as one for a collective is."""
+    """A message of MPI under way. A wait for it looks at the other ranks as a wait for a collective does."""
 
     def __init__(self, context: Any, request: Any, *about: Any):
         super().__init__(context, *about)
@@ -169,7 +169,7 @@ class MPIMessage(Message):
         self._ended = self._withdrawn = False
 
     def withdraw(self) -> int:
-        """Take back a receive that no message has reached; a send cannot be."""
+        """Take back a receive that no message has reached. A send cannot be taken back."""
         if self._target is None or self._ended:
             return 0
         if not self._withdrawn:
@@ -179,14 +179,14 @@ class MPIMessage(Message):
         return not self._ended
 
     def is_completed(self) -> bool:
-        """Whether the message has come or gone."""
+        """Whether the message has been received or sent."""
         if not self._ended and self._request.Test(self._status):
             self._ended = True
             self._finish()
         return self._ended
 
     def get_future(self) -> torch.futures.Future:
-        """As of any Work; below MPI.THREAD_MULTIPLE the message has come or gone before it is given."""
+        """As of any Work. Below MPI.THREAD_MULTIPLE this waits until the message has been received or sent."""
         if not self._context.background:
             self.wait()
         return super().get_future()
@@ -219,27 +219,27 @@ class MPIMessage(Message):
             self._context.fail(self, e)
 
     def source_rank(self) -> int:
-        """Whose message it was."""
+        """The rank that sent the message."""
         if self._target is None:
             return super().source_rank()
         return self._status.Get_source()
 
 
 class _Looking:
-    """A message that is looked at again and again."""
+    """Waits for a message by looking at it again and again."""
 
     def __init__(self, message: MPIMessage, nap: float):
         self._message, self._nap = message, nap
 
     def wait(self, yield_at_once: bool, limit: int) -> bool:
-        """Look for up to ``limit`` ns."""
+        """Look for up to ``limit`` ns; whether the message has been received or sent."""
         return self._message._look(self._nap, limit * 1e-9)
 
 
 class StoreMessages:
-    """Messages of Gloo's, between processes of one node, which are connected when the group is made.
+    """Messages by Gloo between processes of one node, which are connected when the group is made.
 
-    Connected by their first messages, ranks would wait for each other in the call that begins one.
+    If first messages made the connections, ranks would wait for each other in the call that begins a message.
     """
 
     def __init__(self, exchange: Exchange, context: Context):
@@ -259,7 +259,7 @@ class StoreMessages:
         return message.begin(lambda: self._gloo.send(memory, peer, tag))
 
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> dist.Work:
-        """Begin to receive, from any rank where ``peer`` is None."""
+        """Begin to receive; from any rank if ``peer`` is None."""
         target = Outward([tensor], "tensor")
         memory = [_raw(target.flat if target.flat is not None else tensor)]
         self._context.check()
@@ -271,17 +271,17 @@ class StoreMessages:
 
 
 def _raw(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a contiguous tensor: Gloo knows some types only."""
+    """The bytes of a contiguous tensor, since Gloo knows only some types."""
     return tensor.detach().reshape(-1).view(torch.uint8)
 
 
 class StoreMessage(Message):
-    """A message of Gloo's under way."""
+    """A message of Gloo under way."""
 
     _work: dist.Work
 
     def begin(self, send: Callable[[], dist.Work]) -> StoreMessage:
-        """Have Gloo send or receive it; the error of a message that it does not even begin is that of a wait."""
+        """Let Gloo send or receive the message. If Gloo does not begin it, the error is handled like that of a wait."""
         try:
             self._work = send()
         except RuntimeError as e:
@@ -304,9 +304,9 @@ class StoreMessage(Message):
             raise
 
     def is_completed(self) -> bool:
-        """Whether the message has come or gone; a receive into scattered memory needs a wait all the same."""
+        """Whether the message has been received or sent; a receive into scattered memory still needs a wait then."""
         return self._work.is_completed()
 
     def source_rank(self) -> int:
-        """Whose message it was."""
+        """The rank that sent the message."""
         return self._work._source_rank()

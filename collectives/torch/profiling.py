@@ -1,4 +1,4 @@
-"""Collectives as events of torch's profilers, named as those of torch's backends are: ``collectives:all_reduce``."""
+"""Collectives as events of torch's profilers, with names like those of torch's backends: ``collectives:all_reduce``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ enabled: Callable[[], bool] = torch.autograd._profiler_enabled
 
 
 def begun(collective: str, tensors: list[Any]) -> Callable[[], None]:
-    """Begin an event with the shapes of these tensors; what is returned ends it.
+    """Begin an event with the shapes of these tensors; returns a function that ends the event.
 
-    In another thread, by which profilers know calls that may go on beside the program.
+    The event ends in another thread: by that, profilers recognise calls that may progress beside the program.
     """
     flat = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
     handle = torch.autograd._record_function_with_args_enter(f"collectives:{_TITLES[collective]}", *flat)

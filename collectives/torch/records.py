@@ -1,4 +1,4 @@
-"""Named tuples as JSON, read back as what they are declared to be: what they come from may hold anybody's words."""
+"""Named tuples as JSON. Reading checks every value against the declared type, since any process may have written it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 __all__ = ["decode", "encode"]
 
-_LONGEST = 1 << 63  # integers are at most as long as C's
+_LONGEST = 1 << 63  # integers must fit in C's int64_t
 
 
 def encode(record: tuple[Any, ...]) -> bytes:
-    """A named tuple of None, bool, int, str, bytes, lists, tuples, sets, dicts by str, and named tuples."""
+    """The JSON of a named tuple. Its values may be None, bool, int, str, bytes, lists, tuples, sets, dicts with keys of
+    type str, and named tuples."""
     return json.dumps(_plain(record)).encode()
 
 
@@ -26,7 +27,7 @@ def _plain(value: Any) -> Any:
 
 
 def decode(kind: type, data: bytes) -> Any:
-    """The named tuple of this class; ValueError, with what is wrong, where the data are none."""
+    """The named tuple of this class that the data hold. ValueError, which says what is wrong, if they hold none."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
@@ -40,7 +41,7 @@ def _shown(value: Any) -> str:
 
 
 def _made(kind: Any, value: Any, where: str) -> Any:
-    """A value as of a type; ``where`` is its place in the record."""
+    """A JSON value as a value of the type ``kind``; ``where`` is its place in the record, for errors."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):  # of a type and None
         (other,) = (argument for argument in arguments if argument is not type(None))

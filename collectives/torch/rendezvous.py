@@ -1,4 +1,4 @@
-"""How ranks of an MPI program meet: rank and size are MPI's where nobody else says them, the store is rank 0's."""
+"""How ranks of an MPI program meet: rank and size are MPI's unless they are given, and rank 0 opens the store."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Meeting = Iterator[tuple[Any, int, int]]
 
 
 def install() -> None:
-    """Have torch's ways to meet ask MPI for rank and size where neither the call nor the environment has them.
+    """Let torch's rendezvous methods ask MPI for rank and size if neither the call nor the environment gives them.
 
-    ``env://``, which is the default, needs no address then either.
+    Then ``env://``, the default, needs no address either.
     """
     for scheme in ("env", "tcp", "file"):
         if handlers[scheme] not in _wrapped:
@@ -53,8 +53,8 @@ def _asking(scheme: str, torchs: Callable[..., Meeting]) -> Callable[..., Meetin
 
 
 def _by_mpi(MPI: Any, timeout: timedelta) -> Meeting:
-    """A store on rank 0 of MPI.COMM_WORLD, all of whose ranks come here; it listens on the loopback device only where
-    all of them share a node."""
+    """A store on rank 0 of MPI.COMM_WORLD; collective over all its ranks. If all ranks share a node, the store listens
+    on the loopback device only."""
     comm = MPI.COMM_WORLD
     rank, size = comm.rank, comm.size
     near = comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -85,7 +85,7 @@ def _store(host: str, port: int, size: int, timeout: timedelta, listening: int |
 
 
 def _listening(here_only: bool) -> socket.socket:
-    """A socket that takes connections of this node, or of all that reach it, on a free port."""
+    """A listening socket on a free port: for connections from this node only, or from anywhere."""
     if here_only:
         return socket.create_server((LOOPBACK, 0))
     if socket.has_dualstack_ipv6():
@@ -94,7 +94,7 @@ def _listening(here_only: bool) -> socket.socket:
 
 
 def _reachable(hosts: list[str], port: int) -> str | None:
-    """The first of some addresses where a connection is taken."""
+    """The first of some addresses that accepts a connection, or None."""
     for host in hosts:
         try:
             socket.create_connection((host, port), PROBE).close()

@@ -1,4 +1,4 @@
-"""All-reduce of sparse tensors (COO): their entries are gathered, and those of one place are summed by torch."""
+"""All-reduce of sparse tensors (COO): entries of all ranks are gathered, and torch sums the entries of each index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["allreduce"]
 
 
 def allreduce(group: dist.ProcessGroup, tensor: torch.Tensor, op: Any) -> dist.Work:
-    """Sum or average, in place; complete when it returns. TypeError for other ops."""
+    """Sum or average a sparse tensor over all ranks, in place; complete when it returns. TypeError for other ops."""
     if op != dist.ReduceOp.SUM and op != dist.ReduceOp.AVG:
         raise TypeError(f"op: sparse tensors are reduced by SUM and AVG only, not {op}")
     if not tensor.is_cpu:

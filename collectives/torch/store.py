@@ -1,4 +1,4 @@
-"""What ranks tell each other over torch's store: before there is an engine, and in a monitored barrier."""
+"""Data that ranks exchange over torch's store: before there is an engine, and in a monitored barrier."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from . import records
 __all__ = ["Exchange", "MonitoredBarrier"]
 
 
-GRACE = timedelta(seconds=1)  # for rank 0 to say who did not come in time
+GRACE = timedelta(seconds=1)  # in which rank 0 says which ranks did not come in time
 
 
 class Exchange:
     """Gathers a record from all ranks on all ranks, any number of times; all ranks call it in the same order.
 
-    CollectiveTimeout names the ranks that did not come in time; CollectiveError the one whose record is none of the
-    same class: a store knows no users, and keeps what anybody writes. What it wrote is taken out of the store when all
-    ranks have read it.
+    CollectiveTimeout names the ranks that did not come in time. CollectiveError names a rank whose record is not of the
+    same class: a store has no authentication, and keeps what any process writes. A rank deletes its record from the
+    store when all ranks have read it.
     """
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta):
@@ -31,8 +31,9 @@ class Exchange:
         self._rounds = 0
 
     def __call__(self, record: Any) -> list[Any]:
-        """The records of all ranks, in their order; a named tuple, see :mod:`collectives.schedules.steps`."""
-        if self.size == 1:  # torch gives groups of one the same name and store, where each rank makes its own
+        """The records of all ranks, in the order of the ranks. A record is a named tuple, as in
+        :func:`.records.encode`."""
+        if self.size == 1:  # torch gives groups of one rank the same name and store, if each rank makes its own
             return [record]
         this, self._rounds = self._rounds, self._rounds + 1
         keys = [f"exchange/{this}/{rank}" for rank in range(self.size)]
@@ -42,7 +43,7 @@ class Exchange:
         except RuntimeError as e:  # DistStoreError, of most stores
             raise self._failed(keys, e) from e
         found = [self._read(type(record), *of) for of in enumerate(self.store.multi_get(keys))]
-        if this > 0:  # whoever wrote in this round has read the one before
+        if this > 0:  # a rank that wrote in this round has read the round before
             with contextlib.suppress(RuntimeError):  # some stores cannot
                 self.store.delete_key(f"exchange/{this - 1}/{self.rank}")
         return found
@@ -71,14 +72,16 @@ class Exchange:
 
 
 class MonitoredBarrier:
-    """A barrier whose first rank says who did not come; apart from the group's collectives, which it does not break."""
+    """A barrier in which rank 0 says which ranks did not come. It does not use the group's collectives or break
+    them."""
 
     def __init__(self, store: dist.Store, rank: int, size: int):
         self._store, self._rank, self._size = store, rank, size
         self._calls = 0
 
     def __call__(self, timeout: timedelta, wait_all_ranks: bool) -> None:
-        """Wait for all ranks; CollectiveTimeout names the first that did not come, or all, where rank 0 came."""
+        """Wait for all ranks. CollectiveTimeout names the first rank that did not come, with ``wait_all_ranks`` all of
+        them, if rank 0 came."""
         this, self._calls = self._calls, self._calls + 1
         key = f"monitored/{this}"
         if self._rank:

@@ -1,4 +1,4 @@
-"""Tensors as memory: address, count and the kernels' codes of element type and op."""
+"""Tensors as memory: address, count, and the kernels' codes of element type and op."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..core import _core
 
 __all__ = ["CODES", "FAST_CODES", "FAST_OPS", "Inward", "Outward", "Reduction", "check", "lies_plain"]
 
-#: Kernels' code of each element type that is reduced; the others (float8, quantised, ...) are only moved.
+#: The kernels' code of each element type that can be reduced; other types (float8, quantised, ...) are only moved.
 CODES = {
     getattr(torch, name): code
     for code, name in enumerate(_core.DTYPES)
@@ -24,16 +24,16 @@ _NAMES = {
     _RED.SUM: "sum", _RED.AVG: "avg", _RED.PRODUCT: "prod", _RED.MIN: "min", _RED.MAX: "max", _RED.BAND: "band",
     _RED.BOR: "bor", _RED.BXOR: "bxor",
 }  # fmt: skip
-#: For bool, as torch has it: a sum is whether any is true, a product whether all are.
+#: Ops on bool, as in torch: a sum is true if any term is, a product if all factors are.
 _LOGICAL = {"sum": "lor", "max": "lor", "bor": "lor", "prod": "land", "min": "land", "band": "land", "bxor": "lxor"}
 
-#: What the fast path takes: ops by their hash, which costs half of asking for their type, and types but bool.
+#: What the fast path takes: ops by their hash, which costs half as much as their type, and all types but bool.
 FAST_OPS = {hash(dist.ReduceOp(op)): _core.OPS.index(name) for op, name in _NAMES.items()}
 FAST_CODES = {dtype: code for dtype, code in CODES.items() if dtype is not torch.bool}
 
 
 def check(tensor: torch.Tensor, argument: str) -> None:
-    """TypeError where a tensor has no memory that this backend can reach."""
+    """TypeError if a tensor is not on the CPU, or is not strided."""
     if not tensor.is_cpu:
         raise TypeError(
             f"{argument}: a tensor on {tensor.device}; this version of collectives has no GPU path (planned as "
@@ -44,9 +44,9 @@ def check(tensor: torch.Tensor, argument: str) -> None:
 
 
 class Reduction:
-    """An op of torch's for a type: the kernels' codes, and the factor of PREMUL_SUM.
+    """An op of torch's for an element type: the kernels' codes, and the factor of PREMUL_SUM.
 
-    TypeError where the op does not apply to the type.
+    TypeError if the op cannot be applied to the type.
     """
 
     def __init__(self, op: Any, dtype: torch.dtype):
@@ -64,12 +64,12 @@ class Reduction:
         self.dtype: int = code
 
     def scaled(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What the op is applied to: the tensor, or a multiple of it."""
+        """The operand: the tensor, multiplied by the factor if there is one."""
         return tensor if self.factor is None else tensor * torch.as_tensor(self.factor, dtype=tensor.dtype)
 
 
 class _Memory:
-    """Tensors as one piece of memory: where they are if they lie one after the other, else ``flat``, a new place."""
+    """Tensors as one piece of memory. ``flat`` is None if they lie one after the other, else new memory for all."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], argument: str):
         if not tensors:
@@ -82,23 +82,23 @@ class _Memory:
 
     @property
     def owner(self) -> Any:
-        """What keeps the memory."""
+        """The object that keeps the memory alive."""
         return self.tensors if self.flat is None else self.flat
 
     @property
     def address(self) -> int:
-        """Of its first element."""
+        """Address of the first element."""
         return (self.tensors[0] if self.flat is None else self.flat).data_ptr()
 
     def pairs(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Each tensor, and its part of the new place in the same shape."""
+        """Each tensor, and its part of the new memory in the same shape."""
         assert self.flat is not None
         for tensor, part in zip(self.tensors, self.flat.split(self.counts), strict=True):
             yield tensor, part.view(tensor.shape)
 
 
 class Inward(_Memory):
-    """Tensors to read."""
+    """Tensors that a call reads."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], argument: str):
         super().__init__(tensors, argument)
@@ -110,7 +110,7 @@ class Inward(_Memory):
             part.copy_(tensor)
 
     def avoid(self, target: Outward) -> None:
-        """Read from a copy where the target overlaps."""
+        """Read from a copy if the target overlaps."""
         if self.flat is None and target.flat is None:
             mine, theirs = (sum(counts) * self.tensors[0].element_size() for counts in (self.counts, target.counts))
             if self.address < target.address + theirs and target.address < self.address + mine:
@@ -119,26 +119,26 @@ class Inward(_Memory):
 
 
 class Outward(_Memory):
-    """Tensors to write."""
+    """Tensors that a call writes."""
 
     @property
     def ends(self) -> list[Callable[[], None]]:
-        """What is to be done when the memory has been written."""
+        """Functions to call when the memory has been written."""
         return [] if self.flat is None else [self.spread]
 
     def spread(self) -> None:
-        """Copy what was written to where it belongs."""
+        """Copy what was written from the new memory to the tensors."""
         for tensor, part in self.pairs():
             tensor.copy_(part)
 
 
 def lies_plain(tensor: torch.Tensor) -> bool:
-    """Whether its elements lie in memory one after the other, and neither negated nor conjugated."""
+    """Whether the elements lie in memory one after the other, and are neither negated nor conjugated lazily."""
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
 def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """None where tensors lie one after the other in memory, as pieces of one do, else a new place for all of them."""
+    """None if tensors lie one after the other in memory, like pieces of one tensor; else new memory for all of them."""
     end = tensors[0].data_ptr()
     for tensor in tensors:
         if not lies_plain(tensor) or tensor.numel() and tensor.data_ptr() != end:

@@ -1,4 +1,4 @@
-"""What an asynchronous call gives back: Works, and the threads that fulfil their futures."""
+"""The Works that asynchronous calls return, and the threads that complete their futures."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from . import failed
 
 __all__ = ["DONE", "Callbacks", "Done", "Job", "OperationWork", "lateness", "run_aside", "seconds"]
 
-#: ns that a call for a future waits itself: a thread that wakes for it, and wakes its caller, takes about as long.
+#: ns that ``get_future`` waits itself; waking a thread that then wakes the caller takes about as long.
 SOON = 200_000
-UNSET = timedelta(0)  # what torch hands over where the group's timeout is meant
+UNSET = timedelta(0)  # torch passes this for the group's timeout
 
 
 def lateness(limit: float) -> str:
-    """Words for a call that has taken too many seconds: torch's, by which programs know a timeout."""
+    """The words for a call that has taken more than ``limit`` seconds: torch's, by which programs recognise a
+    timeout."""
     return f"Timed out waiting {limit * 1e3:g}ms"
 
 
 def seconds(timeout: timedelta | None) -> float | None:
-    """A timeout of torch's; None where the group's is meant."""
+    """A timeout of torch's in seconds; None for the group's."""
     return None if timeout is None or timeout <= UNSET else timeout.total_seconds()
 
 
 class _Threads:
-    """Threads for what may block: callbacks of futures may wait for other futures, so there are as many as needed."""
+    """Threads for jobs that may block. A job may wait for another one, so there are as many threads as jobs."""
 
     def __init__(self) -> None:
         self._reset()
@@ -47,7 +48,7 @@ class _Threads:
         self._idle = 0
 
     def run(self, job: Callable[[], None]) -> None:
-        """Have a thread of its own run a job."""
+        """Run a job in a thread of its own."""
         with self._lock:
             self._idle -= 1
             start = self._idle < 0
@@ -69,13 +70,13 @@ run_aside = _threads.run
 class Callbacks:
     """Runs the callbacks of futures in a thread, in the order in which the program attached them.
 
-    A callback may make calls of its own, which ranks must make in the same order: not among the calls of the program,
-    whose place in time differs from rank to rank, but in a lane of their own (see :class:`.group.ProcessGroup`), where
-    the order is that of the callbacks.
+    A callback may make collective calls, which all ranks must make in the same order. Such calls cannot be ordered with
+    the calls of the program, since callbacks run at different times on different ranks. So they have an ordered queue
+    of their own (:class:`.lanes.Lane`), whose order is that of the callbacks.
     """
 
-    running: dict[int, str] = {}  # by thread: whose callback it is running now
-    failure: BaseException | None = None  # what ended the first call early of those whose callbacks these are
+    running: dict[int, str] = {}  # by thread: the lane of the callback that the thread runs now
+    failure: BaseException | None = None  # the error of the first failed call of this lane
 
     def __init__(self, name: str):
         self.name = name
@@ -85,7 +86,7 @@ class Callbacks:
         self._closed = False
 
     def run(self, job: Callable[[], None]) -> None:
-        """Do it when those before are done; at once, where the group has been given up."""
+        """Run a job when all jobs before it are done; at once if the group has been given up."""
         if self._closed:
             job()
             return
@@ -96,7 +97,7 @@ class Callbacks:
                 self._thread.start()
 
     def close(self) -> None:
-        """There will be no more."""
+        """Take no more jobs."""
         self._closed = True
         self._jobs.put(None)
 
@@ -108,9 +109,9 @@ class Callbacks:
             del self.running[ident]
 
     def catch_up(self, done: Callable[[], bool]) -> None:
-        """Where a callback waits for a later one: run those between, and it, within.
+        """Called when a callback waits for a later one: run the callbacks up to that one, within the first.
 
-        Their order stays that of the program. RuntimeError where there are none: it waits for itself.
+        Their order stays that of the program. RuntimeError if no job is left: then the callback waits for itself.
         """
         if threading.current_thread() is not self._thread:
             return
@@ -128,29 +129,29 @@ class Callbacks:
 class Future(failed.Future):
     """A future whose callbacks run one after the other, always in the thread of its :class:`Callbacks`.
 
-    Those of torch run where and when the future is fulfilled, or at once: which differs from rank to rank.
+    torch runs callbacks where and when the future is completed, or at once: that differs from rank to rank.
     """
 
     def __init__(self, callbacks: Callbacks, of_callback: bool = False):
-        """``of_callback``: its value is what a callback returns."""
+        """``of_callback``: the value of this future is what a callback returns."""
         super().__init__()
         self._callbacks, self._of_callback = callbacks, of_callback
 
     def wait(self) -> Any:
-        """Its value, once it is there; raises what came in its place."""
+        """Wait for the value and return it; raises the error of a future that has failed."""
         if self._of_callback:
             self._callbacks.catch_up(self.done)
         return super().wait()
 
     def then(self, callback: Callable[[Any], Any]) -> Future:
-        """A future of what the callback returns, which is called with this one when it is fulfilled."""
+        """Call ``callback`` with this future when it is complete; returns a future of what the callback returns."""
         made = Future(self._callbacks, of_callback=True)
 
         def job() -> None:
             try:
                 try:
                     self.wait()
-                except Exception:  # the callback asks for the value, and sees the failure
+                except Exception:  # the callback reads the value, and gets the error
                     if not self.done():
                         raise
                 made.set_result(callback(self))
@@ -161,15 +162,15 @@ class Future(failed.Future):
         return made
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Call it with this future when it is fulfilled."""
+        """Call ``callback`` with this future when it is complete."""
         self.then(callback)
 
 
 class Job(dist.Work):
-    """A Work whose end somebody has to wait for; what is common to all of them."""
+    """The base class of this backend's Works: a call whose end must be waited for."""
 
-    #: Those that the program let go of without asking how they end. torch may still do so, in C++ (DDP's ``join``),
-    #: where the methods are found only as long as the Python object lives. It does so soon.
+    #: Works that the program dropped without asking how they end. torch may still ask soon, in C++ (DDP's ``join``),
+    #: where the methods are found only while the Python object lives. So the latest 64 are kept.
     _let_go: ClassVar[deque[Job]] = deque(maxlen=64)
     _asked = False
 
@@ -184,7 +185,7 @@ class Job(dist.Work):
             self._let_go.append(self)
 
     def wait(self, timeout: timedelta = UNSET) -> bool:
-        """Wait for the end, up to a timeout (default: the group's); raises what ended the call early."""
+        """Wait for the end of the call, up to a timeout (default: the group's); raises the error of a failed call."""
         self._asked = True
         try:
             self._wait(seconds(timeout))
@@ -194,14 +195,14 @@ class Job(dist.Work):
         return True
 
     def _has_failed(self, error: BaseException) -> None:
-        """Note what ended the call early, before anybody sees it."""
+        """Note the error of the call, before it is raised."""
         self._failure = error
 
     def _wait(self, timeout: float | None) -> None:
         raise NotImplementedError
 
     def _wait_aside(self) -> None:
-        """The same, in a thread beside those of the program."""
+        """Wait for the end in a thread that is not the program's."""
         self._wait(None)
 
     def is_completed(self) -> bool:
@@ -209,15 +210,15 @@ class Job(dist.Work):
         raise NotImplementedError
 
     def is_success(self) -> bool:
-        """Whether the call has ended, and not early."""
+        """Whether the call has ended without an error."""
         return self._failure is None and self.is_completed()
 
     def exception(self) -> BaseException | None:
-        """What ended the call early, as far as somebody has waited for it."""
+        """The error of a failed call, once a wait for it has found the error; else None."""
         return self._failure
 
     def result(self) -> list[Any]:
-        """The tensors with the result, as in the future."""
+        """The tensors with the result, as in the value of the future."""
         return self._results
 
     def synchronize(self) -> None:
@@ -225,10 +226,10 @@ class Job(dist.Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future:
-        """A future of the tensors with the result; its callbacks run in a thread of this library.
+        """A future of the result. Its callbacks run in a thread of this library.
 
-        Its value is a list with the tensor, or of the tensors of a coalesced call; with the list of tensors of an
-        ``all_gather``, so that ``value()[0][rank]`` is that of a rank.
+        Its value is a list of the tensors with the result: of one tensor, or of several for a coalesced call. For an
+        ``all_gather`` the list has one item for the tensors of all ranks, so that ``value()[0][rank]`` is a rank's.
         """
         self._asked = True
         if self._future is None:
@@ -240,7 +241,7 @@ class Job(dist.Work):
         return self._future
 
     def _is_completed_soon(self) -> bool:
-        """Whether the call has ended, or does so before a thread aside would have begun to wait for it."""
+        """Whether the call has ended, or ends before another thread could begin to wait for it."""
         return self.is_completed()
 
     def _new_future(self) -> torch.futures.Future:
@@ -257,7 +258,7 @@ class Job(dist.Work):
             self._future.set_result([_value(result) for result in self._results])
 
     def source_rank(self) -> int:
-        """Whose message it was, of a receive from any rank."""
+        """The rank that sent the message that a receive got. RuntimeError for other calls."""
         raise RuntimeError("source_rank: only a receive has one")
 
     def _source_rank(self) -> int:
@@ -265,8 +266,8 @@ class Job(dist.Work):
 
 
 def _value(result: Any) -> Any:
-    """What a future has: of tensors gathered from all ranks one of one dimension more, as NCCL's has and torch's
-    quantization hooks expect, where they are alike."""
+    """A result as a future's value. Tensors of one shape gathered from all ranks become one tensor with a dimension
+    more, as with NCCL; torch's quantization hooks expect that."""
     if isinstance(result, list) and len({tensor.shape for tensor in result}) == 1:
         return torch.stack(result)
     return result
@@ -283,16 +284,16 @@ class Done(Job):
         return True
 
 
-DONE = Done([])  # of calls whose result nobody asks for
+DONE = Done([])  # returned by blocking calls
 
 
 class OperationWork(Job):
-    """Collectives under way, one or several of one call of torch's."""
+    """The Work of one call of torch's, which is one collective under way or several."""
 
     def __init__(
         self, results: list[Any], operations: list[_core.Operation], callbacks: Callbacks, limit: float | None
     ):  # fmt: skip
-        """``limit`` is what the call itself may take, in seconds; None: what the group's calls may."""
+        """``limit`` is the call's own timeout in seconds; None: the group's."""
         super().__init__(results)
         self.operations = operations
         self._callbacks = callbacks
@@ -319,7 +320,7 @@ class OperationWork(Job):
                 _Asleep(operation).wait_for(operation.context, self._limit)
 
     def is_completed(self) -> bool:
-        """Whether the calls have ended, in one way or the other; moves them on."""
+        """Whether the collectives have ended, well or with an error; progresses them."""
         return self._ends_within(0)
 
     def _is_completed_soon(self) -> bool:
@@ -328,18 +329,18 @@ class OperationWork(Job):
     def _ends_within(self, limit: int) -> bool:
         try:
             return all(o.done or o.wait(limit > 0 and o.context.yield_at_once, limit) for o in self.operations)
-        except (RuntimeError, ValueError):  # which the next wait raises, in words
+        except (RuntimeError, ValueError):  # the next wait raises it, with a full message
             return True
 
 
 class _Asleep:
-    """Waiting for an operation that others move on: the progress thread, and whoever waits for it actively."""
+    """A wait for an operation that other threads progress: the progress thread, and threads in ``Work.wait``."""
 
     def __init__(self, operation: _core.Operation):
         self.operation = operation
 
     def wait_for(self, context: Waiting, limit: float | None) -> None:
-        """Sleep until the end; what is known about the other ranks is looked at as in any wait."""
+        """Sleep until the operation ends, and look at the other ranks meanwhile, as in any wait."""
         try:
             context.wait(self.operation, limit, self)
         except BaseException as e:
