@@ -1,7 +1,7 @@
-"""The interface of Horovod's module for PyTorch, for scripts written for it: ``import collectives.horovod as hvd``.
+"""The interface of Horovod's module for PyTorch: ``import collectives.horovod as hvd``. See docs/horovod.md.
 
-It works on torch.distributed's default process group; :func:`init` makes one of the backend ``collectives`` where there
-is none. No gradient passes through the collectives themselves. Arguments ``name`` are not used.
+The functions use torch.distributed's default process group. :func:`init` makes one of the backend ``collectives`` if
+there is none. autograd does not differentiate through the collectives. The argument ``name`` is ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def init() -> None:
 
 
 def local_rank() -> int:
-    """This process's rank among those of its node; RuntimeError before :func:`init`."""
+    """The number of this rank among the ranks of its node, from 0; RuntimeError before :func:`init`."""
     if len(_nodes) != size():
         raise RuntimeError("local_rank() before init()")
     return _nodes[: rank()].count(_nodes[rank()])
@@ -49,13 +49,18 @@ class _Compressor(NamedTuple):
 
 
 class Compression:
-    """What travels in a tensor's place: itself, or a float16 copy of what is float32 or float64."""
+    """What is sent for a tensor. ``none``: the tensor itself. ``fp16``: a float16 copy of a float32 or float64
+    tensor."""
 
     none, fp16 = _Compressor(()), _Compressor((torch.float32, torch.float64))
 
 
 def allreduce(tensor: torch.Tensor, name: str | None = None, compression=Compression.none, op=Average) -> torch.Tensor:
-    """The mean, or another ``op``, of all ranks' tensors, as a new tensor of that shape."""
+    """Reduce all ranks' tensors; returns a new tensor of the same shape. Blocking.
+
+    ``op`` is Average (default), Sum, Min or Max. ``compression``: the type in which tensors travel. ValueError for the
+    mean of integers.
+    """
     if op == Average and not (tensor.is_floating_point() or tensor.is_complex()):
         raise ValueError(f"op: the mean of {tensor.dtype} has another type; take Sum and divide")
     small, ctx = compression.compress(tensor.clone(memory_format=torch.contiguous_format))
@@ -64,7 +69,10 @@ def allreduce(tensor: torch.Tensor, name: str | None = None, compression=Compres
 
 
 def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
-    """All ranks' tensors, one behind the other along the first dimension, in which alone they may differ."""
+    """Concatenate all ranks' tensors along the first dimension, in rank order; returns a new tensor. Blocking.
+
+    ValueError if the shapes differ in other dimensions than the first, or if a tensor has no dimension.
+    """
     shapes = allgather_object(tuple(tensor.shape))
     if not all(shapes) or len({shape[1:] for shape in shapes}) > 1:
         raise ValueError(f"tensor: the ranks' shapes {shapes} do not differ in a first dimension only")
@@ -75,19 +83,19 @@ def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
 
 
 def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
-    """The root's tensor, as a new one; all ranks give one of that shape and type."""
+    """The root's tensor, as a new tensor. All ranks pass a tensor of the same shape and type. Blocking."""
     dist.broadcast(result := tensor.detach().clone(memory_format=torch.contiguous_format), root_rank)
     return result
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """All ranks' objects, pickled on their way."""
+    """A list of all ranks' objects, in rank order; objects are pickled. Blocking."""
     dist.all_gather_object(objects := [None] * size(), obj)
     return objects
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
-    """The root's object, pickled on its way."""
+    """The root's object on all ranks; it is pickled. Blocking."""
     dist.broadcast_object_list(objects := [obj], src=root_rank)
     return objects[0]
 
@@ -96,14 +104,18 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
 def broadcast_parameters(
     params: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]], root_rank: int = 0
 ) -> None:
-    """Give all ranks the root's ``model.state_dict()`` or ``model.named_parameters()``; ValueError unless alike."""
+    """Copy the root's parameters to all ranks, in place. ``params``: ``model.state_dict()`` or
+    ``model.named_parameters()``.
+
+    ValueError if names, shapes or types differ between ranks.
+    """
     _check_alike("params", pairs := list(params.items() if isinstance(params, Mapping) else params))
     for _, tensor in pairs:
         tensor.copy_(broadcast(tensor, root_rank))
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
-    """Give all ranks the root's state and options; ranks whose optimizer has no state yet get it."""
+    """Copy the optimizer's state and options from the root to all ranks, also to ranks that have no state yet."""
     optimizer.load_state_dict(broadcast_object(optimizer.state_dict(), root_rank))
 
 
@@ -116,12 +128,15 @@ def _check_alike(argument: str, pairs: list[tuple[str, torch.Tensor]]) -> None:
 
 
 class _Distributed:
-    """An optimizer's class takes this in. Buckets travel in one order on all ranks, as they become complete."""
+    """Added to an optimizer's class by :func:`DistributedOptimizer`: reduces gradients in buckets.
+
+    A bucket is reduced as soon as it and all buckets before it are complete, so the order is the same on all ranks.
+    """
 
     def _distribute(self, params: list[torch.Tensor], compression, passes: int, op) -> None:
         self._compression, self._op, self.backward_passes_per_step, self._reduced = compression, op, passes, False
         self._buckets: list[list[torch.Tensor]] = []
-        self._index: dict[torch.Tensor, int] = {}  # of a parameter's bucket
+        self._index: dict[torch.Tensor, int] = {}  # number of each parameter's bucket
         filled = BUCKET_BYTES
         for param in reversed(params):  # about the order in which gradients come
             if filled + param.nbytes > BUCKET_BYTES or self._buckets[-1][0].dtype != param.dtype:
@@ -135,7 +150,7 @@ class _Distributed:
     def _reset(self) -> None:
         self._passes: Counter[torch.Tensor] = Counter()
         self._missing = [len(bucket) for bucket in self._buckets]
-        self._begun: list[tuple[torch.Tensor, torch.dtype, dist.Work]] = []  # of the first buckets
+        self._begun: list[tuple[torch.Tensor, torch.dtype, dist.Work]] = []  # of the buckets that are under way
 
     def _arrived(self, param: torch.Tensor) -> None:
         self._passes[param] += 1
@@ -152,7 +167,8 @@ class _Distributed:
         self._begun.append((small, ctx, dist.all_reduce(small, op=self._op, async_op=True)))
 
     def synchronize(self) -> None:
-        """Wait until all gradients are reduced, to clip them, say; ``step`` inside :meth:`skip_synchronize` then."""
+        """Wait until all gradients are reduced, for example to clip them. Then call ``step`` inside
+        :meth:`skip_synchronize`."""
         while len(self._begun) < len(self._buckets):
             self._start()
         for bucket, (small, ctx, work) in zip(self._buckets, self._begun, strict=True):
@@ -164,7 +180,7 @@ class _Distributed:
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """``step`` inside takes the gradients as they are: :meth:`synchronize` has been called."""
+        """A context in which ``step`` uses the gradients as they are, after a call of :meth:`synchronize`."""
         self._reduced = True
         try:
             yield
@@ -182,11 +198,13 @@ def DistributedOptimizer(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     compression=Compression.none, backward_passes_per_step: int = 1, op=Average,
 ) -> Any:  # fmt: skip
-    """The same optimizer, whose ``step`` takes gradients that were reduced over all ranks during the backward pass.
+    """Let an optimizer's ``step`` use gradients that were reduced over all ranks during the backward pass.
 
-    It is changed in place, so that schedulers made before keep their hold of it. Gradients of
-    ``backward_passes_per_step`` passes are added up and travel once; a parameter without one counts with zeros.
-    ValueError unless ``named_parameters`` names each parameter of the optimizer once, alike on all ranks.
+    The optimizer is changed in place and returned, so that schedulers made before still refer to it. ``compression``:
+    the type in which gradients travel. ``op``: Average (default), Sum, Min or Max. Gradients of
+    ``backward_passes_per_step`` passes (default 1) are added up and travel once. A parameter without a gradient counts
+    with zeros. ValueError unless ``named_parameters`` (optional) names each parameter of the optimizer once, in the
+    same order on all ranks.
     """
     if isinstance(optimizer, _Distributed) or backward_passes_per_step < 1:
         raise ValueError("optimizer: is distributed already, or backward_passes_per_step: less than 1")

@@ -1,6 +1,7 @@
 """Training on top of a communicator: networks in NumPy, sharded data, strategies, runs.
 
-Only the communicator that is given is used (mpi4py's methods); importing this needs neither MPI nor a data package.
+All communication goes through mpi4py's methods of the communicator that is given. Importing this package needs neither
+MPI nor scikit-learn nor matplotlib.
 """
 
 from .agree import same_bits

@@ -1,4 +1,4 @@
-"""The communicator by default, and how all ranks come to the same error."""
+"""The default communicator, and helpers by which all ranks get the same result or raise the same error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def communicator(comm: Any = None) -> Any:
-    """`comm`, or ``collectives.Communicator(MPI.COMM_WORLD)`` where it is None (MPI is imported only then)."""
+    """`comm`, or ``collectives.Communicator(MPI.COMM_WORLD)`` if `comm` is None (MPI is imported only then)."""
     if comm is not None:
         return comm
     from mpi4py import MPI
@@ -23,7 +23,10 @@ def communicator(comm: Any = None) -> Any:
 
 
 def on_rank_0(comm: Any, make: Callable[[], T]) -> T:
-    """``make()``, run on rank 0 alone and sent to all (it must be small). Its error is raised on every rank."""
+    """The result of ``make()``, which runs on rank 0 only. The result is pickled and sent to all ranks. Collective.
+
+    A ValueError, OSError or ImportError of ``make()`` is raised on every rank.
+    """
     result: tuple[T | None, Exception | None] = (None, None)
     if comm.rank == 0:
         try:
@@ -38,7 +41,10 @@ def on_rank_0(comm: Any, make: Callable[[], T]) -> T:
 
 
 def same_as_rank_0(comm: Any, mine: dict[str, Any], what: str) -> None:
-    """Raise ValueError on all ranks unless `mine` is equal on all; the ranks that differ say where."""
+    """Raise ValueError on all ranks unless `mine` is equal on all ranks. Collective.
+
+    The error of a rank that differs from rank 0 names the first key that differs. `what` begins the message.
+    """
     reference = comm.bcast(mine, root=0)
     different = [key for key in {**reference, **mine} if reference.get(key) != mine.get(key)]
     count = comm.allreduce(int(bool(different)))
@@ -50,7 +56,8 @@ def same_as_rank_0(comm: Any, mine: dict[str, Any], what: str) -> None:
 
 
 def same_bits(net: Sequential, comm: Any) -> bool:
-    """Whether the parameters of all ranks are the same bits. Collective; each rank sends 32 bytes."""
+    """Whether the parameters of `net` have the same bits on all ranks. Collective; ranks compare a SHA-256 (32
+    bytes)."""
     digest = hashlib.sha256()
     for p in net.parameters():
         digest.update(p.data.tobytes())

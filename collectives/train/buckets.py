@@ -1,8 +1,8 @@
-"""Gradients fused into flat arrays, handed on in the order in which the backward pass completes them.
+"""Gradients fused into flat arrays (buckets), which are communicated while the backward pass goes on.
 
-Many small messages cost latency, one large message cannot overlap with the backward pass; buckets are between the two
-(Li et al., PyTorch Distributed, VLDB 2020, sec. 3.2.3). The parameters' ``grad`` are views into the bucket, so
-nothing is copied.
+Many small messages cost latency. One large message cannot overlap with the backward pass. Buckets are a compromise
+(Li et al., PyTorch Distributed, VLDB 2020, sec. 3.2.3). The parameters' ``grad`` are views into the bucket, so nothing
+is copied.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from .nn import Array, Parameter, Sequential
 
 
 def allocate(comm: Any, count: int, dtype: DTypeLike) -> Array:
-    """Zeroed memory for one bucket: `count` elements, shape (count,). The one place bucket memory comes from."""
+    """Zeroed memory for one bucket: an array of shape (count,). All memory of buckets is allocated here."""
     return np.zeros(count, dtype)
 
 
 class Bucket:
-    """Gradients of some parameters, in one array: ``flat`` = ``grads`` (all of them) and then ``weight`` (one element).
+    """Gradients of some parameters in one array, ``flat``. Its views are ``grads`` (all gradients) and ``weight``.
 
-    ``weight`` is for the strategy: a number that is reduced together with the gradients, such as the rank's samples.
-    ``samples`` is how many samples this rank's gradients are the mean of.
+    ``weight`` is the last element. A strategy may use it for a number that is reduced together with the gradients, such
+    as the rank's number of samples. ``samples`` is the number of samples of which this rank's gradients are the mean.
     """
 
     def __init__(self, index: int, parameters: list[Parameter], comm: Any) -> None:
@@ -43,7 +43,10 @@ class Bucket:
 
 
 def cut(parameters: list[Parameter], bucket_bytes: int) -> list[list[Parameter]]:
-    """Group `parameters`, last first, into runs of one dtype of at most `bucket_bytes` (or of one parameter)."""
+    """Group `parameters`, last first, into runs of one dtype and at most `bucket_bytes` bytes.
+
+    A parameter that is longer is a group of its own.
+    """
     groups: list[list[Parameter]] = []
     room = 0
     for p in reversed(parameters):
@@ -56,8 +59,11 @@ def cut(parameters: list[Parameter], bucket_bytes: int) -> list[list[Parameter]]
 
 
 class Buckets:
-    """All buckets of a network. ``on_bucket(bucket)`` is called for each as soon as it is full, always in index order:
-    the order of collective calls must be the same on all ranks, whatever order the gradients come in."""
+    """All buckets of a network.
+
+    ``on_bucket(bucket)`` is called for each bucket as soon as it and all buckets before it are full. So the order of
+    collective calls is the same on all ranks, whatever the order in which gradients are completed.
+    """
 
     def __init__(self, net: Sequential, bucket_bytes: int, on_bucket: Callable[[Bucket], None], comm: Any) -> None:
         self._net = net
@@ -85,7 +91,7 @@ class Buckets:
             self._on_bucket(self.buckets[self._next - 1])
 
     def complete(self) -> None:
-        """Get ready for the next backward pass. Raises RuntimeError unless this one has filled every bucket."""
+        """Prepare for the next backward pass. Raises RuntimeError unless the last one has filled every bucket."""
         if self._next < len(self.buckets):
             absent = [name for name in self._home if name not in self._done]
             raise RuntimeError(f"opt.step() without a backward() through {', '.join(absent)}")

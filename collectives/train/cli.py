@@ -145,7 +145,7 @@ def _add_communication(comm: argparse._ArgumentGroup) -> None:
 
 
 class Result(NamedTuple):
-    """What one training has come to."""
+    """The result of one training: the last record (with the accuracy), seconds, and the network."""
 
     accuracy: dict[str, float]
     seconds: float
@@ -181,7 +181,7 @@ def _train(name: str, label: str, strategy: Strategy, data: Dataset, args: argpa
 
 
 def _labels(data: Dataset, args: argparse.Namespace, comm: Any) -> str:
-    """Which labels each of the first ranks holds."""
+    """Which labels each of the first eight ranks holds, as text on rank 0. Collective."""
     loader = Loader((data.y_train,), args.batch, seed=args.seed, comm=comm, shard=args.shard)
     mine = np.unique(data.y_train[loader.indices(0)]).tolist()
     every = comm.gather(mine[:12], root=0) or []
@@ -241,8 +241,10 @@ def _draw(args: argparse.Namespace, data: Dataset, ranks: str) -> None:
 
 
 def main(args: argparse.Namespace, comm: Any = None) -> int:
-    """Run the driver with parsed `args` on `comm` (default: the world); return the exit status: 0, or 2 after an error
-    that all ranks share, which rank 0 prints."""
+    """Run ``train`` with parsed `args` on `comm` (default: the world). Collective.
+
+    Returns the exit status: 0, or 2 after an error that all ranks raise and rank 0 prints.
+    """
     comm = communicator(comm)
     try:
         _job(args, comm)

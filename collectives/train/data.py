@@ -1,4 +1,4 @@
-"""Data sets for the driver: scikit-learn's digits, or a file of one's own."""
+"""Data sets for ``python -m collectives train``: scikit-learn's digits, or a file of the user's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEST_EVERY = 5
 
 
 class Dataset(NamedTuple):
-    """x: (samples, ...) floats; y: (samples,) int64 labels from 0; for training and for testing."""
+    """A data set, for training and for testing. x: floats, (samples, ...); y: int64 labels from 0, (samples,)."""
 
     name: str
     x_train: Array
@@ -27,14 +27,15 @@ class Dataset(NamedTuple):
 
     @property
     def classes(self) -> int:
-        """One more than the largest label."""
+        """Number of classes: one more than the largest label."""
         return int(max(self.y_train.max(), self.y_test.max())) + 1
 
 
 def stratified_split(y: Array, every: int = TEST_EVERY) -> tuple[Array, Array]:
-    """Row numbers for training and for testing: of each label's rows, in order, every `every`-th goes to testing.
+    """Row numbers for training and for testing. Of the rows of each label, in order, every `every`-th is for testing.
 
-    Nothing is random in it, so there is no lucky seed to find. Raises ValueError where nothing is left on either side.
+    The split is not random, so its result cannot depend on the choice of a seed. Raises ValueError if one of the two
+    parts is empty.
     """
     chosen = np.zeros(len(y), bool)
     for label in np.unique(y):
@@ -45,9 +46,9 @@ def stratified_split(y: Array, every: int = TEST_EVERY) -> tuple[Array, Array]:
 
 
 def digits() -> Dataset:
-    """The 1797 handwritten digits that come with scikit-learn: x (n, 1, 8, 8) in [0, 1]; a fixed fifth is for testing.
+    """The 1797 handwritten digits of scikit-learn: x (n, 1, 8, 8) in [0, 1]. A fixed fifth is for testing.
 
-    Raises ImportError, naming the extra to install, without scikit-learn.
+    Raises ImportError, which names the extra to install, if scikit-learn is not installed.
     """
     try:
         from sklearn.datasets import load_digits
@@ -63,12 +64,12 @@ def digits() -> Dataset:
 
 
 def load_npz(path: str | Path) -> Dataset:
-    """A data set from a NumPy ``.npz`` file with ``x_train, y_train, x_test, y_test``, or ``x, y``, of which a fifth
-    is set apart.
+    """A data set from a NumPy ``.npz`` file.
 
-    x: (samples, ...) numbers, integers are divided by the largest one; images are (samples, h, w) or (samples,
-    channels, h, w). y: (samples,) integer labels from 0. Raises OSError for an unreadable file, ValueError for other
-    contents.
+    The file has the arrays ``x_train, y_train, x_test, y_test``, or ``x, y``, of which a fifth is for testing. x:
+    numbers, (samples, ...); images are (samples, h, w) or (samples, channels, h, w). Integers are divided by the
+    largest one of ``x_train``. y: integer labels from 0, (samples,). Raises OSError for a file that cannot be read,
+    ValueError for other contents.
     """
     path = Path(path)
     try:
@@ -99,7 +100,7 @@ def load_npz(path: str | Path) -> Dataset:
 
 
 def _check(path: Path, x_name: str, x: Array, y_name: str, y: Array) -> None:
-    """Raise ValueError unless x and y are samples and their labels."""
+    """Raise ValueError unless x are samples and y their labels."""
     if x.dtype.kind not in "biuf" or x.ndim < 2:
         raise ValueError(f"{path}: {x_name} must be numbers of shape (samples, ...), not {x.dtype} {x.shape}")
     if y.dtype.kind not in "iu" or y.ndim != 1:
@@ -123,8 +124,10 @@ def _prepared(name: str, parts: list[Array]) -> Dataset:
 
 
 def load(path: str | Path | None, comm: Any, dtype: DTypeLike) -> Dataset:
-    """`load_npz` of `path` (`digits` where it is None) on all ranks of `comm`, x as `dtype`. Collective: rank 0
-    reads."""
+    """The data set of `path` (see `load_npz`; None: `digits`) on all ranks of `comm`, with x as `dtype`.
+
+    Collective: rank 0 reads the file and broadcasts the arrays. Errors of rank 0 are raised on all ranks.
+    """
     data: Dataset | None = None
 
     def read() -> tuple[str, list[tuple[tuple[int, ...], str]]]:

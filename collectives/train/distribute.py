@@ -1,4 +1,4 @@
-"""Make a network and its optimizer train on all ranks."""
+"""``distribute``: lets a strategy act in the training of a network on all ranks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from .strategies import AllReduce, Strategy
 def distribute(
     net: Sequential, opt: SGD, strategy: Strategy | None = None, *, comm: Any = None
 ) -> tuple[Sequential, SGD]:
-    """Let `strategy` (default: `AllReduce`) act in ``loss.backward()`` and ``opt.step()``; return `net` and `opt`
-    themselves.
+    """Let `strategy` (default: `AllReduce`) act in ``loss.backward()`` and ``opt.step()``.
 
-    Rank 0's parameters are broadcast, gradients move into buckets. Collective over `comm` (default: a
-    ``collectives.Communicator`` of the world). Raises on all ranks, before any array is sent: TypeError for a network
-    whose parameters are not NumPy arrays, ValueError if the ranks' networks or settings differ, if `opt` is not over
-    the parameters of `net`, or if they are distributed already.
+    Changes `net` and `opt` in place and returns them. Rank 0's parameters are broadcast, and gradients move into
+    buckets. Collective over `comm` (default: a ``collectives.Communicator`` of the world). Raises before any array is
+    sent: TypeError for a network whose parameters are not NumPy arrays; ValueError if the ranks' networks or settings
+    differ, if `opt` is not over the parameters of `net`, or if `opt` or `strategy` is in use already.
     """
     strategy = AllReduce() if strategy is None else strategy
     parameters = net.parameters()

@@ -18,11 +18,12 @@ def _correct(net: Sequential, x: Array, y: Array, batch: int = 1024) -> int:
 
 
 def evaluate(net: Sequential, x: Array, y: Array, *, comm: Any = None, replicated: bool = True) -> dict[str, float]:
-    """The share of (x, y), the same on all ranks, that `net` gets right. Collective; every rank gets the result.
+    """The accuracy of `net` on (x, y): the part of the samples, from 0 to 1, whose label it predicts. Collective.
 
-    With `replicated` parameters each rank looks at a part: ``{"accuracy": ...}``. Otherwise each rank tests its own
-    network on everything: "accuracy" is the ranks' mean, "accuracy_min" and "accuracy_max" are the worst and the best
-    rank's.
+    x: (samples, ...), y: labels, (samples,); both are the same on all ranks. Every rank gets the result. With
+    `replicated` (default: True) all ranks have the same parameters: each rank tests a part of the samples, and the
+    result is ``{"accuracy": ...}``. Otherwise each rank tests its own network on all samples: "accuracy" is the mean of
+    the ranks, "accuracy_min" and "accuracy_max" are those of the worst and the best rank.
     """
     comm = communicator(comm)
     if replicated:

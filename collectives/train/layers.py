@@ -1,4 +1,4 @@
-"""The layers: Linear, Conv2d, MaxPool2d, ReLU, Flatten. Shapes are PyTorch's: (samples, channels, height, width)."""
+"""The layers: Linear, Conv2d, MaxPool2d, ReLU, Flatten. Images have PyTorch's shape (samples, channels, h, w)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def _positive(layer: str, **sizes: int) -> None:
 
 
 class Linear(Layer):
-    """``y = x W^T + b`` with x (samples, inputs), W (outputs, inputs), b (outputs,)."""
+    """``y = x W^T + b`` with x (samples, inputs), W (outputs, inputs), b (outputs,).
+
+    W is drawn from `rng` (He et al. 2015, sec. 2.2), b is 0. Raises ValueError for sizes below 1.
+    """
 
     def __init__(self, inputs: int, outputs: int, *, rng: np.random.Generator, dtype: DTypeLike = np.float32) -> None:
         _positive("Linear", inputs=inputs, outputs=outputs)
@@ -47,8 +50,9 @@ class Linear(Layer):
 class Conv2d(Layer):
     """2-D cross-correlation, as one matrix product over all windows (im2col: Chellapilla et al. 2006, sec. 3).
 
-    x (samples, inputs, h, w), weight (outputs, inputs, kernel, kernel), bias (outputs,); the result is
-    (samples, outputs, (h + 2 padding - kernel) // stride + 1, and the same of w).
+    x (samples, inputs, h, w), weight (outputs, inputs, kernel, kernel), bias (outputs,). The result has the shape
+    (samples, outputs, h', w') with h' = (h + 2 padding - kernel) // stride + 1, and w' likewise. The weight is drawn
+    from `rng` (He et al. 2015, sec. 2.2), the bias is 0. Raises ValueError for sizes below 1 and a padding below 0.
     """
 
     def __init__(
@@ -101,16 +105,16 @@ class Conv2d(Layer):
         return below[:, :, p : padded_shape[2] - p, p : padded_shape[3] - p]
 
     def _weight_gradient(self, rows: Array, columns: Array, out: Array | None = None) -> Array:
-        """``rows^T columns`` in the weight's shape, written straight into `out` where given."""
+        """``rows^T columns`` in the weight's shape, written directly into `out` if it is given."""
         flat = None if out is None else out.reshape(len(out), -1)
         return np.matmul(rows.T, columns, out=flat).reshape(self.weight.data.shape)
 
 
 class MaxPool2d(Layer):
-    """The largest of each ``size`` x ``size`` tile of (samples, channels, h, w); rows and columns left over are
-    dropped.
+    """The largest value of each ``size`` x ``size`` tile (default 2) of x (samples, channels, h, w).
 
-    Of equal values the first of the tile, row by row, gets the gradient.
+    Rows and columns that do not fill a tile are dropped. Among equal values of a tile, the first one, row by row, gets
+    the gradient. Raises ValueError for a size below 1.
     """
 
     def __init__(self, size: int = 2) -> None:
@@ -142,7 +146,7 @@ class MaxPool2d(Layer):
 
 
 class ReLU(Layer):
-    """``max(x, 0)``, elementwise; the derivative at 0 is taken as 0."""
+    """``max(x, 0)``, elementwise. The derivative at 0 is defined as 0."""
 
     def forward(self, x: Array) -> tuple[Array, Array]:
         """See the class."""
@@ -155,7 +159,7 @@ class ReLU(Layer):
 
 
 class Flatten(Layer):
-    """(samples, ...) -> (samples, everything else)."""
+    """Reshapes (samples, a, b, ...) to (samples, a * b * ...)."""
 
     def forward(self, x: Array) -> tuple[Array, tuple[int, ...]]:
         """See the class."""

@@ -1,4 +1,4 @@
-"""Disjoint shards of a data set, cut into the ranks' parts of global batches."""
+"""``Loader``: disjoint shards of a data set, and each rank's part of every global batch."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ SHARDS = ("shuffled", "strided", "sorted")
 class Loader:
     """This rank's part of every global batch of a data set.
 
-    `dataset` is a sequence of arrays with as many rows each, labels last; ``for x, y in loader`` yields one epoch of
-    this rank's rows of each. `batch` counts the samples of all ranks together; the last batch of an epoch has what is
-    left. In every step the ranks' samples add up to the global batch, in every epoch each sample is used once; parts
-    differ by at most one sample, and are empty on some ranks when a batch has fewer samples than there are ranks.
+    `dataset` is a sequence of arrays with the same number of rows, labels last. ``for x, y in loader`` yields, for one
+    epoch, this rank's rows of each array. `batch` is the number of samples of all ranks together; the last batch of an
+    epoch has the samples that are left. In every step the ranks' parts together are the global batch. In every epoch
+    each sample is used once. Parts differ by at most one sample; some are empty if a batch has fewer samples than there
+    are ranks.
 
-    `shard` says which samples are whose:
+    `shard` says which rank uses which samples (p is the number of ranks):
 
-    * ``"shuffled"``: all are shuffled together every epoch; a global batch has the same samples whatever the number
-      of ranks;
-    * ``"strided"``: rank r keeps samples r, r + p, r + 2p, ... and shuffles these;
-    * ``"sorted"``: the samples are sorted by label, and rank r keeps the r-th part: each rank knows only some of the
-      labels.
+    * ``"shuffled"`` (default): all samples are shuffled together every epoch. A global batch has the same samples for
+      any number of ranks.
+    * ``"strided"``: rank r keeps samples r, r + p, r + 2p, ... and shuffles these.
+    * ``"sorted"``: the samples are sorted by label, and rank r keeps the r-th part, so that each rank has only some of
+      the labels.
 
-    The order depends on `seed`, epoch and (for own shards) rank alone. `comm` needs only ``rank`` and ``size`` here.
-    Raises ValueError for arrays of different or no length, a batch below 1, an unknown shard, a negative seed.
+    The order of the samples depends on `seed` (default 0) and on the epoch; with ``"strided"`` and ``"sorted"`` also on
+    the rank. Of `comm` only ``rank`` and ``size`` are used (default: the world). Raises ValueError for arrays of
+    different length or without rows, a batch below 1, an unknown shard, a negative seed.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class Loader:
         return math.ceil(self.samples / self.batch)
 
     def _own_shard(self) -> Array | None:
-        """The samples this rank keeps for good; None where they change every epoch."""
+        """The samples that this rank keeps in all epochs; None if they change every epoch."""
         if self.shard == "strided":
             return np.arange(self.rank, self.samples, self.size)
         if self.shard == "sorted":
@@ -78,20 +80,21 @@ class Loader:
         return None
 
     def indices(self, epoch: int) -> Array:
-        """The samples (row numbers) this rank uses in `epoch`, in order."""
+        """The row numbers of the samples that this rank uses in `epoch`, in order."""
         if self._own is None:
             order = np.random.default_rng([self.seed, epoch]).permutation(self.samples)
             return order[self.rank :: self.size]
         return np.random.default_rng([self.seed, epoch, self.rank]).permutation(self._own)
 
     def _dealt(self, count: int) -> int:
-        """How many of an epoch's first `count` samples are this rank's: they are dealt like cards, one rank after the
-        other."""
+        """How many of an epoch's first `count` samples are this rank's: sample i goes to rank i mod p."""
         return (count - self.rank + self.size - 1) // self.size
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Yield what is left of the current epoch, then go on to the next. The position counts a batch once it is
-        handed out."""
+        """Yield the batches that are left of the current epoch, then set the position to the next epoch.
+
+        The position counts a batch as used as soon as it is yielded.
+        """
         order = self.indices(self.epoch)
         while self.step < len(self):
             start = self.step * self.batch
@@ -102,13 +105,14 @@ class Loader:
         self.epoch, self.step = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, and what it is a position in."""
+        """The position (epoch and step), and the settings of the loader for which it is valid."""
         return {"epoch": self.epoch, "step": self.step, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position. Raises ValueError if it is one of other data, batch, seed or shard.
+        """Go to a saved position. Raises ValueError if it is for another number of samples, batch, seed or shard.
 
-        The number of ranks may differ; with own shards, an epoch begun by another number is then not quite disjoint.
+        The number of ranks may differ. With ``"strided"`` and ``"sorted"``, some samples of an epoch that another
+        number of ranks began may then be used twice or not at all.
         """
         for key, value in self._identity().items():
             if state[key] != value:

@@ -12,7 +12,7 @@ from .nn import Array, Output
 
 
 class Loss:
-    """A loss value: ``float(loss)`` or ``loss.item()``, ``samples`` (how many it is the mean of) and `backward`."""
+    """The value of a loss, ``float(loss)`` or ``loss.item()``: the mean over ``samples`` samples of this rank."""
 
     def __init__(self, value: float, output: Output, grad: Array) -> None:
         self.value = value
@@ -31,16 +31,17 @@ class Loss:
         return f"Loss({self.value:.6g}, samples={self.samples})"
 
     def backward(self) -> None:
-        """Add the gradient of this mean to every parameter's ``grad``, last layer first."""
+        """Add the gradient of this mean to every parameter's ``grad``, last layer first. Raises RuntimeError if called
+        twice."""
         with span("backward"):
             self._output.backward(self._grad)
 
 
 class CrossEntropyLoss:
-    """Mean over the samples of ``-log softmax(logits)[label]``, a loss function to call.
+    """Softmax cross-entropy: ``CrossEntropyLoss()(output, labels)`` is the mean of ``-log softmax(output)[label]``.
 
-    Called with ``(output, labels)``: output (samples, classes), labels (samples,) of integers in [0, classes). The
-    mean of no sample (a rank may have none in a step) is 0. Raises ValueError for other shapes or labels.
+    output: (samples, classes); labels: integers in [0, classes), (samples,). The mean is over this rank's samples. It
+    is 0 if the rank has none in a step. Raises ValueError for other shapes or labels.
     """
 
     def __call__(self, output: Output, labels: Any) -> Loss:

@@ -12,7 +12,7 @@ from .nn import Sequential
 
 
 def mlp(shape: tuple[int, ...], classes: int, *, rng: np.random.Generator, dtype: DTypeLike = np.float32) -> Sequential:
-    """Two hidden layers of 128 and 64 units. `shape` is one sample's, of any dimension."""
+    """A perceptron with two hidden layers of 128 and 64 units. `shape` is the shape of one sample, of any dimension."""
     inputs = int(np.prod(shape))
     return Sequential(
         Flatten(),
@@ -27,7 +27,7 @@ def mlp(shape: tuple[int, ...], classes: int, *, rng: np.random.Generator, dtype
 def cnn(shape: tuple[int, ...], classes: int, *, rng: np.random.Generator, dtype: DTypeLike = np.float32) -> Sequential:
     """Two 3 x 3 convolutions (16 and 32 channels), each followed by 2 x 2 max-pooling, and two dense layers.
 
-    `shape` is one image's: (channels, height, width), at least 4 x 4. Raises ValueError for others.
+    `shape` is the shape of one image: (channels, height, width), at least 4 x 4. Raises ValueError for other shapes.
     """
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Parameters, layers in a row, and the backward pass that announces each gradient as soon as it is there.
+"""Parameters, layers in sequence, and a backward pass that calls hooks as soon as a gradient is complete.
 
-The faces are PyTorch's (``net(x)``, ``parameters()``, ``.data``, ``.grad``, ``loss.backward()``, ``state_dict()``),
-the inside is plain NumPy: there is no autograd, a layer knows its own derivative.
+The interface is PyTorch's (``net(x)``, ``parameters()``, ``.data``, ``.grad``, ``loss.backward()``, ``state_dict()``).
+The implementation is plain NumPy, without autograd: each layer has code for its derivative.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Array = NDArray[Any]
 
 
 class Parameter:
-    """A trainable array: ``data``, its gradient ``grad`` (same shape and dtype), and ``name`` (given by the
-    network)."""
+    """A trainable array ``data``, its gradient ``grad`` (of the same shape and dtype), and its ``name``, which the
+    network sets."""
 
     def __init__(self, data: Array, name: str = "") -> None:
         self.data = data
@@ -32,7 +32,7 @@ class Parameter:
         return f"Parameter({self.name or 'unnamed'}, {self.data.shape}, {self.data.dtype})"
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Parameter], None]) -> None:
-        """Call ``hook(self)`` each time a backward pass has completed this gradient (the name is PyTorch's)."""
+        """Call ``hook(self)`` each time a backward pass has completed this gradient, as in PyTorch."""
         self._hooks.append(hook)
 
     def zero_grad(self) -> None:
@@ -41,12 +41,12 @@ class Parameter:
         self._fresh = True
 
     def bind_grad(self, view: Array) -> None:
-        """Let ``grad`` live in `view` (a piece of a bucket), with the values it has now."""
+        """Make ``grad`` the array `view` (a piece of a bucket), with the values that it has now."""
         view[...] = self.grad
         self.grad = view
 
     def accumulate(self, function: Callable[..., Array], *args: Any, **kwargs: Any) -> None:
-        """``grad += function(*args, **kwargs)``; the first time after ``zero_grad`` without a temporary array."""
+        """``grad += function(*args, **kwargs)``. The first time after ``zero_grad`` this needs no temporary array."""
         if self._fresh:
             function(*args, **kwargs, out=self.grad)
         else:
@@ -54,14 +54,17 @@ class Parameter:
         self._fresh = False
 
     def ready(self) -> None:
-        """Say that this backward pass adds nothing more to ``grad``."""
+        """Call the hooks: this backward pass adds nothing more to ``grad``."""
         for hook in self._hooks:
             hook(self)
 
 
 class Layer:
-    """A function with a derivative. `forward` returns its result and whatever `backward` will need; nothing is kept
-    in the layer, so that a network may be evaluated between a forward pass and its backward pass."""
+    """A function with a derivative.
+
+    `forward` returns the result, and the data that `backward` needs. The layer itself keeps nothing, so a network may
+    be evaluated between a forward pass and its backward pass.
+    """
 
     def parameters(self) -> dict[str, Parameter]:
         """The layer's own parameters by name, in a fixed order."""
@@ -72,12 +75,12 @@ class Layer:
         raise NotImplementedError
 
     def backward(self, saved: Any, grad: Array, need_input: bool) -> Array | None:
-        """Add to the parameters' gradients; return the gradient of the input, or None where it is not needed."""
+        """Add to the parameters' gradients. Returns the gradient of the input, or None if `need_input` is False."""
         raise NotImplementedError
 
 
 class Output:
-    """What ``net(x)`` returns: ``data``, the array, and the way back through the layers that made it."""
+    """The result of ``net(x)``: the array ``data``, and what the layers saved for the backward pass."""
 
     def __init__(self, net: Sequential, data: Array, saved: list[Any]) -> None:
         self.net = net
@@ -93,9 +96,10 @@ class Output:
         return self.data.shape
 
     def backward(self, grad: Array) -> None:
-        """Go back from `grad`, the loss's gradient with respect to ``data`` (same shape), last layer first.
+        """Run the backward pass, last layer first. `grad` is the gradient of the loss with respect to ``data``.
 
-        Raises ValueError for a wrong shape, RuntimeError when called twice (what the layers saved is freed).
+        `grad` has the shape of ``data``, else ValueError. RuntimeError if called twice: the data that the layers saved
+        are freed by the first call.
         """
         if grad.shape != self.data.shape:
             raise ValueError(f"backward got a gradient of shape {grad.shape} for an output of shape {self.data.shape}")
@@ -108,7 +112,8 @@ class Output:
 class Sequential:
     """Layers, one after the other. Parameters are named ``<index of the layer>.<name>`` as in PyTorch.
 
-    ``samples`` is the number of samples of the last backward pass: strategies weight this rank's gradient with it.
+    ``samples`` is the number of samples of the last backward pass; strategies weight this rank's gradient with it.
+    Raises ValueError if no layer has parameters.
     """
 
     def __init__(self, *layers: Layer) -> None:
@@ -130,7 +135,7 @@ class Sequential:
         return list(self._parameters)
 
     def __call__(self, x: Any) -> Output:
-        """Run the layers on `x`, shape (samples, ...); a rank's batch may hold no sample at all."""
+        """Run the layers on `x`, of shape (samples, ...). The number of samples may be 0."""
         x = np.asarray(x, dtype=self.dtype)
         saved: list[Any] = []
         with span("forward"):
@@ -140,7 +145,7 @@ class Sequential:
         return Output(self, x, saved)
 
     def backward(self, saved: list[Any], grad: Array) -> None:
-        """The backward pass of `Output.backward`. Below the first layer with parameters no gradient is needed."""
+        """Run the backward pass for `Output.backward`, down to the first layer that has parameters."""
         self.samples = len(grad)
         below: Array | None = grad
         for i in range(len(self.layers) - 1, self._first - 1, -1):
@@ -156,7 +161,7 @@ class Sequential:
         return {p.name: p.data.copy() for p in self._parameters}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Copy parameters in place. Raises ValueError, changing nothing, unless names and shapes are this network's."""
+        """Copy parameters from `state`, in place. ValueError, with nothing changed, if names or shapes differ."""
         mine, theirs = {p.name for p in self._parameters}, set(state)
         if mine != theirs:
             raise ValueError(f"parameters missing: {sorted(mine - theirs)}; unexpected: {sorted(theirs - mine)}")

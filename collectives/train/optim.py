@@ -1,4 +1,4 @@
-"""Stochastic gradient descent and the learning rate of large batches."""
+"""Stochastic gradient descent, and a learning rate for large batches."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ Hook = Callable[["SGD", tuple[Any, ...], dict[str, Any]], None]
 class Warmup:
     """The learning rate of step 0, 1, ...: from `lr` linearly up to ``lr * scale`` in `steps` steps, then constant.
 
-    With `scale` = how many times the batch has grown (the number of ranks, each rank's batch being fixed), this is the
-    linear scaling rule with gradual warm-up of Goyal et al. 2017, sec. 2.1 and 2.2.
+    If `scale` is the factor by which the global batch has grown (the number of ranks, for a fixed batch of each rank),
+    this is the linear scaling rule with gradual warm-up of Goyal et al. 2017, sec. 2.1 and 2.2. The defaults, `scale` 1
+    and `steps` 0, give a constant rate.
     """
 
     lr: float
@@ -28,18 +29,18 @@ class Warmup:
     steps: int = 0
 
     def __call__(self, step: int) -> float:
-        """Return the rate of `step`."""
+        """The learning rate of `step`, counted from 0."""
         if step >= self.steps:
             return self.lr * self.scale
         return self.lr * (1.0 + (self.scale - 1.0) * step / self.steps)
 
 
 class SGD:
-    """SGD with momentum and weight decay, in PyTorch's form: ``v = momentum v + (grad + weight_decay w)``; ``w -= lr
-    v``.
+    """SGD with momentum and weight decay, in PyTorch's form.
 
-    `lr` is a number or a function of the step number (from 0), such as `Warmup`. Raises ValueError for numbers out of
-    range.
+    A step computes ``v = momentum * v + grad + weight_decay * w`` and ``w = w - lr * v`` for every parameter w. `lr` is
+    a number or a function of the step number (from 0), such as `Warmup`. Raises ValueError unless lr > 0,
+    0 <= momentum < 1 and weight_decay >= 0 (the defaults of both are 0).
     """
 
     def __init__(
@@ -73,11 +74,11 @@ class SGD:
         return float(self._schedule(self.steps))
 
     def register_step_pre_hook(self, hook: Hook) -> None:
-        """Call ``hook(optimizer, args, kwargs)`` before each step (name and form are PyTorch's)."""
+        """Call ``hook(optimizer, args, kwargs)`` before each step, as in PyTorch."""
         self._before.append(hook)
 
     def register_step_post_hook(self, hook: Hook) -> None:
-        """Call ``hook(optimizer, args, kwargs)`` after each step."""
+        """Call ``hook(optimizer, args, kwargs)`` after each step, as in PyTorch."""
         self._after.append(hook)
 
     def zero_grad(self) -> None:
@@ -86,7 +87,7 @@ class SGD:
             p.zero_grad()
 
     def step(self) -> None:
-        """Change every parameter by its gradient, in place."""
+        """Change every parameter in place, by its gradient (see the class)."""
         with span("step"):
             for hook in self._before:
                 hook(self, (), {})
@@ -102,7 +103,7 @@ class SGD:
                 hook(self, (), {})
 
     def settings(self) -> dict[str, Any]:
-        """What all ranks must have in common."""
+        """Settings that must be equal on all ranks."""
         return {
             "optimizer": type(self).__name__,
             "lr": self._schedule if isinstance(self._schedule, Warmup) else self._schedule(0),
@@ -111,12 +112,12 @@ class SGD:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of steps taken and copies of the velocities by parameter name."""
+        """The number of steps taken, and copies of the velocities v by parameter name."""
         velocity = {p.name: v.copy() for p, v in zip(self.parameters, self._velocity, strict=True)}
         return {"steps": self.steps, "velocity": velocity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up a state. Raises ValueError unless it has this optimizer's parameters."""
+        """Restore a state. Raises ValueError unless it has this optimizer's parameters."""
         names = [p.name for p in self.parameters]
         if set(names) != set(state["velocity"]):
             raise ValueError(f"the state is for {sorted(state['velocity'])}, this optimizer for {sorted(names)}")

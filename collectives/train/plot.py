@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-# Okabe and Ito's palette, told apart with any kind of colour vision; line styles and markers say it a second time.
+# Okabe and Ito's palette, for any kind of colour vision; line styles and markers differ as well.
 STYLES = [
     {"color": "#0072B2", "linestyle": "-", "marker": "o"},
     {"color": "#D55E00", "linestyle": "--", "marker": "s"},
@@ -18,7 +18,7 @@ COLUMNS = [("seconds", "seconds"), ("samples", "samples seen by all ranks")]
 
 
 def require_matplotlib() -> None:
-    """Raise ImportError, naming the extra to install, without matplotlib."""
+    """Raise ImportError, which names the extra to install, if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ImportError("drawing needs matplotlib, which is not installed: pip install 'collectives[plot]'")
 
@@ -26,8 +26,8 @@ def require_matplotlib() -> None:
 def draw_curves(log: dict[str, Any], path: str | Path, title: str = "") -> None:
     """Draw loss and accuracy of every run in `log` (see ``read_log``) against time and against samples.
 
-    `path` is the picture: .png, .svg or .pdf. Raises ImportError, naming the extra to install, without matplotlib;
-    OSError where `path` cannot be written.
+    `path` is the picture's file: .png, .svg or .pdf. Raises ImportError if matplotlib is not installed, OSError if
+    `path` cannot be written.
     """
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -62,7 +62,7 @@ def _line(axis: Any, records: list[dict[str, Any]], along: str, value: str, labe
 
 
 def _final(axis: Any, x: float, y: float, color: str) -> None:
-    """Write the last value at the end of its line, on the side where there is room."""
+    """Write the last value at the end of its line, above or below it, where there is room."""
     offset, side = (-9, "top") if y > 0.5 else (9, "bottom")
     axis.annotate(
         f"{y:.1%}",

@@ -1,4 +1,4 @@
-"""What a person sees while training runs: a bar on a terminal, a few lines in a log."""
+"""The progress of training on screen: a bar on a terminal, else a few lines."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ MODES = ("auto", "bar", "lines")
 
 
 def wants_bar(mode: str) -> bool:
-    """Whether to draw a bar. "auto": on a terminal, if tqdm is there.
+    """Whether to draw a bar. Mode "auto" draws one if standard error is a terminal and tqdm is installed.
 
-    Raises ValueError for an unknown mode, ImportError, naming the extra to install, for "bar" without tqdm.
+    Raises ValueError for an unknown mode, ImportError for "bar" if tqdm is not installed.
     """
     if mode not in MODES:
         raise ValueError(f"unknown progress {mode!r}; there are {', '.join(MODES)}")
@@ -27,7 +27,7 @@ def wants_bar(mode: str) -> bool:
 
 
 class Progress:
-    """One run's progress on rank 0: a tqdm `bar` on standard error, or about ten lines on standard output."""
+    """The progress of one run, on rank 0: a tqdm bar on standard error, or about ten lines on standard output."""
 
     def __init__(self, name: str, steps: int, start: int, epochs: int, *, bar: bool) -> None:
         self._name, self._epochs = name, epochs
@@ -44,7 +44,7 @@ class Progress:
             self._bar.update()
 
     def epoch(self, record: dict[str, Any]) -> None:
-        """Show the record of a finished epoch."""
+        """Show loss and accuracy of a finished epoch."""
         shown = {key: f"{record[key]:.4f}" for key in ("loss", "accuracy") if key in record}
         if self._bar is not None:
             self._bar.set_postfix(shown)
@@ -55,6 +55,6 @@ class Progress:
             print(f"{self._name:<10}  epoch {epoch}{values}  {record['seconds']:.1f} s", flush=True)
 
     def close(self) -> None:
-        """Leave the terminal in order."""
+        """Close the bar."""
         if self._bar is not None:
             self._bar.close()

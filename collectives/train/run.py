@@ -1,4 +1,4 @@
-"""The life of one training run: its steps, its records, its log file."""
+"""``Run``: the steps of one training, its records and its log file."""
 
 from __future__ import annotations
 
@@ -20,19 +20,24 @@ FORMAT = 1
 
 
 class Run:
-    """Runs a training loop on all ranks and keeps what it reports.
+    """Runs a training loop on all ranks, and records the values that it logs. Collective.
 
-    `out`: folder for ``log.json`` (made if need be; None: no file). `state`: the objects the run consists of, each
-    with ``state_dict`` and ``load_state_dict``; "opt" among them, if it was distributed, is told when training ends.
-    `name`: the run's name in the log; runs of different names may share a folder. `evaluate`: a collective function
-    without arguments, called after each epoch, whose dict of numbers goes into that epoch's record. After `every`
-    steps without a record, and after each epoch, the logged values are averaged over ranks. `settings` is kept in the
-    log as it is. `progress`: "bar", "lines", or "auto", a bar on a terminal.
+    * `out`: folder for ``log.json``, made if it does not exist. None (default): no file.
+    * `comm`: the communicator (default: the world).
+    * `state`: the objects of the run by name, each with ``state_dict`` and ``load_state_dict``. If "opt" is among them
+      and was distributed, ``finish`` of its strategy is called when training ends.
+    * `name`: the run's name in the log. Runs of different names may share a folder.
+    * `evaluate`: a collective function without arguments, called after each epoch. Its dict of numbers goes into the
+      record of that epoch.
+    * `every`: steps between records (default 50). There is a record after each epoch, too. For a record, the logged
+      values are averaged over the ranks.
+    * `settings`: a dict that is kept in the log as it is.
+    * `progress`: "bar", "lines", or "auto" (default): a bar on a terminal.
 
-    ``records`` is the list of records so far, the same on all ranks but for "seconds": dicts with "epoch" (completed
-    ones), "step", "samples" (of all ranks), "seconds" (since the first step), "lr", the logged means and, after an
-    epoch, the evaluation. Collective. Raises ValueError for bad arguments, OSError on all ranks if rank 0 cannot
-    write to `out`.
+    ``records`` is the list of records so far, the same on all ranks except for "seconds". A record is a dict with
+    "epoch" (completed epochs), "step", "samples" (of all ranks), "seconds" (since the first step), "lr", the logged
+    means and, after an epoch, the evaluation. Raises ValueError for bad arguments, ImportError for "bar" without tqdm,
+    and OSError on all ranks if rank 0 cannot write to `out`.
     """
 
     def __init__(
@@ -66,7 +71,7 @@ class Run:
         self._batch = 0  # samples of this rank's current batch
         self._begin = 0.0
         self._recorded = 0  # step of the last record
-        self._since = 0  # samples of this rank since then
+        self._since = 0  # samples of this rank since the last record
         self._sums: dict[str, list[float]] = {}  # name: [sum of value * samples, samples]
 
     def _make_folder(self) -> None:
@@ -76,11 +81,11 @@ class Run:
             raise PermissionError(f"cannot write to {self._log.parent}")
 
     def steps(self, data: Loader, epochs: int) -> Iterator[tuple[Any, ...]]:
-        """Yield this rank's batches of `data` until it has completed `epochs` epochs, counted from the loader's
-        position.
+        """Yield this rank's batches of `data`, from the position of `data` until the end of epoch `epochs`. Collective.
 
-        After the last one the strategy is finished, the network evaluated and the log written. Raises ValueError unless
-        `epochs` is at least 1, FloatingPointError on all ranks when a logged value is not finite.
+        After each epoch the network is evaluated and the log written; after the last one, ``finish`` of the strategy
+        comes before that. Raises ValueError unless `epochs` is at least 1, FloatingPointError on all ranks if the mean
+        of a logged value is not finite.
         """
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1, not {epochs}")
@@ -106,11 +111,10 @@ class Run:
                 progress.close()
 
     def log(self, **values: Any) -> None:
-        """Note this step's values (numbers, or what ``float`` takes), each the mean over this rank's samples of the
-        step.
+        """Note values of this step: numbers, or objects that ``float`` takes.
 
-        All ranks must log the same names. A record has their means over all samples of all ranks since the record
-        before.
+        Each value is a mean over this rank's samples of the step. All ranks must log the same names. A record has the
+        means over all samples of all ranks since the record before.
         """
         for key, value in values.items():
             total = self._sums.setdefault(key, [0.0, 0.0])
@@ -119,7 +123,7 @@ class Run:
                 total[1] += self._batch
 
     def _record(self, epoch: int) -> dict[str, Any]:
-        """Reduce what was logged since the last record, over all ranks, into a new one."""
+        """Make a record: the means, over all ranks, of the values logged since the last one. Collective."""
         from mpi4py import MPI
 
         keys = sorted(self._sums)
@@ -156,7 +160,7 @@ class Run:
             on_rank_0(self.comm, self._write)
 
     def _write(self) -> None:
-        """Put this run into the log beside the runs of other names; a reader never sees half a file."""
+        """Write this run into the log beside the runs of other names. A reader never sees an incomplete file."""
         assert self._log is not None
         log: dict[str, Any] = read_log(self._log) if self._log.exists() else {"format": FORMAT, "runs": {}}
         log["runs"][self.name] = {"ranks": self.comm.size, "settings": self.settings, "records": self.records}
@@ -168,7 +172,7 @@ class Run:
 def read_log(path: str | Path) -> dict[str, Any]:
     """The contents of a ``log.json``: ``{"format": 1, "runs": {name: {"ranks", "settings", "records"}}}``.
 
-    Raises OSError for an unreadable file, ValueError for one that is something else.
+    Raises OSError for a file that cannot be read, ValueError for a file that is no such log.
     """
     try:
         log = json.loads(Path(path).read_text())

@@ -1,4 +1,4 @@
-"""As many BLAS threads per rank as the machine has cores to give."""
+"""The number of BLAS threads of a rank: its share of the cores of the node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _quota() -> float:
 
 
 def threads_per_rank(comm: Any) -> int:
-    """This node's usable cores, shared evenly by its ranks, at least 1. Collective."""
+    """The number of this node's usable cores divided by its number of ranks, at least 1. Collective."""
     from mpi4py import MPI
 
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -32,10 +32,11 @@ def threads_per_rank(comm: Any) -> int:
 
 
 def limit_threads(comm: Any) -> str | None:
-    """Keep the ranks of a node from starting one BLAS thread per core each, which is many times slower than one thread.
+    """Limit the BLAS threads of this rank to its share of the node's cores. Collective.
 
-    A number the user has set in the environment stands. Returns a sentence for the user where nothing could be done.
-    Collective.
+    By default each rank would start a BLAS thread for every core, which is many times slower. If the user has set one
+    of the variables ``VARIABLES`` in the environment, nothing is changed. Returns None, or a sentence for the user if
+    threadpoolctl is not installed.
     """
     if any(name in os.environ for name in VARIABLES):
         return None

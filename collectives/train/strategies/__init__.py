@@ -1,4 +1,4 @@
-"""How ranks combine what they learn: one short file each."""
+"""Training strategies: how ranks combine gradients or parameters. One file for each strategy."""
 
 from .allreduce import AllReduce
 from .base import Strategy

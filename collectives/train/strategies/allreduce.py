@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 class AllReduce(Strategy):
     """All-reduce each bucket while the backward pass goes on, wait before the step (Li et al., VLDB 2020, sec. 3.2).
 
-    `average` (default): the mean over the samples of all ranks, so that p ranks do what one rank does with the same
-    global batch, even if the ranks' shares differ or are empty. Each rank sends its gradient times its samples, and
-    its samples in the same message. ``average=False``: the plain sum of the ranks' gradients (p times the mean for
-    equal shares).
-
-    `bucket_bytes`: size at which buckets are cut. `algorithm`: name of an all-reduce algorithm, for a communicator
-    whose ``Iallreduce`` takes one. Raises ValueError unless `bucket_bytes` is at least 1.
+    * `average` (default: True): the gradient is the mean over the samples of all ranks. So p ranks compute the same as
+      one rank with the same global batch, even if the ranks' parts differ in length or are empty. Each rank sends its
+      gradient times its number of samples, and that number in the same message. With False, the gradient is the sum of
+      the ranks' gradients: p times the mean if all parts have the same length.
+    * `bucket_bytes`: the longest bucket, in bytes (default: 1 MiB). Raises ValueError if it is below 1.
+    * `algorithm`: name of an all-reduce algorithm, for a communicator whose ``Iallreduce`` takes one. By default the
+      communicator chooses.
     """
 
     replicated = True
@@ -49,10 +49,10 @@ class AllReduce(Strategy):
         """Wait for the buckets, in the order in which they were sent."""
         for request, bucket in self._pending:
             request.Wait()
-            if self.average:  # later buckets travel on meanwhile
+            if self.average:  # later buckets are still under way meanwhile
                 bucket.grads /= bucket.weight[0]
         self._pending.clear()
 
     def settings(self) -> dict[str, Any]:
-        """What all ranks must have in common."""
+        """Settings that must be equal on all ranks."""
         return {**super().settings(), "average": self.average, "algorithm": self.algorithm}

@@ -1,4 +1,4 @@
-"""What a strategy is."""
+"""``Strategy``, the base class of all strategies."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 
 
 class Strategy:
-    """When and what the ranks exchange. These methods do nothing; a strategy overrides the ones it needs.
+    """Decides when the ranks exchange data, and which. The methods here do nothing; a strategy overrides those it
+    needs.
 
     `distribute` calls `setup` once, after the parameters were broadcast. ``replicated`` says whether all ranks hold the
-    same parameters after every step; ``bucket_bytes`` is the size at which buckets are cut.
+    same parameters after every step (default: False). ``bucket_bytes`` is the longest bucket, in bytes (default: 1
+    MiB).
     """
 
     replicated = False
@@ -30,24 +32,25 @@ class Strategy:
         self.net, self.opt, self.comm = net, opt, comm
 
     def on_bucket(self, bucket: Bucket) -> None:
-        """A bucket's gradients are complete: start sending, do not wait."""
+        """Called when a bucket's gradients are complete, in the same order on all ranks. It should start to send them,
+        and not wait."""
 
     def before_step(self) -> None:
-        """The optimizer is about to use the gradients."""
+        """Called before the optimizer uses the gradients."""
 
     def after_step(self) -> None:
-        """The optimizer has changed the parameters."""
+        """Called after the optimizer has changed the parameters."""
 
     def finish(self) -> None:
-        """Training has ended: the parameters are about to be evaluated or saved."""
+        """Called when training has ended, before the parameters are evaluated or saved."""
 
     def settings(self) -> dict[str, Any]:
-        """What all ranks must have in common."""
+        """Settings that must be equal on all ranks."""
         return {"strategy": type(self).__name__, "bucket_bytes": self.bucket_bytes}
 
     def state_dict(self) -> dict[str, Any]:
-        """What must be remembered in a checkpoint."""
+        """The state of the strategy for a checkpoint."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
+        """Restore a state that `state_dict` returned."""

@@ -1,7 +1,7 @@
-"""No communication: every rank trains alone, on its own samples. The control of an experiment."""
+"""No communication: every rank trains alone, on its own samples. This is the control of an experiment."""
 
 from .base import Strategy
 
 
 class NoComm(Strategy):
-    """Each rank trains its own network, from the same initial parameters, and never hears of the others."""
+    """Each rank trains its own network, from the same initial parameters, without any communication in training."""
