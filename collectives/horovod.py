@@ -49,18 +49,13 @@ class _Compressor(NamedTuple):
 
 
 class Compression:
-    """What is sent for a tensor. ``none``: the tensor itself. ``fp16``: a float16 copy of a float32 or float64
-    tensor."""
+    """What is sent for a tensor: ``none``, the tensor; ``fp16``, a float16 copy if it is float32 or float64."""
 
     none, fp16 = _Compressor(()), _Compressor((torch.float32, torch.float64))
 
 
 def allreduce(tensor: torch.Tensor, name: str | None = None, compression=Compression.none, op=Average) -> torch.Tensor:
-    """Reduce all ranks' tensors; returns a new tensor of the same shape. Blocking.
-
-    ``op`` is Average (default), Sum, Min or Max. ``compression``: the type in which tensors travel. ValueError for the
-    mean of integers.
-    """
+    """All ranks' tensors reduced by ``op``, as a new tensor of their shape. ValueError for means of integers."""
     if op == Average and not (tensor.is_floating_point() or tensor.is_complex()):
         raise ValueError(f"op: the mean of {tensor.dtype} has another type; take Sum and divide")
     small, ctx = compression.compress(tensor.clone(memory_format=torch.contiguous_format))
@@ -69,10 +64,7 @@ def allreduce(tensor: torch.Tensor, name: str | None = None, compression=Compres
 
 
 def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
-    """Concatenate all ranks' tensors along the first dimension, in rank order; returns a new tensor. Blocking.
-
-    ValueError if the shapes differ in other dimensions than the first, or if a tensor has no dimension.
-    """
+    """The ranks' tensors concatenated along the first dimension; ValueError if shapes differ in another dimension."""
     shapes = allgather_object(tuple(tensor.shape))
     if not all(shapes) or len({shape[1:] for shape in shapes}) > 1:
         raise ValueError(f"tensor: the ranks' shapes {shapes} do not differ in a first dimension only")
@@ -104,11 +96,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
 def broadcast_parameters(
     params: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]], root_rank: int = 0
 ) -> None:
-    """Copy the root's parameters to all ranks, in place. ``params``: ``model.state_dict()`` or
-    ``model.named_parameters()``.
-
-    ValueError if names, shapes or types differ between ranks.
-    """
+    """Copy the root's ``state_dict()`` or ``named_parameters()`` to all ranks; ValueError unless they have the same."""
     _check_alike("params", pairs := list(params.items() if isinstance(params, Mapping) else params))
     for _, tensor in pairs:
         tensor.copy_(broadcast(tensor, root_rank))
@@ -128,10 +116,7 @@ def _check_alike(argument: str, pairs: list[tuple[str, torch.Tensor]]) -> None:
 
 
 class _Distributed:
-    """Added to an optimizer's class by :func:`DistributedOptimizer`: reduces gradients in buckets.
-
-    A bucket is reduced as soon as it and all buckets before it are complete, so the order is the same on all ranks.
-    """
+    """Base class of distributed optimizers. Buckets are reduced in one order on all ranks, as they become complete."""
 
     def _distribute(self, params: list[torch.Tensor], compression, passes: int, op) -> None:
         self._compression, self._op, self.backward_passes_per_step, self._reduced = compression, op, passes, False
@@ -167,8 +152,7 @@ class _Distributed:
         self._begun.append((small, ctx, dist.all_reduce(small, op=self._op, async_op=True)))
 
     def synchronize(self) -> None:
-        """Wait until all gradients are reduced, for example to clip them. Then call ``step`` inside
-        :meth:`skip_synchronize`."""
+        """Wait until all gradients are reduced, e.g. to clip them. Then ``step`` inside :meth:`skip_synchronize`."""
         while len(self._begun) < len(self._buckets):
             self._start()
         for bucket, (small, ctx, work) in zip(self._buckets, self._begun, strict=True):
@@ -200,11 +184,9 @@ def DistributedOptimizer(
 ) -> Any:  # fmt: skip
     """Let an optimizer's ``step`` use gradients that were reduced over all ranks during the backward pass.
 
-    The optimizer is changed in place and returned, so that schedulers made before still refer to it. ``compression``:
-    the type in which gradients travel. ``op``: Average (default), Sum, Min or Max. Gradients of
-    ``backward_passes_per_step`` passes (default 1) are added up and travel once. A parameter without a gradient counts
-    with zeros. ValueError unless ``named_parameters`` (optional) names each parameter of the optimizer once, in the
-    same order on all ranks.
+    Changes the optimizer in place and returns it. Gradients of ``backward_passes_per_step`` passes are added up and
+    sent once; a parameter without a gradient counts with zeros. ValueError unless ``named_parameters`` names each
+    parameter once, in one order on all ranks. ``op`` and ``compression`` are as in :func:`allreduce`.
     """
     if isinstance(optimizer, _Distributed) or backward_passes_per_step < 1:
         raise ValueError("optimizer: is distributed already, or backward_passes_per_step: less than 1")
