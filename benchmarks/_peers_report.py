@@ -30,7 +30,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ours to another's: the median over rounds and its confidence interval."""
+    """Our time divided by another's: the median over rounds and its confidence interval."""
 
     median: float
     low: float
@@ -41,7 +41,7 @@ class Ratio:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Compare round by round, so that what slows the machine in a round slows both."""
+    """Compare round by round, so that a disturbance of the machine in a round affects both."""
     rounds = [a / b for a, b in zip(ours, theirs, strict=True)]
     return Ratio(statistics.median(rounds), *median_interval(rounds))
 
@@ -49,12 +49,12 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 def best(
     samples: Samples, names: Sequence[str], of: Callable[[Sequence[float]], float] = statistics.median
 ) -> str | None:
-    """Who has the lowest median, or other measure."""
+    """The contestant with the lowest median, or with the lowest value of another measure."""
     return min((name for name in names if name in samples), key=lambda name: of(samples[name]), default=None)
 
 
 class Mode(NamedTuple):
-    """Where the result goes, whether the arrays change from call to call, and which collective it is."""
+    """A way of calling: in place or out of place, the same arrays in every call or rotating ones, the collective."""
 
     place: str
     reuse: str
@@ -80,31 +80,31 @@ class Table:
     mode: Mode
     rounds: int
     peers: Sequence[str]
-    rows: Mapping[int, Samples]  # by bytes; contestants that failed are left out
+    rows: Mapping[int, Samples]  # by bytes; contestants that failed are not in it
     limits: Sequence[str] = ()
-    slow: Collection[tuple[int, str]] = ()  # sizes and peers that were too slow to go through the rounds
-    algorithms: Mapping[int, str] = field(default_factory=dict)  # of ours, by bytes, where they are known
-    reasons: Mapping[int, str] = field(default_factory=dict)  # why those
+    slow: Collection[tuple[int, str]] = ()  # sizes, and the peers that were too slow for the rounds there
+    algorithms: Mapping[int, str] = field(default_factory=dict)  # of our library, by bytes, if they are known
+    reasons: Mapping[int, str] = field(default_factory=dict)  # why these algorithms ran
 
     def title(self) -> str:
-        """The conditions in words."""
+        """The conditions of the table, as text."""
         arrays = {"private": "private arrays", "heap": "heap arrays", "program": "unchanged program"}[self.ours]
         return f"{self.ranks} ranks, {arrays}, {self.mode}"
 
     def ratio(self, nbytes: int, prefixes: tuple[str, ...] = ("",)) -> Ratio | None:
-        """Ours to the best of the peers whose names begin so."""
+        """Our time divided by that of the best of the peers whose names begin with one of ``prefixes``."""
         samples = self.rows[nbytes]
         peer = best(samples, [name for name in self.peers if name.startswith(prefixes)])
         return ratio(samples[self.ours], samples[peer]) if peer and self.ours in samples else None
 
     def limit_ratio(self, nbytes: int) -> Ratio | None:
-        """Ours to the fastest pass over memory."""
+        """Our time divided by that of the fastest pass over memory."""
         samples = self.rows.get(nbytes, {})
         limit = best(samples, self.limits)
         return ratio(samples[self.ours], samples[limit]) if limit and self.ours in samples else None
 
     def minima(self, nbytes: int) -> float | None:
-        """Our shortest time to the shortest of all peers."""
+        """Our shortest time divided by the shortest time of all peers."""
         samples = self.rows[nbytes]
         peer = best(samples, self.peers, min)
         return min(samples[self.ours]) / min(samples[peer]) if peer and self.ours in samples else None
@@ -155,7 +155,7 @@ class Table:
         return f"{size_name(nbytes):>6}{times[0]}{peer:>9}" + "".join(times[1:])
 
     def cell(self, nbytes: int, name: str, of: Callable[[Sequence[float]], float]) -> str:
-        """A contestant's time, "slow" for one that sat out, "-" for one that is missing."""
+        """A contestant's time; "slow" if it was left out, "-" if it is missing."""
         if name in self.rows[nbytes]:
             return micro(of(self.rows[nbytes][name]))
         return "slow" if (nbytes, name) in self.slow else "-"
@@ -167,7 +167,7 @@ def mean_line(mean: float | None) -> str:
 
 
 def limit_lines(table: Table, nbytes: int) -> list[str]:
-    """What the passes over memory took, and how many bytes a second that is over all ranks; for shared arrays only."""
+    """Times of the passes over memory, and their bytes per second over all ranks; for shared arrays only."""
     lines = []
     for name in table.limits if table.ours != "private" else ():
         if seconds := table.rows.get(nbytes, {}).get(name):

@@ -1,4 +1,4 @@
-"""The rounds of ``peers.py``: all contestants on one number of ranks, taking turns."""
+"""The rounds of ``peers.py``: all contestants take turns, on one number of ranks."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Run:
         self.temporary = tempfile.TemporaryDirectory(prefix="peers-")
         self.jobs = {job.name: job for job in self.all_jobs(Path(self.temporary.name))}
         self.contestants = self.all_contestants()
-        self.quickest: dict[Key, float] = {}  # seconds of a call so far: the length of a batch follows from it
+        self.quickest: dict[Key, float] = {}  # shortest call so far, in seconds; it sets the length of a batch
         self.seconds: dict[Key, list[float]] = {}
-        self.algorithms: dict[Key, tuple[str, str]] = {}  # and why
-        self.sitting: dict[tuple[Mode, Contestant], int] = {}  # from which size on
+        self.algorithms: dict[Key, tuple[str, str]] = {}  # the algorithm, and why it ran
+        self.sitting: dict[tuple[Mode, Contestant], int] = {}  # the size from which on it is left out
         self.missing: list[str] = []
         self.slow: list[str] = []
         self.described: list[dict[str, Any]] = []
@@ -62,7 +62,7 @@ class Run:
             yield job("gloo", "torch", "gloo", "none")
 
     def all_contestants(self) -> list[Contestant]:
-        """One for each peer, and ours in each kind of memory."""
+        """A contestant for each peer, and one of ours for each kind of memory."""
         found = [Contestant(kind, "ours", kind) for kind in self.args.buffers]
         found += [Contestant(name, name) for name in self.jobs if name != "ours"]
         if "heap" in self.args.buffers and LIMIT_SIZE in self.args.sizes:
@@ -70,7 +70,7 @@ class Run:
         return found
 
     def measure(self) -> None:
-        """Start all jobs, prove their results, and go through the rounds."""
+        """Start all jobs, check their results, and run the rounds."""
         self.start()
         for mode, nbytes in self.cells():
             for contestant in self.entrants(mode, nbytes):
@@ -89,11 +89,11 @@ class Run:
         return collectives.sizes(mode.collective, self.ranks, self.args.sizes)
 
     def cells(self) -> Iterator[tuple[Mode, int]]:
-        """Every mode at each of its sizes."""
+        """All modes with each of their sizes."""
         return ((mode, nbytes) for mode in self.modes for nbytes in self.sizes(mode))
 
     def start(self) -> None:
-        """Make the environments, start the jobs, and have them take their memory."""
+        """Make the environments, start the jobs, and let them allocate their memory."""
         self.check_memory()
         progress(f"{self.ranks} ranks: starting {len(self.jobs)} jobs")
         for job in self.jobs.values():
@@ -112,7 +112,7 @@ class Run:
             self.take_memory(contestant)
 
     def describe(self, job: Job) -> None:
-        """Say what a job runs on and where its ranks may run."""
+        """Print what a job runs on, and on which cores its ranks may run."""
         hello = job.hellos[0]
         cores = [hello["cores"] for hello in job.hellos]
         placed = f"on cores {' | '.join(','.join(map(str, c)) for c in cores)}"
@@ -153,19 +153,19 @@ class Run:
         return sum({n: 2 * self.sets(mode, n) * self.pages(mode, n) for mode, n in self.cells()}.values())
 
     def check_memory(self) -> None:
-        """Refuse a run that does not fit."""
+        """Refuse a run that needs too much memory."""
         needed = self.footprint() * self.ranks * (len(self.jobs) + 1)
         if needed > 0.8 * jobs.available_memory():
             sys.exit(f"peers.py: {needed >> 20} MiB of arrays are too much here; give fewer --peers or smaller --sizes")
 
     def entrants(self, mode: Mode, nbytes: int) -> list[Contestant]:
-        """Who takes part; passes over memory where they are the measure."""
+        """The contestants that take part; also passes over memory if times are compared with them."""
         alive = [c for c in self.contestants if not self.jobs[c.job].failure]
         rested = [c for c in alive if nbytes < self.sitting.get((mode, c), nbytes + 1)]
         return [c for c in rested if not c.limit or nbytes == LIMIT_SIZE]
 
     def arguments(self, contestant: Contestant, mode: Mode, nbytes: int) -> dict[str, Any]:
-        """What is called, as a worker takes it."""
+        """The call, as a worker expects it."""
         what = {"buffers": contestant.buffers, "collective": mode.collective, "nbytes": nbytes}
         what |= {"sets": self.sets(mode, nbytes), "in_place": mode.place == "in"}
         return what | {"limit": contestant.limit}
@@ -176,7 +176,7 @@ class Run:
         return max(self.jobs[contestant.job].ask("measure", calls=calls, warm=warm, closed=self.args.survey, **what))
 
     def try_out(self, contestant: Contestant, mode: Mode, nbytes: int) -> None:
-        """Prove the result, and learn how long a call takes."""
+        """Check the result, and measure how long a call takes."""
         progress(f"{self.ranks} ranks: trying {contestant.name}, {report.size_name(nbytes)}, {mode}")
         what = self.arguments(contestant, mode, nbytes)
         job = self.jobs[contestant.job]
@@ -196,12 +196,14 @@ class Run:
         self.quickest[mode, nbytes, contestant] = self.batch(contestant, mode, nbytes, calls, 0)
 
     def expected(self, contestant: Contestant, mode: Mode, nbytes: int) -> float:
-        """Seconds of a call, from the bytes a second of the largest size so far, if that was large; else 0."""
+        """Expected seconds of a call, from the bytes per second of the largest size so far if that was large; else
+        0."""
         known = {n: s for (m, n, c), s in self.quickest.items() if (m, c) == (mode, contestant) and n >= LARGE}
         return known[max(known)] * nbytes / max(known) if known else 0.0
 
     def sit_out(self, contestant: Contestant, mode: Mode, nbytes: int, seconds: float) -> None:
-        """Leave a contestant out of the rounds, from this size on: it is no rival. Ours counts as missing."""
+        """Leave a contestant out of the rounds from this size on, because it is too slow. Ours counts as missing
+        then."""
         self.sitting[mode, contestant] = nbytes
         what = f"from {report.size_name(nbytes)}, {mode}: a call takes {seconds:.1f} s or so"
         if contestant.job in OURS:
@@ -210,7 +212,7 @@ class Run:
             self.slow.append(f"{self.ranks} ranks, {contestant.name} {what}")
 
     def turn(self, contestant: Contestant, mode: Mode, nbytes: int) -> None:
-        """One batch."""
+        """Run one batch."""
         key = mode, nbytes, contestant
         calls = max(2, math.ceil(self.args.batch * 1e-3 / self.quickest[key]))
         warm = max(1, math.ceil(WARM_SECONDS / self.quickest[key]))
@@ -219,7 +221,7 @@ class Run:
         self.seconds.setdefault(key, []).append(seconds)
 
     def attempt(self, step: Callable[..., None], contestant: Contestant, mode: Mode, nbytes: int) -> None:
-        """Give a contestant its turn; note one that fails, and go on with the others."""
+        """Run a contestant's turn. If it fails, note the failure and go on with the others."""
         if self.jobs[contestant.job].failure:
             return
         try:
@@ -228,7 +230,7 @@ class Run:
             self.miss(contestant.job, f"{report.size_name(nbytes)}, {mode}: {failure}")
 
     def miss(self, name: str, why: str) -> None:
-        """Note, and say at once, that a contestant is missing."""
+        """Note and print that a contestant is missing."""
         progress("")
         self.missing.append(f"{self.ranks} ranks, {name}: {why}")
         print(f"missing: {self.missing[-1]}", flush=True)
@@ -240,7 +242,7 @@ class Run:
         self.temporary.cleanup()
 
     def tables(self) -> list[report.Table]:
-        """One for each of ours and each mode."""
+        """A table for each contestant of ours and each mode."""
         ours = [c for c in self.contestants if c.job in OURS and not c.limit]
         peers = [name for name in self.jobs if name not in OURS]
         cores = jobs.usable_cores()
@@ -254,12 +256,12 @@ class Run:
         ]  # fmt: skip
 
     def slow_cells(self, mode: Mode) -> list[tuple[int, str]]:
-        """Sizes and contestants that sat out."""
+        """Sizes and contestants that were left out."""
         sitting = [(c.name, least) for (m, c), least in self.sitting.items() if m == mode]
         return [(nbytes, name) for name, least in sitting for nbytes in self.sizes(mode) if nbytes >= least]
 
     def samples(self, mode: Mode, nbytes: int) -> dict[str, list[float]]:
-        """Seconds by contestant, of those that took part in every round."""
+        """Seconds by contestant, for those that took part in every round."""
         found = {c.name: self.seconds.get((mode, nbytes, c), []) for c in self.contestants}
         return {name: seconds for name, seconds in found.items() if len(seconds) == self.args.rounds}
 

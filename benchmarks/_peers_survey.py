@@ -1,4 +1,4 @@
-"""The summary of ``peers.py --collective``: a line for each collective, the hand-overs apart, and the targets."""
+"""The summary of ``peers.py --collective``: a line for each collective, calls handed over to MPI apart, targets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MEAN, WORST = 0.75, 1.1
 
 
 def ratios(table: Table, handed_over: bool) -> dict[int, Ratio]:
-    """Ours to the best peer at the sizes that the MPI library under ours serves, or at all others."""
+    """Our time divided by the best peer's, at the sizes that our library hands over to MPI, or at all others."""
     sizes = [n for n in table.rows if (table.algorithms.get(n) == "mpi") == handed_over]
     return {n: found for n in sizes if (found := table.ratio(n))}
 
@@ -30,14 +30,14 @@ def lines(tables: Sequence[Table]) -> list[str]:
 
 
 def line(table: Table, found: Mapping[int, Ratio]) -> str:
-    """Name, mean and worst of one collective."""
+    """The line of one collective: name, mean and worst ratio."""
     nbytes, most = worst(found)
     interval = f"[{most.low:.2f}, {most.high:.2f}]"
     return f"{table.mode.collective:32}{mean(found):15.3f}{most.median:8.2f} {interval:14}{size_name(nbytes):>6}"
 
 
 def why(table: Table, found: Mapping[int, Ratio]) -> str:
-    """The reasons of a hand-over, with the sizes."""
+    """Why calls were handed over to the MPI library, and at which sizes."""
     reasons: dict[str, list[str]] = {}
     for nbytes in found:
         reasons.setdefault(table.reasons.get(nbytes, ""), []).append(size_name(nbytes))
@@ -50,17 +50,18 @@ def mean(found: Mapping[int, Ratio]) -> float:
 
 
 def worst(found: Mapping[int, Ratio]) -> tuple[int, Ratio]:
-    """The highest ratio and where it is."""
+    """The highest ratio, and its size."""
     return max(found.items(), key=lambda item: item[1].median)
 
 
 def conditions(table: Table) -> str:
-    """What the tables of all collectives have in common."""
+    """The conditions that the tables of all collectives have in common."""
     return replace(table, mode=Mode(table.mode.place, table.mode.reuse)).title()
 
 
 def targets(tables: Sequence[Table]) -> list[Target]:
-    """Every collective counts alike in the mean, whatever its number of sizes; the worst is that of hand-overs too."""
+    """The targets. In the mean, every collective has the same weight, for any number of sizes. The worst ratio includes
+    calls that were handed over to MPI."""
     where = conditions(tables[0])
     if any(table.ratio(n) is None for table in tables for n in table.rows):
         return [Target(where, "every collective at every size", None, WORST)]

@@ -1,10 +1,9 @@
-"""One rank of one contestant of ``peers.py``: waits on a socket, and makes its calls when its turn comes.
+"""One rank of one contestant of ``peers.py``: waits on a socket, and makes calls when it gets a command.
 
     python _peers_worker.py SOCKET KIND THREAD_LEVEL [RANK SIZE HOST:PORT]
 
-KIND is ``mpi`` (an ordinary mpi4py program that knows nothing of ours), ``ours`` or ``gloo`` (which has no launcher:
-its rank, size and meeting point are arguments). Commands and answers are lines of JSON; between turns the rank sleeps
-in ``recv``.
+KIND is ``mpi`` (an ordinary mpi4py program), ``ours`` or ``gloo`` (which has no launcher: its rank, size and meeting
+point are arguments). Commands and answers are lines of JSON. Between turns the rank sleeps in ``recv``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))  # a launcher that runs this file leaves it out
+sys.path.insert(0, str(Path(__file__).parent))  # not there if a launcher runs this file
 import _peers_calls as calls_of  # noqa: E402
 from _peers_collectives import form_of, lengths  # noqa: E402
 
@@ -37,7 +36,7 @@ Given = tuple[Any, ...]  # the arguments of a call
 
 
 class Group:
-    """What all contestants have."""
+    """The interface of all contestants."""
 
     why_not = ""  # there are no heap arrays
     buffers: tuple[str, ...] = ("private",)
@@ -47,12 +46,12 @@ class Group:
         return np.empty(nbytes, np.uint8)
 
     def algorithm(self, collective: str, nbytes: int) -> tuple[str, str]:
-        """What ran last, and why, where that is known."""
+        """The algorithm that ran last, and why, if they are known."""
         return "", ""
 
 
 class MpiGroup(Group):
-    """MPI.COMM_WORLD, as any mpi4py program has it."""
+    """MPI.COMM_WORLD of mpi4py."""
 
     def __init__(self, level: str, *_: str):
         import mpi4py
@@ -70,7 +69,7 @@ class MpiGroup(Group):
         self.software = {"library": " ".join(library.split()), "mpi4py": mpi4py.__version__}
 
     def call(self, collective: str, in_place: bool) -> Callable[..., Any]:
-        """The method; of the other forms what starts a call and waits for it at once."""
+        """The method to call; in the other forms, a function that starts a call and waits for it at once."""
         base, form = form_of(collective)
         if form == "{}":
             return getattr(self.comm, base.capitalize())
@@ -85,7 +84,7 @@ class MpiGroup(Group):
         return again
 
     def given(self, collective: str, x: np.ndarray, y: np.ndarray, in_place: bool) -> Given:
-        """What :meth:`call` takes to send x and receive y; in place there is the all-reduce only."""
+        """The arguments of :meth:`call` to send x and receive y. In place there is the all-reduce only."""
         base, form = form_of(collective)
         given = self.in_place_of(y) if in_place else calls_of.arguments(self.MPI, base, x, y, self.size)
         return (getattr(self.comm, f"{base.capitalize()}_init")(*given),) if form == "{}_persistent" else given
@@ -113,12 +112,12 @@ class OurGroup(MpiGroup):
         return self.comm.empty(nbytes, np.uint8) if buffers == "heap" else super().allocate(nbytes, buffers)
 
     def algorithm(self, collective: str, nbytes: int) -> tuple[str, str]:
-        """What ran last, and why."""
+        """The algorithm that ran last, and why."""
         explained = self.comm.explain(form_of(collective)[0], nbytes)
         return self.comm.last.algorithm if self.comm.last else "", explained
 
     def limit(self, name: str, x: np.ndarray, y: np.ndarray) -> Callable[[Any, Any], Any]:
-        """A pass that reads as many bytes as x has and writes as many, or both together: see LIMITS in _peers_jobs."""
+        """A pass over memory that reads and writes as many bytes as x has: see LIMITS in _peers_jobs."""
         from mpi4py import MPI
 
         from collectives.arguments import buffers, datatypes
@@ -164,7 +163,7 @@ class GlooGroup(Group):
         return lambda x, y: all_reduce(y.copy_(x))
 
     def given(self, collective: str, x: np.ndarray, y: np.ndarray, in_place: bool) -> Given:
-        """What :meth:`call` takes for two arrays."""
+        """The arguments of :meth:`call` for two arrays."""
         return self.torch.from_numpy(x), self.torch.from_numpy(y)
 
 
@@ -172,7 +171,7 @@ GROUPS: dict[str, Any] = {"mpi": MpiGroup, "ours": OurGroup, "gloo": GlooGroup}
 
 
 def spend(call: Callable[..., Any], given: Sequence[Given], calls: int) -> float:
-    """Seconds that so many calls take, on the same arrays again and again or on each in turn."""
+    """Seconds of a number of calls, on the same arrays or on several in turn."""
     if len(given) == 1 and len(given[0]) == 2:
         x, y = given[0]
         begin = time.perf_counter()
@@ -196,7 +195,7 @@ class Worker:
         self.views: dict[tuple, tuple] = {}
 
     def hello(self) -> dict[str, Any]:
-        """What this rank is."""
+        """A description of this rank: versions, cores."""
         software = {**self.group.software, "python": platform.python_version(), "numpy": version("numpy")}
         group = self.group
         return {
@@ -205,20 +204,20 @@ class Worker:
         }  # fmt: skip
 
     def setup(self, buffers: str, nbytes: int) -> None:
-        """Take memory on the heap for all sizes, once, and touch it."""
+        """Allocate memory on the heap for all sizes, once, and touch it."""
         if buffers == "heap" and buffers not in self.memory:
             self.memory[buffers] = self.paged(nbytes, buffers)
 
     def paged(self, nbytes: int, buffers: str) -> np.ndarray:
-        """Bytes that begin on a page, touched."""
+        """An array of bytes that begins on a page and has been touched."""
         raw = self.group.allocate(nbytes + PAGE, buffers)
         start = -raw.__array_interface__["data"][0] % PAGE
         raw[start : start + nbytes].fill(0)
         return raw[start : start + nbytes]
 
     def pieces(self, buffers: str, nbytes: int, number: int) -> list[np.ndarray]:
-        """So many pieces of so many bytes. NumPy's arrays are taken one by one, as in a program: short ones are not on
-        the huge pages of a long one."""
+        """A number of arrays of one length. NumPy's arrays are allocated one by one, as in a program, so that short
+        ones do not lie on the huge pages of a long one."""
         if buffers in self.memory:
             return [self.memory[buffers][i * nbytes : (i + 1) * nbytes] for i in range(number)]
         own = self.own.setdefault(nbytes, [])
@@ -227,7 +226,7 @@ class Worker:
         return own[:number]
 
     def arrays(self, buffers: str, collective: str, nbytes: int, sets: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Input and output, so many times, each on pages of its own."""
+        """A number of pairs of input and output, each on pages of its own."""
         n = lengths(collective, self.group.rank, self.group.size, nbytes // 4)
         pieces = self.pieces(buffers, -(-4 * max(n) // PAGE) * PAGE, 2 * sets)
         each = [piece[: 4 * n[i % 2]].view(np.float32) for i, piece in enumerate(pieces)]
@@ -246,7 +245,8 @@ class Worker:
         return self.views[key]
 
     def verify(self, buffers: str, collective: str, nbytes: int, sets: int, in_place: bool) -> float:
-        """Call with data of each rank's own, in the first and the last arrays, and compare; seconds of the last."""
+        """Call with each rank's own data, in the first and the last arrays, and compare; returns seconds of the last
+        call."""
         call, given = self.prepared(buffers, collective, nbytes, sets, in_place, "")
         arrays = self.arrays(buffers, collective, nbytes, sets)
         expected = calls_of.expected(form_of(collective)[0], self.group.rank, self.group.size, nbytes // 4)
@@ -262,7 +262,7 @@ class Worker:
         return seconds
 
     def algorithm(self, collective: str, nbytes: int) -> tuple[str, str]:
-        """The algorithm of the last call, and why, where it is known."""
+        """The algorithm of the last call, and why, if they are known."""
         return self.group.algorithm(collective, nbytes)
 
     def measure(self, calls: int, warm: int, closed: bool, **what: Any) -> float:

@@ -1,14 +1,14 @@
-"""An all-reduce of 8 bytes while other processes want the cores: ours beside the MPI library's own, in turns.
+"""An all-reduce of 8 bytes while other processes compute on the cores: ours and the MPI library's own, in turn.
 
     mpiexec -n 2 python benchmarks/busy.py
     mpiexec -n 2 python benchmarks/busy.py --others 4,8 --rounds 20
-    mpiexec -n 2 python benchmarks/busy.py --check      exit 1 where ours takes more than 3 times what MPI's own does
+    mpiexec -n 2 python benchmarks/busy.py --check      exit 1 if ours takes more than 3 times as long as MPI's own
 
-In every round each way has the ranks for a window of time, in an order drawn for that round. The time of a call is the
-window by the calls that were made in it, so that the moments count in which a rank had no core. Shown are medians and
-minima of the rounds in us, the median call within a window, and `x free`: how many times as long as without others.
-The check is of `default` on its own, and of `ring` by how much longer it takes than on free cores: messages between
-processes cost it several times what MPI's own takes there, too.
+In every round each way runs for a window of time, in an order drawn for that round. The time of a call is the window
+divided by the number of calls in it, so that moments in which a rank had no core count. Shown are medians and minima of
+the rounds in us, the median call within a window, and `x free`: the time divided by the time without other processes.
+The check compares `default` with MPI's own directly. It compares `ring` by how much longer it takes than on free cores,
+since there, too, messages between processes take several times as long as MPI's own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OTHER = "import time\nend = time.monotonic() + 600\nwhile time.monotonic() < end
 
 
 class Times(NamedTuple):
-    """Of one way: median and minimum over the rounds, and the median call, in us."""
+    """Times of one way in us: median and minimum over the rounds, and the median call."""
 
     median: float
     least: float
@@ -43,7 +43,7 @@ class Times(NamedTuple):
 
 @contextlib.contextmanager
 def others(count: int) -> Iterator[None]:
-    """So many processes beside the ranks that want a core all the time."""
+    """Run this number of processes beside the ranks; each computes all the time."""
     started = [subprocess.Popen([sys.executable, "-c", OTHER]) for _ in range(count if WORLD.rank == 0 else 0)]
     try:
         yield
@@ -54,7 +54,7 @@ def others(count: int) -> Iterator[None]:
 
 
 def window(call: Callable[[], object], signal: MPI.Intracomm) -> tuple[float, float]:
-    """Seconds of a call over a window, and the median of single calls; rank 0's clock ends it for all."""
+    """Seconds of a call over a window, and the median of single calls; rank 0's clock ends the window for all ranks."""
     single, over = [], np.zeros(1)
     signal.Barrier()
     begin = last = time.perf_counter()
@@ -71,7 +71,7 @@ def window(call: Callable[[], object], signal: MPI.Intracomm) -> tuple[float, fl
 
 
 def measure(ways: dict[str, Callable[[], object]], signal: MPI.Intracomm, rounds: int) -> dict[str, Times]:
-    """All ways in turns."""
+    """The times of all ways, which are measured in turn."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     order, chance = list(ways), random.Random(1)
     for _ in range(rounds):
@@ -86,7 +86,7 @@ def measure(ways: dict[str, Callable[[], object]], signal: MPI.Intracomm, rounds
 
 
 def wrong(free: dict[str, Times], busy: dict[str, Times], count: int) -> list[str]:
-    """What is beyond the limit."""
+    """The ways that are above the limit."""
     made, slower = [], {name: busy[name].median / free[name].median for name in busy}
     if busy["default"].median > FACTOR * busy["MPI's own"].median:
         made.append(f"beside {count} others, default takes more than {FACTOR:g} times as long as MPI's own")

@@ -1,7 +1,8 @@
-"""What it costs that calls are watched: all-reduce of 8 bytes, plain, with a timeout, and with COLLECTIVES_CHECK=1.
+"""The cost of timeouts and checks: all-reduce of 8 bytes, plain, with a timeout, and with COLLECTIVES_CHECK=1.
 
-Run on some ranks: ``mpiexec -n 2 python benchmarks/checks.py``. Microseconds a call, medians over rounds in which the
-kinds take turns; the slowest rank counts.
+    mpiexec -n 2 python benchmarks/checks.py
+
+Prints microseconds a call: medians over rounds in which the kinds of calls take turns. The slowest rank counts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def communicator(check: str) -> collectives.Communicator:
 
 
 def kinds() -> list[Kind]:
-    """Algorithm, what is on, and the call."""
+    """The kinds of calls: the algorithm, which check is on, and the call."""
     plain, attribute, checked = communicator("0"), communicator("0"), communicator("1")
     attribute.timeout = 60
     made: list[Kind] = [

@@ -2,12 +2,12 @@
 
     python benchmarks/first_calls.py -p 4096
 
-sets up the library's side of a communicator, from where the ranks have told each other who they are: a rank reads what
-all say, and joins those of its machine, 64 of them, in a group of the node-local engine. Then it takes every algorithm
-that the default tables name, with the shortest vector that they name it for, and does for some ranks what their first
-call does: it cuts the vector in segments, builds the schedule, derives its dependencies and makes a plan, on an
-endpoint of the in-process transport. Each rank is a process of its own, so that it finds nothing that another has made.
-Exits with 1 if a rank needs more than ``--ms`` or ``--mb``.
+First, a rank sets up the library's side of a communicator: it reads what all ranks say of themselves, and joins the 64
+ranks of its machine in a group of the node-local engine. Then it takes every algorithm that the default tables name,
+with the shortest vector for which they name it. For some ranks it does what their first call does: it cuts the vector
+into segments, builds the schedule, derives its dependencies and makes a plan, on an endpoint of the in-process
+transport. Each rank is a process of its own, so that no rank finds caches that another has filled. Exits with 1 if a
+rank needs more than ``--ms`` or ``--mb``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from collectives.selection import policy
 
 DEPTH = 4  # segments of one call in flight
 PER_HOST = 64  # ranks of a machine
-SMALL = 5  # ranks of the call that has everything loaded beforehand
+SMALL = 5  # ranks of a call that is made first, so that all modules are loaded
 FLOAT = _core.DTYPES.index("float32")
 SUM = _core.OPS.index("sum")
 _RESULT = struct.Struct("ddi")
@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a first call took: seconds of the processor, bytes at the most; and steps of the schedule."""
+    """The cost of a first call: processor time in seconds, most bytes of memory, and steps of the schedule."""
 
     seconds: float
     nbytes: float
@@ -76,7 +76,7 @@ def cases() -> Iterator[Case]:
 
 
 def first_call(case: Case, endpoint: _core.Endpoint) -> tuple[_core.Plan, int]:
-    """What a rank's first call does before its first message."""
+    """Do what a rank's first call does before its first message."""
     algorithm = registry.find(case.collective, case.name)
     assert isinstance(algorithm, registry.ScheduleAlgorithm)
     choice = policy.Choice(algorithm, case.segment, "")
@@ -92,8 +92,8 @@ def first_call(case: Case, endpoint: _core.Endpoint) -> tuple[_core.Plan, int]:
 
 
 def set_up(endpoint: _core.Endpoint) -> tuple[_core.Node | None, int]:
-    """What a rank does with what the ranks tell each other; all ranks of its machine are in this process."""
-    mpi4py.rc.initialize = False  # which these import; everything is in process
+    """Set up a communicator from what the ranks say of themselves; all ranks of the machine are in this process."""
+    mpi4py.rc.initialize = False  # the modules below import mpi4py, but nothing here uses MPI
     from collectives.runtime import bootstrap, meeting, settings
     from collectives.system import shared_memory
 
@@ -125,7 +125,7 @@ def _memory(name: str) -> int:
 
 
 def _measure(case: Case | None, endpoint: _core.Endpoint) -> Cost:
-    """A first call, or the set-up, in this process, which has made a small one."""
+    """The cost of a first call, or of the set-up, in this process, which has made a small call before."""
     made = functools.partial(first_call, case) if case is not None else set_up
     made(_core.InProcess(SMALL).endpoint(0))
     gc.collect()
@@ -137,7 +137,7 @@ def _measure(case: Case | None, endpoint: _core.Endpoint) -> Cost:
 
 
 def cost(case: Case | None, group: _core.InProcess, rank: int) -> Cost:
-    """A first call in a process of its own."""
+    """The cost of a first call, in a process of its own."""
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:
@@ -153,7 +153,7 @@ def cost(case: Case | None, group: _core.InProcess, rank: int) -> Cost:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print a line for each algorithm: the rank that takes longest, and the most memory of any."""
+    """Print a line for each algorithm: the time of the rank that takes longest, and the most memory of any rank."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("-p", type=int, default=4096, metavar="P", help="ranks (%(default)s)")
     parser.add_argument("--ms", type=float, default=200, help="most milliseconds of a rank (%(default)s)")

@@ -1,12 +1,12 @@
-"""What an all-reduce of heap arrays on one node must cost: its parts, each measured alone, beside the whole.
+"""The least time of an all-reduce of heap arrays on one node: its parts, each measured alone, and the whole.
 
     mpiexec -n 2 python benchmarks/floor.py
 
-float32, SUM, out of place, us per call, minima over rounds. The parts: `call`, Python and engine for a communicator of
-one rank; `flag`, what the cheapest call of all ranks takes beyond that; `pass`, what each rank's kernel takes for its
-slice of all inputs and outputs, all ranks at the same time. Inputs and outputs lie where the all-reduce has them, so
-`pass` is the bandwidth of whichever cache holds them, or of memory. No engine that moves each byte once can be faster
-than `sum` by more than what overlaps.
+float32, SUM, out of place, us per call, minima over rounds. The parts are `call`, the time of Python and engine for a
+communicator of one rank; `flag`, the time that the cheapest call of all ranks takes beyond that; and `pass`, the time
+of each rank's kernel for its slice of all inputs and outputs, on all ranks at the same time. The kernel works on the
+arrays of the all-reduce. So `pass` is limited by the bandwidth of the cache that holds them, or of memory. No engine
+that moves each byte once can be faster than `sum` by more than what overlaps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROUNDS, SECONDS = 15, 2e-3
 
 
 def cost(call: Callable[[], object]) -> float:
-    """Least over rounds, largest over ranks, us of a call made by all ranks."""
+    """Microseconds of a call made by all ranks: the least over rounds of the largest over ranks."""
     call()
     begin = time.perf_counter()
     call()
@@ -43,7 +43,7 @@ def cost(call: Callable[[], object]) -> float:
 
 
 def kernel(comm: collectives.Communicator, nbytes: int) -> float:
-    """The pass of each rank over its slice, less what the function itself costs."""
+    """Microseconds of each rank's pass over its slice, less the cost of the function call."""
     slice_bytes = max(4, nbytes // comm.size)
 
     def timed(length: int) -> float:

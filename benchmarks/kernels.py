@@ -1,13 +1,13 @@
-"""Speed of the reduction kernels beside NumPy and beside what the memory can do.
+"""Speed of the reduction kernels, compared with NumPy and with the bandwidth of memory.
 
     python benchmarks/kernels.py                       every dtype and op, in and out of cache
     python benchmarks/kernels.py --dtype float32 --op sum --size 64MiB --rounds 21
     python benchmarks/kernels.py --check               exit 1 when a target is missed
 
-GB/s count two reads and one write. Every call is made from Python, the kernels' through ctypes, and leaves
-out the time of the same call on one element. Targets: no dtype and op below NumPy, and out of cache the sums
-of float32, float16 and bfloat16 at 0.8 of the fastest copy or triad. What misses a target is measured again,
-longer: the second result counts.
+GB/s count two reads and one write. Every call is made from Python, the kernels' calls through ctypes. The time of the
+same call on one element is subtracted. Targets: no dtype and op slower than NumPy; out of cache, sums of float32,
+float16 and bfloat16 with 0.8 of the bandwidth of the fastest copy or triad. A record that misses a target is measured
+again, for longer, and the second result counts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def parse_size(text: str) -> int:
 
 
 def aligned(nbytes: int) -> np.ndarray:
-    """Bytes that start on a page."""
+    """An array of bytes that starts on a page."""
     raw = np.empty(nbytes + 4096, np.uint8)
     start = -kernel_lib.address(raw) % 4096
     return raw[start : start + nbytes]
@@ -77,7 +77,7 @@ def fill(buffer: np.ndarray, dtype: np.dtype, seed: int) -> np.ndarray:
 
 
 def medians(calls: dict, rounds: int) -> dict[Any, float]:
-    """Median seconds of each call. They take turns: a slow moment of the machine meets all of them."""
+    """Median seconds of each call. The calls take turns, so that a slow moment of the machine affects all of them."""
     times = {}
     for name, call in calls.items():
         call()
@@ -110,7 +110,7 @@ class Bench:
         return {name: kernel_lib.LIMITS[name] * self.nbytes / seconds[name] / 1e9 for name in seconds}
 
     def record(self, dtype: str, op: str, rounds: int) -> dict:
-        """GB/s of each instruction set and of NumPy where it has the op, and the limits of the moment."""
+        """GB/s of each instruction set, of NumPy if it has the op, and of copies and triad at the same time."""
         limits = self.limits(rounds)
         dst, left, right = (fill(buffer, kernel_lib.DTYPES[dtype], seed) for seed, buffer in enumerate(self.buffers))
         calls = {}
@@ -162,7 +162,7 @@ def print_row(record: dict, isas: list[str]) -> None:
 
 
 def miss(record: dict, isa: str, tolerance: float) -> str:
-    """Which target a record falls short of; empty when it does not."""
+    """The target that a record misses; empty if it misses none."""
     what = f"{record['dtype']} {record['op']} at {record['size']}"
     speeds, limit = record["GB/s"], max(record["limits"].values())
     if "numpy" in speeds and speeds[isa] < (1 - tolerance) * speeds["numpy"]:

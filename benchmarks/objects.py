@@ -1,13 +1,13 @@
-"""Collectives of Python objects: ours beside mpi4py's own, in one job, on the MPI that starts it.
+"""Compares our collectives of Python objects with mpi4py's own, in one job, on the MPI that starts it.
 
     mpiexec -n 2 python benchmarks/objects.py
     mpiexec -n 2 python benchmarks/objects.py --method allgather,scatter --object tuple,1KiB --rounds 31
     mpiexec -n 2 python benchmarks/objects.py --check      exit 1 when a target is missed
 
 In every round the two take turns, in an order drawn for that round: a warm-up, a barrier, a batch of calls of at least
---batch ms. The time of a batch is the largest over the ranks of the mean per call. A broadcast has each rank as its
-root in turn. A ratio is ours to mpi4py's, taken round by round: its median. Target: no ratio above 1.1; what misses it
-is measured again, longer: the second result counts.
+--batch ms. The time of a batch is the mean time of a call, the largest over the ranks. Each rank is the root of a
+broadcast in turn. A ratio is our time divided by mpi4py's; shown is the median of the ratios of all rounds. Target: no
+ratio above 1.1. A case that misses the target is measured again, for longer, and the second result counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WORLD = MPI.COMM_WORLD
 
 
 def array(nbytes: int) -> np.ndarray:
-    """An array of doubles, or of bytes where it is short."""
+    """An array of doubles, or of bytes if it is short."""
     return np.arange(nbytes, dtype=np.uint8) if nbytes < 1024 else np.arange(nbytes / 8)
 
 
@@ -60,7 +60,7 @@ def bcast(comm: Any, obj: Any) -> None:
         comm.bcast(obj, root)
 
 
-#: What is called, and how many collectives that is.
+#: The methods, and how many collectives a call of each makes.
 METHODS: dict[str, tuple[Callable[[Any, Any], Any], int]] = {
     "bcast": (bcast, WORLD.size),
     "gather": (lambda comm, obj: comm.gather(obj), 1),
@@ -82,7 +82,7 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The median of ours to mpi4py's."""
+        """The median of our time divided by mpi4py's."""
         return statistics.median(a / b for a, b in zip(self.ours, self.theirs, strict=True))
 
     def __str__(self) -> str:

@@ -1,13 +1,13 @@
-"""Our collectives beside those of MPICH, Open MPI and Intel MPI, float32, through Python, in one run.
+"""Compares our collectives with those of MPICH, Open MPI and Intel MPI: float32, through Python, in one run.
 
-By itself the all-reduce, beside torch/Gloo too:
+Without --collective, the all-reduce, also of torch/Gloo:
 
     python benchmarks/peers.py                         2 ranks, out of place, one buffer; private and heap arrays
     python benchmarks/peers.py --ranks 2,4 --check     exit 1 when a target is missed or a contestant is missing
     python benchmarks/peers.py --full --json FILE      every mode, every power of two
-    python benchmarks/peers.py --program               an unchanged mpi4py program on ours too
+    python benchmarks/peers.py --program               also an unchanged mpi4py program on our library
 
-Several collectives, in fewer rounds and shorter batches, with a summary:
+With --collective, several collectives, in fewer rounds and shorter batches, with a summary:
 
     python benchmarks/peers.py --collective all --check
     python benchmarks/peers.py --collective bcast,alltoallv --sizes 8,1Mi
@@ -16,27 +16,29 @@ Several collectives, in fewer rounds and shorter batches, with a summary:
 
 Each contestant is a job that is started once and sleeps between its turns. In every round the contestants take turns
 at each size, in an order drawn for that round and size: a warm-up, a barrier, a batch of calls of at least --batch ms.
-The time of a batch is the largest over the ranks of the mean per call. A ratio is ours to the best peer (the
-lowest median of all at that size), taken round by round: its median, and the 95 % confidence interval of that median.
+The time of a batch is the mean time of a call, the largest over the ranks. A ratio is our time divided by that of the
+best peer, which has the lowest median at that size. Ratios are taken round by round. Shown are their median, and the
+95 % confidence interval of that median.
 
-Several collectives: sizes are those of OSU's benchmarks, a rank's block where blocks are moved, else the vector; rank 0
-is the root; the vector forms have equal counts, as [array, (counts, displacements), MPI.FLOAT]. A barrier of the same
-library ends a batch and is part of its time, since a root may be ahead of the others. Where ours hands a call over to
-the MPI library, that is listed apart, with the reason.
+Several collectives: sizes are those of OSU's benchmarks, a rank's block if the collective moves blocks, else the
+vector. Rank 0 is the root. The vector forms have equal counts, as [array, (counts, displacements), MPI.FLOAT]. A
+barrier of the same library ends a batch and is part of its time, since a root may be ahead of the others. Calls that
+our library hands over to the MPI library are listed apart, with the reason.
 
-A peer whose call takes more than a second, or would take a third of --limit going by a smaller size, sits out from that
-size on ("slow"); one that gives no answer within --limit seconds is ended and missing. Both are named at the end.
+A peer is left out from some size on ("slow") if its call takes more than a second, or would take a third of --limit
+judging by a smaller size. A peer that gives no answer within --limit seconds is ended ("missing"). Both are named at
+the end.
 
-ompi, mpich, impi: the MPIs from PyPI through mpi4py; /m and /s: mpi4py's thread levels multiple and single.
-gloo: torch.distributed, in place; out of place is a copy first. Ours runs at mpi4py's default level, multiple, on
---ours-on. Peers always have private arrays. Rotating buffers are so many that all ranks' arrays together fill the
-last-level cache twice (at least two pairs). Arrays begin on a page;
-ordinary ones are allocated one by one, and anew for each batch, so that no contestant keeps a lucky place.
+ompi, mpich, impi: the MPIs from PyPI through mpi4py; /m and /s: mpi4py's thread levels multiple and single. gloo:
+torch.distributed, in place; out of place is a copy first. Our library runs at mpi4py's default level, multiple, on
+--ours-on. Peers always have private arrays. The number of rotating buffers is such that all ranks' arrays together fill
+the last-level cache twice (at least two pairs). Arrays begin on a page. Ordinary arrays are allocated one by one, and
+anew for each batch, so that no contestant profits from the place of its arrays.
 
-The memory limit is what one must pay when all arrays are shared: a rank reads its part of p inputs, s bytes in all, and
-writes it to p outputs, s bytes in all. It is measured in the same rounds by passes that move as many bytes on all
-ranks at once, without waiting for anybody: NumPy's copy, the sum of two arrays of 2s/3 bytes into a third (triad), and
-our kernel from p inputs to p outputs (fold); the fastest of them is the limit.
+The memory limit is the least time of an all-reduce if all arrays are shared: a rank reads its part of p inputs, s bytes
+in all, and writes it to p outputs, s bytes in all. The limit is measured in the same rounds by passes that move as many
+bytes on all ranks at once, without any waiting: NumPy's copy, the sum of two arrays of 2s/3 bytes into a third (triad),
+and our kernel from p inputs to p outputs (fold). The fastest pass is the limit.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ FULL = ",".join(str(8 << i) for i in range(24))
 
 
 def main() -> int:
-    """Measure, print, and with --check judge; 1 also when ours does not run."""
+    """Measure and print; returns the exit code. With --check, 1 if a target is missed; 1 also if ours does not run."""
     args = arguments()
     described = machine.describe()
     print_machine(described)
@@ -121,7 +123,7 @@ def arguments() -> argparse.Namespace:
 
 
 def complete(args: argparse.Namespace) -> None:
-    """What was not given."""
+    """Fill in the defaults of options that were not given."""
     if args.collective[0] in KINDS:
         args.collective = [KINDS[args.collective[0]].format(name) for name in NAMES]
     args.survey = args.collective != ["allreduce"]
@@ -152,7 +154,7 @@ def listed_sizes(text: str) -> list[int]:
 
 
 def print_machine(described: dict[str, Any]) -> None:
-    """What the figures were taken on."""
+    """The machine and the software, as lines of text."""
     caches = ", ".join(f"{level} {size >> 10} KiB" for level, size in described["caches"].items())
     load = f"load {described['load'][0]:.1f}"
     print(f"{described['cpu']}, {described['cores']} cores, {caches}; {described['system']}; {load}")
@@ -188,14 +190,14 @@ def print_survey(runs: Sequence[Run]) -> list[report.Target]:
 
 
 def print_absent(runs: Sequence[Run]) -> None:
-    """Who sat out or is missing."""
+    """Contestants that were left out or are missing."""
     for title, kind in (("too slow for the rounds", "slow"), ("missing", "missing")):
         if names := [name for run in runs for name in getattr(run, kind)]:
             print("", title, *names, sep="\n")
 
 
 def everything(runs: Sequence[Run], goals: Sequence[report.Target]) -> dict[str, list]:
-    """What was found, for JSON."""
+    """All results, for JSON."""
     return {
         "contestants": [job for run in runs for job in run.described],
         "missing": [name for run in runs for name in run.missing],

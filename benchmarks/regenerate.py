@@ -1,8 +1,8 @@
-"""Makes everything that README.md and docs show of benchmarks/results: the tables, and the pictures in docs/img.
+"""Writes the tables of README.md and the pictures in docs/img, from the results in benchmarks/results.
 
     python benchmarks/regenerate.py
 
-The results are made anew, which takes about ten minutes on a quiet machine, by
+These commands measure the results anew, which takes about ten minutes on a quiet machine:
 
     python benchmarks/peers.py --json benchmarks/results/allreduce-2-ranks.json
     python benchmarks/peers.py --collective all --rounds 20 --batch 5 --json benchmarks/results/collectives-2-ranks.json
@@ -22,7 +22,7 @@ PICTURES = table.ROOT / "docs" / "img"
 
 
 def main() -> int:
-    """Rewrite README.md and the pictures; say which."""
+    """Rewrite README.md and the pictures, and print their names."""
     table.main()
     print("README.md")
     for file in draw(RESULTS, PICTURES):
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def draw(results: Path, pictures: Path) -> list[Path]:
-    """A picture, NAME.svg, for each NAME.json."""
+    """Draw a picture NAME.svg for each NAME.json; returns the files of the pictures."""
     pictures.mkdir(parents=True, exist_ok=True)
     made = []
     for file in sorted(results.glob("*.json")):

@@ -1,12 +1,12 @@
-"""What the same bits cost: exact sums beside NumPy's, deterministic and reproducible all-reduces beside ordinary ones.
+"""The cost of the same bits: exact sums and NumPy's sums; deterministic, reproducible and ordinary all-reduces.
 
     mpiexec -n 2 python benchmarks/reproducible.py
     mpiexec -n 4 python benchmarks/reproducible.py --rounds 31 --bytes 8,4KiB,1MiB
 
-Rank 0 first sums a million ill-conditioned numbers in several orders, and times sums of what lies in the cache and
-out of it. Then all ranks all-reduce, in the node-local engine and by schedules, as between nodes. In every round all
-ways take turns, in an order drawn for that round: a batch of calls of at least --batch ms, after a barrier. The time
-of a batch is the largest over the ranks; figures are medians over the rounds.
+Rank 0 first sums a million ill-conditioned numbers in several orders, and times sums of arrays that fit in the cache
+and of arrays that do not. Then all ranks all-reduce, in the node-local engine and by schedules, as between nodes. In
+every round all ways take turns, in an order drawn for that round: a batch of calls of at least --batch ms, after a
+barrier. The time of a batch is the largest over the ranks. The figures are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WAYS: dict[str, tuple[Any, dict[str, Any] | None]] = {
     "deterministic": (MPI.SUM, None),  # the attribute
     "reproducible": (REPRODUCIBLE_SUM, {}),
 }
-#: Where ranks share no memory: what the table would take, and accumulators on their way round a ring.
+#: Ways if ranks share no memory: the algorithms of the table, and a ring that sends accumulators.
 SCHEDULED: dict[str, tuple[Any, dict[str, Any] | None]] = {
     "sum, circulant": (MPI.SUM, {"algorithm": "circulant"}),
     "deterministic, linear": (MPI.SUM, {"algorithm": "linear", "deterministic": True}),
@@ -65,13 +65,13 @@ def _slowest(comm: MPI.Intracomm, way: Way, number: int) -> float:
 
 
 def ill_conditioned(n: int, rng: np.random.Generator) -> np.ndarray:
-    """Numbers of 30 orders of magnitude that cancel but for small ones."""
+    """Numbers over 30 orders of magnitude; the large ones cancel, and small ones remain."""
     x = rng.standard_normal(n * 3 // 8) * 10.0 ** rng.uniform(-15, 15, n * 3 // 8)
     return rng.permutation(np.concatenate([x, -x, rng.standard_normal(n - 2 * len(x))]))
 
 
 def accuracy(rng: np.random.Generator) -> None:
-    """How many results there are of a sum in 20 orders, and how far they are off."""
+    """Print how many different results a sum in 20 orders has, and their largest relative error."""
     x = ill_conditioned(1_000_000, rng)
     exact = math.fsum(x)
     print(f"1000000 float64 that cancel, exact sum {exact:.6f}, in 20 orders")
@@ -82,7 +82,7 @@ def accuracy(rng: np.random.Generator) -> None:
 
 
 def local_sums(rng: np.random.Generator, rounds: int, batch: float) -> None:
-    """One rank's sums: ns an element."""
+    """Print the time of one rank's sums, in ns for an element."""
     print(f"\nns an element{'':11}{'elements':>10}{'numpy.sum':>12}{'reproducible':>14}{'ratio':>8}{'30 decades':>12}")
     for dtype in ("float32", "float64"):
         for n in (1 << 14, 1 << 24):
@@ -102,7 +102,7 @@ def all_reduces(
     rounds: int,
     batch: float,
 ) -> None:
-    """Tables of all-reduces: microseconds a call, by bytes of the vector."""
+    """Print tables of all-reduces: microseconds a call, by bytes of the vector."""
     strict = comm.Dup()
     strict.deterministic = True
     for dtype in ("float32", "float64", "float16"):
@@ -128,7 +128,7 @@ def _call(comm: collectives.Communicator, x: np.ndarray, y: np.ndarray, op: Any,
 
 
 def size_of(text: str) -> int:
-    """Bytes: 8, 4KiB, 1MiB."""
+    """A number of bytes from text: 8, 4KiB, 1MiB."""
     unit = next((u for u in UNITS if text.endswith(u)), "")
     return int(text.removesuffix(unit)) * UNITS.get(unit, 1)
 

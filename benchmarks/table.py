@@ -1,4 +1,4 @@
-"""Writes the tables of README.md from the results that ``peers.py --json`` left in benchmarks/results.
+"""Writes the tables of README.md, from the results of ``peers.py --json`` in benchmarks/results.
 
     python benchmarks/peers.py --json benchmarks/results/allreduce-2-ranks.json
     python benchmarks/peers.py --collective all --rounds 20 --batch 5 --json benchmarks/results/collectives-2-ranks.json
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def rewritten(text: str, folder: Path) -> str:
-    """The text with each of its tables made anew."""
+    """The text with each of its tables written anew."""
 
     def block(match: re.Match[str]) -> str:
         content = json.loads((folder / f"{match['name']}.json").read_text())
@@ -44,7 +44,7 @@ def rewritten(text: str, folder: Path) -> str:
 
 
 def table(content: dict[str, Any]) -> list[str]:
-    """The lines of one table: the fewest ranks, out of place, one buffer."""
+    """The lines of the table of the all-reduce: for the smallest number of ranks, out of place, one buffer."""
     ranks = min(record["ranks"] for record in content["results"])
     rows: dict[int, dict[str, list[float]]] = {}
     for record in content["results"]:
@@ -97,18 +97,18 @@ def ratio_to_best(samples: dict[str, list[float]]) -> float:
 
 
 def micro(us: list[float]) -> str:
-    """The median of microseconds."""
+    """The median, in microseconds, with three digits."""
     return report.micro(statistics.median(us) * 1e-6)
 
 
 def peer_name(contestant: str) -> str:
-    """The library, and mpi4py's thread level if that makes two of it."""
+    """Name of the library, and mpi4py's thread level if the library takes part at two levels."""
     library, _, level = contestant.partition("/")
     return PEERS[library] + {"m": ", multiple", "s": ", single"}.get(level, "")
 
 
 def conditions(content: dict[str, Any], ranks: int, what: str = "All-reduce of float32") -> str:
-    """What was measured, on what, against what."""
+    """The line below a table: what was measured, on which machine, with which libraries."""
     machine = content["machine"]
     caches = ", ".join(f"{level} {size >> 10} KiB" for level, size in machine["caches"].items())
     jobs = [job for job in content["contestants"] if job["ranks"] == ranks]

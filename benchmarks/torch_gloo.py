@@ -1,14 +1,14 @@
-"""torch.distributed's all_reduce and DistributedDataParallel's step on `collectives` beside Gloo, in one job.
+"""Compares `collectives` and Gloo in one job: torch.distributed's all_reduce and a step of DistributedDataParallel.
 
     mpiexec -n 2 python benchmarks/torch_gloo.py
     mpiexec -n 2 python benchmarks/torch_gloo.py --sizes 8,1Mi --rounds 31
     mpiexec -n 2 python benchmarks/torch_gloo.py --check --json FILE      exit 1 when a target is missed
 
 Both backends have a group of their own over the same processes. In every round the two take turns at each size and each
-model, in an order drawn for that round: a warm-up, a barrier, a batch of calls of at least --batch ms, of steps ten
-times as long. The time of a batch is the largest over the ranks of the mean per call. A ratio is ours to Gloo's, taken
-round by round: its median, and the 95 % confidence interval of that median. Tensors are ordinary float32 tensors,
-reduced in place.
+model, in an order drawn for that round: a warm-up, a barrier, a batch of calls of at least --batch ms (for steps, ten
+times that). The time of a batch is the mean time of a call, the largest over the ranks. A ratio is our time divided by
+Gloo's. Ratios are taken round by round; shown are their median, and the 95 % confidence interval of that median.
+Tensors are ordinary float32 tensors, reduced in place.
 
 A step of DistributedDataParallel is forward, backward and SGD, on a batch of 64 of random 8 x 8 images for each rank.
 """
@@ -36,7 +36,7 @@ import collectives.torch  # noqa: F401  registers the backend
 from collectives.system import machine
 
 NAMES = ("collectives", "gloo")
-SMALL = 1 << 20  # bytes; up to here the first of the two targets for the mean
+SMALL = 1 << 20  # bytes; up to this size the first of the two targets for the mean holds
 MOST = {"small": 0.08, "large": 0.3}
 WARM_UP = 2  # calls before a batch
 Groups = dict[str, Any]
@@ -44,13 +44,13 @@ Times = dict[str, list[float]]  # of each backend, seconds, by rounds
 
 
 def mlp() -> nn.Module:
-    """Two hidden layers of 1024."""
+    """A perceptron with two hidden layers of 1024 units."""
     layers = [nn.Flatten(), nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)]
     return nn.Sequential(*layers)
 
 
 def cnn() -> nn.Module:
-    """Two convolutions and two dense layers."""
+    """A network of two convolutions and two dense layers."""
     convolutions = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1)]
     return nn.Sequential(*convolutions, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 64), nn.Linear(64, 10))
 
@@ -108,7 +108,7 @@ def batch(call: Callable[[], None], count: int, group: Any) -> float:
 
 
 def compare(calls: dict[str, Callable[[], None]], of: Groups, rounds: int, least: float) -> Times:
-    """The seconds of both, round by round; a batch takes at least so many."""
+    """The seconds of a call of both backends, by rounds; a batch takes at least ``least`` seconds."""
     counts: dict[str, int] = {}
     times: Times = {name: [] for name in calls}
     for name, call in calls.items():
@@ -127,7 +127,7 @@ def line(what: str, times: Times) -> str:
 
 
 def targets(results: dict[str, dict[str, Times]]) -> list[report.Target]:
-    """What the ratios should be."""
+    """The targets of the ratios."""
     of = {
         kind: {what: report.ratio(times["collectives"], times["gloo"]) for what, times in found.items()}
         for kind, found in results.items()
@@ -147,7 +147,7 @@ def targets(results: dict[str, dict[str, Times]]) -> list[report.Target]:
 
 
 def measure(args: argparse.Namespace, of: Groups) -> dict[str, dict[str, Times]]:
-    """Everything, printed on rank 0 as it is found."""
+    """Measure everything; rank 0 prints each result when it is found."""
     results: dict[str, dict[str, Times]] = {"all_reduce": {}, "DDP": {}}
 
     def run(kind: str, what: str, make: Callable[[Any], Callable[[], None]], least: float) -> None:
@@ -168,7 +168,7 @@ def measure(args: argparse.Namespace, of: Groups) -> dict[str, dict[str, Times]]
 
 
 def kind_of_machine() -> str:
-    """Processor, ranks, torch."""
+    """A description of the machine: processor, ranks, torch."""
     return f"{machine.kind()}; {dist.get_world_size()} ranks; torch {torch.__version__}"
 
 

@@ -1,13 +1,13 @@
-"""What recording a timeline costs a call: the same calls with and without, in turns, in one job.
+"""The cost of recording a timeline: the same calls with and without, in turn, in one job.
 
     mpiexec -n 2 python benchmarks/trace.py
     mpiexec -n 2 python benchmarks/trace.py --calls 5000 --rounds 101
     mpiexec -n 2 python benchmarks/trace.py --check      exit 1 when recording adds 1 us or more to a call
 
 In every round each case runs once recorded and once not, in an order drawn for that round: a barrier, then a batch of
-calls. The time of a batch is the largest over the ranks of the mean per call, in us. Shown are medians and minima of
-the rounds, the median of the rounds' ratios, and in 'more' what recording adds to the minimum. When nothing is
-recorded, a call tests one pointer; that is in the column 'off', here as in benchmarks/peers.py.
+calls. The time of a batch is the mean time of a call in us, the largest over the ranks. Shown are medians and minima of
+the rounds, the median of the rounds' ratios and, in the column 'more', the time that recording adds to the minimum.
+When nothing is recorded, a call tests one pointer. The column 'off' includes that time, as benchmarks/peers.py does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORLD = MPI.COMM_WORLD
 
 
 def cases(comm: Any) -> dict[str, Callable[[], Any]]:
-    """What is called, by name."""
+    """The calls, by name."""
     x, y = np.ones(1), np.empty(1)
     again = comm.Allreduce_init(x, y)
 
