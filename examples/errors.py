@@ -1,4 +1,4 @@
-"""What collectives that cannot end say: run on 3 ranks with ``python examples/errors.py`` under mpiexec."""
+"""The errors of collectives that cannot end: ``mpiexec -n 3 python examples/errors.py``. See docs/errors.md."""
 
 import time
 
@@ -13,7 +13,7 @@ x, y = np.ones(10), np.empty(10)
 
 
 def late(comm):
-    """Rank 2 does not come."""
+    """Rank 2 does not come to the call."""
     if rank == 2:
         time.sleep(5)
     else:
@@ -21,7 +21,7 @@ def late(comm):
 
 
 def different(comm):
-    """Rank 1 has another op than the others."""
+    """Rank 1 calls with another op than the other ranks."""
     comm.Allreduce(x, y, MPI.MAX if rank == 1 else MPI.SUM)
 
 

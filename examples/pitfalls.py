@@ -1,8 +1,8 @@
-"""What goes silently wrong with collectives of MPI libraries as they are, and the same calls with this library.
+"""Calls whose results are wrong or unexpected with some MPI libraries, and the same calls with this library.
 
     mpiexec -n 4 python examples/pitfalls.py
 
-Every line is measured on the MPI that runs the program; nothing is assumed. See docs/pitfalls.md.
+Every line of the output is measured on the MPI that runs the program. See docs/pitfalls.md.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ RANK, SIZE = PLAIN.rank, PLAIN.size
 
 
 def show(name, measure):
-    """One line: what the MPI library gives, what ours gives."""
+    """Print one line: the result with the MPI library, and the result with this library."""
     found = []
     for comm in (PLAIN, OURS):
         try:
@@ -32,7 +32,7 @@ def show(name, measure):
 
 
 def small_integers(comm):
-    """100 + 100 + 0 + 0 in int8, in vectors of two lengths: a sum wraps, so both must say -56."""
+    """100 + 100 + 0 + 0 in int8, in vectors of two lengths. A sum of int8 wraps around, so both results must be -56."""
     values = []
     for n in (4, 100):
         result = np.zeros(n, np.int8)
@@ -42,7 +42,7 @@ def small_integers(comm):
 
 
 class BFloat16:
-    """A bfloat16 vector as PyTorch hands its tensors to others: by DLPack."""
+    """A bfloat16 vector that is exported by DLPack, as PyTorch exports its tensors."""
 
     def __init__(self, values):
         self.bits = (np.asarray(values, "f4").view("u4") >> 16).astype("u2")
@@ -69,13 +69,13 @@ def brain_float(comm):
 
 
 def numbers(n):
-    """The same first numbers whatever n is; their float32 sum depends on the order of addition."""
+    """The first n of a fixed sequence of float32 numbers, whose sum depends on the order of addition."""
     chance = np.random.default_rng(RANK)
     return (chance.standard_normal(60_000) * 10.0 ** chance.integers(-3, 4, 60_000)).astype("f4")[:n]
 
 
 def total(comm, values):
-    """Their sum over the ranks."""
+    """The element-wise sum of ``values`` over the ranks; with this library in rank order."""
     result = np.zeros_like(values)
     if comm is OURS:
         comm.Allreduce(values, result, deterministic=True)
@@ -102,7 +102,7 @@ def bits_and_buckets(comm):
 
 
 def kept_alive(comm):
-    """Whether a non-blocking reduction holds on to the array it still has to read."""
+    """Whether a non-blocking reduction keeps a reference to the array that it still has to read."""
     values, result = np.ones(1000), np.zeros(1000)
     before = sys.getrefcount(values)
     request = comm.Iallreduce(values, result)
