@@ -100,7 +100,7 @@ def set_up(endpoint: _core.Endpoint) -> tuple[_core.Node | None, int]:
     rank, size = endpoint.rank, endpoint.size
     offer, area = shared_memory.offer()
     assert offer is not None
-    mine = bootstrap.hello(0, size, offer, pickle.dumps(settings.agreed()))
+    mine = bootstrap.hello(0, size, offer, pickle.dumps(settings.agreed()), False, True)
     frames = np.empty((size, meeting.FRAME), np.uint8)
     for peer in range(size):
         host = peer // PER_HOST

@@ -32,8 +32,9 @@ class Hello(NamedTuple):
     cores: bytes  # bit mask of the cores that the rank may run on, little-endian
     address: peer_queries.Address | None
     offer: shared_memory.Offer | None
-    dead: list[tuple[str, int]]  # communicators to be freed, see :mod:`collectives.system.lifetime`
-    timeline: bool  # whether the rank records a timeline
+    dead: list[tuple[str, int]]  # communicators, see :mod:`collectives.system.lifetime`
+    timeline: bool  # whether it records one
+    background: bool  # whether its calls may go on by themselves
 
 
 class Known(NamedTuple):
@@ -46,23 +47,27 @@ class Known(NamedTuple):
     usable_cores: float  # of the ranks on this machine together
     neighbours: dict[int, peer_queries.Address]
     offers: dict[int, shared_memory.Offer]
-    separated: bool  # whether some ranks cannot ask some others through sockets
-    timeline: bool  # whether some rank records a timeline
+    separated: bool  # some ranks cannot ask some others by their sockets
+    timeline: bool  # whether some rank records one
+    background: bool  # whether the calls of all may go on by themselves
 
 
-def hello(rank: int, size: int, offer: shared_memory.Offer | None, settings: bytes, timeline: bool = False) -> Hello:
-    """This rank's :class:`Hello`; ``identity`` and ``settings`` are left empty on ranks other than 0."""
+def hello(
+    rank: int, size: int, offer: shared_memory.Offer | None, settings: bytes, timeline: bool, background: bool
+) -> Hello:
+    """This rank's; ``settings`` are rank 0's."""
     name = machine.node_name()
     identity = f"{name}/{os.getpid()}/{next(_serial)}" if rank == 0 else ""
     cores = sum(1 << core for core in machine.affinity())
     mask = cores.to_bytes(-(-cores.bit_length() // 8), "little")
     address = peer_queries.address() if size > 1 else None
-    return Hello(identity, settings if rank == 0 else b"", name, mask, address, offer, lifetime.dead(), timeline)
+    settings = settings if rank == 0 else b""
+    return Hello(identity, settings, name, mask, address, offer, lifetime.dead(), timeline, background)
 
 
 def introduce(rank: int, mine: Hello, all_ranks: Iterable[Hello]) -> Known:
-    """What this rank keeps of the data of ``all_ranks``; also frees communicators that are dead on all their ranks."""
-    identity, settings, cores, timeline = "", b"", 0, False
+    """What this rank keeps; frees the communicators that are dead on all their ranks."""
+    identity, settings, cores, timeline, background = "", b"", 0, False, True
     ranks_on, votes = Counter[str](), Counter[tuple[str, int]]()
     homes: set[tuple[str, int, int] | None] = {None}
     neighbours: dict[int, peer_queries.Address] = {}
@@ -73,6 +78,7 @@ def introduce(rank: int, mine: Hello, all_ranks: Iterable[Hello]) -> Known:
         ranks_on[theirs.machine] += 1
         votes.update(theirs.dead)
         timeline |= theirs.timeline
+        background &= theirs.background
         if theirs.machine == mine.machine:
             cores |= int.from_bytes(theirs.cores, "little")
         if theirs.address is not None and peer != rank and peer_queries.can_ask(mine.address, theirs.address):
@@ -84,4 +90,4 @@ def introduce(rank: int, mine: Hello, all_ranks: Iterable[Hello]) -> Known:
     lifetime.free_agreed(votes)
     usable = machine.usable_cores(cores.bit_count())
     here = ranks_on[mine.machine]
-    return Known(identity, settings, ranks_on, here, usable, neighbours, offers, len(homes) > 2, timeline)
+    return Known(identity, settings, ranks_on, here, usable, neighbours, offers, len(homes) > 2, timeline, background)

@@ -28,6 +28,7 @@ class Context(Waiting):
     mpi_queries: Any = None  # set if some ranks are on other machines
     rules: Rules
     apart: str | None  # why the ranks cannot use the node-local engine together
+    crowded: bool  # whether the ranks of this node outnumber its cores; the same on all of them
 
     def __init__(self, rank: int, size: int):
         self.set_group(rank, size)
@@ -37,10 +38,15 @@ class Context(Waiting):
 
     # Set-up
 
-    def introduce(self, gather: bootstrap.Gather, settings: bytes, timeline: bool = False) -> bootstrap.Known:
-        """Exchange with the other ranks what a communicator needs to know; ``settings`` of rank 0 hold for all."""
+    def introduce(
+        self, gather: bootstrap.Gather, settings: bytes, timeline: bool = False, background: bool = True
+    ) -> bootstrap.Known:
+        """Tell the others who this rank is, and hear who they are; ``settings`` are rank 0's for all.
+
+        ``background``: this rank's MPI lets a thread beside the program's progress calls.
+        """
         offer, self._area = shared_memory.offer()
-        mine = bootstrap.hello(self.rank, self.size, offer, settings, timeline)
+        mine = bootstrap.hello(self.rank, self.size, offer, settings, timeline, background)
         known = bootstrap.introduce(self.rank, mine, gather(mine))
         self.identity, self.neighbours = known.identity, known.neighbours
         self.yield_at_once = known.here > known.usable_cores
@@ -51,8 +57,9 @@ class Context(Waiting):
         endpoint: _core.Endpoint | None = None,
     ) -> None:  # fmt: skip
         """Join the ranks of this node in a group of the node-local engine, if they share memory."""
-        joined = shared_memory.join(self.rank, self.size, known.offers, self._area, gather, library, endpoint)
-        self.group, self.node, self.apart = joined
+        self.group, self.node, self.apart, self.crowded = shared_memory.join(
+            self.rank, self.size, known.offers, self._area, gather, library, endpoint, self.yield_at_once
+        )
 
     def register(self) -> None:
         """Begin to answer other ranks' questions about this rank's calls on this communicator."""
@@ -67,8 +74,8 @@ class Context(Waiting):
                 self.open(rules.local_reach())
 
     def set_limits(self, engine: _core.Node) -> None:
-        """Set the message lengths at which ``engine`` changes its scheme; they are the same on all ranks."""
-        engine.set_limits(*self.rules.node_limits(self.yield_at_once))
+        """The limits between the schemes of a group of the node-local engine: the same on all ranks."""
+        engine.set_limits(*self.rules.node_limits(self.crowded))
 
     # Plans
 

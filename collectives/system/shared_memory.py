@@ -22,17 +22,22 @@ Offer = tuple[str, bytes, int]  # boot id, identity of the heap, offset of the a
 class _Reach(NamedTuple):
     """What a rank tells about the ranks whose heaps it has mapped."""
 
-    ranks: bytes  # digest of these ranks, of which there may be many
-    asks: bool  # whether it had to permit them to read its private memory
-    readable: bool  # whether it can read their private memory
+    ranks: bytes  # their digest: the ranks themselves are many
+    asks: bool
+    readable: bool
+    crowded: bool  # whether ranks outnumber the cores, as far as this rank can see
 
 
 class Joined(NamedTuple):
-    """The ranks of this node; their group in the engine, None without a heap; why not all ranks are in it, or None."""
+    """The ranks of this rank's node; their group in the engine, None where there is no heap; why not all are there.
+
+    ``crowded``: ranks outnumber the cores, as one of the group sees it; the same on all of them.
+    """
 
     group: list[int]
     engine: _core.Node | None
     apart: str | None
+    crowded: bool
 
 
 def offer() -> tuple[Offer | None, _core.HeapBlock | None]:
@@ -105,30 +110,32 @@ def _are_readable(mappings: dict[int, _core.Mapping]) -> bool:
 def join(
     rank: int, size: int, offers: Mapping[int, Offer], area: _core.HeapBlock | None,
     exchange: Callable[[Any], Iterable[Any]], library: _core.MPILibrary | None = None,
-    endpoint: _core.Endpoint | None = None,
+    endpoint: _core.Endpoint | None = None, crowded: bool = False,
 ) -> Joined:  # fmt: skip
     """Join the ranks of this node in a group; all ranks call it together.
 
-    ``offers`` are those of the ranks of this machine. ``exchange`` is an all-gather of named tuples, by MPI or a store.
+    ``offers`` are those of the ranks of its machine. ``crowded`` says whether this rank takes them for more than the
+    cores. ``exchange`` gathers a named tuple from all ranks on all ranks (the bootstrap: MPI or a store).
     """
     mappings, failures = _reachable(offers)
     asks = len(mappings) > 1 and machine.ptrace_scope() == 1
     if asks:
         _admit([mapping.pid for mapping in mappings.values()])
-    mine = _Reach(digest_of(mappings), asks, not asks and _are_readable(mappings))
+    mine = _Reach(digest_of(mappings), asks, not asks and _are_readable(mappings), crowded)
     theirs, asked = _reaches(mappings.keys(), exchange(mine) if size > 1 else [mine])
     if asked:  # after the exchange all ranks have given the permission
         theirs, _ = _reaches(mappings.keys(), exchange(mine._replace(readable=_are_readable(mappings))))
     group = group_of(rank, mappings.keys(), {peer: reach.ranks for peer, reach in theirs.items()})
     own = heap.process_heap()
     apart = _why_apart(size, group, offers, failures)
+    crowded = any(theirs[peer].crowded for peer in group if peer in theirs)
     if own is None or area is None or rank not in mappings:
-        return Joined(group, None, apart or heap.why_not() or "there is no shared memory left")
+        return Joined(group, None, apart or heap.why_not() or "there is no shared memory left", crowded)
     areas = [offers[peer][2] for peer in group]
     node = _core.Node(own, group.index(rank), [mappings[p] for p in group], areas, area, library, endpoint)
     if all(theirs[peer].readable for peer in group):
         node.read_private()
-    return Joined(group, node, apart)
+    return Joined(group, node, apart, crowded)
 
 
 def _reaches(of: Set[int], all_ranks: Iterable[_Reach]) -> tuple[dict[int, _Reach], bool]:

@@ -119,7 +119,8 @@ void coll_heap_forget_families(coll_heap *h) {
     h->heirlooms = NULL;
 }
 
-/* The child's writes must not reach the parent or its ranks: map the heap anew, so that written pages are private. */
+/* What the child writes shall not reach the parent, nor its ranks: a mapping in which written pages are its own. Where
+ * a limit of its memory forbids that (RLIMIT_DATA, vm.overcommit_memory=2), it cannot write at all. */
 static void inherit(coll_heap *h) {
     h->inherited = 1;
     if (h->ends[0] >= 0)
@@ -128,6 +129,8 @@ static void inherit(coll_heap *h) {
     int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
     if (mmap(h->base, (size_t)h->top * PAGE, PROT_READ | PROT_WRITE, flags, h->fd, 0) != MAP_FAILED)
         coll_heap_hide_holes(h);
+    else
+        mprotect(h->base, (size_t)h->top * PAGE, PROT_READ);
 }
 
 static int in_child;

@@ -49,7 +49,9 @@ static inline int coll_heap_has(const char *base, size_t size, const void *p) {
 char *coll_heap_attach(const coll_heap_id *);
 void coll_heap_detach(const coll_heap_id *, char *base);
 
-/* Copy from the private memory of process `pid`; 0, or -1 with errno set if the system does not allow it. */
+/* Whether this is a child, by fork, of a process that had a heap. */
+int coll_heap_in_child(void);
+/* Copies from the private memory of process `pid`; 0, or -1 with errno set where the system does not let us. */
 int coll_heap_read_private(int64_t pid, void *to, uint64_t from, size_t bytes);
 /* Let process `pid` and its descendants, and no others, read the private memory of this process, where the Yama module
  * of Linux restricts this. 0, or -1 without Yama. */

@@ -126,8 +126,6 @@ int coll_heap_settle(coll_heap *);
 void coll_heap_give_block(coll_heap *, char *block);
 /* Handle forks from now on. 0, or -1 with errno set. */
 int coll_heap_watch_forks(void);
-/* Whether this process is a child of one that had a heap. */
-int coll_heap_in_child(void);
 void coll_heap_forget_families(coll_heap *);
 
 #endif

@@ -52,6 +52,8 @@ void coll_node_give_up(coll_node *n) {
 }
 
 int coll_node_writers(const coll_node *n, int *ranks, int max) {
+    if (coll_heap_in_child())
+        return 0;
     uint64_t since = own_area(n)->given_up.value;
     int found = 0;
     for (int q = 0; q < n->size && found < max && since; q++) {
@@ -64,6 +66,8 @@ int coll_node_writers(const coll_node *n, int *ranks, int max) {
 
 int coll_node_quitters(const coll_node *n, int *ranks, int max) {
     int found = 0;
+    if (coll_heap_in_child()) /* which has no part in the others' heaps */
+        return 0;
     for (int q = 0; q < n->size && found < max; q++)
         if (see(&n->peers[q].area->given_up.value))
             ranks[found++] = q;

@@ -97,6 +97,7 @@ typedef struct {
     uint64_t word;   /* what the lines of this rank and of the others must say in this call */
     uint64_t common; /* hash of this and earlier calls, equal on all ranks; it reveals earlier calls that differed */
     int state, status, everything_shared, inlined;
+    int in_private; /* whether the others read the input in this process's private memory */
     int segments, claimed, staged, reduced, copied;
     size_t segment;       /* elements of a segment */
     size_t segment_bytes; /* bytes of a segment's place in the ring */

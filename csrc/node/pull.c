@@ -5,6 +5,8 @@
  * takes nothing: in rooted collectives, ranks may run ahead of the slowest one as far as lines and ring allow. */
 #include "blocks.h"
 
+#include <unistd.h>
+
 enum { ALL_TAKEN = COLL_NODE_ALL_TAKEN, SCATTER_PRIVATE = 4 << 20 };
 
 /* Elements of the longest lane, and in *total those of all lanes. A rank that folds goes through the lanes of all ranks
@@ -30,24 +32,7 @@ static size_t lane_elements(const coll_node_call *c, size_t longest, size_t tota
     return longest < most ? longest : most;
 }
 
-/* Take a place in the ring for all segments, or, if the ring is too short, slots for some that are used in turn. */
-static int take_place(coll_node_call *c, size_t longest, size_t total) {
-    coll_node *n = c->node;
-    size_t lanes = has_lanes(c) ? (size_t)n->size : 1, lane = lane_elements(c, longest, total);
-    size_t unit = lines_of(lane * c->message.itemsize) * lanes;
-    if (unit > STAGING / 2)
-        return COLL_ERR_ARGUMENT;
-    c->segment = lane;
-    c->segment_bytes = unit;
-    c->segments = (int)((longest + lane - 1) / lane);
-    size_t at = (size_t)c->segments * unit > STAGING - n->at ? 0 : n->at;
-    c->slots = (int)((STAGING - at) / unit);
-    c->slots = c->slots < c->segments ? c->slots : c->segments;
-    coll_node_advance(c, at, at + (size_t)c->slots * unit);
-    return COLL_OK;
-}
-
-/* Whether the results are so long that they bypass the cache. */
+/* Whether the results would not stay in the cache anyway. */
 static int past_cache(const coll_node_call *c) {
     return bytes_of(c) >= c->node->limits.stream;
 }
@@ -65,15 +50,41 @@ static size_t private_from(const coll_node_call *c) {
     }
 }
 
+/* Whether the system reads it for other processes: it does not read the memory of devices, nor what is pinned for them,
+ * which the processor can read. */
+static int is_ordinary(const void *memory) {
+    char byte;
+    return !coll_heap_read_private(getpid(), &byte, (uint64_t)(uintptr_t)memory, 1);
+}
+
 static int read_in_private(const coll_node_call *c) {
     size_t blocks = c->message.kind == COLL_NODE_BCAST ? 1 : (size_t)c->node->size;
-    return c->node->reads_private && bytes_of(c) / blocks >= private_from(c);
+    return c->node->reads_private && bytes_of(c) / blocks >= private_from(c) &&
+           !offset_in_heap(c->node, c->message.input) && is_ordinary(c->message.input);
+}
+
+/* Puts the segments in the next place of the ring that is long enough, or in all of it in turn. */
+static int take_place(coll_node_call *c, size_t longest, size_t total) {
+    coll_node *n = c->node;
+    size_t lanes = has_lanes(c) ? (size_t)n->size : 1, lane = lane_elements(c, longest, total);
+    size_t unit = lines_of(lane * c->message.itemsize) * lanes;
+    if (unit > STAGING / 2)
+        return COLL_ERR_ARGUMENT;
+    c->in_private = read_in_private(c);
+    c->segment = lane;
+    c->segment_bytes = unit;
+    c->segments = (int)((longest + lane - 1) / lane);
+    size_t at = (size_t)c->segments * unit > STAGING - n->at ? 0 : n->at;
+    c->slots = (int)((STAGING - at) / unit);
+    c->slots = c->slots < c->segments ? c->slots : c->segments;
+    coll_node_advance(c, at, at + (size_t)c->slots * unit);
+    return COLL_OK;
 }
 
 /* Whether the input is read in place: on the heap, unless the result overwrites it, or in private memory. */
 static int stays_put(const coll_node_call *c) {
     if (!offset_in_heap(c->node, c->message.input))
-        return read_in_private(c);
+        return c->in_private;
     return bytes_of(c) > c->node->limits.copy && !(folds(c) && c->message.input == c->message.output);
 }
 

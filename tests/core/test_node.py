@@ -302,7 +302,7 @@ def test_threads_in_python():
     def live(rank):
         offer, area = shared_memory.offer()
         offers = exchange(rank, offer)
-        group, engine, apart = shared_memory.join(
+        group, engine, apart, _ = shared_memory.join(
             rank, size, dict(enumerate(offers)), area, lambda value: exchange(rank, value)
         )
         assert group == [0, 1, 2]
