@@ -14,6 +14,7 @@ cdef extern from "base/error.h" nogil:
         COLL_ERR_OP
         COLL_ERR_READ
         COLL_ERR_GIVEN_UP
+        COLL_ERR_WITHIN
 
 cdef extern from "base/partition.h" nogil:
     size_t coll_part(size_t n, size_t parts, size_t i)

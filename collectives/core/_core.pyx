@@ -101,6 +101,8 @@ cdef object error(int code, str what):
         return RuntimeError(f"{what}: the system does not let this process read another rank's memory (any more)")
     if code == COLL_ERR_GIVEN_UP:
         return GivenUpError(f"{what}: a rank gave it up")
+    if code == COLL_ERR_WITHIN:
+        return RuntimeError(f"{what}: cannot be waited for in an op, nor by what interrupts one")
     if code == COLL_ERR_SCHEDULE:
         return ValueError(f"{what}: malformed schedule")
     return ValueError(f"{what}: argument out of range")

@@ -11,8 +11,9 @@ enum {
     COLL_ERR_MPI = -4,      /* an MPI function failed; coll_endpoint.mpi_error has its code */
     COLL_ERR_ARGUMENT = -5, /* argument out of range */
     COLL_ERR_OP = -6,       /* a user-defined op failed */
-    COLL_ERR_READ = -7,     /* the memory of another process could not be read */
-    COLL_ERR_GIVEN_UP = -8, /* a rank has given up this call; its data may be gone */
+    COLL_ERR_READ = -7,     /* another process's memory could not be read */
+    COLL_ERR_GIVEN_UP = -8, /* a rank has given up this call; what it arrived with is no longer there */
+    COLL_ERR_WITHIN = -9,   /* code that a task runs waits for another task, which cannot be moved meanwhile */
 };
 
 #endif

@@ -2,22 +2,40 @@
 #include "base/error.h"
 #include "base/ticks.h"
 
+static double ticks_per_second;
 static uint64_t ticks_per_us;
 
+typedef struct {
+    uint64_t ticks, between; /* between the looks at the counter before and after the clock's */
+    double seconds;
+} moment;
+
+/* The clock and the counter at one time: the closest of some tries, for this process may lose its core at any of them.
+ */
+static moment present(void) {
+    moment best = {.between = UINT64_MAX};
+    for (int i = 0; i < 10; i++) {
+        struct timespec t;
+        uint64_t before = coll_ticks();
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        uint64_t between = coll_ticks() - before;
+        if (between < best.between)
+            best = (moment){before + between / 2, between, (double)t.tv_sec + (double)t.tv_nsec * 1e-9};
+    }
+    return best;
+}
+
 __attribute__((constructor)) static void calibrate(void) {
-    struct timespec a, b;
-    clock_gettime(CLOCK_MONOTONIC, &a);
-    uint64_t t = coll_ticks();
-    long ns;
-    do {
-        clock_gettime(CLOCK_MONOTONIC, &b);
-        ns = (b.tv_sec - a.tv_sec) * 1000000000L + b.tv_nsec - a.tv_nsec;
-    } while (ns < 20000);
-    ticks_per_us = (coll_ticks() - t) * 1000 / (uint64_t)ns + 1;
+    moment a = present(), b;
+    do
+        b = present();
+    while (b.seconds - a.seconds < 20e-6);
+    ticks_per_second = (double)(b.ticks - a.ticks) / (b.seconds - a.seconds);
+    ticks_per_us = (uint64_t)(ticks_per_second * 1e-6) + 1;
 }
 
 double coll_ticks_to_seconds(uint64_t ticks) {
-    return (double)ticks / (double)ticks_per_us * 1e-6;
+    return (double)ticks / ticks_per_second;
 }
 
 int coll_node_spin(coll_node_call *c) {

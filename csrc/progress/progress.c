@@ -15,12 +15,17 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the queue and
 static pthread_cond_t work;                              /* wakes the thread */
 static pthread_cond_t landing;                           /* wakes callers of coll_progress_sleep */
 static coll_request *head, **tail = &head;
+static coll_request *late,
+    **late_tail = &late;         /* submitted by code that a task runs, while the queue is gone through */
+static coll_request *moving;     /* whose task runs */
+static _Thread_local int within; /* this thread has the lock and goes through the queue */
 static _Atomic int outstanding;
 static _Atomic unsigned failures; /* requests that ended with an error */
 static pthread_t thread;
-static int running, stopping, asleep, dozing;
-static uint64_t submitted;  /* number of requests so far, and of the last one */
-static uint64_t urgent;     /* the thread must move requests up to this number without delay */
+static int running, asleep, dozing;
+static unsigned generation; /* of the thread: those of earlier ones end */
+static uint64_t submitted;  /* requests so far, which numbers them */
+static uint64_t urgent;     /* up to this one they are the thread's, without delay */
 static int sleepers;        /* threads in coll_progress_sleep */
 static _Atomic int waiters; /* threads in coll_progress_wait */
 static _Atomic int ended;   /* MPI is finalized, or this is a forked child */
@@ -70,9 +75,10 @@ static void complete(coll_request *r, int status) {
 /* Move every queued request once, in order; returns whether one ended. Called with the lock held. */
 static int pass(void) {
     int moved = 0;
+    within = 1;
     for (coll_request **at = &head; *at;) {
-        coll_request *r = *at;
-        int status = r->task.progress(r->task.self, 1 << 20);
+        coll_request *r = moving = *at;
+        int status = r->withdrawn ? COLL_ERR_GIVEN_UP : r->task.progress(r->task.self, 1 << 20);
         if (status == COLL_PENDING) {
             at = &r->next;
             continue;
@@ -81,16 +87,32 @@ static int pass(void) {
         complete(r, status);
         moved = 1;
     }
+    within = 0;
+    moving = NULL;
     for (tail = &head; *tail;)
         tail = &(*tail)->next;
+    if (late) {
+        *tail = late;
+        tail = late_tail;
+        late = NULL;
+        late_tail = &late;
+    }
     if (moved && sleepers)
         pthread_cond_broadcast(&landing);
     return moved;
 }
 
+static int abandon_task(coll_request *r) {
+    return r->task.self ? r->task.abandon(r->task.self) : 0; /* it may never have begun */
+}
+
 int coll_progress_abandon(coll_request *r) {
+    if (within) {
+        r->withdrawn = 1;
+        return r == moving ? 0 : abandon_task(r);
+    }
     pthread_mutex_lock(&lock);
-    int left = r->task.self ? r->task.abandon(r->task.self) : 0; /* the task may never have begun */
+    int left = abandon_task(r);
     for (coll_request **at = &head; *at; at = &(*at)->next)
         if (*at == r) {
             *at = r->next;
@@ -104,6 +126,8 @@ int coll_progress_abandon(coll_request *r) {
 }
 
 void coll_progress_poll(void) {
+    if (within)
+        return;
     if (atomic_load_explicit(&outstanding, memory_order_relaxed) && pthread_mutex_trylock(&lock) == 0) {
         pass();
         pthread_mutex_unlock(&lock);
@@ -139,17 +163,16 @@ static long longer(long pause, long most) {
     return pause + pause / 4 < most ? pause + pause / 4 : most;
 }
 
-/* The thread gives way to computing threads. It does not move the queue while a caller waits, since the caller does so,
- * nor while the oldest request is newer than the thread's last look: a program that starts calls and waits for each
- * needs no thread, and every look would take a core from a rank. Requests that no caller will move are urgent. */
-static void *serve(void *unused) {
-    (void)unused;
+/* The thread gives way to whoever computes. It only looks on while a caller waits, and so moves the queue itself, and
+ * while the oldest request is newer than its last look: a program that starts calls and waits for each needs no thread,
+ * whose every look would take a core from some rank. Requests that nobody else will move are urgent. */
+static void *serve(void *mine) {
     prctl(PR_SET_NAME, "collectives");
     prctl(PR_SET_TIMERSLACK, 1000UL);
     long pause = SHORTEST, idle = IDLE;
     uint64_t seen = 0;
     pthread_mutex_lock(&lock);
-    for (int empty = 0; !stopping;) {
+    for (int empty = 0; generation == (unsigned)(uintptr_t)mine;) {
         if (!head && empty >= LINGER) {
             asleep = 1;
             pthread_cond_wait(&work, &lock);
@@ -181,8 +204,10 @@ static void *serve(void *unused) {
 static void after_fork_child(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     make_conditions();
-    head = NULL;
+    head = late = moving = NULL;
     tail = &head;
+    late_tail = &late;
+    within = 0;
     running = asleep = dozing = sleepers = 0;
     ended = 1;
     atomic_store(&outstanding, 0);
@@ -201,11 +226,19 @@ int coll_progress_watch_forks(void) {
 
 int coll_progress_submit(coll_request *r) {
     r->next = NULL;
+    r->withdrawn = 0;
     atomic_store_explicit(&r->status, COLL_PENDING, memory_order_relaxed);
+    if (within) {
+        r->number = ++submitted;
+        *late_tail = r;
+        late_tail = &r->next;
+        atomic_fetch_add(&outstanding, 1);
+        return COLL_OK;
+    }
     pthread_mutex_lock(&lock);
     if (!running) {
-        stopping = 0;
-        running = coll_progress_watch_forks() == COLL_OK && pthread_create(&thread, NULL, serve, NULL) == 0;
+        void *mine = (void *)(uintptr_t)++generation;
+        running = coll_progress_watch_forks() == COLL_OK && pthread_create(&thread, NULL, serve, mine) == 0;
         if (!running) {
             pthread_mutex_unlock(&lock);
             return COLL_ERR_MEMORY;
@@ -231,6 +264,8 @@ int coll_progress_outstanding(void) {
 }
 
 int coll_progress_waiting(const coll_task *t, int *ranks, int max) {
+    if (within)
+        return t->waiting(t->self, ranks, max);
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
     end.tv_sec++;
@@ -276,6 +311,8 @@ static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once
         int status = t ? t->progress(t->self, SIZE_MAX) : atomic_load_explicit(&r->status, memory_order_acquire);
         if (status != COLL_PENDING)
             return status;
+        if (within && r)
+            return limit > 0 ? COLL_ERR_WITHIN : COLL_PENDING;
         coll_progress_poll();
         if (yield_at_once)
             sched_yield();
@@ -294,8 +331,10 @@ int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_o
 }
 
 int coll_progress_sleep(const coll_request *r, long limit) {
+    if (within)
+        return wait_for(NULL, r, 0, limit);
     struct timespec end = in(limit);
-    int status, late = 0;
+    int status, over = 0;
     pthread_mutex_lock(&lock);
     sleepers++;
     if (urgent < r->number) {
@@ -303,24 +342,27 @@ int coll_progress_sleep(const coll_request *r, long limit) {
         if (head && dozing)
             pthread_cond_signal(&work);
     }
-    while ((status = atomic_load(&r->status)) == COLL_PENDING && !late)
-        late = pthread_cond_timedwait(&landing, &lock, &end) != 0;
+    while ((status = atomic_load(&r->status)) == COLL_PENDING && !over)
+        over = pthread_cond_timedwait(&landing, &lock, &end) != 0;
     sleepers--;
     pthread_mutex_unlock(&lock);
     return status;
 }
 
 void coll_progress_stop(long limit) {
+    if (within)
+        return;
     for (long long end = now() + limit; coll_progress_outstanding() && now() < end; sched_yield())
         coll_progress_poll();
     pthread_mutex_lock(&lock);
     int join = running;
-    stopping = 1;
+    pthread_t ending = thread;
+    generation++;
     running = 0;
-    pthread_cond_signal(&work);
+    pthread_cond_broadcast(&work);
     pthread_mutex_unlock(&lock);
     if (join)
-        pthread_join(thread, NULL);
+        pthread_join(ending, NULL);
 }
 
 void coll_progress_note(char *state) {

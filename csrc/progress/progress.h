@@ -22,6 +22,7 @@ struct coll_request {
     coll_task task;
     coll_request *next;
     uint64_t number;    /* in the order of submission */
+    int withdrawn;      /* to be ended by the pass over the queue that is under way */
     _Atomic int status; /* COLL_PENDING, then COLL_OK or an error */
     const coll_mpi_api *mpi;
     intptr_t handle; /* MPI's generalized request; completed with the task */
@@ -29,7 +30,8 @@ struct coll_request {
     uint64_t ended; /* ticks when it ended */
 };
 
-/* Queue a request whose task has been started; starts the thread if it does not run. COLL_OK or an error. */
+/* Queue a request whose task has been started. The thread starts with the first one. COLL_OK or an error.
+ * A task may run code of the program's, an op say, which may submit and abandon requests, but not wait for one. */
 int coll_progress_submit(coll_request *);
 /* Move every queued task once, unless another thread is doing so. */
 void coll_progress_poll(void);

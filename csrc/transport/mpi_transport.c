@@ -257,7 +257,13 @@ static coll_mpi_life *life_new(intptr_t comm) {
     if (key == MPI_KEYVAL_INVALID &&
         MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, life_ended, &key, NULL) != MPI_SUCCESS)
         return NULL;
-    coll_mpi_life *life = malloc(sizeof *life);
+    coll_mpi_life *life;
+    int found;
+    if (MPI_Comm_get_attr((MPI_Comm)comm, key, &life, &found) == MPI_SUCCESS && found) {
+        atomic_fetch_add(&life->holders, 1);
+        return life;
+    }
+    life = malloc(sizeof *life);
     if (!life)
         return NULL;
     atomic_init(&life->alive, ~0u);
