@@ -73,6 +73,10 @@ COLLECTIVES = {
 }
 
 
+def _plain_in_place(spec: Any) -> Any:
+    return MPI.IN_PLACE if type(spec) in (list, tuple) and len(spec) > 1 and spec[0] is MPI.IN_PLACE else spec
+
+
 @dataclass(slots=True)
 class Arguments:
     """The arguments of mpi4py's method; those that a collective does not have keep their defaults."""
@@ -82,6 +86,10 @@ class Arguments:
     op: Any = None
     root: int = 0
     recvcounts: Any = None
+
+    def __post_init__(self) -> None:
+        """mpi4py takes ``[MPI.IN_PLACE, count, datatype]`` for ``MPI.IN_PLACE``."""
+        self.sendbuf, self.recvbuf = _plain_in_place(self.sendbuf), _plain_in_place(self.recvbuf)
 
     def of(self, collective: Collective) -> tuple[Any, ...]:
         """The arguments of ``collective`` in the order of mpi4py's method."""

@@ -86,9 +86,8 @@ class Blocking:
         tick = _core.ticks()
         draft, choice = self._prepare(collective, arguments, options)
         self._remember(seen, draft, choice, options)
-        if context.checked:
-            self._check(collective.name, draft, choice, options.timeout)
         if choice.algorithm.name == "mpi":
+            self._check(draft, choice, options.timeout)
             self._run_mpi(collective, draft, choice, arguments, options.timeout)
         else:
             self._run_parts(draft, choice, options)
@@ -139,10 +138,8 @@ class Blocking:
         """Run a blocking call whose arguments are checked: grouped calls that were fused, or a call of torch's."""
         tick, context = _core.ticks(), self._enter()
         with context.in_turn():
-            choice = self._choose(draft, options, options.algorithm, mpi=False)
+            choice = self._choose(draft, options, options.algorithm, own=True)
             self._remember(seen, draft, choice, options)
-            if context.checked:
-                self._check(draft.collective.name, draft, choice, options.timeout)
             self._run_parts(draft, choice, options)
         self._done(draft, choice, tick)
 
@@ -189,9 +186,14 @@ class Blocking:
         return draft, choice
 
     def _choose(
-        self, draft: Draft, options: Options, forced: str | None, apart: str | None = None, mpi: bool = True
-    ) -> Choice:
-        """The algorithm of a call; ``forced`` is the one asked for; ``mpi``: a selection table may choose MPI's own."""
+        self, draft: Draft, options: Options, forced: str | None, apart: str | None = None, mpi: bool = True,
+        own: bool = False,
+    ) -> Choice:  # fmt: skip
+        """The algorithm of a call.
+
+        ``mpi``: a selection table may hand the call over to the MPI library. ``own``: nothing may, see
+        :func:`collectives.selection.policy.choose`.
+        """
         context = self._enter()
         mpi = mpi and draft.unknown is None and options.engine is None
         if options.engine == "python":
@@ -199,7 +201,9 @@ class Blocking:
         elif draft.shape.itemsize > min(LONGEST_ELEMENT, LONGEST_ELEMENTS // context.size):
             apart = f"elements of {draft.shape.itemsize} bytes are too long"
         linear, exact = self._linear(draft, options), wide_accumulation.needed(draft.shape, False)
-        return context.choose(draft.collective.name, draft.agreed, forced, draft.commutes, linear, apart, exact, mpi)
+        return context.choose(
+            draft.collective.name, draft.agreed, forced, draft.commutes, linear, apart, exact, mpi, own
+        )
 
     def _foresee(self, name: str, nbytes: int, dtype: Any, op: Any) -> Choice:
         """The choice that a blocking call of ``nbytes`` bytes would make."""
@@ -262,9 +266,15 @@ class Blocking:
 
     # COLLECTIVES_CHECK
 
-    def _check(self, name: str, draft: Draft, choice: Choice, timeout: float | None) -> None:
-        """Wait until all ranks make this call; raise CollectiveMismatch on all of them if their calls differ."""
-        context, check = self._enter(), Check(self._enter(), name, draft, choice)
+    def _check(self, draft: Draft, choice: Choice, timeout: float | None, method: str = "") -> None:
+        """Wait until all ranks make this call, where calls are checked; CollectiveMismatch on all if they differ.
+
+        ``method`` is added to the collective's name: that of a set-up.
+        """
+        context = self._enter()
+        if not context.checked:
+            return
+        check = Check(context, draft.collective.name + method, draft, choice)
         operation = check.start()
         try:
             context.wait(operation, timeout)
@@ -276,9 +286,23 @@ class Blocking:
     # Execution
 
     def _run_parts(self, draft: Draft, choice: Choice, options: Options) -> None:
-        """Run a blocking call, in several parts if it needs temporaries."""
+        """Run a blocking call, in several parts if it needs temporaries.
+
+        An exception between two parts, of a signal handler say, gives the call up: other ranks wait for the next one.
+        """
+        context = self._enter()
+        begun = context.begun
+        self._check(draft, choice, options.timeout)
+        try:
+            self._run_each(context, draft, choice, options)
+        except BaseException as e:
+            waited_for = context.begun != begun or context.checked and not isinstance(e, (TypeError, ValueError))
+            if waited_for and context.broken is None:
+                context.torn(draft.collective.name, e)
+            raise
+
+    def _run_each(self, context: MPIContext, draft: Draft, choice: Choice, options: Options) -> None:
         if exact_sums.serves(draft, choice, options):
-            context = self._enter()
             run_part = functools.partial(self._run_now, context)
             exact_sums.run(run_part, context.rank, context.size, draft, options.timeout)
             return

@@ -65,7 +65,7 @@ class Check:
 
     def _operation(self) -> tuple[_core.Operation, tuple[int, int], int]:
         context = self._context
-        choice = context.choose("allgather", self._all.nbytes, None, True, False)
+        choice = context.choose("allgather", self._all.nbytes, None, True, False, own=True)
         operation = context.operation(choice, self._shape)
         where = _core.address(self._mine), _core.address(self._all)
         return operation, where, context.tag(choice, self._shape)

@@ -56,7 +56,8 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
     __module__ = __name__.rpartition(".")[0]  # the package from which users import it
 
     _context: MPIContext | None = None
-    _alone = False  # whether no other object can be a handle to MPI's communicator, which is then freed with this one
+    _first_timeout: tuple[float | None, ...] = ()  # that of the communicator that this one was made from, if any
+    _alone = False  # whether nobody else can have a handle to MPI's communicator, so that it dies with this object
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Communicator:
         """Duplicate ``comm``; the null communicator stays null. TypeError for anything but an intracommunicator."""
@@ -79,15 +80,25 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
         be freed when the object is deleted. ``making`` waits for the other ranks, if they have met already.
         """
         self = MPI.Intracomm.__new__(cls, plain)
-        self._deterministic = isinstance(parent, Nonblocking) and parent._deterministic
+        self._inherit(parent)
         self._alone = alone
         if plain != MPI.COMM_NULL and making is not None:
-            self._set_context(making)
+            try:
+                self._set_context(making)
+            except BaseException:
+                if making.undone:
+                    plain.Free()
+                raise
         elif plain != MPI.COMM_NULL:
             self._enter()
-        if self._context is not None and isinstance(parent, Communicator) and parent._context is not None:
-            self._context.timeout = parent._context.timeout
         return self
+
+    def _inherit(self, parent: MPI.Comm | None) -> None:
+        """Begin with the settings of the communicator that this one is made from."""
+        if isinstance(parent, Communicator):
+            self._deterministic = parent._deterministic
+            if parent._context is not None:
+                self._first_timeout = (parent._context.timeout,)
 
     @classmethod
     def in_place_of(cls, comm: MPI.Intracomm) -> Communicator:
@@ -133,13 +144,18 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
         plain = MPI.Intracomm(self)
         with deaths.named(plain, "setting up a communicator"):
             self._context = context = MPIContext(plain, making)
+        for timeout in self._first_timeout:
+            context.timeout = timeout
         handles = [context.internal, plain] if self._alone else [context.internal]
         self._finalizer = lifetime.watch(self, context, handles)
         return context
 
     @property
     def last(self) -> Record | None:
-        """Record of the last collective that this rank began on this communicator, or None."""
+        """Record of the last collective on this communicator that this rank began.
+
+        None before the first one, while a blocking one waits, and after one that failed.
+        """
         last = None if self._context is None else self._context.last
         return None if last is None else Record(*last)
 

@@ -28,6 +28,7 @@ class Derived(MPI.Intracomm):
     _kinds: dict[str, Any] = {}  # this library's classes by name; filled by the module that defines them
     _deterministic: bool
     _adopt: Any
+    _inherit: Any
     _enter: Any
     _context: MPIContext | None
 
@@ -57,7 +58,7 @@ class Derived(MPI.Intracomm):
         with deaths.named(self, "Idup"):
             plain, request = MPI.Intracomm(self).Idup(info)
         duplicate = MPI.Intracomm.__new__(type(self), plain)
-        duplicate._deterministic = self._deterministic
+        duplicate._inherit(self)
         return duplicate, request
 
     Idup_with_info = Idup

@@ -60,6 +60,7 @@ class Group:
         """Check a call and keep it for the end of the block."""
         if collective.name not in FUSIBLE:
             raise ValueError(f"{collective.method} cannot be grouped; {', '.join(map(str.capitalize, FUSIBLE))} can")
+        arguments.sendbuf, arguments.recvbuf = _fixed(arguments.sendbuf), _fixed(arguments.recvbuf)
         draft, choice = self._comm._prepare(collective, arguments, options)
         if draft.loads or draft.stores:
             raise ValueError(f"{collective.method}: buffers with gaps cannot be grouped")
@@ -116,8 +117,9 @@ class Group:
                 vector[position : position + draft.nbytes] = region(draft.source, draft.nbytes)
             position += draft.nbytes
         self._comm._run_draft(joint, options)
-        if collective.name == "exscan" and self._comm._enter().rank == 0:
-            return
+        rank = self._comm._enter().rank
+        if collective.name == "exscan" and rank == 0 or collective.name == "bcast" and rank == shape.root:
+            return  # the vector is this rank's own
         position = 0
         for draft in drafts:
             if draft.target and draft.nbytes:
@@ -134,6 +136,11 @@ class Groups(MPI.Group):
         """The context manager of ``with comm.group():``."""
         self.Free()
         return Group(self.comm)
+
+
+def _fixed(spec: Any) -> Any:
+    """A buffer specification as it is now; the program may change a list before the end of the block."""
+    return tuple(map(_fixed, spec)) if isinstance(spec, (list, tuple)) else spec
 
 
 def _key(options: Options) -> tuple[Any, ...]:

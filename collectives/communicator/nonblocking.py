@@ -15,7 +15,7 @@ from ..trace.timeline import NONBLOCKING, PERSISTENT
 from ..waiting.mpi_calls import MPIRun
 from .blocking import DEFAULTS, Blocking, Seen
 from .checks import Check, PendingCheck
-from .requests import HandedOver, HandedOverForGood, PersistentRequest, Request
+from .requests import UNDER_WAY, HandedOver, HandedOverForGood, PersistentRequest, Request
 
 __all__ = ["Nonblocking"]
 
@@ -56,7 +56,7 @@ class Nonblocking(Blocking):
         """Start a non-blocking call without an MPI request; ``then`` is called at its end, in any thread."""
         tick = _core.ticks()
         self._enter().check_turn()
-        choice = self._choose(draft, DEFAULTS, None, mpi=False)
+        choice = self._choose(draft, DEFAULTS, None, own=True)
         return self._start_chosen(draft, choice, DEFAULTS, tick, None, then, seen)
 
     def _start_chosen(
@@ -99,8 +99,7 @@ class Nonblocking(Blocking):
         self._refuse_in_group(f"{collective.method}_init")
         draft, choice = self._prepare(collective, arguments, options, threads=True)
         context = self._enter()
-        if context.checked:
-            self._check(f"{collective.name}_init", draft, choice, None)
+        self._check(draft, choice, None, "_init")
         numbers = itertools.count(context.persistent_number())
         if choice.algorithm.name == "mpi":
             return self._init_by_mpi(draft, arguments, info, numbers)
@@ -125,7 +124,9 @@ class Nonblocking(Blocking):
 
         def start() -> _core.Operation:
             if not context.usable:
-                self._enter()  # raises the reason
+                self._enter()  # which says why
+            if not operation.done:  # a handler's exception came between its begin and the request
+                raise ValueError(UNDER_WAY)
             number, tick = next(numbers), _core.ticks() if context.log is not None else 0
             try:
                 operation.queue()

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from ..runtime.mpi_context import MPIContext
     from .checks import PendingCheck
 
-__all__ = ["HandedOver", "HandedOverForGood", "PersistentRequest", "Request"]
+__all__ = ["UNDER_WAY", "HandedOver", "HandedOverForGood", "PersistentRequest", "Request"]
 
 
+UNDER_WAY = "this persistent request is under way already: Wait comes before the next Start"
 _HANDLE = MPI._sizeof(MPI.Request)  # bytes of MPI's handle
 _starting = threading.RLock()
 
@@ -116,7 +117,7 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
             if self:  # its handle is not null
                 if self._operation is not None:
                     self._operation.context.check()
-                raise ValueError("this persistent request is under way already: Wait comes before the next Start")
+                raise ValueError(UNDER_WAY)
             self._operation = operation = self._launch()
             _core.write_handle(self._place, _HANDLE, operation.handle)
 

@@ -73,9 +73,7 @@ cdef class CallSites:
 
     cdef int32_t of(self, void *code, int instruction) except -2:
         cdef place_slot *slot = self.slot_of(code, instruction)
-        if slot.code == NULL:
-            return self.learn(slot, code, instruction)
-        return slot.place
+        return self.learn(code, instruction) if slot.code == NULL else slot.place
 
     cdef place_slot *slot_of(self, void *code, int instruction) noexcept:
         """The slot of the code object and instruction, or the free slot for them (linear probing)."""
@@ -84,12 +82,16 @@ cdef class CallSites:
             i = (i + 1) & (self.room - 1)
         return &self.slots[i]
 
-    cdef int32_t learn(self, place_slot *slot, void *code, int instruction) except -2:
+    cdef int32_t learn(self, void *code, int instruction) except -2:
         cdef int32_t place = -1
+        made = <object>code
+        cdef bint foreign = self.foreign(made.co_filename)  # meanwhile other threads may learn places, this one too
+        cdef place_slot *slot = self.slot_of(code, instruction)
+        if slot.code != NULL:
+            return slot.place
         if self.used == MOST_PLACES:
             return 0
-        made = <object>code
-        if not self.foreign(made.co_filename):
+        if not foreign:
             place = <int32_t>len(self.found)
             self.found.append((made, instruction))
         self.codes.append(made)

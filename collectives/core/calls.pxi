@@ -194,7 +194,10 @@ cdef class Calls:
 
     @property
     def last(self):
-        """Collective, algorithm, bytes of the vector and seconds of the last call that this rank made, or None."""
+        """Collective, algorithm, bytes of the vector and seconds of the last call that ended well, or None.
+
+        None, too, while a call waits, and after one that failed.
+        """
         cdef const coll_node_message *m
         if self.ended_at == 0:
             return self.latest
@@ -236,6 +239,10 @@ cdef class Calls:
 
     def interrupted(self, operation, error):
         """Give up a blocking operation after an exception, if it is under way and the communicator is not broken."""
+        raise NotImplementedError
+
+    def torn(self, collective, error):
+        """Give up a call of several parts after an exception between two of them, unless one of them has failed."""
         raise NotImplementedError
 
     def look_for_quitters(self, operation):

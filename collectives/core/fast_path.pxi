@@ -64,6 +64,8 @@ cdef bint launch(Calls calls, coll_node_message *m, uint64_t begun) except -1:
     if turn.thread != 0:
         turn.inner = False
     calls.begun_at = calls.brief.begin = begun
+    if status != COLL_OK:
+        calls.ended_at, calls.latest = 0, None
     if status == COLL_PENDING:
         task = calls.fast.task
         begin_turn(turn)
@@ -230,17 +232,25 @@ cpdef object hold(object memory):
     return PyMemoryView_FromObject(memory) if PyObject_CheckBuffer(memory) else memory
 
 
-cdef inline object held(object spec, bint arrays):
-    """What :func:`hold` returns for the buffer in ``spec``; None without one, and for arrays unless ``arrays``."""
-    if type(spec) is list or type(spec) is tuple:
-        spec = spec[0]
-    if spec is IN_PLACE or spec is None or (not arrays and type(spec) is cnp.ndarray):
-        return None
-    return hold(spec)
+cdef inline object memory_of(object spec):
+    """The memory of an ordinary specification: a list's first item, which the program may replace during the call."""
+    return spec[0] if type(spec) is list or type(spec) is tuple else spec
+
+
+cdef inline object held(object spec):
+    """What keeps the memory of an ordinary specification alive and where it is, for a call that goes on by itself."""
+    memory = memory_of(spec)
+    return None if memory is IN_PLACE or memory is None else (memory, hold(memory))
+
+
+cdef inline object kept(object spec):
+    """As :func:`held`, for a blocking call; the caller keeps an array that it resizes at its own risk meanwhile."""
+    memory = memory_of(spec)
+    return memory if stays(memory) else (memory, hold(memory))
 
 
 cdef inline bint stays(object spec):
-    """Whether a blocking call need not hold the buffer in ``spec``."""
+    """Whether a blocking call needs to hold nothing of a specification: its caller has a reference."""
     return type(spec) is cnp.ndarray or spec is None or spec is IN_PLACE
 
 
@@ -280,12 +290,12 @@ cdef inline object serve(_Method method, object comm, object send, object recv, 
     if not on_node or not is_served(calls, kind, &message):
         return like_earlier(method, comm, calls, &message, send, recv, counts, op, keywords, asked, begun)
     if method.starts:
-        return REQUEST(start(calls, &message, (send, recv, held(send, True), held(recv, True)), comm, begun, True))
-    kept = None
+        return REQUEST(start(calls, &message, (held(send), held(recv)), comm, begun, True))
+    owners = None
     if not (stays(recv) and stays(send)):
-        kept = held(send, False), held(recv, False)  # other threads may run while this one waits
+        owners = kept(send), kept(recv)  # other threads run while this one waits
     if not launch(calls, &message, begun):
-        finish(calls, (send, recv, kept), asked.timeout)
+        finish(calls, (send, recv) if owners is None else owners, asked.timeout)
     return None
 
 
@@ -304,12 +314,8 @@ cdef object like_earlier(_Method method, object comm, Calls calls, coll_node_mes
         return method.first(comm, method.collective, (key, <uintptr_t>m.input, <uintptr_t>m.output), send, recv, op,
                             m.root, counts, keywords)
     if method.starts:
-        owners = send, recv, held(send, True), held(recv, True)
-        return REQUEST(start_cached(calls, <CachedPlan>found, m, owners, comm, begun, True))
-    kept = None
-    if not (stays(recv) and stays(send)):
-        kept = held(send, False), held(recv, False)  # other threads may run while this one waits
-    run_cached(calls, <CachedPlan>found, m, (send, recv, kept), asked.timeout, begun)
+        return REQUEST(start_cached(calls, <CachedPlan>found, m, (held(send), held(recv)), comm, begun, True))
+    run_cached(calls, <CachedPlan>found, m, (kept(send), kept(recv)), asked.timeout, begun)
     return None
 
 

@@ -100,18 +100,29 @@ cdef list parts_of(data, list lengths):
 
 # The collectives. Unpickling may call collectives itself, so it begins after the end of the turn.
 
+cdef int tear(Calls calls, str collective, long long begun, error) except -1:
+    """An exception has ended a call: give it up where its first part has begun, since others wait for the next ones."""
+    if calls.broken is None and calls.number() != begun:
+        calls.torn(collective, error)
+    return 0
+
+
 def bcast_object(comm, obj, root):
     """The root's object; on the root ``obj`` itself, elsewhere a copy."""
     cdef Calls calls = calls_of(comm)
     cdef _Frames f = calls.frames
     cdef int r = root_of(calls, root)
     cdef _Parcel p = pickled(obj) if r == f.rank else None
+    cdef long long begun = calls.number()
     take_frames(calls)
     try:
         if p is not None:
             give_stream(comm, calls, p, r)
             return obj
         stream, buffers = take_stream(comm, calls, r)
+    except BaseException as e:
+        tear(calls, "bcast", begun, e)
+        raise
     finally:
         end_turn(&calls.turn.now)
     return unpickled(stream, buffers)
@@ -152,9 +163,13 @@ def gather_objects(comm, obj, root=None, int end=-1):
     cdef _Frames f = calls.frames
     cdef int r = -1 if root is None else root_of(calls, root)
     cdef _Parcel p = pickled(obj)
+    cdef long long begun = calls.number()
     take_frames(calls)
     try:
         streams, buffers = gather_streams(comm, calls, p, r, f.size if end < 0 else end)
+    except BaseException as e:
+        tear(calls, "gather" if r >= 0 else "allgather", begun, e)
+        raise
     finally:
         end_turn(&calls.turn.now)
     if streams is None:
@@ -194,9 +209,13 @@ def scatter_object(comm, objects, root):
     cdef _Frames f = calls.frames
     cdef int r = root_of(calls, root)
     parcels = pickled_for_all(objects, f.size) if r == f.rank else None
+    cdef long long begun = calls.number()
     take_frames(calls)
     try:
         stream, buffers = scatter_streams(comm, calls, parcels, r)
+    except BaseException as e:
+        tear(calls, "scatter", begun, e)
+        raise
     finally:
         end_turn(&calls.turn.now)
     return MPI.pickle.loads(stream) if buffers is None else unpickle([stream], [buffers])[0]
@@ -223,9 +242,13 @@ def alltoall_objects(comm, objects):
     cdef Calls calls = calls_of(comm)
     cdef _Frames f = calls.frames
     parcels = pickled_for_all(objects, f.size)
+    cdef long long begun = calls.number()
     take_frames(calls)
     try:
         streams, buffers = swap_streams(comm, calls, parcels)
+    except BaseException as e:
+        tear(calls, "alltoall", begun, e)
+        raise
     finally:
         end_turn(&calls.turn.now)
     if buffers is not None:

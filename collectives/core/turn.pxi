@@ -21,7 +21,8 @@ cdef inline void begin_turn(Holder *h) noexcept:
 
 
 cdef inline void end_turn(Holder *h) noexcept:
-    h.depth -= 1
+    if h.depth > 0:  # the turn has not been dropped
+        h.depth -= 1
     if h.depth == 0:
         h.thread = 0
 

@@ -177,6 +177,9 @@ def unframed(frames: np.ndarray) -> Iterator[Any]:
 class Making:
     """Waits for the ranks that make or free a communicator together; see :func:`meeting`."""
 
+    undone = False  # all ranks have failed alike: what has been made is to be freed
+    whole: Wait | None = None  # all of it, once the ranks have met
+
     def __init__(self, context: Any, comm: MPI.Intracomm, call: Call, ranks: list[int]):
         self.context = context
         self._comm, self._call, self._ranks = comm, call, ranks
@@ -188,7 +191,9 @@ class Making:
         return made
 
     def wait(self, request: MPI.Request, buffers: Any = None) -> None:
-        """Wait for ``request``, one part of the method, and keep ``buffers`` alive meanwhile."""
+        """Wait for a part of it, for as long as the timeout allows each."""
+        if self.whole is not None:
+            self.whole.key = object()
         self.context.wait_for_mpi(self.run(request, buffers))
 
     def gather(self, comm: MPI.Intracomm, obj: Any) -> Iterator[Any]:
@@ -269,7 +274,8 @@ def meeting(
         making.meet(by_engine)
     else:
         making.meet_some(members, tag)
-    with Wait(making.run(), asking.timeout, asking.waits):
+    making.whole = Wait(making.run(), asking.timeout, asking.waits)
+    with making.whole:
         try:
             yield making
         except Exception:  # from MPI or an argument: all ranks raise it

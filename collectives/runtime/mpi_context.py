@@ -16,7 +16,7 @@ from ..arguments.signature import Call
 from ..core import _core
 from ..diagnostics import deaths, ports
 from ..diagnostics.mpi_queries import MPIQueries
-from ..errors import CollectiveError
+from ..errors import CollectiveError, PeerFailure
 from ..schedules.build import build
 from ..schedules.registry import ScheduleAlgorithm
 from ..schedules.schedule import Schedule
@@ -75,18 +75,24 @@ class MPIContext(MPIWaiting, Context):
 
     def __init__(self, visible: MPI.Intracomm, making: Making):
         self.library = _library
-        self.internal = duplicate(MPI.Intracomm(visible))
+        try:
+            self.internal = duplicate(MPI.Intracomm(visible))
+        except CollectiveError as e:
+            making.undone = not isinstance(e, PeerFailure)
+            raise
         self.internal.Set_errhandler(MPI.ERRORS_RETURN)
         super().__init__(self.internal.rank, self.internal.size)
         gather = functools.partial(making.gather, self.internal)
-        known = self.introduce(gather, self._settings(), recording.is_recording())
+        background = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        known = self.introduce(gather, self._settings(), recording.is_recording(), background)
         agreed: settings.Agreed | Exception = pickle.loads(known.settings)
         if isinstance(agreed, Exception):
             self.internal.Free()
+            making.undone = True
             raise agreed
         self.checked, self.timeout, self.stall = agreed.checked, agreed.timeout, agreed.stall
         self.locks_ops = mpi_library.locks_ops()
-        self.background = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self.background = known.background
         self.endpoint = self.library.endpoint(self.internal.handle, self.internal)
         self._divide_tags()
         self._meet(known, gather)
@@ -138,8 +144,8 @@ class MPIContext(MPIWaiting, Context):
                 offers = {
                     r: theirs for r, theirs in enumerate(gather(offer)) if shared_memory.on_one_machine(offer, theirs)
                 }
-                _, engine, apart = shared_memory.join(
-                    self.rank, self.size, offers, area, gather, self.library, self.endpoint
+                _, engine, apart, _ = shared_memory.join(
+                    self.rank, self.size, offers, area, gather, self.library, self.endpoint, self.crowded
                 )
         if engine is None or apart is not None:
             return None
@@ -192,7 +198,7 @@ class MPIContext(MPIWaiting, Context):
 
     def choose(
         self, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool, apart: str | None = None,
-        exact: bool = False, mpi: bool = True,
+        exact: bool = False, mpi: bool = True, own: bool = False,
     ) -> Choice:  # fmt: skip
         """The algorithm of a call (see :func:`collectives.selection.policy.choose`).
 
@@ -200,7 +206,7 @@ class MPIContext(MPIWaiting, Context):
         """
         return self.rules.choose(
             collective, nbytes, forced=forced, commutes=commutes, linear=linear, apart=self.apart or apart, exact=exact,
-            mpi=mpi,
+            mpi=mpi, own=own,
         )  # fmt: skip
 
     def make_plan(self, choice: Choice, shape: Shape, engine: _core.Node | None) -> Plan:
@@ -225,6 +231,10 @@ class MPIContext(MPIWaiting, Context):
             shape.cuts,
             shape.input_cuts,
         )
+
+    def torn(self, collective: str, error: BaseException) -> None:
+        """Give up a call of several parts after an exception between two of them, unless one of them has failed."""
+        self.note(MPIRun(collective, Call(self.begun + 1, collective, "", 0, "", "", None)), error)
 
     def obstacle_to_threads(self, user_defined: bool) -> str | None:
         """Why the progress thread cannot serve a non-blocking call, or None."""

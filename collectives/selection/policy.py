@@ -140,17 +140,17 @@ class Rules:
 
     def choose(
         self, collective: str, nbytes: int, *, forced: str | None, commutes: bool, linear: bool, apart: str | None,
-        exact: bool = False, mpi: bool = True,
+        exact: bool = False, mpi: bool = True, own: bool = False,
     ) -> Choice:  # fmt: skip
-        """The result of the function :func:`choose` for these rules and arguments, remembered."""
-        key = collective, nbytes, forced, commutes, linear, apart, exact, mpi
+        """:func:`choose`, remembered."""
+        key = collective, nbytes, forced, commutes, linear, apart, exact, mpi, own
         choice = self.choices.get(key)
         if choice is None:
             if len(self.choices) > MOST_CHOICES:
                 self.choices.clear()
             choice = self.choices[key] = choose(
                 self, collective, nbytes, forced=forced, commutes=commutes, linear=linear, apart=apart, exact=exact,
-                mpi=mpi,
+                mpi=mpi, own=own,
             )  # fmt: skip
         return choice
 
@@ -200,19 +200,20 @@ def _unknown(name: str) -> NoReturn:
 
 def choose(
     rules: Rules, collective: str, nbytes: int, *, forced: str | None, commutes: bool, linear: bool, apart: str | None,
-    exact: bool = False, mpi: bool = True,
+    exact: bool = False, mpi: bool = True, own: bool = False,
 ) -> Choice:  # fmt: skip
     """The algorithm of one call on a vector of ``nbytes`` bytes; ValueError if the one asked for cannot serve it.
 
-    ``forced``: the algorithm named in the call, or None. ``commutes``: the op commutes. ``linear``: every element must
-    be folded in rank order. ``apart``: why the ranks do not share memory, None if they do. ``exact``: partial results
-    are longer than operands. ``mpi``: the MPI library's own algorithm may be used if a selection table names it.
-    ValueError also for an unknown collective or algorithm.
+    ``commutes``: whether the op does; ``linear``: only folds in rank order, element by element, will do; ``apart``:
+    why the ranks do not share memory, None if they do; ``exact``: partial results are longer than operands; ``mpi``:
+    whether the MPI library's own could serve the call, if a selection table names it; ``own``: it cannot, even if
+    COLLECTIVES_ALGORITHM names it, for this library makes the call for itself or for torch.
+    ValueError when an algorithm asked for by name cannot serve the call.
     """
     registry.algorithms(collective)  # raises ValueError for an unknown collective
     source = "asked for in the call"
     by_rule = rules.forced_for(collective)
-    if forced is None and by_rule is not None:
+    if forced is None and by_rule is not None and not (own and by_rule == "mpi"):
         forced, source = by_rule, "set by COLLECTIVES_ALGORITHM"
     if forced is not None:
         algorithm = registry.find(collective, forced)
@@ -220,7 +221,7 @@ def choose(
         return Choice(algorithm, _segment(rules, collective, forced, nbytes), source)
     if rules.tuned is not None and collective in rules.tuned.rows:
         choice = _row(rules.tuned.rows, collective, nbytes, f"tuned, {rules.tuned.source},", True)
-        if choice is not None and _serves(choice.algorithm, commutes, linear, apart, exact, mpi):
+        if choice is not None and _serves(choice.algorithm, commutes, linear, apart, exact, mpi and not own):
             return choice
     if apart is None:
         return Choice(registry.find(collective, LOCAL[collective]), None, "all ranks share a node")
