@@ -2,7 +2,7 @@
 
     python -m collectives.analysis.node_cost -p 2,16,64,128,192
 
-prints the tables of docs/big-nodes.md, which explains them. ``tests/test_node_cost.py`` counts the same loads and
+prints the tables of docs/big-nodes.md, which explains them. ``tests/analysis/test_node_cost.py`` counts the same loads and
 stores in the engine's own code.
 """
 

@@ -83,12 +83,13 @@ def _place_among(frames: dict[int, FrameType], thread: int | None) -> str:
 def outer_position() -> str | None:
     """``file:line`` of the program's outer call of this package, if this thread is in a nested one; else None.
 
-    A signal handler makes nested calls, for example. From the innermost frame outwards there are then frames of this
-    package, of the handler, of this package and of the program.
+    The innermost frames are this package's, then come the handler's, some of which may be Python's own library's, then
+    this package's.
     """
-    frame = _of_the_program(sys._getframe())
-    while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
+    frame: FrameType | None = sys._getframe()
+    for within in (True, False):
+        while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE) == within:
+            frame = frame.f_back
     found = _of_the_program(frame)
     return f"{found.f_code.co_filename}:{found.f_lineno}" if found else None
 

@@ -229,13 +229,14 @@ class PeerQuery:
         self._context = context
         self._number = number
         self._mpi_queries = context.mpi_queries if mpi_queries else None
-        self._socket = _open()
+        self._socket: socket.socket | None = None  # while the process has no free descriptor
         self._question = json.dumps({"communicator": context.identity, "call": number}).encode()
         self.answers: dict[int, Answer] = dict(context.heard)  # ranks that have failed may not answer again
 
     def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
+        """No more questions."""
+        if self._socket is not None:
+            self._socket.close()
 
     def __enter__(self) -> PeerQuery:
         return self
@@ -246,6 +247,9 @@ class PeerQuery:
     def ask(self, ranks: Iterable[int]) -> None:
         """Send the question to ``ranks``; a rank whose process or program has ended gets its answer entered here."""
         far = []
+        if self._socket is None:
+            with contextlib.suppress(OSError):
+                self._socket = _open()
         for rank in ranks:
             near = self._context.neighbours.get(rank)
             if self._context.has_ended(rank):
@@ -258,10 +262,9 @@ class PeerQuery:
             if gone is not None:
                 self.answers[rank] = gone
                 continue
-            try:
-                self._socket.sendto(self._question, socket.MSG_DONTWAIT, near.socket)
-            except OSError:  # its queue is full: the caller asks again
-                continue
+            with contextlib.suppress(OSError):  # its queue is full: it will be asked again
+                if self._socket is not None:
+                    self._socket.sendto(self._question, socket.MSG_DONTWAIT, near.socket)
         if far and self._mpi_queries is not None:
             self._mpi_queries.ask(far, self._number)
 
@@ -273,6 +276,9 @@ class PeerQuery:
             self.answers.update(mpi_queries.answers)
             mpi_queries.answers.clear()
             seconds = min(seconds, 0.001)
+        if self._socket is None:
+            time.sleep(seconds)
+            return self.answers
         self._socket.settimeout(seconds)
         with contextlib.suppress(OSError):  # no message is left
             for _ in range(MOST_AT_ONCE):

@@ -82,8 +82,11 @@ class Probes:
         self.refused: set[int] = set()
 
     def probe(self, ranks: Iterable[int]) -> None:
-        """Send a datagram to each port of ``ranks``; refusals come later, see :meth:`look`."""
-        own = set(machine.addresses())
+        """Send to these ranks' ports; refusals come later."""
+        try:
+            own = set(machine.addresses())
+        except OSError:  # the process has no free descriptor: it will be asked again
+            return
         for rank in ranks:
             self.leave(rank)
             self.refused.discard(rank)
@@ -108,7 +111,10 @@ class Probes:
 
 
 def _connected(address: str, port: int) -> socket.socket | None:
-    made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
+    except OSError:  # no free descriptor
+        return None
     try:
         made.setblocking(False)
         made.connect((address, port))

@@ -10,8 +10,9 @@ from .host import Host
 
 __all__ = ["Departures"]
 
-GRACE = 2.0  # seconds for which an uncertain finding must hold before it counts
-CLOSING = 0.2  # seconds that a process may take to end after the system has closed its files
+GRACE = 2.0  # seconds for which what is not certain must have been so,
+HANDLERS = 15.0  # and while handlers of the program's (atexit) may still make calls
+CLOSING = 0.2  # seconds by which a process that ends may close its files before it counts as ended
 
 
 class Departures:
@@ -35,7 +36,8 @@ class Departures:
         note = None if reader is None else reader.read()
         if note is not None:
             final = note.final or context.has_ended(rank)
-            return self._unless_begun(rank, run, note.how, note.begun.get(context.identity), final)
+            patience = GRACE if final or note.how.startswith("raised ") else HANDLERS
+            return self._unless_begun(rank, run, note.how, note.begun.get(context.identity), final, patience)
         if context.has_ended(rank):
             return f"rank {rank} died ({context.end_of(rank)})" if surely else None
         told = context.left.get(rank)
@@ -45,8 +47,10 @@ class Departures:
             return f"rank {rank} runs another program now (by exec)"
         return None
 
-    def _unless_begun(self, rank: int, run: Any, how: str, begun: int | None, final: bool) -> str | None:
-        """Why ``run`` will not end, given that the program of ``rank`` has ended after ``begun`` calls, or None.
+    def _unless_begun(
+        self, rank: int, run: Any, how: str, begun: int | None, final: bool, patience: float = GRACE
+    ) -> str | None:  # fmt: skip
+        """A rank that ended its program has begun so many calls, and does not begin any more.
 
         A call that the rank has begun may still end by itself: it has failed only if it is known to wait for the rank.
         Calls of persistent requests have no numbers. ``how`` is the text returned, after the rank's number.
@@ -57,7 +61,7 @@ class Departures:
             return f"rank {rank} {how}"
         if not never and not (final and self._waits_for(rank, run)):
             return None
-        return f"rank {rank} {how}" if self._for_long(rank, GRACE) else None
+        return f"rank {rank} {how}" if self._for_long(rank, patience) else None
 
     def _waits_for(self, rank: int, run: Any) -> bool:
         """Whether ``run`` is known to wait for ``rank``; making a communicator waits for all of its ranks."""

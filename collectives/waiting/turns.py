@@ -19,9 +19,10 @@ def refuse(context: Any) -> None:
     """
     holder, here = context.turn.holder, threading.get_ident()
     place = outer_position() if holder == here else position(holder) if holder in sys._current_frames() else None
-    if place is None:
+    if place is None and not _runs(context, holder):
         context.turn.drop()
         return
+    place = place or position(holder)
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     who = "this thread" if holder == here else f"another thread ({names.get(holder, holder)})"
     why = ", from where a signal handler, a finalizer or an op came here" if holder == here else ""
@@ -29,6 +30,11 @@ def refuse(context: Any) -> None:
         f"rank {context.rank}: {who} is in {_call(context, holder)} on this communicator, at {place}{why}; "
         "a communicator takes one call at a time"
     )
+
+
+def _runs(context: Any, thread: int) -> bool:
+    """Whether a call of a thread is under way, which compiled code may have made that has no frame of Python's."""
+    return context.running is not None or any(wait.thread == thread for wait in context.listed())
 
 
 def _call(context: Any, thread: int) -> str:

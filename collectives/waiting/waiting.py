@@ -227,10 +227,10 @@ class Waiting(GivingUp):
         answer also describes this rank's call with ``number``, if it has begun it.
         """
         then = None if number is None or number > self.begun else self.call_of(number)
-        known = self.failed or self.gone
+        waits, call = self.oldest_first(), None
+        known = self.failed or (None if waits else self.gone)  # a handler of the program's end may make calls
         if known is not None:
             return known._replace(then=then)
-        waits, call = self.oldest_first(), None
         if waits:
             call, thread = waits[0].run.call(), waits[0].thread
         elif running := self.listed():  # on the fast path, for less than a slice
