@@ -6,3 +6,13 @@ import pytest
 @pytest.mark.parametrize("where", ["finish", "wait", "anywhere"])
 def test_the_others_are_told(attack, mpi, where):
     attack(mpi, 2, "interrupted", where, code=None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind",
+    ["ring", "nonblocking", "nonblocking ring", "persistent", "objects", "python"],
+    ids=lambda k: k.replace(" ", "_"),
+)
+def test_in_every_kind_of_call(attack, mpi, kind):
+    attack(mpi, 2, "interrupted", "anywhere", kind, code=None)

@@ -13,3 +13,7 @@ def test_late_ranks(attack, mpi, engine):
 @pytest.mark.parametrize("engine", ["node", "schedules"])
 def test_many_late_ranks(attack, mpi, engine, ranks):
     attack(mpi, ranks, "late", engine, "150", str(ranks), timeout=400, code=None)
+
+
+def test_all_that_is_under_way_is_given_up(attack, mpi):
+    attack(mpi, 3, "under_way", code=None)

@@ -119,6 +119,24 @@ def test_blocks_of_arrays(world):
     assert np.frombuffer(raw, np.int64).tolist() == list(range(SIZE))
 
 
+@pytest.mark.parametrize("spec", [[MPI.IN_PLACE, 3, MPI.DOUBLE], (MPI.IN_PLACE, MPI.DOUBLE)])
+def test_in_place_with_count_and_datatype(world, spec):
+    """mpi4py takes these for MPI.IN_PLACE."""
+    for call in forms(world, COLLECTIVES["allreduce"]):
+        a = np.full(3, float(RANK))
+        call(spec, a)
+        assert (a == SIZE * (SIZE - 1) // 2).all()
+    for call in forms(world, COLLECTIVES["allgather"]):
+        rows = np.full((SIZE, 3), -1.0)
+        rows[RANK] = RANK
+        call(spec, rows)
+        assert (rows == np.arange(SIZE)[:, None]).all()
+    rows = np.arange(3.0 * SIZE).reshape(SIZE, 3)
+    mine = rows[RANK].copy()
+    world.Scatter(rows if RANK == 0 else None, spec if RANK == 0 else mine)
+    assert (mine == rows[RANK]).all()
+
+
 def test_reductions_in_every_form(world):
     total = SIZE * (SIZE - 1) // 2
     counts = [r + 1 for r in range(SIZE)]

@@ -1,6 +1,7 @@
-"""A signal's handler raises in a call of the fast path: the others are told, or the call is complete.
+"""A signal's handler raises in a call: the others are told, or the call is complete.
 
-interrupted.py WHERE: "finish" or "wait", where it raises at the begin of that function; or "anywhere".
+interrupted.py WHERE [KIND]: "finish" or "wait", where it raises at the begin of that function; or "anywhere". KIND is
+the kind of the call, "blocking" if none is named.
 """
 
 import random
@@ -15,7 +16,7 @@ import collectives
 
 world = MPI.COMM_WORLD
 rank, size = world.rank, world.size
-where = sys.argv[1]
+where, kind = sys.argv[1], (sys.argv[2:] or ["blocking"])[0]
 TRIALS = 12 if where == "anywhere" else 3
 
 
@@ -34,14 +35,33 @@ def trace(frame, event, argument):
         raise Interruption
 
 
-def call(comm, x, y):
+def start(plan):
+    plan.Start()
+    plan.Wait()
+
+
+def prepare(comm, x, y):
+    """The call, as a function."""
+    plan = comm.Allreduce_init(x, y) if kind == "persistent" else None
+    return {
+        "blocking": lambda: comm.Allreduce(x, y),
+        "ring": lambda: comm.Allreduce(x, y, algorithm="ring"),
+        "nonblocking": lambda: comm.Iallreduce(x, y).Wait(),
+        "nonblocking ring": lambda: comm.Iallreduce(x, y, algorithm="ring").Wait(),
+        "persistent": lambda: start(plan),
+        "objects": lambda: np.copyto(y, comm.allreduce(x)),
+        "python": lambda: comm.Allreduce(x, y, algorithm="ring", engine="python"),
+    }[kind]
+
+
+def call(made, y):
     """What this rank's call raises, by name, and whether its result is right."""
     try:
         if rank == 0 and where == "anywhere":
             signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-3))
         elif rank == 0:
             sys.setprofile(trace)
-        comm.Allreduce(x, y)
+        made()
     except (Interruption, collectives.CollectiveError) as e:
         return type(e).__name__
     finally:
@@ -54,13 +74,14 @@ def trial():
     comm = collectives.Communicator(world)
     comm.timeout = 20  # nobody is to need it
     x, y = np.full(300_000, rank + 1.0), np.zeros(300_000)
-    comm.Allreduce(x, y)
+    made = prepare(comm, x, y)
+    made()
     y[:] = 0
     world.Barrier()
     if rank != 0:
         time.sleep(0.002 if where == "anywhere" else 0.2)
     begin = time.monotonic()
-    said = call(comm, x, y)
+    said = call(made, y)
     took = time.monotonic() - begin
     everybody = world.allgather((said, took))
     try:
