@@ -2,8 +2,8 @@
 
     python -m collectives.analysis.node_cost -p 2,16,64,128,192
 
-prints the tables of docs/big-nodes.md, which explains them. ``tests/analysis/test_node_cost.py`` counts the same loads and
-stores in the engine's own code.
+prints the tables of docs/big-nodes.md, which explains them. ``tests/analysis/test_node_cost.py`` counts the same
+loads and stores in the engine's own code.
 """
 
 from __future__ import annotations
