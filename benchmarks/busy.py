@@ -99,8 +99,8 @@ def main() -> int:
     """Measure, print, and check if asked to; the exit code, the same on all ranks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--others", default="4,8", help="numbers of other processes (4,8)")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds (%(default)s)")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     args = parser.parse_args()
     comm, plain = collectives.Communicator(WORLD), WORLD.Dup()
     x, y = np.ones(1), np.empty(1)

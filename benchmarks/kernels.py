@@ -177,9 +177,9 @@ def main() -> int:
     """Measure, print, and compare with the targets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", action="append", help="bytes of a buffer, as 16KiB or 64MiB; may be repeated")
-    parser.add_argument("--dtype", action="append", help="may be repeated")
-    parser.add_argument("--op", action="append", help="may be repeated")
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--dtype", action="append", help="element type; may be repeated")
+    parser.add_argument("--op", action="append", help="op, as sum; may be repeated")
+    parser.add_argument("--rounds", type=int, default=11, help="rounds (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here too")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     parser.add_argument("--tolerance", type=float, default=0.05, help="noise in comparisons with NumPy")

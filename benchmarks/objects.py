@@ -127,9 +127,9 @@ def listed(known: Any) -> Callable[[str], list[str]]:
 def arguments() -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--method", type=listed(METHODS), default=["bcast", "allgather", "allreduce"])
-    parser.add_argument("--object", type=listed(OBJECTS), default=list(OBJECTS), help="(all)")
-    parser.add_argument("--rounds", type=int, default=15, help="(%(default)s)")
+    parser.add_argument("--method", type=listed(METHODS), default=["bcast", "allgather", "allreduce"], help="methods")
+    parser.add_argument("--object", type=listed(OBJECTS), default=list(OBJECTS), help="kinds of objects (all)")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds (%(default)s)")
     parser.add_argument("--batch", type=float, default=5, help="ms of a batch (%(default)g)")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     return parser.parse_args()

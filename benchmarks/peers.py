@@ -6,6 +6,7 @@ Without --collective, the all-reduce, also of torch/Gloo:
     python benchmarks/peers.py --ranks 2,4 --check     exit 1 when a target is missed or a contestant is missing
     python benchmarks/peers.py --full --json FILE      every mode, every power of two
     python benchmarks/peers.py --program               also an unchanged mpi4py program on our library
+    python benchmarks/peers.py --before TREE --check   ours beside another built tree of it, and beside --peers if given
 
 With --collective, several collectives, in fewer rounds and shorter batches, with a summary:
 
@@ -95,16 +96,22 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", type=listed_sizes, help=f"bytes ({QUICK}; of several collectives {SURVEY})")
     parser.add_argument("--rounds", type=int, help="rounds (20; of several collectives 10)")
     parser.add_argument("--buffers", type=listed, help="ours: private,heap (both; of several private)")
-    parser.add_argument("--place", type=listed, help="out,in (out)")
-    parser.add_argument("--reuse", type=listed, help="one,rotating (one)")
-    parser.add_argument("--peers", type=listed, help="openmpi,mpich,impi,gloo (all; of several collectives the MPIs)")
-    parser.add_argument("--threads", type=listed, default=["multiple", "single"], help="multiple,single (both)")
+    parser.add_argument("--place", type=listed, help="where results go: out,in (out)")
+    parser.add_argument("--reuse", type=listed, help="buffers of a batch: one,rotating (one)")
+    parser.add_argument(
+        "--peers", type=listed, help="other libraries: openmpi,mpich,impi,gloo (all; of several collectives the MPIs)"
+    )
+    parser.add_argument("--before", type=Path, metavar="TREE", help="another tree of our library, built in place")
+    parser.add_argument(
+        "--threads", type=listed, default=["multiple", "single"], help="thread levels of mpi4py: multiple,single (both)"
+    )
     parser.add_argument("--ours-on", choices=jobs.MPIS, default="openmpi", help="MPI under ours (%(default)s)")
+    parser.add_argument("--torch", action="store_true", help="ours through torch.distributed, in private tensors")
     parser.add_argument("--program", action="store_true", help="also an unchanged mpi4py program on ours")
     parser.add_argument("--full", action="store_true", help="2 and 4 ranks, all modes, every power of two")
     parser.add_argument("--batch", type=float, help="ms of a batch (5; of several collectives 2)")
     parser.add_argument("--limit", type=float, default=60, help="seconds that a turn may take (%(default)g)")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of turns (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order of turns (%(default)s)")
     parser.add_argument("--json", type=Path, help="write everything there")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     args = parser.parse_args()
@@ -117,6 +124,8 @@ def arguments() -> argparse.Namespace:
     ):  # fmt: skip
         if unknown := [word for word in given if word not in known]:
             parser.error(f"{unknown[0]}: not one of {', '.join(known)}")
+    if args.torch and (args.survey or args.program or args.buffers != ["private"]):
+        parser.error("--torch: the all-reduce of private tensors only")
     if args.rounds < 1 or min(args.ranks) < 2 or args.batch <= 0 or args.limit <= 0:
         parser.error("at least 1 round and 2 ranks, and positive times")
     return args
@@ -130,10 +139,10 @@ def complete(args: argparse.Namespace) -> None:
     several = args.survey
     args.ranks = args.ranks or ([2, 4] if args.full else [2])
     args.sizes = args.sizes or listed_sizes(FULL if args.full else SURVEY if several else QUICK)
-    args.buffers = args.buffers or (["private"] if several else ["private", "heap"])
+    args.buffers = args.buffers or (["private"] if several or args.torch else ["private", "heap"])
     args.place = args.place or (["out", "in"] if args.full and not several else ["out"])
     args.reuse = args.reuse or (["one", "rotating"] if args.full else ["one"])
-    args.peers = args.peers or ([*jobs.MPIS] if several else [*jobs.MPIS, "gloo"])
+    args.peers = args.peers or ([] if args.before else [*jobs.MPIS] if several else [*jobs.MPIS, "gloo"])
     args.rounds = (10 if several else 20) if args.rounds is None else args.rounds
     args.batch = (2 if several else 5) if args.batch is None else args.batch
 

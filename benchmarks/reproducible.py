@@ -137,8 +137,8 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bytes", default="8,1KiB,64KiB,1MiB,16MiB", help="lengths of the vectors")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--batch", type=float, default=3.0, metavar="MS")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds (%(default)s)")
+    parser.add_argument("--batch", type=float, default=3.0, metavar="MS", help="ms of a batch (%(default)s)")
     arguments = parser.parse_args()
     rounds, batch = arguments.rounds, arguments.batch / 1000
     sizes = [size_of(text) for text in arguments.bytes.split(",")]

@@ -66,7 +66,9 @@ def table(content: dict[str, Any]) -> list[str]:
         cells = [report.size_name(nbytes), *times, f"{micro(samples[peer])}, {peer_name(peer)}"]
         lines.append("| " + " | ".join([*cells, *(f"{ratios[name].median:.2f}" for name in OURS)]) + " |")
     means = [f"{statistics.geometric_mean(found[name]):.2f}" for name in OURS]
-    lines += [f"| geometric mean | | | | {means[0]} | {means[1]} |", "", conditions(content, ranks)]
+    numbers = f"us, medians of {content['rounds']} rounds, ratios taken round by round"
+    below = conditions(content, ranks, "All-reduce of float32", numbers)
+    lines += [f"| geometric mean | | | | {means[0]} | {means[1]} |", "", below]
     return lines
 
 
@@ -85,7 +87,8 @@ def table_of_all(content: dict[str, Any]) -> list[str]:
         mean = statistics.geometric_mean(list(ratios.values()))
         lines.append("| " + " | ".join([collective, *cells, f"{mean:.2f}"]) + " |")
     ranks = content["results"][0]["ranks"]
-    return [*lines, "", f"Ratios to the best of the others, private arrays. {conditions(content, ranks, 'Float32')}"]
+    numbers = "our time on private arrays divided by that of the best of the others, round by round, median of"
+    return [*lines, "", conditions(content, ranks, "Float32", f"{numbers} {content['rounds']} rounds")]
 
 
 def ratio_to_best(samples: dict[str, list[float]]) -> float:
@@ -107,18 +110,17 @@ def peer_name(contestant: str) -> str:
     return PEERS[library] + {"m": ", multiple", "s": ", single"}.get(level, "")
 
 
-def conditions(content: dict[str, Any], ranks: int, what: str = "All-reduce of float32") -> str:
-    """The line below a table: what was measured, on which machine, with which libraries."""
+def conditions(content: dict[str, Any], ranks: int, what: str, numbers: str) -> str:
+    """The line below a table: what was measured, what its numbers are, on which machine, with which libraries."""
     machine = content["machine"]
     caches = ", ".join(f"{level} {size >> 10} KiB" for level, size in machine["caches"].items())
     jobs = [job for job in content["contestants"] if job["ranks"] == ranks]
     others = {job["software"]["library"] for job in jobs if job["contestant"] != "ours"}
     ours = {job["software"]["library"] for job in jobs if job["contestant"] == "ours"}
     return (
-        f"{what}, SUM, through Python, {ranks} ranks; us, medians of {content['rounds']} rounds,"
-        f" ratios taken round by round. Machine: {machine['cpu']}, {machine['cores']} cores, {caches},"
-        f" {machine['system'].split('-')[0]}. Others: {', '.join(map(short, sorted(others)))}, each MPI at mpi4py's"
-        f" thread levels multiple and single; ours over {', '.join(map(short, ours))}."
+        f"{what}, SUM, through Python, {ranks} ranks; {numbers}. Machine: {machine['cpu']}, {machine['cores']} cores,"
+        f" {caches}, {machine['system'].split('-')[0]}. Others: {', '.join(map(short, sorted(others)))}, each MPI at"
+        f" mpi4py's thread levels multiple and single; ours over {', '.join(map(short, ours))}."
     )
 
 

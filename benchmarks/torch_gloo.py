@@ -180,9 +180,13 @@ def sizes(text: str) -> list[int]:
 def options(words: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=sizes, default=[8 << i for i in range(24)], help="bytes: 8,16Ki,64Mi")
-    parser.add_argument("--models", type=lambda text: text.split(","), default=["mlp", "cnn"], help="mlp,cnn")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument(
+        "--sizes", type=sizes, default=[8 << i for i in range(24)], help="lengths in bytes: 8,16Ki,64Mi"
+    )
+    parser.add_argument(
+        "--models", type=lambda text: text.split(","), default=["mlp", "cnn"], help="networks: mlp,cnn (both)"
+    )
+    parser.add_argument("--rounds", type=int, default=15, help="rounds (%(default)s)")
     parser.add_argument("--batch", type=float, default=5.0, help="milliseconds of a batch, at least")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     parser.add_argument("--json", type=Path, help="file for all that was found")

@@ -93,8 +93,8 @@ def measure(comm: Any, args: argparse.Namespace, path: str) -> dict[str, tuple[l
 def main() -> int:
     """Measure, print, and with --check judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=1000, help="of a batch (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=31, help="default: %(default)s")
+    parser.add_argument("--calls", type=int, default=1000, help="calls of a batch (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=31, help="rounds (default: %(default)s)")
     parser.add_argument("--check", action="store_true", help=f"exit 1 at {LIMIT:g} us more for any line")
     args = parser.parse_args()
     comm = collectives.Communicator(WORLD)

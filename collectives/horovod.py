@@ -18,8 +18,9 @@ from .system.machine import node_name
 
 Average, Sum, Min, Max = dist.ReduceOp.AVG, dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel's
-rank, size, shutdown = dist.get_rank, dist.get_world_size, dist.destroy_process_group
+rank, size = dist.get_rank, dist.get_world_size
 _nodes: list[str] = []  # by rank
+_made: list[Any] = []  # the default process group, if init made it
 
 
 def init() -> None:
@@ -28,13 +29,20 @@ def init() -> None:
         from . import torch as _backend  # noqa: F401  registers it
 
         dist.init_process_group("collectives")
+        _made[:] = [dist.group.WORLD]
     _nodes[:] = allgather_object(node_name())
+
+
+def shutdown() -> None:
+    """Destroy the default process group if :func:`init` made it; a group that it found stays."""
+    if dist.group.WORLD in _made:
+        dist.destroy_process_group()
 
 
 def local_rank() -> int:
     """The number of this rank among the ranks of its node, from 0; RuntimeError before :func:`init`."""
     if len(_nodes) != size():
-        raise RuntimeError("local_rank() before init()")
+        raise RuntimeError("local_rank: call init() first")
     return _nodes[: rank()].count(_nodes[rank()])
 
 
@@ -67,7 +75,7 @@ def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
     """The ranks' tensors concatenated along the first dimension; ValueError if shapes differ in another dimension."""
     shapes = allgather_object(tuple(tensor.shape))
     if not all(shapes) or len({shape[1:] for shape in shapes}) > 1:
-        raise ValueError(f"tensor: the ranks' shapes {shapes} do not differ in a first dimension only")
+        raise ValueError(f"tensor: the ranks' shapes may differ in the first dimension only, not {shapes}")
     padded = tensor.new_zeros((max(shapes)[0], *tensor.shape[1:]))
     padded[: len(tensor)] = tensor
     dist.all_gather(parts := [torch.empty_like(padded) for _ in shapes], padded)
@@ -139,8 +147,8 @@ class _Distributed:
 
     def _arrived(self, param: torch.Tensor) -> None:
         self._passes[param] += 1
-        if self._passes[param] > self.backward_passes_per_step:
-            raise RuntimeError(f"more than {self.backward_passes_per_step=} backward passes before step()")
+        if self._passes[param] > (most := self.backward_passes_per_step):
+            raise RuntimeError(f"more backward passes before step() than backward_passes_per_step={most}")
         self._missing[self._index[param]] -= self._passes[param] == self.backward_passes_per_step
         while len(self._begun) < len(self._buckets) and not self._missing[len(self._begun)]:
             self._start()
@@ -188,12 +196,14 @@ def DistributedOptimizer(
     sent once; a parameter without a gradient counts with zeros. ValueError unless ``named_parameters`` names each
     parameter once, in one order on all ranks. ``op`` and ``compression`` are as in :func:`allreduce`.
     """
-    if isinstance(optimizer, _Distributed) or backward_passes_per_step < 1:
-        raise ValueError("optimizer: is distributed already, or backward_passes_per_step: less than 1")
+    if isinstance(optimizer, _Distributed):
+        raise ValueError("optimizer: it is distributed already")
+    if backward_passes_per_step < 1:
+        raise ValueError(f"backward_passes_per_step: expected at least 1, not {backward_passes_per_step}")
     params = {p: f"parameter {i}" for i, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
     named = [(name, p) for name, p in named_parameters or ((n, p) for p, n in params.items()) if p in params]
     if len({name for name, _ in named}) < len(params) or len(named) > len(params):
-        raise ValueError("named_parameters: not one name of its own for each parameter of the optimizer")
+        raise ValueError("named_parameters: each parameter of the optimizer needs one name of its own")
     _check_alike("named_parameters", named)
     optimizer.__class__ = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
     optimizer._distribute([p for _, p in named if p.requires_grad], compression, backward_passes_per_step, op)

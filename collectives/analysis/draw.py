@@ -256,7 +256,7 @@ def _writes(step: Step, block: int) -> bool:
 
 # --- SVG ----------------------------------------------------------------------------------------------------------
 
-LANE, BAND, LEFT, TOP = 112, 92, 74, 74  # pixels between ranks, between rounds, and of the margins
+COLUMN, BAND, LEFT, TOP = 112, 92, 74, 74  # pixels between ranks, between rounds, and of the margins
 STRIP = 80  # width in pixels of the strip of blocks of a rank
 REDUCED, STORED, INK, FAINT = "#D55E00", "#0072B2", "#1a1a1a", "#8a8a8a"  # palette of Okabe and Ito; greys
 SHADES = ("#e9eef2", "#26547c")  # a block with no contributions, and one with all
@@ -268,7 +268,7 @@ text {{ font: 13px system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif; fill:
 .head {{ font-weight: 600; text-anchor: middle; }}
 .faint {{ fill: {FAINT}; font-size: 12px; }}
 .label {{ font-size: 11.5px; text-anchor: middle; paint-order: stroke; stroke: #fff; stroke-width: 4px; }}
-.lane {{ stroke: #c9ced3; stroke-width: 1.5; }}
+.column {{ stroke: #c9ced3; stroke-width: 1.5; }}
 .band {{ fill: #f5f7f9; }}
 .reduced, .stored {{ fill: none; stroke-width: 2; }}
 .reduced {{ stroke: {REDUCED}; marker-end: url(#head-reduced); }}
@@ -287,7 +287,7 @@ def svg(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> str:
     holds all that it must hold at the end.
     """
     pictures = list(frames(algorithm, size, root))
-    width = max(LEFT + LANE * size + 20, 640)
+    width = max(LEFT + COLUMN * size + 20, 640)
     bottom = TOP + BAND * len(pictures)
     height = bottom + 92
     nblocks = algorithm.blocks(size)
@@ -304,20 +304,20 @@ def svg(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> str:
             parts.append(f'<rect class="band" x="0" y="{y}" width="{width}" height="{BAND}"/>')
         parts.append(f'<text class="faint" x="20" y="{y + BAND // 2 + 4}">round {number}</text>')
     for rank in range(size):
-        x = _lane(rank)
+        x = _column(rank)
         parts.append(f'<text class="head" x="{x}" y="{TOP - 16}">rank {rank}</text>')
-        parts.append(f'<line class="lane" x1="{x}" y1="{TOP}" x2="{x}" y2="{bottom}"/>')
+        parts.append(f'<line class="column" x1="{x}" y1="{TOP}" x2="{x}" y2="{bottom}"/>')
     for number, frame in enumerate(pictures):
         parts += _arrows(frame, TOP + BAND * number, nblocks)
     for number, values in enumerate([initial(algorithm, size, root), *(frame.values for frame in pictures)]):
         for rank in range(size):
             wanted = complete(algorithm, rank, size, root)
-            parts.append(_strip(values[rank], wanted, _lane(rank), TOP + BAND * number, size))
+            parts.append(_strip(values[rank], wanted, _column(rank), TOP + BAND * number, size))
     return "\n".join([*parts, *_svg_legend(bottom + 40), "</svg>"]) + "\n"
 
 
-def _lane(rank: int) -> int:
-    return LEFT + LANE // 2 + LANE * rank
+def _column(rank: int) -> int:
+    return LEFT + COLUMN // 2 + COLUMN * rank
 
 
 def _arrows(frame: Frame, y: int, nblocks: int) -> list[str]:
@@ -331,7 +331,7 @@ def _arrows(frame: Frame, y: int, nblocks: int) -> list[str]:
                 runs += [] if step.nblocks == nblocks else [_run(step.block, step.nblocks)]
     lines, labels = [], []
     for (source, target, how), runs in blocks.items():
-        x1, y1, x2, y2 = _lane(source), y + 12, _lane(target), y + BAND - 12
+        x1, y1, x2, y2 = _column(source), y + 12, _column(target), y + BAND - 12
         what = f"block {','.join(runs)}" if runs else "the whole vector"
         title = f"<title>rank {source} to rank {target}: {what}, {how}</title>"
         lines.append(f'<line class="{how}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}">{title}</line>')

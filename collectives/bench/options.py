@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("-i", "--iterations", type=_count(1), metavar="N", help="timed calls per size (default 1000; 100 above 8192 B)")
     add("-x", "--warmup", type=_count(0), metavar="N", help="calls before those (default 100; 10 above 8192 B)")
     add("-M", "--mem-limit", type=number_of_bytes, default=512 << 20, metavar="BYTES",
-        help="of the buffers of a process; sizes that need more are left out (default 512MiB)")  # fmt: skip
+        help="most memory for buffers of a process; sizes that need more are left out (default 512MiB)")  # fmt: skip
     add(
         "-c",
         "--validation",
@@ -43,10 +43,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="compare results of calls that are not timed, bit by bit; exit with 1 if one is wrong",
     )
     add("-u", "--validation-warmup", type=_count(0), default=5, metavar="N",
-        help="so many of them (default 5)")  # fmt: skip
+        help="calls that -c compares (default 5)")  # fmt: skip
     add("-T", "--type", type=_types, default=["mpi_char"], metavar="TYPE",
         help=f"element type: all (OMB's three), or the beginning of {', '.join(TYPES)} (default mpi_char)")  # fmt: skip
-    add("-l", "--in-place", action="store_true", help="with MPI.IN_PLACE")
+    add("-l", "--in-place", action="store_true", help="reduce or move in place, with MPI.IN_PLACE")
     add("-z", "--tail-lat", type=_percentiles, nargs="?", const=[50.0, 90.0, 99.0], metavar="LIST",
         help="percentiles over all samples of all ranks (default 50,90,99)")  # fmt: skip
     add("-G", "--graph", type=_graphs, default=[], metavar="LIST",

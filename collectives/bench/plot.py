@@ -60,9 +60,9 @@ def main(args: argparse.Namespace) -> int:
 
 
 def require_matplotlib() -> None:
-    """ImportError, which names the extra to install, if matplotlib is missing."""
+    """ImportError, which says what to install, if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError("drawing needs matplotlib, which is not installed: pip install 'collectives[plot]'")
+        raise ImportError("drawing needs matplotlib, which is not installed: pip install matplotlib")
 
 
 def draw(

@@ -170,10 +170,13 @@ def _list(args: argparse.Namespace) -> int:
 # --- show ---------------------------------------------------------------------------------------------------------
 
 
+SHOWN_RANKS = 1024  # above it, `show` needs --rank
+
+
 def _show_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="algorithm, e.g. ring, or with its collective, e.g. allgather/ring")
     parser.add_argument("-p", dest="size", type=size, required=True, metavar="P", help="number of ranks")
-    parser.add_argument("--root", type=int, default=0, metavar="R", help="of a rooted collective (default 0)")
+    parser.add_argument("--root", type=int, default=0, metavar="R", help="root of a rooted collective (default 0)")
     parser.add_argument("--rank", type=int, metavar="R", help="only this rank")
     parser.add_argument("--values", action="store_true", help="also what each block holds after each round")
     parser.add_argument("--svg", metavar="FILE", help="write a picture there instead ('-': standard output)")
@@ -186,6 +189,8 @@ def _show(args: argparse.Namespace) -> int:
     algorithm = _find_schedule(args.name, args.collective)
     if args.rank is not None and not 0 <= args.rank < args.size:
         raise UsageError(f"--rank {args.rank}: the ranks are 0 to {args.size - 1}")
+    if args.rank is None and args.size > SHOWN_RANKS:
+        raise UsageError(f"-p {args.size}: all ranks are shown up to {SHOWN_RANKS}; of more, show one with --rank")
     if not 0 <= args.root < (args.size if algorithm.spec.rooted else 1):
         raise UsageError(f"--root {args.root}: {algorithm.collective} has no such root")
     if args.svg is None:

@@ -47,7 +47,7 @@ Section = dict[str, Any]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``info``."""
-    parser.add_argument("--json", action="store_true", help="the same as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the same as one JSON object")
 
 
 def main(args: argparse.Namespace) -> int:

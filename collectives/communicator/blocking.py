@@ -34,10 +34,10 @@ __all__ = ["Blocking"]
 Seen = tuple[Any, int, int]
 
 DEFAULTS = Options()
-LONGEST_ELEMENT, LONGEST_ELEMENTS = (
-    32 << 10,
-    512 << 10,
-)  # bytes that the node-local engine serves; the latter on all ranks together, which share one staging area
+#: Most bytes of an element that the node-local engine serves.
+LONGEST_ELEMENT = 32 << 10
+#: Most bytes of one element of each rank, together: all ranks' elements must fit in one staging area.
+LONGEST_ELEMENTS = 512 << 10
 _BARRIER = COLLECTIVES["barrier"]
 
 

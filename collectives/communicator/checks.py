@@ -45,7 +45,7 @@ class Check:
         place = position(threading.get_ident())
         if len(parts.encode()) > TYPES:
             parts = f"{parts[: TYPES - 12]}... {zlib.crc32(parts.encode()):08x}"
-        record = _fit(words, WORDS) + _fit(parts, TYPES) + _fit(place[-PLACE:], PLACE)
+        record = _fit(words, WORDS) + _fit(parts, TYPES) + _fit(place, PLACE, -PLACE)
         self._mine = np.frombuffer(record, np.uint8)
         self._all = np.empty((context.size, len(record)), np.uint8)
         self.number = 0
@@ -98,8 +98,9 @@ class Check:
         return bool((known == known[:1]).all())
 
 
-def _fit(text: str, length: int) -> bytes:
-    return text.encode()[:length].ljust(length, b"\0")
+def _fit(text: str, length: int, begin: int = 0) -> bytes:
+    """The ``length`` bytes of a text from ``begin`` on, which may be negative."""
+    return text.encode(errors="backslashreplace")[begin:][:length].ljust(length, b"\0")
 
 
 def _text(row: np.ndarray) -> str:

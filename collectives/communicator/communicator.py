@@ -55,16 +55,20 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
 
     __module__ = __name__.rpartition(".")[0]  # the package from which users import it
 
-    _context: MPIContext | None = None
+    __slots__ = ("_context",)  # which compiled code reads
+
+    _context: MPIContext | None
     _first_timeout: tuple[float | None, ...] = ()  # that of the communicator that this one was made from, if any
     _alone = False  # whether nobody else can have a handle to MPI's communicator, so that it dies with this object
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Communicator:
         """Duplicate ``comm``; the null communicator stays null. TypeError for anything but an intracommunicator."""
         if comm is None or comm == MPI.COMM_NULL:
-            return super().__new__(cls)
+            self = super().__new__(cls)
+            self._inherit(None)
+            return self
         if not isinstance(comm, MPI.Intracomm):
-            raise TypeError(f"expected an mpi4py.MPI.Intracomm, not {type(comm).__name__}")
+            raise TypeError(f"comm: expected an mpi4py.MPI.Intracomm, not {type(comm).__name__}")
         known = comm._context if isinstance(comm, Communicator) else None
         turn = contextlib.nullcontext() if known is None else known.in_turn()
         with turn, meeting(f"creating a {cls.__name__}", MPI.Intracomm(comm), known) as making:
@@ -94,7 +98,8 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
         return self
 
     def _inherit(self, parent: MPI.Comm | None) -> None:
-        """Begin with the settings of the communicator that this one is made from."""
+        """Begin without a context, and with the settings of the communicator that this one is made from."""
+        self._context = None
         if isinstance(parent, Communicator):
             self._deterministic = parent._deterministic
             if parent._context is not None:
@@ -349,6 +354,7 @@ class Distgraphcomm(Communicator, MPI.Distgraphcomm):
 
 Communicator._kinds.update({kind.__name__: kind for kind in (Communicator, Cartcomm, Graphcomm, Distgraphcomm)})
 
+_core.install_communicator(Communicator)
 _core.install_mpi(
     MPI,
     Request,

@@ -58,11 +58,18 @@ _HOW = """
         ``collectives.algorithms({base!r})``, by default chosen by the library. ``deterministic`` demands that a
         reduction folds in rank order (default: ``comm.deterministic``). ``timeout`` is in seconds (default:
         ``comm.timeout``). ``engine="python"`` runs the schedule in the Python executor. Raises TypeError or ValueError
-        for arguments that cannot be served, before anything is sent; CollectiveTimeout, CollectiveMismatch or
-        PeerFailure for a call that cannot end.
+        for arguments that cannot be served, before anything is sent (but ``Reduce_scatter`` without ``recvcounts``
+        gathers the counts of all ranks first); CollectiveTimeout, CollectiveMismatch or PeerFailure for a call that
+        cannot end.
 """
-_STARTS = "Non-blocking :meth:`{0}`; the request that it returns can also be passed to ``MPI.Request.Waitall``."
-_LASTS = "Persistent :meth:`{0}`; the returned request has ``Start`` and ``Wait``, any number of times, then ``Free``."
+_STARTS = """Non-blocking :meth:`{0}`; the request that it returns can also be passed to ``MPI.Request.Waitall``.
+
+        ``Ireduce_scatter`` without ``recvcounts`` waits for all ranks: it gathers their counts first.
+"""
+_LASTS = """Persistent :meth:`{0}`; the returned request has ``Start`` and ``Wait``, any number of times, then ``Free``.
+
+        ``Reduce_scatter_init`` without ``recvcounts`` waits for all ranks: it gathers their counts first.
+"""
 
 _BLOCKING = ("algorithm", "deterministic", "timeout", "stream", "engine")
 _LATER = ("algorithm", "deterministic", "stream")

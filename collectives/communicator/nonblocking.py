@@ -83,7 +83,8 @@ class Nonblocking(Blocking):
         given = self._for_mpi(draft, arguments)
         with context.blamed(MPIRun(collective.name, draft.shape.call("mpi"))):
             request = self._mpi("I" + collective.name)(*given.of(collective))
-        if given is arguments and not collective.reduces:  # mpi4py keeps the buffers until MPI completes the request
+        # Of other calls mpi4py keeps the buffers until MPI completes the request.
+        if given is arguments and not collective.reduces and collective.name != "allgatherv":
             draft.owners = ()
         run = self._hand_over(collective, draft)
         made = HandedOver.of(request, draft.owners, context, run)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from ..core import _core
+from ..core import _core, interfaces
 
 __all__ = ["Objects"]
 
@@ -112,34 +112,39 @@ class Objects:
         before = _core.gather_objects(self, sendobj, None, self.rank)
         return _fold(op, before) if before else None
 
-    # Called by objects.pxi
 
-    def _enter_with_objects(self) -> Any:
+class Exchange:
+    """What a call with objects needs of its communicator beside frames, for ``objects.pxi``; made for one call."""
+
+    def __init__(self, comm: Objects):
+        self._comm = comm
+
+    def enter(self) -> Any:
         """The library's side of the communicator, if it can be used now."""
-        self._refuse_in_group("a call with objects")
-        return self._enter()
+        self._comm._refuse_in_group("a call with objects")
+        return self._comm._enter()
 
-    def _part(self) -> Objects:
-        """This communicator; its next call counts as a part of the call under way."""
-        self._context.turn.part()
-        return self
+    def part(self) -> Objects:
+        """The communicator; its next call counts as a part of the call under way."""
+        self._comm._context.turn.part()
+        return self._comm
 
-    def _bcast_buffers(self, buffers: Buffers, root: int) -> Buffers:
+    def bcast(self, buffers: Buffers, root: int) -> Buffers:
         """Broadcast buffers; ``buffers`` are the buffers on the root, and their lengths elsewhere."""
         found = []
         for buffer in buffers:
-            found.append(_bytes(buffer) if self.rank == root else np.empty(buffer, np.uint8))
-            self._part().Bcast(found[-1], root)
+            found.append(_bytes(buffer) if self._comm.rank == root else np.empty(buffer, np.uint8))
+            self.part().Bcast(found[-1], root)
         return found
 
-    def _gather_buffers(
+    def gather(
         self, streams: list[Any] | None, counts: list[int], mine: Buffers, most: int, root: int | None
     ) -> list[Buffers]:
         """The buffers of all ranks' objects, on the root, or on all ranks if ``root`` is None.
 
         ``streams`` are the pickle streams, ``counts`` the numbers of buffers by rank, ``most`` the largest of these.
         """
-        here = root is None or root == self.rank
+        here = root is None or root == self._comm.rank
         buffers: list[Buffers] = [[] for _ in counts]
         for i in range(most):
             sizes = _sizes(streams, counts, i) if here and streams else []
@@ -150,44 +155,52 @@ class Objects:
 
     def _collect(self, mine: np.ndarray, sizes: list[int], root: int | None) -> list[np.ndarray]:
         """Gather ``mine`` of all ranks on the root, or on all ranks for None; ``sizes`` are the lengths by rank."""
-        if root is not None and root != self.rank:
-            self._part().Gatherv(mine, None, root)
+        if root is not None and root != self._comm.rank:
+            self.part().Gatherv(mine, None, root)
             return []
         data = np.empty(sum(sizes), np.uint8)
         if root is None:
-            self._part().Allgatherv(mine, [data, sizes])
+            self.part().Allgatherv(mine, [data, sizes])
         else:
-            self._part().Gatherv(mine, [data, sizes], root)
+            self.part().Gatherv(mine, [data, sizes], root)
         return _blocks(data, sizes)
 
-    def _scatter_buffers(self, stream: Any, count: int, parts: list[Buffers] | None, most: int, root: int) -> Buffers:
+    def scatter(self, stream: Any, count: int, parts: list[Buffers] | None, most: int, root: int) -> Buffers:
         """The buffers of this rank's object, whose pickle is ``stream``; on the root, ``parts`` has all ranks'."""
         sizes, buffers = _core.sizes_in(stream, count), []
         for i in range(most):
             size = sizes[i] if i < count else 0
-            data = self._deal([_ith(part, i) for part in parts] if parts else None, size, root)
+            data = self.deal([_ith(part, i) for part in parts] if parts else None, size, root)
             if i < count:
                 buffers.append(data)
         return buffers
 
-    def _deal(self, parts: list[Any] | None, size: int, root: int) -> np.ndarray:
+    def deal(self, parts: list[Any] | None, size: int, root: int) -> np.ndarray:
         """Scatter the root's ``parts``; returns this rank's, of ``size`` bytes."""
         data = np.empty(size, np.uint8)
-        self._part().Scatterv(_joined(parts) if parts else None, data, root)
+        self.part().Scatterv(_joined(parts) if parts else None, data, root)
         return data
 
-    def _swap_buffers(self, streams: list[Any], counts: list[int], parts: list[Buffers], most: int) -> list[Buffers]:
+    def alltoall(self, streams: list[Any], counts: list[int], parts: list[Buffers], most: int) -> list[Buffers]:
         """The buffers of the received objects, by rank; ``parts`` are those of this rank's objects, by receiver."""
         buffers: list[Buffers] = [[] for _ in counts]
         for i in range(most):
             sizes = _sizes(streams, counts, i)
-            for rank, data in enumerate(self._swap([_ith(part, i) for part in parts], sizes)):
+            for rank, data in enumerate(self.swap([_ith(part, i) for part in parts], sizes)):
                 if i < counts[rank]:
                     buffers[rank].append(data)
         return buffers
 
-    def _swap(self, parts: list[Any], sizes: list[int]) -> list[np.ndarray]:
+    def swap(self, parts: list[Any], sizes: list[int]) -> list[np.ndarray]:
         """All-to-all: send ``parts``, one to each rank; return those received, of lengths ``sizes``."""
         data = np.empty(sum(sizes), np.uint8)
-        self._part().Alltoallv(_joined(parts), [data, sizes])
+        self.part().Alltoallv(_joined(parts), [data, sizes])
         return _blocks(data, sizes)
+
+
+def _as_the_core_asks(made: Exchange) -> interfaces.Exchange:
+    """For type checkers: that the class implements the protocol in :mod:`collectives.core.interfaces`."""
+    return made
+
+
+_core.install_objects(Exchange)

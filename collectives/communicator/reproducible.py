@@ -42,7 +42,9 @@ class Accumulator:
         """
         rows = _rows(terms, axis, self.dtype)
         if rows.shape[:-1] != self.data.shape:
-            raise ValueError(f"terms: sums of shape {rows.shape[:-1]} for accumulators of shape {self.data.shape}")
+            raise ValueError(
+                f"terms: they have sums of shape {rows.shape[:-1]}, the accumulators are of shape {self.data.shape}"
+            )
         each = rows.shape[-1]
         rows, sums = rows.reshape(self.data.size, each), self.data.reshape(-1)
         step = max(1, MOST // max(1, each * self.dtype.itemsize))

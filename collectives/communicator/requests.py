@@ -76,11 +76,16 @@ class _Waits:
 
 
 class Request(_Waits, MPI.Request):  # type: ignore[misc]
-    """Request of a non-blocking collective."""
+    """Request of a non-blocking collective; compiled code makes most of them (``request_of``)."""
+
+    __slots__ = ("_operation",)
+
+    _operation: _core.Operation | None
 
     def __new__(cls, operation: _core.Operation | None = None) -> Request:
         """A request object with the generalized request of ``operation``, which is under way; null for None."""
         request = super().__new__(cls)
+        request._operation = None
         if operation is not None:
             _core.write_handle(MPI._addressof(request), _HANDLE, operation.handle)
             request._operation = operation

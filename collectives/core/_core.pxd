@@ -15,6 +15,7 @@ cdef extern from "base/error.h" nogil:
         COLL_ERR_READ
         COLL_ERR_GIVEN_UP
         COLL_ERR_WITHIN
+        COLL_ERR_CALLBACK
 
 cdef extern from "base/partition.h" nogil:
     size_t coll_part(size_t n, size_t parts, size_t i)
@@ -140,6 +141,8 @@ cdef extern from "progress/progress.h" nogil:
     void coll_progress_give_way()
     int coll_progress_abandon(coll_request *)
     void coll_progress_stop(long)
+
+cdef extern from "progress/ending.h" nogil:
     void coll_progress_broken(const char *)
     void coll_progress_mended()
     void coll_progress_survived(int)

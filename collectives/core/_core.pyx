@@ -7,6 +7,7 @@ from cpython.buffer cimport (
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.object cimport PyObject, PyTypeObject
 from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF
 from libc.errno cimport errno
@@ -16,6 +17,7 @@ from libc.string cimport memcpy, memset, strerror
 
 import array
 import collections
+import itertools
 import os
 from inspect import signature
 
@@ -56,13 +58,6 @@ cdef extern from "dlfcn.h" nogil:
         RTLD_NOW
         RTLD_LOCAL
 
-__all__ = [
-    "DTYPES", "OPS", "Endpoint", "Followed", "GivenUpError", "InProcess", "MPILibrary", "MismatchError", "OpError", "Plan", "Task", "Program",
-    "address", "broken", "count_signal", "dlpack_type", "ended", "exact_add", "has_kernel", "hold", "isa", "isa_supported", "itemsize", "leave_note",
-    "mended", "narrow", "outstanding", "partition", "reduce2", "reducep",
-    "scale", "select_isa", "signals", "stop_progress", "survived", "widen", "wider", "write_handle",
-]
-
 #: Names of the element types and ops; the index in the tuple is the code that the C functions take.
 DTYPES = tuple(coll_dtype_name(i).decode() for i in range(coll_ndtypes()))
 OPS = tuple(coll_op_name(i).decode() for i in range(coll_nops()))
@@ -70,8 +65,8 @@ OPS = tuple(coll_op_name(i).decode() for i in range(coll_nops()))
 cdef int FAILED_ISA = coll_isa_select(NULL)
 if FAILED_ISA:
     raise ImportError(
-        f"COLLECTIVES_ISA={os.environ.get('COLLECTIVES_ISA')!r}: this processor has none of that name; "
-        f"known: {', '.join(n for n in ('baseline', 'avx2', 'avx512') if coll_isa_supported(n.encode()))}"
+        f"COLLECTIVES_ISA={os.environ.get('COLLECTIVES_ISA')!r}: unknown, or this processor does not have it; "
+        f"expected one of {', '.join(n for n in ('baseline', 'avx2', 'avx512') if coll_isa_supported(n.encode()))}"
     )
 
 
@@ -87,25 +82,24 @@ class OpError(RuntimeError):
     """A user-defined op failed on this rank."""
 
 
+cdef dict ERRORS = {  # exception and message for each error code; "{}" is what was tried
+    COLL_ERR_MEMORY: (MemoryError, "{}: out of memory"),
+    COLL_ERR_ARGUMENT: (ValueError, "{}: an argument is out of range"),
+    COLL_ERR_SCHEDULE: (ValueError, "{}: malformed schedule"),
+    COLL_ERR_MESSAGE: (MismatchError, "the ranks' calls differ in collective, length, type, op or root"),
+    COLL_ERR_MPI: (RuntimeError, "{}: MPI reported an error"),
+    COLL_ERR_OP: (OpError, "{}: the user-defined op failed"),
+    COLL_ERR_READ: (RuntimeError, "{}: the system no longer lets this process read another rank's memory"),
+    COLL_ERR_GIVEN_UP: (GivenUpError, "{}: a rank has given up this call"),
+    COLL_ERR_WITHIN: (RuntimeError, "{}: cannot be waited for in an op, nor in a signal handler that runs during one"),
+    COLL_ERR_CALLBACK: (RuntimeError, "{}: the function called at its end failed"),
+}
+
+
 cdef object error(int code, str what):
     """The exception for the C error code ``code``; ``what`` begins its message."""
-    if code == COLL_ERR_MEMORY:
-        return MemoryError(f"{what}: out of memory")
-    if code == COLL_ERR_MESSAGE:
-        return MismatchError("the ranks' calls differ in collective, length, type, op or root")
-    if code == COLL_ERR_MPI:
-        return RuntimeError(f"{what}: MPI reported an error")
-    if code == COLL_ERR_OP:
-        return OpError(f"{what}: the user-defined op failed")
-    if code == COLL_ERR_READ:
-        return RuntimeError(f"{what}: the system does not let this process read another rank's memory (any more)")
-    if code == COLL_ERR_GIVEN_UP:
-        return GivenUpError(f"{what}: a rank gave it up")
-    if code == COLL_ERR_WITHIN:
-        return RuntimeError(f"{what}: cannot be waited for in an op, nor by what interrupts one")
-    if code == COLL_ERR_SCHEDULE:
-        return ValueError(f"{what}: malformed schedule")
-    return ValueError(f"{what}: argument out of range")
+    kind, text = ERRORS[code]
+    return kind(text.format(what))
 
 
 cdef int check(int code, str what) except -1:

@@ -19,6 +19,15 @@ cdef inline uint32_t mixed(uint32_t a, uint32_t b) noexcept:
     return h if h else 1
 
 
+@cython.final
+cdef class Latest:
+    """The last call of a communicator that ended well, unless it took the fast path; ``collective`` may be None."""
+
+    cdef str collective, algorithm
+    cdef size_t nbytes
+    cdef uint64_t ticks
+
+
 cdef class Calls:
     """The calls of a communicator; the library's context of a communicator derives from this class.
 
@@ -52,11 +61,12 @@ cdef class Calls:
     cdef dict cached              # CachedPlan by key; None: none are kept
     cdef size_t kept              # bytes of the plans that these keep
     cdef Operation progressing    # a blocking call by a cached plan, or a call that is being begun
-    cdef tuple latest             # the value of `last` if `ended_at` is 0
+    cdef Latest latest            # the last call, if `ended_at` is 0
     cdef _Frames frames           # memory for calls with objects
 
     def __cinit__(self):
         self.turn = Turn()
+        self.latest = Latest()
         self.recent = collections.deque(maxlen=RECENT)
         self.heard = {}
         self.alive, self.admitted = &ALL_KINDS, ALL_KINDS
@@ -91,9 +101,8 @@ cdef class Calls:
     @node.setter
     def node(self, Node node):
         self.engine = node
-        if node is not None:
-            self.fast = node_plan(node)
-            self.brief = Operation(self, self.fast)
+        self.fast = None if node is None else node_plan(node)
+        self.brief = None if node is None else Operation(self, self.fast)
 
     @property
     def life(self):
@@ -188,7 +197,8 @@ cdef class Calls:
 
     cpdef int ran(self, str collective, str algorithm, size_t nbytes, uint64_t begun) except -1:
         """Record the last call that this rank made; it began at tick ``begun`` and returns now."""
-        self.latest = collective, algorithm, nbytes, coll_ticks_to_seconds(coll_ticks() - begun)
+        self.latest.collective, self.latest.algorithm = collective, algorithm
+        self.latest.nbytes, self.latest.ticks = nbytes, coll_ticks() - begun
         self.ended_at = 0
         return 0
 
@@ -199,8 +209,11 @@ cdef class Calls:
         None, too, while a call waits, and after one that failed.
         """
         cdef const coll_node_message *m
+        cdef Latest latest = self.latest
+        if self.ended_at == 0 and latest.collective is None:
+            return None
         if self.ended_at == 0:
-            return self.latest
+            return latest.collective, latest.algorithm, latest.nbytes, coll_ticks_to_seconds(latest.ticks)
         m = &self.fast.job.call.message
         return collective_of(m), "shm", m.count * m.itemsize, coll_ticks_to_seconds(self.ended_at - self.begun_at)
 

@@ -8,7 +8,7 @@ def wider(int dtype):
     """Code of the wider type for partial sums of ``dtype``; TypeError if there is none."""
     cdef int found = FLOAT32 if coll_widen(dtype) != NULL else coll_exact_of(dtype)
     if found < 0:
-        raise TypeError(f"no wider type for {DTYPES[dtype]}")
+        raise TypeError(f"dtype: {DTYPES[dtype]} has no wider type")
     return found
 
 
@@ -16,7 +16,7 @@ cdef size_t _pairs(int dtype, _View wide, _View narrow) except? 0:
     """Number of elements in each of two buffers; ValueError if the numbers differ."""
     cdef size_t n = <size_t>wide.view.len // coll_dtype_size(wider(dtype))
     if <size_t>narrow.view.len != n * coll_dtype_size(dtype):
-        raise ValueError("buffers of different lengths")
+        raise ValueError("wide, narrow: the buffers have different numbers of elements")
     return n
 
 
@@ -54,8 +54,8 @@ def exact_add(int dtype, accumulators, terms):
     cdef size_t n = <size_t>a.view.len // coll_dtype_size(wider(dtype)), size = coll_dtype_size(dtype)
     cdef size_t each = <size_t>x.view.len // size // n if n else 0
     if coll_exact_of(dtype) < 0:
-        raise TypeError(f"no exact sums of {DTYPES[dtype]}")
+        raise TypeError(f"exact sums are of float32 or float64, not {DTYPES[dtype]}")
     if <size_t>x.view.len != n * each * size:
-        raise ValueError("the terms cannot be divided among the accumulators")
+        raise ValueError("terms: their number is not a multiple of that of the accumulators")
     with nogil:
         coll_exact_add(dtype, a.view.buf, x.view.buf, each, n)

@@ -16,10 +16,7 @@ cdef _Asked NOTHING_ASKED = _Asked.__new__(_Asked)
 
 cdef _Asked asked_for(dict keywords, bint starts):
     """The options in the ``keywords`` of a call; None if the slow path must look at them."""
-    cdef _Asked asked
-    if not keywords:
-        return NOTHING_ASKED
-    asked = _Asked.__new__(_Asked)
+    cdef _Asked asked = _Asked.__new__(_Asked)
     for name, value in keywords.items():
         if name == "algorithm" and type(value) is str:
             asked.algorithm = value
@@ -65,9 +62,10 @@ cdef bint launch(Calls calls, coll_node_message *m, uint64_t begun) except -1:
         turn.inner = False
     calls.begun_at = calls.brief.begin = begun
     if status != COLL_OK:
-        calls.ended_at, calls.latest = 0, None
+        calls.ended_at, calls.latest.collective = 0, None
     if status == COLL_PENDING:
         task = calls.fast.task
+        calls.fast.job.polled = begun  # short waits poll nothing
         begin_turn(turn)
         with nogil:
             status = coll_progress_wait(&task, NULL, calls.yield_at_once, PATIENCE)
@@ -275,11 +273,11 @@ cdef inline object serve(_Method method, object comm, object send, object recv, 
     cdef coll_node_message message
     cdef uint64_t begun = coll_ticks()
     cdef int kind = method.kind
-    context = comm._context
+    context = context_of(comm)
     if context is None:
         return SLOW_PATH
     cdef Calls calls = <Calls>context
-    cdef _Asked asked = asked_for(keywords, method.starts)
+    cdef _Asked asked = asked_for(keywords, method.starts) if keywords else NOTHING_ASKED
     cdef bint on_node = open_now(calls) >> kind & 1 and (calls.background or not method.starts)
     if asked is None or root < 0 or root >= calls.member.size or not may_begin(calls):
         return SLOW_PATH
@@ -290,7 +288,7 @@ cdef inline object serve(_Method method, object comm, object send, object recv, 
     if not on_node or not is_served(calls, kind, &message):
         return like_earlier(method, comm, calls, &message, send, recv, counts, op, keywords, asked, begun)
     if method.starts:
-        return REQUEST(start(calls, &message, (held(send), held(recv)), comm, begun, True))
+        return request_of(start(calls, &message, (held(send), held(recv)), comm, begun, True))
     owners = None
     if not (stays(recv) and stays(send)):
         owners = kept(send), kept(recv)  # other threads run while this one waits
@@ -314,7 +312,7 @@ cdef object like_earlier(_Method method, object comm, Calls calls, coll_node_mes
         return method.first(comm, method.collective, (key, <uintptr_t>m.input, <uintptr_t>m.output), send, recv, op,
                             m.root, counts, keywords)
     if method.starts:
-        return REQUEST(start_cached(calls, <CachedPlan>found, m, (held(send), held(recv)), comm, begun, True))
+        return request_of(start_cached(calls, <CachedPlan>found, m, (held(send), held(recv)), comm, begun, True))
     run_cached(calls, <CachedPlan>found, m, (kept(send), kept(recv)), asked.timeout, begun)
     return None
 

@@ -35,7 +35,7 @@ cdef int followed_end(followed *f) noexcept with gil:
         (<Followed>f.owner).then()
     except BaseException as e:
         (<Followed>f.owner).failure = e
-        return COLL_ERR_ARGUMENT
+        return COLL_ERR_CALLBACK
     return COLL_OK
 
 
@@ -63,5 +63,5 @@ cdef class Followed(Task):
 
     cdef coll_task again(self):
         """The task, made ready for another run."""
-        self.state.status = COLL_PENDING
+        self.state.status, self.failure = COLL_PENDING, None
         return self.task

@@ -38,9 +38,9 @@ cdef class _Frames:
 
 cdef Calls calls_of(comm):
     """The calls of the communicator ``comm``; an error if it cannot be used."""
-    context = comm._context
+    context = context_of(comm)
     if context is None or not open_now(<Calls>context):
-        context = comm._enter_with_objects()
+        context = EXCHANGE(comm).enter()
     cdef Calls calls = <Calls>context
     if calls.frames is None:
         calls.frames = _Frames(calls.member.rank, calls.member.size)

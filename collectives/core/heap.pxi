@@ -73,7 +73,7 @@ cdef class HeapBlock:
         cdef size_t page = COLL_PAGE
         cdef uintptr_t begin = <uintptr_t>self.memory
         if (piece | at | nbytes) % page or piece < begin or piece + nbytes > begin + <size_t>self.nbytes:
-            raise ValueError("not whole pages of the block")
+            raise ValueError("piece, nbytes, at: not whole pages within the block")
         if coll_heap_alias(self.heap.heap, <const void *>piece, nbytes, <void *>at):
             raise OSError(errno, strerror(errno).decode())
 
@@ -96,7 +96,7 @@ cdef class Mapping:
 
     def __cinit__(self, bytes identity):
         if len(identity) != sizeof(coll_heap_id):
-            raise ValueError("not a heap's identity")
+            raise ValueError("identity: not made by Heap.identify")
         memcpy(&self.identity, <char *>identity, sizeof(coll_heap_id))
         self.base = coll_heap_attach(&self.identity)
         if self.base == NULL:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["Caller", "Choice", "Shape"]
+__all__ = ["Caller", "Choice", "Exchange", "Shape"]
 
 
 class Shape(Protocol):
@@ -66,7 +66,7 @@ class Choice(Protocol):
 
 
 class Caller(Protocol):
-    """A communicator, as the calls with objects use it."""
+    """A communicator, as the fast path and the calls with objects use it."""
 
     _context: Any
     Bcast: Any
@@ -76,13 +76,32 @@ class Caller(Protocol):
     Allgatherv: Any
     Gatherv: Any
 
-    def _enter_with_objects(self) -> Any: ...
-    def _part(self) -> Any: ...
-    def _bcast_buffers(self, buffers: list[Any], root: int) -> list[Any]: ...
-    def _gather_buffers(
+
+class Exchange(Protocol):
+    """What a call with objects needs of its communicator; ``install_objects`` hands the core the class."""
+
+    def enter(self) -> Any:
+        """The library's side of the communicator, which is set up by the first call."""
+
+    def part(self) -> Any:
+        """The communicator; its next call counts as a part of the call under way."""
+
+    def bcast(self, buffers: list[Any], root: int) -> list[Any]:
+        """Broadcast an object's buffers."""
+
+    def gather(
         self, streams: list[Any] | None, counts: list[int], mine: list[Any], most: int, root: int | None
-    ) -> list[Any]: ...
-    def _scatter_buffers(self, stream: Any, count: int, parts: list[Any] | None, most: int, root: int) -> list[Any]: ...
-    def _swap_buffers(self, streams: list[Any], counts: list[int], parts: list[Any], most: int) -> list[Any]: ...
-    def _deal(self, parts: list[Any] | None, size: int, root: int) -> Any: ...
-    def _swap(self, parts: list[Any], sizes: list[int]) -> list[Any]: ...
+    ) -> list[Any]:
+        """The buffers of all ranks' objects, on the root, or on all ranks if ``root`` is None."""
+
+    def scatter(self, stream: Any, count: int, parts: list[Any] | None, most: int, root: int) -> list[Any]:
+        """The buffers of this rank's object."""
+
+    def alltoall(self, streams: list[Any], counts: list[int], parts: list[Any], most: int) -> list[Any]:
+        """The buffers of the objects received from all ranks."""
+
+    def deal(self, parts: list[Any] | None, size: int, root: int) -> Any:
+        """Scatter the root's parts."""
+
+    def swap(self, parts: list[Any], sizes: list[int]) -> list[Any]:
+        """All-to-all of parts."""

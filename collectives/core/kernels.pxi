@@ -13,13 +13,13 @@ def isa_supported(str name):
 def select_isa(str name):
     """Let the kernels use the instruction set ``name`` from now on; ValueError if this processor lacks it."""
     if coll_isa_select(name.encode()):
-        raise ValueError(f"no instruction set {name!r} here")
+        raise ValueError(f"name: {name!r} is unknown, or this processor does not have it")
 
 
 def partition(size_t n, size_t parts):
     """First element of each of ``parts`` balanced parts of ``n`` elements, and ``n``: ``parts + 1`` ints."""
     if parts == 0:
-        raise ValueError("cannot divide into 0 parts")
+        raise ValueError("parts: expected at least 1, not 0")
     return [coll_part(n, parts, i) for i in range(parts + 1)]
 
 
@@ -64,7 +64,7 @@ cdef class _View:
 cdef coll_reduce2_fn _reduce2(int dtype, int op) except NULL:
     cdef coll_reduce2_fn fn = coll_reduce2(dtype, op)
     if fn == NULL:
-        raise TypeError(f"no {OPS[op]} for {DTYPES[dtype]}")
+        raise TypeError(f"op: {OPS[op]} does not apply to {DTYPES[dtype]}")
     return fn
 
 
@@ -72,7 +72,7 @@ def reduce2(int dtype, int op, dst, left, right):
     """``dst[i] = left[i] op right[i]`` on contiguous buffers of one length; TypeError if there is no kernel."""
     cdef _View d = _View(dst, True), a = _View(left, False), b = _View(right, False)
     if d.view.len != a.view.len or d.view.len != b.view.len:
-        raise ValueError("buffers of different lengths")
+        raise ValueError("the buffers have different lengths")
     cdef coll_reduce2_fn fn = _reduce2(dtype, op)
     cdef size_t n = <size_t>d.view.len // coll_dtype_size(dtype)
     with nogil:
@@ -86,11 +86,11 @@ def reducep(int dtype, int op, list targets, list sources):
     """
     cdef coll_reducep_fn fn = coll_reducep(dtype, op)
     if fn == NULL:
-        raise TypeError(f"no {OPS[op]} for {DTYPES[dtype]}")
+        raise TypeError(f"op: {OPS[op]} does not apply to {DTYPES[dtype]}")
     cdef list dst = [_View(t, True) for t in targets], src = [_View(s, False) for s in sources]
     cdef int p = len(src), q = len(dst), i
     if p < 1 or q < 1 or len({(<_View>v).view.len for v in dst + src}) != 1:
-        raise ValueError("needs targets and sources of one length")
+        raise ValueError("targets, sources: expected at least one of each, all of one length")
     cdef size_t n = <size_t>(<_View>src[0]).view.len // coll_dtype_size(dtype)
     cdef void **pointers = <void **>PyMem_Malloc((p + q) * sizeof(void *))
     if pointers == NULL:
@@ -107,8 +107,8 @@ def scale(int dtype, dst, src, int p):
     cdef _View d = _View(dst, True), s = _View(src, False)
     cdef coll_scale_fn fn = coll_scale(dtype)
     if fn == NULL:
-        raise TypeError(f"no avg for {DTYPES[dtype]}")
+        raise TypeError(f"op: avg does not apply to {DTYPES[dtype]}")
     if d.view.len != s.view.len:
-        raise ValueError("buffers of different lengths")
+        raise ValueError("the buffers have different lengths")
     with nogil:
         fn(d.view.buf, s.view.buf, p, <size_t>d.view.len // coll_dtype_size(dtype))

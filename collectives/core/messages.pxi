@@ -24,8 +24,11 @@ cdef inline bint view_array(object array, bint writable, View *v):
             and (not writable or flags & cnp.NPY_ARRAY_WRITEABLE)):
         return False
     v.data = <char *>cnp.PyArray_DATA(<cnp.ndarray>array)
-    v.nbytes = cnp.PyArray_NBYTES(<cnp.ndarray>array)
-    v.count = cnp.PyArray_SIZE(<cnp.ndarray>array)
+    if cnp.PyArray_NDIM(<cnp.ndarray>array) == 1:  # quicker than the general function
+        v.count = cnp.PyArray_DIMS(<cnp.ndarray>array)[0]
+    else:
+        v.count = cnp.PyArray_SIZE(<cnp.ndarray>array)
+    v.nbytes = v.count * cnp.PyArray_ITEMSIZE(<cnp.ndarray>array)
     v.kind = DTYPE_OF_NUMPY[number]
     if v.kind < 0:
         v.kind = -2 - number

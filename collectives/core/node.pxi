@@ -75,7 +75,7 @@ cdef class Node:
         self.node = coll_node_new(heap.heap, size, rank, bases, limits, offsets)
         PyMem_Free(bases)
         if self.node == NULL:
-            raise MemoryError("no memory for a group of the node-local engine, or flags outside their heap")
+            raise MemoryError("no memory for a group of the node-local engine, or areas outside their heaps")
         self.rank = rank
         self.size = size
         self.keep = (heap, mappings, area, library, endpoint)
@@ -130,9 +130,13 @@ cdef class Node:
         return self.ranks(coll_node_quitters)
 
     cdef list ranks(self, int (*of)(const coll_node *, int *, int) noexcept nogil):
-        cdef int[64] found
-        cdef int n = of(self.node, found, 64), i
-        return [found[i] for i in range(n)]
+        cdef int *found = <int *>PyMem_Malloc(self.size * sizeof(int))
+        if found == NULL:
+            raise MemoryError
+        cdef int n = of(self.node, found, self.size), i
+        listed = [found[i] for i in range(n)]
+        PyMem_Free(found)
+        return listed
 
 
 @cython.no_gc_clear  # __dealloc__ needs what it refers to
@@ -171,7 +175,7 @@ cdef class NodePlan(Task):
         if isinstance(shape.op, int):
             m.op = shape.op
             if coll_reducep(m.dtype, m.op) == NULL:
-                raise TypeError(f"no {OPS[m.op]} for {DTYPES[m.dtype]}")
+                raise TypeError(f"op: {OPS[m.op]} does not apply to {DTYPES[m.dtype]}")
         else:
             self.set_op(shape.op)
 
@@ -212,14 +216,14 @@ cdef class NodePlan(Task):
             self.message.cuts = self.cuts
             self.message.input_cuts = self.cuts + n if shape.input_cuts is not None else NULL
         if not coll_node_message_ok(&self.message, self.node.size):
-            raise ValueError(f"{shape.collective}: root, counts or size of an element out of range")
+            raise ValueError(f"{shape.collective}: root, counts or itemsize is out of range")
         return 0
 
     cdef int set_op(self, op) except -1:
         """Set an op that only MPI can apply, as (library, op handle, datatype handle)."""
         cdef coll_node_message *m = &self.message
         if m.itemsize > COLL_NODE_PIECE:
-            raise ValueError(f"elements of {m.itemsize} bytes")
+            raise ValueError(f"elements of {m.itemsize} bytes are too long for the node-local engine; the most are {COLL_NODE_PIECE}")
         set_mpi_op(&self.mpi_op, op, m.itemsize)
         self.keep = op
         self.footprint = 2 * COLL_NODE_PIECE

@@ -33,7 +33,7 @@ cdef int send_frames(comm, Calls calls, coll_node_kind kind, char *source, char 
     cdef _Frames f = calls.frames
     if engine_serves(calls, kind):
         return run(calls, &m, f)
-    comm = comm._part()
+    comm = EXCHANGE(comm).part()
     if kind == COLL_NODE_BCAST:
         comm.Bcast(as_array(target, FRAME, f), root)
     elif kind == COLL_NODE_ALLGATHER:
@@ -55,7 +55,7 @@ cdef int send_stream(comm, Calls calls, bytes stream, int root) except -1:
     as_bytes(&m, len(stream), -1)
     if engine_serves(calls, COLL_NODE_BCAST):
         return run(calls, &m, stream)
-    comm._part().Bcast(as_array(<char *>stream, len(stream), stream), root)
+    EXCHANGE(comm).part().Bcast(as_array(<char *>stream, len(stream), stream), root)
     return 0
 
 
@@ -76,7 +76,7 @@ cdef list collect_streams(comm, Calls calls, bytes mine, list lengths, int root)
     else:
         source = as_array(<char *>mine, len(mine), mine)
         target = [as_array(<char *>data, len(data), data), lengths] if here else None
-        comm._part().Allgatherv(source, target) if root < 0 else comm._part().Gatherv(source, target, root)
+        EXCHANGE(comm).part().Allgatherv(source, target) if root < 0 else EXCHANGE(comm).part().Gatherv(source, target, root)
     return parts_of(data, lengths) if here else None
 
 
@@ -136,7 +136,7 @@ cdef int give_stream(comm, Calls calls, _Parcel p, int root) except -1:
     if p.more & 1:
         send_stream(comm, calls, p.stream, root)
     if p.buffers is not None:
-        comm._bcast_buffers(p.buffers, root)
+        EXCHANGE(comm).bcast(p.buffers, root)
     return 0
 
 
@@ -151,7 +151,7 @@ cdef tuple take_stream(comm, Calls calls, int root):
     else:
         stream = PyBytes_FromStringAndSize(NULL, head.length)
         send_stream(comm, calls, stream, root)
-    return stream, comm._bcast_buffers(sizes_in(stream, head.buffers), root) if head.buffers else None
+    return stream, EXCHANGE(comm).bcast(sizes_in(stream, head.buffers), root) if head.buffers else None
 
 
 def gather_objects(comm, obj, root=None, int end=-1):
@@ -198,7 +198,7 @@ cdef tuple gather_streams(comm, Calls calls, _Parcel p, int root, int end):
     else:
         streams = [stream_in(f.of + <size_t>i * FRAME) for i in range(f.size)]
     if more >> 1:
-        buffers = comm._gather_buffers(streams, counts, p.buffers or [], more >> 1, None if root < 0 else root)
+        buffers = EXCHANGE(comm).gather(streams, counts, p.buffers or [], more >> 1, None if root < 0 else root)
         return (streams, buffers) if here else (None, None)
     return streams[:end] if here else None, None
 
@@ -231,10 +231,10 @@ cdef tuple scatter_streams(comm, Calls calls, parcels, int root):
     head = (<Head *>f.of)[0]
     if head.more == 0:
         return stream_in(f.of), None
-    stream = stream_in(f.of) if not head.more & 1 else comm._deal(streams_of(parcels), head.length, root)
+    stream = stream_in(f.of) if not head.more & 1 else EXCHANGE(comm).deal(streams_of(parcels), head.length, root)
     if head.more >> 1 == 0:
         return stream, None
-    return stream, comm._scatter_buffers(stream, head.buffers, buffers_of(parcels), head.more >> 1, root)
+    return stream, EXCHANGE(comm).scatter(stream, head.buffers, buffers_of(parcels), head.more >> 1, root)
 
 
 def alltoall_objects(comm, objects):
@@ -266,10 +266,10 @@ cdef tuple swap_streams(comm, Calls calls, list parcels):
     more = more_of_all(f.of, f.size)
     counts = [(<Head *>(f.of + <size_t>i * FRAME)).buffers for i in range(f.size)] if more >> 1 else None
     if more & 1:
-        streams = comm._swap(streams_of(parcels), lengths_of(f.of, f.size))
+        streams = EXCHANGE(comm).swap(streams_of(parcels), lengths_of(f.of, f.size))
     else:
         streams = [stream_in(f.of + <size_t>i * FRAME) for i in range(f.size)]
-    return streams, comm._swap_buffers(streams, counts, buffers_of(parcels), more >> 1) if more >> 1 else None
+    return streams, EXCHANGE(comm).alltoall(streams, counts, buffers_of(parcels), more >> 1) if more >> 1 else None
 
 
 def sizes_in(stream, int buffers):

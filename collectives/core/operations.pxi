@@ -146,15 +146,15 @@ cdef class Operation:
         self.begin = coll_ticks()
         self.context.progressing = self  # for the watchdog, since the start may hang in MPI
         try:
-            if self.request.mpi != NULL:
-                with nogil:  # a thread that holds MPI's lock may wait for Python's
-                    code = self.request.mpi.request_start(&self.request.handle, &self.request.handle_status)
-                check(code, "request")
             self.plan.begin(self.input, self.vector, self.tag)
             self.take_number()
-            with nogil:
-                code = coll_progress_submit(&self.request)
-            check(code, "progress thread")
+            with nogil:  # a thread that holds MPI's lock may wait for Python's
+                code = COLL_OK
+                if self.request.mpi != NULL:
+                    code = self.request.mpi.request_start(&self.request.handle, &self.request.handle_status)
+                if code == COLL_OK:
+                    code = coll_progress_submit(&self.request)
+            check(code, "start of a non-blocking call")
         finally:
             self.context.progressing = None
         PENDING.add(self)
@@ -169,14 +169,14 @@ cdef class Operation:
             return self.plan.go_on(yield_at_once, limit)
         with nogil:
             code = coll_progress_wait(NULL, &self.request, yield_at_once, limit)
-        return check(code, "collective") == COLL_OK
+        return self.verify(code) == COLL_OK
 
     def sleep(self, long limit):
         """Sleep for up to ``limit`` ns while the progress thread runs it; return whether it is complete."""
         cdef int code
         with nogil:
             code = coll_progress_sleep(&self.request, limit)
-        return check(code, "collective") == COLL_OK
+        return self.verify(code) == COLL_OK
 
     @property
     def done(self):
@@ -185,7 +185,18 @@ cdef class Operation:
 
     def error(self):
         """The exception for the error that ended a queued operation early, or None."""
-        return error(self.request.status, "collective") if self.request.status < 0 else None
+        return self.error_of(self.request.status) if self.request.status < 0 else None
+
+    cdef object error_of(self, int code):
+        """The exception for a C error code: that of the function called at the end, if it raised one."""
+        if code == COLL_ERR_CALLBACK and self.followed is not None and self.followed.failure is not None:
+            return self.followed.failure
+        return error(code, "collective")
+
+    cdef int verify(self, int code) except -1:
+        if code < 0:
+            raise self.error_of(code)
+        return code
 
     def withdraw(self):
         """Give the operation up; return the number of messages that may still arrive in its memory.
@@ -306,3 +317,12 @@ cdef class Operation:
         """Record it on a timeline as a call of ``form`` with ``number`` that was made at tick ``begin``."""
         collective, algorithm, nbytes, root = self.plan.what()
         self.record = log, log.add(form, collective, algorithm, nbytes, number, root, begin, False)
+
+
+cdef object request_of(Operation operation):
+    """A request of class ``REQUEST`` for an operation that is under way, made without a Python frame."""
+    cdef object made = (<PyTypeObject *>MPI_REQUEST).tp_new(REQUEST, <PyObject *>NO_ARGUMENTS, NULL)
+    memcpy(<char *><void *>made + HANDLE_AT, &operation.request.handle, HANDLE_BYTES)
+    Py_INCREF(operation)
+    (<PyObject **>(<char *><void *>made + OPERATION_AT))[0] = <PyObject *>operation
+    return made

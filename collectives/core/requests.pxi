@@ -94,7 +94,7 @@ def stop_progress(long limit=0):
 
 def broken(str why):
     """Record that MPI_Finalize might hang, for the reason ``why``, so that the program ends by MPI_Abort instead."""
-    coll_progress_broken(why.encode())
+    coll_progress_broken(why.encode(errors="backslashreplace"))
 
 
 def mended():

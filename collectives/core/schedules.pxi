@@ -1,7 +1,8 @@
 # The interface to the executor of schedules: programs, transports, plans; included by _core.pyx.
 
 cdef class Program:
-    """A schedule with its dependencies, for messages of any length. ``steps`` is an array of ``schedule.STEP``.
+    """A schedule with its dependencies, for messages of any length. ``steps`` is an array of
+    ``collectives.schedules.steps.STEP``.
 
     ``input_block`` and ``vector_block`` say which blocks the caller's memory has: all (-1), none (-2), or the one with
     this number. ``blockwise``: block i belongs to rank i, so that a segment is a part of every block. ``divisible``
@@ -18,11 +19,11 @@ cdef class Program:
         cdef coll_layout layout = coll_layout(size, nblocks, nscratch, in_place, input_block, vector_block, blockwise)
         cdef int code, bad
         if view.view.len % sizeof(coll_step) or view.view.len // sizeof(coll_step) > 1 << 30:
-            raise ValueError("steps must be an array of schedule.STEP")
+            raise ValueError("steps: not an array of collectives.schedules.steps.STEP")
         self.program = coll_program_new(<const coll_step *>view.view.buf, view.view.len // sizeof(coll_step), &layout,
                                         &code, &bad)
         if self.program == NULL:
-            raise error(code, f"step {bad}")
+            raise error(code, f"step {bad}" if bad >= 0 else "size, blocks or scratch")
         self.size = size
         self.slots = self.program.nslots
         self.slot_blocks = self.program.slot_blocks
@@ -80,7 +81,7 @@ cdef class InProcess:
     def __cinit__(self, int size, unsigned seed=0, size_t message_limit=1 << 62):
         cdef int rank
         if size < 1 or message_limit < 1:
-            raise ValueError("size and message_limit must be at least 1")
+            raise ValueError(f"size, message_limit: expected at least 1, got {size} and {message_limit}")
         self.group = coll_inproc_new(size, seed)
         if self.group == NULL:
             raise MemoryError
@@ -110,7 +111,7 @@ cdef class MPILibrary:
             raise ImportError(dlerror().decode())
         self.api = <const coll_mpi_api *>dlsym(handle, b"coll_mpi")
         if self.api == NULL or self.api.version != COLL_MPI_VERSION:
-            raise ImportError(f"{path} is not of this version of collectives; build again")
+            raise ImportError(f"{path} was built for another version of collectives; run `make build` or pip install again")
         self.abi = self.api.abi.decode()
         self.api.on_release(request_released)
 
@@ -137,7 +138,7 @@ cdef class Life:
         self.api = library.api
         self.life = self.api.life_new(<intptr_t>comm)
         if self.life == NULL:
-            raise MemoryError("MPI takes no attribute of a communicator")
+            raise RuntimeError("MPI could not set an attribute of the communicator")
 
     def __dealloc__(self):
         if self.life != NULL:
@@ -163,8 +164,8 @@ cdef size_t[::1] _boundaries(Program program, cuts):
     """The boundaries ``cuts`` of blocks as an array of size_t, None for None; ValueError if they do not fit."""
     if cuts is None:
         return None
-    if len(cuts) != program.nblocks + 1 or min(cuts) < 0:
-        raise ValueError(f"cuts: needs {program.nblocks + 1} rising boundaries")
+    if len(cuts) != program.nblocks + 1 or cuts[0] < 0 or any(a > b for a, b in itertools.pairwise(cuts)):
+        raise ValueError(f"cuts: expected {program.nblocks + 1} boundaries in ascending order")
     return array.array("L", cuts)
 
 
@@ -191,9 +192,9 @@ cdef class Plan(Task):
         cdef int code
         cdef size_t[::1] cut = _boundaries(program, cuts), input_cut = _boundaries(program, input_cuts)
         if program.size != endpoint.size:
-            raise ValueError(f"a schedule for {program.size} ranks on a communicator of {endpoint.size}")
+            raise ValueError(f"program: made for {program.size} ranks; the endpoint has {endpoint.size}")
         if segments > 1 and not program.program.single and (program.blockwise or cuts is not None):
-            raise ValueError("only a schedule whose steps are of single blocks can be cut in segments")
+            raise ValueError(f"segments: {segments}, but a schedule with steps of several blocks runs in one segment")
         memset(&m, 0, sizeof(m))
         m.count = elements
         m.itemsize = itemsize

@@ -23,6 +23,7 @@ from ..system import machine
 from . import exit_notes
 from .diagnosis import Answer
 from .exit_notes import Reader
+from .own_socket import OwnSocket
 
 __all__ = [
     "Address", "PeerQuery", "address", "alive", "can_ask", "contexts", "left", "pack", "register", "spread", "unpack",
@@ -34,8 +35,6 @@ PATIENCE = 3  # factor by which a wait is longer for ranks that have not answere
 REST = 0.001  # seconds of sleep after a message that comes from no neighbour
 _CREDENTIALS = struct.calcsize("3i")
 _contexts: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
-_desk: socket.socket | None = None
 
 
 class Address(NamedTuple):
@@ -50,14 +49,10 @@ class Address(NamedTuple):
 
 def address() -> Address | None:
     """This process's address; the first call starts a thread that answers there. None if the system denies it."""
-    global _desk
     try:
-        with _lock:
-            if _desk is None:
-                _desk = _open()
-                threading.Thread(target=_serve, args=(_desk,), name="collectives-answers", daemon=True).start()
+        desk = _desk.get()
         home = machine.boot_id(), os.stat("/proc/self/ns/pid").st_ino, os.stat("/proc/self/ns/net").st_ino
-        return Address(home, os.getpid(), machine.process(os.getpid())[1], _desk.getsockname(), exit_notes.note())
+        return Address(home, os.getpid(), machine.process(os.getpid())[1], desk.getsockname(), exit_notes.note())
     except OSError:
         return None
 
@@ -139,16 +134,14 @@ def _of_neighbour(context: Any, answer: Answer | None, pid: int) -> Answer | Non
     return answer if near is not None and near.pid == pid else None
 
 
-def _after_fork() -> None:
-    """In a forked child: close the socket, which is the parent's; the child answers no questions."""
-    global _desk, _lock
-    _lock = threading.Lock()
-    if _desk is not None:
-        _desk.close()
-        _desk = None
+def _staffed() -> socket.socket:
+    """The socket at which this process answers, with a thread that does; a forked child answers no questions."""
+    made = _open()
+    threading.Thread(target=_serve, args=(made,), name="collectives-answers", daemon=True).start()
+    return made
 
 
-os.register_at_fork(after_in_child=_after_fork)
+_desk = OwnSocket(_staffed)
 
 
 def spread(context: Any, failed: Answer) -> None:

@@ -9,19 +9,16 @@ a rank that has not come counts as dead.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
-import threading
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..system import machine
+from .own_socket import OwnSocket
 
 __all__ = ["Port", "Probes", "port", "note_open", "seen_open"]
 
-_open: socket.socket | None = None
-_lock = threading.Lock()
 RECENT = 0.5  # seconds for which a port that did not refuse counts as open
 _seen_open: dict[Port, float] = {}
 
@@ -35,32 +32,24 @@ class Port(NamedTuple):
 
 def port() -> Port | None:
     """This process's port, which the first call opens; None if the system does not allow it."""
-    global _open
     try:
-        with _lock:
-            if _open is None:
-                both = socket.has_dualstack_ipv6()
-                made = socket.socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_DGRAM)
-                if both:
-                    made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-                made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the system's minimum
-                made.bind(("", 0))
-                _open = made
-        return Port(tuple(machine.addresses()), _open.getsockname()[1])
+        return Port(tuple(machine.addresses()), _own.get().getsockname()[1])
     except OSError:
         return None
 
 
-def _after_fork() -> None:
-    """In a forked child: close its copy, so that the port closes when the parent ends."""
-    global _lock, _open
-    _lock = threading.Lock()
-    if _open is not None:
-        _open.close()
-        _open = None
+def _open() -> socket.socket:
+    """A UDP socket on a port that the system chooses, on all addresses of the machine."""
+    both = socket.has_dualstack_ipv6()
+    made = socket.socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_DGRAM)
+    if both:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the system's minimum
+    made.bind(("", 0))
+    return made
 
 
-os.register_at_fork(after_in_child=_after_fork)
+_own = OwnSocket(_open)
 
 
 def seen_open(there: Port) -> bool:

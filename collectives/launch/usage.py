@@ -13,6 +13,7 @@ __all__ = ["UsageError", "number_of_bytes", "parsed", "quiet_beside_rank_0", "si
 
 #: Seconds that other ranks wait for rank 0 to print the error: launchers end all ranks when one fails.
 GRACE = 2.0
+MOST_RANKS = 1 << 24  # of numbers of ranks in arguments: far above any machine, and still of use in memory
 
 
 class UsageError(Exception):
@@ -43,13 +44,15 @@ def quiet_beside_rank_0() -> Iterator[None]:
 
 
 def size(text: str) -> int:
-    """Parse a number of ranks, at least 1."""
+    """Parse a number of ranks, from 1 to 2^24."""
     try:
         value = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks") from None
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} ranks: there must be at least 1")
+    if value > MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"{value} ranks: expected at most {MOST_RANKS}")
     return value
 
 

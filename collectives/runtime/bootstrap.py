@@ -6,6 +6,7 @@ on its own machine, and the number of ranks on each other machine.
 
 from __future__ import annotations
 
+import array
 import itertools
 import os
 from collections import Counter
@@ -43,6 +44,7 @@ class Known(NamedTuple):
     identity: str
     settings: bytes
     ranks_on: Counter[str]  # number of ranks by machine
+    hosts: bytes | None  # int32, the number of each rank's machine, if several have ranks and one has more than one
     here: int  # number of ranks on this machine
     usable_cores: float  # of the ranks on this machine together
     neighbours: dict[int, peer_queries.Address]
@@ -55,7 +57,7 @@ class Known(NamedTuple):
 def hello(
     rank: int, size: int, offer: shared_memory.Offer | None, settings: bytes, timeline: bool, background: bool
 ) -> Hello:
-    """This rank's; ``settings`` are rank 0's."""
+    """This rank's :class:`Hello`; ``settings`` is used on rank 0 only."""
     name = machine.node_name()
     identity = f"{name}/{os.getpid()}/{next(_serial)}" if rank == 0 else ""
     cores = sum(1 << core for core in machine.affinity())
@@ -66,16 +68,19 @@ def hello(
 
 
 def introduce(rank: int, mine: Hello, all_ranks: Iterable[Hello]) -> Known:
-    """What this rank keeps; frees the communicators that are dead on all their ranks."""
+    """Reduce all ranks' hellos to a :class:`Known`; also frees the communicators that are dead on all their ranks."""
     identity, settings, cores, timeline, background = "", b"", 0, False, True
     ranks_on, votes = Counter[str](), Counter[tuple[str, int]]()
     homes: set[tuple[str, int, int] | None] = {None}
     neighbours: dict[int, peer_queries.Address] = {}
     offers: dict[int, shared_memory.Offer] = {}
+    numbers: dict[str, int] = {}
+    hosts = array.array("i")
     for peer, theirs in enumerate(all_ranks):
         if peer == 0:
             identity, settings = theirs.identity, theirs.settings
         ranks_on[theirs.machine] += 1
+        hosts.append(numbers.setdefault(theirs.machine, len(numbers)))
         votes.update(theirs.dead)
         timeline |= theirs.timeline
         background &= theirs.background
@@ -90,4 +95,6 @@ def introduce(rank: int, mine: Hello, all_ranks: Iterable[Hello]) -> Known:
     lifetime.free_agreed(votes)
     usable = machine.usable_cores(cores.bit_count())
     here = ranks_on[mine.machine]
-    return Known(identity, settings, ranks_on, here, usable, neighbours, offers, len(homes) > 2, timeline, background)
+    layout = hosts.tobytes() if 1 < len(numbers) < len(hosts) else None
+    apart = len(homes) > 2
+    return Known(identity, settings, ranks_on, layout, here, usable, neighbours, offers, apart, timeline, background)

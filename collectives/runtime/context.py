@@ -74,7 +74,7 @@ class Context(Waiting):
                 self.open(rules.local_reach())
 
     def set_limits(self, engine: _core.Node) -> None:
-        """The limits between the schemes of a group of the node-local engine: the same on all ranks."""
+        """Set the limits of a group of the node-local engine from the rules, which are the same on all ranks."""
         engine.set_limits(*self.rules.node_limits(self.crowded))
 
     # Plans

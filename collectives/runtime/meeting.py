@@ -218,7 +218,9 @@ class Making:
         else:
             alike = self._agreement(code).reached(self)
         if not alike:
-            self.context.fail(self.run(), _core.MismatchError("the ranks make or free communicators in different ways"))
+            self.context.fail(
+                self.run(), _core.MismatchError("the ranks make or free communicators by different methods")
+            )
 
     def _agreement(self, code: int) -> Agreement:
         """A new agreement, or the one that this rank gave up earlier on this communicator and now tries again."""
@@ -227,8 +229,8 @@ class Making:
             return Agreement(self._comm, code)
         if found.code != code:
             raise CollectiveError(
-                f"{self._call.collective}: this rank gave up making another communicator from this one, which the "
-                "other ranks may be at still"
+                f"{self._call.collective}: this rank gave up making another communicator from this one, and other "
+                "ranks may still be in that call; repeat it first"
             )
         return found
 

@@ -99,7 +99,7 @@ class MPIContext(MPIWaiting, Context):
         self.join(known, gather, self.library, self.endpoint)
         self.life = _core.Life(self.library, visible.handle)
         self._node_groups = NodeGroups()
-        self.layout = table.Layout.of(known.ranks_on)
+        self.layout, self._hosts = table.Layout.of(known.ranks_on), known.hosts
         rules = Rules(forced=agreed.forced)
         if agreed.table is not None:
             rules.tuned = table.pick(agreed.table, self.layout)
@@ -119,6 +119,7 @@ class MPIContext(MPIWaiting, Context):
 
     def adopt(self, rules: Rules) -> None:
         """Choose algorithms by ``rules`` from now on. All ranks call this together, while no call is under way."""
+        rules.hosts = self._hosts
         super().adopt(rules)
         self.cache(not self.checked)
         if self.checked:  # ranks compare each call before they make it, on the slow path
@@ -281,4 +282,5 @@ class MPIContext(MPIWaiting, Context):
         super().free()
         with meeting("freeing a communicator", self.internal, self, by_engine=False):
             pass  # from here on no rank reads this rank's flags
+        self.node = None  # its operation refers to this context: only the garbage collector would free both
         self.internal.Free()

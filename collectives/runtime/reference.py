@@ -92,43 +92,64 @@ def execute(
     if cuts is None:
         cuts = _core.partition(len(recv) // itemsize, schedule.nblocks)
     bounds = [itemsize * i for i in cuts]
-    input_bounds = bounds if input_cuts is None else [itemsize * i for i in input_cuts]
-    buffers = {INPUT: send, VECTOR: recv}
-    buffers.update({SCRATCH + i: np.empty(bounds[-1], np.uint8) for i in range(schedule.scratch)})
-    origin = {
-        INPUT: input_bounds[max(schedule.input_block, 0)], VECTOR: bounds[max(schedule.vector_block, 0)]
-    }  # fmt: skip
-
-    def part(buffer: int, block: int, nblocks: int) -> np.ndarray:
-        at, first = input_bounds if buffer == INPUT else bounds, origin.get(buffer, 0)
-        return buffers[buffer][at[block] - first : at[block + nblocks] - first]
-
+    memory = _Memory(schedule, send, recv, bounds, bounds if input_cuts is None else [itemsize * i for i in input_cuts])
     for steps in schedule.rounds():
-        requests, arrived = [], {}
-        for i, s in enumerate(steps):
-            if s["kind"] > Kind.RECV_REDUCE:
-                continue
-            source = s["left"] if s["kind"] == Kind.SEND else s["dst"]
-            data = part(int(source), s["block"], s["nblocks"])
-            if s["kind"] == Kind.RECV_REDUCE:
-                data = arrived[i] = np.empty_like(data)
-            if len(data):
-                comes, peer = s["kind"] != Kind.SEND, int(s["peer"])
-                requests.append(Message((comm.Irecv if comes else comm.Isend)(data, peer, tag), peer, comes))
-        yield requests
-        for i, s in enumerate(steps):
-            if s["kind"] < Kind.RECV_REDUCE:
-                continue
-            dst = part(int(s["dst"]), s["block"], s["nblocks"])
-            if s["kind"] == Kind.COPY:
-                dst[:] = part(int(s["left"]), s["src_block"], s["nblocks"])
-                continue
-            left, right = (
-                arrived[i] if s[side] == RECEIVED else part(int(s[side]), s["block"], s["nblocks"])
-                for side in ("left", "right")
-            )
-            if len(dst):
-                op(dst, left, right)
+        messages, arrived = _post(steps, memory, comm, tag)
+        yield messages
+        _compute(steps, memory, arrived, op)
+
+
+class _Memory:
+    """The buffers of a run, and where the blocks lie in them."""
+
+    def __init__(
+        self, schedule: Schedule, send: np.ndarray, recv: np.ndarray, bounds: list[int], input_bounds: list[int]
+    ):
+        self._bounds, self._input_bounds = bounds, input_bounds
+        self._buffers = {INPUT: send, VECTOR: recv}
+        self._buffers.update({SCRATCH + i: np.empty(bounds[-1], np.uint8) for i in range(schedule.scratch)})
+        self._origin = {
+            INPUT: input_bounds[max(schedule.input_block, 0)], VECTOR: bounds[max(schedule.vector_block, 0)]
+        }  # fmt: skip
+
+    def part(self, buffer: int, block: int, nblocks: int) -> np.ndarray:
+        """The bytes of ``nblocks`` blocks of a buffer, from ``block`` on."""
+        at = self._input_bounds if buffer == INPUT else self._bounds
+        first = self._origin.get(buffer, 0)
+        return self._buffers[buffer][at[block] - first : at[block + nblocks] - first]
+
+
+def _post(steps: np.ndarray, memory: _Memory, comm: Any, tag: int) -> tuple[Messages, dict[int, np.ndarray]]:
+    """Start a round's messages; returns them and, by step, the memory of what is reduced when it has arrived."""
+    messages, arrived = [], {}
+    for i, s in enumerate(steps):
+        if s["kind"] > Kind.RECV_REDUCE:
+            continue
+        buffer = s["left"] if s["kind"] == Kind.SEND else s["dst"]
+        data = memory.part(int(buffer), s["block"], s["nblocks"])
+        if s["kind"] == Kind.RECV_REDUCE:
+            data = arrived[i] = np.empty_like(data)
+        if len(data):
+            comes, peer = s["kind"] != Kind.SEND, int(s["peer"])
+            messages.append(Message((comm.Irecv if comes else comm.Isend)(data, peer, tag), peer, comes))
+    return messages, arrived
+
+
+def _compute(steps: np.ndarray, memory: _Memory, arrived: dict[int, np.ndarray], op: Reduction) -> None:
+    """Run a round's copies and reductions; its messages are complete."""
+    for i, s in enumerate(steps):
+        if s["kind"] < Kind.RECV_REDUCE:
+            continue
+        dst = memory.part(int(s["dst"]), s["block"], s["nblocks"])
+        if s["kind"] == Kind.COPY:
+            dst[:] = memory.part(int(s["left"]), s["src_block"], s["nblocks"])
+            continue
+        left, right = (
+            arrived[i] if s[side] == RECEIVED else memory.part(int(s[side]), s["block"], s["nblocks"])
+            for side in ("left", "right")
+        )
+        if len(dst):
+            op(dst, left, right)
 
 
 class Walk:

@@ -90,7 +90,7 @@ def _table(rounds: Iterable[Round], nblocks: int) -> np.ndarray:
     table = np.concatenate(parts)
     wrong = (table["block"] < 0) | (table["nblocks"] < 0) | (table["block"] + table["nblocks"] > nblocks)
     for kind, block, count in table[["kind", "block", "nblocks"]][wrong].tolist()[:1]:
-        blocks = f"blocks {block}..{block + count - 1} in a vector of {nblocks} blocks"
+        blocks = f"blocks {block}..{block + count - 1}, but the vector has {nblocks} blocks"
         raise ValueError(f"{Kind(kind).name} of {blocks}")
     return table
 

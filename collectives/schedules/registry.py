@@ -60,7 +60,8 @@ class ScheduleAlgorithm(Algorithm):
     again. In rooted collectives they take ``root`` as well, 0 by default.
 
     ``divisible(p)``: whether segments can cut the vector. In blockwise collectives segments cut each block, which is
-    impossible if a step has several blocks.
+    impossible if a step has several blocks. ``order``: the name of the order of ranks, in
+    :data:`collectives.schedules.placement.ORDERS`, in which least of its messages leave a host.
     """
 
     generator: Rounds
@@ -69,6 +70,7 @@ class ScheduleAlgorithm(Algorithm):
     sent: Callable[..., int]
     memory: Callable[..., int] | None
     divisible: Callable[[int], bool]
+    order: str = ""
 
     def rounds_of(self, rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
         """The rounds of one rank, or of an array of ranks; ``root`` is ignored in collectives without a root."""
@@ -120,6 +122,7 @@ def register(
     linear: bool = False,
     uneven: bool = True,
     doc: str | None = None,
+    order: str = "",
 ) -> ScheduleAlgorithm:
     """Add a schedule algorithm to the table; ValueError if the name is taken.
 
@@ -133,7 +136,7 @@ def register(
         ordered = linear = True
     algorithm = ScheduleAlgorithm(
         collective, name, summary, ordered, linear, uneven, generator, blocks, rounds, sent, memory,
-        divisible or (lambda p: not spec.blockwise),
+        divisible or (lambda p: not spec.blockwise), order,
     )  # fmt: skip
     _add(algorithm)
     return algorithm

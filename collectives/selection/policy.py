@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from ..schedules import registry
+from ..schedules.placement import crossing, nearest
 from ..schedules.registry import Algorithm, ScheduleAlgorithm
 from .model import Load, Model, load
 
@@ -20,6 +21,10 @@ Rows = list[tuple[int | None, str, int | None]]
 ModelKey = tuple[str, str, int | None]  # collective, algorithm, bytes of a segment
 _KB, _MB = 1 << 10, 1 << 20
 MOST_CHOICES = 10_000  # remembered for each communicator
+
+#: Between hosts, all-reduce of at least RING_FROM bytes on at most RING_RANKS ranks takes a ring, if circulant would
+#: send more than TOLERATED times as much over the link of a host.
+TOLERATED, RING_FROM, RING_RANKS = 1.15, _MB, 256
 
 #: For each collective rows of (longest vector in bytes or None, algorithm, bytes of a segment or None). The first row
 #: that fits is used. The bytes of a vector are those of all blocks together.
@@ -112,6 +117,7 @@ class Rules:
     forced: dict[str, str] = field(default_factory=dict)
     tuned: Tuned | None = None
     choices: dict[Any, Choice] = field(default_factory=dict, repr=False, compare=False)
+    hosts: bytes | None = field(default=None, repr=False, compare=False)  # int32, each rank's; None: they do not matter
 
     def node_limits(self, crowded: bool) -> Limits:
         """Limits of the node-local engine; ``crowded``: there are more ranks than cores."""
@@ -168,10 +174,13 @@ class Rules:
         ``all=NAME`` means every collective that has an algorithm NAME; entries for one collective take precedence.
         """
         rules, every = Rules(), {}
-        for part in filter(None, os.environ.get("COLLECTIVES_ALGORITHM", "").split(",")):
+        for part in filter(None, "".join(os.environ.get("COLLECTIVES_ALGORITHM", "").split()).split(",")):
             collective, _, name = part.rpartition("=")
             if collective == "all":
-                every.update({base: name for base in _BASES if name in registry.algorithms(base)} or _unknown(name))
+                named = {base: name for base in _BASES if name in registry.algorithms(base)}
+                if not named:
+                    raise ValueError(f"no collective has an algorithm {name!r}; `python -m collectives list` shows all")
+                every.update(named)
                 continue
             collective = collective or "allreduce"
             registry.find(collective, name)
@@ -194,22 +203,27 @@ class Choice:
         return f"{self.algorithm.name}{cut}: {self.why}"
 
 
-def _unknown(name: str) -> NoReturn:
-    raise ValueError(f"no collective has an algorithm {name!r}")
-
-
 def choose(
     rules: Rules, collective: str, nbytes: int, *, forced: str | None, commutes: bool, linear: bool, apart: str | None,
     exact: bool = False, mpi: bool = True, own: bool = False,
 ) -> Choice:  # fmt: skip
-    """The algorithm of one call on a vector of ``nbytes`` bytes; ValueError if the one asked for cannot serve it.
+    """The algorithm of one call on a vector of ``nbytes`` bytes.
 
     ``commutes``: whether the op does; ``linear``: only folds in rank order, element by element, will do; ``apart``:
     why the ranks do not share memory, None if they do; ``exact``: partial results are longer than operands; ``mpi``:
-    whether the MPI library's own could serve the call, if a selection table names it; ``own``: it cannot, even if
-    COLLECTIVES_ALGORITHM names it, for this library makes the call for itself or for torch.
+    whether the MPI library's own could serve the call, if a selection table names it; ``own``: the call is this
+    library's or torch's, so a table's ``mpi`` and COLLECTIVES_ALGORITHM=mpi do not apply to it.
     ValueError when an algorithm asked for by name cannot serve the call.
     """
+    choice = _chosen(rules, collective, nbytes, forced, commutes, linear, apart, exact, mpi, own)
+    return _placed(rules.hosts, choice) if rules.hosts and commutes and not linear else choice
+
+
+def _chosen(
+    rules: Rules, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool, apart: str | None,
+    exact: bool, mpi: bool, own: bool,
+) -> Choice:  # fmt: skip
+    """:func:`choose`, but for the order of the ranks."""
     registry.algorithms(collective)  # raises ValueError for an unknown collective
     source = "asked for in the call"
     by_rule = rules.forced_for(collective)
@@ -231,7 +245,29 @@ def choose(
         return _default(EXACT, collective, nbytes, "exact sums, by the table")
     if not commutes and collective in ORDERED:
         return Choice(registry.find(collective, ORDERED[collective]), None, "the op does not commute")
-    return _default(rules.table, collective, nbytes, "the table's choice")
+    choice = _default(rules.table, collective, nbytes, "the table's choice")
+    if rules.hosts and choice.algorithm.name == "circulant" and registry.base(collective) == "allreduce":
+        return _ring_instead(rules.hosts, choice, nbytes)
+    return choice
+
+
+def _placed(hosts: bytes, choice: Choice) -> Choice:
+    """The choice, with the ranks in the order in which the least leaves a host over its link."""
+    if not isinstance(choice.algorithm, ScheduleAlgorithm):
+        return choice
+    algorithm, name = nearest(choice.algorithm, hosts)
+    return replace(choice, algorithm=algorithm, why=f"{choice.why}, ranks {name}") if name else choice
+
+
+def _ring_instead(hosts: bytes, choice: Choice, nbytes: int) -> Choice:
+    """A ring through the hosts, if circulant would send much more over some link than the ring does."""
+    assert isinstance(choice.algorithm, ScheduleAlgorithm)
+    size = len(hosts) // 4
+    over_ring = crossing(nearest(choice.algorithm, hosts)[0], hosts) / (2 * (size - 1) / size)
+    if over_ring <= TOLERATED or not RING_FROM <= nbytes or size > RING_RANKS:
+        return choice
+    why = f"circulant would send {over_ring:.1f} times as much over a host's link"
+    return Choice(registry.find("allreduce", "ring"), choice.segment, why)
 
 
 def _default(table: dict[str, Rows], collective: str, nbytes: int, why: str) -> Choice:
@@ -246,7 +282,8 @@ def _row(table: dict[str, Rows], collective: str, nbytes: int, why: str, tuned: 
     """The choice from the first row that fits, or None."""
     for limit, name, segment in table[collective]:
         if limit is None or nbytes <= limit:
-            bound = f"up to {limit} bytes" if limit is not None else "for longer messages"
+            longer = "for longer messages" if len(table[collective]) > 1 else "for any length"
+            bound = longer if limit is None else f"up to {limit} bytes"
             return Choice(registry.find(collective, name), segment, f"{why} {bound}", tuned)
     return None
 
@@ -262,11 +299,11 @@ def _serves(algorithm: Algorithm, commutes: bool, linear: bool, apart: str | Non
 
 def _refuse(algorithm: Algorithm, commutes: bool, linear: bool, apart: str | None) -> None:
     if algorithm.name == "shm" and apart is not None:
-        raise ValueError(f"algorithm 'shm' cannot serve this communicator: {apart}")
+        raise ValueError(f"algorithm 'shm' cannot serve this call: {apart}")
     if linear and not algorithm.linear:
-        raise ValueError(f"{algorithm.name} does not fold in rank order, as deterministic=True demands")
+        raise ValueError(f"algorithm {algorithm.name!r} does not fold in rank order, which deterministic=True demands")
     if not commutes and not algorithm.ordered:
-        raise ValueError(f"{algorithm.name} changes the order of operands; this op does not commute")
+        raise ValueError(f"algorithm {algorithm.name!r} changes the order of operands, and the op does not commute")
 
 
 def _segment(rules: Rules, collective: str, name: str, nbytes: int) -> int | None:

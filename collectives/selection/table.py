@@ -20,6 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ..files import replacing
 from ..schedules import registry
 from ..schedules.registry import NativeAlgorithm
 from .model import Model, Piece, pieces_cover
@@ -122,13 +123,8 @@ def save(table: Table, path: str | os.PathLike[str]) -> None:
     """Write a table by replacing the file, so that concurrent readers find the old file or the new one."""
     text = json.dumps(_as_json(table), indent=2)
     text = re.sub(r"\{[^{}\[\]]*\}|\[[^{}\[\]]*\]", lambda leaf: " ".join(leaf[0].split()), text)  # one line per row
-    beside = f"{os.fspath(path)}.{os.getpid()}"
-    try:
-        Path(beside).write_text(text + "\n", encoding="utf-8")
-        os.replace(beside, path)
-    except OSError:
-        Path(beside).unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        file.write(text + "\n")
 
 
 def merge(tables: Iterable[Table]) -> Table:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
+import operator
+import resource
+import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -60,7 +65,9 @@ def forget_the_dead() -> None:
 def _usable_heap() -> _core.Heap:
     heap = process_heap()
     if heap is None:
-        raise MemoryError(f"this process has no heap ({_why_not})")
+        limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+        hint = "; the limit of address space (ulimit -v) is one reason" if limited else ""
+        raise MemoryError(f"this process has no heap of shared memory ({_why_not}{hint})")
     if heap.inherited:
         raise CollectiveError("this process was forked from one that has a heap of shared memory; it gets none of it")
     return heap
@@ -69,19 +76,29 @@ def _usable_heap() -> _core.Heap:
 def empty(shape: Any, dtype: Any = np.float64, *, zero: bool = False) -> np.ndarray:
     """A new array of ``shape`` and ``dtype`` on this process's heap, filled with zeros if ``zero``.
 
-    Raises MemoryError if there is no memory, CollectiveError in a forked child, TypeError for a ``dtype`` with Python
-    objects, and ValueError for a negative length.
+    Raises MemoryError if there is no memory or this process has no heap, CollectiveError in a forked child, TypeError
+    for a ``dtype`` with Python objects, and ValueError for a negative or too great length.
     """
     heap = _usable_heap()
     dtype = np.dtype(dtype)
     if dtype.hasobject:
         raise TypeError(f"arrays of {dtype} hold Python objects, which cannot be shared")
-    shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    if any(length < 0 for length in shape):
-        raise ValueError(f"shape: {shape} has a negative length")
-    count = int(np.prod(shape, dtype=object)) if shape else 1
-    block = _core.HeapBlock(heap, max(1, count * dtype.itemsize), zero)
+    shape = _lengths(shape)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes > sys.maxsize:
+        raise ValueError(f"shape: {shape} has too many elements for an array")
+    block = _core.HeapBlock(heap, max(1, nbytes), zero)
     return np.ndarray(shape, dtype, buffer=memoryview(block))
+
+
+def _lengths(shape: Any) -> tuple[int, ...]:
+    try:
+        lengths = tuple(map(operator.index, shape)) if isinstance(shape, Iterable) else (operator.index(shape),)
+    except TypeError:
+        raise TypeError(f"shape: expected an integer or a sequence of integers, got {shape!r}") from None
+    if any(length < 0 for length in lengths):
+        raise ValueError(f"shape: {lengths} has a negative length")
+    return lengths
 
 
 def share_arrays(threshold: int = 4096) -> contextlib.AbstractContextManager[None]:

@@ -27,7 +27,7 @@ _worlds = 0  # default groups so far: the store outlives them, and each begins t
 def _create(options: Any, backend_options: Any) -> ProcessGroup:
     """A process group. torch calls this on the members of the group. ValueError for ``pg_options``."""
     if backend_options is not None:
-        raise ValueError(f"pg_options: the backend {NAME!r} has none")
+        raise ValueError(f"pg_options: the backend {NAME!r} takes none")
     global _worlds
     rank, size, name, timeout = options.group_rank, options.group_size, options.group_id, options.timeout
     if not options.global_ranks_in_group:

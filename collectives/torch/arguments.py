@@ -29,7 +29,7 @@ def one_of(tensors: Any, argument: str) -> torch.Tensor:
     if isinstance(tensors, torch.Tensor):
         return tensors
     if len(tensors) != 1:
-        raise ValueError(f"{argument}: {len(tensors)} tensors, where each process has one")
+        raise ValueError(f"{argument}: {len(tensors)} tensors, where each process passes one")
     return tensors[0]
 
 
@@ -38,7 +38,7 @@ def list_of(tensors: Any) -> Tensors:
     if tensors and isinstance(tensors[0], torch.Tensor):
         return tensors
     if len(tensors) != 1:
-        raise ValueError(f"{len(tensors)} lists of tensors, where each process has one")
+        raise ValueError(f"{len(tensors)} lists of tensors, where each process passes one")
     return tensors[0]
 
 

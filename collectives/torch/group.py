@@ -17,7 +17,7 @@ from . import gradients, profiling, sparse
 from .arguments import Tensors, list_of, one_of, options_of, plain_blocks
 from .calls import Call, Calls
 from .engines import Engine
-from .lanes import Lanes
+from .queues import Queues
 from .store import Exchange, MonitoredBarrier
 from .tensors import FAST_CODES, FAST_OPS, lies_plain
 from .work import DONE, Callbacks, Done, OperationWork, seconds
@@ -48,7 +48,7 @@ class ProcessGroup(dist.ProcessGroup):
     ):  # fmt: skip
         super().__init__(rank, size)
         self._store = store
-        self._lanes = Lanes(name, engine, Exchange(store, rank, size, timeout))
+        self._queues = Queues(name, engine, Exchange(store, rank, size, timeout))
         self._context: Context | None = engine.context  # None: the group has been given up
         self._name, self._desc = name, "undefined"
         self._calls = Calls(rank, size)
@@ -98,7 +98,7 @@ class ProcessGroup(dist.ProcessGroup):
     @property
     def engine(self) -> Engine:
         """The engine that runs the program's calls; RuntimeError if the group has been destroyed."""
-        return self._lanes.main.engine
+        return self._queues.main.engine
 
     @property
     def failure(self) -> BaseException | None:
@@ -107,22 +107,22 @@ class ProcessGroup(dist.ProcessGroup):
         If C++ waits for a call, as in DistributedDataParallel, the program may get only a RuntimeError with the error's
         message. This is the error itself.
         """
-        return self._lanes.failure
+        return self._queues.failure
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the timeout of the group's calls from now on."""
-        self._lanes.set_timeout(timeout)
+        self._queues.set_timeout(timeout)
 
     _set_default_timeout = set_timeout
 
     def shutdown(self) -> None:
         """Complete the calls that are under way, and destroy the group; ranks need not do so together."""
-        self._lanes.finish()
+        self._queues.finish()
         self.abort()
 
     def abort(self) -> None:
         """Destroy the group, whatever is under way. Later calls on it raise RuntimeError."""
-        self._lanes.close()
+        self._queues.close()
         self._context = None
 
     # How calls are made
@@ -132,12 +132,12 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _issue_all(self, calls: Sequence[Call], opts: Any) -> dist.Work:
         """Run calls one after the other, or start all of them if the options say ``asyncOp``."""
-        lane, results = self._lanes.current(), [tensor for call in calls for tensor in call.results]
+        queue, results = self._queues.current(), [tensor for call in calls for tensor in call.results]
         ends = [profiling.begun(calls[0].shape.collective, results)] if calls and profiling.enabled() else []
         limit = None if opts is None else seconds(opts.timeout)
         if opts is not None and not opts.asyncOp:
             for call in calls:
-                lane.engine.run(call, limit)
+                queue.engine.run(call, limit)
                 call.finish()
             for end in ends:
                 end()
@@ -146,14 +146,14 @@ class ProcessGroup(dist.ProcessGroup):
         for i, call in enumerate(calls):
             steps = [call.finish] if call.ends else []
             steps += ends if i == len(calls) - 1 else []
-            operation = lane.engine.start(call, lambda steps=steps: [step() for step in steps])  # type: ignore[misc]
+            operation = queue.engine.start(call, lambda steps=steps: [step() for step in steps])  # type: ignore[misc]
             if operation is not None:
                 operations.append(operation)
             else:
-                lane.engine.run(call, limit)
+                queue.engine.run(call, limit)
                 for step in steps:
                     step()
-        return OperationWork(results, operations, lane.callbacks, limit)
+        return OperationWork(results, operations, queue.callbacks, limit)
 
     def _is_fast(self, opts: Any) -> bool:
         """Whether a call may take the fast path: no profiler is on, and no callback is running that could make it."""
@@ -172,7 +172,7 @@ class ProcessGroup(dist.ProcessGroup):
             ended = _core.run_memory(context, owners, _limit_of, opts, kind, b, a, count, dtype, op, root)
             return DONE if ended else None
         operation = _core.start_memory(context, owners, kind, b, a, count, dtype, op, root)
-        return operation and OperationWork([target], [operation], self._lanes.main.callbacks, _limit_of(opts))
+        return operation and OperationWork([target], [operation], self._queues.main.callbacks, _limit_of(opts))
 
     # Reductions
 
@@ -309,7 +309,7 @@ class ProcessGroup(dist.ProcessGroup):
         """Wait for all ranks. CollectiveTimeout names ranks that did not come in time; the group can be used after
         it."""
         self.engine.context.check()
-        self._monitored(self._lanes.timeout if timeout is None else timeout, wait_all_ranks)
+        self._monitored(self._queues.timeout if timeout is None else timeout, wait_all_ranks)
 
     # Point-to-point
 

@@ -18,7 +18,7 @@ def allreduce(group: dist.ProcessGroup, tensor: torch.Tensor, op: Any) -> dist.W
     if op != dist.ReduceOp.SUM and op != dist.ReduceOp.AVG:
         raise TypeError(f"op: sparse tensors are reduced by SUM and AVG only, not {op}")
     if not tensor.is_cpu:
-        raise TypeError(f"tensor: a sparse tensor on {tensor.device}")
+        raise TypeError(f"tensor: a sparse tensor on {tensor.device}; this backend takes tensors on the CPU only")
     mine, size = tensor.detach().coalesce(), group.size()
     indices, values = mine.indices().t().contiguous(), mine.values().contiguous()
     counts = torch.empty(size, dtype=torch.int64)

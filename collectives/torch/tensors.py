@@ -36,8 +36,8 @@ def check(tensor: torch.Tensor, argument: str) -> None:
     """TypeError if a tensor is not on the CPU, or is not strided."""
     if not tensor.is_cpu:
         raise TypeError(
-            f"{argument}: a tensor on {tensor.device}; this version of collectives has no GPU path (planned as "
-            "the extra 'cuda'): move it to the CPU, or use init_process_group('cpu:collectives,cuda:nccl')"
+            f"{argument}: a tensor on {tensor.device}; this backend takes tensors on the CPU only. Move it "
+            "there, or name a backend for GPUs too: init_process_group('cpu:collectives,cuda:nccl')"
         )
     if tensor.layout is not torch.strided:
         raise TypeError(f"{argument}: a tensor of layout {tensor.layout}; only all_reduce takes sparse tensors (COO)")

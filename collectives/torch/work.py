@@ -72,11 +72,11 @@ class Callbacks:
 
     A callback may make collective calls, which all ranks must make in the same order. Such calls cannot be ordered with
     the calls of the program, since callbacks run at different times on different ranks. So they have an ordered queue
-    of their own (:class:`.lanes.Lane`), whose order is that of the callbacks.
+    of their own (:class:`.queues.Queue`), whose order is that of the callbacks.
     """
 
-    running: dict[int, str] = {}  # by thread: the lane of the callback that the thread runs now
-    failure: BaseException | None = None  # the error of the first failed call of this lane
+    running: dict[int, str] = {}  # by thread: the queue of calls of the callback that the thread runs now
+    failure: BaseException | None = None  # the error of the first failed call of this queue
 
     def __init__(self, name: str):
         self.name = name
@@ -119,7 +119,9 @@ class Callbacks:
             try:
                 job = self._jobs.get_nowait()
             except queue.Empty:
-                raise RuntimeError("a callback of a future waits for what is to come after itself") from None
+                raise RuntimeError(
+                    "a callback of a future waits for a call that can end only after the callback"
+                ) from None
             if job is None:
                 self._jobs.put(None)
                 return

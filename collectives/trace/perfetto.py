@@ -10,10 +10,11 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 import numpy as np
 
+from ..files import replacing
 from .timeline import COLLECTIVES, FORMS, NONBLOCKING, SPAN, WAIT, Calls, Part, calls, seconds_of
 
 __all__ = ["read", "write"]
@@ -25,15 +26,13 @@ _METHODS = ("", "I", "")
 def write(path: str | os.PathLike[str], parts: list[Part]) -> None:
     """Write the timeline of ``parts`` by replacing the file, so that no reader sees half of it; raises OSError."""
     parts = sorted(parts, key=lambda part: part.about["rank"])
-    half = Path(f"{os.fspath(path)}.half")
     found = calls(parts)
-    with open(half, "w", encoding="utf-8") as file:
+    with replacing(path) as file:
         file.write('{"displayTimeUnit":"ns",\n"traceEvents":[\n')
         file.write(",\n".join(line for part in parts for line in _names(part)))
         for part in parts:
             _write_part(file, part, found)
         file.write(f'\n],\n"otherData":{json.dumps(_about(parts))}}}\n')
-    half.replace(path)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -117,7 +116,7 @@ class _Row:
         return text
 
 
-def _write_part(file: TextIO, part: Part, found: Calls) -> None:
+def _write_part(file: IO[str], part: Part, found: Calls) -> None:
     """Write the events of one rank in order of time."""
     events = part.events
     begin, returned, end = (part.times(events[field]) for field in ("begin", "returned", "end"))

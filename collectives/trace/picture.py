@@ -15,7 +15,7 @@ Bar = tuple[float, float, float, str, str]  # start and end in ms, upper edge, c
 SPANS = ("#56B4E9", "#E69F00", "#CC79A7", "#F0E442", "#999999")
 BLOCKING, UNDER_WAY, WAITING = "#0072B2", "#009E73", "#D55E00"
 SPAN_HEIGHT, CALL_HEIGHT, GAP = 0.34, 0.16, 0.12
-LANES = 5  # rows for calls that are under way at the same time; further calls share the last row
+ROWS = 5  # rows for calls that are under way at the same time; further calls share the last row
 
 
 def draw(
@@ -32,14 +32,14 @@ def draw(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError("drawing needs matplotlib, which is not installed: pip install 'collectives[plot]'") from None
+        raise ImportError("drawing needs matplotlib, which is not installed: pip install matplotlib") from None
     begin, end = window or (0.0, about["seconds"] * 1e3)
     shown = [e for e in _with_ends(events) if e["end"] > begin and e["ts"] < end]
     if not shown:
         raise ValueError(f"--window: nothing was recorded between {begin:g} and {end:g} ms")
     ranks = sorted({e["pid"] for e in shown})
-    lanes = _lanes(shown)
-    heights = {rank: _height(shown, lanes, rank) for rank in ranks}
+    rows = _rows(shown)
+    heights = {rank: _height(shown, rows, rank) for rank in ranks}
     figure = Figure(figsize=(11, 1.6 + 1.1 * sum(heights.values())), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)  # without pyplot: no global state, no display
     axis = figure.subplots()
@@ -48,7 +48,7 @@ def draw(
     top, ticks = 0.0, []
     for rank in ranks:
         mine = [e for e in shown if e["pid"] == rank]
-        bars = _bars(mine, lanes, top, colors)
+        bars = _bars(mine, rows, top, colors)
         _paint(axis, bars)
         _write_names(axis, mine, top, begin, end)
         ticks.append(top + heights[rank] / 2)
@@ -82,25 +82,25 @@ def _with_ends(events: Iterable[Event]) -> list[Event]:
     return found
 
 
-def _lanes(events: list[Event]) -> dict[int, int]:
+def _rows(events: list[Event]) -> dict[int, int]:
     """A row for each call under way, so that calls at the same time do not cover each other."""
-    lanes: dict[int, int] = {}
+    rows: dict[int, int] = {}
     busy: dict[int, list[float]] = {}
     for e in sorted((e for e in events if e.get("cat") == "under way"), key=lambda e: e["ts"]):
         ends = busy.setdefault(e["pid"], [])
-        lane = next((i for i, end in enumerate(ends) if end <= e["ts"]), len(ends))
-        lane = min(lane, LANES - 1)
-        ends[lane : lane + 1] = [e["end"]]
-        lanes[id(e)] = lane
-    return lanes
+        row = next((i for i, end in enumerate(ends) if end <= e["ts"]), len(ends))
+        row = min(row, ROWS - 1)
+        ends[row : row + 1] = [e["end"]]
+        rows[id(e)] = row
+    return rows
 
 
-def _height(events: list[Event], lanes: dict[int, int], rank: int) -> float:
-    used = [lanes[id(e)] + 1 for e in events if e["pid"] == rank and id(e) in lanes]
+def _height(events: list[Event], rows: dict[int, int], rank: int) -> float:
+    used = [rows[id(e)] + 1 for e in events if e["pid"] == rank and id(e) in rows]
     return SPAN_HEIGHT + CALL_HEIGHT * (1 + max(used, default=0))
 
 
-def _bars(events: list[Event], lanes: dict[int, int], top: float, colors: dict[str, str]) -> list[tuple[Bar, float]]:
+def _bars(events: list[Event], rows: dict[int, int], top: float, colors: dict[str, str]) -> list[tuple[Bar, float]]:
     """The bars of one rank, each with its height."""
     bars: list[tuple[Bar, float]] = []
     calls = top + SPAN_HEIGHT
@@ -113,7 +113,7 @@ def _bars(events: list[Event], lanes: dict[int, int], top: float, colors: dict[s
             color, hatch = (BLOCKING, "") if kind == "collective" else (WAITING, "//////")
             bars.append(((e["ts"], e["end"], calls, color, hatch), CALL_HEIGHT - 0.02))
         elif kind == "under way":
-            y = calls + CALL_HEIGHT * (1 + lanes[id(e)])
+            y = calls + CALL_HEIGHT * (1 + rows[id(e)])
             middle = e["ts"] + e["args"]["wait_us"] / 1e3
             bars.append(((e["ts"], e["end"], y, UNDER_WAY, ""), CALL_HEIGHT - 0.02))
             bars.append(((e["ts"], middle, y, UNDER_WAY, "//////"), CALL_HEIGHT - 0.02))

@@ -15,7 +15,6 @@ import socket
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,31 +23,22 @@ from mpi4py import MPI
 from ..core import _core
 from ..diagnostics import peer_queries
 from ..diagnostics.diagnosis import foreign
+from ..files import obstacle
 from ..waiting.ending import at_the_end
 from . import clocks, perfetto, spans
 from .timeline import BLOCKING, EVENT, Part, part_file
 
-__all__ = ["EVENTS", "Trace", "end", "from_environment", "is_recording", "join", "leave", "problem"]
+__all__ = ["EVENTS", "Trace", "end", "from_environment", "is_recording", "join", "leave"]
 
 EVENTS = 1_000_000  # default for the most records of a process
 _TRAIN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "train") + os.sep
 _current: Trace | None = None
 
 
-def problem(path: str) -> str | None:
-    """Why no timeline can be written to ``path``, or None."""
-    target = Path(path)
-    if target.is_dir():
-        return "it is a directory"
-    if not target.parent.is_dir():
-        return f"there is no directory {target.parent}"
-    return None if os.access(target.parent, os.W_OK) else f"{target.parent} is not writable"
-
-
 def from_environment() -> tuple[str | None, int]:
     """The values of ``COLLECTIVES_TRACE`` and ``COLLECTIVES_TRACE_EVENTS``; ValueError if one is invalid."""
     path, text = os.environ.get("COLLECTIVES_TRACE") or None, os.environ.get("COLLECTIVES_TRACE_EVENTS") or str(EVENTS)
-    why = problem(path) if path is not None and _current is None else None
+    why = obstacle(path) if path is not None and _current is None else None
     if why is not None:
         raise ValueError(f"COLLECTIVES_TRACE={path!r}: {why}")
     if not text.isdecimal() or not 0 < int(text) < 1 << 32:
@@ -109,7 +99,7 @@ class Trace:
         """Begin; collective. ValueError on all ranks if the file cannot be written or a rank records already."""
         self.path = self._parent.bcast(os.path.abspath(self.path))
         told = self._parent.allgather(is_recording())
-        why = self._parent.bcast(problem(self.path) if self.rank == 0 else None)
+        why = self._parent.bcast(obstacle(self.path) if self.rank == 0 else None)
         if any(told):
             why = f"rank {next(r for r, h in enumerate(told) if h)} records one already"
         if why is not None:

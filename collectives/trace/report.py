@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--window", type=_window, metavar="FROM:TO", help="draw only this time, in ms from the begin of the timeline"
     )
-    parser.add_argument("--title", default="", help="of the picture")
+    parser.add_argument("--title", default="", help="title of the picture")
     parser.epilog = """\
 A line for each collective at each place of the program, the longest first. 'total' is the time of all ranks together,
 'mean' that of a call on a rank; 'wait' the share of it that went by until the others had come: all of them, the root,

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ..files import replacing
+
 __all__ = ["COLLECTIVES", "EVENT", "FORMS", "Calls", "Part", "calls", "part_file", "seconds_of"]
 
 #: One record, laid out as ``coll_trace_event`` in csrc/base/trace.h.
@@ -60,10 +62,8 @@ class Part:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the part by replacing the file ``path``, so that no reader sees half of it."""
-        half = Path(f"{os.fspath(path)}.half")
-        with open(half, "wb") as file:
+        with replacing(path, "wb") as file:
             np.savez(file, about=json.dumps({"version": VERSION, **self.about}), events=self.events)
-        half.replace(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Part:

@@ -40,6 +40,24 @@ def on_rank_0(comm: Any, make: Callable[[], T]) -> T:
     return result_of_rank_0
 
 
+def on_all_ranks(comm: Any, check: Callable[[], None]) -> None:
+    """Run ``check()`` on all ranks; if it raises TypeError or ValueError on a rank, raise on all ranks. Collective.
+
+    A rank on which it has raised nothing raises the error of the lowest rank that has one, and names that rank.
+    """
+    mine: Exception | None = None
+    try:
+        check()
+    except (TypeError, ValueError) as error:
+        mine = error
+    errors = comm.allgather(mine)
+    if mine is not None:
+        raise mine
+    for rank, other in enumerate(errors):
+        if other is not None:
+            raise type(other)(f"rank {rank}: {other}")
+
+
 def same_as_rank_0(comm: Any, mine: dict[str, Any], what: str) -> None:
     """Raise ValueError on all ranks unless `mine` is equal on all ranks. Collective.
 

@@ -91,12 +91,21 @@ def _add_data(data: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="samples per step of all ranks together (default: 32 per rank)",
     )
-    data.add_argument("--epochs", type=_number(int, 1), default=30, metavar="N", help="default: %(default)s")
+    data.add_argument(
+        "--epochs", type=_number(int, 1), default=30, metavar="N", help="passes over the data (default: %(default)s)"
+    )
 
 
 def _add_model(model: argparse._ArgumentGroup) -> None:
-    model.add_argument("--model", choices=sorted(MODELS), help="default: cnn for images, mlp for other samples")
-    model.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="default: %(default)s")
+    model.add_argument(
+        "--model", choices=sorted(MODELS), help="network (default: cnn for images, mlp for other samples)"
+    )
+    model.add_argument(
+        "--dtype",
+        choices=("float32", "float64"),
+        default="float32",
+        help="type of data and weights (default: %(default)s)",
+    )
     model.add_argument(
         "--lr",
         type=_number(float, 0, strict=True),
@@ -118,9 +127,11 @@ def _add_model(model: argparse._ArgumentGroup) -> None:
         help="epochs in which the rate grows from --lr to the scaled one (default: %(default)s)",
     )
     model.add_argument(
-        "--momentum", type=_number(float, 0), default=0.9, metavar="X", help="below 1 (default: %(default)s)"
+        "--momentum", type=_number(float, 0), default=0.9, metavar="X", help="momentum, below 1 (default: %(default)s)"
     )
-    model.add_argument("--weight-decay", type=_number(float, 0), default=1e-4, metavar="X", help="default: %(default)s")
+    model.add_argument(
+        "--weight-decay", type=_number(float, 0), default=1e-4, metavar="X", help="weight decay (default: %(default)s)"
+    )
     model.add_argument(
         "--seed", type=_number(int, 0), default=0, metavar="N", help="same seed, same ranks: same bits (default: 0)"
     )

@@ -48,14 +48,14 @@ def stratified_split(y: Array, every: int = TEST_EVERY) -> tuple[Array, Array]:
 def digits() -> Dataset:
     """The 1797 handwritten digits of scikit-learn: x (n, 1, 8, 8) in [0, 1]. A fixed fifth is for testing.
 
-    Raises ImportError, which names the extra to install, if scikit-learn is not installed.
+    Raises ImportError, which says what to install, if scikit-learn is not installed.
     """
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ImportError(
             "the digits come with scikit-learn, which is not installed: "
-            "pip install 'collectives[data]', or give a file of your own with --data"
+            "pip install scikit-learn, or give a file of your own with --data"
         ) from error
     bunch = load_digits()
     x, y = bunch.images[:, None] / 16.0, bunch.target.astype(np.int64)

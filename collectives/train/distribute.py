@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .agree import communicator, same_as_rank_0
+from .agree import communicator, on_all_ranks, same_as_rank_0
 from .buckets import Buckets
 from .nn import Sequential
 from .optim import SGD
@@ -19,22 +19,16 @@ def distribute(
     """Let `strategy` (default: `AllReduce`) act in ``loss.backward()`` and ``opt.step()``.
 
     Changes `net` and `opt` in place and returns them. Rank 0's parameters are broadcast, and gradients move into
-    buckets. Collective over `comm` (default: a ``collectives.Communicator`` of the world). Raises before any array is
-    sent: TypeError for a network whose parameters are not NumPy arrays; ValueError if the ranks' networks or settings
-    differ, if `opt` is not over the parameters of `net`, or if `opt` or `strategy` is in use already.
+    buckets. Collective over `comm` (default: a ``collectives.Communicator`` of the world).
+
+    Raises on all ranks, before any array is sent: TypeError for a network whose parameters are not NumPy arrays;
+    ValueError if the ranks' networks or settings differ, if `opt` is not over the parameters of `net`, or if `opt` or
+    `strategy` is in use already.
     """
     strategy = AllReduce() if strategy is None else strategy
-    parameters = net.parameters()
-    for p in parameters:
-        if not isinstance(p.data, np.ndarray):
-            raise TypeError(f"distribute takes networks whose parameters are NumPy arrays, not {type(p.data).__name__}")
-    if {id(p) for p in parameters} != {id(p) for p in opt.parameters}:
-        raise ValueError("the optimizer is not over the parameters of this network")
-    if opt.strategy is not None:
-        raise ValueError("this optimizer is distributed already")
-    if isinstance(getattr(strategy, "net", None), Sequential):
-        raise ValueError("this strategy serves another network already")
     comm = communicator(comm)
+    on_all_ranks(comm, lambda: _check(net, opt, strategy))
+    parameters = net.parameters()
     shapes = {f"parameter {p.name}": (p.data.shape, p.data.dtype.str) for p in parameters}
     same_as_rank_0(comm, {**strategy.settings(), **opt.settings(), **shapes}, "distribute")
 
@@ -51,3 +45,17 @@ def distribute(
     opt.register_step_pre_hook(before_step)
     opt.register_step_post_hook(lambda *_: strategy.after_step())
     return net, opt
+
+
+def _check(net: Sequential, opt: SGD, strategy: Strategy) -> None:
+    """Raise TypeError or ValueError unless they can be distributed together."""
+    parameters = net.parameters()
+    for p in parameters:
+        if not isinstance(p.data, np.ndarray):
+            raise TypeError(f"distribute takes networks whose parameters are NumPy arrays, not {type(p.data).__name__}")
+    if {id(p) for p in parameters} != {id(p) for p in opt.parameters}:
+        raise ValueError("the optimizer is not over the parameters of this network")
+    if opt.strategy is not None:
+        raise ValueError("this optimizer is distributed already")
+    if isinstance(getattr(strategy, "net", None), Sequential):
+        raise ValueError("this strategy serves another network already")

@@ -49,7 +49,8 @@ class CrossEntropyLoss:
         logits, y = output.data, np.asarray(labels)
         if logits.ndim != 2 or y.shape != logits.shape[:1] or y.dtype.kind not in "iu":
             raise ValueError(
-                f"a loss of (samples, classes) and integer labels (samples,), got {logits.shape}, {y.dtype} {y.shape}"
+                f"CrossEntropyLoss takes outputs (samples, classes) and integer labels (samples,), got {logits.shape} "
+                f"and {y.dtype} {y.shape}"
             )
         n, classes = logits.shape
         if n == 0:

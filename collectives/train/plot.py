@@ -18,9 +18,9 @@ COLUMNS = [("seconds", "seconds"), ("samples", "samples seen by all ranks")]
 
 
 def require_matplotlib() -> None:
-    """Raise ImportError, which names the extra to install, if matplotlib is not installed."""
+    """Raise ImportError, which says what to install, if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError("drawing needs matplotlib, which is not installed: pip install 'collectives[plot]'")
+        raise ImportError("drawing needs matplotlib, which is not installed: pip install matplotlib")
 
 
 def draw_curves(log: dict[str, Any], path: str | Path, title: str = "") -> None:

@@ -21,7 +21,7 @@ def wants_bar(mode: str) -> bool:
         return False
     if importlib.util.find_spec("tqdm") is None:
         if mode == "bar":
-            raise ImportError("the bar needs tqdm, which is not installed: pip install 'collectives[plot]'")
+            raise ImportError("the bar needs tqdm, which is not installed: pip install tqdm")
         return False
     return True
 

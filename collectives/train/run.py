@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..files import replacing
 from .agree import communicator, on_rank_0
 from .loader import Loader
 from .progress import Progress, wants_bar
@@ -164,9 +165,8 @@ class Run:
         assert self._log is not None
         log: dict[str, Any] = read_log(self._log) if self._log.exists() else {"format": FORMAT, "runs": {}}
         log["runs"][self.name] = {"ranks": self.comm.size, "settings": self.settings, "records": self.records}
-        half = self._log.with_name("log.json.part")
-        half.write_text(json.dumps(log, indent=1) + "\n")
-        half.replace(self._log)
+        with replacing(self._log) as file:
+            file.write(json.dumps(log, indent=1) + "\n")
 
 
 def read_log(path: str | Path) -> dict[str, Any]:

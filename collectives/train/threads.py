@@ -35,15 +35,15 @@ def limit_threads(comm: Any) -> str | None:
     """Limit the BLAS threads of this rank to its share of the node's cores. Collective.
 
     By default each rank would start a BLAS thread for every core, which is many times slower. If the user has set one
-    of the variables ``VARIABLES`` in the environment, nothing is changed. Returns None, or a sentence for the user if
-    threadpoolctl is not installed.
+    of the variables ``VARIABLES`` in the environment of this rank, nothing is changed here. Returns None, or a sentence
+    for the user if threadpoolctl is not installed.
     """
+    share = threads_per_rank(comm)  # also where it is not needed: launchers may set variables on some nodes only
     if any(name in os.environ for name in VARIABLES):
         return None
-    share = threads_per_rank(comm)
     try:
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
-        return f"threadpoolctl is not installed; if training is slow, set {VARIABLES[0]}={share}"
+        return f"threadpoolctl is not installed; if training is slow, pip install it, or set {VARIABLES[0]}={share}"
     threadpool_limits(share)
     return None

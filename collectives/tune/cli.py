@@ -35,17 +35,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--export", metavar="TABLE", help="write rules for Open MPI's coll_tuned to -o")
     parser.add_argument("-o", "--output", metavar="FILE", default="tuning.json", help="table to write (tuning.json)")
     parser.add_argument("--collectives", metavar="NAMES", default=",".join(DEFAULT), help="only these (default: all)")
-    parser.add_argument("--ranks", type=usage.sizes, metavar="P", help="communicators: 2,4,8 (default: all ranks)")
+    parser.add_argument(
+        "--ranks", type=usage.sizes, metavar="P", help="numbers of ranks to tune, e.g. 2,4,8 (default: all ranks)"
+    )
     parser.add_argument(
         "--max-size", type=usage.number_of_bytes, default=4 << 20, metavar="BYTES", help="longest vector (4MiB)"
     )
-    parser.add_argument("--minutes", type=_minutes, default=4.0, metavar="M", help="time to take, at most (4)")
+    parser.add_argument("--minutes", type=_minutes, default=4.0, metavar="M", help="most minutes to take (4)")
     parser.add_argument("--without", default=[], type=_names, metavar="NAMES", help="algorithms to leave out, e.g. shm")
     parser.add_argument(
         "--mpi", choices=["none", "moves", "all"], default="moves",
         help="collectives that the MPI library's own may serve: none, those that only move data (default), or all",
     )  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", help="with --check: all figures")
+    parser.add_argument("--json", metavar="FILE", help="with --check: write all figures there, as JSON")
 
 
 def main(args: argparse.Namespace) -> int:

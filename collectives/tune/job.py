@@ -75,9 +75,9 @@ def _wrong(args: argparse.Namespace, ranks: int) -> str | None:
     if ranks < 2:
         return "there is nothing to measure on 1 rank; start it with mpiexec"
     if os.environ.get("COLLECTIVES_CHECK") == "1":
-        return "COLLECTIVES_CHECK=1 makes every call slower"
+        return "COLLECTIVES_CHECK=1 makes every call slower; unset it to measure"
     if args.ranks and not 2 <= min(args.ranks) <= max(args.ranks) <= ranks:
-        return f"--ranks: from 2 to the {ranks} ranks of this job"
+        return f"--ranks: expected numbers from 2 to {ranks}, the ranks of this job"
     try:
         if args.check:
             load(args.check)
@@ -135,28 +135,39 @@ def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: floa
         entry.limits = bench.limits = doubts.settled()
     for search in searches:
         search.fit(folds)
-    for number in range(VISITS):
-        progress.begin(f"the best of them, {number + 1} of {VISITS}")
-        now = bench.now()
-        end = now + (begin + seconds - now) / (VISITS - number)
-        for i, search in enumerate(shuffled(searches, number)):  # later ones use the time that earlier ones leave
-            now = bench.now()
-            search.visit(number, now + (end - now) * min(1.0, GENEROUS / (len(searches) - i)), progress.step)
+    _visit_all(bench, searches, begin + seconds, progress)
     progress.close()
     for search in searches:
         rows = search.rows()
         if rows:
             entry.rules[search.collective] = rows
         entry.models |= {(search.collective, *candidate): model for candidate, model in search.models.items()}
-    entry.made = {
+    entry.made = _made(bench, searches, start_of_all)
+    return entry, [error for search in searches for error in search.errors]
+
+
+def _visit_all(bench: Bench, searches: Sequence[Search], finish: float, progress: Progress) -> None:
+    """Race the best algorithms of all searches until about ``finish``, a time of ``bench.now()``."""
+    for number in range(VISITS):
+        progress.begin(f"the best of them, {number + 1} of {VISITS}")
+        now = bench.now()
+        end = now + (finish - now) / (VISITS - number)
+        for i, search in enumerate(shuffled(searches, number)):  # later ones use the time that earlier ones leave
+            now = bench.now()
+            search.visit(number, now + (end - now) * min(1.0, GENEROUS / (len(searches) - i)), progress.step)
+
+
+def _made(bench: Bench, searches: Sequence[Search], begin: float) -> dict[str, Any]:
+    """How an entry was made, for its readers; ``begin`` is the monotonic time at which tuning began."""
+    made: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
         "collectives": __version__,
-        "seconds": round(time.monotonic() - start_of_all),
+        "seconds": round(time.monotonic() - begin),
         "fitted": {search.collective: search.fitted for search in searches},
     }
     if bench.steady is not None:
-        entry.made |= {"apart": bench.steady.apart, "elsewhere": bench.steady.strayed / bench.steady.taken}
-    return entry, [error for search in searches for error in search.errors]
+        made |= {"apart": bench.steady.apart, "elsewhere": bench.steady.strayed / bench.steady.taken}
+    return made
 
 
 def _check(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> int:

@@ -21,7 +21,7 @@ class Departures:
     def __init__(self, context: Host):
         self._context = context
         self._readers: dict[int, Reader] = {}
-        self._since: dict[int, float] = {}
+        self._since: dict[tuple[int, str], float] = {}  # when a rank was first seen to have ended, and how
 
     def why_not(self, rank: int, run: Any, surely: bool) -> str | None:
         """Why ``rank`` will not take part in ``run``, as text, or None as long as it may.
@@ -43,8 +43,8 @@ class Departures:
         told = context.left.get(rank)
         if told is not None:
             return self._unless_begun(rank, run, told.left, told.begun, final=False)
-        if surely and reader is not None and not reader.runs_on() and self._for_long(rank, CLOSING):
-            return f"rank {rank} runs another program now (by exec)"
+        if surely and reader is not None and not reader.runs_on():
+            return self._for_long(rank, "runs another program now (by exec)", CLOSING)
         return None
 
     def _unless_begun(
@@ -61,7 +61,7 @@ class Departures:
             return f"rank {rank} {how}"
         if not never and not (final and self._waits_for(rank, run)):
             return None
-        return f"rank {rank} {how}" if self._for_long(rank, patience) else None
+        return self._for_long(rank, how, patience)
 
     def _waits_for(self, rank: int, run: Any) -> bool:
         """Whether ``run`` is known to wait for ``rank``; making a communicator waits for all of its ranks."""
@@ -69,10 +69,10 @@ class Departures:
             return rank in (run.ranks or ())
         return rank in self._context.behind(run)
 
-    def _for_long(self, rank: int, seconds: float) -> bool:
-        """Whether the first call of this method for ``rank`` was more than ``seconds`` ago."""
-        since = self._since.setdefault(rank, time.monotonic())
-        return time.monotonic() - since > seconds
+    def _for_long(self, rank: int, how: str, seconds: float) -> str | None:
+        """What ``rank`` did, as text, if that was first seen more than ``seconds`` ago; else None."""
+        since = self._since.setdefault((rank, how), time.monotonic())
+        return f"rank {rank} {how}" if time.monotonic() - since > seconds else None
 
     def close(self) -> None:
         """Close the files that this object has opened; the wait is over."""

@@ -39,7 +39,7 @@ def dump(file: TextIO | None = None) -> None:
     text = "".join(f"{mark}{line}\n" for line in told)
     if file is None:
         sys.stderr.flush()
-        os.write(2, text.encode())
+        os.write(2, text.encode(errors="backslashreplace"))
     else:
         file.write(text)
 

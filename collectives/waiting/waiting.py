@@ -62,16 +62,16 @@ class Waiting(GivingUp):
         return min((rank - self.rank) % self.size, (self.rank - rank) % self.size)
 
     def has_ended(self, rank: int) -> bool:
-        """Whether the process of ``rank`` is known to have ended."""
+        """Whether this machine's system shows that the process of ``rank`` has ended; False for ranks elsewhere."""
         peer = self.neighbours.get(rank)
         return peer is not None and not peer_queries.alive(peer)
 
     def has_gone(self, rank: int) -> bool:
-        """Whether the process or the program of ``rank`` is known to have ended."""
+        """Whether the process of ``rank`` has ended (:meth:`has_ended`), or it has told that its program is over."""
         return self.has_ended(rank) or rank in self.left or peer_queries.left(self, rank) is not None
 
     def seems_ended(self, rank: int) -> bool:
-        """Whether the machine of ``rank``, which did not answer, says that the rank's process has ended."""
+        """Whether the machine of ``rank`` has refused a datagram to the port that the rank's process had opened."""
         return self.mpi_queries is not None and self.mpi_queries.refused(rank)
 
     def end_of(self, rank: int) -> str:

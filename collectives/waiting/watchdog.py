@@ -173,7 +173,7 @@ def _end(context: Any, wait: Wait) -> None:
     stuck = "stuck in a call of MPI's that does not come back, so this process ends"
     text = f"{kind.__name__}: {place}: {why}; {stuck}{lines(told)}\n"
     with contextlib.suppress(OSError):  # standard error may be closed
-        os.write(2, f"collectives: {text}".encode())
+        os.write(2, f"collectives: {text}".encode(errors="backslashreplace"))
         faulthandler.dump_traceback(2)
     exit_notes.leave(f"was stuck in a call of MPI's in {place}", {context.identity: context.begun})
     if MPI.Query_thread() == MPI.THREAD_MULTIPLE:

@@ -21,32 +21,32 @@ typedef int64_t coll_mask __attribute__((vector_size(VEC_BYTES)));
         s = z_;                                                                                                        \
     } while (0)
 
-COLL_INLINE void load_float64(coll_vec *v, const coll_elem_float64 *x, int lanes) {
+COLL_INLINE void load_float64(coll_vec *v, const coll_elem_float64 *x, int width) {
     *v = (coll_vec){0};
-    memcpy(v, x, (size_t)lanes * sizeof *x);
+    memcpy(v, x, (size_t)width * sizeof *x);
 }
 
-COLL_INLINE void load_float32(coll_vec *v, const coll_elem_float32 *x, int lanes) {
+COLL_INLINE void load_float32(coll_vec *v, const coll_elem_float32 *x, int width) {
     coll_short_vec narrow = {0};
-    memcpy(&narrow, x, (size_t)lanes * sizeof *x);
+    memcpy(&narrow, x, (size_t)width * sizeof *x);
     *v = __builtin_convertvector(narrow, coll_vec);
 }
 
 /* The sums of the elements of one vector, and a mask of those that may be wrong. A sum of two terms is rounded only
  * once in any case (float32 too: first to double, then to float32, since 53 digits are more than 2 * 24 + 1). For more
  * terms t sums the errors of s: if t itself has no error, s + t is exact before its one rounding. */
-COLL_INLINE void sum_float64(coll_vec *sum, coll_mask *wrong, const void *const *src, int p, size_t i, int lanes) {
+COLL_INLINE void sum_float64(coll_vec *sum, coll_mask *wrong, const void *const *src, int p, size_t i, int width) {
     coll_vec s, y, e, f, t = {0};
-    load_float64(&s, (const coll_elem_float64 *)src[0] + i, lanes);
+    load_float64(&s, (const coll_elem_float64 *)src[0] + i, width);
     if (p == 2) {
-        load_float64(&y, (const coll_elem_float64 *)src[1] + i, lanes);
+        load_float64(&y, (const coll_elem_float64 *)src[1] + i, width);
         *sum = s + y;
         *wrong = *sum != *sum;
         return;
     }
     *wrong = s != s;
     for (int k = 1; k < p; k++) {
-        load_float64(&y, (const coll_elem_float64 *)src[k] + i, lanes);
+        load_float64(&y, (const coll_elem_float64 *)src[k] + i, width);
         COLL_TWO_SUM(s, e, y);
         COLL_TWO_SUM(t, f, e);
         *wrong |= f != 0;
@@ -57,18 +57,18 @@ COLL_INLINE void sum_float64(coll_vec *sum, coll_mask *wrong, const void *const 
 }
 
 /* Like sum_float64; double holds most sums of float32 exactly, and these are rounded once. */
-COLL_INLINE void sum_float32(coll_vec *sum, coll_mask *wrong, const void *const *src, int p, size_t i, int lanes) {
+COLL_INLINE void sum_float32(coll_vec *sum, coll_mask *wrong, const void *const *src, int p, size_t i, int width) {
     coll_vec s, y, e;
-    load_float32(&s, (const coll_elem_float32 *)src[0] + i, lanes);
+    load_float32(&s, (const coll_elem_float32 *)src[0] + i, width);
     if (p == 2) {
-        load_float32(&y, (const coll_elem_float32 *)src[1] + i, lanes);
+        load_float32(&y, (const coll_elem_float32 *)src[1] + i, width);
         *sum = s + y;
         *wrong = *sum != *sum;
         return;
     }
     *wrong = s != s;
     for (int k = 1; k < p; k++) {
-        load_float32(&y, (const coll_elem_float32 *)src[k] + i, lanes);
+        load_float32(&y, (const coll_elem_float32 *)src[k] + i, width);
         COLL_TWO_SUM(s, e, y);
         *wrong |= e != 0;
     }

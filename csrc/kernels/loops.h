@@ -15,26 +15,26 @@
 #define COLL_UNROLLED _Pragma("GCC unroll 32")
 #endif
 
-/* get and set copy elements to and from accumulators: one element, or as many as COLL_LANES of the type. If the
+/* get and set copy elements to and from accumulators: one element, or as many as COLL_WIDTH of the type. If the
  * accumulator is the element, the loop takes one element at a time, and the compiler vectorises it. */
 #define COLL_ACCESS_PLAIN(T)                                                                                           \
-    enum { COLL_LANES_##T = 1 };                                                                                       \
-    COLL_INLINE void get_##T(coll_acc_##T *x, const coll_elem_##T *p, int lanes) {                                     \
-        (void)lanes, *x = *p;                                                                                          \
+    enum { COLL_WIDTH_##T = 1 };                                                                                       \
+    COLL_INLINE void get_##T(coll_acc_##T *x, const coll_elem_##T *p, int width) {                                     \
+        (void)width, *x = *p;                                                                                          \
     }                                                                                                                  \
-    COLL_INLINE void set_##T(coll_elem_##T *p, const coll_acc_##T *x, int lanes) {                                     \
-        (void)lanes, *p = *x;                                                                                          \
+    COLL_INLINE void set_##T(coll_elem_##T *p, const coll_acc_##T *x, int width) {                                     \
+        (void)width, *p = *x;                                                                                          \
     }
 #define COLL_ACCESS_HALF(T)                                                                                            \
-    enum { COLL_LANES_##T = 32 };                                                                                      \
-    COLL_INLINE void get_##T(coll_acc_##T *x, const coll_elem_##T *p, int lanes) {                                     \
-        if (lanes == 1)                                                                                                \
+    enum { COLL_WIDTH_##T = 32 };                                                                                      \
+    COLL_INLINE void get_##T(coll_acc_##T *x, const coll_elem_##T *p, int width) {                                     \
+        if (width == 1)                                                                                                \
             *x = widen_##T(*p);                                                                                        \
         else                                                                                                           \
             widen32_##T(x, p);                                                                                         \
     }                                                                                                                  \
-    COLL_INLINE void set_##T(coll_elem_##T *p, const coll_acc_##T *x, int lanes) {                                     \
-        if (lanes == 1)                                                                                                \
+    COLL_INLINE void set_##T(coll_elem_##T *p, const coll_acc_##T *x, int width) {                                     \
+        if (width == 1)                                                                                                \
             *p = (coll_elem_##T)narrow_##T(*x);                                                                        \
         else                                                                                                           \
             narrow32_##T(p, x);                                                                                        \
@@ -44,20 +44,20 @@
 COLL_TYPES(COLL_ACCESS)
 
 /* COLL_GET and COLL_SET for elements and for accumulators. */
-#define COLL_COPY(to, from, lanes)                                                                                     \
+#define COLL_COPY(to, from, width)                                                                                     \
     COLL_UNROLLED                                                                                                      \
-    for (int l = 0; l < lanes; l++)                                                                                    \
+    for (int l = 0; l < width; l++)                                                                                    \
     (to)[l] = (from)[l]
-#define COLL_GET_elem(T, x, p, lanes) get_##T(x, p, lanes)
-#define COLL_SET_elem(T, p, x, lanes) set_##T(p, x, lanes)
-#define COLL_GET_acc(T, x, p, lanes)  COLL_COPY(x, p, lanes)
-#define COLL_SET_acc(T, p, x, lanes)  COLL_COPY(p, x, lanes)
+#define COLL_GET_elem(T, x, p, width) get_##T(x, p, width)
+#define COLL_SET_elem(T, p, x, width) set_##T(p, x, width)
+#define COLL_GET_acc(T, x, p, width)  COLL_COPY(x, p, width)
+#define COLL_SET_acc(T, p, x, width)  COLL_COPY(p, x, width)
 
 #define COLL_APPLY(T, loop)                                                                                            \
-    COLL_INLINE void apply_##T##_##loop(coll_acc_##T *x, const coll_elem_##T *p, int lanes) {                          \
-        coll_acc_##T y[COLL_LANES_##T];                                                                                \
-        get_##T(y, p, lanes);                                                                                          \
-        for (int l = 0; l < lanes; l++)                                                                                \
+    COLL_INLINE void apply_##T##_##loop(coll_acc_##T *x, const coll_elem_##T *p, int width) {                          \
+        coll_acc_##T y[COLL_WIDTH_##T];                                                                                \
+        get_##T(y, p, width);                                                                                          \
+        for (int l = 0; l < width; l++)                                                                                \
             x[l] = COLL_EVAL_##loop(coll_acc_##T, x[l], y[l]);                                                         \
     }
 
@@ -65,27 +65,27 @@ COLL_TYPES(COLL_ACCESS)
  * operands of an element stay in registers. */
 #define COLL_FOLD(name, T, loop, D, F)                                                                                 \
     COLL_INLINE void name##_step_##T##_##loop(coll_##D##_##T *d, const coll_##F##_##T *f,                              \
-                                              const coll_elem_##T *const *s, int m, size_t i, int lanes) {             \
-        coll_acc_##T x[COLL_LANES_##T];                                                                                \
-        COLL_GET_##F(T, x, f + i, lanes);                                                                              \
-        apply_##T##_##loop(x, s[0] + i, lanes);                                                                        \
+                                              const coll_elem_##T *const *s, int m, size_t i, int width) {             \
+        coll_acc_##T x[COLL_WIDTH_##T];                                                                                \
+        COLL_GET_##F(T, x, f + i, width);                                                                              \
+        apply_##T##_##loop(x, s[0] + i, width);                                                                        \
         if (m > 1)                                                                                                     \
-            apply_##T##_##loop(x, s[1] + i, lanes);                                                                    \
+            apply_##T##_##loop(x, s[1] + i, width);                                                                    \
         if (m > 2)                                                                                                     \
-            apply_##T##_##loop(x, s[2] + i, lanes);                                                                    \
+            apply_##T##_##loop(x, s[2] + i, width);                                                                    \
         if (m > 3)                                                                                                     \
-            apply_##T##_##loop(x, s[3] + i, lanes);                                                                    \
-        COLL_SET_##D(T, d + i, x, lanes);                                                                              \
+            apply_##T##_##loop(x, s[3] + i, width);                                                                    \
+        COLL_SET_##D(T, d + i, x, width);                                                                              \
     }                                                                                                                  \
     COLL_INLINE void name##_loop_##T##_##loop(void *dst, const void *first, const void *const *src, int m, size_t n) { \
         const coll_elem_##T *s[COLL_FAN];                                                                              \
         for (int k = 0; k < m; k++)                                                                                    \
             s[k] = src[k];                                                                                             \
-        size_t whole = n / COLL_LANES_##T * COLL_LANES_##T;                                                            \
+        size_t whole = n / COLL_WIDTH_##T * COLL_WIDTH_##T;                                                            \
         COLL_FOREACH                                                                                                   \
-        for (size_t i = 0; i < whole; i += COLL_LANES_##T)                                                             \
-            name##_step_##T##_##loop(dst, first, s, m, i, COLL_LANES_##T);                                             \
-        for (size_t i = whole; COLL_LANES_##T > 1 && i < n; i++)                                                       \
+        for (size_t i = 0; i < whole; i += COLL_WIDTH_##T)                                                             \
+            name##_step_##T##_##loop(dst, first, s, m, i, COLL_WIDTH_##T);                                             \
+        for (size_t i = whole; COLL_WIDTH_##T > 1 && i < n; i++)                                                       \
             name##_step_##T##_##loop(dst, first, s, m, i, 1);                                                          \
     }                                                                                                                  \
     static void name##_##T##_##loop(void *dst, const void *first, const void *const *src, int m, size_t n) {           \
@@ -107,21 +107,21 @@ COLL_TYPES(COLL_ACCESS)
 /* Two operands to two targets at once, for pairs of ranks: the result need not be read again to be copied. */
 #define COLL_TWIN(T, loop)                                                                                             \
     COLL_INLINE void twin_step_##T##_##loop(coll_elem_##T *d, coll_elem_##T *e, const coll_elem_##T *a,                \
-                                            const coll_elem_##T *b, int lanes) {                                       \
-        coll_acc_##T x[COLL_LANES_##T];                                                                                \
-        get_##T(x, a, lanes);                                                                                          \
-        apply_##T##_##loop(x, b, lanes);                                                                               \
-        set_##T(d, x, lanes);                                                                                          \
-        set_##T(e, x, lanes);                                                                                          \
+                                            const coll_elem_##T *b, int width) {                                       \
+        coll_acc_##T x[COLL_WIDTH_##T];                                                                                \
+        get_##T(x, a, width);                                                                                          \
+        apply_##T##_##loop(x, b, width);                                                                               \
+        set_##T(d, x, width);                                                                                          \
+        set_##T(e, x, width);                                                                                          \
     }                                                                                                                  \
     static void twin_##T##_##loop(void *dst0, void *dst1, const void *left, const void *right, size_t n) {             \
         coll_elem_##T *d = dst0, *e = dst1;                                                                            \
         const coll_elem_##T *a = left, *b = right;                                                                     \
-        size_t whole = n / COLL_LANES_##T * COLL_LANES_##T;                                                            \
+        size_t whole = n / COLL_WIDTH_##T * COLL_WIDTH_##T;                                                            \
         COLL_FOREACH                                                                                                   \
-        for (size_t i = 0; i < whole; i += COLL_LANES_##T)                                                             \
-            twin_step_##T##_##loop(d + i, e + i, a + i, b + i, COLL_LANES_##T);                                        \
-        for (size_t i = whole; COLL_LANES_##T > 1 && i < n; i++)                                                       \
+        for (size_t i = 0; i < whole; i += COLL_WIDTH_##T)                                                             \
+            twin_step_##T##_##loop(d + i, e + i, a + i, b + i, COLL_WIDTH_##T);                                        \
+        for (size_t i = whole; COLL_WIDTH_##T > 1 && i < n; i++)                                                       \
             twin_step_##T##_##loop(d + i, e + i, a + i, b + i, 1);                                                     \
     }
 
@@ -169,19 +169,19 @@ COLL_TYPES(COLL_DEFINE)
 
 /* dst[i] = src[i] / p, from elements (scale) and from accumulators (mean). */
 #define COLL_SCALE(name, T, loop, F)                                                                                   \
-    COLL_INLINE void name##_step_##T(coll_elem_##T *d, const coll_##F##_##T *s, int p, size_t i, int lanes) {          \
-        coll_acc_##T x[COLL_LANES_##T];                                                                                \
-        COLL_GET_##F(T, x, s + i, lanes);                                                                              \
-        for (int l = 0; l < lanes; l++)                                                                                \
+    COLL_INLINE void name##_step_##T(coll_elem_##T *d, const coll_##F##_##T *s, int p, size_t i, int width) {          \
+        coll_acc_##T x[COLL_WIDTH_##T];                                                                                \
+        COLL_GET_##F(T, x, s + i, width);                                                                              \
+        for (int l = 0; l < width; l++)                                                                                \
             x[l] = COLL_DIVIDE_##loop(coll_acc_##T, x[l], p);                                                          \
-        COLL_SET_elem(T, d + i, x, lanes);                                                                             \
+        COLL_SET_elem(T, d + i, x, width);                                                                             \
     }                                                                                                                  \
     static void name##_##T(void *dst, const void *src, int p, size_t n) {                                              \
-        size_t whole = n / COLL_LANES_##T * COLL_LANES_##T;                                                            \
+        size_t whole = n / COLL_WIDTH_##T * COLL_WIDTH_##T;                                                            \
         COLL_FOREACH                                                                                                   \
-        for (size_t i = 0; i < whole; i += COLL_LANES_##T)                                                             \
-            name##_step_##T(dst, src, p, i, COLL_LANES_##T);                                                           \
-        for (size_t i = whole; COLL_LANES_##T > 1 && i < n; i++)                                                       \
+        for (size_t i = 0; i < whole; i += COLL_WIDTH_##T)                                                             \
+            name##_step_##T(dst, src, p, i, COLL_WIDTH_##T);                                                           \
+        for (size_t i = whole; COLL_WIDTH_##T > 1 && i < n; i++)                                                       \
             name##_step_##T(dst, src, p, i, 1);                                                                        \
     }
 

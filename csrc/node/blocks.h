@@ -4,10 +4,6 @@
 
 #include "internal.h"
 
-typedef struct {
-    size_t first, count; /* elements */
-} span;
-
 /* Whether the collective reduces. */
 static inline int folds(const coll_node_call *c) {
     switch (c->message.kind) {
@@ -22,7 +18,7 @@ static inline int folds(const coll_node_call *c) {
 }
 
 /* Whether a rank publishes different data for each receiver. */
-static inline int has_lanes(const coll_node_call *c) {
+static inline int per_receiver(const coll_node_call *c) {
     switch (c->message.kind) {
     case COLL_NODE_REDUCE_SCATTER:
     case COLL_NODE_SCATTER:
@@ -76,30 +72,30 @@ static inline int operands(const coll_node_call *c) {
 }
 
 /* Block i of the vector: between cuts[i] and cuts[i + 1], or of equal length if `cuts` is NULL. */
-static inline span block(const coll_node_call *c, const size_t *cuts, int i) {
+static inline range block(const coll_node_call *c, const size_t *cuts, int i) {
     size_t each = c->message.count / (size_t)c->node->size;
-    return cuts ? (span){cuts[i], cuts[i + 1] - cuts[i]} : (span){(size_t)i * each, each};
+    return cuts ? (range){cuts[i], cuts[i + 1] - cuts[i]} : (range){(size_t)i * each, each};
 }
 
 /* The elements of this rank's input that it publishes for rank d. */
-static inline span published(const coll_node_call *c, int d) {
+static inline range published(const coll_node_call *c, int d) {
     const coll_node_message *m = &c->message;
     switch (m->kind) {
     case COLL_NODE_ALLGATHER:
     case COLL_NODE_GATHER:
-        return (span){0, block(c, m->cuts, c->node->rank).count};
+        return (range){0, block(c, m->cuts, c->node->rank).count};
     case COLL_NODE_REDUCE_SCATTER:
     case COLL_NODE_SCATTER:
         return block(c, m->cuts, d);
     case COLL_NODE_ALLTOALL:
         return block(c, m->input_cuts ? m->input_cuts : m->cuts, d);
     default:
-        return (span){0, m->count};
+        return (range){0, m->count};
     }
 }
 
 /* The elements of this rank's output that the data from rank q fill. */
-static inline span wanted(const coll_node_call *c, int q) {
+static inline range wanted(const coll_node_call *c, int q) {
     const coll_node_message *m = &c->message;
     switch (m->kind) {
     case COLL_NODE_ALLGATHER:
@@ -108,9 +104,9 @@ static inline span wanted(const coll_node_call *c, int q) {
         return block(c, m->cuts, q);
     case COLL_NODE_REDUCE_SCATTER:
     case COLL_NODE_SCATTER:
-        return (span){0, block(c, m->cuts, c->node->rank).count};
+        return (range){0, block(c, m->cuts, c->node->rank).count};
     default:
-        return (span){0, m->count};
+        return (range){0, m->count};
     }
 }
 

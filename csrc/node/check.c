@@ -28,7 +28,7 @@ int coll_node_places_ok(const coll_node_call *c, int q) {
 }
 
 int coll_node_expects_inline(const coll_node_call *c, int q) {
-    if (has_lanes(c))
+    if (per_receiver(c))
         return !c->message.cuts && bytes_of(c) <= COLL_NODE_INLINE;
     return wanted(c, q).count * c->message.itemsize <= COLL_NODE_INLINE;
 }
@@ -37,7 +37,7 @@ int coll_node_expects_inline(const coll_node_call *c, int q) {
 static int find_block(const coll_node_call *c, struct peer *p, size_t count) {
     uint64_t table = p->arrival.table, rank = (uint64_t)c->node->rank;
     if (!needs_table(c)) {
-        p->first = has_lanes(c) ? block(c, c->message.cuts, (int)rank).first : 0;
+        p->first = per_receiver(c) ? block(c, c->message.cuts, (int)rank).first : 0;
         return !table;
     }
     if (!table || table % sizeof table || !within(p, table, 2 * (rank + 1) * sizeof table))
@@ -47,11 +47,11 @@ static int find_block(const coll_node_call *c, struct peer *p, size_t count) {
     return entry[1] == count;
 }
 
-int coll_node_lane_ok(const coll_node_call *c, int q) {
+int coll_node_part_ok(const coll_node_call *c, int q) {
     struct peer *p = &c->node->peers[q];
     const arrival *a = &p->arrival;
     size_t item = c->message.itemsize, count = wanted(c, q).count;
-    uint64_t segment = lane_segment(a), slots = lane_slots(a), lanes = has_lanes(c) ? (uint64_t)c->node->size : 1;
+    uint64_t segment = part_segment(a), slots = part_slots(a), parts = per_receiver(c) ? (uint64_t)c->node->size : 1;
     /* Segments must fit in the ring, so that no product below overflows; their number is below COLL_NODE_ALL_TAKEN. */
     if (!find_block(c, p, count) || !segment || segment > STAGING / item || count / segment >= COLL_NODE_ALL_TAKEN)
         return 0;
@@ -59,7 +59,7 @@ int coll_node_lane_ok(const coll_node_call *c, int q) {
         return p->first <= p->limit / item && within(p, a->input, (p->first + count) * item);
     if (a->private)
         return !folds(c) && c->node->reads_private;
-    return slots && ring_ok(p) && slots * lines_of(segment * item) * lanes <= STAGING - a->at;
+    return slots && ring_ok(p) && slots * lines_of(segment * item) * parts <= STAGING - a->at;
 }
 
 static int cuts_ok(const size_t *cuts, int size, size_t itemsize) {

@@ -28,7 +28,8 @@ int coll_node_fold(coll_node_call *c, int sources, int q, size_t elements, int s
         coll_model_load(n->sources[s], elements * c->message.itemsize);
     for (int t = 0; t < q; t++)
         coll_model_store(n->targets[t], elements * c->message.itemsize);
-    (stream ? c->fold_stream : c->fold)(n->targets, q, n->sources, sources, elements);
+    coll_reducep_fn fold = stream ? coll_reducep_stream(c->message.dtype, c->message.op) : c->fold;
+    fold(n->targets, q, n->sources, sources, elements);
     coll_model_point();
     return COLL_OK;
 }

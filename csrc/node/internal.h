@@ -26,21 +26,25 @@ enum { WORD_BITS = 40, SIGNATURE_AT = WORD_BITS, SEGMENT_BITS = 32, RENEWED = 1 
 static const uint64_t INLINE_FLAG = (uint64_t)1 << 63;              /* bit of a word: the data are in the line */
 static const uint64_t NUMBER_MASK = ((uint64_t)1 << WORD_BITS) - 1; /* bits of a word: the number of the call */
 
+typedef struct {
+    size_t first, count; /* elements */
+} range;
+
 /* What a rank publishes when it arrives at a call: where its data are. Offsets are in its heap; 0 means not there. */
 typedef struct {
     uint64_t input, output, staging;
     uint64_t private; /* address of an input that others read from the private memory of this process */
     uint64_t at;      /* start of the call's place in the staging ring */
-    uint64_t lane;    /* elements of a segment for one receiver; from bit 48 on, the slots of the ring */
+    uint64_t part;    /* elements of a segment for one receiver; from bit 48 on, the slots of the ring */
     uint64_t table;   /* offset of a table of the receivers' blocks in the input, if receivers do not know them */
 } arrival;
 
-static inline uint64_t lane_segment(const arrival *a) {
-    return a->lane << 16 >> 16;
+static inline uint64_t part_segment(const arrival *a) {
+    return a->part << 16 >> 16;
 }
 
-static inline uint64_t lane_slots(const arrival *a) {
-    return a->lane >> 48;
+static inline uint64_t part_slots(const arrival *a) {
+    return a->part >> 48;
 }
 
 typedef struct {
@@ -291,7 +295,7 @@ static inline uint64_t coll_node_taken_back(uint64_t word) {
 /* Whether the arrival in peers[q].arrival is valid, for calls in which all ranks share all data. */
 int coll_node_places_ok(const coll_node_call *c, int q);
 /* Whether it is valid for calls in which ranks pull; sets peers[q].first. */
-int coll_node_lane_ok(const coll_node_call *c, int q);
+int coll_node_part_ok(const coll_node_call *c, int q);
 /* Whether the data that rank q has for this rank must be in its line. */
 int coll_node_expects_inline(const coll_node_call *c, int q);
 

@@ -133,7 +133,6 @@ void coll_node_begin(coll_node_call *c, coll_node *n, const coll_node_message *m
     c->status = COLL_PENDING;
     c->everything_shared = c->inlined = c->segments = c->claimed = c->staged = c->reduced = c->copied = 0;
     c->fold = m->user_op ? NULL : coll_reducep(m->dtype, m->op);
-    c->fold_stream = m->user_op ? NULL : coll_reducep_stream(m->dtype, m->op);
 }
 
 /* Whether `word` of rank q is right for this call if one of the two ranks names bytes and the other elements. */

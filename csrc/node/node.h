@@ -104,7 +104,7 @@ typedef struct {
     size_t at;            /* start of the first segment's place */
     int slots;            /* number of places in the ring, used in turn */
     uint64_t after;       /* while it waits for its turn or for room in the ring: the call that all must have ended */
-    coll_reducep_fn fold, fold_stream;
+    coll_reducep_fn fold;
 } coll_node_call;
 
 /* Whether the numbers in a message are valid for a group of `size` ranks. */

@@ -48,23 +48,19 @@ int coll_node_read(coll_node_call *c) {
 
 /* The scheme of slices. */
 
-typedef struct {
-    size_t first, count; /* elements of the vector */
-} span;
-
-static span segment_of(const coll_node_call *c, int k) {
+static range segment_of(const coll_node_call *c, int k) {
     size_t first = (size_t)k * c->segment, left = c->message.count - first;
-    return (span){first, left < c->segment ? left : c->segment};
+    return (range){first, left < c->segment ? left : c->segment};
 }
 
 /* Rank q's slice of a segment, in whole cache lines, so that no two ranks write to the same line. */
-static span slice_of(const coll_node_call *c, span s, int q) {
+static range slice_of(const coll_node_call *c, range s, int q) {
     size_t item = c->message.itemsize, per_line = 64 % item ? 1 : 64 / item, size = (size_t)c->node->size;
     size_t lines = (s.count + per_line - 1) / per_line;
     size_t from = coll_part(lines, size, (size_t)q) * per_line, to = coll_part(lines, size, (size_t)q + 1) * per_line;
     from = from < s.count ? from : s.count;
     to = to < s.count ? to : s.count;
-    return (span){s.first + from, to - from};
+    return (range){s.first + from, to - from};
 }
 
 /* Start of segment k in the ring of a rank whose place for this call begins at `at`. */
@@ -104,10 +100,10 @@ static int stage_next(coll_node_call *c) {
     int k = c->staged;
     if (k >= c->segments || k > c->reduced + 1 || !has_room(c, k))
         return 0;
-    span s = segment_of(c, k);
+    range s = segment_of(c, k);
     for (int i = 1; i < n->size; i++) {
         int q = n->rank + i < n->size ? n->rank + i : n->rank + i - n->size;
-        span part = slice_of(c, s, q);
+        range part = slice_of(c, s, q);
         hand(n, staging_at(c, n->rank, k, part.first), input_at(c, part.first), part.count * c->message.itemsize);
     }
     c->staged++;
@@ -140,7 +136,7 @@ static int hands_out(const coll_node_call *c) {
 
 /* Set the sources of this rank's slice (private arrays, heaps and rings) and its targets. A result in the ring is
  * stored where the rank's own slice would be staged. Returns the number of targets. */
-static int places_of_slice(const coll_node_call *c, int k, span own, int in_ring) {
+static int places_of_slice(const coll_node_call *c, int k, range own, int in_ring) {
     coll_node *n = c->node;
     size_t at = own.first * c->message.itemsize;
     int q = 0;
@@ -163,7 +159,7 @@ static int reduce_next(coll_node_call *c) {
     int k = c->reduced, in_ring = !c->everything_shared && hands_out(c);
     if (k >= c->segments || !inputs_here(c, k) || (in_ring && !has_room(c, k)))
         return COLL_PENDING;
-    span own = slice_of(c, segment_of(c, k), n->rank);
+    range own = slice_of(c, segment_of(c, k), n->rank);
     int q = places_of_slice(c, k, own, in_ring), error = coll_node_enter(c);
     if (error)
         return error;
@@ -188,10 +184,10 @@ static int copy_next(coll_node_call *c) {
     if (k >= c->segments || !all_past(n, offsetof(area, reduced), progress_of(c, k + 1)) || k >= c->reduced)
         return 0;
     if (!n->peers[n->rank].arrival.output && coll_node_wants(c, n->rank)) {
-        span s = segment_of(c, k);
+        range s = segment_of(c, k);
         for (int i = 1; i < n->size; i++) {
             int q = n->rank + i < n->size ? n->rank + i : n->rank + i - n->size;
-            span part = slice_of(c, s, q);
+            range part = slice_of(c, s, q);
             move(output_at(c, part.first), staging_at(c, q, k, part.first), part.count * c->message.itemsize);
         }
     }

@@ -1,6 +1,6 @@
 /* All collectives except all-reduce: a rank publishes its data by segments; ranks that need them take or fold them.
  *
- * Published data are the same for all receivers, or there is a lane for each receiver. Short data are in the line
+ * Published data are the same for all receivers, or there is a part for each receiver. Short data are in the line
  * itself, data on the heap are read in place, all others are in the staging ring. No rank waits for ranks from which it
  * takes nothing: in rooted collectives, ranks may run ahead of the slowest one as far as lines and ring allow. */
 #include "blocks.h"
@@ -9,24 +9,24 @@
 
 enum { ALL_TAKEN = COLL_NODE_ALL_TAKEN, SCATTER_PRIVATE = 4 << 20 };
 
-/* Elements of the longest lane, and in *total those of all lanes. A rank that folds goes through the lanes of all ranks
- * at the same pace, so its own block, for which others have a lane, counts too. */
+/* Elements of the longest part, and in *total those of all parts. A rank that folds goes through the parts of all ranks
+ * at the same pace, so its own block, for which others have a part, counts too. */
 static size_t longest_published(const coll_node_call *c, size_t *total) {
     size_t longest = 0;
     *total = 0;
     for (int d = 0; d < c->node->size; d++) {
         size_t count = takes(c, c->node->rank, d) || folds(c) ? published(c, d).count : 0;
         longest = count > longest ? count : longest;
-        *total = has_lanes(c) ? *total + count : longest;
+        *total = per_receiver(c) ? *total + count : longest;
     }
     return longest;
 }
 
-/* Elements of a lane in one segment: whole cache lines if possible, and at least one element, since each lane begins on
+/* Elements of a part in one segment: whole cache lines if possible, and at least one element, since each part begins on
  * a new line. */
-static size_t lane_elements(const coll_node_call *c, size_t longest, size_t total) {
-    size_t lanes = has_lanes(c) ? (size_t)c->node->size : 1, item = c->message.itemsize;
-    size_t bytes = coll_node_segment_bytes(c->node, total * item) / lanes / LINE * LINE;
+static size_t part_elements(const coll_node_call *c, size_t longest, size_t total) {
+    size_t parts = per_receiver(c) ? (size_t)c->node->size : 1, item = c->message.itemsize;
+    size_t bytes = coll_node_segment_bytes(c->node, total * item) / parts / LINE * LINE;
     bytes = bytes ? bytes : LINE;
     size_t most = bytes > item ? bytes / item : 1;
     return longest < most ? longest : most;
@@ -66,14 +66,14 @@ static int read_in_private(const coll_node_call *c) {
 /* Puts the segments in the next place of the ring that is long enough, or in all of it in turn. */
 static int take_place(coll_node_call *c, size_t longest, size_t total) {
     coll_node *n = c->node;
-    size_t lanes = has_lanes(c) ? (size_t)n->size : 1, lane = lane_elements(c, longest, total);
-    size_t unit = lines_of(lane * c->message.itemsize) * lanes;
+    size_t parts = per_receiver(c) ? (size_t)n->size : 1, part = part_elements(c, longest, total);
+    size_t unit = lines_of(part * c->message.itemsize) * parts;
     if (unit > STAGING / 2)
         return COLL_ERR_ARGUMENT;
     c->in_private = read_in_private(c);
-    c->segment = lane;
+    c->segment = part;
     c->segment_bytes = unit;
-    c->segments = (int)((longest + lane - 1) / lane);
+    c->segments = (int)((longest + part - 1) / part);
     size_t at = (size_t)c->segments * unit > STAGING - n->at ? 0 : n->at;
     c->slots = (int)((STAGING - at) / unit);
     c->slots = c->slots < c->segments ? c->slots : c->segments;
@@ -95,7 +95,7 @@ static void say_where(coll_node_call *c) {
     a->private = stays_put(c) && !a->input ? (uint64_t)(uintptr_t)c->message.input : 0;
     a->staging = (uint64_t)(n->work - n->peers[n->rank].base);
     a->at = c->at;
-    a->lane = c->segment | (uint64_t)c->slots << 48;
+    a->part = c->segment | (uint64_t)c->slots << 48;
     a->table = 0;
     if (needs_table(c)) {
         a->table = a->staging + coll_node_table_at(n, c->number);
@@ -110,7 +110,7 @@ static void say_where(coll_node_call *c) {
 
 /* Whether the data fit in the line: the whole input, if receivers can find their blocks in it. */
 static int fits_line(const coll_node_call *c, size_t longest) {
-    if (!has_lanes(c))
+    if (!per_receiver(c))
         return longest * c->message.itemsize <= COLL_NODE_INLINE;
     return !c->message.cuts && bytes_of(c) <= COLL_NODE_INLINE;
 }
@@ -119,7 +119,8 @@ static int publish_input(coll_node_call *c) {
     coll_node *n = c->node;
     size_t total, longest = longest_published(c, &total);
     if (fits_line(c, longest)) {
-        move(own_line(c)->payload, c->message.input, (has_lanes(c) ? c->message.count : longest) * c->message.itemsize);
+        move(own_line(c)->payload, c->message.input,
+             (per_receiver(c) ? c->message.count : longest) * c->message.itemsize);
         c->inlined = 1;
         publish(&own_line(c)->word, c->word | INLINE_FLAG);
         return COLL_OK;
@@ -143,7 +144,7 @@ static int publish_input(coll_node_call *c) {
 /* Copy the block that stays on this rank to the output: at most `most` elements from element `first` on. */
 static void keep(const coll_node_call *c, size_t first, size_t most) {
     const coll_node_message *m = &c->message;
-    span from = published(c, c->node->rank), to = wanted(c, c->node->rank);
+    range from = published(c, c->node->rank), to = wanted(c, c->node->rank);
     char *target = (char *)m->output + (to.first + first) * m->itemsize;
     const char *source = (const char *)m->input + (from.first + first) * m->itemsize;
     size_t count = from.count < to.count ? from.count : to.count;
@@ -182,13 +183,13 @@ static int stage_next(coll_node_call *c) {
     size_t at = c->at + (size_t)(k % c->slots) * c->segment_bytes;
     if (k < c->slots ? !coll_node_claim(c, at, c->segment_bytes) : slot_in_use(c, k))
         return 0;
-    for (int d = 0, lane = 0; d < n->size; d++) {
-        if (!takes(c, n->rank, d) || (lane && !has_lanes(c)))
+    for (int d = 0, part = 0; d < n->size; d++) {
+        if (!takes(c, n->rank, d) || (part && !per_receiver(c)))
             continue;
-        lane = 1;
-        span s = published(c, d);
+        part = 1;
+        range s = published(c, d);
         size_t count = s.count < from ? 0 : s.count - from < c->segment ? s.count - from : c->segment;
-        char *to = n->work + at + (has_lanes(c) ? (size_t)d * (c->segment_bytes / (size_t)n->size) : 0);
+        char *to = n->work + at + (per_receiver(c) ? (size_t)d * (c->segment_bytes / (size_t)n->size) : 0);
         if (count)
             hand(n, to, (const char *)c->message.input + (s.first + from) * item, count * item);
     }
@@ -226,7 +227,7 @@ static int look(coll_node_call *c, int q) {
         p->inlined = (const char *)l->payload;
     else
         p->arrival = l->arrival;
-    if (inlined != coll_node_expects_inline(c, q) || (!inlined && !coll_node_lane_ok(c, q)))
+    if (inlined != coll_node_expects_inline(c, q) || (!inlined && !coll_node_part_ok(c, q)))
         return COLL_ERR_MESSAGE;
     p->here = inlined ? 2 : 1;
     return COLL_OK;
@@ -235,7 +236,7 @@ static int look(coll_node_call *c, int q) {
 /* Number of elements in a segment of what rank q publishes. */
 static size_t segment_of(const coll_node_call *c, int q) {
     const struct peer *p = &c->node->peers[q];
-    return p->here == 2 ? SIZE_MAX : (size_t)lane_segment(&p->arrival);
+    return p->here == 2 ? SIZE_MAX : (size_t)part_segment(&p->arrival);
 }
 
 /* Whether rank q's data are read in place, all at once. */
@@ -248,18 +249,18 @@ static int lies_there(const struct peer *p) {
 static const char *found(const coll_node_call *c, int q, int k) {
     const coll_node *n = c->node;
     const struct peer *p = &n->peers[q];
-    size_t item = c->message.itemsize, rank = has_lanes(c) ? (size_t)n->rank : 0;
+    size_t item = c->message.itemsize, rank = per_receiver(c) ? (size_t)n->rank : 0;
     if (p->here == 2)
-        return p->inlined + (has_lanes(c) ? block(c, c->message.cuts, n->rank).first * item : 0);
-    size_t segment = segment_of(c, q), slots = lane_slots(&p->arrival);
+        return p->inlined + (per_receiver(c) ? block(c, c->message.cuts, n->rank).first * item : 0);
+    size_t segment = segment_of(c, q), slots = part_slots(&p->arrival);
     if (lies_there(p)) {
         uintptr_t input = p->arrival.input ? (uintptr_t)p->base + p->arrival.input : (uintptr_t)p->arrival.private;
         return (const char *)(input + (p->first + (size_t)k * segment) * item);
     }
     if (!reached(&p->area->staged, progress_of(c, k + 1)))
         return NULL;
-    size_t lane = lines_of(segment * item), unit = has_lanes(c) ? lane * (size_t)n->size : lane;
-    return p->base + p->arrival.staging + p->arrival.at + (size_t)k % slots * unit + rank * lane;
+    size_t part = lines_of(segment * item), unit = per_receiver(c) ? part * (size_t)n->size : part;
+    return p->base + p->arrival.staging + p->arrival.at + (size_t)k % slots * unit + rank * part;
 }
 
 /* Number of segments that this rank takes from rank q, whose arrival must be known. */
@@ -282,7 +283,7 @@ static int fetch(const coll_node_call *c, const struct peer *p, char *to, const 
  * sender learns of it early and can reuse the slot. */
 static int copy_from(coll_node_call *c, int q, int *moved) {
     struct peer *p = &c->node->peers[q];
-    span to = wanted(c, q);
+    range to = wanted(c, q);
     int error = to.count ? look(c, q) : COLL_OK;
     if (error)
         return error;
@@ -329,7 +330,7 @@ static int copy_next(coll_node_call *c, int *moved) {
 static int fold_next(coll_node_call *c, int *moved) {
     coll_node *n = c->node;
     int k = c->reduced, number = operands(c);
-    span to = wanted(c, n->rank), own = published(c, n->rank);
+    range to = wanted(c, n->rank), own = published(c, n->rank);
     size_t item = c->message.itemsize, segment = SIZE_MAX;
     for (int q = 0; q < number; q++) {
         int error = q == n->rank ? COLL_OK : look(c, q);

@@ -1,15 +1,13 @@
 #include "progress.h"
 #include "base/error.h"
 #include "base/ticks.h"
+#include "ending.h"
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <sys/prctl.h>
 #include <time.h>
-#include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the queue and every task in it */
 static pthread_cond_t work;                              /* wakes the thread */
@@ -28,12 +26,6 @@ static uint64_t submitted;  /* requests so far, which numbers them */
 static uint64_t urgent;     /* up to this one they are the thread's, without delay */
 static int sleepers;        /* threads in coll_progress_sleep */
 static _Atomic int waiters; /* threads in coll_progress_wait */
-static _Atomic int ended;   /* MPI is finalized, or this is a forked child */
-static char broken[256];    /* the first reason why MPI_Finalize might hang */
-static int reasons;
-static int survived; /* whether a rank has died and the others have continued */
-static const coll_mpi_api *world;
-static _Atomic(_Atomic char *) note; /* shared memory that tells other processes when MPI_Finalize has begun */
 
 __attribute__((constructor)) static void make_conditions(void) {
     pthread_condattr_t monotonic;
@@ -199,9 +191,9 @@ static void *serve(void *mine) {
     return NULL;
 }
 
-/* The child has no thread and must not touch the parent's messages. The lock is made anew rather than held during the
- * fork: its holder may wait for Python's lock (to call a user's op), which the forking thread holds. */
-static void after_fork_child(void) {
+/* The lock is made anew rather than held during the fork: its holder may wait for Python's lock (to call a user's op),
+ * which the forking thread holds. */
+void coll_progress_forget(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     make_conditions();
     head = late = moving = NULL;
@@ -209,19 +201,8 @@ static void after_fork_child(void) {
     late_tail = &late;
     within = 0;
     running = asleep = dozing = sleepers = 0;
-    ended = 1;
     atomic_store(&outstanding, 0);
     atomic_store(&waiters, 0);
-}
-
-static int forks;
-static void watch_forks(void) {
-    forks = pthread_atfork(NULL, NULL, after_fork_child) == 0;
-}
-
-int coll_progress_watch_forks(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    return pthread_once(&once, watch_forks) == 0 && forks ? COLL_OK : COLL_ERR_MEMORY;
 }
 
 int coll_progress_submit(coll_request *r) {
@@ -363,68 +344,4 @@ void coll_progress_stop(long limit) {
     pthread_mutex_unlock(&lock);
     if (join)
         pthread_join(ending, NULL);
-}
-
-void coll_progress_note(char *state) {
-    note = (_Atomic char *)state;
-}
-
-void coll_progress_broken(const char *why) {
-    reasons++;
-    if (!broken[0])
-        snprintf(broken, sizeof broken, "%s", why);
-}
-
-void coll_progress_mended(void) {
-    if (--reasons == 0)
-        broken[0] = 0;
-}
-
-void coll_progress_survived(int was_broken) {
-    survived = 1;
-    if (was_broken)
-        coll_progress_mended();
-}
-
-/* Called when the program has ended and its output is written; only MPI_Finalize has not returned. */
-static void leave(int signal) {
-    (void)signal;
-    _exit(0);
-}
-
-/* MPI calls this at the start of MPI_Finalize, while MPI still works. The thread cannot be joined if it may wait for
- * Python's lock, which the caller may hold; but then a request is outstanding, which leads to MPI_Abort. */
-static void at_end(void) {
-    int left = coll_progress_outstanding();
-    if (broken[0] || left) {
-        if (!broken[0])
-            snprintf(broken, sizeof broken, "%d non-blocking collectives are not complete", left);
-        fprintf(stderr, "collectives: MPI_Abort instead of MPI_Finalize, which might hang: %s\n", broken);
-        /* Launchers drop output that they have not read by the abort. And a rank that has only heard of this rank's
-         * failure asks the others for up to 0.9 s before it reports. */
-        nanosleep(&(struct timespec){1, 0}, NULL);
-        signal(SIGALRM, SIG_DFL);
-        alarm(4); /* MPI_Abort takes a tenth of a second, but may hang if a rank was lost */
-        world->abort(1);
-    }
-    coll_progress_stop(0);
-    ended = 1;
-    if (note)
-        *note = '2';
-    if (survived) { /* MPI's last fence can wait for ever for a rank that died */
-        signal(SIGALRM, leave);
-        alarm(5);
-    }
-}
-
-int coll_progress_watch_end(const coll_mpi_api *mpi) {
-    if (world)
-        return COLL_OK;
-    world = mpi;
-    int code = coll_progress_watch_forks();
-    return code == COLL_OK ? mpi->at_finalize(at_end) : code;
-}
-
-int coll_progress_ended(void) {
-    return ended;
 }

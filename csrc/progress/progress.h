@@ -54,21 +54,7 @@ int coll_progress_abandon(coll_request *);
 /* Wait for about `limit` nanoseconds until no request is outstanding, then end the thread. */
 void coll_progress_stop(long limit);
 
-/* The end of MPI. A failed run may have messages under way, and other ranks may wait for its next ones, so MPI_Finalize
- * could hang. After coll_progress_broken, or with requests outstanding, MPI_Finalize therefore becomes MPI_Abort. */
-void coll_progress_broken(const char *why);
-/* Take one coll_progress_broken back: another attempt has completed the call. */
-void coll_progress_mended(void);
-/* A rank died and the others continue. The communicator was revoked, so that nothing is under way on it any more. If it
- * was broken, that reason for MPI_Abort is taken back. */
-void coll_progress_survived(int was_broken);
-/* Have these checks made when MPI_Finalize begins. COLL_OK or an error. */
-int coll_progress_watch_end(const coll_mpi_api *);
-/* MPI_Finalize writes '2' to *state, once no call of this process can begin any more; NULL: nowhere. */
-void coll_progress_note(char *state);
-/* From now on forked children use no requests and no thread; coll_progress_watch_end includes this. */
-int coll_progress_watch_forks(void);
-/* Whether this process no longer uses MPI: MPI has been finalized, or this is a forked child. */
-int coll_progress_ended(void);
+/* In a forked child: there are no requests, and there is no thread. Called by the watch of forks in ending.c. */
+void coll_progress_forget(void);
 
 #endif

@@ -1,10 +1,11 @@
 """Hostile use: programs that no careful user would write, on all three MPIs. `make attack` prints a tally of them.
 
 A program in `programs/` runs on all ranks. It prints, on any ranks, lines of the form ``attack: 120 trials, 0 wrong``,
-which are added up. A program that does not end in time is an unnamed hang. What is left is a process of the job that
-still runs, or a name of the job's in /dev/shm.
+which are added up. Where every rank prints one, a test demands as many. A program that does not end in time is an
+unnamed hang. What is left is a process of the job that still runs, or a name of the job's in /dev/shm.
 """
 
+import collections
 import dataclasses
 import fcntl
 import os
@@ -19,6 +20,7 @@ import pytest
 from attacks import MARK, PROGRAMS, UnnamedHang, clean_up
 from jobs import ROOT, mpiexec
 
+CRASH = "Fatal Python error"  # what Python's faulthandler prints of a signal that ends the process
 TRIALS = re.compile(r"attack: (\d+) trials, (\d+) wrong")
 
 
@@ -46,6 +48,7 @@ class Tally:
 
 TALLY = pytest.StashKey[Tally]()  # of a test
 TOTAL = Tally()  # of all tests of this run, those of other workers too
+NAMED: collections.Counter[str] = collections.Counter()  # jobs with kills: "named", or "not named" by any survivor
 LOCK = Path(tempfile.gettempdir()) / f"collectives-attack-{os.getuid()}.lock"
 
 
@@ -75,9 +78,14 @@ def pytest_runtest_logreport(report):
     for name, counts in report.user_properties:
         if name == "attack" and report.when == "teardown":
             TOTAL.add(*counts)
+        if name == "kills" and report.when == "teardown":
+            NAMED[counts] += 1
 
 
 def pytest_terminal_summary(terminalreporter):
+    if NAMED:
+        named, all_ = NAMED["named"], NAMED.total()
+        terminalreporter.write_line(f"kills: in {named} of {all_} jobs a survivor named the dead within 5 s")
     if TOTAL.trials:
         terminalreporter.write_line(str(TOTAL))
 
@@ -98,11 +106,14 @@ def tally(request) -> Tally:
 
 @pytest.fixture
 def attack(tally) -> Callable[..., str]:
-    """Run a program of `programs/` on ranks of an MPI; its output, once it ended well and left nothing."""
+    """Run a program of `programs/` on ranks of an MPI; its output, once it ended well and left nothing.
+
+    ``lines``: how many lines with trials there must be. ``code=None``: MPI_Abort may end it, but not a crash.
+    """
 
     def run(
         mpi: str, ranks: int, program: str, *arguments: str, timeout: float = 120, env: dict[str, str] | None = None,
-        flags: Sequence[str] = (), code: int | None = 0,
+        flags: Sequence[str] = (), code: int | None = 0, lines: int = 1,
     ) -> str:  # fmt: skip
         job, since = uuid.uuid4().hex, time.time()
         variables = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}", **(env or {}), MARK: job}
@@ -117,7 +128,9 @@ def attack(tally) -> Callable[..., str]:
             raise UnnamedHang(output)
         assert left == 0, output
         assert code is None or done.returncode == code, output
-        assert counts, f"no trials were made\n{output}"
+        crashed = code is None and CRASH in done.stdout + done.stderr
+        assert not crashed, output
+        assert len(counts) >= lines, f"{len(counts)} of {lines} lines with trials\n{output}"
         assert not any(wrong for _, wrong in counts), output
         return output
 

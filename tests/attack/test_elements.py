@@ -1,4 +1,4 @@
-"""Elements of every size, at every address: lines, slices, lanes and segments that they do not divide."""
+"""Elements of every size, at every address: lines, slices, parts and segments that they do not divide."""
 
 import pytest
 

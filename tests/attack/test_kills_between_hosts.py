@@ -21,7 +21,8 @@ STUCK = r"PeerFailure: [^\n]*rank 2 died; stuck in a call of MPI's"  # the watch
 SCRIPT = ROOT / "tests/support/hosts.sh"
 COLLECTIVES = [
     "allreduce", "allreduce_by_mpi", "iallreduce", "persistent", "barrier", "bcast", "scatter", "reduce", "gather",
-    "allgather", "alltoall", "reduce_scatter_block", "scan", "objects",
+    "allgather", "alltoall", "reduce_scatter_block", "scan", "objects", "allgatherv", "alltoallv",
+    "reduce_scatter", "dup", "split", "init",
 ]  # fmt: skip
 FORWARDED = ("PYTHONPATH", "RESULTS", "TIMEOUT", "OMP_NUM_THREADS", MARK)
 

@@ -16,4 +16,4 @@ def test_many_late_ranks(attack, mpi, engine, ranks):
 
 
 def test_all_that_is_under_way_is_given_up(attack, mpi):
-    attack(mpi, 3, "under_way", code=None)
+    attack(mpi, 3, "under_way", code=None, lines=3)

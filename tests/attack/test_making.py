@@ -2,7 +2,7 @@
 
 
 def test_timeouts(mpi, attack):
-    attack(mpi, 3, "making", code=None)
+    attack(mpi, 3, "making", code=None, lines=3)
 
 
 def test_wrong_arguments_of_one_rank(attack, mpi):

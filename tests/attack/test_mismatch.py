@@ -7,19 +7,31 @@ ENGINES = ["node", "schedules", "both"]
 #: Schedules on every MPI, whose messages differ; what the node-local engine finds by itself, on one of them each.
 ALL = [(mpi, "schedules", ranks) for mpi in MPIS for ranks in (2, 3)]
 ALL += [("mpich", "node", 2), ("impi", "node", 3), ("openmpi", "both", 2), ("mpich", "both", 3)]
+OTHERS = [(form, odd) for form in ("blocking", "non-blocking") for odd in ("first", "middle", "last")]
+OTHERS.remove(("blocking", "last"))
 
 
+@pytest.mark.parametrize(("form", "odd"), [("blocking", "last"), ("blocking", "first"), ("non-blocking", "middle")])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_some_pairs(attack, mpi, engine):
-    attack(mpi, 3, "mismatch", engine, "3", "50", code=None)
+def test_some_pairs(attack, mpi, engine, form, odd):
+    attack(mpi, 3, "mismatch", engine, "3", "50", form, odd, code=None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("form", "odd"), OTHERS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_more_pairs(attack, mpi, engine, form, odd):
+    attack(mpi, 3, "mismatch", engine, "1", "11", form, odd, timeout=400, code=None)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mpi", "engine", "ranks"), ALL)
 def test_all_pairs(attack, mpi, engine, ranks):
-    attack(mpi, ranks, "mismatch", engine, "0", "1", timeout=1500, code=None)
+    attack(mpi, ranks, "mismatch", engine, "0", "1", "blocking", "last", timeout=1500, code=None)
 
 
 @pytest.mark.slow
-def test_all_pairs_when_calls_are_checked(attack):
-    attack("impi", 3, "mismatch", "both", "0", "1", timeout=1500, code=None, env={"COLLECTIVES_CHECK": "1"})
+@pytest.mark.parametrize("form", ["blocking", "non-blocking"])
+def test_all_pairs_when_calls_are_checked(attack, form):
+    env = {"COLLECTIVES_CHECK": "1"}
+    attack("impi", 3, "mismatch", "both", "0", "1", form, "last", timeout=1500, code=None, env=env)

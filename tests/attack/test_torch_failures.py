@@ -4,28 +4,36 @@ Who waits gets an error that names the rank, and does not crash; what a stranger
 """
 
 import pytest
-from jobs import torch_for
+from jobs import LIVE_ON, MPIS, torch_for
 
 #: Ranks that are forked from a process of the launcher's are none of its ranks.
 ALONE = {"TORCHELASTIC_RUN_ID": "attack"}
+#: MPICH's launcher ends the survivors of a death before all have told what they got.
+OVER_MPI = [(mpi, how) for mpi in MPIS for how in ("late", "dead", "raising") if (mpi, how) != ("mpich", "dead")]
 HOW = ["dead", "stopped", "late", "raising"]
 
 
-def test_some_ways_without_mpi(attack):
-    attack("torch", 1, "torch_failures", ",".join(HOW), "ddp", "send_long_afterwards", env=ALONE)
+@pytest.mark.parametrize(
+    ("ranks", "ways"), [(3, ("ddp", "send_long_afterwards")), (2, ("ddp_bucket_view", "ddp_allreduce_hook", "future"))]
+)
+def test_some_ways_without_mpi(attack, ranks, ways):
+    attack("torch", 1, "torch_failures", ",".join(HOW), *ways, env={**ALONE, "RANKS": str(ranks)})
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("how", [*HOW, "interrupting"])
-def test_all_ways_without_mpi(attack, how):
-    attack("torch", 1, "torch_failures", how, env=ALONE, timeout=900)
+def test_all_ways_without_mpi(attack, how, ranks):
+    attack("torch", 1, "torch_failures", how, env={**ALONE, "RANKS": str(ranks)}, timeout=900)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(("mpi", "how"), OVER_MPI)
 @pytest.mark.parametrize("way", ["ddp", "ddp_heap_hook", "fsdp2", "pipeline", "receive", "then_calls"])
-def test_ways_over_mpi(attack, mpi, way):
-    mpi, env = ("torch", None) if mpi == "openmpi" else (mpi, torch_for(mpi))
-    attack(mpi, 3, "torch_failures", "late", way, code=None, env=env)
+def test_ways_over_mpi(attack, mpi, way, how, ranks):
+    env, flags = None if mpi == "openmpi" else torch_for(mpi), LIVE_ON[mpi] if how == "dead" else ()
+    attack("torch" if mpi == "openmpi" else mpi, ranks, "torch_failures", how, way, code=None, env=env, flags=flags)
 
 
 def test_words_of_strangers_in_the_store(attack):

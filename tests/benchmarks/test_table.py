@@ -54,6 +54,8 @@ def test_rows_of_collectives():
     made["results"] += [{**record, "collective": "bcast", "bytes": 64} for record in made["results"]]
     made["results"] += [{**r, "bytes": 1024, "us": [2 * u for u in r["us"]]} for r in made["results"][3:]]
     lines = table.table_of_all(made)
+    assert "our time" in lines[-1]
+    assert "; us" not in lines[-1]
     assert lines[0] == "| collective | 64 | 1Ki | geometric mean |"
     assert lines[2:4] == ["| allreduce |  | 0.50 | 0.50 |", "| bcast | 0.50 | 0.50 | 0.50 |"]
 

@@ -114,6 +114,8 @@ def test_a_failed_proof_is_exit_code_1(capsys, monkeypatch):
         (["show", "ring", "-p", "4", "--root", "1"], "allreduce has no such root"),
         (["show", "ring", "-p", "0"], "at least 1"),
         (["show", "ring", "-p", "4:8"], "'4:8' is not a number of ranks"),
+        (["show", "ring", "-p", "1025"], "of more, show one with --rank"),
+        (["list", "-p", "999999999"], "expected at most 16777216"),
         (["show", "ring", "-p", "4", "--rank", "4"], "the ranks are 0 to 3"),
         (["show", "ring", "-p", "4", "--collective", "bcust"], "unknown collective 'bcust'"),
         (["show", "ring", "-p", "4", "--svg", "/nonexistent/x.svg"], "cannot write /nonexistent/x.svg"),

@@ -25,6 +25,7 @@ SOURCES = (
     "schedule/executor.c",
     "schedule/executor_new.c",
     "progress/progress.c",
+    "progress/ending.c",
     "transport/inproc.c",
 )
 FOUND = [registry.find(kind, name) for kind in registry.collectives() for name in registry.algorithms(kind)]
@@ -110,12 +111,12 @@ def test_everything(algorithm, size):
 def test_steps_of_several_given_blocks_are_not_cut_in_segments():
     made = program(registry.find("allgather", "circulant"), 0, 4, False)
     assert not made.divisible
-    with pytest.raises(ValueError, match="single blocks"):
+    with pytest.raises(ValueError, match="several blocks runs in one segment"):
         _core.Plan(made, _core.InProcess(4).endpoint(0), 16, 4, 3, None, 2, 2)
     assert program(registry.find("allgather", "ring"), 0, 4, False).divisible
     made = program(registry.find("allreduce", "circulant"), 0, 4, False)
     assert made.divisible
-    with pytest.raises(ValueError, match="single blocks"):
+    with pytest.raises(ValueError, match="several blocks runs in one segment"):
         _core.Plan(made, _core.InProcess(4).endpoint(0), 16, 4, 3, 0, 2, 2, [0, 1, 2, 3, 16])
 
 

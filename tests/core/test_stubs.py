@@ -60,7 +60,6 @@ FUNCTIONS = sorted(name for name, node in NAMES.items() if isinstance(node, ast.
 
 def test_the_stub_has_the_names_of_the_module():
     assert set(NAMES) == compiled(_core)
-    assert set(_core.__all__) <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

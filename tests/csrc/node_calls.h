@@ -52,12 +52,12 @@ static size_t draw_count(player *p) {
     return kind > 4 ? 1 : next(&p->common) % most[kind % 4] % (p->longest + 1);
 }
 
-/* Sizes around what lines, lanes, slices and segments are made of, and any; of lanes a ring must have room for two. */
-static size_t draw_item(player *p, int lanes) {
+/* Sizes around what lines, parts, slices and segments are made of, and any; of parts a ring must have room for two. */
+static size_t draw_item(player *p, int parts) {
     static const unsigned sizes[] = {1, 2, 3, 24, 63, 65, 120, 127, 129, 131, 280, 1000, 3000, LONGEST_ITEM};
     unsigned kind = next(&p->common) % 8, x = next(&p->common);
     size_t item = kind < 7 ? sizes[x % (sizeof sizes / sizeof *sizes)] : 1 + x % LONGEST_ITEM;
-    size_t most = lanes ? STAGING / 2 / (size_t)p->ranks / LINE * LINE : LONGEST_ITEM;
+    size_t most = parts ? STAGING / 2 / (size_t)p->ranks / LINE * LINE : LONGEST_ITEM;
     return kind < 5 ? 4 : item < most ? item : most;
 }
 

@@ -244,7 +244,7 @@ def test_ops_that_do_not_commute(world):
             world.Allreduce(MPI.IN_PLACE, [mine, pair], compose, algorithm=name)
             np.testing.assert_array_equal(mine, expected)
     for name in set(NAMES) - set(ordered):
-        with pytest.raises(ValueError, match=f"{name} changes the order of operands"):
+        with pytest.raises(ValueError, match=f"algorithm '{name}' changes the order of operands"):
             world.Allreduce(MPI.IN_PLACE, [mine, pair], compose, algorithm=name)
     compose.Free()
     pair.Free()

@@ -376,3 +376,20 @@ def test_rank_0s_settings_hold_for_all(monkeypatch):
         with pytest.raises(ValueError, match=f"{name}='{value}'"):
             Communicator(WORLD)
         monkeypatch.delenv(name)
+
+
+def test_a_freed_communicator_leaves_no_memory(world):
+    """Not even until Python's garbage collector runs, which may be long, and each one stages on 2 MiB."""
+    x = np.ones(50_000)
+    gc.collect()
+    gc.disable()
+    try:
+        reserved = []
+        for _ in range(4):
+            duplicate = world.Dup()
+            duplicate.Allreduce(MPI.IN_PLACE, x)
+            duplicate.Free()
+            reserved.append(heap.process_heap().reserved)
+    finally:
+        gc.enable()
+    assert len(set(reserved[1:])) == 1, reserved

@@ -9,6 +9,8 @@ import pytest
 from mpi4py import MPI
 
 import collectives
+from collectives.arguments.shape import Shape
+from collectives.communicator import internal
 from collectives.core import _core
 from collectives.schedules import registry
 from collectives.system import heap
@@ -354,3 +356,23 @@ def test_a_freed_persistent_call_lets_go_of_its_buffers(world, algorithm):
     request.Free()
     buffer.extend(b"x")
     assert np.frombuffer(buffer, count=10).tolist() == [SIZE] * 10
+
+
+def test_an_error_in_what_follows_a_call(world):
+    """The exception of a function that is called at a call's end is the error of its wait, on that rank alone."""
+    values = np.full(8, RANK + 1.0)
+    shape = Shape("allreduce", 0, 8, 8, _core.DTYPES.index("float64"), _core.OPS.index("sum"), True)
+
+    def fail():
+        raise LookupError("no place for the result")
+
+    own = world.Dup()
+    draft = internal.drafted("allreduce", shape, values.ctypes.data, values.ctypes.data, values)
+    operation = internal.start(own, draft, fail if RANK == 0 else lambda: None)
+    if RANK == 0:
+        with pytest.raises(LookupError, match="no place for the result"):
+            operation.complete()
+    else:
+        operation.complete()
+        assert (values == SIZE * (SIZE + 1) / 2).all()
+    settle()

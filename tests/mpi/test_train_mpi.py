@@ -14,7 +14,7 @@ from collectives import train
 from collectives.train import cli
 from collectives.train.agree import on_rank_0
 from collectives.train.data import load
-from collectives.train.threads import limit_threads
+from collectives.train.threads import VARIABLES, limit_threads
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -151,6 +151,39 @@ def test_errors_reach_all_ranks():
     run.log(loss=float("nan") if RANK == SIZE - 1 else 1.0)
     with pytest.raises(FloatingPointError, match="loss is nan"):
         next(steps)
+
+
+@pytest.mark.parametrize("wrong", ["network", "optimizer", "strategy"])
+def test_what_one_rank_finds_wrong_is_an_error_on_all(wrong):
+    def parts():
+        net = train.mlp((4,), 2, rng=np.random.default_rng(0))
+        return net, train.SGD(net.parameters(), 0.1)
+
+    (net, opt), strategy = parts(), train.AllReduce()
+    if RANK == SIZE - 1 and wrong == "network":
+        net.parameters()[0].data = [1.0]
+    elif RANK == SIZE - 1 and wrong == "optimizer":
+        opt = parts()[1]
+    elif RANK == SIZE - 1:
+        train.distribute(*parts(), strategy, comm=MPI.COMM_SELF)
+    error, words = {
+        "network": (TypeError, "not list"),
+        "optimizer": (ValueError, "not over the parameters"),
+        "strategy": (ValueError, "another network"),
+    }[wrong]
+    with pytest.raises(error, match=words if RANK == SIZE - 1 else f"^rank {SIZE - 1}: .*{words}"):
+        train.distribute(net, opt, strategy, comm=COMM)
+    assert COMM.allreduce(1) == SIZE
+
+
+def test_threads_may_be_set_on_some_ranks_only(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    if RANK == 0:
+        monkeypatch.setenv(VARIABLES[-1], "1")
+    hint = limit_threads(COMM)
+    assert COMM.allreduce(1) == SIZE
+    assert hint is None or (RANK > 0 and "threadpoolctl" in hint)
 
 
 def test_the_demo():

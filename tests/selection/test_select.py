@@ -20,7 +20,7 @@ def test_on_one_node(nbytes):
                 choice = pick(nbytes, collective=collective, commutes=commutes, linear=linear, apart=None)
                 assert choice.algorithm.name == "shm"
                 assert "share a node" in str(choice)
-    with pytest.raises(ValueError, match="'shm' cannot serve this communicator: two nodes"):
+    with pytest.raises(ValueError, match="'shm' cannot serve this call: two nodes"):
         pick(nbytes, forced="shm")
     assert pick(nbytes, forced="shm", apart=None).algorithm.name == "shm"
     assert pick(nbytes, forced="ring", apart=None).algorithm.name == "ring"

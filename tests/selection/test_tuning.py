@@ -253,7 +253,7 @@ def test_every_collective_by_the_rows_of_a_table(mpi, ranks, tmp_path):
         (["--minutes", "0"], "argument --minutes: '0' is not a number of minutes above 0"),
         (["--check", "none.json"], "none.json: No such file or directory"),
         (["--merge", "none.json"], "none.json: No such file or directory"),
-        (["--ranks", "2,3"], "--ranks: from 2 to the 2 ranks of this job"),
+        (["--ranks", "2,3"], "--ranks: expected numbers from 2 to 2, the ranks of this job"),
         (["-o", "nowhere/t.json"], "-o: cannot write in "),
         (["--json", "x.json"], "--json: only with --check"),
     ],

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NAME = "collectives"
 #: Packages, or modules beside them, from the ground up; those of one row may import each other.
 LAYERS = [
-    "errors", "schedules", "algorithms", "analysis", "selection", "core", "system", "arguments", "diagnostics",
+    "errors", "files", "schedules", "algorithms", "analysis", "selection", "core", "system", "arguments", "diagnostics",
     "waiting", "trace", "runtime", "communicator", "__init__", "train", "torch", "horovod", "launch", "bench",
     "tune", "cli", "__main__",
 ]  # fmt: skip

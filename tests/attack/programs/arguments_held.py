@@ -132,4 +132,5 @@ def main():
     print(f"attack: {trials} trials, {wrong} wrong")
 
 
-main()
+if __name__ == "__main__":
+    main()

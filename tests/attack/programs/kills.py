@@ -18,7 +18,7 @@ from mpi4py import MPI
 import collectives
 
 LONGEST = 1 << 21  # elements of 8 bytes
-KINDS, TESTED = range(11), (2, 9)  # of calls; those that are only tested
+KINDS, TESTED = range(13), (2, 9)  # of calls; those that are only tested
 LAST = 25  # seconds after which a rank stops by itself
 
 world = MPI.COMM_WORLD
@@ -71,6 +71,46 @@ def in_blocks(c, memory, n, root):
         c.Reduce_scatter_block(memory[: n * size], np.empty(n))
 
 
+def in_unequal_blocks(c, memory, n, root):
+    """Collectives of a block of its own length for each rank."""
+    counts = [n // size // 2 * (q % 2) + q for q in range(size)]
+    mine, all_, total = counts[rank], [memory[: sum(counts)], counts], [np.empty(sum(counts)), counts]
+    same = [memory[: mine * size], [mine] * size], [np.empty(sum(counts)), counts]
+    what = choices.randrange(7)
+    if what == 0:
+        c.Allgatherv(memory[:mine], total)
+    elif what == 1:
+        c.Gatherv(memory[:mine], total if rank == root else None, root)
+    elif what == 2:
+        c.Scatterv(all_ if rank == root else None, np.empty(mine), root)
+    elif what == 3:
+        c.Alltoallv(*same)
+    elif what == 4:
+        c.Reduce_scatter(memory[: sum(counts)], np.empty(mine), counts)
+    elif what == 5:
+        c.Iallgatherv(memory[:mine], total).Wait()
+    else:
+        c.Ialltoallv(*same).Wait()
+
+
+def made(c, v, root):
+    """Communicators and persistent calls that are made, used and freed."""
+    what = choices.randrange(6)
+    if what < 3:
+        new = (c.Dup, lambda: c.Split(rank % 2, rank), lambda: c.Create(c.group))[what]()
+        new.Barrier()
+        new.Free()
+        return
+    call = (
+        lambda: c.Allreduce_init(MPI.IN_PLACE, v, MPI.MAX),
+        lambda: c.Bcast_init(v, root),
+        lambda: c.Barrier_init(),
+    )[what - 3]()  # fmt: skip
+    call.Start()
+    call.Wait()
+    call.Free()
+
+
 def one_call(c):
     """A collective of any kind, or none for a moment."""
     n = choices.choice((1, 1, 10, 1000, 30_000, 1 << 18, LONGEST))
@@ -100,6 +140,10 @@ def one_call(c):
         c.Bcast(v, root, algorithm=choices.choice((None, "binomial")))
     elif kind == 9:
         until_done(c.Iallreduce(MPI.IN_PLACE, v, MPI.MAX, algorithm=algorithm))
+    elif kind == 11:
+        in_unequal_blocks(c, memory, n, root)
+    elif kind == 12:
+        made(c, v, root)
     else:
         time.sleep(choices.random() * 0.02)
 

@@ -31,6 +31,22 @@ def persistent():
     plan.Wait()
 
 
+def made(make):
+    """What is made, used and freed again and again."""
+    new = make()
+    new.Barrier()
+    new.Free()
+
+
+def planned():
+    call = comm.Allreduce_init(x, y)
+    call.Start()
+    call.Wait()
+    call.Free()
+
+
+counts = [n // (1 + q) for q in range(size)]
+total = [y[: sum(counts)], counts]
 CALLS = {
     "allreduce": lambda: comm.Allreduce(x, y),
     "allreduce_by_mpi": lambda: comm.Allreduce(x, y, algorithm="mpi"),
@@ -45,6 +61,12 @@ CALLS = {
     "alltoall": lambda: comm.Alltoall(x, y),
     "reduce_scatter_block": lambda: comm.Reduce_scatter_block(x, y[:n]),
     "scan": lambda: comm.Scan(x, y),
+    "allgatherv": lambda: comm.Allgatherv(x[: counts[rank]], total),
+    "alltoallv": lambda: comm.Alltoallv([x[: counts[rank] * size], [counts[rank]] * size], total),
+    "reduce_scatter": lambda: comm.Reduce_scatter(x[: sum(counts)], y[: counts[rank]], counts),
+    "dup": lambda: made(comm.Dup),
+    "split": lambda: made(lambda: comm.Split(0, rank)),
+    "init": planned,
     "objects": lambda: comm.allgather({"rank": rank}),
 }
 

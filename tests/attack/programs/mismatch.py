@@ -1,7 +1,8 @@
 """One rank makes another call than the others: who learns of it, and when.
 
-mismatch.py ENGINE FIRST STEP: of all ordered pairs of calls every STEP-th from FIRST on, each on a communicator of its
-own. ENGINE is "node", "schedules" or "both" (the odd rank's call is a schedule, the others' are not).
+mismatch.py ENGINE FIRST STEP FORM ODD: of all ordered pairs of calls every STEP-th from FIRST on, each on a
+communicator of its own. ENGINE is "node", "schedules" or "both" (the odd rank's call is a schedule, the others' are
+not). FORM is "blocking" or "non-blocking". ODD says who the one rank is: "first", "middle" or "last".
 """
 
 import itertools
@@ -18,7 +19,8 @@ world = MPI.COMM_WORLD
 rank, size = world.rank, world.size
 engine, first, step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 TIMEOUT = 4.0  # generous: what is told by then only is told too late
-ODD = size - 1
+nonblocking = sys.argv[4] == "non-blocking"
+ODD = {"first": 0, "middle": size // 2, "last": size - 1}[sys.argv[5]]
 BYTES = 80
 
 
@@ -33,7 +35,10 @@ def call(name, root=None, op=None, count=10, dtype="f8"):
         first = {"Scatter": whole, "Alltoall": whole, "Reduce_scatter_block": whole}.get(name, mine)
         second = whole.copy() if name in ("Allgather", "Gather", "Alltoall") else mine.copy()
         arguments = [] if name == "Barrier" else [first] if name == "Bcast" else [first, second]
-        getattr(comm, name)(*arguments, **words)
+        if nonblocking:
+            getattr(comm, f"I{name.lower()}")(*arguments, **words).Wait()
+        else:
+            getattr(comm, name)(*arguments, **words)
 
     parts = (name, None if root is None else f"root {root}", op and ("SUM" if op == MPI.SUM else "MAX"), count, dtype)
     make.words = " ".join(str(part) for part in parts if part is not None)

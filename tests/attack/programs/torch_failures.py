@@ -1,10 +1,12 @@
-"""One of three ranks does not come: ``python torch_failures.py HOW[,HOW...] WAY...``; in all ways where none is named.
+"""One of the ranks does not come: ``python torch_failures.py HOW[,HOW...] WAY...``; in all ways where none is named.
 
 HOW is what the last rank does while the others call: ``late`` (it sleeps), ``dead`` (SIGKILL), ``stopped`` (SIGSTOP),
 ``raising`` (an exception ends its program), ``interrupting`` (it sleeps, and rank 0 gets SIGINT). Ranks are forked from
-this process, which has torch already, or they are those of an MPI program; then there is one HOW and one WAY.
+this process, which has torch already, RANKS of them (three if not set), or they are those of an MPI program; then there
+is one HOW and one WAY.
 
-A line for each rank that got anything but an error that names the last rank, and the number of trials at the end.
+A line for each rank that got anything but the error for this HOW and WAY, which names the last rank, and the number of
+trials at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +31,25 @@ import torch_ways
 
 from collectives import CollectiveError
 
-SIZE, LAST = 3, 2
+#: How many there are in an MPI program.
+SIZES = [int(os.environ[name]) for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if name in os.environ]
+SIZE = max(SIZES, default=1) if max(SIZES, default=1) > 1 else int(os.environ.get("RANKS", "3"))
+LAST = SIZE - 1
+#: The error that the others get.
+KINDS = {"late": "CollectiveTimeout", "stopped": "CollectiveTimeout", "dead": "PeerFailure", "raising": "PeerFailure"}
+#: Where C++ reads the future: what is before the error's own words, in a RuntimeError.
+IN_CPP = {
+    "ddp": "Cannot extract tensors from value: ",
+    "collect_all_then": "Got the following error when running the callback: ",
+}
+IN_CPP |= {f"ddp_{name}": IN_CPP["ddp"] for name in (
+    "find_unused", "static_graph", "bucket_view", "bf16", "builtin_allreduce", "accumulated", "buffers",
+)}  # fmt: skip
+#: Where several calls are under way: those that begin after the error are refused.
+SEVERAL = ("then_calls", "wait_all", "collect_all")
+REFUSED = "this communicator is broken since an earlier call failed ("
+#: What waits by itself, and knows nothing of deaths.
+BY_TIMEOUT = ("monitored_barrier", "new_group", "new_subgroups")
 NAMED = re.compile(rf"ranks? (\d, )*{LAST}\b", re.IGNORECASE)  # the last rank, alone or after others
 LIMIT = 30.0  # seconds for a way, most of which take two
 
@@ -98,8 +118,18 @@ def wrong_of(how: str, way: str, file: Path) -> Iterator[str]:
     if os.environ.get("SHOW"):
         print(f"  {how} {way} {file.stem}: {kind} after {seconds:.1f} s: {words}", flush=True)
     interrupted = how == "interrupting" and ("KeyboardInterrupt" in kind + words or "rank 0" in words)
-    if not interrupted and (not good or not NAMED.search(words)) or seconds > 6:
+    right = good and NAMED.search(words) and (how == "interrupting" or is_expected(how, way, kind, words))
+    if not interrupted and not right or seconds > 6:
         yield f"{file.stem}: {kind} after {seconds:.1f} s: {words}"
+
+
+def is_expected(how: str, way: str, kind: str, words: str) -> bool:
+    """Whether an error's kind and first words are those that this way has for it."""
+    wanted = "CollectiveTimeout" if way in BY_TIMEOUT else KINDS[how]
+    if way in IN_CPP:
+        return kind == "RuntimeError" and words.startswith(f"{IN_CPP[way]}{wanted}: ")
+    refused = way in SEVERAL and words.startswith(f"{REFUSED}{wanted}: ")
+    return kind == wanted or (kind == "CollectiveError" and refused)
 
 
 def forked(rank: int, how: str, way: str, port: int, told: Path) -> int:
@@ -146,6 +176,7 @@ def trial(how: str, way: str) -> list[str]:
 
 def over_mpi(how: str, way: str) -> None:
     """One way, on the ranks of an MPI program."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # how MPICH's launcher tells survivors of a death
     dist.init_process_group("collectives")
     told = [tempfile.mkdtemp()]
     dist.broadcast_object_list(told)
@@ -173,5 +204,4 @@ def main(hows: str, *names: str) -> None:
 
 
 if __name__ == "__main__":
-    ranks = next((int(os.environ[name]) for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if name in os.environ), 1)
-    (over_mpi if ranks > 1 else main)(*sys.argv[1:])
+    (over_mpi if max(SIZES, default=1) > 1 else main)(*sys.argv[1:])

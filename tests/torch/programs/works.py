@@ -95,4 +95,4 @@ def test_a_callback_waits_for_a_later_one():
     loop = dist.barrier(async_op=True).get_future().then(lambda future: ready.wait() and later[0].wait())
     later.append(loop.then(lambda future: future.value()))
     ready.set()
-    refused(RuntimeError, "waits for what is to come after itself", loop.wait)
+    refused(RuntimeError, "can end only after the callback", loop.wait)

@@ -1,0 +1,71 @@
+"""Files written whole: what is replaced, what is written through, and what is refused."""
+
+import os
+import stat
+
+import pytest
+
+from collectives.files import obstacle, replacing
+
+
+def test_a_file_is_replaced_and_keeps_its_mode(tmp_path):
+    path = tmp_path / "table"
+    path.write_text("old")
+    path.chmod(0o640)
+    with replacing(path) as file:
+        file.write("né")
+        file.flush()
+        assert path.read_text() == "old"
+    assert path.read_text(encoding="utf-8") == "né"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert os.listdir(tmp_path) == ["table"]
+
+
+def test_a_new_file_gets_the_usual_mode(tmp_path):
+    for name, mode in (("text", "w"), ("bytes", "wb")):
+        with replacing(tmp_path / name, mode) as file:
+            file.write("1" if mode == "w" else b"1")
+    (tmp_path / "plain").write_text("1")
+    assert len({stat.S_IMODE(entry.stat().st_mode) for entry in os.scandir(tmp_path)}) == 1
+
+
+def test_links_stay(tmp_path):
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to("target")
+    with replacing(tmp_path / "link") as file:
+        file.write("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "new"
+
+
+def test_an_error_leaves_the_old_file(tmp_path):
+    path = tmp_path / "table"
+    path.write_text("old")
+    with pytest.raises(TypeError), replacing(path) as file:
+        file.writelines(["half", 2])
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["table"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root makes device nodes")
+@pytest.mark.parametrize(("minor", "full"), [(3, False), (7, True)])
+def test_a_device_stays_a_device(tmp_path, minor, full):
+    """Numbers 3 and 7 are those of /dev/null and /dev/full."""
+    path = tmp_path / "device"
+    os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
+    assert obstacle(path) is None
+    if full:
+        with pytest.raises(OSError, match="No space left"), replacing(path) as file:
+            file.write("x")
+    else:
+        with replacing(path) as file:
+            file.write("x")
+    assert stat.S_ISCHR(path.stat().st_mode)
+
+
+def test_what_cannot_be_written_is_said_before(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert obstacle(tmp_path / "pipe") == "it is neither a file nor a character device"
+    assert obstacle(tmp_path) == "it is a directory"
+    assert obstacle(tmp_path / "none" / "file") == f"there is no directory {tmp_path / 'none'}"
+    assert obstacle(tmp_path / "new") is None
