@@ -183,6 +183,11 @@ cdef class Operation:
         """Whether a queued operation has ended."""
         return self.request.status != COLL_PENDING
 
+    @property
+    def delivered(self):
+        """Whether a queued operation has moved its data, though the function called at its end failed."""
+        return self.request.status == COLL_ERR_CALLBACK
+
     def error(self):
         """The exception for the error that ended a queued operation early, or None."""
         return self.error_of(self.request.status) if self.request.status < 0 else None
@@ -247,7 +252,7 @@ cdef class Operation:
         error = self.error()
         if self.record is not None:
             (<Log>self.record[0]).end(self.record[1], self.request.ended, error is not None)
-        if error is not None:
+        if error is not None and not self.delivered:
             self.holder = None
             self.context.ended_early(self, error)
         elif not self.persistent:

@@ -285,7 +285,12 @@ class Waiting(GivingUp):
         """Record by :meth:`note` that ``run`` has ended early, and raise the error.
 
         An error that comes from MPI or from other ranks is raised as a CollectiveError, which says what the ranks do.
+        The error of the function that is called at a call's end is the caller's alone: the ranks still agree.
         """
+        if isinstance(run, _core.Operation) and run.delivered and error is run.error():
+            self._leave(run)
+            run.retire()
+            raise error
         if isinstance(error, _core.GivenUpError):
             error = self.given_up(run)
         try:
@@ -308,9 +313,13 @@ class Waiting(GivingUp):
             raised.origin = origin
             raise raised from (None if kind is CollectiveMismatch else error)
         finally:  # not earlier: the watchdog needs the wait as long as this thread may hang in MPI
-            for wait in [wait for wait in self.waits if wait.run is run]:
-                with contextlib.suppress(ValueError):
-                    self.waits.remove(wait)
+            self._leave(run)
+
+    def _leave(self, run: Any) -> None:
+        """Take the waits for ``run`` off the list."""
+        for wait in [wait for wait in self.waits if wait.run is run]:
+            with contextlib.suppress(ValueError):
+                self.waits.remove(wait)
 
     def hears_of_deaths(self) -> bool:
         """Whether the death of some other rank's process would be reported: the system knows those of its machine."""
