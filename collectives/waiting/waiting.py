@@ -289,7 +289,7 @@ class Waiting(GivingUp):
         """
         if isinstance(run, _core.Operation) and run.delivered and error is run.error():
             self._leave(run)
-            run.retire()
+            _core.sweep()
             raise error
         if isinstance(error, _core.GivenUpError):
             error = self.given_up(run)
