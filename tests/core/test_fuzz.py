@@ -26,7 +26,7 @@ MISTAKES = [
     ("fuzz_schedule", "schedule/executor_new.c", "m->segments > 1 && !blockwise && ", "0 && "),
     ("fuzz_schedule", "schedule/executor_new.c", "p->layout.size != endpoint->size || ", ""),
     ("fuzz_schedule", "schedule/executor_new.c", "if (cuts[i] > cuts[i + 1])", "if (0)"),
-    ("fuzz_schedule", "schedule/executor.c", "src_block, a->nblocks) * e->message.itemsize != bytes", "0, 0) > bytes"),
+    ("fuzz_schedule", "schedule/executor.c", "extent(e, c, a->left, a->src", "0 && extent(e, c, a->left, a->src"),
     ("fuzz_node", "node/node.c", " || offset > limit - coll_node_area_bytes()", ""),
     ("fuzz_node", "node/check.c", "return !offset || within(p, offset, bytes);", "return 1;"),
     ("fuzz_node", "node/check.c", " && a->at < STAGING", ""),
