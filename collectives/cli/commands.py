@@ -272,6 +272,7 @@ COMMANDS = [
     Command("list", "algorithms with their constraints, rounds and volume", _list_arguments, _list),
     Command("show", "a schedule as a text grid or SVG", _show_arguments, _show),
     Command("verify", "prove that schedules keep their promises", _verify_arguments, _verify),
+    Command("simulate", "time schedules on a modelled network, up to 100,000 ranks", *imported("simulation.cli")),
     Command("bench", "measure collectives as the OSU benchmarks do (under mpiexec)", *imported("bench.cli")),
     Command("plot", "draw results of bench and of benchmarks/peers.py", *imported("bench.plot")),
     Command("tune", "measure here and write the selection table (under mpiexec)", *imported("tune.cli")),

@@ -270,3 +270,24 @@ cdef extern from "base/trace.h" nogil:
     void coll_trace_free(coll_trace *)
     void coll_trace_note(coll_trace *)
     coll_trace_event *coll_trace_add(coll_trace *, uint64_t)
+
+cdef extern from "simulate/simulate.h" nogil:
+    ctypedef struct coll_sim_network:
+        int nranks, nhosts, nlevels, ngroups
+        const int32_t *host
+        const int32_t *group
+        const double *host_gap
+        const double *group_gap
+        const double *slowness
+        double alpha, local_alpha, local_gap, overhead, fold_gap, rendezvous, jitter
+        uint64_t seed
+    ctypedef struct coll_sim_rounds:
+        const int64_t *first_round
+        const int64_t *first_message
+        const int32_t *expected
+        const double *folded
+        const int64_t *to_round
+        const double *bytes
+        const uint8_t *folds
+        int nsegments, in_flight
+    int64_t coll_simulate(const coll_sim_network *, const coll_sim_rounds *, double *, double *)

@@ -15,7 +15,7 @@ from .steps import STEP, VECTOR, Kind, from_input, without_vector
 if TYPE_CHECKING:
     from .registry import ScheduleAlgorithm
 
-__all__ = ["all_ranks", "assemble", "build"]
+__all__ = ["all_ranks", "assemble", "build", "spread"]
 
 
 def build(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 0) -> Schedule:
@@ -34,14 +34,23 @@ def all_ranks(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterato
     """
     total = algorithm.blocks(size)
     for steps in _one_by_one(algorithm.rounds_of(np.arange(size), size, root)):
-        whole = []
-        for step in steps:
-            nblocks = np.where(np.asarray(step.nblocks) == ALL, total, step.nblocks)
-            fields = (step.peer, step.block, nblocks, step.dst, step.left, step.right, step.src_block)
-            spread = [np.broadcast_to(field, size) for field in (*fields, step.when)]
-            spread[-1] = spread[-1] & (nblocks > 0)
-            whole.append(Step(step.kind, *spread))
-        yield whole
+        yield spread(steps, total, size)
+
+
+def spread(steps: Sequence[Step | Series], nblocks: int, size: int) -> list[Step]:
+    """The steps of one round of all ranks: each field an array with one entry per rank.
+
+    ``when`` is False for ranks without the step and for empty steps; ``nblocks`` is never ALL, for which the number of
+    blocks of the vector stands.
+    """
+    whole = []
+    for step in _flat(steps):
+        count = np.where(np.asarray(step.nblocks) == ALL, nblocks, step.nblocks)
+        fields = (step.peer, step.block, count, step.dst, step.left, step.right, step.src_block)
+        full = [np.broadcast_to(field, size) for field in (*fields, step.when)]
+        full[-1] = full[-1] & (count > 0)
+        whole.append(Step(step.kind, *full))
+    return whole
 
 
 def _one_by_one(rounds: Iterable[Round]) -> Iterator[list[Step]]:
@@ -50,8 +59,13 @@ def _one_by_one(rounds: Iterable[Round]) -> Iterator[list[Step]]:
         if isinstance(steps, Series):
             yield from map(steps.steps, steps.numbers.tolist())
         else:
-            many = (map(s.steps, s.numbers.tolist()) if isinstance(s, Series) else [[s]] for s in steps)
-            yield list(itertools.chain.from_iterable(itertools.chain.from_iterable(many)))
+            yield list(_flat(steps))
+
+
+def _flat(steps: Sequence[Step | Series]) -> Iterator[Step]:
+    """The steps of one round with every series replaced by its steps."""
+    many = (map(s.steps, s.numbers.tolist()) if isinstance(s, Series) else [[s]] for s in steps)
+    return itertools.chain.from_iterable(itertools.chain.from_iterable(many))
 
 
 def assemble(

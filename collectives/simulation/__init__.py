@@ -1,0 +1,1 @@
+"""Simulation of schedules on networks of many hosts, in a LogGP model."""

@@ -1,0 +1,243 @@
+"""``python -m collectives simulate``: times of algorithms on networks that are not at hand."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+from ..files import replacing
+from ..launch.usage import UsageError, number_of_bytes, sizes
+from ..schedules import registry
+from ..schedules.placement import nearest
+from ..schedules.registry import ScheduleAlgorithm
+from .network import PLACEMENTS, Level, Network, placed
+from .simulate import bound, simulate
+
+__all__ = ["add_arguments", "main"]
+
+_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_COLUMNS = ("collective", "algorithm", "p", "hosts", "bytes", "time", "x bound", "messages", "by", "took")
+
+EPILOG = """\
+  python -m collectives simulate ring circulant -p 100000 -n 100MB
+  python -m collectives simulate all -p 16,64,256,1024 -n 8,1KiB,64KiB,1MiB,16MiB --picture map.svg
+  python -m collectives simulate circulant -p 1024 --hosts 128 -n 16MiB --topology 16:2,8:1 --slow-host 3:4
+
+'x bound' is the time divided by what the busiest link of a host needs at least for its bytes (all-reduce 2n(h-1)/h on h
+hosts). 'by' says what simulated: clocks, where no two messages share a port, or events. Where ranks share hosts, an
+algorithm that may runs in the order of ranks which the communicator would choose, unless --order own."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``simulate``."""
+    default = Network(placed(1, 1))
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("names", nargs="+", metavar="ALGORITHM", help="ring, allgather/ring, ...; all: every one of --collective")
+    add("--collective", default="allreduce", metavar="NAME", help="of names without one (%(default)s)")
+    add("-p", dest="sizes", type=sizes, required=True, metavar="P", help="ranks: 1000, or 64,256,1024")
+    add("-n", dest="nbytes", type=_several(number_of_bytes), default=[1 << 20], metavar="BYTES",
+        help="bytes of the whole vector: 1MiB, or 8,64KiB,1MiB (default 1MiB)")  # fmt: skip
+    add("--hosts", type=int, metavar="H", help="hosts (default: one for each rank)")
+    add("--placement", choices=sorted(PLACEMENTS), default="block", help="of ranks on hosts (%(default)s)")
+    add("--order", choices=("chosen", "own"), default="chosen", help="positions of the ranks (%(default)s)")
+    add("--root", type=int, default=0, metavar="R", help="root of a rooted collective (%(default)s)")
+    add("--segments", type=int, default=1, metavar="K", help="pieces that the vector is cut into (%(default)s)")
+    add("--in-flight", type=int, default=4, metavar="K", help="segments that run at once (%(default)s)")
+    add("--alpha", type=seconds, default=default.alpha, metavar="TIME", help="latency between hosts (2us)")
+    add("--beta", type=rate, default=default.beta, metavar="RATE", help="of a host's port, each way (12GB/s)")
+    add("--overhead", type=seconds, default=default.overhead, metavar="TIME", help="of a rank per message (300ns)")
+    add("--fold", type=rate, default=default.fold, metavar="RATE", help="at which a rank folds (20GB/s)")
+    add("--local-alpha", type=seconds, default=default.local_alpha, metavar="TIME", help="latency in a host (500ns)")
+    add("--local-beta", type=rate, default=default.local_beta, metavar="RATE", help="between ranks of a host (10GB/s)")
+    add("--rendezvous", type=number_of_bytes, default=int(default.rendezvous), metavar="BYTES",
+        help="messages from this length on wait for their receiver (64KiB)")  # fmt: skip
+    add("--topology", type=_levels, default=(), metavar="WIDTH:OVER,...",
+        help="switches from the hosts up: neighbours below one, and its oversubscription: 16:2,8:4")  # fmt: skip
+    add("--jitter", type=float, default=0.0, metavar="X", help="mean random part of a latency, in latencies (0)")
+    add("--seed", type=int, default=1, help="of the jitter (%(default)s)")
+    add("--slow-rank", type=_factor, action="append", default=[], metavar="RANK:FACTOR", help="a rank's processor")
+    add("--slow-host", type=_factor, action="append", default=[], metavar="HOST:FACTOR", help="a host's ports")
+    add("--json", metavar="FILE", help="write the results there as well")
+    add("--picture", metavar="FILE", help="draw which algorithm wins where (.svg, .png, .pdf); needs matplotlib")
+    add("--goal", metavar="FILE", help="write the schedule there as text for LogGOPSim, and do not simulate")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Simulate everything asked for, print a table and write the files."""
+    try:
+        algorithms = _algorithms(args.names, args.collective)
+        if args.goal:
+            return _export(algorithms, args)
+        rows = _rows(algorithms, args)
+        if args.json:
+            with replacing(args.json) as file:
+                json.dump({"simulation": _about(args), "results": rows}, file, indent=1)
+        if args.picture:
+            from .picture import draw
+
+            draw(rows, args.picture)
+    except (ValueError, ImportError) as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}") from None
+    return 0
+
+
+def _algorithms(names: list[str], collective: str) -> list[ScheduleAlgorithm]:
+    found: list[ScheduleAlgorithm] = []
+    for name in names:
+        owner, _, short = name.rpartition("/")
+        owner = owner or collective
+        for one in registry.algorithms(owner) if short == "all" else [short]:
+            algorithm = registry.find(owner, one)
+            if isinstance(algorithm, ScheduleAlgorithm):
+                found.append(algorithm)
+            elif short != "all":
+                raise ValueError(f"{owner} {one} is not a schedule: there is nothing to simulate")
+    return found
+
+
+def _rows(algorithms: list[ScheduleAlgorithm], args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Results as dictionaries; each is printed when it is there."""
+    rows: list[dict[str, Any]] = []
+    _print(_COLUMNS)
+    for size in args.sizes:
+        network = _network(size, args)
+        for nbytes in args.nbytes:
+            for algorithm in algorithms:
+                rows.append(_row(algorithm, network, nbytes, args))
+                _print(_cells(rows[-1]))
+    return rows
+
+
+def _row(algorithm: ScheduleAlgorithm, network: Network, nbytes: int, args: argparse.Namespace) -> dict[str, Any]:
+    order = ""
+    if args.order == "chosen" and network.nhosts < network.size:
+        algorithm, order = nearest(algorithm, network.hosts.tobytes())
+    if not 0 <= args.root < (network.size if algorithm.spec.rooted else 1):
+        raise ValueError(f"--root {args.root}: {algorithm.collective} on {network.size} ranks has no such root")
+    segments = args.segments if algorithm.divisible(network.size) else 1
+    outcome = simulate(algorithm, network, nbytes, root=args.root, segments=segments, in_flight=args.in_flight)
+    least = bound(algorithm.collective, network, nbytes)
+    return {
+        "collective": algorithm.collective,
+        "algorithm": algorithm.name,
+        "order": order,
+        "ranks": network.size,
+        "hosts": network.nhosts,
+        "bytes": nbytes,
+        "segments": segments,
+        "seconds": outcome.seconds,
+        "times_bound": outcome.seconds / least if least else None,
+        "messages": outcome.messages,
+        "busiest_host_sent": float(outcome.sent.max()),
+        "engine": outcome.engine,
+        "took": outcome.elapsed,
+    }
+
+
+def _network(size: int, args: argparse.Namespace) -> Network:
+    hosts = placed(size, args.hosts or size, args.placement)
+    options = ("alpha", "beta", "overhead", "fold", "local_alpha", "local_beta", "rendezvous", "jitter", "seed")
+    return Network(
+        hosts,
+        levels=args.topology,
+        slow_ranks=dict(args.slow_rank),
+        slow_hosts=dict(args.slow_host),
+        **{name: getattr(args, name) for name in options},
+    )
+
+
+def _about(args: argparse.Namespace) -> dict[str, Any]:
+    network = dataclasses.asdict(_network(args.sizes[0], args))
+    del network["hosts"]
+    return {**network, "placement": args.placement, "in_flight": args.in_flight, "root": args.root}
+
+
+def _export(algorithms: list[ScheduleAlgorithm], args: argparse.Namespace) -> int:
+    from .goal import write
+
+    if len(algorithms) != 1 or len(args.sizes) != 1 or len(args.nbytes) != 1:
+        raise ValueError("--goal writes one schedule: name one algorithm, one -p and one -n")
+    with replacing(args.goal) as file:
+        write(file, algorithms[0], _network(args.sizes[0], args), args.nbytes[0], args.root)
+    print(f"wrote {args.goal}")
+    return 0
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    name = f"{row['algorithm']} ({row['order']})" if row["order"] else row["algorithm"]
+    times = "-" if row["times_bound"] is None else f"{row['times_bound']:.2f}"
+    return (
+        row["collective"], name, str(row["ranks"]), str(row["hosts"]), str(row["bytes"]), duration(row["seconds"]),
+        times, f"{row['messages']:.3g}", row["engine"], duration(row["took"]),
+    )  # fmt: skip
+
+
+def _print(cells: tuple[str, ...]) -> None:
+    widths = (-14, -28, 8, 7, 11, 10, 8, 9, -6, 9)
+    texts = [cell.ljust(-width) if width < 0 else cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+    print("  ".join(texts).rstrip(), flush=True)
+
+
+def duration(value: float) -> str:
+    """Seconds as text with a unit: ``12.3 us``."""
+    unit, factor = next(((u, f) for u, f in _TIMES.items() if value >= f), ("ns", 1e-9))
+    return f"{value / factor:.4g} {unit}"
+
+
+# --- values of options ----------------------------------------------------------------------------------------------
+
+
+def seconds(text: str) -> float:
+    """Parse a time: ``2us``, ``1.5ms``, ``300ns``, ``1s``."""
+    number, unit = _split(text)
+    if unit not in _TIMES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2us, 1.5ms or 300ns")
+    return number * _TIMES[unit]
+
+
+def rate(text: str) -> float:
+    """Parse bytes per second: ``12GB/s``, ``200Mbit/s``, ``64KiB/s``."""
+    number, unit = _split(text)
+    for power, letter in enumerate(("", "k", "m", "g", "t")):
+        for name, base in ((letter, 1000), (f"{letter}i", 1024)):
+            for what, bits in (("b/s", 1), ("bit/s", 8)):
+                if unit.lower() == f"{name}{what}" and number > 0:
+                    return float(number * base**power / bits)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a rate such as 12GB/s or 200Mbit/s")
+
+
+def _split(text: str) -> tuple[float, str]:
+    unit = text.strip().lstrip("0123456789.+-e ")
+    try:
+        return float(text.strip().removesuffix(unit)), unit
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} does not begin with a number") from None
+
+
+def _several(parse: Callable[[str], int]) -> Callable[[str], list[int]]:
+    return lambda text: [parse(part) for part in text.split(",")]
+
+
+def _levels(text: str) -> tuple[Level, ...]:
+    try:
+        parts = [part.split(":") for part in text.split(",")]
+        return tuple(Level(int(width), float(rest[0]) if rest else 1.0) for width, *rest in parts)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not levels of switches such as 16:2,8:4") from None
+
+
+def _factor(text: str) -> tuple[int, float]:
+    try:
+        number, factor = text.split(":")
+        return int(number), float(factor)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number and a factor such as 3:2.5") from None

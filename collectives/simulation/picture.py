@@ -1,0 +1,81 @@
+"""Crossover maps: which algorithm wins for which number of ranks and which length."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["draw"]
+
+KINDS = (".png", ".svg", ".pdf")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999", "#F0E442")  # Okabe and Ito
+
+
+def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
+    """Draw a panel for each collective: a field for each number of ranks and length, in the colour of the winner.
+
+    The number in a field is how many times as long the second one takes. ValueError if ``path`` does not end in .png,
+    .svg or .pdf; OSError if it cannot be written; ImportError without matplotlib.
+    """
+    if Path(path).suffix not in KINDS:
+        raise ValueError(f"{path}: expected a name that ends in {', '.join(KINDS)}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ImportError("drawing needs matplotlib, which is not installed: pip install matplotlib")
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    kinds = list(dict.fromkeys(row["collective"] for row in rows))
+    sizes, lengths = (sorted({row[name] for row in rows}) for name in ("ranks", "bytes"))
+    width = max(4.0, 2.6 + 0.75 * len(sizes) * len(kinds))
+    figure = Figure(figsize=(width, 2.6 + 0.42 * len(lengths)), layout="constrained")
+    FigureCanvasAgg(figure)
+    names = list(dict.fromkeys(row["algorithm"] for row in rows))
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    won: set[str] = set()
+    for axis, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
+        won |= _panel(axis, [row for row in rows if row["collective"] == kind], sizes, lengths, colours)
+        axis.set_title(kind, loc="left", weight="bold")
+    handles = [matplotlib.patches.Patch(color=colours[name], label=name) for name in names if name in won]
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=max(1, min(len(handles), int(width // 1.9))), frameon=False
+    )
+    style: Any = {"svg.hashsalt": "collectives"}
+    with matplotlib.rc_context(style):
+        dated = {".svg": "Date", ".pdf": "CreationDate"}.get(Path(path).suffix)
+        figure.savefig(path, metadata={dated: None} if dated else None)
+
+
+def _panel(
+    axis: Any, rows: list[Mapping[str, Any]], sizes: list[int], lengths: list[int], colours: Mapping[str, str]
+) -> set[str]:
+    """Draw one collective; returns the algorithms that win somewhere."""
+    from ..bench.curves import size_name
+
+    won = set()
+    for x, size in enumerate(sizes):
+        for y, length in enumerate(lengths):
+            here = sorted(
+                (row["seconds"], row["algorithm"]) for row in rows if (row["ranks"], row["bytes"]) == (size, length)
+            )
+            if not here:
+                continue
+            won.add(here[0][1])
+            axis.add_patch(_field(x, y, colours[here[0][1]]))
+            if len(here) > 1 and here[0][0] > 0:
+                axis.text(x, y, f"{here[1][0] / here[0][0]:.2g}", ha="center", va="center", color="white", fontsize=8)
+    axis.set_xlim(-0.5, len(sizes) - 0.5)
+    axis.set_ylim(-0.5, len(lengths) - 0.5)
+    axis.set_xticks(range(len(sizes)), [str(size) for size in sizes], rotation=45)
+    axis.set_yticks(range(len(lengths)), [size_name(length) for length in lengths])
+    axis.set_xlabel("ranks")
+    axis.set_ylabel("length of the vector")
+    return won
+
+
+def _field(x: float, y: float, colour: str) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white")

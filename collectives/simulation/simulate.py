@@ -1,0 +1,78 @@
+"""The time of a schedule on a network: by clocks as long as no two messages share a port, otherwise by events."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..schedules.registry import ScheduleAlgorithm
+from .clocks import Clocks
+from .network import Network
+from .rounds import rounds
+
+__all__ = ["Outcome", "bound", "simulate"]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """``ends``: seconds at which each rank ends. ``sent``: bytes that left each host. ``engine``: clocks or events.
+
+    ``messages`` counts the messages simulated, of all segments; ``elapsed`` is what the simulation took, in seconds.
+    """
+
+    ends: np.ndarray
+    sent: np.ndarray
+    messages: int
+    engine: str
+    elapsed: float
+
+    @property
+    def seconds(self) -> float:
+        """When the last rank ends."""
+        return float(self.ends.max())
+
+
+def simulate(
+    algorithm: ScheduleAlgorithm,
+    network: Network,
+    nbytes: int,
+    *,
+    root: int = 0,
+    segments: int = 1,
+    in_flight: int = 4,
+) -> Outcome:
+    """Simulate one call on a vector of ``nbytes`` bytes, cut into ``segments``, of which ``in_flight`` run at once.
+
+    A rank begins a round when its messages of the round before have left, those of others have arrived, and what
+    arrived is folded. Every message is eager: it leaves before the receiver is ready. ValueError if the algorithm has
+    too many messages, or cannot be cut into segments.
+    """
+    size = network.size
+    if segments < 1 or in_flight < 1:
+        raise ValueError(f"segments, in_flight: expected at least 1, not {segments} and {in_flight}")
+    if segments > 1 and not algorithm.divisible(size):
+        raise ValueError(f"segments: {algorithm.collective} {algorithm.name} on {size} ranks cannot be cut")
+    begin = time.perf_counter()
+    each = 0.0 if algorithm.collective == "barrier" else nbytes / algorithm.blocks(size) / segments
+    if segments == 1:
+        clocks = Clocks(network, each)
+        if all(clocks.run(messages, times) for messages, times in rounds(algorithm, size, root)):
+            return Outcome(clocks.time, clocks.sent, clocks.messages, "clocks", time.perf_counter() - begin)
+    from .events import run
+
+    ends, sent, messages = run(rounds(algorithm, size, root), network, each, segments, in_flight)
+    return Outcome(ends, sent, messages, "events", time.perf_counter() - begin)
+
+
+def bound(collective: str, network: Network, nbytes: int) -> float | None:
+    """Seconds that the busiest link needs at least, without latency; None where no bound is known here.
+
+    For an all-reduce on h hosts 2n(h-1)/h bytes leave each; for a reduce-scatter or all-gather n(h-1)/h; for a
+    broadcast or a reduction n, if there are two hosts or more.
+    """
+    h = network.nhosts
+    parts = {"allreduce": 2 * (h - 1) / h, "reduce_scatter": (h - 1) / h, "allgather": (h - 1) / h}
+    parts |= dict.fromkeys(("bcast", "reduce"), float(h > 1))
+    return parts[collective] * nbytes / network.beta if collective in parts else None

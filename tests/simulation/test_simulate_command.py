@@ -1,0 +1,97 @@
+"""``python -m collectives simulate``: its table and its files."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from collectives.cli.commands import main
+from collectives.simulation.cli import duration, rate, seconds
+
+
+def run(capsys, *words):
+    code = main(["simulate", *words])
+    return code, capsys.readouterr().out
+
+
+def test_the_table(capsys):
+    code, out = run(capsys, "ring", "allgather/ring", "-p", "4,8", "-n", "64KiB,1MiB", "--beta", "1GB/s")
+    assert code == 0
+    assert len(out.splitlines()) == 9
+    assert re.search(r"^allreduce +ring +8 +8 +1048576 +\S+ ms +1\.\d\d +112 +clocks", out, re.MULTILINE)
+
+
+def test_ranks_share_hosts_in_the_order_that_a_communicator_chooses(capsys):
+    words = ("circulant", "-p", "64", "--hosts", "8", "-n", "16MiB")
+    chosen, own = (run(capsys, *words, *more)[1].splitlines()[1] for more in ((), ("--order", "own")))
+    assert "circulant (in turn)" in chosen
+    assert "in turn" not in own
+    times = [float(re.search(r"[mu]s +([\d.]+) ", line)[1]) for line in (chosen, own)]
+    assert 2 * times[0] < times[1]
+
+
+def test_results_as_json_and_as_a_picture(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    files = [str(tmp_path / name) for name in ("a.json", "a.svg", "b.svg")]
+    for picture in files[1:]:
+        run(capsys, "all", "-p", "4,16", "-n", "8,1MiB", "--json", files[0], "--picture", picture)
+    found = json.loads(Path(files[0]).read_text())
+    assert {(row["ranks"], row["bytes"]) for row in found["results"]} == {(4, 8), (4, 1 << 20), (16, 8), (16, 1 << 20)}
+    assert found["simulation"]["beta"] == 12e9
+    assert all(row["seconds"] > 0 for row in found["results"])
+    assert Path(files[1]).read_bytes() == Path(files[2]).read_bytes()
+
+
+def test_goal_text_has_a_receive_for_every_send(capsys, tmp_path):
+    file = tmp_path / "tree.goal"
+    assert run(capsys, "reduce/binomial", "-p", "7", "-n", "1000", "--goal", str(file))[0] == 0
+    text = file.read_text()
+    assert text.startswith("num_ranks 7\n")
+    sends, receives = [], []
+    for part in text.split("\nrank ")[1:]:
+        rank, known = int(part.split()[0]), set()
+        for line in part.splitlines()[1:-1]:
+            if " requires " in line:
+                assert set(line.split(" requires ")) <= known  # what is required is above
+                continue
+            known.add(line.split(":")[0])
+            what, number, peer, tag = re.match(r"l\d+: (\w+) (\d+)b? ?(?:\w+ (\d+) tag (\d+))?", line).groups()
+            if what == "send":
+                sends.append((rank, int(peer), tag, number))
+            elif what == "recv":
+                receives.append((int(peer), rank, tag, number))
+            else:
+                assert what == "calc"
+                assert number == "50"
+    assert len(sends) == 6
+    assert sorted(sends) == sorted(receives)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("rung", "-p", "4"), "no algorithm 'rung'"),
+        (("shm", "-p", "4"), "not a schedule"),
+        (("ring", "-p", "4", "--hosts", "5"), "hosts"),
+        (("ring", "-p", "4", "--beta", "12"), "not a rate"),
+        (("ring", "-p", "4", "--alpha", "2"), "not a time"),
+        (("ring", "-p", "4", "--root", "1"), "no such root"),
+        (("ring", "-p", "4", "--slow-rank", "4:2"), "slow_ranks"),
+        (("ring", "-p", "4", "--topology", "x"), "not levels"),
+        (("ring", "-p", "4,8", "--goal", "x"), "one schedule"),
+        (("ring", "-p", "4", "--json", "/nowhere/x"), "No such file"),
+        (("ring", "-p", "4", "--picture", "x.gif"), "expected a name"),
+    ],
+)
+def test_usage_errors_say_what_is_wrong(capsys, words, said):
+    with pytest.raises(SystemExit) as left:
+        main(["simulate", *words])
+    assert left.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_units():
+    assert [seconds(t) for t in ("2us", "1.5 ms", "3e2ns", "1s")] == pytest.approx([2e-6, 1.5e-3, 3e-7, 1])
+    assert [rate(t) for t in ("12GB/s", "200Mbit/s", "64KiB/s")] == pytest.approx([12e9, 25e6, 65536])
+    assert [duration(x) for x in (1.5, 2e-3, 3.25e-6, 4e-9, 0)] == ["1.5 s", "2 ms", "3.25 us", "4 ns", "0 ns"]
