@@ -2,9 +2,11 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from jobs import ROOT
 
 from collectives.cli.commands import main
 from collectives.simulation.cli import duration, rate, seconds
@@ -95,3 +97,17 @@ def test_units():
     assert [seconds(t) for t in ("2us", "1.5 ms", "3e2ns", "1s")] == pytest.approx([2e-6, 1.5e-3, 3e-7, 1])
     assert [rate(t) for t in ("12GB/s", "200Mbit/s", "64KiB/s")] == pytest.approx([12e9, 25e6, 65536])
     assert [duration(x) for x in (1.5, 2e-3, 3.25e-6, 4e-9, 0)] == ["1.5 s", "2 ms", "3.25 us", "4 ns", "0 ns"]
+
+
+PAGE = re.search(r"^```sh\n(.*?)^```$", (ROOT / "docs/simulation.md").read_text(), re.DOTALL | re.MULTILINE)[1]
+
+
+@pytest.mark.parametrize("line", PAGE.splitlines())
+def test_the_commands_of_the_page(capsys, tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    python, module, package, *words = shlex.split(line)
+    assert (python, module, package) == ("python", "-m", "collectives")
+    assert main(words) == 0
+    assert capsys.readouterr().out
+    written = [words[i + 1] for i, word in enumerate(words) if word in ("--json", "--picture", "--goal")]
+    assert sorted(written) == sorted(file.name for file in tmp_path.iterdir())
