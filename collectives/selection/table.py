@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from ..files import replacing
@@ -104,6 +103,9 @@ class Table:
         return Table(fit, self.path)
 
 
+_LONGEST_FILE = 64 << 20  # characters: what is not a table, such as a device, is not read for ever
+
+
 # --- files --------------------------------------------------------------------------------------------------------
 
 
@@ -111,7 +113,11 @@ def load(path: str | os.PathLike[str]) -> Table:
     """Read a table; ValueError, with file and entry, if it is not valid; OSError if the file cannot be read."""
     path = os.fspath(path)
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_LONGEST_FILE + 1)
+        if len(text) > _LONGEST_FILE:
+            raise ValueError(f"{path}: longer than {_LONGEST_FILE >> 20} MiB: not a table of tune")
+        data = json.loads(text)
     except UnicodeDecodeError:
         raise ValueError(f"{path}: not a text in UTF-8") from None
     except json.JSONDecodeError as e:

@@ -160,6 +160,11 @@ def test_tuned_rows_come_before_the_defaults():
     assert (chosen.algorithm.name, chosen.why) == ("tree", "set by COLLECTIVES_ALGORITHM")
 
 
+def test_what_never_ends_is_not_read_for_ever():
+    with pytest.raises(ValueError, match="/dev/zero: longer than 64 MiB"):
+        tuning.load("/dev/zero")
+
+
 @pytest.mark.parametrize("nbytes", [50, 500, 5000])
 def test_what_was_not_measured_is_left_to_the_defaults(nbytes):
     """Whatever rows name, calls that the algorithm cannot serve are served as if there were no table."""
