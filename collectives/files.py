@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 from collections.abc import Iterator
@@ -10,22 +11,25 @@ from typing import IO, Any
 
 __all__ = ["obstacle", "replacing"]
 
+_numbers = itertools.count()
+
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
     """Open ``path`` to be written whole, in ``mode`` "w" (UTF-8) or "wb"; OSError if it cannot be.
 
     A regular file is replaced when the block ends, keeps its permissions, and stays as it was if the block raises. A
-    symbolic link is followed. A character device, such as /dev/null, is written to directly.
+    symbolic link is followed. A device or a pipe, such as /dev/null and mostly /dev/stdout, is written to directly.
     """
-    target, encoding = os.path.realpath(path), None if "b" in mode else "utf-8"
-    if os.path.exists(target) and not os.path.isfile(target):
-        with open(target, mode, encoding=encoding) as file:
+    encoding = None if "b" in mode else "utf-8"
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, mode, encoding=encoding) as file:
             yield file
         return
-    beside = f"{target}.{os.getpid()}"
+    target = os.path.realpath(path)
+    descriptor, beside = _new_beside(target)
     try:
-        with open(beside, mode, encoding=encoding) as file:
+        with open(descriptor, mode, encoding=encoding) as file:
             if os.path.exists(target):
                 os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
             yield file
@@ -36,16 +40,29 @@ def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]
         raise
 
 
+def _new_beside(target: str) -> tuple[int, str]:
+    """A descriptor and the name of a new file in the folder of ``target``.
+
+    A name that is there already is passed over: others may have put a link there, and other threads, or processes of
+    other machines with the same process id, may write the same file at the same time.
+    """
+    folder, name = os.path.split(target)
+    while True:
+        beside = os.path.join(folder, f"{name[:50]}.{os.getpid()}.{next(_numbers)}")  # a name has at most 255 bytes
+        with contextlib.suppress(FileExistsError):
+            return os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), beside
+
+
 def obstacle(path: str | os.PathLike[str]) -> str | None:
-    """Why :func:`replacing` cannot write ``path``, or None."""
+    """Why :func:`replacing` should not write ``path``, or cannot; None if it can. A pipe may have no reader."""
     target = os.path.realpath(path)
     parent = os.path.dirname(target)
     if os.path.isdir(target):
         return "it is a directory"
-    if os.path.exists(target) and not os.path.isfile(target):
-        if not stat.S_ISCHR(os.stat(target).st_mode):
+    if os.path.exists(path) and not os.path.isfile(path):
+        if not stat.S_ISCHR(os.stat(path).st_mode):
             return "it is neither a file nor a character device"
-        return None if os.access(target, os.W_OK) else "it is not writable"
+        return None if os.access(path, os.W_OK) else "it is not writable"
     if not os.path.isdir(parent):
         return f"there is no directory {parent}"
     return None if os.access(parent, os.W_OK) else f"{parent} is not writable"

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import threading
 
 import pytest
 
@@ -69,3 +70,54 @@ def test_what_cannot_be_written_is_said_before(tmp_path):
     assert obstacle(tmp_path) == "it is a directory"
     assert obstacle(tmp_path / "none" / "file") == f"there is no directory {tmp_path / 'none'}"
     assert obstacle(tmp_path / "new") is None
+
+
+def test_a_link_that_others_put_beside_a_file_is_not_followed(tmp_path):
+    """In a folder such as /tmp others may guess the names of the files that are written beside the target."""
+    (tmp_path / "victim").write_text("precious")
+    for end in ("", *(f".{number}" for number in range(1000))):
+        (tmp_path / f"table.{os.getpid()}{end}").symlink_to("victim")
+    with replacing(tmp_path / "table") as file:
+        file.write("new")
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert not (tmp_path / "table").is_symlink()
+    assert (tmp_path / "table").read_text() == "new"
+
+
+def test_threads_write_one_file(tmp_path):
+    path, failed = tmp_path / "table", []
+
+    def write(letter):
+        try:
+            for _ in range(20):
+                with replacing(path) as file:
+                    file.write(letter * 10_000)
+        except OSError as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=write, args=(letter,)) for letter in "abc"]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        if path.exists():
+            text = path.read_text()
+            assert text in [letter * 10_000 for letter in "abc"]
+    assert failed == []
+    assert os.listdir(tmp_path) == ["table"]
+
+
+def test_a_long_name_is_no_obstacle(tmp_path):
+    path = tmp_path / ("n" * 255)
+    with replacing(path) as file:
+        file.write("1")
+    assert path.read_text() == "1"
+
+
+def test_a_pipe_is_written_to(tmp_path):
+    """As by --json /dev/stdout, whose output goes to another program: the pipe has no other name."""
+    reading, writing = os.pipe()
+    with replacing(f"/dev/fd/{writing}") as file:
+        file.write("through")
+    os.close(writing)
+    assert os.read(reading, 100) == b"through"
+    os.close(reading)
