@@ -66,14 +66,18 @@ def install_mpi(mpi, request, checked_root, ops, dtypes, datatypes):
 def install_communicator(type communicator):
     """Set the class of communicators, which has a slot ``_context``."""
     global COMMUNICATOR, CONTEXT_AT
-    CONTEXT_AT = offset_of_slot(communicator.__dict__["_context"])
-    COMMUNICATOR = communicator if CONTEXT_AT else None
+    COMMUNICATOR, CONTEXT_AT = communicator, offset_of_slot(communicator.__dict__["_context"])
 
 
 cdef inline object context_of(object comm):
-    """``comm._context``; read from the slot, since a look-up of the attribute costs more than parsing the arguments."""
+    """``comm._context``; read from the slot, since a look-up of the attribute costs more than parsing the arguments.
+
+    TypeError for anything but a communicator of this library; ``isinstance`` would believe what a proxy says.
+    """
     cdef PyObject *context
-    if COMMUNICATOR is None or not isinstance(comm, COMMUNICATOR):
+    if not PyObject_TypeCheck(comm, <PyTypeObject *>COMMUNICATOR):
+        raise TypeError(f"self: expected a collectives.Communicator, not {type(comm).__name__}")
+    if not CONTEXT_AT:
         return comm._context
     context = (<PyObject **>(<char *><void *>comm + CONTEXT_AT))[0]
     return None if context == NULL else <object>context
