@@ -250,6 +250,10 @@ cdef class Calls:
         """Progress a queued operation and return whether it has ended."""
         raise NotImplementedError
 
+    def end_glances(self, operation):
+        """Stop watching a queued operation that the program has tested."""
+        raise NotImplementedError
+
     def interrupted(self, operation, error):
         """Give up a blocking operation after an exception, if it is under way and the communicator is not broken."""
         raise NotImplementedError

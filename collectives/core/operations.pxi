@@ -247,6 +247,8 @@ cdef class Operation:
         if self not in PENDING:
             return 0
         PENDING.remove(self)
+        if self.tested:
+            self.context.end_glances(self)
         if self.free_request is not None:
             self.free_request(self.handle)
         error = self.error()

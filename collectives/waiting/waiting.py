@@ -149,8 +149,6 @@ class Waiting(GivingUp):
             if not ended:
                 operation.tested = True
                 self.glance(operation, operation)
-            elif self.tested:
-                self.end_glances(operation)
             if not ended or not _by_engine(operation):
                 self.look_for_quitters(operation)
         except BaseException as e:
