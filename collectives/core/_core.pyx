@@ -28,6 +28,7 @@ cnp.import_array()
 
 cdef extern from "Python.h":
     void *PyList_GET_ITEM(list, Py_ssize_t)
+    void **PySequence_Fast_ITEMS(object)
     long long PyLong_AsLongLongAndOverflow(object, int *) except? -1
     bint PyObject_CheckBuffer(object)
     object PyMemoryView_FromObject(object)

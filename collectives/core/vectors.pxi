@@ -1,45 +1,52 @@
 # The parser of ordinary arguments of collectives with blocks of different lengths; included by _core.pyx.
 
-cdef bint take_integers(object numbers, size_t *into, int n):
-    """Copy a sequence of ``n`` integers from 0 to 2^40, so that sums of bytes cannot overflow; False if ``numbers`` is
-    no such sequence."""
-    cdef int i, beyond
-    cdef long long each
-    if type(numbers) is not list and type(numbers) is not tuple:
-        if type(numbers) is not cnp.ndarray or cnp.PyArray_SIZE(<cnp.ndarray>numbers) != n:
-            return False
+cdef object sequence_of(object numbers, int n):
+    """A list or tuple of the ``n`` numbers in a list, tuple or array; None if ``numbers`` is no such thing."""
+    if type(numbers) is cnp.ndarray and cnp.PyArray_SIZE(<cnp.ndarray>numbers) == n:
         numbers = (<cnp.ndarray>numbers).tolist()
-        if type(numbers) is not list:
-            return False
-    if len(numbers) != n:
+    if (type(numbers) is not list and type(numbers) is not tuple) or len(numbers) != n:
+        return None
+    return numbers
+
+
+cdef bint take_integer(object number, size_t *into) except? False:
+    """Copy an integer from 0 to 2^40, so that sums of bytes cannot overflow; False if ``number`` is no such integer."""
+    cdef int beyond
+    cdef long long taken
+    if type(number) is not int:
         return False
-    for i in range(n):
-        if type(numbers[i]) is not int:
-            return False
-        each = PyLong_AsLongLongAndOverflow(numbers[i], &beyond)
-        if beyond or each < 0 or each > <long long>1 << 40:
-            return False
-        into[i] = each
-    return True
+    taken = PyLong_AsLongLongAndOverflow(number, &beyond)
+    into[0] = taken
+    return not beyond and 0 <= taken <= <long long>1 << 40
 
 
-cdef bint cuts_of(object counts, object displs, size_t *cuts, int n, size_t scale):
+cdef bint cuts_of(object counts, object displs, size_t *cuts, int n, size_t scale) except? False:
     """Compute boundaries from counts, times ``scale``; False if displacements leave gaps or change the order."""
     cdef int i
-    cdef size_t at = 0, each
-    if not take_integers(counts, cuts + 1, n):
+    cdef size_t at = 0, each, place
+    cdef void **lengths
+    cdef void **places = NULL
+    counts = sequence_of(counts, n)
+    if counts is None:
         return False
+    lengths = PySequence_Fast_ITEMS(counts)
+    if displs is not None:
+        displs = sequence_of(displs, n)
+        if displs is None:
+            return False
+        places = PySequence_Fast_ITEMS(displs)
     cuts[0] = 0
     for i in range(n):
-        if displs is not None and displs[i] != at:
+        if places != NULL and (not take_integer(<object>places[i], &place) or place != at):
             return False
-        each = cuts[i + 1]
+        if not take_integer(<object>lengths[i], &each):
+            return False
         at += each
-        cuts[i + 1] = cuts[i] + each * scale
+        cuts[i + 1] = at * scale
     return True
 
 
-cdef bint view_vector(object spec, bint writable, size_t *cuts, int n, View *v):
+cdef bint view_vector(object spec, bint writable, size_t *cuts, int n, View *v) except? False:
     """View ``[memory, counts]`` or ``[memory, (counts, displs)]``, without or with a datatype at the end, or ``[memory,
     counts, displs, datatype]``; compute the boundaries of the blocks in bytes. False for anything else."""
     cdef Py_ssize_t parts
@@ -57,8 +64,6 @@ cdef bint view_vector(object spec, bint writable, size_t *cuts, int n, View *v):
         if len(counts) != 2:
             return False
         counts, displs = counts
-    if displs is not None and (type(displs) not in (list, tuple, cnp.ndarray) or len(displs) != n):
-        return False
     return cuts_of(counts, displs, cuts, n, v.nbytes // v.count if v.count else 0) and cuts[n] <= v.nbytes
 
 
