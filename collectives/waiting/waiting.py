@@ -18,6 +18,7 @@ from ..arguments.signature import differ
 from ..core import _core
 from ..diagnostics import peer_queries
 from ..diagnostics.diagnosis import Answer, lines, position, verdict
+from ..diagnostics.exit_notes import Reader
 from ..diagnostics.peer_queries import PeerQuery
 from ..errors import CollectiveError, CollectiveMismatch, PeerFailure
 from ..system import lifetime
@@ -331,15 +332,32 @@ class Waiting(GivingUp):
                 return dead
             time.sleep(0.01)
 
+    def _leaving(self, run: Any) -> str | None:
+        """How the program of a rank that ``run`` may wait for has ended, as text, though its process runs; or None.
+
+        A process closes its connections before it ends, which may take long if its memory is large or cores are busy.
+        """
+        for rank in getattr(run, "ranks", None) or self.behind(run) or self.others():
+            if rank in self.neighbours:
+                with contextlib.closing(Reader(self.neighbours[rank].pid, self.neighbours[rank].note)) as reader:
+                    note = reader.read()
+                if note is not None:
+                    return f"rank {rank} {note.how}"
+        return None
+
     def _blame(self, run: Any, error: BaseException) -> tuple[type[CollectiveError] | None, str, str | None]:
         """Class (None: raise ``error`` unchanged), text and origin (another rank's error, or None) of what to raise."""
         if isinstance(error, _core.MismatchError):
             return CollectiveMismatch, str(error), None
         if not isinstance(error, RuntimeError) or isinstance(error, CollectiveError):
             return None, "", None
-        dead = self.dead(time.monotonic() + (0 if isinstance(error, _core.OpError) else NOTICE))
+        by_op = isinstance(error, _core.OpError)
+        dead = self.dead(time.monotonic() + (0 if by_op else NOTICE))
         if dead:
             return PeerFailure, f"rank {', '.join(map(str, dead))} died", None
+        leaving = None if by_op else self._leaving(run)
+        if leaving is not None:
+            return PeerFailure, leaving, None
         for answer in list(self.heard.values()):
             found = self.judged(run, answer)
             if found is not None:

@@ -20,6 +20,10 @@ def test_some_ways_without_mpi(attack, ranks, ways):
     attack("torch", 1, "torch_failures", ",".join(HOW), *ways, env={**ALONE, "RANKS": str(ranks)})
 
 
+def test_a_process_that_takes_long_to_end(attack):
+    attack("torch", 1, "torch_failures", "lingering", "send_long", "exchange_batch", env=ALONE)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("how", [*HOW, "interrupting"])

@@ -1,9 +1,10 @@
 """One of the ranks does not come: ``python torch_failures.py HOW[,HOW...] WAY...``; in all ways where none is named.
 
 HOW is what the last rank does while the others call: ``late`` (it sleeps), ``dead`` (SIGKILL), ``stopped`` (SIGSTOP),
-``raising`` (an exception ends its program), ``interrupting`` (it sleeps, and rank 0 gets SIGINT). Ranks are forked from
-this process, which has torch already, RANKS of them (three if not set), or they are those of an MPI program; then there
-is one HOW and one WAY.
+``raising`` (an exception ends its program), ``lingering`` (the same, but its process takes 3 s to end, after it has
+closed its connections), ``interrupting`` (it sleeps, and rank 0 gets SIGINT). Ranks are forked from this process, which
+has torch already, RANKS of them (three if not set), or they are those of an MPI program; then there is one HOW and one
+WAY.
 
 A line for each rank that got anything but the error for this HOW and WAY, which names the last rank, and the number of
 trials at the end.
@@ -11,6 +12,7 @@ trials at the end.
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import itertools
 import json
@@ -36,7 +38,9 @@ SIZES = [int(os.environ[name]) for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") 
 SIZE = max(SIZES, default=1) if max(SIZES, default=1) > 1 else int(os.environ.get("RANKS", "3"))
 LAST = SIZE - 1
 #: The error that the others get.
-KINDS = {"late": "CollectiveTimeout", "stopped": "CollectiveTimeout", "dead": "PeerFailure", "raising": "PeerFailure"}
+KINDS = dict.fromkeys(("late", "stopped"), "CollectiveTimeout") | dict.fromkeys(
+    ("dead", "raising", "lingering"), "PeerFailure"
+)
 #: Where C++ reads the future: what is before the error's own words, in a RuntimeError.
 IN_CPP = {
     "ddp": "Cannot extract tensors from value: ",
@@ -46,7 +50,7 @@ IN_CPP |= {f"ddp_{name}": IN_CPP["ddp"] for name in (
     "find_unused", "static_graph", "bucket_view", "bf16", "builtin_allreduce", "accumulated", "buffers",
 )}  # fmt: skip
 #: Where several calls are under way: those that begin after the error are refused.
-SEVERAL = ("then_calls", "wait_all", "collect_all")
+SEVERAL = ("then_calls", "wait_all", "collect_all", "ddp_find_unused")
 REFUSED = "this communicator is broken since an earlier call failed ("
 #: What waits by itself, and knows nothing of deaths.
 BY_TIMEOUT = ("monitored_barrier", "new_group", "new_subgroups")
@@ -104,7 +108,11 @@ def miss(how: str, told: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif how == "stopped":
         os.kill(os.getpid(), signal.SIGSTOP)
-    elif how == "raising":
+    elif how in ("raising", "lingering"):
+        if how == "lingering":
+            libc = ctypes.CDLL(None)
+            for _ in range(3):
+                libc.on_exit(libc.sleep, None)  # of as many seconds as the exit code, which is 1, after Python's end
         raise ValueError("the program's own")
     elif how == "interrupting":
         time.sleep(0.5)
@@ -126,10 +134,11 @@ def wrong_of(how: str, way: str, file: Path) -> Iterator[str]:
 def is_expected(how: str, way: str, kind: str, words: str) -> bool:
     """Whether an error's kind and first words are those that this way has for it."""
     wanted = "CollectiveTimeout" if way in BY_TIMEOUT else KINDS[how]
+    if way in SEVERAL and kind == "CollectiveError":
+        return words.startswith(f"{REFUSED}{wanted}: ")
     if way in IN_CPP:
         return kind == "RuntimeError" and words.startswith(f"{IN_CPP[way]}{wanted}: ")
-    refused = way in SEVERAL and words.startswith(f"{REFUSED}{wanted}: ")
-    return kind == wanted or (kind == "CollectiveError" and refused)
+    return kind == wanted
 
 
 def forked(rank: int, how: str, way: str, port: int, told: Path) -> int:
