@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from jobs import MPIS
-from kernel_lib import FLAGS, SOURCES, compiling
+from kernel_lib import FLAGS, SOURCES, Kernels, build, compiling
 
 os.environ.pop("PYTHONUNBUFFERED", None)  # or a line comes in pieces, between which a launcher puts another rank's
 pytest.register_assert_rewrite("torch_jobs")
@@ -44,6 +44,12 @@ def kernels_under_way(request, tmp_path_factory):
 def kernel_objects(kernels_under_way) -> list[Path]:
     """The kernels, compiled once for their own tests and all drivers in C."""
     return kernels_under_way()
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory, kernel_objects) -> Kernels:
+    """The kernels in a library of their own."""
+    return Kernels(build(tmp_path_factory.mktemp("library"), kernel_objects))
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -1,5 +1,8 @@
-"""What depends on the instruction set, through the engine on real ranks: on each set that this processor has."""
+"""Instruction sets: their choice, what depends on them on real ranks, and that no kernel leaves its buffers."""
 
+import subprocess
+
+import kernel_lib
 import pytest
 from jobs import mpiexec
 
@@ -20,3 +23,39 @@ def test_every_type_and_op(isa, record_property):
     assert done.returncode == 0, done.stdout + done.stderr[-20_000:]
     assert done.stdout.count(" trials, 0 wrong") == 2
     record_property("instruction set", isa)
+
+
+def test_isa_selection(kernels, monkeypatch):
+    """By name, by environment, and unchanged after a name that is unknown."""
+    lib = kernels.lib
+    assert lib.coll_isa_supported(b"baseline")
+    assert not lib.coll_isa_supported(b"mmx")
+
+    def select(name):
+        return lib.coll_isa_select(name), lib.coll_isa().decode()
+
+    assert select(b"baseline") == (0, "baseline")
+    assert select(b"mmx") == (-1, "baseline")
+    monkeypatch.delenv("COLLECTIVES_ISA", raising=False)
+    assert select(None) == (0, kernels.isas()[-1])
+    monkeypatch.setenv("COLLECTIVES_ISA", "baseline")
+    assert select(None) == (0, "baseline")
+    monkeypatch.setenv("COLLECTIVES_ISA", "mmx")
+    assert select(None) == (-1, "baseline")
+
+
+@pytest.mark.slow
+def test_sanitizers(tmp_path):
+    """No access outside buffers and no undefined behaviour in any kernel."""
+    flags = ["-O1", "-std=c11", "-ffp-contract=off"]
+    sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    program, empty = tmp_path / "check_kernels", tmp_path / "empty.c"
+    empty.write_text("int main(void) { return 0; }\n")
+    probe = [kernel_lib.compiler(), *sanitize, "-o", program]
+    if subprocess.run([*probe, empty], capture_output=True).returncode:
+        pytest.skip("the compiler has no sanitizers")
+    source = kernel_lib.ROOT / "tests" / "csrc" / "check_kernels.c"
+    objects = kernel_lib.compile_all(tmp_path, [*kernel_lib.SOURCES, source], flags + sanitize)
+    subprocess.run([*probe, *objects], check=True)
+    done = subprocess.run([program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

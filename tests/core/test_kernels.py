@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-import subprocess
 import time
 
 import kernel_lib
@@ -33,12 +32,6 @@ VALID = {
 CASES = [(dtype, op) for dtype, ops in VALID.items() for op in ops]
 LENGTHS = (0, 1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 1000, 4099)
 CANONICAL_NAN = {"float16": 0x7E00, "bfloat16": 0x7FC0}
-
-
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory, kernel_objects):
-    """The kernels in a library of their own."""
-    return kernel_lib.Kernels(kernel_lib.build(tmp_path_factory.mktemp("library"), kernel_objects))
 
 
 @pytest.fixture(autouse=True)
@@ -383,39 +376,3 @@ def test_signed_zeros(kernels):
                 dst = np.empty_like(left)
                 kernels.reduce2(dtype, op, dst, left, right)
                 assert np.array_equal(bits(dst), bits(left)), (dtype, isa, op)
-
-
-def test_isa_selection(kernels, monkeypatch):
-    """By name, by environment, and unchanged after a name that is unknown."""
-    lib = kernels.lib
-    assert lib.coll_isa_supported(b"baseline")
-    assert not lib.coll_isa_supported(b"mmx")
-
-    def select(name):
-        return lib.coll_isa_select(name), lib.coll_isa().decode()
-
-    assert select(b"baseline") == (0, "baseline")
-    assert select(b"mmx") == (-1, "baseline")
-    monkeypatch.delenv("COLLECTIVES_ISA", raising=False)
-    assert select(None) == (0, kernels.isas()[-1])
-    monkeypatch.setenv("COLLECTIVES_ISA", "baseline")
-    assert select(None) == (0, "baseline")
-    monkeypatch.setenv("COLLECTIVES_ISA", "mmx")
-    assert select(None) == (-1, "baseline")
-
-
-@pytest.mark.slow
-def test_sanitizers(tmp_path):
-    """No access outside buffers and no undefined behaviour in any kernel."""
-    flags = ["-O1", "-std=c11", "-ffp-contract=off"]
-    sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    program, empty = tmp_path / "check_kernels", tmp_path / "empty.c"
-    empty.write_text("int main(void) { return 0; }\n")
-    probe = [kernel_lib.compiler(), *sanitize, "-o", program]
-    if subprocess.run([*probe, empty], capture_output=True).returncode:
-        pytest.skip("the compiler has no sanitizers")
-    source = kernel_lib.ROOT / "tests" / "csrc" / "check_kernels.c"
-    objects = kernel_lib.compile_all(tmp_path, [*kernel_lib.SOURCES, source], flags + sanitize)
-    subprocess.run([*probe, *objects], check=True)
-    done = subprocess.run([program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

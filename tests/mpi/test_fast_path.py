@@ -3,11 +3,13 @@
 import array
 import threading
 import weakref
+from unittest import mock
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
+from collectives import Communicator
 from collectives.arguments.calls import COLLECTIVES
 from collectives.communicator.nonblocking import Nonblocking
 
@@ -269,3 +271,13 @@ def test_who_looks_at_a_call_does_not_keep_its_buffers(world):
     looking.join()
     del a
     assert [array() for array in arrays if array() is not None] == []
+
+
+def test_methods_refuse_what_only_says_that_it_is_a_communicator(world):
+    """A proxy names the class of what it stands for, but has not its memory, which compiled code reads."""
+    x = np.ones(3)
+    for other in (mock.Mock(spec=world), MPI.COMM_WORLD, 5):
+        with pytest.raises(TypeError, match=r"expected a collectives\.Communicator, not"):
+            Communicator.Allreduce(other, x, x.copy())
+        with pytest.raises(TypeError, match=r"expected a collectives\.Communicator, not"):
+            Communicator.bcast(other, 1)

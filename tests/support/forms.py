@@ -1,8 +1,11 @@
 """What tests of collectives make their calls from: every form of a call, blocks that move, datatypes with gaps."""
 
+import time
+
 import numpy as np
 from mpi4py import MPI
 
+from collectives.core import _core
 from collectives.schedules import registry
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
@@ -82,3 +85,10 @@ class Strided:
     def tobytes(self):
         assert (np.delete(self.memory, self.places) == -7).all(), "written outside the datatype"
         return self.memory[self.places].tobytes()
+
+
+def settle():
+    """Wait until nothing is under way and nothing is held."""
+    while _core.outstanding():
+        time.sleep(0.001)
+    _core.sweep()

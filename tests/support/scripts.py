@@ -5,6 +5,8 @@ import time
 
 from jobs import mpiexec
 
+#: What a rank says that ends by MPI_Abort, since MPI_Finalize might hang.
+ABORT = "MPI_Abort instead of MPI_Finalize"
 PREAMBLE = """
 import os, signal, sys, threading, time
 import numpy as np

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch.distributed as dist
+import torch_models  # noqa: F401  # further ways
 import torch_ways
 
 from collectives import CollectiveError
