@@ -22,7 +22,7 @@ from ..core import _core
 from ..runtime import reference
 from ..runtime.mpi_context import MPIContext, schedule_of
 from ..schedules.registry import ScheduleAlgorithm, algorithms, find
-from ..selection.policy import Choice, Rules
+from ..selection.policy import ByMPI, Choice, Demand, Rules
 from ..trace.timeline import BLOCKING
 from ..waiting.mpi_calls import MPIRun
 from . import exact_sums, wide_accumulation
@@ -138,7 +138,7 @@ class Blocking:
         """Run a blocking call whose arguments are checked: grouped calls that were fused, or a call of torch's."""
         tick, context = _core.ticks(), self._enter()
         with context.in_turn():
-            choice = self._choose(draft, options, options.algorithm, own=True)
+            choice = self._choose(draft, options, options.algorithm, mpi="never")
             self._remember(seen, draft, choice, options)
             self._run_parts(draft, choice, options)
         self._done(draft, choice, tick)
@@ -180,30 +180,25 @@ class Blocking:
         forced = options.algorithm
         if obstacle is not None:
             forced = _hand_over(collective, obstacle, forced)
-        choice = self._choose(draft, options, forced, mpi=not threads)
+        choice = self._choose(draft, options, forced, mpi="named" if threads else "chosen")
         if choice.algorithm.name == "mpi":
             _check_mpi(draft, options.engine, obstacle)
         return draft, choice
 
     def _choose(
-        self, draft: Draft, options: Options, forced: str | None, apart: str | None = None, mpi: bool = True,
-        own: bool = False,
+        self, draft: Draft, options: Options, forced: str | None, apart: str | None = None, mpi: ByMPI = "chosen"
     ) -> Choice:  # fmt: skip
-        """The algorithm of a call.
-
-        ``mpi``: a selection table may hand the call over to the MPI library. ``own``: nothing may, see
-        :func:`collectives.selection.policy.choose`.
-        """
+        """The algorithm of a call; ``mpi``: when the MPI library's own may serve it."""
         context = self._enter()
-        mpi = mpi and draft.unknown is None and options.engine is None
+        if mpi == "chosen" and (draft.unknown is not None or options.engine is not None):
+            mpi = "named"
         if options.engine == "python":
             apart = "engine='python' runs schedules"
         elif draft.shape.itemsize > min(LONGEST_ELEMENT, LONGEST_ELEMENTS // context.size):
             apart = f"elements of {draft.shape.itemsize} bytes are too long"
         linear, exact = self._linear(draft, options), wide_accumulation.needed(draft.shape, False)
-        return context.choose(
-            draft.collective.name, draft.agreed, forced, draft.commutes, linear, apart, exact, mpi, own
-        )
+        name = draft.collective.name
+        return context.choose(Demand(name, draft.agreed, forced, draft.commutes, linear, apart, exact, mpi))
 
     def _foresee(self, name: str, nbytes: int, dtype: Any, op: Any) -> Choice:
         """The choice that a blocking call of ``nbytes`` bytes would make."""

@@ -15,11 +15,11 @@ from ..arguments.shape import Shape
 from ..core import _core
 from ..diagnostics.diagnosis import MOST, position
 from ..errors import CollectiveMismatch
+from ..selection.policy import Choice, Demand
 
 if TYPE_CHECKING:
     from ..arguments.calls import Draft
     from ..runtime.mpi_context import MPIContext
-    from ..selection.policy import Choice
 
 __all__ = ["Check", "PendingCheck"]
 
@@ -65,7 +65,7 @@ class Check:
 
     def _operation(self) -> tuple[_core.Operation, tuple[int, int], int]:
         context = self._context
-        choice = context.choose("allgather", self._all.nbytes, None, True, False, own=True)
+        choice = context.choose(Demand("allgather", self._all.nbytes, mpi="never"))
         operation = context.operation(choice, self._shape)
         where = _core.address(self._mine), _core.address(self._all)
         return operation, where, context.tag(choice, self._shape)

@@ -56,7 +56,7 @@ class Nonblocking(Blocking):
         """Start a non-blocking call without an MPI request; ``then`` is called at its end, in any thread."""
         tick = _core.ticks()
         self._enter().check_turn()
-        choice = self._choose(draft, DEFAULTS, None, own=True)
+        choice = self._choose(draft, DEFAULTS, None, mpi="never")
         return self._start_chosen(draft, choice, DEFAULTS, tick, None, then, seen)
 
     def _start_chosen(
@@ -109,7 +109,7 @@ class Nonblocking(Blocking):
             call = draft.shape.call("shm")
             node_group = context.another_node(call._replace(collective=f"{collective.name}_init"))
             if node_group is None:
-                choice = self._choose(draft, options, options.algorithm, NO_MEMORY, mpi=False)
+                choice = self._choose(draft, options, options.algorithm, NO_MEMORY, mpi="named")
         draft = next(self._parts(draft, choice, options, None))
         tag = context.persistent_tag(choice, draft.shape)
         operation = context.operation(choice, draft.shape, None if node_group is None else node_group.engine)

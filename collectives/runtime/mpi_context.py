@@ -21,7 +21,7 @@ from ..schedules.build import build
 from ..schedules.registry import ScheduleAlgorithm
 from ..schedules.schedule import Schedule
 from ..selection import table
-from ..selection.policy import Choice, Rules, segments_for
+from ..selection.policy import Choice, Demand, Rules, segments_for
 from ..system import heap, mpi_library, shared_memory
 from ..trace import recording
 from ..waiting.mpi_calls import MPIRun, MPIWaiting
@@ -157,7 +157,7 @@ class MPIContext(MPIWaiting, Context):
         """The elementwise minimum of all ranks' ``numbers``, by the node-local engine, as a part of ``call``."""
         found = np.empty_like(numbers)
         shape = Shape("allreduce", 0, numbers.size, numbers.itemsize, *LEAST, False)
-        operation = self.operation(self.choose("allreduce", numbers.nbytes, "shm", True, False), shape)
+        operation = self.operation(self.choose(Demand("allreduce", numbers.nbytes, "shm")), shape)
         operation.start(_core.address(numbers), _core.address(found), 0, (numbers, found))
         operation.stands_for = call._replace(number=self.begun)
         self.finish(operation)
@@ -197,18 +197,12 @@ class MPIContext(MPIWaiting, Context):
         self._persistent_tags += 1
         return kind_of_call(choice.algorithm.name, shape) % self._kinds * self._kind_tags + call * DEPTH
 
-    def choose(
-        self, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool, apart: str | None = None,
-        exact: bool = False, mpi: bool = True, own: bool = False,
-    ) -> Choice:  # fmt: skip
+    def choose(self, demand: Demand) -> Choice:
         """The algorithm of a call (see :func:`collectives.selection.policy.choose`).
 
-        ``apart``: why this call cannot go to the node-local engine.
+        ``demand.apart`` says why this call cannot go to the node-local engine, if other calls can.
         """
-        return self.rules.choose(
-            collective, nbytes, forced=forced, commutes=commutes, linear=linear, apart=self.apart or apart, exact=exact,
-            mpi=mpi, own=own,
-        )  # fmt: skip
+        return self.rules.choose(demand if self.apart is None else demand._replace(apart=self.apart))
 
     def make_plan(self, choice: Choice, shape: Shape, engine: _core.Node | None) -> Plan:
         """Make a plan that executes ``shape`` by the algorithm of ``choice``, in the group ``engine`` for ``"shm"``."""

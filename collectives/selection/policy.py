@@ -5,20 +5,25 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 from ..schedules import registry
 from ..schedules.placement import crossing, nearest
 from ..schedules.registry import Algorithm, ScheduleAlgorithm
 from .model import Load, Model, load
 
-__all__ = ["Choice", "Limits", "ModelKey", "Rows", "Rules", "Tuned", "choose", "load_of", "segments_for"]
+__all__ = [
+    "ByMPI", "Choice", "Demand", "Limits", "ModelKey", "Rows", "Rules", "Tuned", "choose", "load_of", "segments_for",
+]  # fmt: skip
 
 #: Staging memory, in bytes, that one call may use; longer vectors are cut into more segments.
 STAGING_LIMIT = 256 << 20
 
 Rows = list[tuple[int | None, str, int | None]]
 ModelKey = tuple[str, str, int | None]  # collective, algorithm, bytes of a segment
+#: When the MPI library's own may serve a call: also if a selection table chooses it; only if the call or
+#: COLLECTIVES_ALGORITHM names it; never, since the call is this library's or torch's.
+ByMPI = Literal["chosen", "named", "never"]
 _KB, _MB = 1 << 10, 1 << 20
 MOST_CHOICES = 10_000  # remembered for each communicator
 
@@ -96,6 +101,24 @@ EXACT: dict[str, Rows] = {
 }
 
 
+class Demand(NamedTuple):
+    """What the choice of the algorithm of a call depends on, beside the rules.
+
+    ``nbytes``: bytes of the vector; ``forced``: the algorithm that the call names; ``commutes``: whether the op does;
+    ``linear``: only folds in rank order, element by element, will do; ``apart``: why the ranks do not share memory,
+    None if they do; ``exact``: partial results are longer than operands.
+    """
+
+    collective: str
+    nbytes: int
+    forced: str | None = None
+    commutes: bool = True
+    linear: bool = False
+    apart: str | None = None
+    exact: bool = False
+    mpi: ByMPI = "chosen"
+
+
 @dataclass(frozen=True)
 class Tuned:
     """The entry of a selection table that serves a communicator (see :mod:`collectives.selection.table`).
@@ -116,7 +139,7 @@ class Rules:
     table: dict[str, Rows] = field(default_factory=lambda: dict(DEFAULT))
     forced: dict[str, str] = field(default_factory=dict)
     tuned: Tuned | None = None
-    choices: dict[Any, Choice] = field(default_factory=dict, repr=False, compare=False)
+    choices: dict[Demand, Choice] = field(default_factory=dict, repr=False, compare=False)
     hosts: bytes | None = field(default=None, repr=False, compare=False)  # int32, each rank's; None: they do not matter
 
     def node_limits(self, crowded: bool) -> Limits:
@@ -144,20 +167,13 @@ class Rules:
             reach = math.inf if limit is None else limit
         return math.inf
 
-    def choose(
-        self, collective: str, nbytes: int, *, forced: str | None, commutes: bool, linear: bool, apart: str | None,
-        exact: bool = False, mpi: bool = True, own: bool = False,
-    ) -> Choice:  # fmt: skip
+    def choose(self, demand: Demand) -> Choice:
         """:func:`choose`, remembered."""
-        key = collective, nbytes, forced, commutes, linear, apart, exact, mpi, own
-        choice = self.choices.get(key)
+        choice = self.choices.get(demand)
         if choice is None:
             if len(self.choices) > MOST_CHOICES:
                 self.choices.clear()
-            choice = self.choices[key] = choose(
-                self, collective, nbytes, forced=forced, commutes=commutes, linear=linear, apart=apart, exact=exact,
-                mpi=mpi, own=own,
-            )  # fmt: skip
+            choice = self.choices[demand] = choose(self, demand)
         return choice
 
     def expected(self, collective: str, choice: Choice, size: int, nbytes: int, depth: int) -> float | None:
@@ -203,47 +219,35 @@ class Choice:
         return f"{self.algorithm.name}{cut}: {self.why}"
 
 
-def choose(
-    rules: Rules, collective: str, nbytes: int, *, forced: str | None, commutes: bool, linear: bool, apart: str | None,
-    exact: bool = False, mpi: bool = True, own: bool = False,
-) -> Choice:  # fmt: skip
-    """The algorithm of one call on a vector of ``nbytes`` bytes.
-
-    ``commutes``: whether the op does; ``linear``: only folds in rank order, element by element, will do; ``apart``:
-    why the ranks do not share memory, None if they do; ``exact``: partial results are longer than operands; ``mpi``:
-    whether the MPI library's own could serve the call, if a selection table names it; ``own``: the call is this
-    library's or torch's, so a table's ``mpi`` and COLLECTIVES_ALGORITHM=mpi do not apply to it.
-    ValueError when an algorithm asked for by name cannot serve the call.
-    """
-    choice = _chosen(rules, collective, nbytes, forced, commutes, linear, apart, exact, mpi, own)
-    return _placed(rules.hosts, choice) if rules.hosts and commutes and not linear else choice
+def choose(rules: Rules, demand: Demand) -> Choice:
+    """The algorithm of one call; ValueError when an algorithm asked for by name cannot serve the call."""
+    choice = _chosen(rules, demand)
+    return _placed(rules.hosts, choice) if rules.hosts and demand.commutes and not demand.linear else choice
 
 
-def _chosen(
-    rules: Rules, collective: str, nbytes: int, forced: str | None, commutes: bool, linear: bool, apart: str | None,
-    exact: bool, mpi: bool, own: bool,
-) -> Choice:  # fmt: skip
+def _chosen(rules: Rules, demand: Demand) -> Choice:
     """:func:`choose`, but for the order of the ranks."""
+    collective, nbytes, forced = demand.collective, demand.nbytes, demand.forced
     registry.algorithms(collective)  # raises ValueError for an unknown collective
     source = "asked for in the call"
     by_rule = rules.forced_for(collective)
-    if forced is None and by_rule is not None and not (own and by_rule == "mpi"):
+    if forced is None and by_rule is not None and not (demand.mpi == "never" and by_rule == "mpi"):
         forced, source = by_rule, "set by COLLECTIVES_ALGORITHM"
     if forced is not None:
         algorithm = registry.find(collective, forced)
-        _refuse(algorithm, commutes, linear, apart)
+        _refuse(algorithm, demand)
         return Choice(algorithm, _segment(rules, collective, forced, nbytes), source)
     if rules.tuned is not None and collective in rules.tuned.rows:
         choice = _row(rules.tuned.rows, collective, nbytes, f"tuned, {rules.tuned.source},", True)
-        if choice is not None and _serves(choice.algorithm, commutes, linear, apart, exact, mpi and not own):
+        if choice is not None and _serves(choice.algorithm, demand):
             return choice
-    if apart is None:
+    if demand.apart is None:
         return Choice(registry.find(collective, LOCAL[collective]), None, "all ranks share a node")
-    if linear and collective in LINEAR:
+    if demand.linear and collective in LINEAR:
         return _default(LINEAR, collective, nbytes, "deterministic: in rank order, by the table")
-    if exact and collective in EXACT:
+    if demand.exact and collective in EXACT:
         return _default(EXACT, collective, nbytes, "exact sums, by the table")
-    if not commutes and collective in ORDERED:
+    if not demand.commutes and collective in ORDERED:
         return Choice(registry.find(collective, ORDERED[collective]), None, "the op does not commute")
     choice = _default(rules.table, collective, nbytes, "the table's choice")
     if rules.hosts and choice.algorithm.name == "circulant" and registry.base(collective) == "allreduce":
@@ -288,21 +292,22 @@ def _row(table: dict[str, Rows], collective: str, nbytes: int, why: str, tuned: 
     return None
 
 
-def _serves(algorithm: Algorithm, commutes: bool, linear: bool, apart: str | None, exact: bool, mpi: bool) -> bool:
+def _serves(algorithm: Algorithm, demand: Demand) -> bool:
     """Whether an algorithm of a selection table, measured with ordinary sums, can serve the call."""
     if algorithm.name == "shm":
-        return apart is None
-    if algorithm.name == "mpi" and not mpi:
+        return demand.apart is None
+    if algorithm.name == "mpi" and demand.mpi != "chosen":
         return False
-    return (commutes or algorithm.ordered) and (not linear or algorithm.linear) and not exact
+    folds = (demand.commutes or algorithm.ordered) and (not demand.linear or algorithm.linear)
+    return folds and not demand.exact
 
 
-def _refuse(algorithm: Algorithm, commutes: bool, linear: bool, apart: str | None) -> None:
-    if algorithm.name == "shm" and apart is not None:
-        raise ValueError(f"algorithm 'shm' cannot serve this call: {apart}")
-    if linear and not algorithm.linear:
+def _refuse(algorithm: Algorithm, demand: Demand) -> None:
+    if algorithm.name == "shm" and demand.apart is not None:
+        raise ValueError(f"algorithm 'shm' cannot serve this call: {demand.apart}")
+    if demand.linear and not algorithm.linear:
         raise ValueError(f"algorithm {algorithm.name!r} does not fold in rank order, which deterministic=True demands")
-    if not commutes and not algorithm.ordered:
+    if not demand.commutes and not algorithm.ordered:
         raise ValueError(f"algorithm {algorithm.name!r} changes the order of operands, and the op does not commute")
 
 

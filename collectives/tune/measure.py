@@ -21,7 +21,7 @@ from ..runtime.mpi_context import DEPTH
 from ..schedules import registry
 from ..schedules.registry import ScheduleAlgorithm
 from ..selection.model import Load
-from ..selection.policy import PRIVATE_LENGTHS, Choice, Limits, Rules, Tuned, choose, load_of
+from ..selection.policy import PRIVATE_LENGTHS, Choice, Demand, Limits, Rules, Tuned, choose, load_of
 from .fit import Point
 from .steady import Steady
 
@@ -235,6 +235,6 @@ class Bench:
 
 def _served(rules: Rules, collective: str, nbytes: int, apart: str | None) -> Candidate:
     """The candidate that serves a call under ``rules``; with a segment only if it is shorter than the vector."""
-    choice = choose(rules, collective, nbytes, forced=None, commutes=True, linear=False, apart=apart)
+    choice = choose(rules, Demand(collective, nbytes, apart=apart))
     cuts = choice.segment is not None and choice.segment < nbytes
     return Candidate(choice.algorithm.name, choice.segment if cuts else None)

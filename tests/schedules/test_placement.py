@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from collectives.analysis import verify
 from collectives.schedules import placement, registry
-from collectives.selection.policy import Rules, choose
+from collectives.selection.policy import Demand, Rules, choose
 
 LAYOUTS = {
     "4 x 2": [0, 0, 1, 1, 2, 2, 3, 3],
@@ -73,8 +73,7 @@ def test_only_ranks_that_are_interchangeable_change_places():
 
 
 def chosen(layout, nbytes, **asked):
-    asked = {"forced": None, "commutes": True, "linear": False, "apart": "several hosts"} | asked
-    return choose(Rules(hosts=hosts_of(layout)), "allreduce", nbytes, **asked)
+    return choose(Rules(hosts=hosts_of(layout)), Demand("allreduce", nbytes, apart="several hosts", **asked))
 
 
 def test_the_default_takes_what_sends_least():

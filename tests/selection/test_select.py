@@ -4,11 +4,11 @@ import pytest
 
 from collectives.schedules import registry
 from collectives.selection import policy
-from collectives.selection.policy import Rules, choose, segments_for
+from collectives.selection.policy import Demand, Rules, choose, segments_for
 
 
 def pick(nbytes, rules=None, collective="allreduce", forced=None, commutes=True, linear=False, apart="two nodes"):
-    return choose(rules or Rules(), collective, nbytes, forced=forced, commutes=commutes, linear=linear, apart=apart)
+    return choose(rules or Rules(), Demand(collective, nbytes, forced, commutes, linear, apart))
 
 
 @pytest.mark.parametrize("nbytes", [0, 8, 1 << 20, 1 << 40])
@@ -82,6 +82,9 @@ def test_environment(monkeypatch):
     assert set(forced.values()) == {"mpi"}
     assert {rules("all=mpi").forced_for(name) for name in policy.DEFAULT} == {"mpi"}
     assert rules("all=ring").forced_for("barrier") is None
+    mpis = rules("all=mpi")
+    uses = {use: choose(mpis, Demand("bcast", 5, apart="two nodes", mpi=use)) for use in ("chosen", "named", "never")}
+    assert [choice.algorithm.name for choice in uses.values()] == ["mpi", "mpi", "binomial"]
     for text in ("rings", "allreduce=rings", "allreduces=ring", "ring,tre", "all=rings"):
         with pytest.raises(ValueError, match="no algorithm|unknown collective|an algorithm"):
             rules(text)

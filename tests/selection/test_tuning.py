@@ -14,7 +14,7 @@ from collectives.schedules import registry
 from collectives.selection import model as cost_model
 from collectives.selection import policy
 from collectives.selection import table as tuning
-from collectives.selection.policy import Rules, Tuned, choose
+from collectives.selection.policy import Demand, Rules, Tuned, choose
 from collectives.selection.table import Entry, Layout, Table
 from collectives.tune import cli, openmpi
 
@@ -143,8 +143,7 @@ ROWS = {
 
 
 def pick(collective, nbytes, **changes):
-    asked = {"forced": None, "commutes": True, "linear": False, "apart": None, "exact": False, "mpi": True, **changes}
-    return choose(Rules(tuned=Tuned(ROWS, "t.json (here)")), collective, nbytes, **asked)
+    return choose(Rules(tuned=Tuned(ROWS, "t.json (here)")), Demand(collective, nbytes, **changes))
 
 
 def test_tuned_rows_come_before_the_defaults():
@@ -156,7 +155,7 @@ def test_tuned_rows_come_before_the_defaults():
     assert pick("scan", 1).algorithm.name == "shm"  # not in the table
     assert pick("allreduce", 500, forced="ring").why == "asked for in the call"
     forced = Rules(forced={"allreduce": "tree"}, tuned=Tuned(ROWS, "t.json"))
-    chosen = choose(forced, "allreduce", 500, forced=None, commutes=True, linear=False, apart=None)
+    chosen = choose(forced, Demand("allreduce", 500))
     assert (chosen.algorithm.name, chosen.why) == ("tree", "set by COLLECTIVES_ALGORITHM")
 
 
@@ -168,15 +167,16 @@ def test_what_never_ends_is_not_read_for_ever():
 @pytest.mark.parametrize("nbytes", [50, 500, 5000])
 def test_what_was_not_measured_is_left_to_the_defaults(nbytes):
     """Whatever rows name, calls that the algorithm cannot serve are served as if there were no table."""
-    for changes in itertools.product([None, "two nodes"], [True, False], [True, False], [True, False], [True, False]):
+    yes_or_no, uses = [True, False], ["chosen", "named", "never"]
+    for changes in itertools.product([None, "two nodes"], yes_or_no, yes_or_no, yes_or_no, uses):
         asked = dict(zip(("apart", "commutes", "linear", "exact", "mpi"), changes, strict=True))
         found = pick("allreduce", nbytes, **asked)
-        plain = choose(Rules(), "allreduce", nbytes, forced=None, **{k: v for k, v in asked.items() if k != "mpi"})
+        plain = choose(Rules(), Demand("allreduce", nbytes, **asked))
         able = registry.find("allreduce", next(n for limit, n, _ in ROWS["allreduce"] if not limit or nbytes <= limit))
         serves = {
             "shm": asked["apart"] is None,
             "circulant": asked["commutes"] and not asked["linear"] and not asked["exact"],
-            "mpi": asked["mpi"] and not asked["linear"] and not asked["exact"],
+            "mpi": asked["mpi"] == "chosen" and not asked["linear"] and not asked["exact"],
         }[able.name]
         assert found.algorithm.name == (able.name if serves else plain.algorithm.name), asked
 
