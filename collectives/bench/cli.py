@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ..drawing import require_matplotlib
 from ..launch import usage
 from ..launch.run import as_a_whole
 from ..launch.usage import UsageError
@@ -42,8 +43,6 @@ def main(args: argparse.Namespace) -> int:
         if not os.access(os.path.dirname(path) or ".", os.W_OK) or os.path.isdir(path):
             raise UsageError(f"cannot write {path}")
     if any(kind != "tty" for kind in args.graph):
-        from .plot import require_matplotlib
-
         require_matplotlib()
     return as_a_whole(lambda: _run(program, args))
 

@@ -7,17 +7,17 @@ every line has its name at its end.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import drawing
 from ..launch.usage import UsageError
 from ..system import machine
 from .curves import Curve, curves, groups, read, size_name, time_name
 
-__all__ = ["add_arguments", "curves", "draw", "main", "picture", "require_matplotlib", "spread", "tty"]
+__all__ = ["add_arguments", "curves", "draw", "main", "picture", "spread", "tty"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "os^DvPX"
@@ -59,12 +59,6 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def require_matplotlib() -> None:
-    """ImportError, which says what to install, if matplotlib is missing."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError("drawing needs matplotlib, which is not installed: pip install matplotlib")
-
-
 def draw(
     contents: Sequence[Mapping[str, Any]], path: str | Path, title: str | None = None, only: str = ""
 ) -> None:  # fmt: skip
@@ -76,13 +70,12 @@ def draw(
     kind = Path(path).suffix
     if kind not in KINDS:
         raise ValueError(f"{path}: expected a name that ends in {', '.join(KINDS)}")
-    require_matplotlib()
+    drawing.require_matplotlib()
     import matplotlib
 
-    style: Any = {"svg.hashsalt": "collectives", "svg.fonttype": "path", "font.family": "sans-serif", "font.size": 10}
+    style: Any = {"svg.fonttype": "path", "font.family": "sans-serif", "font.size": 10}
     with matplotlib.rc_context(style):
-        dated = {".svg": "Date", ".pdf": "CreationDate"}.get(kind)
-        picture(contents, title, only).savefig(path, metadata={dated: None} if dated else None)  # reproducible file
+        drawing.save(picture(contents, title, only), path)
 
 
 def picture(contents: Sequence[Mapping[str, Any]], title: str | None = None, only: str = "") -> Any:
@@ -117,20 +110,11 @@ def _conditions(contents: Iterable[Mapping[str, Any]]) -> str:
 # --- pictures -----------------------------------------------------------------------------------------------------
 
 
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=150)  # without pyplot: no global state, no display
-    FigureCanvasAgg(figure)
-    return figure
-
-
 def _one(lines: list[Curve]) -> Any:
     """A figure of two panels: latency on logarithmic axes, which shows short messages, and bandwidth for long ones."""
     margin = 0.25 + 0.085 * max(len(curve.label) for curve in lines)  # inches, for the labels of the lines
     width, height, panel = 1.75 + 2 * (4.3 + margin), 4.9, 4.3
-    figure = _figure(width, height)
+    figure = drawing.figure(width, height)
     styles = _styles(lines)
     for left, what in ((0.85, "time"), (0.85 + panel + margin + 0.75, "speed")):
         axis = figure.add_axes((left / width, 0.13, panel / width, 0.73))
@@ -148,7 +132,7 @@ def _several(drawn: dict[str, list[Curve]]) -> Any:
     rows = math.ceil(len(drawn) / columns)
     width, height = (3.1, 2.35) if len(drawn) > 4 else (4.6, 3.2)
     width, height = width * columns + 0.8, height * rows + 1.2
-    figure = _figure(width, height)
+    figure = drawing.figure(width, height)
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     styles = _styles([curve for lines in drawn.values() for curve in lines])
     names, _ = _in_common(drawn)

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from .. import drawing
+
 __all__ = ["draw"]
 
 Event = dict[str, Any]
@@ -27,12 +29,7 @@ def draw(
     ImportError without matplotlib; ValueError if the window has no events; OSError if ``path`` cannot be
     written.
     """
-    try:
-        from matplotlib import rc_context
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError("drawing needs matplotlib, which is not installed: pip install matplotlib") from None
+    drawing.require_matplotlib()
     begin, end = window or (0.0, about["seconds"] * 1e3)
     shown = [e for e in _with_ends(events) if e["end"] > begin and e["ts"] < end]
     if not shown:
@@ -40,8 +37,7 @@ def draw(
     ranks = sorted({e["pid"] for e in shown})
     rows = _rows(shown)
     heights = {rank: _height(shown, rows, rank) for rank in ranks}
-    figure = Figure(figsize=(11, 1.6 + 1.1 * sum(heights.values())), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)  # without pyplot: no global state, no display
+    figure = drawing.figure(11, 1.6 + 1.1 * sum(heights.values()), layout="constrained")
     axis = figure.subplots()
     names = list(dict.fromkeys(e["name"] for e in events if e.get("cat") == "span"))
     colors = {name: SPANS[min(i, len(SPANS) - 1)] for i, name in enumerate(names)}
@@ -57,8 +53,7 @@ def draw(
     axis.set_yticks(ticks, [f"rank {rank}" for rank in ranks], fontsize=11)
     _dress(axis, begin, end, top - GAP)
     _explain(figure, shown, colors, title)
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "collectives"}):  # text stays text; files reproducible
-        figure.savefig(path, metadata={"Date": None} if os.fspath(path).endswith(".svg") else None)
+    drawing.save(figure, path, **{"svg.fonttype": "none"})  # text stays text
 
 
 def _with_ends(events: Iterable[Event]) -> list[Event]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..drawing import require_matplotlib
 from .agree import communicator, on_rank_0, same_bits
 from .data import Dataset, load
 from .distribute import distribute
@@ -21,7 +22,7 @@ from .loss import CrossEntropyLoss
 from .models import MODELS
 from .nn import Sequential
 from .optim import SGD, Warmup
-from .plot import draw_curves, require_matplotlib
+from .plot import draw_curves
 from .progress import MODES
 from .run import Run, read_log
 from .strategies import AllReduce, NoComm, Strategy

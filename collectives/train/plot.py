@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
+
+from ..drawing import figure, save
 
 # Okabe and Ito's palette, for any kind of colour vision; line styles and markers differ as well.
 STYLES = [
@@ -17,25 +18,14 @@ ROWS = [("loss", "training loss, ranks' own samples"), ("accuracy", "test accura
 COLUMNS = [("seconds", "seconds"), ("samples", "samples seen by all ranks")]
 
 
-def require_matplotlib() -> None:
-    """Raise ImportError, which says what to install, if matplotlib is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError("drawing needs matplotlib, which is not installed: pip install matplotlib")
-
-
 def draw_curves(log: dict[str, Any], path: str | Path, title: str = "") -> None:
     """Draw loss and accuracy of every run in `log` (see ``read_log``) against time and against samples.
 
     `path` is the picture's file: .png, .svg or .pdf. Raises ImportError if matplotlib is not installed, OSError if
     `path` cannot be written.
     """
-    require_matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 6.4), dpi=150, layout="constrained")  # no pyplot: nothing global, no display
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(2, 2, sharex="col", sharey="row", squeeze=False)
+    made = figure(10, 6.4, layout="constrained")
+    axes = made.subplots(2, 2, sharex="col", sharey="row", squeeze=False)
     for (name, run), style in zip(log["runs"].items(), STYLES * len(log["runs"]), strict=False):
         label = run["settings"].get("label", name)
         for i, (value, _) in enumerate(ROWS):
@@ -43,10 +33,10 @@ def draw_curves(log: dict[str, Any], path: str | Path, title: str = "") -> None:
                 _line(axes[i, j], run["records"], along, value, label, style)
     _dress(axes)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=11)
+    made.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=11)
     if title:
-        figure.suptitle(title, fontsize=13)
-    figure.savefig(path)
+        made.suptitle(title, fontsize=13)
+    save(made, path)
 
 
 def _line(axis: Any, records: list[dict[str, Any]], along: str, value: str, label: str, style: dict[str, Any]) -> None:

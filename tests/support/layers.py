@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 NAME = "collectives"
 #: Packages, or modules beside them, from the ground up; those of one row may import each other.
 LAYERS = [
-    "errors", "files", "schedules", "algorithms", "analysis", "selection", "core", "system", "arguments", "diagnostics",
-    "waiting", "trace", "runtime", "communicator", "__init__", "train", "torch", "horovod", "launch", "bench",
-    "tune", "simulation", "cli", "__main__",
+    "errors", "files", "drawing", "schedules", "algorithms", "analysis", "selection", "core", "system", "arguments",
+    "diagnostics", "waiting", "trace", "runtime", "communicator", "__init__", "train", "torch", "horovod", "launch",
+    "bench", "tune", "simulation", "cli", "__main__",
 ]  # fmt: skip
 #: What Cython code calls objects of these classes.
 HANDED = {"comm": "Communicator", "context": "Context", "shape": "Shape", "choice": "Choice"}
