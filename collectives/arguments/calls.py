@@ -8,6 +8,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..schedules import registry
 from .buffers import Buffer
 from .packing import Packed, contiguous
 from .shape import Shape
@@ -27,10 +28,10 @@ class Collective:
     name: str
     base: str
     takes: tuple[str, ...]
-    reduces: bool = False
-    vector: bool = False
-    agreed: bool = True
-    averages: bool = False
+    reduces: bool
+    vector: bool
+    agreed: bool
+    averages: bool
 
     @property
     def method(self) -> str:
@@ -47,30 +48,19 @@ _TWO = ("sendbuf", "recvbuf")
 _ROOTED = (*_TWO, "root")
 _REDUCING = (*_TWO, "op")
 
-#: All collectives by name.
+_TAKES: dict[str, tuple[str, ...]] = {
+    "barrier": (), "bcast": ("buf", "root"), "gather": _ROOTED, "gatherv": _ROOTED, "scatter": _ROOTED,
+    "scatterv": _ROOTED, "allgather": _TWO, "allgatherv": _TWO, "alltoall": _TWO, "alltoallv": _TWO,
+    "reduce": (*_REDUCING, "root"), "allreduce": _REDUCING, "reduce_scatter_block": _REDUCING,
+    "reduce_scatter": (*_TWO, "recvcounts", "op"), "scan": _REDUCING, "exscan": _REDUCING,
+}  # fmt: skip
+#: All collectives by name; what they have in common with schedules follows from the tables of these.
 COLLECTIVES = {
-    c.name: c
-    for c in (
-        Collective("barrier", "barrier", ()),
-        Collective("bcast", "bcast", ("buf", "root")),
-        Collective("gather", "gather", _ROOTED),
-        Collective("gatherv", "gather", _ROOTED, vector=True, agreed=False),
-        Collective("scatter", "scatter", _ROOTED),
-        Collective("scatterv", "scatter", _ROOTED, vector=True, agreed=False),
-        Collective("allgather", "allgather", _TWO),
-        Collective("allgatherv", "allgather", _TWO, vector=True),
-        Collective("alltoall", "alltoall", _TWO),
-        Collective("alltoallv", "alltoall", _TWO, vector=True, agreed=False),
-        Collective("reduce", "reduce", (*_REDUCING, "root"), reduces=True, averages=True),
-        Collective("allreduce", "allreduce", _REDUCING, reduces=True, averages=True),
-        Collective("reduce_scatter_block", "reduce_scatter", _REDUCING, reduces=True, averages=True),
-        Collective(
-            "reduce_scatter", "reduce_scatter", (*_TWO, "recvcounts", "op"), reduces=True, vector=True, averages=True
-        ),
-        Collective("scan", "scan", _REDUCING, reduces=True),
-        Collective("exscan", "exscan", _REDUCING, reduces=True),
-    )
-}
+    name: Collective(
+        name, registry.base(name), takes, reduces="op" in takes, vector=name in registry.UNEVEN,
+        agreed=name not in registry.PRIVATE_LENGTHS, averages="op" in takes and name not in ("scan", "exscan"),
+    ) for name, takes in _TAKES.items()
+}  # fmt: skip
 
 
 def _plain_in_place(spec: Any) -> Any:

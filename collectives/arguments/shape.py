@@ -7,12 +7,13 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ..schedules import registry
 from .signature import Call, signature
 
 __all__ = ["LOCAL_LENGTHS", "Shape", "describing", "kind_of_call"]
 
 EAGER = 2048  # a message of up to this many bytes is sent at once by every MPI
-LOCAL_LENGTHS = ("gather", "scatter", "alltoall")  # with unequal blocks, ranks know only some lengths
+LOCAL_LENGTHS = {registry.base(name) for name in registry.PRIVATE_LENGTHS}  # with unequal blocks
 
 
 class Shape(NamedTuple):

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..core import _core
+from ..schedules import registry
+from ..schedules.registry import PRIVATE_LENGTHS
 
 __all__ = ["Call", "differ", "signature", "type_name"]
 
 
 SWAPPED = 64  # added to the number of a basic type whose bytes are in the other byte order
-
-
-#: Collectives with unequal blocks, whose ranks know only some of the lengths.
-_LOCAL = ("gatherv", "scatterv", "alltoallv")
 
 
 class Call(NamedTuple):
@@ -51,11 +49,11 @@ class Call(NamedTuple):
 
 def signature(collective: str, algorithm: str, elements: int, dtype: int, op: Any, root: int) -> Call:
     """A Call from codes of the compiled core; ``op``: a code, -1 or None if nothing is reduced, else a user's op."""
-    rooted = collective.removesuffix("v") in ("bcast", "gather", "scatter", "reduce")
     name = _core.OPS[op].upper() if isinstance(op, int) and op >= 0 else "" if op in (None, -1) else "a user-defined op"
     dtype_name = type_name(dtype)
     if collective == "barrier":
         elements, dtype_name, name = 0, "", ""
+    rooted = registry.spec(collective).rooted
     return Call(None, collective, algorithm, elements, dtype_name, name, root if rooted else None)
 
 
@@ -72,7 +70,7 @@ def differ(one: Call, other: Call) -> bool:
         return False
     if not one.collective or not other.collective:  # only the algorithm is known
         return one.algorithm != other.algorithm
-    if one.collective.removesuffix("_init") in _LOCAL or other.collective.removesuffix("_init") in _LOCAL:
+    if not PRIVATE_LENGTHS.isdisjoint(call.collective.removesuffix("_init") for call in (one, other)):
         one, other = one._replace(elements=0), other._replace(elements=0)
     if not (one.op or other.op) and not (one.dtype and other.dtype):  # bytes match elements of any type
         one, other = one._replace(dtype=""), other._replace(dtype="")

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .programs import messages_of
+
 __all__ = ["Curve", "curves", "groups", "read", "size_name", "time_name"]
 
 PEERS = {"ompi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI", "gloo": "Gloo"}
@@ -89,8 +91,7 @@ def _of_peers(content: Mapping[str, Any]) -> list[Curve]:
         curve = found.setdefault((group, label), Curve(group, label, emphasis=name in OURS))
         nbytes, us = record["bytes"], statistics.median(record["us"])
         curve.points[nbytes] = min(us, curve.points.get(nbytes, us))
-        blocks = record["collective"].removesuffix("v") in ("allgather", "gather", "scatter", "alltoall")
-        curve.vectors[nbytes] = nbytes * (record["ranks"] if blocks else 1)
+        curve.vectors[nbytes] = nbytes * messages_of(record["collective"], record["ranks"])
     return list(found.values())
 
 

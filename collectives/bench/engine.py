@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..schedules import registry
 from ..system import machine
 from . import overlap
 from .options import iterations, message_sizes
@@ -183,7 +182,7 @@ def _record(
     """One row as a record for JSON; adds validation and bandwidths to ``values``."""
     args = setting.args
     last = getattr(setting.comm, "last", None)
-    algbw, busbw = bandwidths(registry.base(setting.program.collective), setting.comm.size, workload.nbytes, mean)
+    algbw, busbw = bandwidths(setting.program.collective, setting.comm.size, workload.nbytes, mean)
     values |= {"validation": validation if validation in (None, "Pass") else "Fail", "algbw": algbw, "busbw": busbw}
     us = {key: value for key, value in values.items() if key not in ("validation", "iterations", "algbw", "busbw")}
     return {

@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..schedules import registry
-from ..schedules.spec import SPECS
 
-__all__ = ["NAMES", "POINT_TO_POINT", "Program", "find"]
+__all__ = ["NAMES", "POINT_TO_POINT", "Program", "find", "messages_of"]
 
-COLLECTIVES = (
-    "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier", "bcast", "exscan", "gather", "gatherv",
-    "reduce", "reduce_scatter", "reduce_scatter_block", "scan", "scatter", "scatterv",
-)  # fmt: skip
+COLLECTIVES = registry.NAMES
 POINT_TO_POINT = ("latency", "bw")
 
 NAMES = (
@@ -43,12 +39,18 @@ class Program:
     @property
     def rooted(self) -> bool:
         """Whether the collective has a root."""
-        return bool(self.collective) and SPECS[registry.base(self.collective)].rooted
+        return bool(self.collective) and registry.spec(self.collective).rooted
 
     @property
     def sized(self) -> bool:
         """Whether messages have a size; False for the barrier."""
         return self.collective != "barrier"
+
+
+def messages_of(collective: str, size: int) -> int:
+    """How many messages, in the sense of OSU's tables, make up the vector: all ranks' blocks, or the vector itself."""
+    about = registry.spec(collective)
+    return size if about.blockwise and not about.reduces else 1
 
 
 def find(name: str) -> Program:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
+from ..schedules import registry
 from ..system import machine
 from .programs import Program
 
@@ -17,8 +18,6 @@ __all__ = ["Record", "bandwidths", "content", "write"]
 
 #: One row; its times are under "us" by column of the table, percentiles as "p50".
 Record = dict[str, Any]
-
-_SHARE = ("allgather", "gather", "scatter", "alltoall", "reduce_scatter")
 
 
 def bandwidths(collective: str, size: int, nbytes: int, seconds: float) -> tuple[float, float]:
@@ -30,7 +29,8 @@ def bandwidths(collective: str, size: int, nbytes: int, seconds: float) -> tuple
     """
     algbw = nbytes / seconds / 1e9 if seconds else 0.0
     share = (size - 1) / size
-    return algbw, algbw * {"allreduce": 2 * share, **dict.fromkeys(_SHARE, share)}.get(collective, 1.0)
+    factor = 2 * share if collective == "allreduce" else share if registry.spec(collective).blockwise else 1.0
+    return algbw, algbw * factor
 
 
 def content(program: Program, args: argparse.Namespace, nodes: int, overhead: int, records: list[Record]) -> Record:

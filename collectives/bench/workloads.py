@@ -16,6 +16,7 @@ from mpi4py import MPI
 from ..arguments.buffers import REPRODUCIBLE_SUM
 from ..arguments.calls import COLLECTIVES
 from .operands import Fold, check_dtype, difference, fold, operand
+from .programs import messages_of
 
 __all__ = ["Plan", "Workload", "blocks", "footprint", "lengths", "page_aligned", "usable_count"]
 
@@ -118,8 +119,7 @@ class Workload:
         self.in_place, self.rotate, self.heap = in_place, rotate, heap
         self._check(op)
         self.message = count * self.dtype.itemsize
-        whole = self.size if self.kind.base in ("allgather", "gather", "scatter", "alltoall") else 1
-        self.nbytes = self.message * whole
+        self.nbytes = self.message * messages_of(collective, self.size)
         most = [max(ends) for ends in zip(*(self._lengths(root) for root in self.roots), strict=True)]
         if in_place and self.kind.base != "scatter":
             most = [0, max(most)]

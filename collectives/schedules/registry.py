@@ -9,22 +9,22 @@ from .schedule import Ints, Round, Rounds
 from .spec import SPECS, Spec
 
 __all__ = [
-    "Algorithm", "NativeAlgorithm", "ScheduleAlgorithm", "algorithms", "base", "collectives", "find", "register",
-    "register_native",
+    "NAMES", "PRIVATE_LENGTHS", "UNEVEN", "Algorithm", "NativeAlgorithm", "ScheduleAlgorithm", "algorithms", "base",
+    "collectives", "find", "register", "register_native", "spec",
 ]  # fmt: skip
 
-#: Collectives that use the algorithms of another one: its name, and whether blocks may differ in length.
+#: Collectives that use the algorithms of another one, and its name.
 _VARIANTS = {
-    "allgatherv": ("allgather", True),
-    "alltoallv": ("alltoall", True),
-    "gatherv": ("gather", True),
-    "scatterv": ("scatter", True),
-    "reduce_scatter_block": ("reduce_scatter", False),
-}
+    "allgatherv": "allgather", "alltoallv": "alltoall", "gatherv": "gather", "scatterv": "scatter",
+    "reduce_scatter_block": "reduce_scatter",
+}  # fmt: skip
+#: All collectives.
+NAMES = tuple(sorted((*SPECS, *_VARIANTS)))
+#: Collectives that allow blocks of different lengths, and those of them whose ranks know only some of the lengths.
+UNEVEN = frozenset({"reduce_scatter", "allgatherv", "alltoallv", "gatherv", "scatterv"})
+PRIVATE_LENGTHS = frozenset({"alltoallv", "gatherv", "scatterv"})
 #: Scratch memory, in vectors, that is assumed for an algorithm that promises none.
 UNPROMISED = 4.0
-#: Names of collectives that allow blocks of different lengths.
-_UNEVEN = frozenset({"reduce_scatter", *(name for name, (_, uneven) in _VARIANTS.items() if uneven)})
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,12 @@ def register(
     """
     generator = generator if isinstance(generator, Rounds) else Rounds(generator)
     summary = (doc or generator.__doc__ or "").strip().split("\n")[0]
-    spec = SPECS[collective]
-    if not spec.reduces:
+    about = SPECS[collective]
+    if not about.reduces:
         ordered = linear = True
     algorithm = ScheduleAlgorithm(
         collective, name, summary, ordered, linear, uneven, generator, blocks, rounds, sent, memory,
-        divisible or (lambda p: not spec.blockwise), order,
+        divisible or (lambda p: not about.blockwise), order,
     )  # fmt: skip
     _add(algorithm)
     return algorithm
@@ -151,13 +151,18 @@ def register_native(collective: str, name: str, summary: str, *, ordered: bool, 
 
 def base(collective: str) -> str:
     """The collective whose algorithms serve a call: ``"allgather"`` for ``"allgatherv"``."""
-    return _VARIANTS.get(collective, (collective, False))[0]
+    return _VARIANTS.get(collective, collective)
+
+
+def spec(collective: str) -> Spec:
+    """What ranks hold before and after a collective, a variant included; KeyError for an unknown one."""
+    return SPECS[base(collective)]
 
 
 def algorithms(collective: str) -> list[str]:
     """Names of the algorithms for ``collective``, e.g. ``"allreduce"``; ValueError for an unknown collective."""
     owner = base(collective)
-    names = [name for (kind, name), a in _table.items() if kind == owner and (a.uneven or collective not in _UNEVEN)]
+    names = [name for (kind, name), a in _table.items() if kind == owner and (a.uneven or collective not in UNEVEN)]
     if not names:
         known = ", ".join(sorted({kind for kind, _ in _table} | _VARIANTS.keys()))
         raise ValueError(f"unknown collective {collective!r}; known: {known}")

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from ..schedules import registry
 from ..schedules.placement import crossing, nearest
-from ..schedules.registry import Algorithm, ScheduleAlgorithm
+from ..schedules.registry import PRIVATE_LENGTHS, Algorithm, ScheduleAlgorithm
 from .model import Load, Model, load
 
 __all__ = [
@@ -32,7 +32,8 @@ MOST_CHOICES = 10_000  # remembered for each communicator
 TOLERATED, RING_FROM, RING_RANKS = 1.15, _MB, 256
 
 #: For each collective rows of (longest vector in bytes or None, algorithm, bytes of a segment or None). The first row
-#: that fits is used. The bytes of a vector are those of all blocks together.
+#: that fits is used. The bytes of a vector are those of all blocks together. Collectives in PRIVATE_LENGTHS have
+#: one row only, without segments, since the ranks know different numbers of bytes.
 DEFAULT: dict[str, Rows] = {
     "allreduce": [(16 * _KB, "recursive_doubling", None), (None, "circulant", _MB)],
     "reduce": [(64 * _KB, "binomial", None), (None, "scatter_gather", _MB)],
@@ -51,9 +52,6 @@ DEFAULT: dict[str, Rows] = {
     "exscan": [(256 * _KB, "recursive_doubling", None), (None, "linear", 256 * _KB)],
     "barrier": [(None, "dissemination", None)],
 }
-
-#: Collectives whose ranks know different numbers of bytes: only one row is allowed in DEFAULT, and no segments.
-PRIVATE_LENGTHS = frozenset({"alltoallv", "gatherv", "scatterv"})
 
 #: Collectives that have algorithms of their own rather than those of another collective.
 _BASES = sorted({registry.base(collective) for collective in DEFAULT})

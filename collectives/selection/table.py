@@ -21,9 +21,9 @@ from typing import Any
 
 from ..files import replacing
 from ..schedules import registry
-from ..schedules.registry import NativeAlgorithm
+from ..schedules.registry import PRIVATE_LENGTHS, NativeAlgorithm
 from .model import Model, Piece, pieces_cover
-from .policy import DEFAULT, PRIVATE_LENGTHS, Limits, ModelKey, Rows, Tuned
+from .policy import DEFAULT, Limits, ModelKey, Rows, Tuned
 
 __all__ = [
     "VERSION",

@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from ..files import replacing
+from ..schedules import registry
 from .timeline import COLLECTIVES, FORMS, NONBLOCKING, SPAN, WAIT, Calls, Part, calls, seconds_of
 
 __all__ = ["read", "write"]
@@ -110,7 +111,7 @@ class _Row:
                 "collective": what, "form": FORMS[form], "algorithm": self.about["names"][name],
                 "communicator": self.labels[self.comms[comm]], "caller": self.places[site],
             }  # fmt: skip
-            if what.removesuffix("v") in ("bcast", "gather", "scatter", "reduce"):
+            if registry.spec(what).rooted:
                 args["root"] = root
             text = self._known[key] = json.dumps(args, separators=(",", ":"))[1:-1]
         return text

@@ -13,15 +13,16 @@ from mpi4py import MPI
 
 from ..arguments.calls import COLLECTIVES
 from ..arguments.datatypes import DTYPE_CODES
+from ..bench.programs import messages_of
 from ..bench.timing import sample
 from ..bench.workloads import Workload, usable_count
 from ..communicator import Communicator, internal
 from ..core import _core
 from ..runtime.mpi_context import DEPTH
 from ..schedules import registry
-from ..schedules.registry import ScheduleAlgorithm
+from ..schedules.registry import PRIVATE_LENGTHS, ScheduleAlgorithm
 from ..selection.model import Load
-from ..selection.policy import PRIVATE_LENGTHS, Choice, Demand, Limits, Rules, Tuned, choose, load_of
+from ..selection.policy import Choice, Demand, Limits, Rules, Tuned, choose, load_of
 from .fit import Point
 from .steady import Steady
 
@@ -82,7 +83,7 @@ class Bench:
         """Bytes of the vector, the count of the benchmark, and the dtype: float32 for reductions, else uint8."""
         kind = COLLECTIVES[collective]
         dtype = "float32" if kind.reduces else "uint8"
-        blocks = self.size if kind.base in ("allgather", "gather", "scatter", "alltoall") else 1
+        blocks = messages_of(collective, self.size)
         itemsize = np.dtype(dtype).itemsize
         count = usable_count(collective, nbytes // itemsize // blocks, self.size)
         return count * itemsize * blocks, count, dtype

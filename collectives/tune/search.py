@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..schedules.registry import PRIVATE_LENGTHS
 from ..selection.model import Model
-from ..selection.policy import PRIVATE_LENGTHS, Limits, Rows
+from ..selection.policy import Limits, Rows
 from .fit import Point, errors, fit
 from .measure import Bench, Candidate
 from .race import Result, interval, judged, race, shuffled

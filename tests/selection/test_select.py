@@ -131,7 +131,7 @@ def test_no_more_staging_memory_than_allowed(name, size):
 
 def test_ranks_that_do_not_know_the_same_lengths_agree_all_the_same():
     """One row whatever the bytes, and one segment."""
-    for collective in policy.PRIVATE_LENGTHS:
+    for collective in registry.PRIVATE_LENGTHS:
         assert len(policy.DEFAULT[collective]) == 1
         for name in [None, *registry.algorithms(collective)]:
             for nbytes in (0, 1 << 30):

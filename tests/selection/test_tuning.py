@@ -225,10 +225,10 @@ def rows_for_tests(nodes):
     """A row of each kind for every collective: of the MPI library's own where data only move."""
     rules = {}
     for collective in policy.DEFAULT:
-        own = "linear" if collective in policy.PRIVATE_LENGTHS else registry.algorithms(collective)[0]
+        own = "linear" if collective in registry.PRIVATE_LENGTHS else registry.algorithms(collective)[0]
         longer = "ring" if "ring" in registry.algorithms(collective) else "mpi"
         rules[collective] = [(100, "shm", None), (6000, own, None), (None, longer, None)]
-    for collective in policy.PRIVATE_LENGTHS:
+    for collective in registry.PRIVATE_LENGTHS:
         rules[collective] = [(None, "mpi", None)]
     return Entry("*", "*", Layout(1, nodes), rules | {"bcast": [(None, "mpi", None)], "reduce": [(None, "mpi", None)]})
 
@@ -243,7 +243,7 @@ def test_every_collective_by_the_rows_of_a_table(mpi, ranks, tmp_path):
     found = json.loads(done.stdout)
     for collective, runs in found["call"].items():
         for nbytes, (ran, said) in runs.items():
-            known = int(nbytes) if collective not in policy.PRIVATE_LENGTHS else 0
+            known = int(nbytes) if collective not in registry.PRIVATE_LENGTHS else 0
             named = next(name for limit, name, _ in entry.rules[collective] if limit is None or known <= limit)
             assert (ran, said.split(":")[0]) == (named, named), (collective, nbytes, said)
     for form in ("start", "plan"):  # MPI's own are not chosen for calls that the program does not wait for
