@@ -23,3 +23,8 @@ class CollectiveTimeout(CollectiveError):
 
 class PeerFailure(CollectiveError):
     """A rank makes no more calls: its process died, its program ended, or it became another program (by exec)."""
+
+
+def brief(error: BaseException) -> str:
+    """The class of an exception and the first line of its message."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

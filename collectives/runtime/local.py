@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import NamedTuple
 
 from ..arguments.shape import Shape
@@ -59,7 +58,7 @@ def _forced() -> bytes:
     try:
         return json.dumps(Rules.from_environment().forced).encode()
     except ValueError as e:
-        return json.dumps({"": f"COLLECTIVES_ALGORITHM={os.environ['COLLECTIVES_ALGORITHM']!r}: {e}"}).encode()
+        return json.dumps({"": str(e)}).encode()
 
 
 def _rules(forced: dict[str, str]) -> Rules:

@@ -97,8 +97,7 @@ class Stranger(MPIWaiting):
         """Record that ``run`` has ended early by ``error``, since MPI_Finalize might hang; other ranks are not told."""
         lifetime.keep(run)
         if self.broken is None:
-            self.broken = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            _core.broken(f"rank {self.rank} of {self.size}: {self.broken}")
+            self.break_by(error)
 
 
 def _same_ranks(comm: MPI.Intracomm) -> MPIWaiting | None:

@@ -32,9 +32,6 @@ def agreed() -> Agreed | Exception:
         return ValueError(f"COLLECTIVES_CHECK={check!r}: expected 0 or 1")
     try:
         forced = Rules.from_environment().forced
-    except ValueError as e:
-        return ValueError(f"COLLECTIVES_ALGORITHM={os.environ['COLLECTIVES_ALGORITHM']!r}: {e}")
-    try:
         table = tuning.from_environment(machine.kind(), mpi_library.description())
         limits = timeout_from_environment(), stall_from_environment()
         return Agreed(forced, table, *limits, check == "1", recording.from_environment())

@@ -187,20 +187,29 @@ class Rules:
         The variable is ``ring`` (for all-reduce) or a list such as ``allreduce=ring,barrier=dissemination``.
         ``all=NAME`` means every collective that has an algorithm NAME; entries for one collective take precedence.
         """
-        rules, every = Rules(), {}
-        for part in filter(None, "".join(os.environ.get("COLLECTIVES_ALGORITHM", "").split()).split(",")):
-            collective, _, name = part.rpartition("=")
-            if collective == "all":
-                named = {base: name for base in _BASES if name in registry.algorithms(base)}
-                if not named:
-                    raise ValueError(f"no collective has an algorithm {name!r}; `python -m collectives list` shows all")
-                every.update(named)
-                continue
-            collective = collective or "allreduce"
-            registry.find(collective, name)
-            rules.forced[collective] = name
-        rules.forced = every | rules.forced
-        return rules
+        text = os.environ.get("COLLECTIVES_ALGORITHM", "")
+        try:
+            return Rules(forced=_named("".join(text.split())))
+        except ValueError as e:
+            raise ValueError(f"COLLECTIVES_ALGORITHM={text!r}: {e}") from None
+
+
+def _named(text: str) -> dict[str, str]:
+    """The algorithms by collective that ``text``, the value of ``COLLECTIVES_ALGORITHM``, names."""
+    forced: dict[str, str] = {}
+    every: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        collective, _, name = part.rpartition("=")
+        if collective == "all":
+            named = {base: name for base in _BASES if name in registry.algorithms(base)}
+            if not named:
+                raise ValueError(f"no collective has an algorithm {name!r}; `python -m collectives list` shows all")
+            every.update(named)
+            continue
+        collective = collective or "allreduce"
+        registry.find(collective, name)
+        forced[collective] = name
+    return every | forced
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ from mpi4py import MPI
 from ..core import _core
 from ..diagnostics import peer_queries
 from ..diagnostics.diagnosis import foreign
+from ..errors import brief
 from ..files import obstacle
 from ..waiting.ending import at_the_end
 from . import clocks, perfetto, spans
@@ -173,7 +174,7 @@ class Trace:
         index = log.add(
             BLOCKING, name, call.algorithm, call.elements * item, call.number or 0, call.root or 0, begin, failed=True
         )
-        self._failures.append((index, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"))
+        self._failures.append((index, brief(error)))
 
     # The end
 

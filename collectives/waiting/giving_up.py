@@ -14,7 +14,7 @@ from ..arguments.signature import Call
 from ..core import _core
 from ..diagnostics.diagnosis import Answer, verdict
 from ..diagnostics.peer_queries import PeerQuery
-from ..errors import CollectiveError, PeerFailure
+from ..errors import CollectiveError, PeerFailure, brief
 
 __all__ = ["GivingUp"]
 
@@ -100,10 +100,19 @@ class GivingUp(_core.Calls):
         writing = {group_rank for group in self.groups() for group_rank in group.writers}
         return bool(coming) or not all(self.has_ended(self.group[i]) for i in writing)
 
+    def break_by(self, error: BaseException) -> None:
+        """Let no more calls begin on the communicator, since ``error`` has ended one; MPI_Finalize might hang now."""
+        self.broken = brief(error)
+        _core.broken(f"rank {self.rank} of {self.size}: {self.broken}")
+
+    def refusal(self) -> CollectiveError:
+        """The error for a further call on a communicator that is broken."""
+        return CollectiveError(f"this communicator is broken since an earlier call failed ({self.broken})")
+
     def given_up(self, run: Any) -> CollectiveError:
         """The error to raise for ``run``, which this rank or another one has given up."""
         if self.broken is not None:
-            return CollectiveError(f"this communicator is broken since an earlier call failed ({self.broken})")
+            return self.refusal()
         try:
             self.look_for_quitters(run)
         except CollectiveError as e:

@@ -20,7 +20,7 @@ from ..diagnostics import peer_queries
 from ..diagnostics.diagnosis import Answer, lines, position, verdict
 from ..diagnostics.exit_notes import Reader
 from ..diagnostics.peer_queries import PeerQuery
-from ..errors import CollectiveError, CollectiveMismatch, PeerFailure
+from ..errors import CollectiveError, CollectiveMismatch, PeerFailure, brief
 from ..system import lifetime
 from . import ending, turns, watching
 from .giving_up import GivingUp
@@ -239,7 +239,7 @@ class Waiting(GivingUp):
     def check(self) -> None:
         """Raise CollectiveError if the communicator is broken or this process is a forked child."""
         if self.broken is not None:
-            raise CollectiveError(f"this communicator is broken since an earlier call failed ({self.broken})")
+            raise self.refusal()
         ending.refuse_if_forked()
 
     def parties(self, run: Any, behind: list[int], again: bool = False) -> list[Answer]:
@@ -267,13 +267,12 @@ class Waiting(GivingUp):
         else:
             if self.log is not None:
                 self.timeline.failed(self, run, error)
-            kind, first = type(error).__name__, str(error).partition("\n")[0]
+            kind, _, first = brief(error).partition(": ")
             origin = getattr(error, "origin", None) or first
             place = position(threading.get_ident())
             gave_up = self.first_under_way(run)
             self.failed = Answer(self.rank, run.call(), self.begun, place, (kind, origin), gave_up=gave_up)
-            self.broken = f"{kind}: {first}"
-            _core.broken(f"rank {self.rank} of {self.size}: {self.broken}")
+            self.break_by(error)
             self.close()
             try:
                 self.give_up(run)

@@ -86,7 +86,8 @@ def test_environment(monkeypatch):
     uses = {use: choose(mpis, Demand("bcast", 5, apart="two nodes", mpi=use)) for use in ("chosen", "named", "never")}
     assert [choice.algorithm.name for choice in uses.values()] == ["mpi", "mpi", "binomial"]
     for text in ("rings", "allreduce=rings", "allreduces=ring", "ring,tre", "all=rings"):
-        with pytest.raises(ValueError, match="no algorithm|unknown collective|an algorithm"):
+        why = "no algorithm|unknown collective|an algorithm"
+        with pytest.raises(ValueError, match=f"^COLLECTIVES_ALGORITHM='{text}': .*({why})"):
             rules(text)
     monkeypatch.delenv("COLLECTIVES_ALGORITHM")
     assert Rules.from_environment().forced == {}
