@@ -14,8 +14,8 @@ from .datatypes import Type
 from .memory import memory_of
 
 __all__ = [
-    "AVG", "REPRODUCIBLE_SUM", "Buffer", "addressed", "in_place", "op_code", "parse", "parts", "refuse_repeats",
-    "within",
+    "AVG", "REPRODUCIBLE_SUM", "Buffer", "addressed", "in_place", "op_code", "parse", "parts", "refuse_overlap",
+    "refuse_repeats", "within",
 ]  # fmt: skip
 
 _OP_CODES = {name: code for code, name in enumerate(_core.OPS)}
@@ -135,12 +135,6 @@ def parse(spec: Any, argument: str, writable: bool, blocks: int = 1) -> Buffer:
     With ``blocks`` blocks, the count is that of one block. TypeError if ``spec`` is no buffer; ValueError if it is
     strided, too short, or read-only while ``writable`` is set. The message names ``argument``.
     """
-    if not isinstance(spec, (list, tuple)):
-        if spec is MPI.IN_PLACE or spec is None:
-            name = "NoneType" if spec is None else "MPI.IN_PLACE"
-            raise TypeError(f"{argument}: expected a buffer, not {name}")
-        address, nbytes, own, hold = memory_of(spec, None, argument, writable)
-        return _counted(Buffer(address, 0, own, (spec, hold), blocks), spec, nbytes, None, 0, argument)
     memory, count, displ, datatype = parts(spec, argument)
     address, nbytes, own, hold = memory_of(memory, datatype, argument, writable)
     if count is not None:
@@ -220,6 +214,12 @@ def within(memory: Any, nbytes: int, kind: Type, shift: int, count: int) -> bool
     return max(ends) + kind.upper <= nbytes and (before >= 0 or before >= -_room_before(memory))
 
 
+def refuse_overlap(one: int, other: int, length: int, other_length: int, remedy: str) -> None:
+    """ValueError if the ``length`` bytes at ``one`` and the ``other_length`` bytes at ``other`` overlap."""
+    if length and other_length and one < other + other_length and other < one + length:
+        raise ValueError(f"sendbuf and recvbuf overlap; pass MPI.IN_PLACE {remedy}")
+
+
 def refuse_repeats(memory: Any, nbytes: int, kind: Type, count: int, argument: str) -> None:
     """ValueError if a receive buffer is too short for its elements unless they overlap, which MPI forbids."""
     if abs(kind.extent) < kind.size and count * kind.size > nbytes + _room_before(memory):
@@ -239,8 +239,13 @@ def _room_before(memory: Any) -> int:
 def parts(spec: Any, argument: str, pairs: tuple[Any, ...] = (list, tuple)) -> tuple[Any, Any, Any, Any]:
     """Memory, count, displacement and datatype of a specification; None for parts that are left out.
 
-    ``pairs`` are the types of a pair (count, displacement) in the place of the count.
+    TypeError if it is no buffer, ValueError for a list of the wrong length. ``pairs`` are the types of a pair (count,
+    displacement) in the place of the count.
     """
+    if spec is None or spec is MPI.IN_PLACE:
+        raise TypeError(f"{argument}: expected a buffer, not {'NoneType' if spec is None else 'MPI.IN_PLACE'}")
+    if not isinstance(spec, (list, tuple)):
+        return spec, None, None, None
     found: list[Any] = list(spec)
     if not 2 <= len(found) <= 4:
         raise ValueError(f"{argument}: expected [buffer, count, displacement, datatype], got {len(found)} parts")

@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..core import _core
-from .buffers import Buffer, in_place, parse
+from .buffers import Buffer, in_place, parse, refuse_overlap
 from .calls import Arguments, Collective, Draft, Side
 from .packing import Packed, region
 from .shape import Shape
@@ -80,9 +80,8 @@ def _expect(given: Buffer, nbytes: int, expected: int, other: Buffer, names: tup
 def _apart(one: Side, other: Side) -> None:
     """ValueError if the two buffers overlap; temporaries never do."""
     if one.packed is None and other.packed is None:
-        a, b = one.buffer.nbytes, other.buffer.nbytes
-        if a and b and one.address < other.address + b and other.address < one.address + a:
-            raise ValueError("sendbuf and recvbuf overlap; pass MPI.IN_PLACE where the standard has it")
+        lengths = one.buffer.nbytes, other.buffer.nbytes
+        refuse_overlap(one.address, other.address, *lengths, "where the standard has it")
 
 
 def _bcast(collective: Collective, arguments: Arguments, rank: int, size: int) -> Draft:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..core import _core
-from .buffers import AVG, REPRODUCIBLE_SUM, Buffer, in_place, op_code, parse
+from .buffers import AVG, REPRODUCIBLE_SUM, Buffer, in_place, op_code, parse, refuse_overlap
 from .calls import Arguments, Collective, Draft
 from .datatypes import Type
 from .packing import Packed
@@ -150,10 +150,8 @@ def _match_types(source: Buffer, target: Buffer) -> None:
 
 
 def _apart(source: Buffer, target: Buffer) -> None:
-    a = source.elements * source.type.extent
-    b = target.elements * target.type.extent
-    if a and b and source.address < target.address + b and target.address < source.address + a:
-        raise ValueError("sendbuf and recvbuf overlap; pass MPI.IN_PLACE to reduce in place")
+    a, b = (buffer.elements * buffer.type.extent for buffer in (source, target))
+    refuse_overlap(source.address, target.address, a, b, "to reduce in place")
 
 
 def _obstacle(kind: Type, op: Any, code: int | None) -> str | None:

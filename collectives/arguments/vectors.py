@@ -23,7 +23,7 @@ def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffe
     integer as counts stands for equal counts; one integer as displacements is a stride. TypeError if ``spec`` is no
     buffer; ValueError if it is strided, too short, read-only while ``writable`` is set, or has a negative count.
     """
-    memory, counts, displs, datatype = _parts(spec, argument)
+    memory, counts, displs, datatype = parts(spec, argument, (tuple,))
     address, nbytes, own, hold = memory_of(memory, datatype, argument, writable)
     given = _counts(counts, nbytes, own, blocks, argument)
     places = _displacements(displs, given, blocks, argument)
@@ -41,15 +41,6 @@ def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffe
     for count, displ in zip(given, places, strict=True):
         addressed(address, displ if count else 0, count, own, argument)
     return Buffer(address, sum(given), own, (memory, datatype, hold), blocks, given, places)
-
-
-def _parts(spec: Any, argument: str) -> tuple[Any, Any, Any, Any]:
-    """Memory, counts, displacements and datatype of a specification; None for parts that are left out."""
-    if isinstance(spec, (list, tuple)):
-        return parts(spec, argument, (tuple,))
-    if spec is None or spec is MPI.IN_PLACE:
-        raise TypeError(f"{argument}: expected a buffer, not {'NoneType' if spec is None else 'MPI.IN_PLACE'}")
-    return spec, None, None, None
 
 
 def integers(values: Any, length: int, argument: str) -> tuple[int, ...]:
