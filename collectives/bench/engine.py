@@ -122,7 +122,7 @@ def _measure(setting: Setting, nbytes: int, work: overlap.Work | None) -> tuple[
     if nbytes and not count:
         return None
     if not setting.fits(count, itemsize):
-        return f"Left out: {nbytes} bytes and more, whose buffers need more than --mem-limit {setting.args.mem_limit}."
+        return setting.too_long(nbytes)
     timed, warm = iterations(setting.program, setting.args, nbytes)
     try:
         workload = setting.workload(count, setting.sets(count, itemsize))
@@ -211,7 +211,7 @@ def _pairs(program: Program, args: argparse.Namespace, plain: MPI.Intracomm, rec
                 continue
             slots = setting.sets(nbytes // itemsize, itemsize)
             if not setting.fits(nbytes // itemsize, itemsize):
-                say(f"# Left out: {nbytes} bytes and more, whose buffers need more than --mem-limit {args.mem_limit}.")
+                say(f"# {setting.too_long(nbytes)}")
                 break
             values, wrong = _pair(setting, Pair(comm, nbytes, setting.dtype, slots), nbytes)
             say(row(program, nbytes, values, shown))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import drawing
-from ..launch.usage import UsageError
+from ..launch.usage import refused
 from ..system import machine
 from .curves import Curve, curves, groups, read, size_name, time_name
 
@@ -49,12 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Draw the picture; returns 0."""
     output = args.output or Path(args.files[0]).with_suffix(".png")
-    try:
+    with refused():
         draw([read(file) for file in args.files], output, args.title, args.only)
-    except (ValueError, ImportError) as error:
-        raise UsageError(str(error)) from None
-    except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror}") from None
     print(f"wrote {output}")
     return 0
 

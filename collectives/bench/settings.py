@@ -65,6 +65,10 @@ class Setting:
         """Whether the buffers fit in --mem-limit."""
         return self.footprint(count, itemsize) + PAGE <= self.args.mem_limit
 
+    def too_long(self, nbytes: int) -> str:
+        """What a table says in place of rows that do not fit in --mem-limit, from ``nbytes`` on."""
+        return f"Left out: {nbytes} bytes and more, whose buffers need more than --mem-limit {self.args.mem_limit}."
+
     def workload(self, count: int, sets: int) -> Workload:
         """The buffers of the call, in ``sets`` sets, and the call."""
         root = range(self.comm.size) if self.args.root_rank == "rotate" else self.args.root_rank

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
-__all__ = ["UsageError", "number_of_bytes", "parsed", "quiet_beside_rank_0", "size", "sizes"]
+__all__ = ["UsageError", "number_of_bytes", "parsed", "quiet_beside_rank_0", "refused", "size", "sizes"]
 
 
 #: Seconds that other ranks wait for rank 0 to print the error: launchers end all ranks when one fails.
@@ -41,6 +41,17 @@ def quiet_beside_rank_0() -> Iterator[None]:
             if leaving.code:
                 time.sleep(GRACE)
             raise
+
+
+@contextlib.contextmanager
+def refused() -> Iterator[None]:
+    """Within this context, turn ValueError, ImportError and OSError into a UsageError with their message."""
+    try:
+        yield
+    except (ValueError, ImportError) as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}") from None
 
 
 def size(text: str) -> int:

@@ -69,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _offline(args: argparse.Namespace) -> int:
     """Merge or export tables, for which neither MPI nor other ranks are needed."""
-    try:
+    with usage.refused():
         tables = [table.load(path) for path in args.merge or [args.export]]
         if args.merge:
             table.save(table.merge(tables), args.output)
@@ -78,10 +78,6 @@ def _offline(args: argparse.Namespace) -> int:
 
             text = in_json(tables[0]) if args.output.endswith(".json") else classic(tables[0])
             Path(args.output).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise usage.UsageError(f"{error.filename}: {error.strerror}") from None
-    except ValueError as error:
-        raise usage.UsageError(str(error)) from None
     return 0
 
 

@@ -8,13 +8,15 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
 
 from .. import __version__
+from ..bench.engine import printer
+from ..bench.settings import part
 from ..communicator import Communicator
 from ..selection.policy import NODE_LIMITS
 from ..selection.table import Entry, Table, load, merge, nearest, save
@@ -28,7 +30,6 @@ from .search import SWEEPS, VISITS, Search
 
 __all__ = ["run"]
 
-IDLE = 0.02  # seconds between polls on ranks that do not take part
 LIMITS, MODELS = 0.1, 0.5  # share of the time for the node-local engine's limits; and at which models are complete
 GENEROUS = 2.0  # a collective may take this many times its share of the remaining time, since most need less
 
@@ -44,30 +45,20 @@ def run(args: argparse.Namespace, names: Sequence[str], sizes: Sequence[int]) ->
     code = 0
     counts = args.ranks or [world.size]
     for ranks in counts:
-        part = world.Split(0 if world.rank < ranks else MPI.UNDEFINED, world.rank)
-        if part != MPI.COMM_NULL:
-            comm = Communicator(MPI.Intracomm(part))
+        with part(world, ranks) as plain:
+            if plain is None:
+                continue
+            comm = Communicator(plain)
             bench = Bench(comm, frozenset(args.without), args.mpi)
             seconds, core_waits = 60 * args.minutes / len(counts), machine.CoreWaits()
-            failed = (
-                _check(args, bench, names, sizes, seconds) if args.check else _tune(args, bench, names, sizes, seconds)
-            )
-            code = max(code, failed)
+            work = _check if args.check else _tune
+            code = max(code, work(args, bench, names, sizes, seconds))
             crowded = machine.busy(MPI.Intracomm(comm).allreduce(core_waits.share(), MPI.MAX))
             if crowded and comm.rank == 0:
                 print(crowded, flush=True)
             bench.done()
             comm.Free()
-            part.Free()
-        _gather_idly(world)
     return world.bcast(code, 0)
-
-
-def _gather_idly(world: MPI.Intracomm) -> None:
-    """A barrier in which waiting ranks sleep, so that the cores are free for ranks that measure."""
-    request = world.Ibarrier()
-    while not request.Test():
-        time.sleep(IDLE)
 
 
 def _wrong(args: argparse.Namespace, ranks: int) -> str | None:
@@ -176,9 +167,7 @@ def _check(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: 
     where = bench.agreed((machine.kind(), mpi_library.description()))
     assert table is not None
     entry = nearest(table.serving(*where), bench.context.layout)
-    show: Callable[[Any], None] = (
-        (lambda text: print(text, flush=True)) if bench.comm.rank == 0 else (lambda text: None)
-    )
+    show = printer(bench.comm)
     if entry is None:
         show(f"{args.check}: no entry for {bench.context.layout} of {where[0]} with {where[1]}")
         return 2
