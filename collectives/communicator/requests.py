@@ -25,7 +25,22 @@ _HANDLE = MPI._sizeof(MPI.Request)  # bytes of MPI's handle
 _starting = threading.RLock()
 
 
-class _Waits:
+class _InLowerCase:
+    """mpi4py's methods in lower case, which return what was received: nothing, of a collective."""
+
+    Wait: Callable[..., bool]
+    Test: Callable[..., bool]
+
+    def wait(self, status: MPI.Status | None = None) -> None:
+        """Wait until the collective is complete."""
+        self.Wait(status)
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, None]:
+        """Whether the collective is complete, and None."""
+        return self.Test(status), None
+
+
+class _Waits(_InLowerCase):
     """Waits and tests that progress the collective in the calling thread, rather than leave it to the progress thread.
 
     MPI frees a request when a wait for it ends. If several threads wait for one request, only the thread that claims
@@ -41,7 +56,7 @@ class _Waits:
             operation.complete()
             if not operation.claim():
                 self._freed_elsewhere()
-        return super().Wait(status)  # type: ignore[misc]
+        return super().Wait(status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Progress the collective and return whether it is complete; raises the error that ended it early."""
@@ -51,7 +66,7 @@ class _Waits:
                 return False
             if not operation.claim():
                 self._freed_elsewhere()
-        return super().Test(status)  # type: ignore[misc]
+        return super().Test(status)
 
     def _freed_elsewhere(self) -> None:
         """Wait up to 1 s until the thread that has claimed the operation has freed the request.
@@ -65,14 +80,6 @@ class _Waits:
     def Cancel(self) -> None:
         """Raise MPI.Exception: collectives cannot be cancelled (MPI standard, section 3.8.4)."""
         raise MPI.Exception(MPI.ERR_REQUEST)
-
-    def wait(self, status: MPI.Status | None = None) -> None:
-        """Wait until the collective is complete."""
-        self.Wait(status)
-
-    def test(self, status: MPI.Status | None = None) -> tuple[bool, None]:
-        """Whether the collective is complete, and None."""
-        return self.Test(status), None
 
 
 class Request(_Waits, MPI.Request):  # type: ignore[misc]
@@ -139,7 +146,7 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
         self._launch = self._operation = None
 
 
-class _Keeps:
+class _Keeps(_InLowerCase):
     """A request of MPI's own that keeps its buffers alive: mpi4py does not for reductions (seen with 4.1.2).
 
     ``Wait`` obeys the communicator's timeout. ``Wait`` and ``Test`` raise PeerFailure if a rank has died.
@@ -168,7 +175,7 @@ class _Keeps:
         if self._run.request is not None:
             self._context.wait_for_mpi(self._run)
         with self._context.blamed(self._run):
-            done = super().Wait(status)  # type: ignore[misc]
+            done = super().Wait(status)
         self._let_go()
         if self._record is not None:
             log, index = self._record
@@ -180,7 +187,7 @@ class _Keeps:
         """Return whether the collective is complete; raises the error that ended it early."""
         ending.refuse_if_forked()
         with self._context.blamed(self._run):
-            done = self._has_passed(wait=False) and super().Test(status)  # type: ignore[misc]
+            done = self._has_passed(wait=False) and super().Test(status)
         if not done:
             self._context.glance_at_mpi(self._run)
             return False
@@ -209,14 +216,6 @@ class _Keeps:
 
     def _let_go(self) -> None:
         """Drop the buffers, which belong to the program again."""
-
-    def wait(self, status: MPI.Status | None = None) -> None:
-        """Wait until the collective is complete."""
-        self.Wait(status)
-
-    def test(self, status: MPI.Status | None = None) -> tuple[bool, None]:
-        """Whether the collective is complete, and None."""
-        return self.Test(status), None
 
 
 class HandedOver(_Keeps, MPI.Request):  # type: ignore[misc]
