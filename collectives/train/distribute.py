@@ -22,14 +22,14 @@ def distribute(
     buckets. Collective over `comm` (default: a ``collectives.Communicator`` of the world).
 
     Raises on all ranks, before any array is sent: TypeError for a network whose parameters are not NumPy arrays;
-    ValueError if the ranks' networks or settings differ, if `opt` is not over the parameters of `net`, or if `opt` or
-    `strategy` is in use already.
+    ValueError if the ranks' networks or settings differ, if a parameter is read-only or has gaps, if `opt` is not over
+    the parameters of `net`, or if `opt` or `strategy` is in use already.
     """
     strategy = AllReduce() if strategy is None else strategy
     comm = communicator(comm)
     on_all_ranks(comm, lambda: _check(net, opt, strategy))
     parameters = net.parameters()
-    shapes = {f"parameter {p.name}": (p.data.shape, p.data.dtype.str) for p in parameters}
+    shapes = {f"parameter {p.name}": (p.data.shape, p.data.dtype.str, p.data.strides) for p in parameters}
     same_as_rank_0(comm, {**strategy.settings(), **opt.settings(), **shapes}, "distribute")
 
     for p in parameters:
@@ -53,6 +53,8 @@ def _check(net: Sequential, opt: SGD, strategy: Strategy) -> None:
     for p in parameters:
         if not isinstance(p.data, np.ndarray):
             raise TypeError(f"distribute takes networks whose parameters are NumPy arrays, not {type(p.data).__name__}")
+        if not p.data.flags.forc or not p.data.flags.writeable:
+            raise ValueError(f"parameter {p.name} is read-only, or has gaps between its elements")
     if {id(p) for p in parameters} != {id(p) for p in opt.parameters}:
         raise ValueError("the optimizer is not over the parameters of this network")
     if opt.strategy is not None:

@@ -153,7 +153,20 @@ def test_errors_reach_all_ranks():
         next(steps)
 
 
-@pytest.mark.parametrize("wrong", ["network", "optimizer", "strategy"])
+def test_parameters_that_lie_in_another_order_on_one_rank():
+    """A broadcast would put the elements in other places there."""
+    net = train.mlp((4,), 2, rng=np.random.default_rng(0))
+    if RANK == SIZE - 1 and SIZE > 1:
+        net.parameters()[0].data = np.asfortranarray(net.parameters()[0].data)
+        with pytest.raises(ValueError, match="parameter .* is .* on rank"):
+            train.distribute(net, train.SGD(net.parameters(), 0.1), comm=COMM)
+    elif SIZE > 1:
+        with pytest.raises(ValueError, match=f"1 of {SIZE} ranks differ"):
+            train.distribute(net, train.SGD(net.parameters(), 0.1), comm=COMM)
+    assert COMM.allreduce(1) == SIZE
+
+
+@pytest.mark.parametrize("wrong", ["network", "gaps", "read-only", "optimizer", "strategy"])
 def test_what_one_rank_finds_wrong_is_an_error_on_all(wrong):
     def parts():
         net = train.mlp((4,), 2, rng=np.random.default_rng(0))
@@ -162,12 +175,18 @@ def test_what_one_rank_finds_wrong_is_an_error_on_all(wrong):
     (net, opt), strategy = parts(), train.AllReduce()
     if RANK == SIZE - 1 and wrong == "network":
         net.parameters()[0].data = [1.0]
+    elif RANK == SIZE - 1 and wrong == "gaps":
+        net.parameters()[0].data = np.zeros((8, 256), np.float32)[::2, ::2]
+    elif RANK == SIZE - 1 and wrong == "read-only":
+        net.parameters()[0].data.flags.writeable = False
     elif RANK == SIZE - 1 and wrong == "optimizer":
         opt = parts()[1]
     elif RANK == SIZE - 1:
         train.distribute(*parts(), strategy, comm=MPI.COMM_SELF)
     error, words = {
         "network": (TypeError, "not list"),
+        "gaps": (ValueError, "is read-only, or has gaps"),
+        "read-only": (ValueError, "is read-only, or has gaps"),
         "optimizer": (ValueError, "not over the parameters"),
         "strategy": (ValueError, "another network"),
     }[wrong]
