@@ -23,7 +23,6 @@ from ..runtime import reference
 from ..runtime.mpi_context import MPIContext, schedule_of
 from ..schedules.registry import ScheduleAlgorithm, algorithms, find
 from ..selection.policy import ByMPI, Choice, Demand, Rules
-from ..trace.timeline import BLOCKING
 from ..waiting.mpi_calls import MPIRun
 from . import exact_sums, wide_accumulation
 from .checks import Check
@@ -46,7 +45,6 @@ class Blocking:
 
     _context: MPIContext | None
     _open_group: Any = None
-    _deterministic = False
 
     if TYPE_CHECKING:
 
@@ -54,10 +52,7 @@ class Blocking:
 
     def _done(self, draft: Draft, choice: Choice, tick: int) -> None:
         """Record that a blocking call, which began at ``tick``, has ended."""
-        context, name, algorithm = self._enter(), draft.collective.name, choice.algorithm.name
-        context.ran(name, algorithm, draft.nbytes, tick)
-        if context.log is not None:
-            context.log.add(BLOCKING, name, algorithm, draft.nbytes, context.begun, draft.shape.root, tick)
+        self._enter().ended(draft.collective.name, choice.algorithm.name, draft.nbytes, draft.shape.root, tick)
 
     def _adopt_rules(self, rules: Rules) -> None:
         """Choose algorithms by ``rules`` from now on. All ranks call this together, while no call is under way."""
@@ -121,18 +116,12 @@ class Blocking:
         if seen is None:
             return
         key, source, target = seen
-        memory = draft.owners if draft.collective is _BARRIER else None
-        moved = draft.loads or draft.stores or memory is None and (draft.source, draft.target) != (source, target)
+        moved = draft.loads or draft.stores or (draft.source, draft.target) != (source, target)
         if moved or not isinstance(choice.algorithm, ScheduleAlgorithm) or self._widens(draft, choice, options):
             return
-        self._enter().keep_plan(key, self._cached_plan(choice, draft, memory))
-
-    def _cached_plan(self, choice: Choice, draft: Draft, memory: Any) -> _core.CachedPlan:
-        context, shape = self._enter(), draft.shape
-        describe = describing(shape, choice.algorithm.name)
-        return _core.CachedPlan(
-            (choice, shape, context.node), kind_of_call(choice.algorithm.name, shape), describe, memory
-        )
+        context, shape, name = self._enter(), draft.shape, choice.algorithm.name
+        described = kind_of_call(name, shape), describing(shape, name)
+        context.keep_plan(key, _core.CachedPlan((choice, shape, context.node), *described))
 
     def _run_draft(self, draft: Draft, options: Options, seen: Seen | None = None) -> None:
         """Run a blocking call whose arguments are checked: grouped calls that were fused, or a call of torch's."""
@@ -216,7 +205,7 @@ class Blocking:
 
     def _linear(self, draft: Draft, options: Options) -> bool:
         """Whether the call must fold in rank order; exact sums do not depend on an order."""
-        asked = self._deterministic if options.deterministic is None else options.deterministic
+        asked = self._enter().deterministic if options.deterministic is None else options.deterministic
         return bool(asked) and draft.collective.reduces and draft.shape.op != wide_accumulation.REPRODUCIBLE
 
     def _widens(self, draft: Draft, choice: Choice, options: Options) -> bool:
@@ -239,10 +228,8 @@ class Blocking:
         if collective.rooted:
             arguments.root = checked_root(arguments.root, context.size)
         if collective is _BARRIER:
-            token = np.zeros(1, np.uint8)
             shape = Shape("barrier", 0, 1, 1, DTYPE_CODES["uint8"], op_code(MPI.BOR), True)
-            address = _core.address(token)
-            return Draft(collective, shape, address, address, 0, token)
+            return Draft(collective, shape, context.token, context.token, 0, context)
         if collective.reduces:
             if collective.name == "reduce_scatter" and arguments.recvcounts is None:
                 arguments.recvcounts = self._counts_of_all(arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,7 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
     __slots__ = ("_context",)  # which compiled code reads
 
     _context: MPIContext | None
-    _first_timeout: tuple[float | None, ...] = ()  # that of the communicator that this one was made from, if any
+    _inherited: Mapping[str, Any] = {}  # settings to begin with: those of the communicator that this one was made from
     _alone = False  # whether nobody else can have a handle to MPI's communicator, so that it dies with this object
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Communicator:
@@ -101,9 +102,15 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
         """Begin without a context, and with the settings of the communicator that this one is made from."""
         self._context = None
         if isinstance(parent, Communicator):
-            self._deterministic = parent._deterministic
-            if parent._context is not None:
-                self._first_timeout = (parent._context.timeout,)
+            self._inherited = parent._settings
+
+    @property
+    def _settings(self) -> Mapping[str, Any]:
+        """The settings that communicators made from this one begin with."""
+        context = self._context
+        if context is None:
+            return self._inherited
+        return {"timeout": context.timeout, "deterministic": context.deterministic}
 
     @classmethod
     def in_place_of(cls, comm: MPI.Intracomm) -> Communicator:
@@ -149,8 +156,8 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
         plain = MPI.Intracomm(self)
         with deaths.named(plain, "setting up a communicator"):
             self._context = context = MPIContext(plain, making)
-        for timeout in self._first_timeout:
-            context.timeout = timeout
+        for name, value in self._inherited.items():
+            setattr(context, name, value)
         handles = [context.internal, plain] if self._alone else [context.internal]
         self._finalizer = lifetime.watch(self, context, handles)
         return context
@@ -208,13 +215,11 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
         The ``deterministic`` argument of a call takes precedence. Communicators made from this one begin with its
         setting. See docs/reproducibility.md.
         """
-        return self._deterministic
+        return bool(self._settings.get("deterministic"))
 
     @deterministic.setter
     def deterministic(self, value: bool) -> None:
-        self._enter()
-        self._deterministic = bool(value)
-        self._enter().cache(not self._enter().checked)  # drop the cached plans
+        self._enter().deterministic = bool(value)
 
     # Arrays on the heap
 

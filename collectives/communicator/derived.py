@@ -26,7 +26,6 @@ class Derived(MPI.Intracomm):
     """Methods of :class:`collectives.Communicator` that make others; it derives from this class."""
 
     _kinds: dict[str, Any] = {}  # this library's classes by name; filled by the module that defines them
-    _deterministic: bool
     _adopt: Any
     _inherit: Any
     _enter: Any

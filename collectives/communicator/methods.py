@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from ..arguments.calls import COLLECTIVES, Arguments, Collective, Options
 from ..core import _core
-from .blocking import DEFAULTS
+from .blocking import DEFAULTS, Seen
 from .nonblocking import Nonblocking
 
 __all__ = ["add_methods"]
@@ -103,13 +103,25 @@ def _bind(name: str, binding: Binding, args: tuple[Any, ...], kwargs: dict[str, 
         raise TypeError(str(e).replace("<lambda>", name).replace(binding.__qualname__, name)) from None
 
 
+def _first(c: Collective, run: Method) -> Method:
+    """Runs, by ``run``, a call that the fast path has parsed, but for which it has no cached plan yet."""
+
+    def first(
+        self: Nonblocking, seen: Seen, sendbuf: Any, recvbuf: Any, op: Any, root: int, recvcounts: Any,
+        options: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        return run(self, c, Arguments(sendbuf, recvbuf, op, root, recvcounts), Options(**options), seen)
+
+    return first
+
+
 def _blocking(c: Collective, binding: Binding) -> Method:
     def method(self: Nonblocking, *args: Any, **kwargs: Any) -> None:
         options = _options(c.method, _split(kwargs, _BLOCKING), _BLOCKING) if kwargs else DEFAULTS
         self._run(c, _bind(c.method, binding, args, kwargs), options)
 
     named = _named(method, c.method, _signature(binding, _BLOCKING), _WHAT[c.name] + _HOW.format(base=c.base))
-    return _core.fast_path(c.name, named, Nonblocking._first, MPI.SUM)
+    return _core.fast_path(c.name, named, _first(c, Nonblocking._run), MPI.SUM)
 
 
 def _starting(c: Collective, binding: Binding) -> Method:
@@ -120,7 +132,7 @@ def _starting(c: Collective, binding: Binding) -> Method:
         return self._start(c, _bind(name, binding, args, kwargs), options)
 
     named = _named(method, name, _signature(binding, _LATER), _STARTS.format(c.method))
-    return _core.fast_path(c.name, named, Nonblocking._start_first, MPI.SUM)
+    return _core.fast_path(c.name, named, _first(c, Nonblocking._start), MPI.SUM)
 
 
 def _lasting(c: Collective, binding: Binding) -> Method:

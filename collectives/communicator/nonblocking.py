@@ -8,7 +8,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..arguments.calls import COLLECTIVES, Arguments, Collective, Draft, Options
+from ..arguments.calls import Arguments, Collective, Draft, Options
 from ..core import _core
 from ..selection.policy import Choice
 from ..trace.timeline import NONBLOCKING, PERSISTENT
@@ -24,21 +24,6 @@ NO_MEMORY = "there is no shared memory left"
 
 class Nonblocking(Blocking):
     """The non-blocking and persistent calls of :class:`collectives.Communicator`, which derives from this class."""
-
-    def _first(
-        self, name: str, seen: Seen, sendbuf: Any, recvbuf: Any, op: Any, root: int, recvcounts: Any,
-        options: dict[str, Any],
-    ) -> None:  # fmt: skip
-        """Run a blocking call that the fast path has parsed, but for which it has no cached plan yet."""
-        self._run(COLLECTIVES[name], Arguments(sendbuf, recvbuf, op, root, recvcounts), Options(**options), seen)
-
-    def _start_first(
-        self, name: str, seen: Seen, sendbuf: Any, recvbuf: Any, op: Any, root: int, recvcounts: Any,
-        options: dict[str, Any],
-    ) -> MPI.Request:  # fmt: skip
-        """Start a non-blocking call that the fast path has parsed, but for which it has no cached plan yet."""
-        arguments = Arguments(sendbuf, recvbuf, op, root, recvcounts)
-        return self._start(COLLECTIVES[name], arguments, Options(**options), seen)
 
     def _start(
         self, collective: Collective, arguments: Arguments, options: Options = DEFAULTS, seen: Seen | None = None
@@ -65,12 +50,11 @@ class Nonblocking(Blocking):
     ) -> _core.Operation:  # fmt: skip
         """Start a non-blocking call, which began at ``tick``, by a plan; with ``library`` it gets an MPI request."""
         self._remember(seen, draft, choice, options)
-        self._enter().ran(draft.collective.name, choice.algorithm.name, draft.nbytes, tick)
-        draft = next(self._parts(draft, choice, options, None))
-        check = self._start_check(draft, choice)
-        operation = self._queue(choice, draft, library, then)
+        part = next(self._parts(draft, choice, options, None))
+        check = self._start_check(part, choice)
+        operation = self._queue(choice, part, library, then)
         operation.check = check
-        self._put_on_timeline(operation, NONBLOCKING, operation.number or 0, tick)
+        self._enter().started(operation, draft.collective.name, choice.algorithm.name, draft.nbytes, tick)
         return operation
 
     def _start_by_mpi(
@@ -170,12 +154,6 @@ class Nonblocking(Blocking):
         after = (lambda: [end() for end in ends]) if len(ends) > 1 else ends[0] if ends else None
         operation = context.operation(choice, draft.shape)
         return context.queue(operation, draft.source, draft.target, draft, self, library, after)
-
-    def _put_on_timeline(self, operation: _core.Operation, form: int, number: int, tick: int) -> None:
-        """If a timeline is recorded, enter a call that is under way since ``tick``."""
-        log = self._enter().log
-        if log is not None:
-            operation.put_on_timeline(log, form, number, tick)
 
     def _record_of_mpi(self, form: int, draft: Draft, number: int, tick: int) -> tuple[_core.Log, int] | None:
         """If a timeline is recorded, enter a call of MPI's that is under way since ``tick``; return log and index."""

@@ -9,52 +9,56 @@ cdef enum:
     MOST_RANKS = 256  # most ranks whose counts may be part of a key, for the memory that they take
 
 
+@cython.final
+cdef class Kept:
+    """Bytes of the plans that the CachedPlans of one communicator keep for themselves."""
+
+    cdef size_t nbytes
+
+
 cdef class CachedPlan:
     """What the calls with one key have in common, and a plan for the next of them.
 
     ``key`` is their choice, shape and group of the node-local engine, ``kind`` a number made from choice and shape,
-    ``describe()`` makes a Call. ``memory`` is a buffer for calls that have none of their own, such as barriers.
+    ``describe()`` makes a Call.
     """
 
     cdef readonly object key
     cdef str collective, algorithm
     cdef size_t nbytes
     cdef uint32_t kind
-    cdef object memory, describe
+    cdef object describe
+    cdef Kept among
     cdef Plan plan
 
-    def __cinit__(self, key, uint32_t kind, describe, memory=None):
-        self.key, self.kind, self.describe, self.memory = key, kind, describe, memory
+    def __cinit__(self, key, uint32_t kind, describe):
+        self.key, self.kind, self.describe = key, kind, describe
         choice, shape, _ = key
         self.collective, self.algorithm, self.nbytes = shape.name, choice.algorithm.name, shape.nbytes
 
-    cdef int place(self, coll_node_message *m) except -1:
-        """Let the message ``m`` use ``memory``, if there is one."""
-        if self.memory is not None:
-            m.input = m.output = <void *><uintptr_t>address(self.memory)
-        return 0
+    cdef Plan take(self):
+        """Take the plan that is kept here; None if it is in use, or there is none."""
+        cdef Plan plan = self.plan
+        if plan is not None:
+            self.plan = None
+            self.among.nbytes -= plan.footprint
+        return plan
 
-
-cdef int give_back(Calls calls, CachedPlan found, Plan plan) except -1:
-    """Keep ``plan``, which is idle now, for the next call with this key, or among the communicator's idle plans."""
-    if plan.footprint <= KEPT and found.plan is None and calls.kept + plan.footprint <= KEPT_IN_ALL:
-        found.plan = plan
-        calls.kept += plan.footprint
-    else:
-        calls.keep(plan)
-    return 0
+    cdef bint put(self, Plan plan) except -1:
+        """Keep ``plan``, which is idle now, for the next call with this key; False if there is no room."""
+        if self.plan is not None or plan.footprint > KEPT or self.among.nbytes + plan.footprint > KEPT_IN_ALL:
+            return False
+        self.plan = plan
+        self.among.nbytes += plan.footprint
+        return True
 
 
 cdef Operation begin_cached(Calls calls, CachedPlan found, coll_node_message *m, owners):
     """An operation for a call with a known key, on the kept plan or, if that is in use, on another one."""
     cdef Operation made = Operation.__new__(Operation)
-    made.context, made.cached, made.plan, made.buffers = calls, found, found.plan, owners
+    made.context, made.cached, made.plan, made.buffers = calls, found, found.take(), owners
     if made.plan is None:
         made.plan = calls.plan_for(found)
-    else:
-        found.plan = None
-        calls.kept -= min(calls.kept, (<Plan>made.plan).footprint)
-    found.place(m)
     made.input, made.vector = m.input, m.output
     return made
 
@@ -82,9 +86,7 @@ cdef int run_cached(Calls calls, CachedPlan found, coll_node_message *m, owners,
         if calls.turn.now.depth > depth:
             end_turn(&calls.turn.now)
     made.release()
-    calls.ran(found.collective, found.algorithm, found.nbytes, begun)
-    if calls.log is not None:
-        calls.log.add(COLL_TRACE_BLOCKING, found.collective, found.algorithm, found.nbytes, calls.number(), m.root, begun)
+    note_ended(calls, found.collective, found.algorithm, found.nbytes, m.root, begun)
     return 0
 
 
@@ -127,9 +129,7 @@ cdef Operation start_cached(Calls calls, CachedPlan found, coll_node_message *m,
             calls.look_for_quitters(made)
     except BaseException as e:
         calls.fail(made, e)
-    calls.ran(found.collective, found.algorithm, found.nbytes, begun)
-    if calls.log is not None:
-        made.put_on_timeline(calls.log, COLL_TRACE_NONBLOCKING, made.of_number, begun)
+    note_started(calls, made, found.collective, found.algorithm, found.nbytes, begun)
     return made
 
 
@@ -141,5 +141,6 @@ cdef tuple key_of(Calls calls, const coll_node_message *m, int kind, bint starts
         cuts = PyBytes_FromStringAndSize(<char *>m.cuts, table)
         if m.input_cuts != NULL:
             cuts += PyBytes_FromStringAndSize(<char *>m.input_cuts, table)
+    deterministic = calls.deterministic if asked.deterministic is None else asked.deterministic
     return (kind | starts << 8 | in_place << 16, m.count, m.itemsize, m.dtype, m.op, m.type, m.root, cuts, asked.algorithm,
-            asked.deterministic)
+            deterministic)

@@ -2,6 +2,7 @@
 
 cdef class Operation
 cdef class CachedPlan
+cdef class Kept
 cdef class _Frames
 
 cdef enum:
@@ -36,6 +37,7 @@ cdef class Calls:
     ``elsewhere`` counts the calls that the node-local engine did not serve, without comparisons before calls.
     ``history`` is a hash of these calls' kinds, equal on ranks whose calls were equal. ``recent`` has the numbers of
     such calls, with functions that describe them. ``background``: the progress thread can complete non-blocking calls.
+    ``deterministic``: calls that do not say otherwise fold in rank order.
     """
 
     cdef Member member
@@ -50,7 +52,7 @@ cdef class Calls:
     cdef Life attribute
     cdef readonly Turn turn
     cdef public Log log           # None unless a timeline is recorded
-    cdef public bint yield_at_once, background
+    cdef public bint yield_at_once, background, deterministic
     cdef public object broken, timeout
     cdef public dict heard
     cdef readonly object recent
@@ -59,7 +61,8 @@ cdef class Calls:
     cdef public long long drawn   # calls that have taken tags so far
     cdef int tags, kinds, stride, depth
     cdef dict cached              # CachedPlan by key; None: none are kept
-    cdef size_t kept              # bytes of the plans that these keep
+    cdef Kept kept                # bytes of the plans that these keep
+    cdef unsigned char byte       # the vector of barriers that are served by schedules
     cdef Operation progressing    # a blocking call by a cached plan, or a call that is being begun
     cdef Latest latest            # the last call, if `ended_at` is 0
     cdef _Frames frames           # memory for calls with objects
@@ -105,6 +108,11 @@ cdef class Calls:
         self.brief = None if node is None else Operation(self, self.fast)
 
     @property
+    def token(self):
+        """Address of a byte, the vector of barriers that schedules serve."""
+        return <uintptr_t>&self.byte
+
+    @property
     def life(self):
         """A :class:`Life`, which says whether the program has freed the communicator; None without MPI."""
         return self.attribute
@@ -138,7 +146,7 @@ cdef class Calls:
 
     def cache(self, bint plans):
         """Drop all cached plans; keep new ones from now on if ``plans``."""
-        self.cached, self.kept = {} if plans else None, 0
+        self.cached, self.kept = {} if plans else None, Kept()
 
     def keep_plan(self, key, CachedPlan plan not None):
         """Keep ``plan`` for calls with ``key``; if there are 1000 keys already, drop them all first."""
@@ -146,7 +154,7 @@ cdef class Calls:
             return
         if len(self.cached) >= MOST_CACHED:
             self.cache(True)
-        self.cached[key] = plan
+        self.cached[key], plan.among = plan, self.kept
 
     # Numbers and tags
 
@@ -195,12 +203,17 @@ cdef class Calls:
 
     # The last call, and the running one
 
-    cpdef int ran(self, str collective, str algorithm, size_t nbytes, uint64_t begun) except -1:
+    def ran(self, str collective, str algorithm, size_t nbytes, uint64_t begun):
         """Record the last call that this rank made; it began at tick ``begun`` and returns now."""
-        self.latest.collective, self.latest.algorithm = collective, algorithm
-        self.latest.nbytes, self.latest.ticks = nbytes, coll_ticks() - begun
-        self.ended_at = 0
-        return 0
+        note_last(self, collective, algorithm, nbytes, begun)
+
+    def ended(self, str collective, str algorithm, size_t nbytes, int root, uint64_t begun):
+        """Record a blocking call that began at tick ``begun`` and returns now, on the timeline too."""
+        note_ended(self, collective, algorithm, nbytes, root, begun)
+
+    def started(self, Operation made not None, str collective, str algorithm, size_t nbytes, uint64_t begun):
+        """Record a non-blocking call that began at tick ``begun`` and is under way, on the timeline too."""
+        note_started(self, made, collective, algorithm, nbytes, begun)
 
     @property
     def last(self):
@@ -273,6 +286,26 @@ cdef class Calls:
     def fail(self, operation, error):
         """Record that an operation has failed by ``error``, and raise the error that the program is to see."""
         raise NotImplementedError
+
+
+cdef void note_last(Calls calls, str collective, str algorithm, size_t nbytes, uint64_t begun) noexcept:
+    calls.latest.collective, calls.latest.algorithm = collective, algorithm
+    calls.latest.nbytes, calls.latest.ticks = nbytes, coll_ticks() - begun
+    calls.ended_at = 0
+
+
+cdef int note_ended(Calls calls, str collective, str algorithm, size_t nbytes, int root, uint64_t begun) except -1:
+    note_last(calls, collective, algorithm, nbytes, begun)
+    if calls.log is not None:
+        calls.log.add(COLL_TRACE_BLOCKING, collective, algorithm, nbytes, calls.number(), root, begun)
+    return 0
+
+
+cdef int note_started(Calls calls, Operation made, str collective, str algorithm, size_t nbytes, uint64_t begun) except -1:
+    note_last(calls, collective, algorithm, nbytes, begun)
+    if calls.log is not None:
+        made.put_on_timeline(calls.log, COLL_TRACE_NONBLOCKING, made.of_number, begun)
+    return 0
 
 
 cdef inline bint can_go_on(Calls calls) noexcept:

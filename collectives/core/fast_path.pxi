@@ -34,7 +34,7 @@ cdef bint parse(Calls calls, coll_node_message *m, int kind, object send, object
     m.cuts = m.input_cuts = NULL
     if kind == BARRIER:
         m.kind = COLL_NODE_ALLREDUCE
-        m.input = m.output = NULL
+        m.input = m.output = &calls.byte
         as_bytes(m, 0, -1)
         return True
     m.kind = <coll_node_kind>(kind & ~VECTOR)
@@ -123,9 +123,7 @@ cdef Operation start(Calls calls, coll_node_message *m, object owners, object ho
         made.launch()
     except BaseException as e:
         calls.fail(made, e)
-    calls.ran(collective_of(m), "shm", m.count * m.itemsize, begun)
-    if calls.log is not None:
-        made.put_on_timeline(calls.log, COLL_TRACE_NONBLOCKING, made.of_number, begun)
+    note_started(calls, made, collective_of(m), "shm", m.count * m.itemsize, begun)
     return made
 
 
@@ -258,7 +256,6 @@ cdef class _Method:
     """What the fast path knows of one method: the collective, whether it starts a non-blocking call, and ``first``,
     which runs a call on the slow path and keeps its plan for calls with the same key."""
 
-    cdef str collective
     cdef int kind
     cdef bint starts
     cdef object first
@@ -302,15 +299,14 @@ cdef object like_earlier(_Method method, object comm, Calls calls, coll_node_mes
     """Serve a call that does not go to the engine, with its message filled, by a cached plan or by ``method.first``."""
     if calls.cached is None or m.cuts != NULL and calls.member.size > MOST_RANKS:
         return SLOW_PATH
-    if m.input == m.output and m.input != NULL and send is not IN_PLACE and method.kind != COLL_NODE_BCAST:
+    if m.input == m.output and send is not None and send is not IN_PLACE:
         return SLOW_PATH
     key = key_of(calls, m, method.kind, method.starts, send is IN_PLACE or recv is IN_PLACE, asked)
     found = calls.cached.get(key)
     if found is None:
         if method.kind == COLL_NODE_BCAST:
             send, recv = recv, None
-        return method.first(comm, method.collective, (key, <uintptr_t>m.input, <uintptr_t>m.output), send, recv, op,
-                            m.root, counts, keywords)
+        return method.first(comm, (key, <uintptr_t>m.input, <uintptr_t>m.output), send, recv, op, m.root, counts, keywords)
     if method.starts:
         return request_of(start_cached(calls, <CachedPlan>found, m, (held(send), held(recv)), comm, begun, True))
     run_cached(calls, <CachedPlan>found, m, (kept(send), kept(recv)), asked.timeout, begun)
@@ -325,7 +321,7 @@ def fast_path(str collective, slow_path, first, SUM):
     Python function takes as long as a collective of 8 bytes. ``SUM`` is the default op.
     """
     cdef _Method method = _Method.__new__(_Method)
-    method.collective, method.kind, method.first = collective, kind_of(collective), first
+    method.kind, method.first = kind_of(collective), first
     method.starts = slow_path.__name__ == "I" + collective
 
     def reducing(self, sendbuf, recvbuf, op=SUM, *more, **keywords):

@@ -159,6 +159,16 @@ cdef bytes stream_in(const char *frame):
     return PyBytes_FromStringAndSize(frame + sizeof(Head), (<const Head *>frame).length)
 
 
+cdef list streams_in(const char *frames, size_t n):
+    cdef size_t i
+    return [stream_in(frames + i * FRAME) for i in range(n)]
+
+
+cdef list counts_of(const char *frames, size_t size):
+    cdef size_t i
+    return [(<const Head *>(frames + i * FRAME)).buffers for i in range(size)]
+
+
 cdef object unpickled(stream, buffers):
     if buffers is None:
         return MPI.pickle.loads(stream)

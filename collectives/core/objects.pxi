@@ -100,47 +100,58 @@ cdef list parts_of(data, list lengths):
 
 # The collectives. Unpickling may call collectives itself, so it begins after the end of the turn.
 
-cdef int tear(Calls calls, str collective, long long begun, error) except -1:
-    """An exception has ended a call: give it up where its first part has begun, since others wait for the next ones."""
-    if calls.broken is None and calls.number() != begun:
-        calls.torn(collective, error)
-    return 0
+#: The part of a collective that needs the turn: from what this rank sends to the streams and buffers that it receives.
+ctypedef tuple (*exchange)(object comm, Calls calls, object sent, int root, int end)
+
+
+cdef tuple in_turn(exchange run, str collective, comm, Calls calls, sent, int root=-1, int end=-1):
+    """The result of ``run``, which has the turn. If an exception ends it after its first part has begun, the call is
+    given up, since other ranks wait for the next parts."""
+    cdef long long begun = calls.number()
+    take_frames(calls)
+    try:
+        return run(comm, calls, sent, root, end)
+    except BaseException as e:
+        if calls.broken is None and calls.number() != begun:
+            calls.torn(collective, e)
+        raise
+    finally:
+        end_turn(&calls.turn.now)
+
+
+cdef list loaded(list streams, buffers):
+    """The objects of these streams; ``buffers`` has a list of buffers for each, or is None."""
+    if buffers is not None:
+        return unpickle(streams, buffers)
+    loads = MPI.pickle.loads
+    return [loads(stream) for stream in streams]
 
 
 def bcast_object(comm, obj, root):
     """The root's object; on the root ``obj`` itself, elsewhere a copy."""
     cdef Calls calls = calls_of(comm)
-    cdef _Frames f = calls.frames
     cdef int r = root_of(calls, root)
-    cdef _Parcel p = pickled(obj) if r == f.rank else None
-    cdef long long begun = calls.number()
-    take_frames(calls)
-    try:
-        if p is not None:
-            give_stream(comm, calls, p, r)
-            return obj
-        stream, buffers = take_stream(comm, calls, r)
-    except BaseException as e:
-        tear(calls, "bcast", begun, e)
-        raise
-    finally:
-        end_turn(&calls.turn.now)
+    if r == calls.frames.rank:
+        in_turn(give_stream, "bcast", comm, calls, pickled(obj), r)
+        return obj
+    stream, buffers = in_turn(take_stream, "bcast", comm, calls, None, r)
     return unpickled(stream, buffers)
 
 
-cdef int give_stream(comm, Calls calls, _Parcel p, int root) except -1:
-    """The root's part of the broadcast of an object."""
+cdef tuple give_stream(object comm, Calls calls, object sent, int root, int end):
+    """The root's part of the broadcast of the pickled object ``sent``."""
     cdef _Frames f = calls.frames
+    cdef _Parcel p = <_Parcel>sent
     put(f.to, p, p.more)
     send_frames(comm, calls, COLL_NODE_BCAST, f.to, f.to, 1, root)
     if p.more & 1:
         send_stream(comm, calls, p.stream, root)
     if p.buffers is not None:
         EXCHANGE(comm).bcast(p.buffers, root)
-    return 0
+    return None
 
 
-cdef tuple take_stream(comm, Calls calls, int root):
+cdef tuple take_stream(object comm, Calls calls, object sent, int root, int end):
     """The part of ranks other than the root: returns the stream, and the buffers or None."""
     cdef _Frames f = calls.frames
     cdef Head head
@@ -160,116 +171,83 @@ def gather_objects(comm, obj, root=None, int end=-1):
     On other ranks than the root the result is None.
     """
     cdef Calls calls = calls_of(comm)
-    cdef _Frames f = calls.frames
     cdef int r = -1 if root is None else root_of(calls, root)
-    cdef _Parcel p = pickled(obj)
-    cdef long long begun = calls.number()
-    take_frames(calls)
-    try:
-        streams, buffers = gather_streams(comm, calls, p, r, f.size if end < 0 else end)
-    except BaseException as e:
-        tear(calls, "gather" if r >= 0 else "allgather", begun, e)
-        raise
-    finally:
-        end_turn(&calls.turn.now)
-    if streams is None:
-        return None
-    if buffers is not None:
-        return unpickle(streams, buffers)[: f.size if end < 0 else end]
-    loads = MPI.pickle.loads
-    return [loads(stream) for stream in streams]
+    end = calls.frames.size if end < 0 else end
+    collective = "gather" if r >= 0 else "allgather"
+    streams, buffers = in_turn(gather_streams, collective, comm, calls, pickled(obj), r, end)
+    return None if streams is None else loaded(streams, buffers)[:end]
 
 
-cdef tuple gather_streams(comm, Calls calls, _Parcel p, int root, int end):
+cdef tuple gather_streams(object comm, Calls calls, object sent, int root, int end):
     """Streams, and buffers or None, on the root, or on all ranks if ``root`` is -1; None, None on others. All ranks
     receive all frames, so that they agree on the messages that follow."""
     cdef _Frames f = calls.frames
+    cdef _Parcel p = <_Parcel>sent
     cdef char *own = f.of + <size_t>f.rank * FRAME
-    cdef int more, i
+    cdef int more
     put(own, p, p.more)
     send_frames(comm, calls, COLL_NODE_ALLGATHER, own, f.of, f.size, 0)
     more = more_of_all(f.of, f.size)
     here = root < 0 or root == f.rank
     if more == 0:
-        return [stream_in(f.of + <size_t>i * FRAME) for i in range(end)] if here else None, None
-    counts = [(<Head *>(f.of + <size_t>i * FRAME)).buffers for i in range(f.size)]
+        return streams_in(f.of, end) if here else None, None
+    counts = counts_of(f.of, f.size)
     if more & 1:
         streams = collect_streams(comm, calls, p.stream, lengths_of(f.of, f.size), root)
     else:
-        streams = [stream_in(f.of + <size_t>i * FRAME) for i in range(f.size)]
+        streams = streams_in(f.of, f.size)
+    buffers = None
     if more >> 1:
         buffers = EXCHANGE(comm).gather(streams, counts, p.buffers or [], more >> 1, None if root < 0 else root)
-        return (streams, buffers) if here else (None, None)
-    return streams[:end] if here else None, None
+    return (streams, buffers) if here else (None, None)
 
 
 def scatter_object(comm, objects, root):
     """On rank i the i-th of the root's ``objects``, which has one for each rank."""
     cdef Calls calls = calls_of(comm)
-    cdef _Frames f = calls.frames
     cdef int r = root_of(calls, root)
-    parcels = pickled_for_all(objects, f.size) if r == f.rank else None
-    cdef long long begun = calls.number()
-    take_frames(calls)
-    try:
-        stream, buffers = scatter_streams(comm, calls, parcels, r)
-    except BaseException as e:
-        tear(calls, "scatter", begun, e)
-        raise
-    finally:
-        end_turn(&calls.turn.now)
-    return MPI.pickle.loads(stream) if buffers is None else unpickle([stream], [buffers])[0]
+    parcels = pickled_for_all(objects, calls.frames.size) if r == calls.frames.rank else None
+    stream, buffers = in_turn(scatter_streams, "scatter", comm, calls, parcels, r)
+    return loaded([stream], None if buffers is None else [buffers])[0]
 
 
-cdef tuple scatter_streams(comm, Calls calls, parcels, int root):
-    """This rank's stream, and its object's buffers, or None if no object has any."""
+cdef tuple scatter_streams(object comm, Calls calls, object sent, int root, int end):
+    """This rank's stream, and its object's buffers, or None if no object has any; the root has sent the parcels."""
     cdef _Frames f = calls.frames
     cdef Head head
-    if parcels is not None:
-        put_all(f.to, parcels)
-    send_frames(comm, calls, COLL_NODE_SCATTER, f.to if parcels is not None else NULL, f.of, f.size, root)
+    if sent is not None:
+        put_all(f.to, sent)
+    send_frames(comm, calls, COLL_NODE_SCATTER, f.to if sent is not None else NULL, f.of, f.size, root)
     head = (<Head *>f.of)[0]
     if head.more == 0:
         return stream_in(f.of), None
-    stream = stream_in(f.of) if not head.more & 1 else EXCHANGE(comm).deal(streams_of(parcels), head.length, root)
+    stream = stream_in(f.of) if not head.more & 1 else EXCHANGE(comm).deal(streams_of(sent), head.length, root)
     if head.more >> 1 == 0:
         return stream, None
-    return stream, EXCHANGE(comm).scatter(stream, head.buffers, buffers_of(parcels), head.more >> 1, root)
+    return stream, EXCHANGE(comm).scatter(stream, head.buffers, buffers_of(sent), head.more >> 1, root)
 
 
 def alltoall_objects(comm, objects):
     """Send the i-th of ``objects`` to rank i; the objects received from all ranks, in rank order."""
     cdef Calls calls = calls_of(comm)
-    cdef _Frames f = calls.frames
-    parcels = pickled_for_all(objects, f.size)
-    cdef long long begun = calls.number()
-    take_frames(calls)
-    try:
-        streams, buffers = swap_streams(comm, calls, parcels)
-    except BaseException as e:
-        tear(calls, "alltoall", begun, e)
-        raise
-    finally:
-        end_turn(&calls.turn.now)
-    if buffers is not None:
-        return unpickle(streams, buffers)
-    loads = MPI.pickle.loads
-    return [loads(stream) for stream in streams]
+    parcels = pickled_for_all(objects, calls.frames.size)
+    streams, buffers = in_turn(swap_streams, "alltoall", comm, calls, parcels)
+    return loaded(streams, buffers)
 
 
-cdef tuple swap_streams(comm, Calls calls, list parcels):
+cdef tuple swap_streams(object comm, Calls calls, object sent, int root, int end):
     """The streams from all ranks, and the objects' buffers, or None if no object has any."""
     cdef _Frames f = calls.frames
-    cdef int more, i
-    put_all(f.to, parcels)
+    cdef int more
+    put_all(f.to, sent)
     send_frames(comm, calls, COLL_NODE_ALLTOALL, f.to, f.of, f.size, 0)
     more = more_of_all(f.of, f.size)
-    counts = [(<Head *>(f.of + <size_t>i * FRAME)).buffers for i in range(f.size)] if more >> 1 else None
+    counts = counts_of(f.of, f.size) if more >> 1 else None
     if more & 1:
-        streams = EXCHANGE(comm).swap(streams_of(parcels), lengths_of(f.of, f.size))
+        streams = EXCHANGE(comm).swap(streams_of(sent), lengths_of(f.of, f.size))
     else:
-        streams = [stream_in(f.of + <size_t>i * FRAME) for i in range(f.size)]
-    return streams, EXCHANGE(comm).alltoall(streams, counts, buffers_of(parcels), more >> 1) if more >> 1 else None
+        streams = streams_in(f.of, f.size)
+    return streams, EXCHANGE(comm).alltoall(streams, counts, buffers_of(sent), more >> 1) if more >> 1 else None
 
 
 def sizes_in(stream, int buffers):

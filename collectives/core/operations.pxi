@@ -264,9 +264,8 @@ cdef class Operation:
     cpdef release(self):
         """Return the plan to the idle ones, and release the buffers."""
         self.buffers = self.holder = None
-        if self.cached is not None:
-            give_back(self.context, self.cached, <Plan>self.plan)
-        elif self.plan.key is not None:
+        kept = self.cached is not None and self.cached.put(<Plan>self.plan)
+        if not kept and self.plan.key is not None:
             self.context.keep(self.plan)
 
     def let_go(self):

@@ -76,12 +76,13 @@ cdef class Log:
         self.comm = recorder.comms
         recorder.comms += 1
 
-    cdef int note(self, int collective, uint64_t nbytes, uint64_t number, int root, uint64_t begin, uint64_t end) except -1:
-        """Add a record of a blocking call of the node-local engine, which has ended."""
+    cdef Py_ssize_t note(self, int collective, uint64_t nbytes, uint64_t number, int root, uint64_t begin,
+                         uint64_t end) except -2:
+        """Add a record of a blocking call of the node-local engine, which has ended; returns its index, -1 without room."""
         cdef int32_t place = self.recorder.places.present()
         cdef coll_trace_event *e = coll_trace_add(&self.recorder.trace, end)
         if e == NULL:
-            return 0
+            return -1
         e.begin = begin
         e.end = e.returned = end
         e.bytes = nbytes
@@ -90,7 +91,7 @@ cdef class Log:
         e.root = root
         e.comm = self.comm
         e.collective = collective
-        return 0
+        return e - self.recorder.trace.events
 
     cpdef add(self, int form, str collective, str name, uint64_t nbytes, uint64_t number, int root, uint64_t begin,
             bint ended=True, bint failed=False):
@@ -98,25 +99,15 @@ cdef class Log:
 
         ``ended``: the call has ended, too; otherwise :meth:`end` is to follow.
         """
-        cdef int what = kind_of(collective), named = self.recorder.number_of(name)
-        cdef int32_t place = self.recorder.places.present()
-        cdef uint64_t now = coll_ticks()
-        cdef coll_trace_event *e = coll_trace_add(&self.recorder.trace, now)
-        if e == NULL:
-            return -1
-        e.begin = begin
-        e.returned = now
-        e.end = now if ended else 0
-        e.bytes = nbytes
-        e.number = number
-        e.site = place
-        e.root = root
-        e.comm = self.comm
-        e.name = named
-        e.collective = what
-        e.form = form
-        e.failed = failed
-        return e - self.recorder.trace.events
+        cdef int named = self.recorder.number_of(name)
+        cdef Py_ssize_t index = self.note(kind_of(collective), nbytes, number, root, begin, coll_ticks())
+        cdef coll_trace_event *e
+        if index >= 0:
+            e = &self.recorder.trace.events[index]
+            e.name, e.form, e.failed = named, form, failed
+            if not ended:
+                e.end = 0
+        return index
 
     cpdef end(self, Py_ssize_t index, uint64_t tick, bint failed=False):
         """Complete the record with this index: its call ended at ``tick``."""

@@ -185,6 +185,29 @@ def test_calls_like_earlier_ones(world, collective):
     comm.Free()
 
 
+def test_calls_like_earlier_ones_but_for_the_default_order(world):
+    """The communicator's ``deterministic`` counts for calls that do not say otherwise, whatever earlier calls left."""
+    comm, result = world.Dup(), np.zeros(3)
+    for _ in range(3):
+        for default in (False, True):
+            comm.deterministic = default
+            for _ in range(2):
+                comm.Barrier(algorithm="dissemination")
+                comm.Allreduce(np.ones(3), result, algorithm="ring", deterministic=False)
+                assert (result == SIZE).all()
+                assert comm.last.algorithm == "ring"
+                if default:
+                    with pytest.raises(ValueError, match="does not fold in rank order"):
+                        comm.Allreduce(np.ones(3), result, algorithm="ring")
+                else:
+                    comm.Allreduce(np.ones(3), result, algorithm="ring")
+                    assert comm.last.algorithm == "ring"
+    made = comm.Dup()
+    assert made.deterministic
+    made.Free()
+    comm.Free()
+
+
 @pytest.mark.parametrize("form", ["list", "tuple", "array", "pair", "typed"])
 def test_vector_calls_like_earlier_ones(world, form):
     """The same where counts and displacements say so: other numbers, places and kinds of sequences are other forms."""
