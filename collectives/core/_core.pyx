@@ -22,13 +22,14 @@ import os
 from inspect import signature
 
 cimport cython
+from cpython.ref cimport PyObject
 cimport numpy as cnp
 
 cnp.import_array()
 
 cdef extern from "Python.h":
     void *PyList_GET_ITEM(list, Py_ssize_t)
-    void **PySequence_Fast_ITEMS(object)
+    PyObject **PySequence_Fast_ITEMS(object)
     long long PyLong_AsLongLongAndOverflow(object, int *) except? -1
     bint PyObject_CheckBuffer(object)
     object PyMemoryView_FromObject(object)

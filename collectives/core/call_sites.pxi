@@ -1,7 +1,7 @@
 # Call sites: a small number for the frame outside this library from which a call comes; included by _core.pyx.
 # The number is found by code object and instruction, in about 10 ns; file and line are looked up at the end.
 
-from cpython.ref cimport PyObject, Py_XDECREF
+from cpython.ref cimport Py_XDECREF
 
 cdef extern from *:
     """

@@ -24,8 +24,8 @@ cdef bint cuts_of(object counts, object displs, size_t *cuts, int n, size_t scal
     """Compute boundaries from counts, times ``scale``; False if displacements leave gaps or change the order."""
     cdef int i
     cdef size_t at = 0, each, place
-    cdef void **lengths
-    cdef void **places = NULL
+    cdef PyObject **lengths
+    cdef PyObject **places = NULL
     counts = sequence_of(counts, n)
     if counts is None:
         return False
