@@ -1,5 +1,6 @@
 """Jobs of hostile programs: each has a mark in its environment, by which what it leaves is found."""
 
+import contextlib
 import os
 import signal
 import time
@@ -43,7 +44,8 @@ def clean_up(job: str, since: float) -> int:
     while (left := processes_of(job)) and time.monotonic() < end:
         time.sleep(0.05)
     for pid in left:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     names = names_left(since)
     for name in names:
         name.unlink()

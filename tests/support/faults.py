@@ -1,4 +1,4 @@
-"""Faults for tests: ranks that stop for a while or die, and hosts of their own whose links can be dropped.
+"""Faults for tests: ranks that stop for a while or die, and hosts of their own whose links can be cut or slowed down.
 
 `Hosts` makes Linux network namespaces on a bridge, which needs root and `ip` of iproute2; it says so where they are not
 there. Each host has its own network, host name, processes, IPC and /dev/shm, so that an MPI takes it for a machine.
@@ -12,10 +12,12 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 __all__ = ["Hosts", "delay", "kill"]
+
+NETWORKS = 250  # that all Hosts of this machine have between them
 
 
 @contextlib.contextmanager
@@ -43,45 +45,60 @@ class Hosts:
     def __init__(self, number: int):
         if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("unshare") is None:
             raise RuntimeError("hosts of their own need root, and ip (iproute2) and unshare (util-linux) on the PATH")
-        self._tag = f"c{os.getpid() % 100_000:05}"  # names of interfaces have 15 characters
-        self._net = f"10.78.{os.getpid() % 250 + 1}"
         self._holders: list[subprocess.Popen[str]] = []
-        self._number = number
+        self.number = number
 
     def __enter__(self) -> Hosts:
+        self._take_network()
         try:
-            # With an address of its own; else it takes a port's, which would then accept packets without the bridge.
-            _ip("link", "add", f"{self._tag}b", "address", "02:00:00:00:00:fe", "type", "bridge")
-            _ip("addr", "add", f"{self._net}.254/24", "dev", f"{self._tag}b")
-            _ip("link", "set", f"{self._tag}b", "up")
-            for host in range(self._number):
+            _ip("addr", "add", f"{self.outside}/24", "dev", self.bridge)
+            _ip("link", "set", self.bridge, "up")
+            for host in range(self.number):
                 self._add(host)
         except subprocess.CalledProcessError as e:
             self.__exit__()
             raise RuntimeError(f"no hosts of their own here: {e.stderr.strip()}") from e
         return self
 
+    def _take_network(self) -> None:
+        """Make the bridge of a network that no other Hosts on this machine has: its name can be made once only."""
+        for i in range(NETWORKS):
+            number = (os.getpid() + i) % NETWORKS + 1
+            self._net, self._tag = f"10.78.{number}", f"c78x{number:03}"  # names of interfaces have 15 characters
+            # With an address of its own; else it takes a port's, which would then accept packets without the bridge.
+            bridge = ["ip", "link", "add", self.bridge, "address", "02:00:00:00:00:fe", "type", "bridge"]
+            made = subprocess.run(bridge, capture_output=True, text=True)
+            if made.returncode == 0:
+                return
+            if "exists" not in made.stderr:
+                break
+        raise RuntimeError(f"no hosts of their own here: {made.stderr.strip()}")
+
     def __exit__(self, *exception: object) -> None:
         # The links first: left to the end of their hosts they would go when the kernel finds the time, and the next
         # Hosts of this process, with the same names, would meet them.
-        for host in range(self._number):
+        for host in range(self.number):
             subprocess.run(["ip", "link", "del", f"{self._tag}v{host}"], capture_output=True)
         for holder in self._holders:
             holder.kill()  # and with it all processes of the host
             holder.wait()
-        for host in range(self._number):
-            subprocess.run(["ip", "netns", "del", f"{self._tag}n{host}"], capture_output=True)
-        subprocess.run(["ip", "link", "del", f"{self._tag}b"], capture_output=True)
+        for host in range(self.number):
+            subprocess.run(["ip", "netns", "del", self.name(host)], capture_output=True)
+        subprocess.run(["ip", "link", "del", self.bridge], capture_output=True)
 
     def _add(self, host: int) -> None:
-        space, link = f"{self._tag}n{host}", f"{self._tag}v{host}"
+        space, link = self.name(host), f"{self._tag}v{host}"
         _ip("netns", "add", space)
         _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", space)
-        _ip("link", "set", link, "master", f"{self._tag}b", "up")
+        _ip("link", "set", link, "master", self.bridge, "up")
         _ip("-n", space, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
         _ip("-n", space, "link", "set", "eth0", "up")
         _ip("-n", space, "link", "set", "lo", "up")
-        script = f"hostname {space}; mount -t tmpfs tmpfs /dev/shm; echo ready; exec sleep infinity"
+        names = "".join(f"{self.address(i)} {self.name(i)}\\n" for i in range(self.number))
+        script = (
+            f"hostname {space}; mount -t tmpfs tmpfs /dev/shm; printf '127.0.0.1 localhost\\n{names}' >/dev/shm/h; "
+            "mount --bind /dev/shm/h /etc/hosts; rm /dev/shm/h; echo ready; exec sleep infinity"
+        )
         own = ["unshare", "--uts", "--ipc", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
         holder = subprocess.Popen(
             ["ip", "netns", "exec", space, *own, "sh", "-c", script], stdout=subprocess.PIPE, text=True
@@ -95,9 +112,18 @@ class Hosts:
         """The interface of this machine that all hosts reach."""
         return f"{self._tag}b"
 
+    @property
+    def outside(self) -> str:
+        """The address of this machine that all hosts reach."""
+        return f"{self._net}.254"
+
     def address(self, host: int) -> str:
         """The host's address."""
         return f"{self._net}.{host + 1}"
+
+    def name(self, host: int) -> str:
+        """The host's name, which is also that of its network namespace."""
+        return f"{self._tag}n{host}"
 
     def command(self, host: int) -> list[str]:
         """Words to put before a command that is to run on the host."""
@@ -105,23 +131,45 @@ class Hosts:
             inside = children.read().split()[0]
         return ["nsenter", "-t", inside, "--net", "--uts", "--ipc", "--pid", "--mount", f"--wd={os.getcwd()}"]
 
-    def flags(self, launcher: Path, ranks: int) -> list[str]:
-        """Options for MPICH's mpiexec that start so many ranks on each host, by a program that is written for it."""
-        words = [" ".join(self.command(i)) for i in range(self._number)]
-        cases = "".join(f'{self.address(i)}) exec {words[i]} "$@";; ' for i in range(self._number))
-        launcher.write_text(f'#!/bin/sh\nhost=$1; shift; set -- sh -c "$*"; case $host in {cases}esac\n')
+    def flags(self, mpi: str, folder: Path, ranks: int, passed_on: Iterable[str] = ()) -> list[str]:
+        """Options for the mpiexec of one of the MPIs that start so many ranks on each host.
+
+        Files for it are written to ``folder``. ``passed_on`` are variables that ranks must have; Open MPI is told them.
+        """
+        launcher, machines = folder / "rsh", folder / "machines"
+        hosts = [self.address(i) for i in range(self.number)]
+        cases = "".join(f'{host}) exec {" ".join(self.command(i))} "$@";; ' for i, host in enumerate(hosts))
+        skip = "while case $1 in -*) true;; *) false;; esac; do shift; done"
+        launcher.write_text(f'#!/bin/sh\n{skip}\nhost=$1; shift; set -- sh -c "$*"; case $host in {cases}esac\n')
         launcher.chmod(0o755)
-        hosts = ",".join(self.address(i) for i in range(self._number))
-        start = ["-launcher", "rsh", "-launcher-exec", str(launcher), "-iface", self.bridge]
-        return [*start, "-hosts", hosts, "-ppn", str(ranks)]
+        machines.write_text("".join(f"{host}:{ranks}\n" for host in hosts))
+        if mpi in ("openmpi", "torch"):
+            told = ["--prtemca", "plm_ssh_agent", str(launcher), "--prtemca", "prte_if_include", f"{self._net}.0/24"]
+            told += ["--mca", "btl_tcp_if_include", f"{self._net}.0/24", "--bind-to", "none"]
+            told += ["--host", ",".join(f"{host}:{ranks}" for host in hosts)]
+            return [*told, *(word for name in passed_on for word in ("-x", name))]
+        told = ["-launcher", "rsh", "-launcher-exec", str(launcher), "-iface", self.bridge]
+        if mpi == "impi":
+            told += ["-genvall", "-genv", "FI_PROVIDER", "tcp", "-genv", "I_MPI_PIN", "0"]
+        return [*told, "-machinefile" if mpi == "impi" else "-f", str(machines)]
 
     def drop(self, host: int) -> None:
         """Take the host's link away: nothing it sends arrives, and nothing tells it so."""
         _ip("link", "set", f"{self._tag}v{host}", "nomaster")
 
+    def slow_down(self, host: int, rate: str) -> None:
+        """Limit what the host's link carries, each way, to a rate such as ``8kbit``; what it cannot carry is lost."""
+        bucket = ["root", "tbf", "rate", rate, "burst", "1600", "limit", "16000"]
+        space, link = self.name(host), f"{self._tag}v{host}"
+        subprocess.run(["tc", "-n", space, "qdisc", "replace", "dev", "eth0", *bucket], check=True)
+        subprocess.run(["tc", "qdisc", "replace", "dev", link, *bucket], check=True)
+
     def restore(self, host: int) -> None:
-        """Give the host its link back."""
-        _ip("link", "set", f"{self._tag}v{host}", "master", f"{self._tag}b")
+        """Give the host its link back, with its whole rate."""
+        space, link = self.name(host), f"{self._tag}v{host}"
+        subprocess.run(["tc", "-n", space, "qdisc", "del", "dev", "eth0", "root"], capture_output=True)
+        subprocess.run(["tc", "qdisc", "del", "dev", link, "root"], capture_output=True)
+        _ip("link", "set", link, "master", self.bridge)
 
     def reaches(self, host: int, other: int, seconds: float = 5) -> bool:
         """Whether a connection from one host to another is answered within the time."""

@@ -16,7 +16,7 @@ LOSSES = "tests/torch/programs/losses.py"
 def on_hosts(folder, *command):
     """Run a program on 2 ranks of each of 2 hosts."""
     with Hosts(2) as hosts:
-        flags, env = hosts.flags(folder / "rsh", 2), torch_for("mpich")
+        flags, env = hosts.flags("mpich", folder, 2), torch_for("mpich")
         return mpiexec("mpich", 4, *command, timeout=100, flags=flags, env=env)
 
 

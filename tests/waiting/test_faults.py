@@ -100,7 +100,7 @@ except collectives.CollectiveTimeout as e:
 def test_a_timeout_when_a_link_drops(tmp_path):
     """One rank on each of two hosts; the one that still has a link says whom it waits for."""
     with Hosts(2) as hosts:
-        with start("mpich", 2, "-c", PROGRAM, flags=hosts.flags(tmp_path / "rsh", 1)) as process:
+        with start("mpich", 2, "-c", PROGRAM, flags=hosts.flags("mpich", tmp_path, 1)) as process:
             end = threading.Timer(40, process.kill)
             end.start()
             lines = [process.stdout.readline(), process.stdout.readline()]

@@ -1,7 +1,7 @@
-"""One collective again and again until the last rank dies: `kills_between_hosts.py COLLECTIVE`.
+"""One collective again and again: `between_hosts.py COLLECTIVE (dies | waits)`.
 
-Each rank writes a line of JSON to the file RESULTS: when it died, or what it raised and when. Calls have TIMEOUT
-seconds.
+The last rank dies, or all ranks wait for what the test does to a host. Each rank writes lines of JSON to the file
+RESULTS: that it goes on (``ready``), when it died, or what it raised and when. Calls have TIMEOUT seconds.
 """
 
 import json
@@ -83,7 +83,8 @@ def die():
 results = os.open(os.environ["RESULTS"], os.O_WRONLY | os.O_APPEND)
 call = CALLS[sys.argv[1]]
 comm.Barrier()
-if rank == victim:
+say(ready=os.getpid())
+if rank == victim and sys.argv[2] == "dies":
     threading.Timer(0.5, die).start()
 try:
     while True:
