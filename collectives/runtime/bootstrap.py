@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ..diagnostics import peer_queries
-from ..system import lifetime, machine, shared_memory
+from ..system import conditions, lifetime, machine, shared_memory
 
 __all__ = ["Hello", "Known", "Gather", "hello", "introduce"]
 
@@ -36,6 +36,7 @@ class Hello(NamedTuple):
     dead: list[tuple[str, int]]  # communicators, see :mod:`collectives.system.lifetime`
     timeline: bool  # whether it records one
     background: bool  # whether its calls may go on by themselves
+    conditions: tuple[int, ...] | None  # in the first communicator of several ranks; a tuple is short when pickled
 
 
 class Known(NamedTuple):
@@ -52,6 +53,7 @@ class Known(NamedTuple):
     separated: bool  # some ranks cannot ask some others by their sockets
     timeline: bool  # whether some rank records one
     background: bool  # whether the calls of all may go on by themselves
+    advice: list[str]  # on rank 0: what is wrong with the start of the ranks on its machine
 
 
 def hello(
@@ -64,12 +66,23 @@ def hello(
     mask = cores.to_bytes(-(-cores.bit_length() // 8), "little")
     address = peer_queries.address() if size > 1 else None
     settings = settings if rank == 0 else b""
-    return Hello(identity, settings, name, mask, address, offer, lifetime.dead(), timeline, background)
+    given = _conditions() if size > 1 else None
+    return Hello(identity, settings, name, mask, address, offer, lifetime.dead(), timeline, background, given)
+
+
+_judged = False  # whether this process has told its conditions; they are told once
+
+
+def _conditions() -> tuple[int, ...] | None:
+    global _judged
+    before, _judged = _judged, True
+    return None if before else tuple(conditions.collect())
 
 
 def introduce(rank: int, mine: Hello, all_ranks: Iterable[Hello]) -> Known:
     """Reduce all ranks' hellos to a :class:`Known`; also frees the communicators that are dead on all their ranks."""
     identity, settings, cores, timeline, background = "", b"", 0, False, True
+    judged = _Judged()
     ranks_on, votes = Counter[str](), Counter[tuple[str, int]]()
     homes: set[tuple[str, int, int] | None] = {None}
     neighbours: dict[int, peer_queries.Address] = {}
@@ -85,7 +98,9 @@ def introduce(rank: int, mine: Hello, all_ranks: Iterable[Hello]) -> Known:
         timeline |= theirs.timeline
         background &= theirs.background
         if theirs.machine == mine.machine:
-            cores |= int.from_bytes(theirs.cores, "little")
+            cores |= (mask := int.from_bytes(theirs.cores, "little"))
+            if rank == 0 and theirs.conditions is not None:
+                judged.add(peer, mask, conditions.Conditions(*theirs.conditions))
         if theirs.address is not None and peer != rank and peer_queries.can_ask(mine.address, theirs.address):
             neighbours[peer] = theirs.address
         if len(homes) <= 2:
@@ -97,4 +112,26 @@ def introduce(rank: int, mine: Hello, all_ranks: Iterable[Hello]) -> Known:
     here = ranks_on[mine.machine]
     layout = hosts.tobytes() if 1 < len(numbers) < len(hosts) else None
     apart = len(homes) > 2
-    return Known(identity, settings, ranks_on, layout, here, usable, neighbours, offers, apart, timeline, background)
+    told = judged.advice(here, len(hosts))
+    return Known(
+        identity, settings, ranks_on, layout, here, usable, neighbours, offers, apart, timeline, background, told
+    )  # fmt: skip
+
+
+class _Judged:
+    """The conditions of the ranks of rank 0's machine."""
+
+    def __init__(self) -> None:
+        self._ranks: list[int] = []
+        self._masks: list[int] = []
+        self._found: list[conditions.Conditions] = []
+
+    def add(self, rank: int, mask: int, found: conditions.Conditions) -> None:
+        """Take note of a rank, with the mask of its cores."""
+        self._ranks.append(rank)
+        self._masks.append(mask)
+        self._found.append(found)
+
+    def advice(self, here: int, size: int) -> list[str]:
+        """What is wrong with their start; nothing if some of the machine's ``here`` ranks have been judged before."""
+        return list(conditions.advice(self._ranks, self._masks, self._found, size)) if len(self._ranks) == here else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from . import bootstrap
 from .plans import Plan, Plans
 
 __all__ = ["Context"]
+
+_log = logging.getLogger("collectives")
 
 
 class Context(Waiting):
@@ -50,6 +53,8 @@ class Context(Waiting):
         known = bootstrap.introduce(self.rank, mine, gather(mine))
         self.identity, self.neighbours = known.identity, known.neighbours
         self.yield_at_once = known.here > known.usable_cores
+        for text in known.advice:
+            _log.warning("%s", text)
         return known
 
     def join(
