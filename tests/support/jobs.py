@@ -18,16 +18,20 @@ MPIS = ("openmpi", "mpich", "impi")
 LIVE_ON = {"openmpi": ["--with-ft", "ulfm"], "mpich": ["-disable-auto-cleanup"], "impi": ["-disable-auto-cleanup"]}
 
 
+def variables(env: dict[str, str] | None = None) -> dict[str, str]:
+    """The environment of jobs, with ``env`` added."""
+    return {
+        **os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **(env or {}),
+    }  # fmt: skip
+
+
 def launch(mpi: str, ranks: int, command: Sequence[str], env: dict[str, str] | None, flags: Sequence[str]):
     """The command line that runs `python COMMAND` on `ranks` ranks of an MPI, and how to start it."""
     home = ROOT / ".venvs" / mpi / "bin"
     flags = [*flags, "--oversubscribe"] if mpi in ("openmpi", "torch", "programs") else flags
-    variables = {
-        **os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **(env or {}),
-    }  # fmt: skip
     line = [home / "mpiexec", *flags, "-n", str(ranks), home / "python", *command]
-    return line, {"text": True, "cwd": ROOT, "env": variables, "stdin": subprocess.DEVNULL}
+    return line, {"text": True, "cwd": ROOT, "env": variables(env), "stdin": subprocess.DEVNULL}
 
 
 def torch_for(mpi: str) -> dict[str, str]:

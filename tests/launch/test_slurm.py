@@ -1,0 +1,98 @@
+"""Jobs under Slurm on two nodes: by srun with PMI2 (MPICH) and PMIx (Open MPI), and by mpiexec in a job script.
+
+tests/support/slurm.py says what that needs; where it is not there these tests are skipped, with the reason.
+"""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from jobs import ROOT, torch_for
+from slurm import Slurm
+from torch_jobs import BACKEND, PASSED
+
+INTERFACES = {"mpich": "pmi2", "openmpi": "pmix"}  # each MPI, and how it reaches srun
+EVERY = str(ROOT / "tests/runtime/programs/every_collective.py")
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    """A Slurm of two nodes."""
+    try:
+        made = Slurm(tmp_path_factory.mktemp("slurm"))
+    except RuntimeError as e:
+        pytest.skip(str(e))
+    with made:
+        yield made
+
+
+@pytest.fixture
+def run(slurm):
+    """Run a program by srun, on an MPI; its output."""
+
+    def run(mpi, *command, ranks=4, env=None, timeout=120):
+        interface = INTERFACES[mpi]
+        if interface == "pmix" and (why := slurm.why_no_pmix()):
+            pytest.skip(why)
+        python = str(ROOT / f".venvs/{'torch' if env and mpi == 'openmpi' else mpi}/bin/python")
+        done = slurm.srun(python, *command, mpi=interface, ranks=ranks, env=env, timeout=timeout)
+        assert done.returncode == 0, done.stdout + done.stderr[-20_000:]
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """scikit-learn's digits in a file, for environments without scikit-learn."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    file = tmp_path_factory.mktemp("data") / "digits.npz"
+    np.savez(file, x=data.images / 16, y=data.target)
+    return str(file)
+
+
+@pytest.mark.parametrize("mpi", [pytest.param("mpich", marks=pytest.mark.slow), "openmpi"])
+def test_info(mpi, run):
+    """One rank speaks, and knows how many there are."""
+    account = json.loads(run(mpi, "-m", "collectives", "info", "--json"))
+    assert account["mpi"]["ranks"] == 4
+
+
+@pytest.mark.parametrize("mpi", [pytest.param("openmpi", marks=pytest.mark.slow), "mpich"])
+def test_every_collective(mpi, run):
+    """Between nodes, in every form, with right results."""
+    ranks = 4 if mpi == "openmpi" else 2  # ranks of MPICH spin
+    assert re.fullmatch(rf"\d+ calls on {ranks} ranks: every result right\n", run(mpi, EVERY, "between", ranks=ranks))
+
+
+@pytest.mark.slow
+def test_every_collective_of_spinning_ranks(run):
+    assert "calls on 4 ranks: every result right" in run("mpich", EVERY, "between", timeout=600)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mpi", INTERFACES)
+def test_the_demo(mpi, run, digits):
+    """The weights are the same on all ranks, and better than without communication."""
+    printed = run(mpi, "-m", "collectives", "train", "--data", digits, "--epochs", "10", timeout=600)
+    reached = [float(accuracy) for accuracy in re.findall(r"test accuracy (0\.\d+)", printed)]
+    assert "the same bits" in printed
+    assert len(reached) == 2, printed
+    assert reached[0] > 0.9 > reached[1], printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mpi", INTERFACES)
+def test_torch(mpi, run):
+    """The backend asks MPI for rank and size."""
+    env = torch_for(mpi) if mpi == "mpich" else {"PYTHONPATH": str(ROOT)}
+    assert run(mpi, str(ROOT / BACKEND), ranks=2, env=env).splitlines() == ["mpi4py is there", PASSED]
+
+
+def test_without_its_programs(monkeypatch, tmp_path):
+    monkeypatch.setattr("slurm.shutil.which", lambda name, path=None: None)
+    with pytest.raises(RuntimeError, match="needs root, and the programs munged"):
+        Slurm(tmp_path)
