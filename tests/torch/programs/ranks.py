@@ -19,8 +19,8 @@ def _told(*names: str) -> int:
     return next(int(os.environ[name]) for name in names if name in os.environ)
 
 
-RANK = _told("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")  # torchrun's, Open MPI's, MPICH's and Intel MPI's
-SIZE = _told("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+RANK = _told("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # of torchrun, MPIs, and srun with PMIx
+SIZE = _told("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
 
 def main(tests: dict[str, object]) -> None:
