@@ -279,7 +279,7 @@ cdef extern from "simulate/simulate.h" nogil:
         const double *host_gap
         const double *group_gap
         const double *slowness
-        double alpha, local_alpha, local_gap, overhead, fold_gap, rendezvous, jitter
+        double alpha, local_alpha, local_gap, overhead, fold_gap, rendezvous, burst, jitter
         uint64_t seed
     ctypedef struct coll_sim_rounds:
         const int64_t *first_round
@@ -289,5 +289,6 @@ cdef extern from "simulate/simulate.h" nogil:
         const int64_t *to_round
         const double *bytes
         const uint8_t *folds
+        const uint8_t *ahead
         int nsegments, in_flight
     int64_t coll_simulate(const coll_sim_network *, const coll_sim_rounds *, double *, double *)

@@ -13,18 +13,18 @@ def simulate(dict network, dict rounds, int nsegments, int in_flight, cnp.ndarra
     cdef cnp.ndarray group_gap = network["group_gap"], slowness = network["slowness"]
     cdef cnp.ndarray first_round = rounds["first_round"], first_message = rounds["first_message"]
     cdef cnp.ndarray expected = rounds["expected"], folded = rounds["folded"], to_round = rounds["to_round"]
-    cdef cnp.ndarray bytes = rounds["bytes"], folds = rounds["folds"]
+    cdef cnp.ndarray bytes = rounds["bytes"], folds = rounds["folds"], ahead = rounds["ahead"]
     net.nranks, net.nhosts, net.nlevels, net.ngroups = len(host), len(host_gap), len(group), len(group_gap)
     net.host, net.group = <const int32_t *>host.data, <const int32_t *>group.data
     net.host_gap, net.group_gap = <const double *>host_gap.data, <const double *>group_gap.data
     net.slowness = <const double *>slowness.data
     net.alpha, net.local_alpha, net.local_gap = network["alpha"], network["local_alpha"], network["local_gap"]
     net.overhead, net.fold_gap, net.jitter = network["overhead"], network["fold_gap"], network["jitter"]
-    net.rendezvous, net.seed = network["rendezvous"], network["seed"]
+    net.rendezvous, net.burst, net.seed = network["rendezvous"], network["burst"], network["seed"]
     plan.first_round, plan.first_message = <const int64_t *>first_round.data, <const int64_t *>first_message.data
     plan.expected, plan.folded = <const int32_t *>expected.data, <const double *>folded.data
     plan.to_round, plan.bytes = <const int64_t *>to_round.data, <const double *>bytes.data
-    plan.folds = <const uint8_t *>folds.data
+    plan.folds, plan.ahead = <const uint8_t *>folds.data, <const uint8_t *>ahead.data
     plan.nsegments, plan.in_flight = nsegments, in_flight
     cdef double *ends = <double *>end.data
     cdef double *leaving = <double *>sent.data

@@ -34,23 +34,21 @@ def all_ranks(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterato
     """
     total = algorithm.blocks(size)
     for steps in _one_by_one(algorithm.rounds_of(np.arange(size), size, root)):
-        yield spread(steps, total, size)
+        yield list(spread(steps, total, size))
 
 
-def spread(steps: Sequence[Step | Series], nblocks: int, size: int) -> list[Step]:
-    """The steps of one round of all ranks: each field an array with one entry per rank.
+def spread(steps: Sequence[Step | Series], nblocks: int, size: int) -> Iterator[Step]:
+    """The steps of one round of all ranks, one after the other: each field an array with one entry per rank.
 
     ``when`` is False for ranks without the step and for empty steps; ``nblocks`` is never ALL, for which the number of
     blocks of the vector stands.
     """
-    whole = []
     for step in _flat(steps):
         count = np.where(np.asarray(step.nblocks) == ALL, nblocks, step.nblocks)
         fields = (step.peer, step.block, count, step.dst, step.left, step.right, step.src_block)
         full = [np.broadcast_to(field, size) for field in (*fields, step.when)]
         full[-1] = full[-1] & (count > 0)
-        whole.append(Step(step.kind, *full))
-    return whole
+        yield Step(step.kind, *full)
 
 
 def _one_by_one(rounds: Iterable[Round]) -> Iterator[list[Step]]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from ..files import replacing
+from ..files import obstacle, replacing
 from ..launch.usage import UsageError, number_of_bytes, sizes
 from ..schedules import registry
 from ..schedules.placement import nearest
 from ..schedules.registry import ScheduleAlgorithm
 from .network import PLACEMENTS, Level, Network, placed
+from .rounds import TooMany
 from .simulate import bound, simulate
 
 __all__ = ["add_arguments", "main"]
@@ -55,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--local-beta", type=rate, default=default.local_beta, metavar="RATE", help="between ranks of a host (10GB/s)")
     add("--rendezvous", type=number_of_bytes, default=int(default.rendezvous), metavar="BYTES",
         help="messages from this length on wait for their receiver (64KiB)")  # fmt: skip
+    add("--burst", type=number_of_bytes, default=0, metavar="BYTES", help="through a rested port at once (0)")
     add("--topology", type=_levels, default=(), metavar="WIDTH:OVER,...",
         help="switches from the hosts up: neighbours below one, and its oversubscription: 16:2,8:4")  # fmt: skip
     add("--jitter", type=float, default=0.0, metavar="X", help="mean random part of a latency, in latencies (0)")
@@ -70,6 +74,7 @@ def main(args: argparse.Namespace) -> int:
     """Simulate everything asked for, print a table and write the files."""
     try:
         algorithms = _algorithms(args.names, args.collective)
+        _check_files(args)
         if args.goal:
             return _export(algorithms, args)
         rows = _rows(algorithms, args)
@@ -85,6 +90,20 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}") from None
     return 0
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """ValueError for a file that cannot be written, before anything is simulated; ImportError without matplotlib."""
+    if args.goal and (args.json or args.picture):
+        raise ValueError("--goal writes a schedule and simulates nothing: give no --json and no --picture with it")
+    for path in filter(None, (args.goal, args.json, args.picture)):
+        why = obstacle(path)
+        if why:
+            raise ValueError(f"{path}: {why}")
+    if args.picture:
+        from .picture import check
+
+        check(args.picture)
 
 
 def _algorithms(names: list[str], collective: str) -> list[ScheduleAlgorithm]:
@@ -104,22 +123,37 @@ def _algorithms(names: list[str], collective: str) -> list[ScheduleAlgorithm]:
 def _rows(algorithms: list[ScheduleAlgorithm], args: argparse.Namespace) -> list[dict[str, Any]]:
     """Results as dictionaries; each is printed when it is there."""
     rows: list[dict[str, Any]] = []
+    networks = [_network(size, args) for size in args.sizes]
     _print(_COLUMNS)
-    for size in args.sizes:
-        network = _network(size, args)
+    for network in networks:
         for nbytes in args.nbytes:
             for algorithm in algorithms:
-                rows.append(_row(algorithm, network, nbytes, args))
-                _print(_cells(rows[-1]))
+                try:
+                    rows.append(_row(algorithm, network, nbytes, args))
+                except TooMany as error:
+                    if len(algorithms) == 1:
+                        raise
+                    print(f"{algorithm.name} is left out: {error}", file=sys.stderr)
+                else:
+                    _print(_cells(rows[-1]))
     return rows
 
 
-def _row(algorithm: ScheduleAlgorithm, network: Network, nbytes: int, args: argparse.Namespace) -> dict[str, Any]:
-    order = ""
-    if args.order == "chosen" and network.nhosts < network.size:
-        algorithm, order = nearest(algorithm, network.hosts.tobytes())
+def _in_order(
+    algorithm: ScheduleAlgorithm, network: Network, args: argparse.Namespace
+) -> tuple[ScheduleAlgorithm, str]:
+    """The algorithm in the order of ranks that is asked for, and its name; ValueError if it has no such root."""
     if not 0 <= args.root < (network.size if algorithm.spec.rooted else 1):
         raise ValueError(f"--root {args.root}: {algorithm.collective} on {network.size} ranks has no such root")
+    if args.order == "chosen" and network.nhosts < network.size:
+        return nearest(algorithm, network.hosts.tobytes())
+    return algorithm, ""
+
+
+def _row(algorithm: ScheduleAlgorithm, network: Network, nbytes: int, args: argparse.Namespace) -> dict[str, Any]:
+    algorithm, order = _in_order(algorithm, network, args)
+    if args.segments < 1 or args.in_flight < 1:
+        raise ValueError("--segments, --in-flight: expected at least 1")
     segments = args.segments if algorithm.divisible(network.size) else 1
     outcome = simulate(algorithm, network, nbytes, root=args.root, segments=segments, in_flight=args.in_flight)
     least = bound(algorithm.collective, network, nbytes)
@@ -141,8 +175,19 @@ def _row(algorithm: ScheduleAlgorithm, network: Network, nbytes: int, args: argp
 
 
 def _network(size: int, args: argparse.Namespace) -> Network:
-    hosts = placed(size, args.hosts or size, args.placement)
-    options = ("alpha", "beta", "overhead", "fold", "local_alpha", "local_beta", "rendezvous", "jitter", "seed")
+    hosts = placed(size, size if args.hosts is None else args.hosts, args.placement)
+    options = (
+        "alpha",
+        "beta",
+        "overhead",
+        "fold",
+        "local_alpha",
+        "local_beta",
+        "rendezvous",
+        "burst",
+        "jitter",
+        "seed",
+    )
     return Network(
         hosts,
         levels=args.topology,
@@ -155,7 +200,7 @@ def _network(size: int, args: argparse.Namespace) -> Network:
 def _about(args: argparse.Namespace) -> dict[str, Any]:
     network = dataclasses.asdict(_network(args.sizes[0], args))
     del network["hosts"]
-    return {**network, "placement": args.placement, "in_flight": args.in_flight, "root": args.root}
+    return {**network, **{name: getattr(args, name) for name in ("placement", "order", "in_flight", "root")}}
 
 
 def _export(algorithms: list[ScheduleAlgorithm], args: argparse.Namespace) -> int:
@@ -163,8 +208,11 @@ def _export(algorithms: list[ScheduleAlgorithm], args: argparse.Namespace) -> in
 
     if len(algorithms) != 1 or len(args.sizes) != 1 or len(args.nbytes) != 1:
         raise ValueError("--goal writes one schedule: name one algorithm, one -p and one -n")
+    if args.segments != 1:
+        raise ValueError("--goal writes one segment: give no --segments")
+    network = _network(args.sizes[0], args)
     with replacing(args.goal) as file:
-        write(file, algorithms[0], _network(args.sizes[0], args), args.nbytes[0], args.root)
+        write(file, _in_order(algorithms[0], network, args)[0], network, args.nbytes[0], args.root)
     print(f"wrote {args.goal}")
     return 0
 
@@ -210,8 +258,8 @@ def rate(text: str) -> float:
     for power, letter in enumerate(("", "k", "m", "g", "t")):
         for name, base in ((letter, 1000), (f"{letter}i", 1024)):
             for what, bits in (("b/s", 1), ("bit/s", 8)):
-                if unit.lower() == f"{name}{what}" and number > 0:
-                    return float(number * base**power / bits)
+                if unit.lower() == f"{name}{what}" and 0 < number * base**power < math.inf:
+                    return number * base**power / bits
     raise argparse.ArgumentTypeError(f"{text!r} is not a rate such as 12GB/s or 200Mbit/s")
 
 
@@ -230,8 +278,8 @@ def _several(parse: Callable[[str], int]) -> Callable[[str], list[int]]:
 def _levels(text: str) -> tuple[Level, ...]:
     try:
         parts = [part.split(":") for part in text.split(",")]
-        return tuple(Level(int(width), float(rest[0]) if rest else 1.0) for width, *rest in parts)
-    except ValueError:
+        return tuple(Level(int(width), *map(float, over)) for width, *over in parts)
+    except (ValueError, TypeError):  # TypeError: more than two numbers
         raise argparse.ArgumentTypeError(f"{text!r} is not levels of switches such as 16:2,8:4") from None
 
 

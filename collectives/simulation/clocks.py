@@ -1,8 +1,9 @@
 """Simulation of rounds in which no two messages share a port: a clock for each rank, and whole rounds as arrays.
 
-It gives the same times as the events of csrc/simulate/ where both apply. A round of 100,000 messages takes about a
-millisecond. When a round that is repeated has moved all clocks on by one and the same time, it does so for ever: times
-depend on differences of clocks only. Then the rest of the repetitions takes one multiplication.
+All messages of a round need what the round before has brought. It gives the same times as the events of
+csrc/simulate/ where both apply. A round of 100,000 messages takes about a millisecond. When a round that is repeated
+has moved all clocks on by one and the same time, it does so for ever: times depend on differences of clocks only. Then
+the rest of the repetitions takes one multiplication.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ _STEADY = 1e-9  # relative difference of the clocks' steps at which they count a
 
 
 def _alone(messages: Messages, network: Network) -> bool:
-    """Whether each port serves one pair of ranks at most in the round, and each rank receives from one at most."""
-    if network.levels:
+    """Whether each port serves one pair of ranks at most in the round, each rank receives from one at most, and no
+    message is sent ahead of its round."""
+    if network.levels or messages.ahead.any():
         return False
     pairs = np.unique(messages.source * network.size + messages.target)
     source, target = np.divmod(pairs, network.size)
@@ -29,12 +31,18 @@ def _alone(messages: Messages, network: Network) -> bool:
 
 
 class Clocks:
-    """When each rank, its host's ports and its processor have ended what they did; starts at 0."""
+    """When each rank, its host's ports and its processor have ended what they did; starts at 0.
+
+    Ports serve messages in the order of rounds. ``overtaken`` says whether a message came to a port before one of an
+    earlier round: then the port would serve it first, and the times are not exact.
+    """
 
     def __init__(self, network: Network, bytes_per_block: float):
         self.network, self.each = network, bytes_per_block
-        self.time = np.zeros(network.size)
+        self.time, self.began = np.zeros((2, network.size))  # began: of the latest round of each rank
         self.out, self.into, self.sent = np.zeros((3, network.nhosts))
+        self._came = np.zeros((2, network.nhosts))  # at the ports out and in: the first byte of the latest message
+        self.overtaken = False
         self.messages = 0
         self._gap, self._slowness = network.host_gap(), network.slowness()
         self._random = np.random.default_rng(network.seed)
@@ -44,27 +52,36 @@ class Clocks:
         if not _alone(messages, self.network):
             return False
         waves = self._waves(messages)
+        part = messages.reduced > 0
+        part[messages.source] = part[messages.target] = True
         self.messages += times * len(messages.source)
         for wave in waves:
             self.sent[wave.from_host] += times * wave.bytes[wave.away]
         for done in range(times):
-            before = self.time, self.out.copy(), self.into.copy()
+            before = self.time, self.began[part], self.out.copy(), self.into.copy()
+            began = np.where(part, self.time, self.began)
             self._once(messages, waves)
-            if times - done > 1 and not self.network.jitter and self._steady(before, times - done - 1):
+            self.began = began
+            if times - done > 1 and not self.network.jitter and self._steady(part, before, times - done - 1):
                 break
         return True
 
-    def _steady(self, before: tuple[np.ndarray, ...], rest: int) -> bool:
-        """If the last round moved all clocks by one time: moves them by the ``rest`` of the rounds, and is True."""
-        moved = self.time - before[0]
+    def _steady(self, part: np.ndarray, before: tuple[np.ndarray, ...], rest: int) -> bool:
+        """If the last round moved all clocks by one time: moves them by the ``rest`` of the rounds, and is True.
+
+        ``part``: the ranks that have a part in the round; ``before``: times, and begins of these ranks' latest rounds,
+        and the ports, before the last round.
+        """
+        moved = np.concatenate((self.time - before[0], self.began[part] - before[1]))
         low, high = moved.min(), moved.max()
         if high - low > _STEADY * high:
             return False
-        for now, then in ((self.out, before[1]), (self.into, before[2])):
+        for now, then in ((self.out, before[2]), (self.into, before[3])):
             if not np.allclose((now - then)[now > 0], high, rtol=_STEADY, atol=0):
                 return False
+        for now in (self.out, self.into, self._came):
             now[now > 0] += rest * high
-        self.time = self.time + rest * high
+        self.time, self.began = self.time + rest * high, self.began + rest * high
         return True
 
     def _waves(self, messages: Messages) -> list[_Wave]:
@@ -90,17 +107,23 @@ class Clocks:
         """When the last byte of each message leaves its rank and reaches the other."""
         busy = self.time[wave.source] + wave.send_work
         if wave.announced is not None:
-            answered = np.maximum(busy + wave.latency, self.time[wave.target]) + wave.latency
+            answered = np.maximum(busy + wave.latency, self.began[wave.target]) + wave.latency
             busy = np.where(wave.announced, answered, busy)
         leaving = busy + wave.transfer
         arrival = leaving + self.network.local_alpha
         if len(wave.away):
-            start = np.maximum(busy[wave.away], self.out[wave.from_host])
-            left = start + wave.transfer[wave.away]
+            ready, saved = busy[wave.away], self.network.burst
+            start = np.maximum(ready - saved * self._gap[wave.from_host], self.out[wave.from_host])
+            out = start + wave.transfer[wave.away]
+            left = np.maximum(out, ready)
             delay = self._latencies(len(start))
-            entered = np.maximum(start + delay, self.into[wave.to_host]) + wave.in_transfer
-            self.out[wave.from_host], self.into[wave.to_host] = left, entered
-            leaving[wave.away], arrival[wave.away] = left, np.maximum(entered, left + delay)
+            first = np.maximum(start, ready) + delay
+            into = np.maximum(first - saved * self._gap[wave.to_host], self.into[wave.to_host]) + wave.in_transfer
+            for port, hosts, came in ((0, wave.from_host, ready), (1, wave.to_host, first)):
+                self.overtaken |= bool((came < self._came[port, hosts]).any())
+                self._came[port, hosts] = came
+            self.out[wave.from_host], self.into[wave.to_host] = out, into
+            leaving[wave.away], arrival[wave.away] = left, np.maximum(into, left + delay)
         return leaving, arrival
 
     def _latencies(self, count: int) -> np.ndarray | float:

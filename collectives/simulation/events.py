@@ -8,12 +8,9 @@ import numpy as np
 
 from ..core import _core
 from .network import Network
-from .rounds import Messages
+from .rounds import MOST_MESSAGES, Messages, TooMany
 
-__all__ = ["MOST_MESSAGES", "run"]
-
-#: Messages of one segment that are held in memory at once: about 100 bytes each.
-MOST_MESSAGES = 30_000_000
+__all__ = ["run"]
 
 
 def run(
@@ -23,8 +20,10 @@ def run(
     segments: int = 1,
     in_flight: int = 1,
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Seconds at which each rank ends, bytes that left each host, and messages; ValueError for too many of these."""
-    rounds = _flat(found, network.size, bytes_per_block)
+    """Seconds at which each rank ends, bytes that left each host, and messages; TooMany for too many of these."""
+    if segments * network.size > MOST_MESSAGES:
+        raise TooMany(f"{segments:,} segments on {network.size:,} ranks do not fit in memory")
+    rounds = _flat(found, network.size, bytes_per_block, MOST_MESSAGES // segments)
     groups, gaps = network.groups()
     parameters = {
         "host": np.ascontiguousarray(network.hosts, np.int32),
@@ -38,6 +37,7 @@ def run(
         "overhead": network.overhead,
         "fold_gap": 1 / network.fold,
         "rendezvous": network.rendezvous,
+        "burst": network.burst,
         "jitter": network.jitter,
         "seed": network.seed,
     }
@@ -46,23 +46,30 @@ def run(
     return end, sent, segments * len(rounds["bytes"])
 
 
-def _flat(found: Iterator[tuple[Messages, int]], size: int, each: float) -> dict[str, np.ndarray]:
-    """The arrays of ``coll_sim_rounds``: a rank has the rounds that it takes part in."""
+def _flat(found: Iterator[tuple[Messages, int]], size: int, each: float, most: int) -> dict[str, np.ndarray]:
+    """The arrays of ``coll_sim_rounds``: a rank has its own rounds. TooMany above ``most`` messages."""
     parts, entries, total = [], 0, 0
     for messages, times in found:
         total += times * len(messages.source)
-        if total > MOST_MESSAGES:
-            raise ValueError(
-                f"the schedule has over {MOST_MESSAGES:,} messages, and they share ports: that does not fit in memory. "
-                "Simulate fewer ranks, one rank on each host, or another algorithm"
+        if total > most:
+            raise TooMany(
+                f"the schedule has over {most:,} messages in each segment, and they share ports: that does not fit in "
+                "memory. Simulate fewer ranks or segments, one rank on each host, or another algorithm"
             )
         part = _part(messages, size)
         for _ in range(times):
             parts.append((*part[:2], part[2] + entries, part[3] + entries, *part[4:]))
             entries += len(part[0])
-    empty = tuple(np.zeros(0, kind) for kind in (np.int32, np.int64, np.int64, np.int64, np.int64, bool))
-    ranks, reduced, sender, receiver, blocks, folds = map(np.concatenate, zip(empty, *parts, strict=True))
-    return _by_rank(size, ranks, reduced * each, sender, receiver, blocks * each, folds)
+    empty = tuple(np.zeros(0, kind) for kind in (np.int32, np.int64, np.int64, np.int64, np.int64, bool, bool))
+    ranks, reduced, sender, receiver, blocks, folds, ahead = map(np.concatenate, zip(empty, *parts, strict=True))
+    made = _by_rank(size, ranks, sender, receiver)
+    order, sends = made.pop("rounds"), made.pop("messages")
+    return made | {
+        "folded": reduced[order] * each,
+        "bytes": blocks[sends] * each,
+        "folds": folds[sends].astype(np.uint8),
+        "ahead": ahead[sends].astype(np.uint8),
+    }
 
 
 def _part(messages: Messages, size: int) -> tuple[np.ndarray, ...]:
@@ -78,19 +85,15 @@ def _part(messages: Messages, size: int) -> tuple[np.ndarray, ...]:
         place[messages.target],
         messages.blocks,
         messages.folds,
+        messages.ahead,
     )
 
 
-def _by_rank(
-    size: int,
-    ranks: np.ndarray,
-    reduced: np.ndarray,
-    sender: np.ndarray,
-    receiver: np.ndarray,
-    sent: np.ndarray,
-    folds: np.ndarray,
-) -> dict[str, np.ndarray]:
-    """Entries, one for each rank and round, sorted by rank, and messages by the entry in which they are sent."""
+def _by_rank(size: int, ranks: np.ndarray, sender: np.ndarray, receiver: np.ndarray) -> dict[str, np.ndarray]:
+    """Entries, one for each rank and round, sorted by rank, and messages by the entry in which they are sent.
+
+    ``rounds`` and ``messages`` are the orders of entries and messages.
+    """
     order = np.argsort(ranks, kind="stable")
     place = np.empty(len(ranks), np.int64)
     place[order] = np.arange(len(ranks))
@@ -101,10 +104,9 @@ def _by_rank(
         "first_round": _begins(ranks, size),
         "first_message": _begins(from_round, len(ranks)),
         "expected": np.bincount(to_round, minlength=len(ranks)).astype(np.int32),
-        "folded": reduced[order],
         "to_round": to_round,
-        "bytes": sent[messages],
-        "folds": folds[messages].astype(np.uint8),
+        "rounds": order,
+        "messages": messages,
     }
 
 

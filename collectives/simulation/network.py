@@ -21,6 +21,8 @@ PLACEMENTS = {
     "cyclic": lambda size, hosts: np.arange(size) % hosts,
 }
 
+WIDEST = 1 << 24  # neighbours below one switch
+
 
 @dataclass(frozen=True)
 class Level:
@@ -38,10 +40,11 @@ class Network:
     """Times in seconds, rates in bytes per second and direction.
 
     ``hosts`` is the number of each rank's host, as an array. ``fold`` is the rate at which a rank folds arrivals.
-    Messages of at least ``rendezvous`` bytes are announced, and leave when the receiver has begun the round too and has
-    answered: two latencies more. ``jitter`` adds to each latency an exponential part whose mean is ``jitter * alpha``,
-    drawn from ``seed``. ``slow_ranks`` and ``slow_hosts`` are factors by number: of a rank's overhead and folding, of
-    the time per byte of a host's ports.
+    Messages of at least ``rendezvous`` bytes (infinity: none) are announced, and leave when the receiver has posted the
+    receive and has answered: two latencies more. A host's port lets ``burst`` bytes through at once after a rest, as
+    rate limits of clouds do; it begins without any. ``jitter`` adds to each latency an exponential part whose mean is
+    ``jitter * alpha``, drawn from ``seed``. ``slow_ranks`` and ``slow_hosts`` are factors by number: of a rank's
+    overhead and folding, of the time per byte of a host's ports.
     """
 
     hosts: np.ndarray
@@ -52,6 +55,7 @@ class Network:
     local_alpha: float = 0.5e-6
     local_beta: float = 10e9
     rendezvous: float = 65536
+    burst: float = 0.0
     levels: tuple[Level, ...] = ()
     jitter: float = 0.0
     seed: int = 1
@@ -59,19 +63,25 @@ class Network:
     slow_hosts: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.hosts.ndim != 1 or not self.size or self.hosts.min() < 0:
+            raise ValueError("hosts: expected the number of each rank's host, from 0 on, in an array of one dimension")
         for name in ("beta", "fold", "local_beta"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: expected a rate above 0, not {getattr(self, name)}")
-        for name in ("alpha", "overhead", "local_alpha", "jitter"):
+        for name in ("alpha", "overhead", "local_alpha", "burst", "jitter"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: expected 0 or more, not {getattr(self, name)}")
+        if not self.rendezvous >= 0:
+            raise ValueError(f"rendezvous: expected 0 bytes or more, not {self.rendezvous}")
+        if not 0 <= self.seed < 1 << 64:
+            raise ValueError(f"seed: expected a number from 0 to 2^64 - 1, not {self.seed}")
         for name, known in (("slow_ranks", self.size), ("slow_hosts", self.nhosts)):
             for number, factor in getattr(self, name).items():
                 if not 0 <= number < known or not 0 < factor < math.inf:
                     raise ValueError(f"{name}: {number}: {factor}: expected a number below {known}, a factor above 0")
         for level in self.levels:
-            if level.width < 1 or not 0 < level.oversubscription < math.inf:
-                raise ValueError(f"levels: {level}: expected a width of at least 1 and an oversubscription above 0")
+            if not 1 <= level.width <= WIDEST or not 0 < level.oversubscription < math.inf:
+                raise ValueError(f"levels: {level}: expected a width of 1 to {WIDEST} and an oversubscription above 0")
 
     @property
     def size(self) -> int:
@@ -99,7 +109,7 @@ class Network:
         found, gaps = np.zeros((len(self.levels), self.nhosts), np.int32), [np.zeros(0)]
         width, rate, first = 1, self.beta, 0
         for i, level in enumerate(self.levels):
-            width *= level.width
+            width = min(width * level.width, self.nhosts)
             rate *= level.width / level.oversubscription
             found[i] = first + np.arange(self.nhosts) // width
             switches = int(found[i][-1]) + 1 - first

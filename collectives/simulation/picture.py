@@ -7,22 +7,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["draw"]
+__all__ = ["check", "draw"]
 
 KINDS = (".png", ".svg", ".pdf")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999", "#F0E442")  # Okabe and Ito
 
 
-def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
-    """Draw a panel for each collective: a field for each number of ranks and length, in the colour of the winner.
-
-    The number in a field is how many times as long the second one takes. ValueError if ``path`` does not end in .png,
-    .svg or .pdf; OSError if it cannot be written; ImportError without matplotlib.
-    """
+def check(path: str | Path) -> None:
+    """ValueError if ``path`` does not end in .png, .svg or .pdf; ImportError without matplotlib."""
     if Path(path).suffix not in KINDS:
         raise ValueError(f"{path}: expected a name that ends in {', '.join(KINDS)}")
     if importlib.util.find_spec("matplotlib") is None:
         raise ImportError("drawing needs matplotlib, which is not installed: pip install matplotlib")
+
+
+def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
+    """Draw a panel for each collective: a field for each number of ranks and length, in the colour of the winner.
+
+    The number in a field is how many times as long the second one takes. OSError if ``path`` cannot be written; further
+    errors as of :func:`check`.
+    """
+    check(path)
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -10,14 +10,15 @@ enum { ARRIVED = -1, LEFT = -2, ANNOUNCED = -3 }; /* instead of the number of a 
 typedef struct {
     double early; /* seconds of folding for messages that came before the round began */
     int32_t arrived;
-    int32_t announced; /* the last announced message that waits for the round, plus 1 */
+    int32_t left;      /* messages of the round that have left */
+    int32_t announced; /* the last announced message that waits for its receive, plus 1 */
 } round_state;
 
 typedef struct {
-    double began;  /* when the current round began */
+    double began;  /* when the current round began, and receives of the next one were posted */
+    double posted; /* when receives of the current round were posted */
     double ready;  /* when what has ended of the round had ended */
     int64_t round; /* the current one; the number after the last if all have ended */
-    int32_t away;  /* messages of the round that have not left */
     int32_t begun; /* whether the segment has begun on the rank */
 } rank_state;
 
@@ -83,26 +84,8 @@ static double port_at(const simulation *sim, int from, int to, int levels, int h
     return net->group_gap[group];
 }
 
-static void begin_round(simulation *sim, int rank, int segment, double time);
-
-/* What a round still waits for has ended at `time`: goes on to the next round if that was all. */
-static void advance(simulation *sim, int rank, int segment, double time) {
-    rank_state *state = &sim->ranks[(int64_t)segment * sim->net->nranks + rank];
-    round_state *round = &sim->rounds[segment * sim->nrounds + state->round];
-    state->ready = later(state->ready, time);
-    if (state->away || round->arrived < sim->plan->expected[state->round])
-        return;
-    double folding = sim->plan->folded[state->round] * sim->net->fold_gap * sim->net->slowness[rank];
-    if (folding > 0)
-        state->ready = sim->processor[rank] = later(state->ready, sim->processor[rank]) + folding;
-    state->round++;
-    begin_round(sim, rank, segment, state->ready);
-}
-
-static void end_segment(simulation *sim, int rank, double time) {
-    sim->end[rank] = later(sim->end[rank], time);
-    if (sim->waiting[rank] < sim->plan->nsegments)
-        begin_round(sim, rank, sim->waiting[rank]++, time);
+static rank_state *state_of(const simulation *sim, int rank, int segment) {
+    return &sim->ranks[(int64_t)segment * sim->net->nranks + rank];
 }
 
 static double latency_between(const simulation *sim, int64_t message) {
@@ -111,67 +94,116 @@ static double latency_between(const simulation *sim, int64_t message) {
     return local ? sim->net->local_alpha : sim->net->alpha;
 }
 
-/* The receiver's round has begun: a message that was announced at `time` leaves a latency after both. */
-static void release(simulation *sim, int64_t message, int segment, double time, double began) {
-    double leaves = later(time, began) + latency_between(sim, message);
+/* The receive is posted: a message that was announced at `time` leaves a latency after both. */
+static void release(simulation *sim, int64_t message, int segment, double time, double posted) {
+    double leaves = later(time, posted) + latency_between(sim, message);
     push(sim, leaves, leaves, message, segment, 0);
 }
 
-/* Releases what was announced before the round began. */
-static void answer(simulation *sim, int rank, int segment) {
-    rank_state *state = &sim->ranks[(int64_t)segment * sim->net->nranks + rank];
-    round_state *round = &sim->rounds[segment * sim->nrounds + state->round];
-    for (int32_t message = round->announced; message; message = sim->before[segment * sim->nmessages + message - 1])
-        release(sim, message - 1, segment, 0, state->began);
+/* Posts the receives of a round at `time`: releases what has been announced for it. */
+static void post(simulation *sim, int64_t number, int segment, double time) {
+    int32_t message = sim->rounds[segment * sim->nrounds + number].announced;
+    for (; message; message = sim->before[segment * sim->nmessages + message - 1])
+        release(sim, message - 1, segment, 0, time);
 }
 
 static void announce(simulation *sim, const coll_sim_event *event) {
     int64_t number = sim->plan->to_round[event->message];
-    rank_state *state = &sim->ranks[(int64_t)event->segment * sim->net->nranks + sim->rank_of[number]];
+    rank_state *state = state_of(sim, sim->rank_of[number], event->segment);
     round_state *round = &sim->rounds[event->segment * sim->nrounds + number];
-    if (state->begun && state->round == number) {
-        release(sim, event->message, event->segment, event->time, state->began);
+    if (state->begun && number <= state->round + 1) {
+        double posted = number == state->round ? state->posted : state->began;
+        release(sim, event->message, event->segment, event->time, posted);
         return;
     }
     sim->before[event->segment * sim->nmessages + event->message] = round->announced;
     round->announced = (int32_t)event->message + 1;
 }
 
-static void begin_round(simulation *sim, int rank, int segment, double time) {
+/* Sends the messages of a round that depend on the round before, or those that do not; returns when all are sent. */
+static double send(simulation *sim, int rank, int segment, int64_t number, int ahead, double now) {
     const coll_sim_rounds *plan = sim->plan;
-    const coll_sim_network *net = sim->net;
-    rank_state *state = &sim->ranks[(int64_t)segment * net->nranks + rank];
-    if (!state->begun) {
-        state->begun = 1;
-        state->round = plan->first_round[rank];
-    }
-    state->began = state->ready = time;
-    if (state->round == plan->first_round[rank + 1]) {
-        end_segment(sim, rank, time);
-        return;
-    }
-    double overhead = net->overhead * net->slowness[rank], now = later(time, sim->processor[rank]);
-    int64_t first = plan->first_message[state->round], last = plan->first_message[state->round + 1];
-    state->away = (int32_t)(last - first);
-    for (int64_t message = first; message < last; message++) {
-        now += overhead;
-        if (plan->bytes[message] < net->rendezvous)
+    for (int64_t message = plan->first_message[number]; message < plan->first_message[number + 1]; message++) {
+        if (plan->ahead[message] != ahead)
+            continue;
+        now += sim->net->overhead * sim->net->slowness[rank];
+        if (plan->bytes[message] < sim->net->rendezvous)
             push(sim, now, now, message, segment, 0);
         else
             push(sim, now + latency_between(sim, message), now, message, segment, ANNOUNCED);
     }
-    answer(sim, rank, segment);
-    sim->processor[rank] = now = now + sim->rounds[segment * sim->nrounds + state->round].early;
-    if (first == last) /* with messages away, it goes on when they have left */
-        advance(sim, rank, segment, now);
-    else
-        state->ready = later(state->ready, now);
+    return now;
+}
+
+/* Begins the current round at `time`: sends its messages and, of the next round, those that do not depend on it; and
+ * folds what has come before. */
+static void begin_round(simulation *sim, int rank, int segment, double time) {
+    rank_state *state = state_of(sim, rank, segment);
+    int64_t number = state->round;
+    int first = number == sim->plan->first_round[rank], last = number + 1 == sim->plan->first_round[rank + 1];
+    double now = later(time, sim->processor[rank]);
+    state->posted = first ? time : state->began;
+    state->began = time;
+    now = send(sim, rank, segment, number, 0, now);
+    if (first) {
+        now = send(sim, rank, segment, number, 1, now);
+        post(sim, number, segment, time);
+    }
+    if (!last) {
+        now = send(sim, rank, segment, number + 1, 1, now);
+        post(sim, number + 1, segment, time);
+    }
+    state->ready = sim->processor[rank] = now + sim->rounds[segment * sim->nrounds + number].early;
+}
+
+/* Whether the current round has ended; then folds what is left, at `ready`, and goes on to the next one. */
+static int end_round(simulation *sim, int rank, int segment) {
+    rank_state *state = state_of(sim, rank, segment);
+    const round_state *round = &sim->rounds[segment * sim->nrounds + state->round];
+    int64_t sends = sim->plan->first_message[state->round + 1] - sim->plan->first_message[state->round];
+    if (round->left < sends || round->arrived < sim->plan->expected[state->round])
+        return 0;
+    double folding = sim->plan->folded[state->round] * sim->net->fold_gap * sim->net->slowness[rank];
+    if (folding > 0)
+        state->ready = sim->processor[rank] = later(state->ready, sim->processor[rank]) + folding;
+    state->round++;
+    return 1;
+}
+
+/* Begins the current round at `time`, and the rounds and segments after it as long as these wait for nothing. */
+static void run_rounds(simulation *sim, int rank, int segment, double time) {
+    for (;;) {
+        rank_state *state = state_of(sim, rank, segment);
+        if (!state->begun) {
+            state->begun = 1;
+            state->round = sim->plan->first_round[rank];
+        }
+        if (state->round < sim->plan->first_round[rank + 1]) {
+            begin_round(sim, rank, segment, time);
+            if (!end_round(sim, rank, segment))
+                return;
+            time = state->ready;
+        } else {
+            sim->end[rank] = later(sim->end[rank], time);
+            if (sim->waiting[rank] == sim->plan->nsegments)
+                return;
+            segment = sim->waiting[rank]++;
+        }
+    }
+}
+
+/* Something that the current round waited for has ended at `time`. */
+static void advance(simulation *sim, int rank, int segment, double time) {
+    rank_state *state = state_of(sim, rank, segment);
+    state->ready = later(state->ready, time);
+    if (end_round(sim, rank, segment))
+        run_rounds(sim, rank, segment, state->ready);
 }
 
 static void arrive(simulation *sim, const coll_sim_event *event) {
     int64_t number = sim->plan->to_round[event->message];
     int rank = sim->rank_of[number];
-    rank_state *state = &sim->ranks[(int64_t)event->segment * sim->net->nranks + rank];
+    rank_state *state = state_of(sim, rank, event->segment);
     round_state *round = &sim->rounds[event->segment * sim->nrounds + number];
     double bytes = sim->plan->folds[event->message] ? sim->plan->bytes[event->message] : 0;
     double work = (sim->net->overhead + bytes * sim->net->fold_gap) * sim->net->slowness[rank];
@@ -187,8 +219,11 @@ static void arrive(simulation *sim, const coll_sim_event *event) {
 
 static void leave(simulation *sim, const coll_sim_event *event) {
     int rank = sim->sender[event->message];
-    sim->ranks[(int64_t)event->segment * sim->net->nranks + rank].away--;
-    advance(sim, rank, event->segment, event->time);
+    int64_t number = state_of(sim, rank, event->segment)->round;
+    int next = event->message >= sim->plan->first_message[number + 1]; /* of the next round, sent ahead */
+    sim->rounds[event->segment * sim->nrounds + number + next].left++;
+    if (!next)
+        advance(sim, rank, event->segment, event->time);
 }
 
 static void hop(simulation *sim, const coll_sim_event *event) {
@@ -205,14 +240,16 @@ static void hop(simulation *sim, const coll_sim_event *event) {
     double *port;
     int levels = levels_between(net, from, to);
     double gap = port_at(sim, from, to, levels, event->hop, &port);
-    double start = later(event->time, *port), end = later(start + bytes * gap, event->end);
+    int last = event->hop == 2 * levels + 1;
+    double saved = !event->hop || last ? net->burst * gap : 0; /* what it lets through at once after a rest */
+    double start = later(event->time - saved, *port), end = later(start + bytes * gap, event->end);
     *port = start + bytes * gap;
-    if (event->hop == 2 * levels + 1) {
+    if (last) {
         push(sim, end, end, event->message, event->segment, ARRIVED);
         return;
     }
     double delay = event->hop ? 0 : latency(sim);
-    push(sim, start + delay, end + delay, event->message, event->segment, event->hop + 1);
+    push(sim, later(start, event->time) + delay, end + delay, event->message, event->segment, event->hop + 1);
     if (!event->hop) {
         sim->sent[from] += bytes;
         push(sim, end, end, event->message, event->segment, LEFT);
@@ -234,7 +271,7 @@ static int64_t run(simulation *sim) {
     find_senders(sim);
     for (int rank = 0; rank < nranks; rank++)
         while (sim->waiting[rank] < sim->plan->nsegments && sim->waiting[rank] < sim->plan->in_flight)
-            begin_round(sim, rank, sim->waiting[rank]++, 0);
+            run_rounds(sim, rank, sim->waiting[rank]++, 0);
     while (sim->heap.count && !sim->failed) {
         coll_sim_event event = coll_sim_pop(&sim->heap);
         if (event.hop == ARRIVED)

@@ -9,6 +9,7 @@ import pytest
 from jobs import ROOT
 
 from collectives.cli.commands import main
+from collectives.simulation import events, goal
 from collectives.simulation.cli import duration, rate, seconds
 
 
@@ -70,6 +71,41 @@ def test_goal_text_has_a_receive_for_every_send(capsys, tmp_path):
     assert sorted(sends) == sorted(receives)
 
 
+def test_goal_text_has_the_order_of_ranks_that_is_simulated(capsys, tmp_path):
+    """Ranks that share a host exchange the most: in turn, rank r's first partner is on its own host."""
+    words = ("circulant", "-p", "8", "--hosts", "2", "-n", "8192", "--goal")
+    texts = {}
+    for order in ("chosen", "own"):
+        assert run(capsys, *words, str(tmp_path / order), "--order", order)[0] == 0
+        texts[order] = (tmp_path / order).read_text()
+    first = {
+        order: re.search(r"^rank 0 \{\nl1: send (\d+)b to (\d+) ", text, re.MULTILINE) for order, text in texts.items()
+    }
+    assert int(first["own"][2]) >= 4 > int(first["chosen"][2])
+    assert first["own"][1] == first["chosen"][1] == "4096"
+
+
+def test_goal_text_joins_what_many_operations_require(monkeypatch, capsys, tmp_path):
+    file = tmp_path / "linear.goal"
+    assert run(capsys, "linear", "-p", "16", "-n", "1MiB", "--goal", str(file))[0] == 0
+    text = file.read_text()
+    assert "calc 0\n" in text
+    assert len(text.splitlines()) < 16 * 16 * 8
+    monkeypatch.setattr(goal, "MOST_LINES", 100)
+    with pytest.raises(SystemExit):
+        main(["simulate", "linear", "-p", "16", "--goal", str(file)])
+    assert "over 100 lines" in capsys.readouterr().err
+    assert file.read_text() == text
+
+
+def test_what_does_not_fit_in_memory_is_left_out_of_several(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(events, "MOST_MESSAGES", 200)
+    file = tmp_path / "a.json"
+    assert main(["simulate", "ring", "naive", "-p", "150", "--json", str(file)]) == 0
+    assert "naive is left out: the schedule has over 200 messages" in capsys.readouterr().err
+    assert [row["algorithm"] for row in json.loads(file.read_text())["results"]] == ["ring"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -82,7 +118,23 @@ def test_goal_text_has_a_receive_for_every_send(capsys, tmp_path):
         (("ring", "-p", "4", "--slow-rank", "4:2"), "slow_ranks"),
         (("ring", "-p", "4", "--topology", "x"), "not levels"),
         (("ring", "-p", "4,8", "--goal", "x"), "one schedule"),
-        (("ring", "-p", "4", "--json", "/nowhere/x"), "No such file"),
+        (("ring", "-p", "4", "--json", "/nowhere/x"), "no directory /nowhere"),
+        (("ring", "-p", "4", "--hosts", "0"), "hosts"),
+        (("ring", "-p", "4", "--seed", "-1"), "seed"),
+        (("ring", "-p", "4", "--seed", str(1 << 64)), "seed"),
+        (("ring", "-p", "4", "--jitter", "nan"), "jitter"),
+        (("ring", "-p", "4", "--alpha=-1us"), "alpha"),
+        (("ring", "-p", "4", "--beta", "1e400GB/s"), "not a rate"),
+        (("ring", "-p", "4", "--beta", "1e300TB/s"), "not a rate"),
+        (("ring", "-p", "4", "--topology", "2:2:2"), "not levels"),
+        (("ring", "-p", "4", "--topology", f"{10**30}:2"), "width"),
+        (("ring", "-p", "4", "--topology", "2:nan"), "oversubscription"),
+        (("allgather/bruck", "-p", "4", "--segments", "0"), "--segments"),
+        (("ring", "-p", "4", "--segments", str(10**9)), "do not fit in memory"),
+        (("ring", "-p", "1", "--segments", str(10**12)), "do not fit in memory"),
+        (("ring", "-p", "4", "--goal", "x", "--segments", "2"), "one segment"),
+        (("ring", "-p", "4", "--goal", "x", "--json", "y"), "no --json"),
+        (("reduce/binomial", "-p", "4", "--goal", "x", "--root", "4"), "no such root"),
         (("ring", "-p", "4", "--picture", "x.gif"), "expected a name"),
     ],
 )
