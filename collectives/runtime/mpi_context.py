@@ -49,8 +49,11 @@ def schedule_of(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 
 
 @functools.lru_cache(maxsize=256)
 def program_of(algorithm: ScheduleAlgorithm, rank: int, size: int, in_place: bool, root: int = 0) -> _core.Program:
-    """The schedule of ``rank`` with its dependencies, for calls in place or out of place; 256 are cached."""
-    s = schedule_of(algorithm, rank, size, root)
+    """The schedule of ``rank`` with its dependencies, for calls in place or out of place; 256 are cached.
+
+    The schedule itself is not kept: a program has all of it.
+    """
+    s = build(algorithm, rank, size, root)
     return _core.Program(s.steps, size, s.nblocks, s.scratch, in_place, s.input_block, s.vector_block, s.blockwise)
 
 

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "executor_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static void release(const coll_exec *e, cursor *c, int from, int to) {
@@ -183,16 +184,16 @@ int coll_exec_progress(coll_exec *e, size_t budget) {
 }
 
 int coll_exec_waiting(const coll_exec *e, int *peers, int max) {
+    char *named = calloc((size_t)e->program->layout.size, 1);
     int n = 0;
-    for (int slot = 0; slot < e->capacity && n < max; slot++) {
+    for (int slot = 0; named && slot < e->capacity && n < max; slot++) {
         int action = e->owner[slot].action, peer = action < 0 ? 0 : e->program->actions[action].peer;
-        if (action < 0 || e->named[peer])
+        if (action < 0 || named[peer])
             continue;
-        e->named[peer] = 1;
+        named[peer] = 1;
         peers[n++] = peer;
     }
-    for (int i = 0; i < n; i++)
-        e->named[peers[i]] = 0;
+    free(named);
     return n;
 }
 

@@ -37,7 +37,7 @@ void coll_exec_free(coll_exec *);
 int coll_exec_start(coll_exec *, const void *input, void *vector, int tag);
 /* COLL_OK when the run is complete, COLL_PENDING, or an error. Returns after about `budget` bytes of local work. */
 int coll_exec_progress(coll_exec *, size_t budget);
-/* Write the peers that the run waits for, each once, to peers[max]; returns their number. */
+/* Write the peers that the run waits for, each once, to peers[max]; returns their number, or 0 without memory. */
 int coll_exec_waiting(const coll_exec *, int *peers, int max);
 int coll_exec_busy(const coll_exec *);
 /* Cancel the receives that no message has reached; returns how many others are incomplete. May be called again. The run

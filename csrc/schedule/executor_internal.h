@@ -22,14 +22,13 @@ struct coll_exec {
     int blockwise; /* whether segments cut each block */
     const char *input;
     char *vector;
-    size_t *cuts; /* copies of those in coll_message */
+    size_t *cuts; /* copies of those in coll_message, if it has any */
     coll_messages *messages;
     cursor *cursors;
     int *free_slots, nfree, *done, capacity;
     struct {
         int cursor, action;
-    } *owner;    /* of each message slot; action -1: the slot is free */
-    char *named; /* per rank: marks of coll_exec_waiting, 0 while it does not run */
+    } *owner; /* of each message slot; action -1: the slot is free */
     int active, status;
     size_t scratch_bytes, slot_bytes, footprint;
     char *spare;

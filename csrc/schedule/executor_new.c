@@ -65,7 +65,7 @@ static int allocate_cursors(coll_exec *e) {
     size_t each = total((size_t)p->layout.nscratch, segment, total((size_t)p->nslots, e->slot_bytes, 0));
     size_t spare = e->message.user_op ? segment : 0, scratch = total(depth, each, spare);
     e->scratch_bytes = segment;
-    e->footprint = scratch + depth * (sizeof *e->cursors + tables * sizeof(int32_t));
+    e->footprint += scratch + depth * (sizeof *e->cursors + tables * sizeof(int32_t));
     e->cursors = scratch < SIZE_MAX / 2 ? calloc(depth, sizeof *e->cursors) : NULL;
     e->spare = e->cursors ? aligned_alloc(64, lines(scratch) + 64) : NULL;
     if (!e->spare)
@@ -89,12 +89,10 @@ static int allocate_messages(coll_exec *e) {
         return 0;
     e->capacity = (int)messages * e->message.depth + 1;
     e->footprint += (size_t)e->capacity * (2 * sizeof *e->free_slots + sizeof *e->owner + SLOT_BYTES);
-    e->footprint += (size_t)e->program->layout.size;
     e->messages = e->endpoint->transport->messages_new(e->endpoint, e->capacity);
     e->free_slots = calloc(2 * (size_t)e->capacity, sizeof *e->free_slots);
     e->owner = calloc((size_t)e->capacity, sizeof *e->owner);
-    e->named = calloc((size_t)e->program->layout.size, 1);
-    if (!e->messages || !e->free_slots || !e->owner || !e->named)
+    if (!e->messages || !e->free_slots || !e->owner)
         return 0;
     e->done = e->free_slots + e->capacity;
     for (int i = e->capacity; i-- > 0;) {
@@ -151,9 +149,12 @@ static int keep_cuts(coll_exec *e) {
     size_t n = (size_t)e->program->layout.nblocks + 1;
     coll_message *m = &e->message;
     e->blockwise = e->program->layout.blockwise || m->cuts || m->input_cuts;
+    if (!m->cuts && !m->input_cuts)
+        return 1;
     e->cuts = calloc(2 * n, sizeof *e->cuts);
     if (!e->cuts)
         return 0;
+    e->footprint += 2 * n * sizeof *e->cuts;
     m->cuts = copy_cuts(e->cuts, m->cuts, n);
     m->input_cuts = m->input_cuts ? copy_cuts(e->cuts + n, m->input_cuts, n) : m->cuts;
     return 1;
@@ -193,7 +194,6 @@ void coll_exec_free(coll_exec *e) {
     free(e->cursors);
     free(e->free_slots);
     free(e->owner);
-    free(e->named);
     free(e->spare);
     free(e->cuts);
     free(e);
