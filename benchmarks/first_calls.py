@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -91,8 +91,11 @@ def first_call(case: Case, endpoint: _core.Endpoint) -> tuple[_core.Plan, int]:
     return plan, len(made.steps)
 
 
-def set_up(endpoint: _core.Endpoint) -> tuple[_core.Node | None, int]:
-    """Set up a communicator from what the ranks say of themselves; all ranks of the machine are in this process."""
+def set_up(endpoint: _core.Endpoint) -> tuple[Any, int]:
+    """Set up a communicator from what the ranks say of themselves; all ranks of the machine are in this process.
+
+    Returns what a communicator keeps of it, and 0.
+    """
     mpi4py.rc.initialize = False  # the modules below import mpi4py, but nothing here uses MPI
     from collectives.runtime import bootstrap, meeting, settings
     from collectives.system import shared_memory
@@ -104,8 +107,11 @@ def set_up(endpoint: _core.Endpoint) -> tuple[_core.Node | None, int]:
     frames = np.empty((size, meeting.FRAME), np.uint8)
     for peer in range(size):
         host = peer // PER_HOST
-        there = offer if host == rank // PER_HOST else (f"{host:036}", *offer[1:])
-        frames[peer] = meeting.framed(pickle.dumps(mine._replace(machine=f"host{host}/{there[0]}", offer=there)))
+        there, address = offer, mine.address
+        if host != rank // PER_HOST:
+            there, address = (f"{host:036}", *offer[1:]), address and address._replace(home=(f"{host:036}", 0, 0))
+        theirs = mine._replace(machine=f"host{host}/{there[0]}", offer=there, address=address)
+        frames[peer] = meeting.framed(pickle.dumps(theirs))
     known = bootstrap.introduce(
         rank, mine._replace(machine=f"host{rank // PER_HOST}/{offer[0]}"), meeting.unframed(frames)
     )
@@ -113,10 +119,10 @@ def set_up(endpoint: _core.Endpoint) -> tuple[_core.Node | None, int]:
     joined = shared_memory.join(
         rank, size, known.offers, area, lambda reach: itertools.repeat(reach, size), None, endpoint
     )
-    return joined[1], 0
+    return (known, joined), 0
 
 
-def _memory(name: str) -> int:
+def memory(name: str) -> int:
     """A line of the kernel's report on this process, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(name):
@@ -131,9 +137,9 @@ def _measure(case: Case | None, endpoint: _core.Endpoint) -> Cost:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak
-    before, begin = _memory("VmRSS"), time.process_time()
+    before, begin = memory("VmRSS"), time.process_time()
     _, steps = made(endpoint)
-    return Cost(time.process_time() - begin, _memory("VmHWM") - before, steps)
+    return Cost(time.process_time() - begin, memory("VmHWM") - before, steps)
 
 
 def cost(case: Case | None, group: _core.InProcess, rank: int) -> Cost:

@@ -60,6 +60,13 @@ static int is_message(const coll_action *a) {
     return a->kind == COLL_SEND || a->kind == COLL_RECV;
 }
 
+static size_t count_actions(const coll_step *steps, int nsteps) {
+    size_t n = (size_t)nsteps;
+    for (int i = 0; i < nsteps; i++)
+        n += steps[i].kind == COLL_RECV_REDUCE;
+    return n;
+}
+
 static void lower(coll_program *p, const coll_step *steps, int nsteps) {
     coll_action *a = p->actions;
     for (int round = 0, i = 0; i < nsteps; round = steps[i - 1].round + 1) {
@@ -308,7 +315,7 @@ coll_program *coll_program_new(const coll_step *steps, int nsteps, const coll_la
             goto fail;
         }
     p->nrounds = nsteps ? steps[nsteps - 1].round + 1 : 0;
-    p->actions = calloc(2 * (size_t)nsteps + 1, sizeof *p->actions);
+    p->actions = calloc(count_actions(steps, nsteps) + 1, sizeof *p->actions);
     p->round_first = calloc((size_t)p->nrounds + 1, sizeof *p->round_first);
     if (!p->actions || !p->round_first)
         goto fail;
