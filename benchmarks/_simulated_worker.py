@@ -26,8 +26,8 @@ from collectives.schedules.registry import ScheduleAlgorithm
 
 WORLD = MPI.COMM_WORLD
 BURST = 384 << 10  # bytes: more than a link lets through at once
-SHORT, LONG = 8, (1 << 20, 4 << 20)  # bytes of the messages that are timed
-TIMES = {SHORT: 100, LONG[0]: 3, LONG[1]: 2}
+SHORT, MESSAGE, LONG = 8, 1 << 20, (2 << 20, 8 << 20)  # bytes of messages, and of exchanges of several
+SHORT_TIMES, LONG_TIMES = 100, 2
 MANY = 500  # short messages in a row
 FOLD = 1 << 20  # bytes
 REST = 0.1  # seconds
@@ -45,7 +45,7 @@ def ping(peer: int, first: bool) -> float:
     """Seconds of a short message one way: half of the median round trip."""
     message = np.zeros(SHORT, np.uint8)
     times = []
-    for _ in range(TIMES[SHORT]):
+    for _ in range(SHORT_TIMES):
         begin = time.perf_counter()
         if first:
             WORLD.Send(message, peer)
@@ -57,13 +57,16 @@ def ping(peer: int, first: bool) -> float:
     return statistics.median(times) / 2
 
 
-def exchange(peer: int, nbytes: int, number: int | None = None) -> float:
-    """Seconds of long messages that two ranks send each other at once, so that no direction rests."""
-    sent, came = np.zeros((2, nbytes), np.uint8)
+def exchange(peer: int, nbytes: int, number: int = LONG_TIMES) -> float:
+    """Seconds in which two ranks send each other bytes, in messages of 1 MiB that are all under way at once.
+
+    So no direction of the link rests, and the rate is that of the link rather than of one message's protocol.
+    """
+    sent, came = np.zeros((2, nbytes // MESSAGE, MESSAGE), np.uint8)
     times = []
-    for _ in range(number or TIMES[nbytes]):
+    for _ in range(number):
         begin = time.perf_counter()
-        WORLD.Sendrecv(sent, peer, recvbuf=came, source=peer)
+        MPI.Request.Waitall([*(WORLD.Irecv(m, peer) for m in came), *(WORLD.Isend(m, peer) for m in sent)])
         times.append(time.perf_counter() - begin)
     return statistics.median(times)
 
