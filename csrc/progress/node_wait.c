@@ -1,5 +1,6 @@
 #include "node_wait.h"
 #include "base/error.h"
+#include "base/moves.h"
 #include "base/ticks.h"
 
 static double ticks_per_second;
@@ -52,10 +53,16 @@ int coll_node_spin(coll_node_call *c) {
     }
 }
 
+/* A number that differs after every step of a call. */
+static int steps(const coll_node_call *c) {
+    return c->state + c->claimed + c->staged + c->reduced + c->copied;
+}
+
 static int job_progress(void *self, size_t budget) {
     coll_node_job *job = self;
     (void)budget; /* a call of the engine returns wherever it must wait */
-    int status = coll_node_progress(&job->call);
+    int before = steps(&job->call), status = coll_node_progress(&job->call);
+    coll_moves += steps(&job->call) != before;
     if (status != COLL_PENDING)
         return status;
     uint64_t now = coll_ticks();

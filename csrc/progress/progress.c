@@ -1,40 +1,21 @@
-#include "progress.h"
 #include "base/error.h"
+#include "base/moves.h"
 #include "base/ticks.h"
-#include "ending.h"
+#include "internal.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <sys/prctl.h>
 #include <time.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the queue and every task in it */
-static pthread_cond_t work;                              /* wakes the thread */
-static pthread_cond_t landing;                           /* wakes callers of coll_progress_sleep */
+pthread_mutex_t coll_queue_lock = PTHREAD_MUTEX_INITIALIZER;
 static coll_request *head, **tail = &head;
-static coll_request *late,
-    **late_tail = &late;         /* submitted by code that a task runs, while the queue is gone through */
-static coll_request *moving;     /* whose task runs */
-static _Thread_local int within; /* this thread has the lock and goes through the queue */
+static _Atomic(coll_request *) arrivals; /* submitted, but not in the queue yet: the latest first */
+static coll_request *moving;             /* whose task runs */
+static _Thread_local int within;         /* this thread has the lock and goes through the queue */
+static _Atomic uint64_t submitted;       /* requests so far, which numbers them */
 static _Atomic int outstanding;
 static _Atomic unsigned failures; /* requests that ended with an error */
-static pthread_t thread;
-static int running, asleep, dozing;
-static unsigned generation; /* of the thread: those of earlier ones end */
-static uint64_t submitted;  /* requests so far, which numbers them */
-static uint64_t urgent;     /* up to this one they are the thread's, without delay */
-static int sleepers;        /* threads in coll_progress_sleep */
-static _Atomic int waiters; /* threads in coll_progress_wait */
-
-__attribute__((constructor)) static void make_conditions(void) {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&work, &monotonic);
-    pthread_cond_init(&landing, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-}
+static _Atomic int waiters;       /* threads in coll_progress_wait */
 
 static int exec_progress(void *e, size_t budget) {
     return coll_exec_progress(e, budget);
@@ -64,34 +45,85 @@ static void complete(coll_request *r, int status) {
     atomic_fetch_sub(&outstanding, 1); /* last: at 0, all requests are done and this thread is not in MPI */
 }
 
-/* Move every queued request once, in order; returns whether one ended. Called with the lock held. */
-static int pass(void) {
-    int moved = 0;
+/* Put the requests that were submitted since at the end of the queue. Called with the lock held. */
+static void adopt(void) {
+    coll_request *r = atomic_exchange(&arrivals, NULL), *next;
+    coll_request *first = NULL, **end = r ? &r->next : tail;
+    for (; r; r = next) {
+        next = r->next;
+        r->next = first;
+        first = r;
+    }
+    *tail = first;
+    tail = end;
+}
+
+enum { FEW = 4 };       /* looks in vain at the oldest requests of a pass, and as many at others */
+static uint64_t resume; /* number of the request at which the next pass goes on behind the oldest */
+static uint64_t begun;  /* requests with higher numbers have not been moved yet */
+
+/* Whether a pass with `still` looks in vain behind it looks at a request, too. A look has MPI look at its network,
+ * which serves all requests. So a pass that finds nothing to do does not look at all of many: it looks at the oldest,
+ * which move first as a rule, and at some others, from the one with number `from` on. */
+static int looks_at(const coll_request *r, int still, uint64_t from) {
+    return still < FEW || (still < 2 * FEW && r->number >= from) || r->number > begun || r->withdrawn;
+}
+
+/* Go through the queue once, in order; returns whether anything moved. Called with the lock held. */
+int coll_queue_pass(void) {
+    uint64_t from = resume, newest = begun;
+    int ended = 0, moved = 0, still = 0;
+    adopt();
+    resume = 0;
     within = 1;
-    for (coll_request **at = &head; *at;) {
+    coll_request **at = &head;
+    while (*at) {
         coll_request *r = moving = *at;
+        if (!looks_at(r, still, from)) {
+            if (resume == 0 && r->number >= from)
+                resume = r->number;
+            at = &r->next;
+            continue;
+        }
+        unsigned before = coll_moves;
+        int fresh = r->number > begun;
+        newest = r->number > newest ? r->number : newest;
         int status = r->withdrawn ? COLL_ERR_GIVEN_UP : r->task.progress(r->task.self, 1 << 20);
         if (status == COLL_PENDING) {
+            int moves = fresh || coll_moves != before;
+            moved |= moves;
+            still += !moves;
             at = &r->next;
             continue;
         }
         *at = r->next;
         complete(r, status);
-        moved = 1;
+        ended = 1;
     }
+    tail = at;
+    begun = newest;
     within = 0;
     moving = NULL;
-    for (tail = &head; *tail;)
-        tail = &(*tail)->next;
-    if (late) {
-        *tail = late;
-        tail = late_tail;
-        late = NULL;
-        late_tail = &late;
-    }
-    if (moved && sleepers)
-        pthread_cond_broadcast(&landing);
-    return moved;
+    if (ended)
+        coll_thread_landed();
+    return ended || moved;
+}
+
+const coll_request *coll_queue_first(void) {
+    adopt();
+    return head;
+}
+
+uint64_t coll_queue_latest(void) {
+    return atomic_load(&submitted);
+}
+
+int coll_queue_within(void) {
+    return within;
+}
+
+int coll_queue_waiters(void) {
+    return atomic_load_explicit(&waiters, memory_order_relaxed);
 }
 
 static int abandon_task(coll_request *r) {
@@ -103,136 +135,55 @@ int coll_progress_abandon(coll_request *r) {
         r->withdrawn = 1;
         return r == moving ? 0 : abandon_task(r);
     }
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&coll_queue_lock);
+    adopt();
     int left = abandon_task(r);
     for (coll_request **at = &head; *at; at = &(*at)->next)
         if (*at == r) {
             *at = r->next;
             tail = *at ? tail : at;
             complete(r, COLL_ERR_GIVEN_UP);
-            pthread_cond_broadcast(&landing);
+            coll_thread_landed();
             break;
         }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&coll_queue_lock);
     return left;
 }
 
 void coll_progress_poll(void) {
     if (within)
         return;
-    if (atomic_load_explicit(&outstanding, memory_order_relaxed) && pthread_mutex_trylock(&lock) == 0) {
-        pass();
-        pthread_mutex_unlock(&lock);
+    if (atomic_load_explicit(&outstanding, memory_order_relaxed) && pthread_mutex_trylock(&coll_queue_lock) == 0) {
+        coll_queue_pass();
+        pthread_mutex_unlock(&coll_queue_lock);
     }
 }
 
-enum {
-    SHORTEST = 5000,  /* ns of sleep between passes; longer while no request ends */
-    LONGEST = 100000, /* the most ns between passes */
-    IDLE = 50000,     /* ns of sleep when the thread has nothing to move; longer each time */
-    IDLEST = 400000,  /* the most ns of that sleep: each look takes time from callers that wait */
-    LINGER = 12,      /* looks at an empty queue before it sleeps until woken; waking costs a caller 5 to 80 us */
-};
-
-static struct timespec in(long ns) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_nsec += ns;
-    t.tv_sec += t.tv_nsec / 1000000000;
-    t.tv_nsec %= 1000000000;
-    return t;
-}
-
-/* Sleep for `ns` ns or until the thread is signalled. Called with the lock held, which is released meanwhile. */
-static void doze(long ns) {
-    struct timespec end = in(ns);
-    dozing = 1;
-    pthread_cond_timedwait(&work, &lock, &end);
-    dozing = 0;
-}
-
-static long longer(long pause, long most) {
-    return pause + pause / 4 < most ? pause + pause / 4 : most;
-}
-
-/* The thread gives way to whoever computes. It only looks on while a caller waits, and so moves the queue itself, and
- * while the oldest request is newer than its last look: a program that starts calls and waits for each needs no thread,
- * whose every look would take a core from some rank. Requests that nobody else will move are urgent. */
-static void *serve(void *mine) {
-    prctl(PR_SET_NAME, "collectives");
-    prctl(PR_SET_TIMERSLACK, 1000UL);
-    long pause = SHORTEST, idle = IDLE;
-    uint64_t seen = 0;
-    pthread_mutex_lock(&lock);
-    for (int empty = 0; generation == (unsigned)(uintptr_t)mine;) {
-        if (!head && empty >= LINGER) {
-            asleep = 1;
-            pthread_cond_wait(&work, &lock);
-            asleep = empty = 0;
-            pause = SHORTEST, idle = IDLE;
-            continue;
-        }
-        long sleep;
-        empty = head ? 0 : empty + 1;
-        int due = head && head->number <= (seen > urgent ? seen : urgent);
-        if (due && !atomic_load_explicit(&waiters, memory_order_relaxed)) {
-            sleep = pause = pass() ? SHORTEST : longer(pause, LONGEST);
-            idle = IDLE;
-        } else {
-            sleep = idle = longer(idle, IDLEST);
-        }
-        seen = submitted;
-        uint64_t before = urgent;
-        doze(sleep);
-        if (urgent != before)
-            pause = SHORTEST;
-    }
-    pthread_mutex_unlock(&lock);
-    return NULL;
-}
-
-/* The lock is made anew rather than held during the fork: its holder may wait for Python's lock (to call a user's op),
- * which the forking thread holds. */
-void coll_progress_forget(void) {
-    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    make_conditions();
-    head = late = moving = NULL;
+void coll_queue_forget(void) {
+    coll_queue_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    head = moving = NULL;
     tail = &head;
-    late_tail = &late;
     within = 0;
-    running = asleep = dozing = sleepers = 0;
+    atomic_store(&arrivals, NULL);
     atomic_store(&outstanding, 0);
     atomic_store(&waiters, 0);
 }
 
+/* A request begins here if it is the only one, so that it costs no change of threads, else in the next pass. */
 int coll_progress_submit(coll_request *r) {
-    r->next = NULL;
     r->withdrawn = 0;
     atomic_store_explicit(&r->status, COLL_PENDING, memory_order_relaxed);
-    if (within) {
-        r->number = ++submitted;
-        *late_tail = r;
-        late_tail = &r->next;
-        atomic_fetch_add(&outstanding, 1);
-        return COLL_OK;
-    }
-    pthread_mutex_lock(&lock);
-    if (!running) {
-        void *mine = (void *)(uintptr_t)++generation;
-        running = coll_progress_watch_forks() == COLL_OK && pthread_create(&thread, NULL, serve, mine) == 0;
-        if (!running) {
-            pthread_mutex_unlock(&lock);
-            return COLL_ERR_MEMORY;
-        }
-    }
-    r->number = ++submitted;
-    *tail = r;
-    tail = &r->next;
-    atomic_fetch_add(&outstanding, 1);
-    pass();
-    if (head && asleep)
-        pthread_cond_signal(&work);
-    pthread_mutex_unlock(&lock);
+    int code = coll_thread_start();
+    if (code != COLL_OK)
+        return code;
+    r->number = atomic_fetch_add(&submitted, 1) + 1;
+    int others = atomic_fetch_add(&outstanding, 1);
+    r->next = atomic_load(&arrivals);
+    while (!atomic_compare_exchange_weak(&arrivals, &r->next, r))
+        ;
+    if (!others)
+        coll_progress_poll();
+    coll_thread_wake();
     return COLL_OK;
 }
 
@@ -250,10 +201,10 @@ int coll_progress_waiting(const coll_task *t, int *ranks, int max) {
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
     end.tv_sec++;
-    if (pthread_mutex_timedlock(&lock, &end) != 0)
+    if (pthread_mutex_timedlock(&coll_queue_lock, &end) != 0)
         return 0; /* the thread that holds the lock does not return from MPI */
     int n = t->waiting(t->self, ranks, max);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&coll_queue_lock);
     return n;
 }
 
@@ -309,39 +260,4 @@ int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_o
     int status = wait_for(t, r, yield_at_once, limit);
     atomic_fetch_sub_explicit(&waiters, 1, memory_order_relaxed);
     return status;
-}
-
-int coll_progress_sleep(const coll_request *r, long limit) {
-    if (within)
-        return wait_for(NULL, r, 0, limit);
-    struct timespec end = in(limit);
-    int status, over = 0;
-    pthread_mutex_lock(&lock);
-    sleepers++;
-    if (urgent < r->number) {
-        urgent = r->number;
-        if (head && dozing)
-            pthread_cond_signal(&work);
-    }
-    while ((status = atomic_load(&r->status)) == COLL_PENDING && !over)
-        over = pthread_cond_timedwait(&landing, &lock, &end) != 0;
-    sleepers--;
-    pthread_mutex_unlock(&lock);
-    return status;
-}
-
-void coll_progress_stop(long limit) {
-    if (within)
-        return;
-    for (long long end = now() + limit; coll_progress_outstanding() && now() < end; sched_yield())
-        coll_progress_poll();
-    pthread_mutex_lock(&lock);
-    int join = running;
-    pthread_t ending = thread;
-    generation++;
-    running = 0;
-    pthread_cond_broadcast(&work);
-    pthread_mutex_unlock(&lock);
-    if (join)
-        pthread_join(ending, NULL);
 }

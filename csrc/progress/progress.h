@@ -30,10 +30,11 @@ struct coll_request {
     uint64_t ended; /* ticks when it ended */
 };
 
-/* Queue a request whose task has been started. The thread starts with the first one. COLL_OK or an error.
+/* Queue a request whose task has been started, and move it for the first time unless another thread goes through the
+ * queue. The thread starts with the first request. COLL_OK or an error.
  * A task may run code of the program's, an op say, which may submit and abandon requests, but not wait for one. */
 int coll_progress_submit(coll_request *);
-/* Move every queued task once, unless another thread is doing so. */
+/* Go through the queue once, unless another thread is doing so. */
 void coll_progress_poll(void);
 /* Number of requests that have ended with an error since the process began. */
 unsigned coll_progress_failures(void);

@@ -1,5 +1,6 @@
 /* The executor: a counter of dependencies per action, a stack of ready actions, and completions of messages. */
 #include "base/error.h"
+#include "base/moves.h"
 #include "executor_internal.h"
 
 #include <stdlib.h>
@@ -166,6 +167,7 @@ static int collect(coll_exec *e) {
         if (--c->waits[action] == 0)
             finished(e, c, action);
     }
+    coll_moves += n > 0 ? (unsigned)n : 0;
     return n < 0 ? n : COLL_OK;
 }
 

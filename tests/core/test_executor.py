@@ -21,10 +21,12 @@ from collectives.runtime import reference
 from collectives.schedules import build, registry, schedule
 
 SOURCES = (
+    "base/moves.c",
     "schedule/program.c",
     "schedule/executor.c",
     "schedule/executor_new.c",
     "progress/progress.c",
+    "progress/thread.c",
     "progress/ending.c",
     "transport/inproc.c",
 )
@@ -335,9 +337,9 @@ def test_memory_that_the_caller_does_not_have_is_never_touched():
             _core.Program(s.steps, 4, s.nblocks, s.scratch, False, blocks["input"], blocks["vector"], True)
 
 
-def run_driver(target, sanitizers, *runs, prefix=()):
-    """Compile the executor without Python under sanitizers, and run its driver."""
-    files = [*(ROOT / "csrc" / name for name in SOURCES), ROOT / "tests/csrc/executor_driver.c"]
+def run_driver(target, sanitizers, *runs, driver="executor_driver.c", prefix=()):
+    """Compile the executor without Python under sanitizers, and run a driver of it."""
+    files = [*(ROOT / "csrc" / name for name in SOURCES), ROOT / "tests/csrc" / driver]
     flags = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'csrc'}"]
     subprocess.run(["cc", *flags, *sanitizers, *files, "-o", target, "-pthread"], check=True)
     for words in runs:
@@ -358,3 +360,8 @@ def test_thread_sanitizer(tmp_path):
     """Ranks in threads, with the progress thread moving their requests beside them."""
     runs = [f"threads {ranks} 600 {ranks}" for ranks in (1, 2, 3, 5)]
     run_driver(tmp_path / "driver", ["-fsanitize=thread"], *runs, prefix=("setarch", "-R"))
+
+
+def test_queue(tmp_path):
+    """What a begin costs, what a pass costs, that every request is looked at, and that the thread wakes."""
+    run_driver(tmp_path / "driver", ["-fsanitize=thread"], "", driver="queue_driver.c", prefix=("setarch", "-R"))

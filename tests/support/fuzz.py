@@ -18,7 +18,13 @@ HEAP = [f"heap/{name}.c" for name in "heap pages blocks forks".split()]
 NODE = "node check fold give_up hand inline look phases pull"
 ENGINE = [f"node/{name}.c" for name in NODE.split()] + HEAP
 SOURCES = {
-    "fuzz_schedule": ["schedule/program.c", "schedule/executor.c", "schedule/executor_new.c", "transport/inproc.c"],
+    "fuzz_schedule": [
+        "base/moves.c",
+        "schedule/program.c",
+        "schedule/executor.c",
+        "schedule/executor_new.c",
+        "transport/inproc.c",
+    ],
     "fuzz_node": ENGINE,
     "fuzz_heap": HEAP,
 }

@@ -1,0 +1,3 @@
+#include "moves.h"
+
+_Thread_local unsigned coll_moves;
