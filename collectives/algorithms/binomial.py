@@ -120,6 +120,7 @@ for _collective, _generator, _blocks, _sent, _memory in (
         memory=_memory,
         divisible=None if _collective in ("bcast", "reduce") else _single,
         uneven=_collective in ("bcast", "reduce"),
+        order="grouped" if _collective in ("bcast", "reduce") else "",
     )
 register(
     "reduce",

@@ -7,6 +7,7 @@ algorithm of this package.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from ..schedules.build import all_ranks
 from ..schedules.registry import ScheduleAlgorithm
 from ..schedules.schedule import Kind, Step
 
-__all__ = ["Machine", "Promise", "Traffic", "count", "promised", "seconds"]
+__all__ = ["Crossing", "Machine", "Promise", "Traffic", "count", "crossing", "promised", "seconds"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +49,19 @@ class Promise(NamedTuple):
 
     rounds: int
     sent: float
+
+
+class Crossing(NamedTuple):
+    """What the hosts' links carry, in parts of the vector; each link carries both ways at once.
+
+    ``busiest`` is the most that leaves or enters a host in all, ``path`` the sum over the rounds of the most that does
+    in one round: if rounds do not overlap, the time of a vector over ``path`` links. ``local`` is the most that a rank
+    sends or receives within its host.
+    """
+
+    busiest: float
+    path: float
+    local: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +103,7 @@ def seconds(algorithm: ScheduleAlgorithm, size: int, nbytes: float, machine: Mac
     clock = np.zeros(size)
     for load in _loads(algorithm, size):
         begin = clock.copy()
-        for source, target in load.edges:
+        for source, target, _ in load.edges:
             np.maximum.at(begin, source, clock[target])
             np.maximum.at(begin, target, clock[source])
         volume = np.maximum(load.sent, load.received) * machine.beta + load.reduced * machine.gamma
@@ -99,15 +113,37 @@ def seconds(algorithm: ScheduleAlgorithm, size: int, nbytes: float, machine: Mac
     return float(clock.max())
 
 
+@functools.lru_cache(maxsize=256)
+def crossing(algorithm: ScheduleAlgorithm, hosts: bytes) -> Crossing:
+    """Count what crosses the hosts' links; for root 0. ``hosts`` is an int32 array: the number of each rank's host.
+
+    For an all-reduce on h hosts ``busiest`` is at least 2(h-1)/h.
+    """
+    of = np.frombuffer(hosts, np.int32)
+    size, nblocks = len(of), algorithm.blocks(len(of))
+    total, within, path = np.zeros((2, of.max() + 1)), np.zeros((2, size)), 0.0
+    for load in _loads(algorithm, size):
+        links = np.zeros_like(total)
+        for sources, targets, blocks in load.edges:
+            away = of[sources] != of[targets]
+            np.add.at(links[0], of[sources[away]], blocks[away])
+            np.add.at(links[1], of[targets[away]], blocks[away])
+            np.add.at(within[0], sources[~away], blocks[~away])
+            np.add.at(within[1], targets[~away], blocks[~away])
+        total += links
+        path += float(links.max())
+    return Crossing(float(total.max()) / nblocks, path / nblocks, float(within.max()) / nblocks)
+
+
 class _Load(NamedTuple):
-    """One round: for each rank, messages sent and received and blocks moved; and its pairs (sources, targets)."""
+    """One round: for each rank, messages sent and received and blocks moved; and arrays (sources, targets, blocks)."""
 
     messages: np.ndarray
     arrivals: np.ndarray
     sent: np.ndarray
     received: np.ndarray
     reduced: np.ndarray
-    edges: list[tuple[np.ndarray, np.ndarray]]
+    edges: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 def _loads(algorithm: ScheduleAlgorithm, size: int) -> Iterator[_Load]:
@@ -124,7 +160,7 @@ def _load(steps: list[Step], size: int) -> _Load:
             messages += step.when
             sent += blocks
             sources = np.flatnonzero(step.when)
-            edges.append((sources, step.peer[sources]))
+            edges.append((sources, step.peer[sources], blocks[sources]))
         if step.kind in (Kind.RECV, Kind.RECV_REDUCE):
             arrivals += step.when
             received += blocks

@@ -62,12 +62,14 @@ def gather() -> dict[str, Section]:
     """All sections, ready for JSON; starts MPI."""
     mpi, compiled = _mpi(), _core()
     engines = _engines(mpi, compiled)
+    hosts = _hosts(mpi, engines)
     return {
         "software": _software(),
         "mpi": mpi,
         "cpu": _cpu(compiled),
         "transports": {"built": _transports(), "in_use": mpi["abi"] if engines["c"]["on"] else None},
         "engines": engines,
+        **({"hosts": hosts} if hosts else {}),
         "environment": _environment(),
     }
 
@@ -169,6 +171,28 @@ def _engines(mpi: Section, core: Section) -> Section:
 
         why = None if heap.process_heap() is not None else f"no shared memory: {heap.why_not()}"
     return {**engines, "shm": {"on": why is None, "why": why}}
+
+
+def _hosts(mpi: Section, engines: Section) -> Section:
+    """The hosts of a job that has several, and the link between them as the ranks measured it; nothing for one host."""
+    if not engines["c"]["on"] or (mpi["ranks"] or 1) < 2:
+        return {}
+    from mpi4py import MPI
+
+    from ..communicator.communicator import Communicator
+    from ..runtime import links
+
+    comm = Communicator(MPI.COMM_WORLD)
+    layout, link = comm._enter().layout, links.known()
+    comm.Free()
+    if link is None:
+        return {}
+    return {
+        "number": layout.nodes,
+        "most_ranks_on_one": layout.ranks_per_node,
+        "latency_us": round(1e6 * link.alpha, 1),
+        "rate_mbit_per_s": round(8e-6 / link.beta, 1),
+    }
 
 
 def _environment() -> Section:

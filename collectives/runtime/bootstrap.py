@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ..diagnostics import peer_queries
+from ..selection.hosts import Link
 from ..system import conditions, lifetime, machine, shared_memory
+from . import links
 
 __all__ = ["Hello", "Known", "Gather", "hello", "introduce"]
 
@@ -37,6 +39,7 @@ class Hello(NamedTuple):
     timeline: bool  # whether it records one
     background: bool  # whether its calls may go on by themselves
     conditions: tuple[int, ...] | None  # in the first communicator of several ranks; a tuple is short when pickled
+    link: Link | None  # between hosts, if its process knows one
 
 
 class Known(NamedTuple):
@@ -45,7 +48,7 @@ class Known(NamedTuple):
     identity: str
     settings: bytes
     ranks_on: Counter[str]  # number of ranks by machine
-    hosts: bytes | None  # int32, the number of each rank's machine, if several have ranks and one has more than one
+    hosts: bytes | None  # int32, the number of each rank's machine, if several have ranks
     here: int  # number of ranks on this machine
     usable_cores: float  # of the ranks on this machine together
     neighbours: dict[int, peer_queries.Address]
@@ -54,6 +57,7 @@ class Known(NamedTuple):
     timeline: bool  # whether some rank records one
     background: bool  # whether the calls of all may go on by themselves
     advice: list[str]  # on rank 0: what is wrong with the start of the ranks on its machine
+    link: Link | None  # the slowest latency and rate that a rank knows, if all know a link
 
 
 def hello(
@@ -67,7 +71,9 @@ def hello(
     address = peer_queries.address() if size > 1 else None
     settings = settings if rank == 0 else b""
     given = _conditions() if size > 1 else None
-    return Hello(identity, settings, name, mask, address, offer, lifetime.dead(), timeline, background, given)
+    return Hello(
+        identity, settings, name, mask, address, offer, lifetime.dead(), timeline, background, given, links.known()
+    )
 
 
 _judged = False  # whether this process has told its conditions; they are told once
@@ -81,7 +87,7 @@ def _conditions() -> tuple[int, ...] | None:
 
 def introduce(rank: int, mine: Hello, all_ranks: Iterable[Hello]) -> Known:
     """Reduce all ranks' hellos to a :class:`Known`; also frees the communicators that are dead on all their ranks."""
-    identity, settings, cores, timeline, background = "", b"", 0, False, True
+    identity, settings, cores, timeline, background, link = "", b"", 0, False, True, mine.link
     judged = _Judged()
     ranks_on, votes = Counter[str](), Counter[tuple[str, int]]()
     homes: set[tuple[str, int, int] | None] = {None}
@@ -97,6 +103,7 @@ def introduce(rank: int, mine: Hello, all_ranks: Iterable[Hello]) -> Known:
         votes.update(theirs.dead)
         timeline |= theirs.timeline
         background &= theirs.background
+        link = Link(*map(max, link, theirs.link)) if link and theirs.link else None
         if theirs.machine == mine.machine:
             cores |= (mask := int.from_bytes(theirs.cores, "little"))
             if rank == 0 and theirs.conditions is not None:
@@ -110,11 +117,11 @@ def introduce(rank: int, mine: Hello, all_ranks: Iterable[Hello]) -> Known:
     lifetime.free_agreed(votes)
     usable = machine.usable_cores(cores.bit_count())
     here = ranks_on[mine.machine]
-    layout = hosts.tobytes() if 1 < len(numbers) < len(hosts) else None
+    layout = hosts.tobytes() if len(numbers) > 1 else None
     apart = len(homes) > 2
     told = judged.advice(here, len(hosts))
     return Known(
-        identity, settings, ranks_on, layout, here, usable, neighbours, offers, apart, timeline, background, told
+        identity, settings, ranks_on, layout, here, usable, neighbours, offers, apart, timeline, background, told, link
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from ..selection.policy import Choice, Demand, Rules, segments_for
 from ..system import heap, mpi_library, shared_memory
 from ..trace import recording
 from ..waiting.mpi_calls import MPIRun, MPIWaiting
-from . import bootstrap, settings
+from . import bootstrap, links, settings
 from .context import Context
 from .meeting import Making, meeting
 from .node_groups import NodeGroup, NodeGroups
@@ -103,6 +103,9 @@ class MPIContext(MPIWaiting, Context):
         self.life = _core.Life(self.library, visible.handle)
         self._node_groups = NodeGroups()
         self.layout, self._hosts = table.Layout.of(known.ranks_on), known.hosts
+        self._link = known.link
+        if self._hosts is not None and self._link is None:
+            self._link = links.measured(making, self.internal, self._hosts)
         rules = Rules(forced=agreed.forced)
         if agreed.table is not None:
             rules.tuned = table.pick(agreed.table, self.layout)
@@ -122,7 +125,7 @@ class MPIContext(MPIWaiting, Context):
 
     def adopt(self, rules: Rules) -> None:
         """Choose algorithms by ``rules`` from now on. All ranks call this together, while no call is under way."""
-        rules.hosts = self._hosts
+        rules.hosts, rules.link = self._hosts, self._link
         super().adopt(rules)
         self.cache(not self.checked)
         if self.checked:  # ranks compare each call before they make it, on the slow path

@@ -1,34 +1,48 @@
 """Positions of ranks in a schedule, chosen by the hosts that the ranks are on.
 
 A schedule knows ranks by positions. If position i is rank i, an algorithm that sends its largest messages to distant
-positions sends them to other hosts when hosts have neighbouring ranks, and then every rank of a host sends them. Two
-other orders keep most of what is sent on the hosts:
+positions sends them to other hosts when hosts have neighbouring ranks, and then every rank of a host sends them. Other
+orders keep most of what is sent on the hosts:
 
-    in turn   the first rank of every host, then the second rank of every host, ...: distances that are multiples of the
-              number of hosts stay on a host (for circulant)
-    grouped   the ranks of the first host, then those of the second, ...: neighbours are on one host (for ring)
+    in turn   the first rank of every host, then the second rank of every host, ...: distances that are multiples of
+              the number of hosts stay on a host (for circulant)
+    grouped   the ranks of the first host, then those of the second, ...: neighbours are on one host (for ring, chain
+              and binomial trees)
 
-Ranks must be interchangeable: blocks are not the ranks' own, there is no root, and the op commutes.
+Where there is a root, its host is the first one, and it is the first rank of it. Where blocks belong to ranks, they
+take the places of their owners. An op must commute.
 """
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from .build import all_ranks
 from .registry import ScheduleAlgorithm
-from .steps import Kind
+from .schedule import Ints, Round, Rounds, Step, mapped
 
-__all__ = ["ORDERS", "crossing", "nearest", "placed"]
+__all__ = ["orders"]
 
-#: The orders by name; each function returns the rank at each position, given the number of each rank's host.
-ORDERS = {
-    "in turn": lambda hosts: np.lexsort((hosts, _local(hosts))),
-    "grouped": lambda hosts: np.argsort(hosts, kind="stable"),
-}
+
+def orders(algorithm: ScheduleAlgorithm, hosts: bytes) -> dict[str, ScheduleAlgorithm]:
+    """The algorithm in its own order (named ""), and in the orders of ranks that suit it, without repetitions.
+
+    ``hosts`` is an int32 array: the number of each rank's host.
+    """
+    of = np.frombuffer(hosts, np.int32)
+    size, found = len(of), {"": algorithm}
+    if not algorithm.order or algorithm.spec.blockwise and not algorithm.divisible(size):
+        return found
+    if algorithm.order == "grouped":
+        if algorithm.spec.rooted or np.any(np.diff(of) < 0):
+            found["grouped"] = _placed(algorithm, lambda root: _grouped(of, root))
+        return found
+    ranks = _in_turn(of)
+    if np.any(ranks != np.arange(size)):
+        found["in turn"] = _placed(algorithm, lambda root: ranks)
+    return found
 
 
 def _local(hosts: np.ndarray) -> np.ndarray:
@@ -40,41 +54,30 @@ def _local(hosts: np.ndarray) -> np.ndarray:
     return local
 
 
-@functools.lru_cache(maxsize=256)
-def nearest(algorithm: ScheduleAlgorithm, hosts: bytes) -> tuple[ScheduleAlgorithm, str]:
-    """The algorithm in the order of ranks in which the least leaves a host, and that order; "" is the ranks' own.
-
-    ``hosts`` is an int32 array: the number of each rank's host.
-    """
-    if algorithm.spec.blockwise or algorithm.spec.rooted or not algorithm.order:
-        return algorithm, ""
-    ranks = ORDERS[algorithm.order](np.frombuffer(hosts, np.int32))
-    if np.array_equal(ranks, np.arange(len(ranks))):
-        return algorithm, ""
-    moved = placed(algorithm, ranks)
-    if algorithm.order == "grouped" or crossing(moved, hosts) < crossing(algorithm, hosts):
-        return moved, algorithm.order
-    return algorithm, ""
+def _in_turn(hosts: np.ndarray) -> np.ndarray:
+    return np.lexsort((hosts, _local(hosts)))
 
 
-def placed(algorithm: ScheduleAlgorithm, ranks: np.ndarray) -> ScheduleAlgorithm:
-    """The algorithm with ``ranks[i]`` at position i. It no longer keeps the order of operands."""
-    return replace(algorithm, generator=algorithm.generator.on(ranks.tolist()), ordered=False, linear=False)
+def _grouped(hosts: np.ndarray, root: int) -> np.ndarray:
+    """The ranks host by host; the root's host first, and the root first of all."""
+    ranks = np.arange(len(hosts))
+    return np.lexsort((ranks, ranks != root, (hosts - hosts[root]) % (hosts.max() + 1)))
 
 
-@functools.lru_cache(maxsize=256)
-def crossing(algorithm: ScheduleAlgorithm, hosts: bytes) -> float:
-    """The part of the vector that leaves or enters the host for which it is most, over its link.
+def _placed(algorithm: ScheduleAlgorithm, ranks_for: Callable[[int], np.ndarray]) -> ScheduleAlgorithm:
+    """The algorithm with ``ranks_for(root)[i]`` at position i, the root at position 0; operands are in no order."""
+    spec, inner = algorithm.spec, algorithm.generator
 
-    For an all-reduce on h hosts it is at least 2(h-1)/h.
-    """
-    of = np.frombuffer(hosts, np.int32)
-    leaving, entering = np.zeros((2, of.max() + 1))
-    for steps in all_ranks(algorithm, len(of)):
-        for step in steps:
-            if step.kind is Kind.SEND:
-                here = np.flatnonzero(step.when)
-                away = here[of[here] != of[step.peer[here]]]
-                np.add.at(leaving, of[away], step.nblocks[away])
-                np.add.at(entering, of[step.peer[away]], step.nblocks[away])
-    return float(max(leaving.max(), entering.max())) / algorithm.blocks(len(of))
+    def rounds(rank: Ints, size: int, root: int = 0) -> Iterator[Round]:
+        ranks = ranks_for(root)
+        moved = inner.on(ranks)(rank, size, **({"root": 0} if spec.rooted else {}))
+
+        def renamed(step: Step) -> Step:
+            source = np.where(np.asarray(step.src_block) < 0, step.src_block, ranks[np.maximum(step.src_block, 0)])
+            return replace(step, block=ranks[step.block], src_block=source)
+
+        for steps in moved:
+            yield mapped(steps, renamed) if spec.blockwise else steps
+
+    kept = not spec.reduces
+    return replace(algorithm, generator=Rounds(rounds), ordered=kept, linear=kept)

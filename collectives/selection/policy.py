@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from ..schedules import registry
-from ..schedules.placement import crossing, nearest
 from ..schedules.registry import PRIVATE_LENGTHS, Algorithm, ScheduleAlgorithm
+from .hosts import Link, between, nearest
 from .model import Load, Model, load
 
 __all__ = [
@@ -26,10 +26,6 @@ ModelKey = tuple[str, str, int | None]  # collective, algorithm, bytes of a segm
 ByMPI = Literal["chosen", "named", "never"]
 _KB, _MB = 1 << 10, 1 << 20
 MOST_CHOICES = 10_000  # remembered for each communicator
-
-#: Between hosts, all-reduce of at least RING_FROM bytes on at most RING_RANKS ranks takes a ring, if circulant would
-#: send more than TOLERATED times as much over the link of a host.
-TOLERATED, RING_FROM, RING_RANKS = 1.15, _MB, 256
 
 #: For each collective rows of (longest vector in bytes or None, algorithm, bytes of a segment or None). The first row
 #: that fits is used. The bytes of a vector are those of all blocks together. Collectives in PRIVATE_LENGTHS have
@@ -138,7 +134,8 @@ class Rules:
     forced: dict[str, str] = field(default_factory=dict)
     tuned: Tuned | None = None
     choices: dict[Demand, Choice] = field(default_factory=dict, repr=False, compare=False)
-    hosts: bytes | None = field(default=None, repr=False, compare=False)  # int32, each rank's; None: they do not matter
+    hosts: bytes | None = field(default=None, repr=False, compare=False)  # int32, each rank's; None: one host
+    link: Link | None = field(default=None, repr=False, compare=False)  # between the hosts, as the ranks measured it
 
     def node_limits(self, crowded: bool) -> Limits:
         """Limits of the node-local engine; ``crowded``: there are more ranks than cores."""
@@ -256,10 +253,8 @@ def _chosen(rules: Rules, demand: Demand) -> Choice:
         return _default(EXACT, collective, nbytes, "exact sums, by the table")
     if not demand.commutes and collective in ORDERED:
         return Choice(registry.find(collective, ORDERED[collective]), None, "the op does not commute")
-    choice = _default(rules.table, collective, nbytes, "the table's choice")
-    if rules.hosts and choice.algorithm.name == "circulant" and registry.base(collective) == "allreduce":
-        return _ring_instead(rules.hosts, choice, nbytes)
-    return choice
+    found = between(rules.hosts, collective, nbytes, rules.link) if rules.hosts else None
+    return Choice(*found) if found else _default(rules.table, collective, nbytes, "the table's choice")
 
 
 def _placed(hosts: bytes, choice: Choice) -> Choice:
@@ -268,17 +263,6 @@ def _placed(hosts: bytes, choice: Choice) -> Choice:
         return choice
     algorithm, name = nearest(choice.algorithm, hosts)
     return replace(choice, algorithm=algorithm, why=f"{choice.why}, ranks {name}") if name else choice
-
-
-def _ring_instead(hosts: bytes, choice: Choice, nbytes: int) -> Choice:
-    """A ring through the hosts, if circulant would send much more over some link than the ring does."""
-    assert isinstance(choice.algorithm, ScheduleAlgorithm)
-    size = len(hosts) // 4
-    over_ring = crossing(nearest(choice.algorithm, hosts)[0], hosts) / (2 * (size - 1) / size)
-    if over_ring <= TOLERATED or not RING_FROM <= nbytes or size > RING_RANKS:
-        return choice
-    why = f"circulant would send {over_ring:.1f} times as much over a host's link"
-    return Choice(registry.find("allreduce", "ring"), choice.segment, why)
 
 
 def _default(table: dict[str, Rows], collective: str, nbytes: int, why: str) -> Choice:

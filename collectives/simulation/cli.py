@@ -13,8 +13,8 @@ from typing import Any
 from ..files import obstacle, replacing
 from ..launch.usage import UsageError, number_of_bytes, sizes
 from ..schedules import registry
-from ..schedules.placement import nearest
 from ..schedules.registry import ScheduleAlgorithm
+from ..selection.hosts import nearest
 from .network import PLACEMENTS, Level, Network, placed
 from .rounds import TooMany
 from .simulate import bound, simulate

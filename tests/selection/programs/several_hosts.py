@@ -1,6 +1,7 @@
-"""All-reduce of ranks that take themselves for those of several hosts: argument 1 names the host of each rank.
+"""Collectives of ranks that take themselves for those of several hosts: argument 1 names the host of each rank.
 
-Sums are right for lengths around the limits of the defaults, and have the same bits on all ranks.
+Results are right for lengths around the limits of the defaults, and sums have the same bits on all ranks. All ranks
+know the same link between the hosts, which communicators made from this one do not measure again.
 """
 
 import sys
@@ -9,6 +10,8 @@ import numpy as np
 from mpi4py import MPI
 
 import collectives
+from collectives.bench.workloads import Workload
+from collectives.runtime import links
 from collectives.system import machine
 
 WORLD = MPI.COMM_WORLD
@@ -28,6 +31,22 @@ for algorithm in (None, "circulant", "ring"):
         assert x.tobytes() == y.tobytes(), (algorithm, count)
         comm.Iallreduce(y, x, op=MPI.MAX).Wait()
         assert x.tobytes() == y.tobytes(), (algorithm, count)
+for name in ("allgather", "allgatherv", "reduce_scatter", "reduce_scatter_block", "bcast", "reduce", "alltoall"):
+    for count in (12, 12_000, 120_000):
+        for form in ("call", "start", "plan"):
+            root = range(comm.size) if name in ("bcast", "reduce") else 0
+            wrong = Workload(comm, name, count, root=root).validate(form)
+            assert wrong is None, (name, count, form, wrong)
+
+link = links.known()
+assert link.alpha > 0 < link.beta
+assert len(set(WORLD.allgather(link))) == 1
+told = f"{1e6 * link.alpha:.0f} us, {8e-6 / link.beta:.0f} Mbit/s"
+assert told in comm.explain("bcast", 4 << 20)
+del links.measured  # from here on an error
+half = comm.Split(WORLD.rank % 2)
+assert half.allreduce(1) == half.size
+assert links.known() == link
 if WORLD.rank == 0:
     print("\n".join(comm.explain("allreduce", nbytes) for nbytes in (8, 100_000, 4 << 20)))
 print(f"right on rank {WORLD.rank}", flush=True)

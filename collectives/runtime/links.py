@@ -1,0 +1,57 @@
+"""The link between the hosts of a communicator: latency and rate, from a few messages when the communicator is made.
+
+The first rank of each host sends to that of the next host and receives from that of the one before, all at once: short
+messages, of which the quickest counts, then long ones, of which the last counts. A link that a token bucket limits lets
+the long ones before it through too fast. All ranks get the slowest latency and rate of any host.
+
+A process measures once: ranks that all know a link take the slowest that one of them knows.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..selection.hosts import Link
+
+__all__ = ["known", "measured"]
+
+SHORT, LONG = 6, 3  # messages of each kind
+LENGTH = 128 << 10  # bytes of a long message: the last one ends beyond 256 KiB, a common size of token buckets
+TAG = 0  # on a communicator that has no other messages yet
+
+_known: Link | None = None
+
+
+def known() -> Link | None:
+    """The link that this process has measured, or heard of."""
+    return _known
+
+
+def measured(making: Any, comm: MPI.Intracomm, hosts: bytes) -> Link:
+    """Measure; collective. ``hosts`` is an int32 array, the number of each rank's host; there are several."""
+    global _known
+    _, firsts = np.unique(np.frombuffer(hosts, np.int32), return_index=True)
+    leaders, mine, most = firsts.tolist(), np.zeros(2), np.empty(2)
+    if comm.rank in leaders:
+        place = leaders.index(comm.rank)
+        ends = leaders[(place + 1) % len(leaders)], leaders[place - 1]
+        mine[0] = min(_exchange(making, comm, ends, 1) for _ in range(SHORT))
+        for _ in range(LONG):
+            mine[1] = _exchange(making, comm, ends, LENGTH) / LENGTH
+    making.wait(comm.Iallreduce(mine, most, MPI.MAX), (mine, most))
+    _known = Link(*most.tolist())
+    return _known
+
+
+def _exchange(making: Any, comm: MPI.Intracomm, ends: tuple[int, int], nbytes: int) -> float:
+    """Seconds of a message to the one rank and one from the other."""
+    there, here = np.zeros(nbytes, np.uint8), np.empty(nbytes, np.uint8)
+    begin = time.perf_counter()
+    requests = [comm.Irecv(here, ends[1], TAG), comm.Isend(there, ends[0], TAG)]
+    for request in requests:
+        making.wait(request, (there, here))
+    return time.perf_counter() - begin
