@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Several hosts on one machine, by namespaces; needs root. HOSTS_NET is their network: 10.HOSTS_NET.0.1 is the first one's address.
-#   up N [RATE]     each with a network, host name, processes, IPC and /dev/shm of its own, on the bridge hostsHOSTS_NET;
-#                   RATE, say 200mbit, limits each link, after a burst of 256 kB
+#   up N [RATE]     each with a network, host name, processes, IPC and /dev/shm of its own, on the bridge hostsHOSTS_NET; RATE (200mbit)
+#                   limits each link both ways, by token buckets of 256 KiB
 #   down            remove them, with all that runs there
 #   HOST CMD...     as rsh: run a command on the host with this address
 set -euo pipefail
 case "${1:-}" in
 up)
-  net=$HOSTS_NET
+  net=$HOSTS_NET rate=${3:-}
   mkdir -p "/run/hosts$net"
   ip link add "hosts$net" type bridge
   ip addr add "10.$net.0.254/24" dev "hosts$net"
@@ -20,9 +20,9 @@ up)
     ip netns exec "$space" ip addr add "10.$net.0.$i/24" dev eth0
     ip netns exec "$space" ip link set eth0 up
     ip netns exec "$space" ip link set lo up
-    if [ -n "${3:-}" ]; then
-      ip netns exec "$space" tc qdisc add dev eth0 root tbf rate "$3" burst 256kb limit 8mb
-      tc qdisc add dev "h$net-$i" root tbf rate "$3" burst 256kb limit 8mb
+    if [ -n "$rate" ]; then
+      ip netns exec "$space" tc qdisc add dev eth0 root tbf rate "$rate" burst 256kb limit 8mb
+      tc qdisc add dev "h$net-$i" root tbf rate "$rate" burst 256kb limit 8mb
     fi
     setsid ip netns exec "$space" unshare --uts --ipc --pid --mount --fork --mount-proc --kill-child bash -c \
       'hostname "host$0"; mount -t tmpfs tmpfs /dev/shm; exec sleep infinity' "$i" </dev/null >/dev/null 2>&1 &
@@ -46,5 +46,6 @@ down)
   IFS=. read -r _ net _ i <<<"$1"
   shift
   read -r child _ <"/run/hosts$net/$i"
-  exec nsenter -t "$child" --net --uts --ipc --pid --mount --wd="$PWD" bash -c "$*" ;;
+  # Process ids repeat from host to host, and files in /tmp that are named by them would meet.
+  exec nsenter -t "$child" --net --uts --ipc --pid --mount --wd="$PWD" env TMPDIR=/dev/shm bash -c "$*" ;;
 esac

@@ -1,0 +1,74 @@
+"""The ranks of a job of ``hosts.py``: time our default and the MPI library's own collective, in turns.
+
+Argument 1 is JSON: ``order``, the number in the job of each rank of the communicator; ``cases``, lists of a collective
+and the bytes of its vector; ``rounds``; ``rest``, seconds before each call. Rank 0 prints a line of JSON for each case.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+
+import collectives
+from collectives.bench.workloads import Workload
+
+WHOLE = ("allgather", "allgatherv", "gather", "scatter", "alltoall")  # a workload's count is one rank's block
+
+
+def workload(comm: MPI.Intracomm, collective: str, nbytes: int) -> Workload:
+    """The call on a float32 vector of about ``nbytes`` bytes, all blocks together."""
+    count = nbytes // 4 // comm.size
+    return Workload(comm, collective, count if collective in WHOLE else count * comm.size)
+
+
+def seconds(comm: MPI.Intracomm, call: Callable[[], object], rest: float) -> float:
+    """Seconds of one call, the largest over the ranks, after the links have rested."""
+    comm.Barrier()
+    time.sleep(rest)
+    comm.Barrier()
+    begin = time.perf_counter()
+    call()
+    mine, most = np.array([time.perf_counter() - begin]), np.empty(1)
+    comm.Allreduce(mine, most, MPI.MAX)
+    return float(most[0])
+
+
+def measured(comm: MPI.Intracomm, collective: str, nbytes: int, rounds: int, rest: float) -> dict[str, object]:
+    """Seconds by contestant and round, the bytes of the vector, and our algorithm."""
+    own = comm
+    ours = collectives.Communicator(comm)
+    work = {"ours": workload(ours, collective, nbytes), "own": workload(own, collective, nbytes)}
+    for name, each in work.items():
+        wrong = each.validate()
+        if wrong is not None:
+            raise AssertionError(f"{name}, {collective} of {each.nbytes} bytes: {wrong}")
+    chosen = ours.explain(collective, work["ours"].nbytes)
+    calls = {name: each.call() for name, each in work.items()}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(rounds):
+        for name in random.Random(number).sample(sorted(calls), len(calls)):  # the same order on all ranks
+            times[name].append(seconds(own, calls[name], rest))
+    nbytes = work["ours"].nbytes
+    ours.Free()
+    return {"collective": collective, "nbytes": nbytes, "algorithm": chosen, **times}
+
+
+def main() -> None:
+    """Measure all cases."""
+    told = json.loads(sys.argv[1])
+    world = MPI.COMM_WORLD
+    comm = MPI.Intracomm(world.Split(0, told["order"].index(world.rank)))
+    for collective, nbytes in told["cases"]:
+        found = measured(comm, collective, nbytes, told["rounds"], told["rest"])
+        if comm.rank == 0:
+            print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""Collectives between hosts with slow links: our default beside the MPIs' own, and beside what the links allow.
+
+    sudo python benchmarks/hosts.py --check            all layouts; exit 1 beyond the limits
+    sudo python benchmarks/hosts.py --layouts 4x2 --sizes 4Mi --collectives allreduce --mpis openmpi
+    sudo python benchmarks/hosts.py --rate "" --sizes 1Mi      links without a limit
+
+The hosts are network namespaces of this machine (tests/support/hosts.sh), whose links have a rate, so that links and
+not cores set the times. A layout is 4x2 (4 hosts with 2 ranks each, in blocks), 4x2c (the ranks dealt to the hosts in
+turn) or 1+2+1 (the ranks of each host). Each MPI of .venvs runs one job for each layout, in which our default and the
+MPI's own collective take turns, float32, SUM; the links rest before each call. Shown are medians over the rounds, of
+the slowest rank. The bound is the time of the bytes that the busiest link must carry one way, less the 256 KiB that a
+link at rest lets through at once. A ratio to the MPI's own is the median over the rounds, one to the best of medians.
+
+--check: an all-reduce of at least 4 MiB takes at most 1.10 of the bound (1.15 on more than 8 ranks), and from 256 KiB
+on no longer than the MPI's own; other collectives take at most 1.15 of the best MPI's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests/support"))
+
+import namespaces as cluster  # noqa: E402
+from jobs import MPIS, launch  # noqa: E402
+
+WORKER = Path(__file__).with_name("_hosts_worker.py")
+UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20}
+RATES = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+LAYOUTS = "4x1,4x2,4x2c,3x2,3x2c,4x4,4x4c,8x1,5x1,7x1,1+2+1"
+COLLECTIVES = "allreduce,allgather,reduce_scatter_block,bcast,alltoall"
+#: The most that is right: over the bound on few and on many ranks, over an MPI's own, over the best of these.
+BOUND, BOUND_MANY, OWN, BEST = 1.10, 1.15, 1.02, 1.15
+MANY, LONG, LEAST = 8, 4 << 20, 256 << 10
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How ranks lie on hosts: ``ranks_on[i]`` of them on host i; ``cyclic``: dealt to the hosts in turn."""
+
+    name: str
+    ranks_on: tuple[int, ...]
+    cyclic: bool
+
+    @staticmethod
+    def of(text: str) -> Layout:
+        """The layout that ``4x2``, ``4x2c`` or ``1+2+1`` names; ValueError for other texts."""
+        if found := re.fullmatch(r"(\d+)x(\d+)(c?)", text):
+            hosts, ranks = int(found[1]), int(found[2])
+            if hosts > 1 and ranks > 0:
+                return Layout(text, (ranks,) * hosts, bool(found[3]))
+        elif re.fullmatch(r"[1-9]\d*(\+[1-9]\d*)+", text):
+            return Layout(text, tuple(map(int, text.split("+"))), False)
+        raise ValueError(f"--layouts: {text!r} is not like 4x2, 4x2c or 1+2+1, on at least 2 hosts")
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return sum(self.ranks_on)
+
+    def order(self) -> list[int]:
+        """The number in the job, where each host's ranks follow each other, of each rank of the communicator."""
+        first = [sum(self.ranks_on[:host]) for host in range(len(self.ranks_on))]
+        places = [(local, first[host]) for host, n in enumerate(self.ranks_on) for local in range(n)]
+        return [local + begin for local, begin in sorted(places)] if self.cyclic else list(range(self.size))
+
+    def crossing(self, collective: str, nbytes: int) -> float:
+        """Bytes that the busiest link must carry one way, for a vector of ``nbytes`` bytes, all blocks together."""
+        hosts, size = len(self.ranks_on), self.size
+        match collective:
+            case "allreduce":
+                return 2 * nbytes * (hosts - 1) / hosts
+            case "bcast" | "reduce":
+                return nbytes
+            case "alltoall":
+                return max(n * (size - n) for n in self.ranks_on) * nbytes / size
+            case _:  # all-gather and reduce-scatter: the blocks of the other hosts, to or from one of fewest ranks
+                return nbytes * (size - min(self.ranks_on)) / size
+
+
+@dataclass(frozen=True)
+class Case:
+    """One collective and length on one layout: the seconds of each round, by MPI and contestant."""
+
+    layout: Layout
+    collective: str
+    nbytes: int
+    bound: float  # seconds; 0 if the links have no limit, or pass it all at once
+    times: dict[str, dict[str, list[float]]]
+    algorithm: str
+
+    def median(self, mpi: str, name: str) -> float:
+        """Seconds of a contestant."""
+        return statistics.median(self.times[mpi][name])
+
+    def by_own(self, mpi: str) -> float:
+        """Our time over that of the MPI's own, in the rounds of one job."""
+        found = self.times[mpi]
+        return statistics.median(a / b for a, b in zip(found["ours"], found["own"], strict=True))
+
+    def by_best(self, mpi: str) -> float:
+        """Our time on an MPI over the best own time of all MPIs."""
+        return self.median(mpi, "ours") / min(self.median(other, "own") for other in self.times)
+
+    def by_bound(self, mpi: str) -> float | None:
+        """Our time over what the links allow, if that is known."""
+        return self.median(mpi, "ours") / self.bound if self.bound else None
+
+    def line(self) -> str:
+        """A row of the table."""
+        cells = [f"{self.layout.name:7}", f"{self.collective:20}", f"{self.nbytes:>9}", f"{1e3 * self.bound:8.1f}"]
+        for mpi in self.times:
+            over = self.by_bound(mpi)
+            own, ours = (1e3 * self.median(mpi, name) for name in ("own", "ours"))
+            shown = "   - " if over is None else f"{over:5.2f}"
+            cells.append(f"{own:8.1f} {ours:8.1f} {shown} {self.by_own(mpi):5.2f} {self.by_best(mpi):5.2f}")
+        return " ".join(cells)
+
+    def beyond(self) -> list[str]:
+        """What is beyond the limits, as sentences."""
+        found = []
+        where = f"{self.collective} of {self.nbytes} bytes on {self.layout.name}"
+        for mpi in self.times:
+            over, most = self.by_bound(mpi), BOUND_MANY if self.layout.size > MANY else BOUND
+            if self.collective != "allreduce":
+                if self.by_best(mpi) > BEST:
+                    found.append(f"{where}, {mpi}: {self.by_best(mpi):.2f} of the best MPI's own, limit {BEST:.2f}")
+                continue
+            if self.nbytes >= LONG and over is not None and over > most:
+                found.append(f"{where}, {mpi}: {over:.2f} of the bound, limit {most:.2f}")
+            if self.nbytes >= LEAST and self.by_own(mpi) > OWN:
+                found.append(f"{where}, {mpi}: {self.by_own(mpi):.2f} of the MPI's own, limit {OWN:.2f}")
+        return found
+
+
+def heading(mpis: Sequence[str]) -> str:
+    """The heading of the table, in two lines."""
+    columns = " ".join(f"{mpi + ': own':>8}     ours bound   own  best" for mpi in mpis)
+    first = f"{'layout':7} {'collective':20} {'bytes':>9} {'bound':>8} {columns}"
+    return f"ms; ratios of ours to the bound, to the MPI's own, to the best MPI's own\n{first}"
+
+
+def per_second(rate: str) -> float:
+    """Bytes a second of a rate in tc's words, infinite for none; ValueError for other words."""
+    if not rate:
+        return float("inf")
+    found = re.fullmatch(r"(\d+)([kmg]?bit)", rate)
+    if found is None:
+        raise ValueError(f"--rate: {rate!r} is not like 200mbit")
+    return int(found[1]) * RATES[found[2]] / 8
+
+
+def length(text: str) -> int:
+    """Bytes that ``4Mi`` means; ValueError for other texts."""
+    found = re.fullmatch(r"(\d+)(Ki|Mi|)", text)
+    if found is None:
+        raise ValueError(f"--sizes: {text!r} is not like 256Ki")
+    return int(found[1]) * UNITS[found[2]]
+
+
+def run(mpi: str, net: str, layout: Layout, cases: list[tuple[str, int]], args: argparse.Namespace) -> list[Any]:
+    """What one job measured, a record for each case; RuntimeError with its output if it fails."""
+    rest = 2 * cluster.BURST / per_second(args.rate)
+    told = json.dumps({"order": layout.order(), "cases": cases, "rounds": args.rounds, "rest": rest})
+    with tempfile.TemporaryDirectory() as folder:
+        flags = cluster.flags(mpi, net, layout.ranks_on, Path(folder), ("PYTHONPATH", "OMP_NUM_THREADS"))
+        line, how = launch(mpi, layout.size, [str(WORKER), told], None, flags)
+        done = subprocess.run(["timeout", "-k", "5", str(args.limit), *map(str, line)], capture_output=True, **how)
+    records = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
+    if done.returncode or len(records) != len(cases):
+        raise RuntimeError(f"{mpi} on {layout.name} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return records
+
+
+def measure(net: str, layout: Layout, args: argparse.Namespace) -> list[Case]:
+    """All cases of one layout."""
+    wanted = [(collective, nbytes) for collective in args.collectives.split(",") for nbytes in args.lengths]
+    jobs = {mpi: run(mpi, net, layout, wanted, args) for mpi in args.mpis.split(",")}
+    found = []
+    for records in zip(*jobs.values(), strict=True):
+        collective, nbytes = records[0]["collective"], records[0]["nbytes"]
+        carried = layout.crossing(collective, nbytes) - cluster.BURST
+        bound = carried / per_second(args.rate) if carried > cluster.BURST else 0.0
+        times = {mpi: {name: record[name] for name in ("ours", "own")}
+                 for mpi, record in zip(jobs, records, strict=True)}  # fmt: skip
+        found.append(Case(layout, collective, nbytes, bound, times, records[0]["algorithm"]))
+    return found
+
+
+def options() -> argparse.Namespace:
+    """The arguments, checked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layouts", default=LAYOUTS, help="(%(default)s)")
+    parser.add_argument("--sizes", default="256Ki,1Mi,4Mi,16Mi", help="bytes of the whole vector (%(default)s)")
+    parser.add_argument("--collectives", default=COLLECTIVES, help="(%(default)s)")
+    parser.add_argument("--mpis", default=",".join(MPIS), help="(%(default)s)")
+    parser.add_argument("--rate", default="200mbit", help="of each link, each way; '' for none (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="calls of each contestant (%(default)s)")
+    parser.add_argument("--limit", type=int, default=900, help="seconds that a job may take (%(default)s)")
+    parser.add_argument("--why", action="store_true", help="tell our algorithms, too")
+    parser.add_argument("--check", action="store_true", help="exit 1 beyond the limits")
+    args = parser.parse_args()
+    try:
+        args.layouts = [Layout.of(text) for text in args.layouts.split(",")]
+        args.lengths = [length(text) for text in args.sizes.split(",")]
+        per_second(args.rate)
+    except ValueError as e:
+        parser.error(str(e))
+    if unknown := set(args.mpis.split(",")) - set(MPIS):
+        parser.error(f"--mpis: {', '.join(sorted(unknown))}: known are {', '.join(MPIS)}")
+    return args
+
+
+def main() -> int:
+    """Measure and print; 1 with --check if something is beyond the limits, 77 if there can be no hosts here."""
+    args = options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the hosts are removed on the way out
+    if why := cluster.obstacle():
+        print(f"skipped: {why}")
+        return 77
+    beyond: list[str] = []
+    print(heading(args.mpis.split(",")))
+    with cluster.network(max(len(layout.ranks_on) for layout in args.layouts), args.rate) as net:
+        for layout in args.layouts:
+            for case in measure(net, layout, args):
+                print(case.line(), *([f"  {case.algorithm}"] if args.why else []), sep="\n", flush=True)
+                beyond += case.beyond()
+    print(*(beyond or ["nothing is beyond the limits"]), sep="\n")
+    return int(args.check and bool(beyond))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
