@@ -48,7 +48,7 @@ CANDIDATES = {
 }
 FROM, MOST_RANKS, BY_RANK = 64 << 10, 256, frozenset({"ring", "scatter_allgather", "chain"})
 #: Bytes of a segment that are tried for what is only moved, and those of a reduction by each algorithm.
-SEGMENTS = (None, 1 << 20, 512 << 10, 256 << 10, 128 << 10, 64 << 10)
+SEGMENTS = (None, 1 << 20, 512 << 10, 256 << 10, 128 << 10)
 REDUCED = {"circulant": 256 << 10, "ring": 512 << 10}
 
 

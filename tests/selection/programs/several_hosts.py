@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 import collectives
 from collectives.bench.workloads import Workload
+from collectives.cli import info
 from collectives.runtime import links
 from collectives.system import machine
 
@@ -47,6 +48,9 @@ del links.measured  # from here on an error
 half = comm.Split(WORLD.rank % 2)
 assert half.allreduce(1) == half.size
 assert links.known() == link
+found = info.gather()["hosts"]
+assert found["number"] == len(set(sys.argv[1].split(",")))
+assert found["rate_mbit_per_s"] == round(8e-6 / link.beta, 1)
 if WORLD.rank == 0:
     print("\n".join(comm.explain("allreduce", nbytes) for nbytes in (8, 100_000, 4 << 20)))
 print(f"right on rank {WORLD.rank}", flush=True)
