@@ -3,8 +3,12 @@
 from ..schedules.registry import register_native
 from ..schedules.spec import SPECS
 
+_HIERARCHICAL = "ranks of one node share memory, and one or more of each node exchange messages with the other nodes."
+
 for _collective in SPECS:
     register_native(
         _collective, "shm", "ranks of one node share memory and exchange no messages.", ordered=True, linear=True
     )
+    if _collective in ("allreduce", "bcast", "reduce", "barrier"):
+        register_native(_collective, "hierarchical", _HIERARCHICAL, ordered=False, linear=False)
     register_native(_collective, "mpi", f"the MPI library's own {_collective}.", ordered=True, linear=False)

@@ -98,6 +98,8 @@ def settings(program: Program, args: argparse.Namespace, plain: MPI.Intracomm) -
         if name == "mpi" and (args.heap or args.engine):
             continue
         with communicator(plain, program.collective, name) as comm:
+            if every and not _can_serve(comm, program.collective):
+                continue
             for type_name in args.type:
                 yield Setting(program, args, comm, name, type_name)
 
@@ -134,6 +136,14 @@ def communicator(plain: MPI.Intracomm, collective: str, algorithm: str | None) -
         comm = _forced(plain, collective, algorithm)  # the call then raises an error that says why shm is impossible
     yield comm
     comm.Free()
+
+
+def _can_serve(comm: Any, collective: str) -> bool:
+    """Whether the ranks lie on nodes as the algorithm of ``comm`` needs it."""
+    try:
+        return not isinstance(comm, Communicator) or bool(comm.explain(collective, 8))
+    except ValueError:
+        return False
 
 
 def _forced(plain: MPI.Intracomm, collective: str, algorithm: str) -> Communicator:

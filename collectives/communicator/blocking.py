@@ -117,7 +117,7 @@ class Blocking:
             return
         key, source, target = seen
         moved = draft.loads or draft.stores or (draft.source, draft.target) != (source, target)
-        if moved or not isinstance(choice.algorithm, ScheduleAlgorithm) or self._widens(draft, choice, options):
+        if moved or choice.algorithm.name in ("shm", "mpi") or self._widens(draft, choice, options):
             return
         context, shape, name = self._enter(), draft.shape, choice.algorithm.name
         described = kind_of_call(name, shape), describing(shape, name)

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from ..arguments.calls import Arguments, Collective, Draft, Options
 from ..core import _core
+from ..selection import hierarchy
 from ..selection.policy import Choice
 from ..trace.timeline import NONBLOCKING, PERSISTENT
 from ..waiting.mpi_calls import MPIRun
@@ -89,8 +90,8 @@ class Nonblocking(Blocking):
         if choice.algorithm.name == "mpi":
             return self._init_by_mpi(draft, arguments, info, numbers)
         node_group = None
-        if choice.algorithm.name == "shm":  # ranks may start their persistent calls in different orders
-            call = draft.shape.call("shm")
+        if choice.algorithm.name in ("shm", hierarchy.NAME):  # ranks may start persistent calls in different orders
+            call = draft.shape.call(choice.algorithm.name)
             node_group = context.another_node(call._replace(collective=f"{collective.name}_init"))
             if node_group is None:
                 choice = self._choose(draft, options, options.algorithm, NO_MEMORY, mpi="named")

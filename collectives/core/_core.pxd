@@ -241,6 +241,24 @@ cdef extern from "progress/node_wait.h" nogil:
     coll_task coll_node_task(coll_node_job *)
     int coll_node_spin(coll_node_call *)
 
+cdef extern from "hierarchy/hierarchy.h" nogil:
+    enum:
+        COLL_PLACES
+        COLL_HIERARCHY_RUNS
+    ctypedef struct coll_hierarchy:
+        pass
+    ctypedef struct coll_hierarchy_part:
+        const coll_node_message *message
+        coll_exec *run
+        int tag, after, source, target
+        size_t source_at, target_at
+    coll_hierarchy *coll_hierarchy_new(const coll_hierarchy_part *, int, coll_node *, const int *, void *)
+    void coll_hierarchy_free(coll_hierarchy *)
+    void coll_hierarchy_set_mpi(coll_hierarchy *, const coll_mpi_api *, coll_endpoint *)
+    int coll_hierarchy_start(coll_hierarchy *, const void *, void *, int)
+    int coll_hierarchy_busy(const coll_hierarchy *)
+    coll_task coll_hierarchy_task(coll_hierarchy *)
+
 cdef extern from "base/ticks.h" nogil:
     uint64_t coll_ticks()
     double coll_ticks_to_seconds(uint64_t)

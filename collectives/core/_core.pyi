@@ -114,6 +114,7 @@ class Life:
 
 class Task:
     key: Any
+    footprint: int
     def call(self) -> Any: ...
     def progress(self, budget: int = ...) -> bool: ...
     def wait(self, yield_at_once: bool = False, limit: int = 20_000_000) -> bool: ...
@@ -125,7 +126,6 @@ class Plan(Task):
     endpoint: Endpoint
     segments: int
     depth: int
-    footprint: int
     def __init__(
         self,
         program: Program,
@@ -246,8 +246,8 @@ class Calls:
     def ended(self, collective: str, algorithm: str, nbytes: int, root: int, begun: int) -> None: ...
     def started(self, made: Operation, collective: str, algorithm: str, nbytes: int, begun: int) -> None: ...
     def take_turn(self) -> None: ...
-    def plan_for(self, cached: CachedPlan) -> Plan | NodePlan: ...
-    def keep(self, plan: Plan | NodePlan) -> None: ...
+    def plan_for(self, cached: CachedPlan) -> Plan | NodePlan | HierarchyPlan: ...
+    def keep(self, plan: Plan | NodePlan | HierarchyPlan) -> None: ...
     def finish(
         self, operation: Any, timeout: float | None = None, failure: BaseException | None = None
     ) -> None: ...  # fmt: skip
@@ -262,7 +262,7 @@ class Calls:
 
 class Operation:
     context: Any
-    plan: Plan | NodePlan
+    plan: Plan | NodePlan | HierarchyPlan
     buffers: Any
     holder: Any
     check: Any
@@ -272,7 +272,7 @@ class Operation:
     begin: int
     history: int
     tested: bool
-    def __init__(self, context: Calls, plan: Plan | NodePlan) -> None: ...
+    def __init__(self, context: Calls, plan: Plan | NodePlan | HierarchyPlan) -> None: ...
     def start(self, source: int, target: int, tag: int, buffers: Any) -> None: ...
     def bind(
         self, source: int, target: int, tag: int, buffers: Any, holder: Any, library: MPILibrary | None = None,
@@ -313,6 +313,7 @@ class Turn:
     def drop(self) -> None: ...
 
 class Node:
+    runs: int
     rank: int
     size: int
     def __init__(
@@ -327,8 +328,6 @@ class Node:
     ) -> None: ...
     def read_private(self) -> None: ...
     def set_limits(self, copy: int, read: int, shortest: int, segment: int, stream: int, private: int) -> None: ...
-    @property
-    def calls(self) -> int: ...
     def give_up(self) -> None: ...
     @property
     def writers(self) -> list[int]: ...
@@ -339,7 +338,6 @@ class NodePlan(Task):
     node: Node
     segments: int
     depth: int
-    footprint: int
     def __init__(self, node: Node, shape: Any) -> None: ...
     def call(self) -> Any: ...
     @property
@@ -348,6 +346,24 @@ class NodePlan(Task):
     def pending(self) -> bool: ...
 
 def area_bytes() -> int: ...
+
+# Calls of ranks on several nodes
+
+PLACES: tuple[str, ...]
+RUNS: int
+
+class HierarchyPlan(Task):
+    def __init__(
+        self,
+        node: Node | None,
+        ranks: list[int],
+        size: int,
+        parts: list[tuple[Plan | NodePlan, int, int, tuple[int, int], tuple[int, int]]],
+        scratch: HeapBlock | None,
+        footprint: int,
+    ) -> None: ...
+    @property
+    def busy(self) -> bool: ...
 
 FAST_COLLECTIVES: tuple[str, ...]
 

@@ -29,22 +29,22 @@ cdef class CachedPlan:
     cdef uint32_t kind
     cdef object describe
     cdef Kept among
-    cdef Plan plan
+    cdef Task plan
 
     def __cinit__(self, key, uint32_t kind, describe):
         self.key, self.kind, self.describe = key, kind, describe
         choice, shape, _ = key
         self.collective, self.algorithm, self.nbytes = shape.name, choice.algorithm.name, shape.nbytes
 
-    cdef Plan take(self):
+    cdef Task take(self):
         """Take the plan that is kept here; None if it is in use, or there is none."""
-        cdef Plan plan = self.plan
+        cdef Task plan = self.plan
         if plan is not None:
             self.plan = None
             self.among.nbytes -= plan.footprint
         return plan
 
-    cdef bint put(self, Plan plan) except -1:
+    cdef bint put(self, Task plan) except -1:
         """Keep ``plan``, which is idle now, for the next call with this key; False if there is no room."""
         if self.plan is not None or plan.footprint > KEPT or self.among.nbytes + plan.footprint > KEPT_IN_ALL:
             return False
@@ -92,7 +92,6 @@ cdef int run_cached(Calls calls, CachedPlan found, coll_node_message *m, owners,
 
 cdef int wait_briefly(Calls calls, Operation made, CachedPlan found, timeout) except -1:
     """Start an operation and wait for a slice of 20 ms; ``calls.finish`` waits on, or raises the error."""
-    cdef coll_exec *execution = (<Plan>made.plan).execution
     cdef coll_task task = made.plan.task
     cdef long limit = PATIENCE
     cdef bint yields = calls.yield_at_once
@@ -106,10 +105,9 @@ cdef int wait_briefly(Calls calls, Operation made, CachedPlan found, timeout) ex
     made.begin = coll_ticks()
     made.tag = calls.count(found.kind, found.describe)
     made.take_number()
+    made.plan.begin(made.input, made.vector, made.tag)
     with nogil:
-        status = coll_exec_start(execution, made.input, made.vector, made.tag)
-        if status == COLL_OK:
-            status = coll_progress_wait(&task, NULL, yields, limit)
+        status = coll_progress_wait(&task, NULL, yields, limit)
     if status != COLL_OK or some_gave_up(calls):
         calls.finish(made, timeout, None if status >= 0 else error(status, "collective"))
     return 0

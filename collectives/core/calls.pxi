@@ -164,7 +164,9 @@ cdef class Calls:
         return self.number()
 
     cdef long long number(self) noexcept:
-        return self.elsewhere + (<long long>coll_node_calls(self.engine.node) if self.engine is not None else 0)
+        # The engine serves whole calls only if all ranks are in its group, else parts of calls.
+        cdef bint whole = self.engine is not None and self.engine.size == self.member.size
+        return self.elsewhere + (<long long>coll_node_calls(self.engine.node) if whole else 0)
 
     def divide_tags(self, int calls, int kinds, int stride, int depth):
         """Divide the tags: ``kinds`` ranges of ``stride`` tags, each with ``calls`` calls of ``depth`` tags."""

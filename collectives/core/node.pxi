@@ -56,6 +56,7 @@ cdef class Node:
     cdef coll_node *node
     cdef object keep
     cdef readonly int rank, size
+    cdef readonly long long runs  # runs begun by plans with a shape
     cdef const coll_mpi_api *mpi  # the MPI that is polled while calls wait; NULL without MPI
     cdef coll_endpoint *endpoint
 
@@ -110,11 +111,6 @@ cdef class Node:
         limits.private = private
         coll_node_set_limits(self.node, &limits)
 
-    @property
-    def calls(self):
-        """Number of calls begun in this group; between calls it is the same on all ranks."""
-        return coll_node_calls(self.node)
-
     def give_up(self):
         """Tell the other ranks by flags that this rank ends no more calls of the group; abandon all tasks before."""
         coll_node_give_up(self.node)
@@ -153,7 +149,6 @@ cdef class NodePlan(Task):
     cdef size_t *cuts
     cdef readonly Node node
     cdef readonly int segments, depth
-    cdef readonly size_t footprint
 
     def __init__(self, Node node not None, shape):
         cdef coll_node_message *m = &self.message
@@ -251,6 +246,7 @@ cdef class NodePlan(Task):
     cdef int begin(self, const void *input, void *vector, int tag) except -1:
         self.message.input = input if self.message.kind != COLL_NODE_BCAST else <const void *>vector
         self.message.output = vector
+        self.node.runs += 1
         coll_node_begin(&self.job.call, self.node.node, &self.message)
         return 0
 

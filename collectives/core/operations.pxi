@@ -264,7 +264,7 @@ cdef class Operation:
     cpdef release(self):
         """Return the plan to the idle ones, and release the buffers."""
         self.buffers = self.holder = None
-        kept = self.cached is not None and self.cached.put(<Plan>self.plan)
+        kept = self.cached is not None and self.cached.put(self.plan)
         if not kept and self.plan.key is not None:
             self.context.keep(self.plan)
 

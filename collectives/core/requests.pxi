@@ -12,9 +12,11 @@ cdef class Task:
     """A run that progresses when it is asked to: the base class of plans.
 
     A communicator's plan has a ``key``: choice, shape and group of the node-local engine; other plans have None.
+    ``footprint`` is about the bytes of its memory.
     """
 
     cdef coll_task task
+    cdef readonly size_t footprint
     cdef int ranks  # number of ranks of the communicator
     cdef public object key
 

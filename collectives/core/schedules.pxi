@@ -184,7 +184,6 @@ cdef class Plan(Task):
     cdef readonly Program program
     cdef readonly Endpoint endpoint
     cdef readonly int segments, depth
-    cdef readonly size_t footprint
 
     def __cinit__(self, Program program, Endpoint endpoint, size_t elements, size_t itemsize, int dtype, op,
                   int segments=1, int depth=2, cuts=None, input_cuts=None):
@@ -232,10 +231,7 @@ cdef class Plan(Task):
         return bool(coll_exec_busy(self.execution))
 
     cdef int begin(self, const void *input, void *vector, int tag) except -1:
-        cdef int code
-        with nogil:
-            code = coll_exec_start(self.execution, input, vector, tag)
-        return check(code, "start")
+        return check(coll_exec_start(self.execution, input, vector, tag), "start")
 
     def start(self, uintptr_t input, uintptr_t vector, int tag):
         """Begin a run on memory at two addresses, which must stay valid until the run has ended.

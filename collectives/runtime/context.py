@@ -14,6 +14,7 @@ from ..system import shared_memory
 from ..waiting.waiting import Waiting
 from ..waiting.watching import Wait
 from . import bootstrap
+from .nodes import Nodes
 from .plans import Plan, Plans
 
 __all__ = ["Context"]
@@ -32,6 +33,7 @@ class Context(Waiting):
     rules: Rules
     apart: str | None  # why the ranks cannot use the node-local engine together
     crowded: bool  # whether the ranks of this node outnumber its cores; the same on all of them
+    nodes: Nodes
 
     def __init__(self, rank: int, size: int):
         self.set_group(rank, size)
@@ -62,9 +64,10 @@ class Context(Waiting):
         endpoint: _core.Endpoint | None = None,
     ) -> None:  # fmt: skip
         """Join the ranks of this node in a group of the node-local engine, if they share memory."""
-        self.group, self.node, self.apart, self.crowded = shared_memory.join(
+        self.group, self.node, self.apart, self.crowded, numbers = shared_memory.join(
             self.rank, self.size, known.offers, self._area, gather, library, endpoint, self.yield_at_once
         )
+        self.nodes = Nodes.of(numbers)
 
     def register(self) -> None:
         """Begin to answer other ranks' questions about this rank's calls on this communicator."""

@@ -20,15 +20,17 @@ from ..errors import CollectiveError, PeerFailure
 from ..schedules.build import build
 from ..schedules.registry import ScheduleAlgorithm
 from ..schedules.schedule import Schedule
-from ..selection import table
+from ..selection import hierarchy, table
 from ..selection.policy import Choice, Demand, Rules, segments_for
 from ..system import heap, mpi_library, shared_memory
 from ..trace import recording
 from ..waiting.mpi_calls import MPIRun, MPIWaiting
 from . import bootstrap, links, settings
 from .context import Context
+from .hierarchy_plans import hierarchy_plan
 from .meeting import Making, meeting
 from .node_groups import NodeGroup, NodeGroups
+from .nodes import Nodes
 from .plans import Plan
 
 __all__ = ["MPIContext", "duplicate", "schedule_of"]
@@ -148,23 +150,25 @@ class MPIContext(MPIWaiting, Context):
             with meeting(call.collective, self.internal, self, call=call) as making:
                 gather = functools.partial(making.gather, self.internal)
                 offer, area = shared_memory.offer()
-                offers = {
-                    r: theirs for r, theirs in enumerate(gather(offer)) if shared_memory.on_one_machine(offer, theirs)
-                }
-                _, engine, apart, _ = shared_memory.join(
+                theirs = dict(enumerate(gather(offer)))
+                offers = {r: one for r, one in theirs.items() if shared_memory.on_one_machine(offer, one)}
+                joined = shared_memory.join(
                     self.rank, self.size, offers, area, gather, self.library, self.endpoint, self.crowded
                 )
-        if engine is None or apart is not None:
+        if joined.engine is None or None in theirs.values() or Nodes.of(joined.nodes) != self.nodes:
             return None
-        self.set_limits(engine)
-        return self._node_groups.new(engine)
+        self.set_limits(joined.engine)
+        return self._node_groups.new(joined.engine)
 
     def least(self, numbers: np.ndarray, call: Call) -> np.ndarray:
-        """The elementwise minimum of all ranks' ``numbers``, by the node-local engine, as a part of ``call``."""
+        """The elementwise minimum of all ranks' ``numbers``, as a part of ``call``."""
         found = np.empty_like(numbers)
         shape = Shape("allreduce", 0, numbers.size, numbers.itemsize, *LEAST, False)
-        operation = self.operation(self.choose(Demand("allreduce", numbers.nbytes, "shm")), shape)
-        operation.start(_core.address(numbers), _core.address(found), 0, (numbers, found))
+        forced = "shm" if self.apart is None else None
+        choice = self.choose(Demand("allreduce", numbers.nbytes, forced, mpi="never"))
+        operation = self.operation(choice, shape)
+        tag = self.tag(choice, shape)
+        operation.start(_core.address(numbers), _core.address(found), tag, (numbers, found))
         operation.stands_for = call._replace(number=self.begun)
         self.finish(operation)
         operation.release()
@@ -206,15 +210,21 @@ class MPIContext(MPIWaiting, Context):
     def choose(self, demand: Demand) -> Choice:
         """The algorithm of a call (see :func:`collectives.selection.policy.choose`).
 
-        ``demand.apart`` says why this call cannot go to the node-local engine, if other calls can.
+        ``demand.apart`` says why no part of this call can go to the node-local engine, if those of other calls can.
         """
-        return self.rules.choose(demand if self.apart is None else demand._replace(apart=self.apart))
+        flat = self.nodes.obstacle or demand.apart
+        return self.rules.choose(demand._replace(apart=self.apart or demand.apart, flat=flat))
 
     def make_plan(self, choice: Choice, shape: Shape, engine: _core.Node | None) -> Plan:
-        """Make a plan that executes ``shape`` by the algorithm of ``choice``, in the group ``engine`` for ``"shm"``."""
+        """Make a plan that executes ``shape`` by the algorithm of ``choice``.
+
+        The node-local engine's part of it runs in the group ``engine``.
+        """
         algorithm = choice.algorithm
         if algorithm.name == "shm" and engine is not None:
             return _core.NodePlan(engine, shape)
+        if algorithm.name == hierarchy.NAME:
+            return hierarchy_plan(self.nodes, shape, engine, self.endpoint)
         assert isinstance(algorithm, ScheduleAlgorithm)
         program = program_of(algorithm, self.rank, self.size, shape.in_place, shape.root)
         segments = 1

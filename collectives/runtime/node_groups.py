@@ -47,14 +47,14 @@ class NodeGroups:
         return list(self._engines.values())
 
     def idle(self) -> np.ndarray:
-        """Number of calls that this rank made in each group, -1 if it still uses the group; second row: the negatives.
+        """Number of runs that this rank began in each group, -1 if it still uses the group; second row: the negatives.
 
         The minimum of this array over all ranks shows which groups all ranks have finished with.
         """
         while self._back:
             self._idle.add(self._back.popleft())
-        calls = [engine.calls if number in self._idle else -1 for number, engine in self._engines.items()]
-        return np.array([calls, [-c for c in calls]])
+        runs = [engine.runs if number in self._idle else -1 for number, engine in self._engines.items()]
+        return np.array([runs, [-n for n in runs]])
 
     def again(self, least: np.ndarray) -> NodeGroup | None:
         """A group to use again, or None; ``least`` is the minimum over all ranks of what :meth:`idle` returned."""

@@ -10,7 +10,7 @@ from ..core import _core
 
 __all__ = ["Plan", "Plans"]
 
-Plan = _core.Plan | _core.NodePlan
+Plan = _core.Plan | _core.NodePlan | _core.HierarchyPlan
 
 PLAN_BYTES = 64 << 20  # most scratch memory that idle plans may hold
 KINDS = 256  # most keys of idle plans

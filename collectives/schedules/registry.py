@@ -95,7 +95,7 @@ class ScheduleAlgorithm(Algorithm):
 
 @dataclass(frozen=True)
 class NativeAlgorithm(Algorithm):
-    """An algorithm that is not a schedule: the MPI library's own collective, or the node-local engine."""
+    """An algorithm that is not a schedule: the MPI library's own, the node-local engine, or both engines together."""
 
 
 _table: dict[tuple[str, str], Algorithm] = {}

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from ..schedules import registry
 from ..schedules.registry import PRIVATE_LENGTHS, Algorithm, ScheduleAlgorithm
+from . import hierarchy
 from .hosts import Link, between, nearest
 from .model import Load, Model, load
 
@@ -95,12 +96,16 @@ EXACT: dict[str, Rows] = {
 }
 
 
+_ROUNDED = "it rounds the sums of the nodes, so the result would not be exact"
+
+
 class Demand(NamedTuple):
     """What the choice of the algorithm of a call depends on, beside the rules.
 
     ``nbytes``: bytes of the vector; ``forced``: the algorithm that the call names; ``commutes``: whether the op does;
     ``linear``: only folds in rank order, element by element, will do; ``apart``: why the ranks do not share memory,
-    None if they do; ``exact``: partial results are longer than operands.
+    None if they do; ``exact``: partial results are longer than operands; ``flat``: why the call cannot be hierarchical,
+    None if only op and fold may prevent it.
     """
 
     collective: str
@@ -111,6 +116,7 @@ class Demand(NamedTuple):
     apart: str | None = None
     exact: bool = False
     mpi: ByMPI = "chosen"
+    flat: str | None = hierarchy.NO_NODES
 
 
 @dataclass(frozen=True)
@@ -253,6 +259,8 @@ def _chosen(rules: Rules, demand: Demand) -> Choice:
         return _default(EXACT, collective, nbytes, "exact sums, by the table")
     if not demand.commutes and collective in ORDERED:
         return Choice(registry.find(collective, ORDERED[collective]), None, "the op does not commute")
+    if demand.flat is None and hierarchy.by_default(collective, nbytes):
+        return Choice(registry.find(collective, hierarchy.NAME), None, "ranks share nodes, and there are several")
     found = between(rules.hosts, collective, nbytes, rules.link) if rules.hosts else None
     return Choice(*found) if found else _default(rules.table, collective, nbytes, "the table's choice")
 
@@ -287,6 +295,8 @@ def _serves(algorithm: Algorithm, demand: Demand) -> bool:
     """Whether an algorithm of a selection table, measured with ordinary sums, can serve the call."""
     if algorithm.name == "shm":
         return demand.apart is None
+    if algorithm.name == hierarchy.NAME and demand.flat is not None:
+        return False
     if algorithm.name == "mpi" and demand.mpi != "chosen":
         return False
     folds = (demand.commutes or algorithm.ordered) and (not demand.linear or algorithm.linear)
@@ -294,8 +304,10 @@ def _serves(algorithm: Algorithm, demand: Demand) -> bool:
 
 
 def _refuse(algorithm: Algorithm, demand: Demand) -> None:
-    if algorithm.name == "shm" and demand.apart is not None:
-        raise ValueError(f"algorithm 'shm' cannot serve this call: {demand.apart}")
+    flat = demand.flat or (_ROUNDED if demand.exact else None)
+    why = {"shm": demand.apart, hierarchy.NAME: flat}.get(algorithm.name)
+    if why is not None:
+        raise ValueError(f"algorithm {algorithm.name!r} cannot serve this call: {why}")
     if demand.linear and not algorithm.linear:
         raise ValueError(f"algorithm {algorithm.name!r} does not fold in rank order, which deterministic=True demands")
     if not demand.commutes and not algorithm.ordered:

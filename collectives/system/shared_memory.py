@@ -8,13 +8,15 @@ from __future__ import annotations
 import array
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from ..core import _core
 from . import heap, machine
 
-__all__ = ["Joined", "Offer", "common_ancestor", "digest_of", "group_of", "join", "offer", "on_one_machine"]
+__all__ = [
+    "Joined", "Offer", "common_ancestor", "digest_of", "join", "nodes_of", "offer", "on_one_machine",
+]  # fmt: skip
 
 Offer = tuple[str, bytes, int]  # boot id, identity of the heap, offset of the area of flags
 
@@ -31,13 +33,15 @@ class _Reach(NamedTuple):
 class Joined(NamedTuple):
     """The ranks of this rank's node; their group in the engine, None where there is no heap; why not all are there.
 
-    ``crowded``: ranks outnumber the cores, as one of the group sees it; the same on all of them.
+    ``crowded``: ranks outnumber the cores, as one of the group sees it; the same on all of them. ``nodes`` has the
+    number of each rank's node, the lowest of its ranks; a rank without a heap is alone.
     """
 
     group: list[int]
     engine: _core.Node | None
     apart: str | None
     crowded: bool
+    nodes: array.array[int]
 
 
 def offer() -> tuple[Offer | None, _core.HeapBlock | None]:
@@ -73,15 +77,17 @@ def digest_of(ranks: Iterable[int]) -> bytes:
     return hashlib.blake2b(array.array("q", sorted(ranks)).tobytes(), digest_size=16).digest()
 
 
-def group_of(rank: int, mine: Set[int], digests: Mapping[int, bytes]) -> list[int]:
-    """The ranks that share a node with ``rank``: a set of ranks that all map each other's heaps, and no others.
+def nodes_of(digests: Sequence[bytes]) -> array.array[int]:
+    """For each rank the lowest rank of its node: a set of ranks that all map each other's heaps, and no others.
 
-    ``mine`` are the ranks whose heaps this rank maps. ``digests`` has, for each of them, the digest of the ranks whose
-    heaps that rank maps. All ranks find the same groups; a rank that maps only some heaps of a group is alone.
+    ``digests`` has, for each rank, the digest of the ranks whose heaps it maps. All ranks find the same nodes. A rank
+    that maps only some heaps of a node is alone.
     """
-    same = digest_of(mine)
-    whole = rank in mine and all(digests[peer] == same for peer in mine)
-    return sorted(mine) if whole else [rank]
+    same: dict[bytes, list[int]] = {}
+    for rank, digest in enumerate(digests):
+        same.setdefault(digest, []).append(rank)
+    whole = {digest for digest, ranks in same.items() if digest_of(ranks) == digest}
+    return array.array("i", (same[d][0] if d in whole else rank for rank, d in enumerate(digests)))
 
 
 def common_ancestor(pids: list[int]) -> int | None:
@@ -122,30 +128,33 @@ def join(
     if asks:
         _admit([mapping.pid for mapping in mappings.values()])
     mine = _Reach(digest_of(mappings), asks, not asks and _are_readable(mappings), crowded)
-    theirs, asked = _reaches(mappings.keys(), exchange(mine) if size > 1 else [mine])
+    theirs, digests, asked = _reaches(mappings.keys(), exchange(mine) if size > 1 else [mine])
     if asked:  # after the exchange all ranks have given the permission
-        theirs, _ = _reaches(mappings.keys(), exchange(mine._replace(readable=_are_readable(mappings))))
-    group = group_of(rank, mappings.keys(), {peer: reach.ranks for peer, reach in theirs.items()})
+        theirs, *_ = _reaches(mappings.keys(), exchange(mine._replace(readable=_are_readable(mappings))))
+    nodes = nodes_of(digests)
+    group = [peer for peer, node in enumerate(nodes) if node == nodes[rank]]
     own = heap.process_heap()
     apart = _why_apart(size, group, offers, failures)
     crowded = any(theirs[peer].crowded for peer in group if peer in theirs)
     if own is None or area is None or rank not in mappings:
-        return Joined(group, None, apart or heap.why_not() or "there is no shared memory left", crowded)
+        apart = apart or heap.why_not() or "there is no shared memory left"
+        return Joined(group, None, apart, crowded, nodes)
     areas = [offers[peer][2] for peer in group]
     node = _core.Node(own, group.index(rank), [mappings[p] for p in group], areas, area, library, endpoint)
     if all(theirs[peer].readable for peer in group):
         node.read_private()
-    return Joined(group, node, apart, crowded)
+    return Joined(group, node, apart, crowded, nodes)
 
 
-def _reaches(of: Set[int], all_ranks: Iterable[_Reach]) -> tuple[dict[int, _Reach], bool]:
-    """What the ranks in ``of`` have told, by rank, and whether any rank had to give a permission."""
-    found, asked = {}, False
+def _reaches(of: Set[int], all_ranks: Iterable[_Reach]) -> tuple[dict[int, _Reach], list[bytes], bool]:
+    """What the ranks in ``of`` have told, by rank; all ranks' digests; whether any rank had to give a permission."""
+    found, digests, asked = {}, [], False
     for peer, reach in enumerate(all_ranks):
         asked |= reach.asks
+        digests.append(reach.ranks)
         if peer in of:
             found[peer] = reach
-    return found, asked
+    return found, digests, asked
 
 
 def _why_apart(

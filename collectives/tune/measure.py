@@ -21,6 +21,7 @@ from ..core import _core
 from ..runtime.mpi_context import DEPTH
 from ..schedules import registry
 from ..schedules.registry import PRIVATE_LENGTHS, ScheduleAlgorithm
+from ..selection import hierarchy
 from ..selection.model import Load
 from ..selection.policy import Choice, Demand, Limits, Rules, Tuned, choose, load_of
 from .fit import Point
@@ -28,6 +29,7 @@ from .steady import Steady
 
 __all__ = ["Bench", "Candidate"]
 
+LEFT_OUT = "left out of this table"
 SEGMENTS = (64 << 10, 256 << 10, 1 << 20)
 BATCH = 2e-3  # seconds that one measurement takes if a call takes less
 LONG_BATCH = 8e-3  # the same between nodes, so that a few calls after a delay of one rank do not decide the median
@@ -61,7 +63,8 @@ class Bench:
         self.comm, self.context, self.size = comm, internal.side_of(comm), comm.size
         self.plain = MPI.Intracomm(comm)
         self.without, self.mpi = without, mpi
-        self.apart = "left out of this table" if "shm" in without else self.context.apart
+        self.apart = LEFT_OUT if "shm" in without else self.context.apart
+        self.flat = LEFT_OUT if hierarchy.NAME in without else self.context.nodes.obstacle
         self.limits: Limits | None = None
         self._own = self.context.rules
         self._rules: dict[Any, Rules] = {}
@@ -92,7 +95,7 @@ class Bench:
         """All algorithms that could serve a call, the MPI library's own included; segments shorter than the vector."""
         found = []
         for name in registry.algorithms(collective):
-            if name in self.without or (name == "shm" and self.apart is not None):
+            if name in self.without or {"shm": self.apart, hierarchy.NAME: self.flat}.get(name) is not None:
                 continue
             algorithm = registry.find(collective, name)
             found.append(Candidate(name))
@@ -110,12 +113,12 @@ class Bench:
 
     def default(self, collective: str, nbytes: int) -> Candidate:
         """The candidate that serves a call without a selection table."""
-        return _served(Rules(), collective, nbytes, self.apart)
+        return _served(Rules(), collective, nbytes, self.apart, self.flat)
 
     def call(self, collective: str, candidate: Hashable, nbytes: int) -> tuple[Candidate, Limits | None]:
         """What :meth:`seconds` measures for ``candidate``: equal for two names of one and the same call."""
         rules = self._rules_of(collective, candidate)
-        served = _served(rules, collective, nbytes, self.context.apart)
+        served = _served(rules, collective, nbytes, self.context.apart, self.context.nodes.obstacle)
         return served, rules.node_limits(self.context.yield_at_once) if served.algorithm == "shm" else None
 
     def load(self, collective: str, candidate: Candidate, nbytes: int) -> Load:
@@ -234,8 +237,8 @@ class Bench:
         self._work = None
 
 
-def _served(rules: Rules, collective: str, nbytes: int, apart: str | None) -> Candidate:
+def _served(rules: Rules, collective: str, nbytes: int, apart: str | None, flat: str | None) -> Candidate:
     """The candidate that serves a call under ``rules``; with a segment only if it is shorter than the vector."""
-    choice = choose(rules, Demand(collective, nbytes, apart=apart))
+    choice = choose(rules, Demand(collective, nbytes, apart=apart, flat=flat))
     cuts = choice.segment is not None and choice.segment < nbytes
     return Candidate(choice.algorithm.name, choice.segment if cuts else None)

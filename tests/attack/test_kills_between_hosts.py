@@ -6,7 +6,8 @@ import pytest
 from between_hosts import COLLECTIVES, TIMEOUT, WITHIN, Job, hosts_or_skip
 from jobs import LIVE_ON
 
-STUCK = r"PeerFailure: [^\n]*rank 2 died; stuck in a call of MPI's"  # the watchdog
+STUCK = r"PeerFailure: [^\n]*rank {} died; stuck in a call of MPI's"  # the watchdog
+HIERARCHICAL = [f"hierarchical_{name}" for name in ("allreduce", "iallreduce", "lasting", "bcast", "reduce", "barrier")]
 
 
 @pytest.fixture(scope="module")
@@ -19,21 +20,33 @@ def hosts():
 @pytest.mark.slow
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_the_others_name_a_rank_killed_on_another_host(mpi, collective, hosts, tmp_path, tally):
-    with Job(mpi, hosts, tmp_path, collective, "dies", LIVE_ON[mpi]) as job:
+    kill(mpi, hosts, tmp_path, collective, tally, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("collective", HIERARCHICAL)
+def test_the_others_name_a_rank_killed_in_a_hierarchical_call(mpi, collective, hosts, tmp_path, tally):
+    kill(mpi, hosts, tmp_path, collective, tally, 2)
+
+
+def kill(mpi, hosts, folder, collective, tally, each):
+    """Kill the last of ``each`` ranks on three hosts during calls of ``collective``; all others must name it."""
+    victim = 3 * each - 1
+    with Job(mpi, hosts, folder, collective, "dies", LIVE_ON[mpi], each) as job:
         job.join()
     told = job.told()
     output = f"{told}\n{job.code}\n{job.output}"
     tally.trials += 1
     tally.leftovers += job.left
-    died = told.pop(2, {}).get("died")
+    died = told.pop(victim, {}).get("died")
     assert died is not None, output
     # One may be in a send to the dead process, from which these two MPIs do not return: the other's abort ends it, or
     # the watchdog does, which says what the error would have said.
-    stuck = mpi != "openmpi" and re.search(STUCK, job.output)
-    assert sorted(told) == [0, 1] or mpi != "openmpi" and told or stuck, output
+    stuck = mpi != "openmpi" and re.search(STUCK.format(victim), job.output)
+    assert sorted(told) == list(range(victim)) or mpi != "openmpi" and told or stuck, output
     for line in told.values():
         assert line["raised"] == "PeerFailure", line
-        assert re.search(r"rank 2\b[^\n]* (died|has ended)", line["text"]), line
+        assert re.search(rf"rank {victim}\b[^\n]* (died|has ended)", line["text"]), line
         assert line["time"] - died < WITHIN + (0 if mpi == "openmpi" else TIMEOUT), line
     assert job.code is not None, output
     assert job.left == 0

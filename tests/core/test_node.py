@@ -272,18 +272,16 @@ def test_a_wrong_identity_is_refused():
 
 
 def test_groups():
-    def group_of(rank, reached):
-        return shared_memory.group_of(
-            rank, reached[rank], {peer: shared_memory.digest_of(ranks) for peer, ranks in enumerate(reached)}
-        )
+    def nodes_of(reached):
+        return shared_memory.nodes_of([shared_memory.digest_of(ranks) for ranks in reached]).tolist()
 
     assert shared_memory._why_apart(2, [0], {0: ("", b"", 0)}, {1: PermissionError(13, "no")}) == (
         "rank 1 does not share memory with rank 0: its heap cannot be mapped ([Errno 13] no)"
     )
-    assert group_of(0, [{0, 1}, {0, 1}, {2}]) == [0, 1]
-    assert group_of(2, [{0, 1}, {0, 1}, {2}]) == [2]
-    assert group_of(0, [{0, 1}, {1}, {2}]) == [0]
-    assert group_of(1, [set(), set()]) == [1]
+    assert nodes_of([{0, 1}, {0, 1}, {2}]) == [0, 0, 2]
+    assert nodes_of([{0, 3}, {1, 2}, {1, 2}, {0, 3}]) == [0, 1, 1, 0]
+    assert nodes_of([{0, 1}, {1}, {2}]) == [0, 1, 2]
+    assert nodes_of([set(), set()]) == [0, 1]
 
 
 def test_threads_in_python():
@@ -302,7 +300,7 @@ def test_threads_in_python():
     def live(rank):
         offer, area = shared_memory.offer()
         offers = exchange(rank, offer)
-        group, engine, apart, _ = shared_memory.join(
+        group, engine, apart, *_ = shared_memory.join(
             rank, size, dict(enumerate(offers)), area, lambda value: exchange(rank, value)
         )
         assert group == [0, 1, 2]

@@ -168,7 +168,8 @@ def test_options_of_a_reduce(options, capfd):
     assert main("reduce", [*options, "-m", "4:8", "-i", "2", "-x", "1", "-u", "1", "-c"]) == 0
     shown = capfd.readouterr().out
     rows = [line for line in shown.splitlines() if line and line[0] != "#"]
-    tables = {"all": len(collectives.algorithms("reduce")) if "--algorithm" in options else 3}.get(options[-1], 1)
+    here = [name for name in collectives.algorithms("reduce") if name != "hierarchical"]  # which needs several nodes
+    tables = {"all": len(here) if "--algorithm" in options else 3}.get(options[-1], 1)
     assert RANK or len(rows) == 2 * tables
     assert RANK or shown.count("# Size") == tables
 

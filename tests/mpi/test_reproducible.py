@@ -7,6 +7,7 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from forms import ours
 from mpi4py import MPI
 
 import collectives
@@ -20,11 +21,6 @@ RANK, SIZE = WORLD.rank, WORLD.size
 ROOT = SIZE - 1
 REDUCING = [c for c in COLLECTIVES.values() if c.reduces]
 DTYPES = [np.dtype(d) for d in ("f4", "f8", "f2", ml_dtypes.bfloat16)]
-
-
-def ours(collective):
-    """Algorithms of this library."""
-    return [a for a in registry.algorithms(collective) if a != "mpi"]
 
 
 def linear(collective):

@@ -7,8 +7,8 @@ from collectives.selection import policy
 from collectives.selection.policy import Demand, Rules, choose, segments_for
 
 
-def pick(nbytes, rules=None, collective="allreduce", forced=None, commutes=True, linear=False, apart="two nodes"):
-    return choose(rules or Rules(), Demand(collective, nbytes, forced, commutes, linear, apart))
+def pick(nbytes, rules=None, collective="allreduce", *, apart="two nodes", **facts):
+    return choose(rules or Rules(), Demand(collective, nbytes, apart=apart, **facts))
 
 
 @pytest.mark.parametrize("nbytes", [0, 8, 1 << 20, 1 << 40])
@@ -46,18 +46,31 @@ def test_ops_that_do_not_commute_and_deterministic_calls(nbytes):
             assert pick(nbytes, collective=collective, commutes=commutes, linear=True).algorithm.linear
 
 
+def test_hierarchical_calls_need_several_nodes_with_several_ranks():
+    assert pick(1 << 20, forced="hierarchical", flat=None).algorithm.name == "hierarchical"
+    with pytest.raises(ValueError, match="'hierarchical' cannot serve this call: no two ranks share a node"):
+        pick(1 << 20, forced="hierarchical", flat="no two ranks share a node")
+    with pytest.raises(ValueError, match="'hierarchical' cannot serve this call: .*exact"):
+        pick(1 << 20, forced="hierarchical", flat=None, exact=True)
+    with pytest.raises(ValueError, match="it is known of no two ranks"):
+        pick(1 << 20, forced="hierarchical")
+    with pytest.raises(ValueError, match="alltoall has no algorithm 'hierarchical'"):
+        pick(1 << 20, collective="alltoall", forced="hierarchical", flat=None)
+
+
 def test_forced_by_name():
     for name in registry.algorithms("allreduce"):
         algorithm = registry.find("allreduce", name)
-        choice = pick(1000, forced=name, apart=None)
+        choice = pick(1000, forced=name, apart=None, flat=None)
         assert choice.algorithm is algorithm
         assert "call" in choice.why
         for commutes, linear, able in ((False, False, algorithm.ordered), (True, True, algorithm.linear)):
             if able:
-                assert pick(1000, forced=name, commutes=commutes, linear=linear, apart=None).algorithm is algorithm
+                found = pick(1000, forced=name, commutes=commutes, linear=linear, apart=None, flat=None)
+                assert found.algorithm is algorithm
             else:
                 with pytest.raises(ValueError, match=name):
-                    pick(1000, forced=name, commutes=commutes, linear=linear, apart=None)
+                    pick(1000, forced=name, commutes=commutes, linear=linear, apart=None, flat=None)
     with pytest.raises(ValueError, match="no algorithm 'rings'; known: .*ring"):
         pick(1, forced="rings")
     with pytest.raises(ValueError, match="unknown collective 'allreduces'; known: .*allreduce"):

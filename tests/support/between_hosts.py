@@ -1,4 +1,4 @@
-"""Jobs of one rank on each of several hosts that make one collective again and again, until something happens."""
+"""Jobs on several hosts that make one collective again and again, until something happens."""
 
 from __future__ import annotations
 
@@ -43,19 +43,21 @@ def hosts_or_skip(number: int) -> Iterator[Hosts]:
 
 
 class Job:
-    """A job of `programs/between_hosts.py`, started and, at the end of a ``with`` block, gone.
+    """A job of `programs/between_hosts.py`, ``each`` ranks on every host, started and, at the end of a ``with`` block, gone.
 
     After the block ``code`` is the launcher's exit code, None if it was ended from here; ``output`` is what the job
     printed, ``left`` the number of its processes that had to be ended.
     """
 
-    def __init__(self, mpi: str, hosts: Hosts, folder: Path, collective: str, what: str, flags: Sequence[str] = ()):
+    def __init__(
+        self, mpi: str, hosts: Hosts, folder: Path, collective: str, what: str, flags: Sequence[str] = (), each: int = 1
+    ):
         self._results, self._mark, self._since = folder / "results", uuid.uuid4().hex, time.time()
         self._results.touch()
         env = {MARK: self._mark, "TIMEOUT": str(TIMEOUT), "RESULTS": str(self._results), "PYTHONPATH": str(ROOT)}
         env["OMP_NUM_THREADS"] = "1"
-        flags = [*flags, *hosts.flags(mpi, folder, 1, env)]
-        line, how = launch(mpi, hosts.number, [str(PROGRAMS / "between_hosts.py"), collective, what], env, flags)
+        flags = [*flags, *hosts.flags(mpi, folder, each, env)]
+        line, how = launch(mpi, hosts.number * each, [str(PROGRAMS / "between_hosts.py"), collective, what], env, flags)
         self._printed = folder / "printed"
         with self._printed.open("w") as file:
             self._process = subprocess.Popen(line, stdout=file, stderr=subprocess.STDOUT, **how)

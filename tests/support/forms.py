@@ -13,8 +13,8 @@ ROOT = SIZE - 1
 
 
 def ours(name):
-    """Algorithms of this library that serve a collective here."""
-    return [a for a in registry.algorithms(name) if a != "mpi"]
+    """Algorithms of this library that serve a collective on one node."""
+    return [a for a in registry.algorithms(name) if a not in ("mpi", "hierarchical")]
 
 
 def forms(comm, collective):

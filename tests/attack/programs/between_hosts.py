@@ -4,6 +4,7 @@ The last rank dies, or all ranks wait for what the test does to a host. Each ran
 RESULTS: that it goes on (``ready``), when it died, or what it raised and when. Calls have TIMEOUT seconds.
 """
 
+import functools
 import json
 import os
 import signal
@@ -45,6 +46,20 @@ def planned():
     call.Free()
 
 
+HIERARCHICAL = {"algorithm": "hierarchical"}
+a, b = np.ones(400_000), np.empty(400_000)
+
+
+@functools.cache
+def lasting():
+    return comm.Allreduce_init(a, b, **HIERARCHICAL)
+
+
+def hierarchical():
+    lasting().Start()
+    lasting().Wait()
+
+
 counts = [n // (1 + q) for q in range(size)]
 total = [y[: sum(counts)], counts]
 CALLS = {
@@ -68,6 +83,12 @@ CALLS = {
     "split": lambda: made(lambda: comm.Split(0, rank)),
     "init": planned,
     "objects": lambda: comm.allgather({"rank": rank}),
+    "hierarchical_allreduce": lambda: comm.Allreduce(a, b, **HIERARCHICAL),
+    "hierarchical_iallreduce": lambda: comm.Iallreduce(a, b, **HIERARCHICAL).Wait(),
+    "hierarchical_lasting": hierarchical,
+    "hierarchical_bcast": lambda: comm.Bcast(a, 0, **HIERARCHICAL),
+    "hierarchical_reduce": lambda: comm.Reduce(a, b, root=0, **HIERARCHICAL),
+    "hierarchical_barrier": lambda: comm.Barrier(**HIERARCHICAL),
 }
 
 

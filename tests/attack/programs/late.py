@@ -36,7 +36,7 @@ def algorithms(name):
         with contextlib.suppress(ValueError):
             registry.find(name, algorithm)
             found.append(algorithm)
-    return [algorithm for algorithm in found if algorithm not in ("mpi", "shm")]
+    return [algorithm for algorithm in found if algorithm not in ("mpi", "shm", "hierarchical")]
 
 
 class Case:

@@ -64,7 +64,7 @@ def pool(dtype, op):
 
 @functools.cache
 def names_of(collective):
-    return registry.algorithms(collective)
+    return [name for name in registry.algorithms(collective) if name != "hierarchical"]
 
 
 class Case:

@@ -1,0 +1,18 @@
+"""Hierarchical calls on ranks that take themselves for those of several hosts, on each MPI."""
+
+from pathlib import Path
+
+import pytest
+from jobs import ROOT, mpiexec
+
+PROGRAM = Path(__file__).parent / "programs/hierarchical.py"
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("layout", ["a,a,b,b", "a,b,a,b,b", "a,b,b", "a,a,b,b,c,c", "a,a,a,b,b,b,b"])
+def test_results_are_right(mpi, layout):
+    ranks = layout.count(",") + 1
+    env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}"}
+    done = mpiexec(mpi, ranks, PROGRAM, layout, timeout=400, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("right on rank") == ranks, done.stdout
