@@ -257,7 +257,7 @@ static void play(player *p) {
         output = input;
     input += shift;
     output += shift;
-    if (s.kind == COLL_NODE_REDUCE_SCATTER && next(&p->own) % 3 == 0)
+    if (s.kind == COLL_NODE_REDUCE_SCATTER && (p->call + p->rank) % 3 == 0)
         output = input + first_of(p, &s, p->rank) * s.item; /* in place: the rank's own block */
     int has_input = (s.kind != COLL_NODE_BCAST && s.kind != COLL_NODE_SCATTER) || p->rank == s.root;
     if (has_input)
