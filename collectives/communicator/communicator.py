@@ -19,8 +19,9 @@ from ..core import _core
 from ..core.interfaces import Caller
 from ..diagnostics import deaths
 from ..errors import CollectiveError
+from ..runtime.hierarchy import DEPTH
 from ..runtime.meeting import Making, meeting
-from ..runtime.mpi_context import DEPTH, MPIContext, duplicate
+from ..runtime.mpi_context import MPIContext, duplicate
 from ..system import heap, lifetime
 from ..trace.recording import EVENTS, Trace
 from .derived import Derived

@@ -350,7 +350,6 @@ def area_bytes() -> int: ...
 # Calls of ranks on several nodes
 
 PLACES: tuple[str, ...]
-RUNS: int
 
 class HierarchyPlan(Task):
     def __init__(

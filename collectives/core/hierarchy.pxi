@@ -2,8 +2,6 @@
 
 #: Where the input and the output of a part are: in the call's input, its vector, or the plan's scratch memory.
 PLACES = ("input", "vector", "scratch")
-#: The most executions of schedules in one plan, which are also the tags of one call.
-RUNS = COLL_HIERARCHY_RUNS
 
 
 cdef int set_part(coll_hierarchy_part *part, tuple told) except -1:

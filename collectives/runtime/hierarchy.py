@@ -23,7 +23,7 @@ from .nodes import Nodes
 
 __all__ = ["DEPTH", "INPUT", "SCRATCH", "VECTOR", "Part", "Place", "parts_of", "segments"]
 
-DEPTH = _core.RUNS  # segments that may be between nodes at once
+DEPTH = 4  # segments of one call in flight, and so tags of one call; as COLL_HIERARCHY_RUNS
 INPUT, VECTOR, SCRATCH = range(len(_core.PLACES))
 LEADER = 8 << 10  # bytes up to which one member of a node sends, so that there are fewer messages
 SEGMENT = 1 << 20  # bytes of a segment,

@@ -27,6 +27,7 @@ from ..trace import recording
 from ..waiting.mpi_calls import MPIRun, MPIWaiting
 from . import bootstrap, links, settings
 from .context import Context
+from .hierarchy import DEPTH
 from .hierarchy_plans import hierarchy_plan
 from .meeting import Making, meeting
 from .node_groups import NodeGroup, NodeGroups
@@ -36,7 +37,6 @@ from .plans import Plan
 __all__ = ["MPIContext", "duplicate", "schedule_of"]
 
 MEETINGS = 16  # number of tags for the messages of Making.meet_some
-DEPTH = 4  # segments of one call in flight, and so tags of one call
 HEARD = 0.1  # s of delay before MPI_Comm_revoke: Open MPI 5 may abort a rank that tests a failed send
 LEAST = DTYPE_CODES["int64"], _core.OPS.index("min")  # type and op of MPIContext.least
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from ..schedules import registry
-
 __all__ = ["NAME", "NO_NODES", "by_default"]
 
 NAME = "hierarchical"
 #: Why a call without a communicator of ranks on several nodes cannot be hierarchical.
 NO_NODES = "it is known of no two ranks that they share a node"
-#: Bytes from which and up to which a call is hierarchical by default; None: any more.
-DEFAULT: dict[str, tuple[int, int | None]] = {}
+#: Bytes of the vector from which on a call is hierarchical by default. Measured on 4 hosts of 2 ranks, with and without
+#: links of 200 Mbit/s, on Open MPI and MPICH. All-reduces and reduces were about as fast as by schedules.
+DEFAULT = {"bcast": 0}
 
 
 def by_default(collective: str, nbytes: int) -> bool:
     """Whether a call on a vector of ``nbytes`` bytes is hierarchical by default, if it can be."""
-    least, most = DEFAULT.get(registry.base(collective), (0, -1))
-    return least <= nbytes and (most is None or nbytes <= most)
+    least = DEFAULT.get(collective)
+    return least is not None and nbytes >= least

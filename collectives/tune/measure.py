@@ -18,7 +18,7 @@ from ..bench.timing import sample
 from ..bench.workloads import Workload, usable_count
 from ..communicator import Communicator, internal
 from ..core import _core
-from ..runtime.mpi_context import DEPTH
+from ..runtime.hierarchy import DEPTH
 from ..schedules import registry
 from ..schedules.registry import PRIVATE_LENGTHS, ScheduleAlgorithm
 from ..selection import hierarchy

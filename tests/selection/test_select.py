@@ -3,7 +3,7 @@
 import pytest
 
 from collectives.schedules import registry
-from collectives.selection import policy
+from collectives.selection import hierarchy, policy
 from collectives.selection.policy import Demand, Rules, choose, segments_for
 
 
@@ -56,6 +56,17 @@ def test_hierarchical_calls_need_several_nodes_with_several_ranks():
         pick(1 << 20, forced="hierarchical")
     with pytest.raises(ValueError, match="alltoall has no algorithm 'hierarchical'"):
         pick(1 << 20, collective="alltoall", forced="hierarchical", flat=None)
+
+
+def test_the_default_on_several_nodes_with_several_ranks():
+    for collective, least in hierarchy.DEFAULT.items():
+        for nbytes in (least, 1 << 40):
+            assert pick(nbytes, collective=collective, flat=None).algorithm.name == "hierarchical"
+            assert pick(nbytes, collective=collective).algorithm.name != "hierarchical"
+        if registry.find(collective, "hierarchical").spec.reduces:
+            for facts in ({"commutes": False}, {"linear": True}, {"exact": True}):
+                assert pick(1 << 40, collective=collective, flat=None, **facts).algorithm.name != "hierarchical"
+    assert pick(1 << 40, flat=None).algorithm.name == "circulant"
 
 
 def test_forced_by_name():
