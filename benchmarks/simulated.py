@@ -38,7 +38,7 @@ from _peers_report import parse_size, size_name
 from collectives.runtime.mpi_context import DEPTH
 from collectives.schedules import registry
 from collectives.schedules.registry import ScheduleAlgorithm
-from collectives.selection.policy import Choice, Rules, choose, segments_for
+from collectives.selection.policy import Choice, Demand, Rules, choose, segments_for
 from collectives.simulation.network import Network, placed
 from collectives.simulation.simulate import simulate
 
@@ -110,10 +110,7 @@ def measured(args: argparse.Namespace, hosts: int, each: int) -> dict[str, Any]:
 
 def chosen(collective: str, name: str, hosts: np.ndarray, nbytes: int) -> Choice:
     """The call as the library makes it if ``name`` is asked for."""
-    rules = Rules(hosts=hosts.tobytes() if len(np.unique(hosts)) < len(hosts) else None)
-    return choose(
-        rules, collective, nbytes, forced=name, commutes=True, linear=False, apart="they are on several hosts"
-    )
+    return choose(Rules(hosts=hosts.tobytes()), Demand(collective, nbytes, name, apart="they are on several hosts"))
 
 
 def simulated(network: Network, collective: str, name: str, nbytes: int) -> float:

@@ -72,9 +72,9 @@ typedef enum {
  * scatter, are only the block of this rank. In all-to-all, block i of the input (by input_cuts, if they differ) is for
  * rank i, block i of the output from rank i. bcast, reduce and the scans have no blocks. Buffers without meaning on a
  * rank (the output of a reduce on other ranks than the root) may be NULL. The buffer of bcast is the input on the root,
- * and the output elsewhere. Input and output are equal (in place) or do not overlap. all-to-all is never in place;
- * all-gather and gather are if the input is the rank's own block of the output, scatter and reduce-scatter if the output
- * is its own block of the input. */
+ * and the output elsewhere. Input and output are equal (in place) or do not overlap. all-to-all is never in place.
+ * all-gather and gather are if the input is the rank's own block of the output; scatter and reduce-scatter are if the
+ * output is its own block of the input. */
 typedef struct {
     coll_node_kind kind;
     int root;
