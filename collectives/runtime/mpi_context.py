@@ -127,7 +127,7 @@ class MPIContext(MPIWaiting, Context):
 
     def adopt(self, rules: Rules) -> None:
         """Choose algorithms by ``rules`` from now on. All ranks call this together, while no call is under way."""
-        rules.hosts, rules.link = self._hosts, self._link
+        rules.hosts, rules.link, rules.lanes = self._hosts, self._link, self.nodes.width
         super().adopt(rules)
         self.cache(not self.checked)
         if self.checked:  # ranks compare each call before they make it, on the slow path

@@ -142,6 +142,7 @@ class Rules:
     choices: dict[Demand, Choice] = field(default_factory=dict, repr=False, compare=False)
     hosts: bytes | None = field(default=None, repr=False, compare=False)  # int32, each rank's; None: one host
     link: Link | None = field(default=None, repr=False, compare=False)  # between the hosts, as the ranks measured it
+    lanes: int = field(default=1, repr=False, compare=False)  # ranks of the smallest node
 
     def node_limits(self, crowded: bool) -> Limits:
         """Limits of the node-local engine; ``crowded``: there are more ranks than cores."""
@@ -259,7 +260,7 @@ def _chosen(rules: Rules, demand: Demand) -> Choice:
         return _default(EXACT, collective, nbytes, "exact sums, by the table")
     if not demand.commutes and collective in ORDERED:
         return Choice(registry.find(collective, ORDERED[collective]), None, "the op does not commute")
-    if demand.flat is None and hierarchy.by_default(collective, nbytes):
+    if demand.flat is None and hierarchy.by_default(collective, nbytes, rules.lanes):
         return Choice(registry.find(collective, hierarchy.NAME), None, "ranks share nodes, and there are several")
     found = between(rules.hosts, collective, nbytes, rules.link) if rules.hosts else None
     return Choice(*found) if found else _default(rules.table, collective, nbytes, "the table's choice")

@@ -113,7 +113,9 @@ class Bench:
 
     def default(self, collective: str, nbytes: int) -> Candidate:
         """The candidate that serves a call without a selection table."""
-        return _served(Rules(), collective, nbytes, self.apart, self.flat)
+        known = self._own
+        rules = Rules(hosts=known.hosts, link=known.link, lanes=known.lanes)
+        return _served(rules, collective, nbytes, self.apart, self.flat)
 
     def call(self, collective: str, candidate: Hashable, nbytes: int) -> tuple[Candidate, Limits | None]:
         """What :meth:`seconds` measures for ``candidate``: equal for two names of one and the same call."""

@@ -59,14 +59,17 @@ def test_hierarchical_calls_need_several_nodes_with_several_ranks():
 
 
 def test_the_default_on_several_nodes_with_several_ranks():
-    for collective, least in hierarchy.DEFAULT.items():
-        for nbytes in (least, 1 << 40):
-            assert pick(nbytes, collective=collective, flat=None).algorithm.name == "hierarchical"
-            assert pick(nbytes, collective=collective).algorithm.name != "hierarchical"
-        if registry.find(collective, "hierarchical").spec.reduces:
-            for facts in ({"commutes": False}, {"linear": True}, {"exact": True}):
-                assert pick(1 << 40, collective=collective, flat=None, **facts).algorithm.name != "hierarchical"
-    assert pick(1 << 40, flat=None).algorithm.name == "circulant"
+    for collective, (least, most, lanes) in hierarchy.DEFAULT.items():
+        rules = Rules(lanes=lanes)
+        for nbytes in (least, most or 1 << 40):
+            assert pick(nbytes, rules, collective, flat=None).algorithm.name == "hierarchical"
+            assert pick(nbytes, rules, collective).algorithm.name != "hierarchical"
+            if registry.find(collective, "hierarchical").spec.reduces:
+                for facts in ({"commutes": False}, {"linear": True}, {"exact": True}):
+                    assert pick(nbytes, rules, collective, flat=None, **facts).algorithm.name != "hierarchical"
+        for nbytes in filter(None, (least - 1 if least else None, most + 1 if most else None)):
+            assert pick(nbytes, rules, collective, flat=None).algorithm.name != "hierarchical"
+    assert pick(1 << 40, flat=None).algorithm.name == "circulant"  # one lane
 
 
 def test_forced_by_name():

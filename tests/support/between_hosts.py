@@ -45,8 +45,8 @@ def hosts_or_skip(number: int) -> Iterator[Hosts]:
 class Job:
     """A job of `programs/between_hosts.py`, started and, at the end of a ``with`` block, gone.
 
-    There are ``each`` ranks on every host. After the block ``code`` is the launcher's exit code, None if it was ended from here; ``output`` is what the job
-    printed, ``left`` the number of its processes that had to be ended.
+    There are ``each`` ranks on every host. After the block ``code`` is the launcher's exit code, None if it was ended
+    from here; ``output`` is what the job printed, ``left`` the number of its processes that had to be ended.
     """
 
     def __init__(
