@@ -4,7 +4,7 @@
     sudo python benchmarks/hosts.py --layouts 4x2 --sizes 4Mi --collectives allreduce --mpis openmpi
     sudo python benchmarks/hosts.py --rate "" --sizes 1Mi      links without a limit
 
-The hosts are network namespaces of this machine (tests/support/hosts.sh), whose links have a rate, so that links and
+The hosts are network namespaces of this machine (tests/support/faults.py), whose links have a rate, so that links and
 not cores set the times. A layout is 4x2 (4 hosts with 2 ranks each, in blocks), 4x2c (the ranks dealt to the hosts in
 turn) or 1+2+1 (the ranks of each host). Each MPI of .venvs runs one job for each layout, in which our default and the
 MPI's own collective take turns, float32, SUM; the links rest before each call. Shown are medians over the rounds, of
@@ -33,7 +33,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/support"))
 
-import namespaces as cluster  # noqa: E402
+from faults import BURST, Hosts  # noqa: E402
 from jobs import MPIS, launch  # noqa: E402
 
 WORKER = Path(__file__).with_name("_hosts_worker.py")
@@ -170,12 +170,12 @@ def length(text: str) -> int:
     return int(found[1]) * UNITS[found[2]]
 
 
-def run(mpi: str, net: str, layout: Layout, cases: list[tuple[str, int]], args: argparse.Namespace) -> list[Any]:
+def run(mpi: str, hosts: Hosts, layout: Layout, cases: list[tuple[str, int]], args: argparse.Namespace) -> list[Any]:
     """What one job measured, a record for each case; RuntimeError with its output if it fails."""
-    rest = 2 * cluster.BURST / per_second(args.rate)
+    rest = 2 * BURST / per_second(args.rate)
     told = json.dumps({"order": layout.order(), "cases": cases, "rounds": args.rounds, "rest": rest})
     with tempfile.TemporaryDirectory() as folder:
-        flags = cluster.flags(mpi, net, layout.ranks_on, Path(folder), ("PYTHONPATH", "OMP_NUM_THREADS"))
+        flags = hosts.flags(mpi, Path(folder), layout.ranks_on, ("PYTHONPATH", "OMP_NUM_THREADS"))
         line, how = launch(mpi, layout.size, [str(WORKER), told], None, flags)
         done = subprocess.run(["timeout", "-k", "5", str(args.limit), *map(str, line)], capture_output=True, **how)
     records = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
@@ -184,15 +184,15 @@ def run(mpi: str, net: str, layout: Layout, cases: list[tuple[str, int]], args: 
     return records
 
 
-def measure(net: str, layout: Layout, args: argparse.Namespace) -> list[Case]:
+def measure(hosts: Hosts, layout: Layout, args: argparse.Namespace) -> list[Case]:
     """All cases of one layout."""
     wanted = [(collective, nbytes) for collective in args.collectives.split(",") for nbytes in args.lengths]
-    jobs = {mpi: run(mpi, net, layout, wanted, args) for mpi in args.mpis.split(",")}
+    jobs = {mpi: run(mpi, hosts, layout, wanted, args) for mpi in args.mpis.split(",")}
     found = []
     for records in zip(*jobs.values(), strict=True):
         collective, nbytes = records[0]["collective"], records[0]["nbytes"]
-        carried = layout.crossing(collective, nbytes) - cluster.BURST
-        bound = carried / per_second(args.rate) if carried > cluster.BURST else 0.0
+        carried = layout.crossing(collective, nbytes) - BURST
+        bound = carried / per_second(args.rate) if carried > BURST else 0.0
         times = {mpi: {name: record[name] for name in ("ours", "own")}
                  for mpi, record in zip(jobs, records, strict=True)}  # fmt: skip
         found.append(Case(layout, collective, nbytes, bound, times, records[0]["algorithm"]))
@@ -227,14 +227,16 @@ def main() -> int:
     """Measure and print; 1 with --check if something is beyond the limits, 77 if there can be no hosts here."""
     args = options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the hosts are removed on the way out
-    if why := cluster.obstacle():
-        print(f"skipped: {why}")
-        return 77
     beyond: list[str] = []
-    print(heading(args.mpis.split(",")))
-    with cluster.network(max(len(layout.ranks_on) for layout in args.layouts), args.rate) as net:
+    try:
+        made = Hosts(max(len(layout.ranks_on) for layout in args.layouts), args.rate)
+    except RuntimeError as e:
+        print(f"skipped: {e}")
+        return 77
+    with made as hosts:
+        print(heading(args.mpis.split(",")))
         for layout in args.layouts:
-            for case in measure(net, layout, args):
+            for case in measure(hosts, layout, args):
                 print(case.line(), *([f"  {case.algorithm}"] if args.why else []), sep="\n", flush=True)
                 beyond += case.beyond()
     print(*(beyond or ["nothing is beyond the limits"]), sep="\n")

@@ -2,7 +2,7 @@
 
     python benchmarks/simulated.py --hosts 4,8 --rate 200mbit
 
-makes hosts on this machine (tests/support/hosts.sh: network namespaces, needs root), and runs a job of one MPI on them.
+makes hosts on this machine (tests/support/faults.py: network namespaces, needs root), and runs a job of one MPI there.
 The job times point-to-point messages, from which the parameters of the model are fitted, and then every algorithm of a
 collective. No time of a collective enters the fit. Every call is simulated as the library runs it: in the same order of
 ranks, with the same segments. Each round measures all calls once, in an order drawn for that round; shown are medians
@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -32,8 +31,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/support"))
+
 from _peers_jobs import ENVIRONMENTS, ROOT, VARIABLES, last_words, python_of
 from _peers_report import parse_size, size_name
+from faults import Hosts
 
 from collectives.runtime.mpi_context import DEPTH
 from collectives.schedules import registry
@@ -42,9 +44,7 @@ from collectives.selection.policy import Choice, Demand, Rules, choose, segments
 from collectives.simulation.network import Network, placed
 from collectives.simulation.simulate import simulate
 
-HOSTS = ROOT / "tests/support/hosts.sh"
 WORKER = Path(__file__).with_name("_simulated_worker.py")
-NET = os.environ.get("HOSTS_NET", "85")  # of the hosts' network, 10.NET.0.0/24
 FORWARDED = ("PYTHONPATH", *VARIABLES)
 MOST_ERROR, MOST_LOSS = 0.15, 1.10
 
@@ -69,36 +69,18 @@ class Line(NamedTuple):
 # --- measurement --------------------------------------------------------------------------------------------------
 
 
-def flags(mpi: str, hosts: int, each: int, folder: Path) -> list[str]:
-    """What the launcher is told to start ``each`` ranks on every host."""
-    names = [f"10.{NET}.0.{i + 1}" for i in range(hosts)]
-    if mpi == "openmpi":
-        told = ["--prtemca", "plm_ssh_agent", str(HOSTS), "--prtemca", "prte_if_include", f"10.{NET}.0.0/24"]
-        told += ["--mca", "btl_tcp_if_include", f"10.{NET}.0.0/24", "--bind-to", "none", "--oversubscribe"]
-        told += ["--host", ",".join(f"{name}:{each}" for name in names)]
-        return told + [word for name in FORWARDED for word in ("-x", name)]
-    (folder / "machines").write_text("".join(f"{name}:{each}\n" for name in names))
-    told = ["-launcher", "rsh", "-launcher-exec", str(HOSTS), "-iface", f"hosts{NET}"]
-    if mpi == "impi":
-        told += ["-genvall", "-genv", "FI_PROVIDER", "tcp", "-genv", "I_MPI_PIN", "0"]
-    return [*told, "-machinefile" if mpi == "impi" else "-f", str(folder / "machines")]
-
-
 def measured(args: argparse.Namespace, hosts: int, each: int) -> dict[str, Any]:
     """What the job found: see ``_simulated_worker.py``."""
-    environment = {**os.environ, **VARIABLES, "PYTHONPATH": str(ROOT), "HOSTS_NET": NET}
-    with tempfile.TemporaryDirectory() as name:
+    environment = {**os.environ, **VARIABLES, "PYTHONPATH": str(ROOT)}
+    with tempfile.TemporaryDirectory() as name, Hosts(hosts, args.rate) as rig:
         folder = Path(name)
         asked = {"each": each, "collectives": args.collectives, "sizes": args.sizes, "rounds": args.rounds}
         (folder / "asked").write_text(json.dumps(asked))
-        launcher = [str(ENVIRONMENTS / args.mpi / "bin/mpiexec"), *flags(args.mpi, hosts, each, folder)]
+        launcher = [str(ENVIRONMENTS / args.mpi / "bin/mpiexec"), *rig.flags(args.mpi, folder, each, FORWARDED)]
+        oversubscribe = ["--oversubscribe"] if args.mpi == "openmpi" else []
         program = [str(python_of(args.mpi)), str(WORKER), str(folder)]
-        try:
-            subprocess.run([HOSTS, "up", str(hosts), args.rate], check=True, env=environment)
-            line = [*launcher, "-n", str(hosts * each), *program]
-            done = subprocess.run(line, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        finally:
-            subprocess.run([HOSTS, "down"], check=True, env=environment)
+        line = [*launcher, *oversubscribe, "-n", str(hosts * each), *program]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode:
             raise SystemExit(f"the job failed: {last_words(done.stdout + done.stderr)}")
         found: dict[str, Any] = json.loads((folder / "found").read_text())
@@ -183,8 +165,10 @@ def arguments() -> argparse.Namespace:
     add("--json", metavar="FILE", help="write all that was measured and simulated")
     add("--check", action="store_true", help="exit 1 if the simulation is off")
     args = parser.parse_args()
-    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "nsenter", "unshare"))):
-        parser.error("hosts by namespaces need root, ip, tc, nsenter and unshare")
+    try:
+        Hosts(max(args.hosts), args.rate)
+    except RuntimeError as e:
+        parser.error(str(e))
     for collective in args.collectives:
         registry.algorithms(collective)
     return args

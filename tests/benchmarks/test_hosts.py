@@ -5,9 +5,9 @@ import re
 import subprocess
 import sys
 
-import namespaces
 import numpy as np
 import pytest
+from faults import BURST
 from jobs import ROOT
 
 from collectives.analysis.cost import crossing
@@ -27,12 +27,12 @@ def program():
 
 
 def test_a_row_for_each_case():
-    if why := namespaces.obstacle():
-        pytest.skip(why)
     told = ["--layouts", "2x1,1+2", "--sizes", "64Ki,1Mi", "--collectives", "allreduce,bcast", "--mpis", "openmpi"]
     done = subprocess.run(
         [sys.executable, PROGRAM, *told, "--rounds", "2"], capture_output=True, text=True, timeout=240
     )
+    if done.returncode == 77:
+        pytest.skip(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = re.findall(r"^(\S+) +(\w+) +(\d+) +([\d.]+) +([\d.]+) +([\d.]+) ", done.stdout, re.MULTILINE)
     assert [row[:2] for row in rows] == [
@@ -40,7 +40,7 @@ def test_a_row_for_each_case():
     ]
     for layout, collective, nbytes, bound, own, ours in rows:
         carried = int(nbytes) * (collective == "bcast" or 1)  # on two hosts an all-reduce sends its vector once, too
-        least = 1e3 * (carried - namespaces.BURST) / 25e6 if int(nbytes) > 1 << 19 else 0
+        least = 1e3 * (carried - BURST) / 25e6 if int(nbytes) > 1 << 19 else 0
         assert float(bound) == pytest.approx(least, abs=0.06), (layout, collective)
         assert min(float(own), float(ours)) > 0.9 * least  # the links do what they are told
 

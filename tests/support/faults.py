@@ -12,12 +12,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["Hosts", "delay", "kill"]
+__all__ = ["BURST", "Hosts", "delay", "kill"]
 
 NETWORKS = 250  # that all Hosts of this machine have between them
+BURST = 256 << 10  # bytes that a link at rest lets through before its rate counts
 
 
 @contextlib.contextmanager
@@ -40,13 +41,17 @@ def _ip(*words: str) -> None:
 
 
 class Hosts:
-    """``number`` hosts, 10.78.N.1 and so on, for a ``with`` block; RuntimeError where there can be none."""
+    """``number`` hosts, 10.78.N.1 and so on, for a ``with`` block; RuntimeError where there can be none.
 
-    def __init__(self, number: int):
-        if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("unshare") is None:
-            raise RuntimeError("hosts of their own need root, and ip (iproute2) and unshare (util-linux) on the PATH")
+    ``rate``, such as ``200mbit``, limits each link, each way.
+    """
+
+    def __init__(self, number: int, rate: str = ""):
+        missing = [name for name in ("ip", "nsenter", "tc", "unshare") if shutil.which(name) is None]
+        if os.geteuid() != 0 or missing:
+            raise RuntimeError(f"hosts of their own need root, and on the PATH {', '.join(missing) or 'all they need'}")
         self._holders: list[subprocess.Popen[str]] = []
-        self.number = number
+        self.number, self.rate = number, rate
 
     def __enter__(self) -> Hosts:
         self._take_network()
@@ -94,6 +99,8 @@ class Hosts:
         _ip("-n", space, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
         _ip("-n", space, "link", "set", "eth0", "up")
         _ip("-n", space, "link", "set", "lo", "up")
+        if self.rate:
+            self._limit(host, self.rate, BURST, 8 << 20)
         names = "".join(f"{self.address(i)} {self.name(i)}\\n" for i in range(self.number))
         script = (
             f"hostname {space}; mount -t tmpfs tmpfs /dev/shm; printf '127.0.0.1 localhost\\n{names}' >/dev/shm/h; "
@@ -131,22 +138,29 @@ class Hosts:
             inside = children.read().split()[0]
         return ["nsenter", "-t", inside, "--net", "--uts", "--ipc", "--pid", "--mount", f"--wd={os.getcwd()}"]
 
-    def flags(self, mpi: str, folder: Path, ranks: int, passed_on: Iterable[str] = ()) -> list[str]:
-        """Options for the mpiexec of one of the MPIs that start so many ranks on each host.
+    def flags(
+        self, mpi: str, folder: Path, ranks: int | Sequence[int], passed_on: Iterable[str] = ()
+    ) -> list[str]:  # fmt: skip
+        """Options for the mpiexec of one of the MPIs that start so many ranks on each host, or on each of the first.
 
         Files for it are written to ``folder``. ``passed_on`` are variables that ranks must have; Open MPI is told them.
         """
         launcher, machines = folder / "rsh", folder / "machines"
-        hosts = [self.address(i) for i in range(self.number)]
-        cases = "".join(f'{host}) exec {" ".join(self.command(i))} "$@";; ' for i, host in enumerate(hosts))
+        each = [ranks] * self.number if isinstance(ranks, int) else ranks
+        hosts = [self.address(i) for i in range(len(each))]
+        # Process ids repeat from host to host, and files in /tmp that are named by them would meet.
+        cases = "".join(
+            f'{host}) exec {" ".join(self.command(i))} env TMPDIR=/dev/shm "$@";; ' for i, host in enumerate(hosts)
+        )
+        slots = [f"{host}:{n}" for host, n in zip(hosts, each, strict=True)]
         skip = "while case $1 in -*) true;; *) false;; esac; do shift; done"
         launcher.write_text(f'#!/bin/sh\n{skip}\nhost=$1; shift; set -- sh -c "$*"; case $host in {cases}esac\n')
         launcher.chmod(0o755)
-        machines.write_text("".join(f"{host}:{ranks}\n" for host in hosts))
+        machines.write_text("\n".join([*slots, ""]))
         if mpi in ("openmpi", "torch"):
             told = ["--prtemca", "plm_ssh_agent", str(launcher), "--prtemca", "prte_if_include", f"{self._net}.0/24"]
             told += ["--mca", "btl_tcp_if_include", f"{self._net}.0/24", "--bind-to", "none"]
-            told += ["--host", ",".join(f"{host}:{ranks}" for host in hosts)]
+            told += ["--host", ",".join(slots)]
             return [*told, *(word for name in passed_on for word in ("-x", name))]
         told = ["-launcher", "rsh", "-launcher-exec", str(launcher), "-iface", self.bridge]
         if mpi == "impi":
@@ -159,10 +173,14 @@ class Hosts:
 
     def slow_down(self, host: int, rate: str) -> None:
         """Limit what the host's link carries, each way, to a rate such as ``8kbit``; what it cannot carry is lost."""
-        bucket = ["root", "tbf", "rate", rate, "burst", "1600", "limit", "16000"]
+        self._limit(host, rate, 1600, 16000)
+
+    def _limit(self, host: int, rate: str, burst: int, waiting: int) -> None:
+        """Let a token bucket of ``burst`` bytes limit the link, each way; ``waiting`` bytes are queued at most."""
+        bucket = ["root", "tbf", "rate", rate, "burst", str(burst), "limit", str(waiting)]
         space, link = self.name(host), f"{self._tag}v{host}"
-        subprocess.run(["tc", "-n", space, "qdisc", "replace", "dev", "eth0", *bucket], check=True)
-        subprocess.run(["tc", "qdisc", "replace", "dev", link, *bucket], check=True)
+        for device in (["-n", space, "qdisc", "replace", "dev", "eth0"], ["qdisc", "replace", "dev", link]):
+            subprocess.run(["tc", *device, *bucket], check=True, capture_output=True, text=True)
 
     def restore(self, host: int) -> None:
         """Give the host its link back, with its whole rate."""
@@ -170,6 +188,8 @@ class Hosts:
         subprocess.run(["tc", "-n", space, "qdisc", "del", "dev", "eth0", "root"], capture_output=True)
         subprocess.run(["tc", "qdisc", "del", "dev", link, "root"], capture_output=True)
         _ip("link", "set", link, "master", self.bridge)
+        if self.rate:
+            self._limit(host, self.rate, BURST, 8 << 20)
 
     def reaches(self, host: int, other: int, seconds: float = 5) -> bool:
         """Whether a connection from one host to another is answered within the time."""
