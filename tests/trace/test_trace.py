@@ -204,6 +204,7 @@ def test_what_cannot_be_written_is_refused_by_all_ranks(tmp_path):
 
 BLOCKS = """
 import json, sys
+import numpy as np
 from mpi4py import MPI
 import collectives
 
