@@ -16,6 +16,7 @@ cdef class Kept:
     cdef size_t nbytes
 
 
+@cython.final
 cdef class CachedPlan:
     """What the calls with one key have in common, and a plan for the next of them.
 

@@ -161,11 +161,13 @@ cdef bytes stream_in(const char *frame):
 
 cdef list streams_in(const char *frames, size_t n):
     cdef size_t i
-    return [stream_in(frames + i * FRAME) for i in range(n)]
+    cdef list found = []
+    for i in range(n):
+        found.append(stream_in(frames + i * FRAME))
+    return found
 
 
 cdef list counts_of(const char *frames, size_t size):
-    cdef size_t i
     return [(<const Head *>(frames + i * FRAME)).buffers for i in range(size)]
 
 

@@ -175,7 +175,9 @@ def gather_objects(comm, obj, root=None, int end=-1):
     end = calls.frames.size if end < 0 else end
     collective = "gather" if r >= 0 else "allgather"
     streams, buffers = in_turn(gather_streams, collective, comm, calls, pickled(obj), r, end)
-    return None if streams is None else loaded(streams, buffers)[:end]
+    if streams is None:
+        return None
+    return loaded(streams, None) if buffers is None else loaded(streams, buffers)[:end]
 
 
 cdef tuple gather_streams(object comm, Calls calls, object sent, int root, int end):
