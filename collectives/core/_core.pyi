@@ -41,16 +41,9 @@ class Program:
     blockwise: bool
     divisible: bool
     def __init__(
-        self,
-        steps: Any,
-        size: int,
-        nblocks: int,
-        nscratch: int,
-        in_place: bool,
-        input_block: int = -1,
-        vector_block: int = -1,
-        blockwise: bool = False,
-    ) -> None: ...
+        self, steps: Any, size: int, nblocks: int, nscratch: int, in_place: bool, input_block: int = -1,
+        vector_block: int = -1, blockwise: bool = False,
+    ) -> None: ...  # fmt: skip
 
 class CallSites:
     def __init__(self, foreign: Callable[[str], bool]) -> None: ...
@@ -71,17 +64,9 @@ class Log:
     recorder: Recorder
     def __init__(self, recorder: Recorder) -> None: ...
     def add(
-        self,
-        form: int,
-        collective: str,
-        name: str,
-        nbytes: int,
-        number: int,
-        root: int,
-        begin: int,
-        ended: bool = True,
-        failed: bool = False,
-    ) -> int: ...
+        self, form: int, collective: str, name: str, nbytes: int, number: int, root: int, begin: int,
+        ended: bool = True, failed: bool = False,
+    ) -> int: ...  # fmt: skip
     def end(self, index: int, tick: int, failed: bool = False) -> None: ...
     def waited(self, index: int, begin: int) -> None: ...
 
