@@ -10,12 +10,14 @@ A process measures once: ranks that all know a link take the slowest that one of
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mpi4py import MPI
 
 from ..selection.hosts import Link
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 __all__ = ["known", "measured"]
 
@@ -33,6 +35,8 @@ def known() -> Link | None:
 
 def measured(making: Any, comm: MPI.Intracomm, hosts: bytes) -> Link:
     """Measure; collective. ``hosts`` is an int32 array, the number of each rank's host; there are several."""
+    from mpi4py import MPI  # not above, since groups without MPI ask what is known
+
     global _known
     _, firsts = np.unique(np.frombuffer(hosts, np.int32), return_index=True)
     leaders, mine, most = firsts.tolist(), np.zeros(2), np.empty(2)

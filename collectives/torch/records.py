@@ -49,6 +49,8 @@ def _made(kind: Any, value: Any, where: str) -> Any:
     if hasattr(kind, "_fields"):
         hints = get_type_hints(kind)
         return kind(*_each([hints[name] for name in kind._fields], value, where, kind._fields))
+    if origin is tuple and arguments[-1] is Ellipsis and isinstance(value, list):
+        arguments = arguments[:1] * len(value)
     if origin is tuple:
         return tuple(_each(arguments, value, where, range(len(arguments))))
     if origin in (list, frozenset) and isinstance(value, list):
