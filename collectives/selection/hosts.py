@@ -59,6 +59,8 @@ def nearest(algorithm: ScheduleAlgorithm, hosts: bytes) -> tuple[ScheduleAlgorit
     ``hosts`` is an int32 array: the number of each rank's host.
     """
     of = np.frombuffer(hosts, np.int32)
+    if not of.any():  # one host
+        return algorithm, ""
     found = orders(algorithm, hosts)
     if algorithm.name == "ring" and len(of) <= MOST_RANKS:
         lanes = in_lanes(algorithm, hosts)
