@@ -1,7 +1,6 @@
 """Programs of a few lines, each of which was wrong once: corners.py NAME, the name of a function below.
 
-A function gives the words of what is wrong on this rank, or nothing.
-"""
+A function gives the words of what is wrong on this rank, or nothing."""
 
 import _thread
 import atexit
@@ -30,6 +29,7 @@ from mpi4py import MPI  # noqa: E402
 
 import collectives  # noqa: E402
 from collectives import CollectiveError  # noqa: E402
+from collectives.communicator import internal  # noqa: E402
 from collectives.system import machine  # noqa: E402
 
 WORLD = MPI.COMM_WORLD
@@ -181,7 +181,8 @@ def thread_without_a_frame():
     comm.Barrier()
     if RANK == 0:
         _thread.start_new_thread(comm.Barrier, ())
-        time.sleep(0.004)
+        while not internal.side_of(comm).turn.holder:
+            time.sleep(0.001)
         try:
             comm.Barrier()
             refused.append("")
