@@ -9,7 +9,10 @@ PROGRAM = Path(__file__).parent / "programs/hierarchical.py"
 
 
 @pytest.mark.in_turn
-@pytest.mark.parametrize("layout", ["a,a,b,b", "a,b,a,b,b", "a,b,b", "a,a,b,b,c,c", "a,a,a,b,b,b,b"])
+@pytest.mark.parametrize("layout", [
+    "a,b,a,b,b", "a,b,b",
+    *(pytest.param(more, marks=pytest.mark.slow) for more in ("a,a,b,b", "a,a,b,b,c,c", "a,a,a,b,b,b,b")),
+])  # fmt: skip
 def test_results_are_right(mpi, layout):
     ranks = layout.count(",") + 1
     env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}"}
