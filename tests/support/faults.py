@@ -47,9 +47,9 @@ class Hosts:
     """
 
     def __init__(self, number: int, rate: str = ""):
-        missing = [name for name in ("ip", "nsenter", "tc", "unshare") if shutil.which(name) is None]
-        if os.geteuid() != 0 or missing:
-            raise RuntimeError(f"hosts of their own need root, and on the PATH {', '.join(missing) or 'all they need'}")
+        tools = ("ip", "nsenter", "tc", "unshare")
+        if os.geteuid() != 0 or not all(map(shutil.which, tools)):
+            raise RuntimeError(f"hosts of their own need root, and {', '.join(tools)} on the PATH")
         self._holders: list[subprocess.Popen[str]] = []
         self.number, self.rate = number, rate
 
