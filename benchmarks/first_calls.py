@@ -22,7 +22,7 @@ import pickle
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,28 +134,39 @@ def _measure(case: Case | None, endpoint: _core.Endpoint) -> Cost:
     """The cost of a first call, or of the set-up, in this process, which has made a small call before."""
     made = functools.partial(first_call, case) if case is not None else set_up
     made(_core.InProcess(SMALL).endpoint(0))
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
+    trim()
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak
     before, begin = memory("VmRSS"), time.process_time()
     _, steps = made(endpoint)
     return Cost(time.process_time() - begin, memory("VmHWM") - before, steps)
 
 
-def cost(case: Case | None, group: _core.InProcess, rank: int) -> Cost:
-    """The cost of a first call, in a process of its own."""
+def trim() -> None:
+    """Give back memory that nothing uses."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def apart(result: struct.Struct, measure: Callable[[], Iterable[float]]) -> tuple[float, ...]:
+    """What ``measure`` finds in a process of its own, as numbers of the format ``result``."""
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            os.write(send, _RESULT.pack(*_measure(case, group.endpoint(rank))))
+            os.write(send, result.pack(*measure()))
         finally:
             os._exit(0)
     os.close(send)
-    told = os.read(receive, _RESULT.size)
+    told = os.read(receive, result.size)
     os.close(receive)
     os.waitpid(child, 0)
-    return Cost(*_RESULT.unpack(told))
+    return result.unpack(told)
+
+
+def cost(case: Case | None, group: _core.InProcess, rank: int) -> Cost:
+    """The cost of a first call, in a process of its own."""
+    seconds, nbytes, steps = apart(_RESULT, lambda: _measure(case, group.endpoint(rank)))
+    return Cost(seconds, nbytes, int(steps))
 
 
 def main(arguments: list[str] | None = None) -> int:

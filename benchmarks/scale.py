@@ -13,11 +13,8 @@ their own; of several ranks the one that needs most is shown. Exits with 1 if an
 from __future__ import annotations
 
 import argparse
-import ctypes
 import functools
-import gc
 import math
-import os
 import struct
 import time
 from collections.abc import Callable
@@ -25,7 +22,7 @@ from typing import Any
 
 import first_calls
 import numpy as np
-from first_calls import DEPTH, FLOAT, SMALL, SUM, Case
+from first_calls import DEPTH, FLOAT, SMALL, SUM, Case, apart, trim
 
 from collectives.core import _core
 from collectives.schedules import build, registry
@@ -76,27 +73,9 @@ def measured(what: str, case: Case | None, group: _core.InProcess, rank: int) ->
     return spent / len(kept), max(0, grown) / len(kept)
 
 
-def trim() -> None:
-    """Give back memory that nothing uses."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-
-
-def apart(what: str, case: Case | None, group: _core.InProcess, rank: int) -> tuple[float, float]:
+def alone(what: str, case: Case | None, group: _core.InProcess, rank: int) -> tuple[float, ...]:
     """:func:`measured` in a process of its own."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(send, _RESULT.pack(*measured(what, case, group, rank)))
-        finally:
-            os._exit(0)
-    os.close(send)
-    told = os.read(receive, _RESULT.size)
-    os.close(receive)
-    os.waitpid(child, 0)
-    seconds, nbytes = _RESULT.unpack(told)
-    return seconds, nbytes
+    return apart(_RESULT, lambda: measured(what, case, group, rank))
 
 
 def power(sizes: list[int], kilobytes: list[float]) -> float | None:
@@ -119,7 +98,13 @@ def main(arguments: list[str] | None = None) -> int:
     failed = False
     for what, case in rows:
         found = [
-            np.max([apart(what, case, group, rank) for rank in (0, 1, size // 2, size - 1)], axis=0).tolist()
+            np.max(
+                [
+                    apart(_RESULT, functools.partial(measured, what, case, group, rank))
+                    for rank in (0, 1, size // 2, size - 1)
+                ],
+                axis=0,
+            ).tolist()
             for group, size in zip(groups, sizes, strict=True)
         ]
         grows = power(sizes, [nbytes / 1e3 for _, nbytes in found])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from jobs import MPIS
 from kernel_lib import FLAGS, SOURCES, Kernels, build, compiling
+from slurm import Slurm
 
 os.environ.pop("PYTHONUNBUFFERED", None)  # or a line comes in pieces, between which a launcher puts another rank's
 pytest.register_assert_rewrite("torch_jobs")
@@ -17,6 +18,17 @@ pytest.register_assert_rewrite("torch_jobs")
 def mpi(request) -> str:
     """Each of the three MPIs in turn."""
     return request.param
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    """A Slurm of two nodes; where there can be none the test is skipped, with the reason."""
+    try:
+        made = Slurm(tmp_path_factory.mktemp("slurm"))
+    except RuntimeError as e:
+        pytest.skip(str(e))
+    with made:
+        yield made
 
 
 def pytest_collection_modifyitems(items):

@@ -7,7 +7,6 @@ import subprocess
 import pytest
 from faults import Hosts
 from jobs import MPIS, ROOT, mpiexec, variables
-from slurm import Slurm
 
 PAGE = (ROOT / "docs/clusters.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
@@ -32,17 +31,6 @@ def folder(tmp_path):
 
 def first_on_path(mpi):
     return {"PATH": f"{ROOT}/.venvs/{mpi}/bin:{os.environ['PATH']}"}
-
-
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory):
-    """A Slurm of two nodes."""
-    try:
-        made = Slurm(tmp_path_factory.mktemp("slurm"))
-    except RuntimeError as e:
-        pytest.skip(str(e))
-    with made:
-        yield made
 
 
 def test_every_block_is_executed():

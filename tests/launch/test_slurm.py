@@ -16,17 +16,6 @@ INTERFACES = {"mpich": "pmi2", "openmpi": "pmix"}  # each MPI, and how it reache
 EVERY = str(ROOT / "tests/runtime/programs/every_collective.py")
 
 
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory):
-    """A Slurm of two nodes."""
-    try:
-        made = Slurm(tmp_path_factory.mktemp("slurm"))
-    except RuntimeError as e:
-        pytest.skip(str(e))
-    with made:
-        yield made
-
-
 @pytest.fixture
 def run(slurm):
     """Run a program by srun, on an MPI; its output."""
