@@ -28,15 +28,19 @@ def workload(comm: MPI.Intracomm, collective: str, nbytes: int) -> Workload:
 
 
 def seconds(comm: MPI.Intracomm, call: Callable[[], object], rest: float) -> float:
-    """Seconds of one call, the largest over the ranks, after the links have rested."""
+    """Seconds from when the last rank begins a call until the last ends it, after the links have rested.
+
+    The hosts are namespaces of one machine, so the ranks have one clock.
+    """
     comm.Barrier()
     time.sleep(rest)
     comm.Barrier()
-    begin = time.perf_counter()
+    times = np.array([time.monotonic(), 0.0])
     call()
-    mine, most = np.array([time.perf_counter() - begin]), np.empty(1)
-    comm.Allreduce(mine, most, MPI.MAX)
-    return float(most[0])
+    times[1] = time.monotonic()
+    last = np.empty(2)
+    comm.Allreduce(times, last, MPI.MAX)
+    return float(last[1] - last[0])
 
 
 def measured(comm: MPI.Intracomm, collective: str, nbytes: int, rounds: int, rest: float) -> dict[str, object]:

@@ -138,9 +138,14 @@ cdef extern from "progress/progress.h" nogil:
     int coll_progress_waiting(const coll_task *, int *, int)
     int coll_progress_wait(const coll_task *, const coll_request *, int, long)
     int coll_progress_sleep(const coll_request *, long)
-    void coll_progress_give_way()
     int coll_progress_abandon(coll_request *)
     void coll_progress_stop(long)
+
+cdef extern from "progress/patience.h" nogil:
+    ctypedef struct coll_patience:
+        pass
+    coll_patience coll_patience_new()
+    void coll_give_way(coll_patience *)
 
 cdef extern from "progress/ending.h" nogil:
     void coll_progress_broken(const char *)

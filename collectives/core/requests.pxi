@@ -82,10 +82,17 @@ def outstanding():
     return coll_progress_outstanding()
 
 
-def give_way():
-    """Let another process use the core for a moment; not if that has recently cost this thread a time slice."""
-    with nogil:
-        coll_progress_give_way()
+cdef class Patience:
+    """A wait that polls: how long, and how it leaves its core to others (csrc/progress/patience.h)."""
+    cdef coll_patience c
+
+    def __cinit__(self):
+        self.c = coll_patience_new()
+
+    def give_way(self):
+        """Let another process use the core for a moment if one needs it. To be called after each poll in vain."""
+        with nogil:
+            coll_give_way(&self.c)
 
 
 def stop_progress(long limit=0):

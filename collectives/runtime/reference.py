@@ -192,6 +192,7 @@ class Walk:
     def wait(self, yield_at_once: bool, limit: int) -> bool:
         """Progress the run for up to ``limit`` ns; return whether it has ended."""
         end = time.monotonic_ns() + limit
+        patience = _core.Patience()
         while True:
             self._pending = [message for message in self._pending if not message.request.Test()]
             if not self._pending:
@@ -202,4 +203,4 @@ class Walk:
             elif time.monotonic_ns() >= end:
                 return False
             else:
-                (os.sched_yield if yield_at_once else _core.give_way)()
+                (os.sched_yield if yield_at_once else patience.give_way)()

@@ -22,7 +22,6 @@ from .watching import Wait
 
 __all__ = ["MPIRun", "MPIWaiting", "watch_finalize"]
 
-SPIN = 100_000  # ns for which MPI is polled before the thread lets other processes use the core
 #: Error classes of a call that MPI began and could not complete; others mean that it refused the arguments.
 INCOMPLETE = {MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN, MPI.ERR_IN_STATUS}
 
@@ -61,15 +60,12 @@ class MPIRun:
     def wait(self, yield_at_once: bool, limit: int) -> bool:
         """Let MPI progress for up to ``limit`` ns; return whether the call has ended."""
         begin = time.monotonic_ns()
+        patience = _core.Patience()
         assert self.request is not None
         while not MPI.Request.Test(self.request):
-            waited = time.monotonic_ns() - begin
-            if waited >= limit:
+            if time.monotonic_ns() - begin >= limit:
                 return False
-            if yield_at_once:
-                os.sched_yield()
-            elif waited > SPIN:
-                _core.give_way()
+            (os.sched_yield if yield_at_once else patience.give_way)()
         return True
 
 

@@ -2,10 +2,10 @@
 #include "base/moves.h"
 #include "base/ticks.h"
 #include "internal.h"
+#include "patience.h"
 
 #include <sched.h>
 #include <stdatomic.h>
-#include <time.h>
 
 pthread_mutex_t coll_queue_lock = PTHREAD_MUTEX_INITIALIZER;
 static coll_request *head, **tail = &head;
@@ -208,49 +208,23 @@ int coll_progress_waiting(const coll_task *t, int *ranks, int max) {
     return n;
 }
 
-static long long now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
-
-enum { SPINS = 100, CLOCK_EVERY = 64 }; /* polls before giving way; polls between readings of the clock */
-/* Other processes may need the core. A thread that gives way to one loses the core for a whole time slice, and its
- * peers then wait for it: ranks that gave way at every poll met once in ten milliseconds. So a thread whose core was
- * taken does not give way for some time, which doubles each time this happens. On free cores, and if only ranks of the
- * node share a core, giving way costs almost nothing. Below, in ns: how long the core must be away to count as taken;
- * the first time without giving way; the longest. */
-enum { COSTLY = 50000, RESPITE = 20000000, RESPITES = 1280000000 };
-static _Thread_local long long keep_until, respite;
-
-void coll_progress_give_way(void) {
-    long long begin = now();
-    if (begin < keep_until)
-        return;
-    sched_yield();
-    long long end = now();
-    if (end - begin < COSTLY) {
-        respite = 0;
-        return;
-    }
-    respite = respite == 0 ? RESPITE : respite < RESPITES ? 2 * respite : respite;
-    keep_until = end + respite;
-}
+enum { CLOCK_EVERY = 64 }; /* polls between readings of the clock */
 
 static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once, long limit) {
-    long long end = limit > 0 ? now() + limit : 0;
+    coll_patience patience = coll_patience_new();
+    long long end = limit > 0 ? coll_now() + limit : 0;
     for (unsigned polls = 0;; polls++) {
         int status = t ? t->progress(t->self, SIZE_MAX) : atomic_load_explicit(&r->status, memory_order_acquire);
         if (status != COLL_PENDING)
             return status;
-        if (within && r)
+        if (within && !t)
             return limit > 0 ? COLL_ERR_WITHIN : COLL_PENDING;
         coll_progress_poll();
         if (yield_at_once)
             sched_yield();
-        else if (polls > SPINS)
-            coll_progress_give_way();
-        if (polls % CLOCK_EVERY == CLOCK_EVERY - 1 && now() >= end)
+        else
+            coll_give_way(&patience);
+        if (polls % CLOCK_EVERY == CLOCK_EVERY - 1 && coll_now() >= end)
             return COLL_PENDING;
     }
 }

@@ -46,8 +46,6 @@ int coll_progress_outstanding(void);
 int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_once, long limit);
 /* Wait for a queued request in a sleep; the thread then moves it without delay. */
 int coll_progress_sleep(const coll_request *r, long limit);
-/* Give the core to another process for a moment, unless that has recently cost a time slice. */
-void coll_progress_give_way(void);
 /* Write the ranks that a task waits for to ranks[max]; returns their number. The task may be in the queue. */
 int coll_progress_waiting(const coll_task *, int *ranks, int max);
 /* Abandon the task of a request, and remove the request from the queue, which ends it with COLL_ERR_GIVEN_UP. */

@@ -63,7 +63,7 @@ def hold(mpi, how, collective, hosts, folder, tally):
         assert line["raised"] in ("CollectiveTimeout", "PeerFailure"), line
         waits = 2 if how == "slow" or collective in SEVERAL_WAITS else 1
         assert line["time"] - begin < waits * TIMEOUT + WITHIN, line
-        assert named(line["text"], rank), line
+        assert named(line["text"], rank), f"{told}\n{job.output}"
     assert job.left == 0, job.output
 
 

@@ -26,6 +26,7 @@ SOURCES = (
     "schedule/executor.c",
     "schedule/executor_new.c",
     "progress/progress.c",
+    "progress/patience.c",
     "progress/thread.c",
     "progress/ending.c",
     "transport/inproc.c",

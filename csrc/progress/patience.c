@@ -1,0 +1,61 @@
+#include "patience.h"
+
+#include "base/moves.h"
+
+#include <sched.h>
+#include <time.h>
+
+/* A wait goes on polling for a while, since on free cores what it waits for comes soon. Then it gives way.
+ *
+ * Ranks that share a core with other ranks that wait give way at every poll: each has the core for some microseconds,
+ * and none waits for a time slice of another. If something computes on the core, a thread that gives way gets the core
+ * back after a whole slice, and its peers wait for it meanwhile. So for some time after a slice was lost, which doubles
+ * each time, a wait polls for longer, and then naps between polls: the time that it has not used brings it back to the
+ * core soon, and those that gave way to it do not lose a slice, which would keep them from giving way, too. */
+enum {
+    SPINS = 100,          /* polls before the first time that a wait gives way */
+    SHARED = 2000,        /* ns that the core is away if others on it wait, too: they should have it at once */
+    TAKEN = 1000000,      /* ns that the core is away if something computes on it */
+    RESPITE = 20000000,   /* ns without giving way, the first time */
+    RESPITES = 160000000, /* and the longest */
+    AWAKE = 100000,       /* ns of polling in such a time before the first nap */
+    NAP = 50000,          /* ns */
+};
+static _Thread_local long long keep_until, respite;
+static _Thread_local int shared;
+
+long long coll_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+coll_patience coll_patience_new(void) {
+    return (coll_patience){0, coll_moves, 0};
+}
+
+static void yield(long long begin) {
+    sched_yield();
+    long long end = coll_now();
+    shared = end - begin >= SHARED;
+    if (end - begin < TAKEN) {
+        respite = 0;
+        return;
+    }
+    respite = respite == 0 ? RESPITE : respite < RESPITES ? 2 * respite : respite;
+    keep_until = end + respite;
+}
+
+void coll_give_way(coll_patience *p) {
+    if (p->moves != coll_moves)
+        *p = coll_patience_new();
+    if (p->polls++ < SPINS && !shared)
+        return;
+    long long begin = coll_now();
+    if (p->since == 0)
+        p->since = begin;
+    if (begin >= keep_until)
+        yield(begin);
+    else if (begin - p->since > AWAKE)
+        nanosleep(&(struct timespec){0, NAP}, NULL);
+}

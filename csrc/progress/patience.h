@@ -1,0 +1,18 @@
+/* How a thread that polls leaves its core to others that need it. */
+#ifndef COLL_PATIENCE_H
+#define COLL_PATIENCE_H
+
+/* One wait. */
+typedef struct {
+    long long since; /* ns: when it began, or last saw something move; 0: not read yet */
+    unsigned moves;  /* coll_moves at that time */
+    unsigned polls;  /* in vain since then */
+} coll_patience;
+
+coll_patience coll_patience_new(void);
+/* To be called after each poll in vain. Gives the core to another process for a moment, if one needs it. */
+void coll_give_way(coll_patience *);
+/* The monotonic clock in ns. */
+long long coll_now(void);
+
+#endif
