@@ -16,6 +16,7 @@ FAR = 2  # the rank, and the host, that is cut off
 STUCK = r"on rank {} of 3: not complete after [^\n]*; stuck in a call of MPI's"  # the watchdog, which then aborts
 LATER = 30.0  # seconds that the watchdog may take
 SEVERAL_WAITS = ("dup", "split", "init", "objects")  # within one call, each of which has the whole timeout
+SLOW = ("allreduce", "bcast", "gather", "alltoall", "allgatherv")  # of which a call takes longer than that at 8 kbit/s
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +31,14 @@ CUTS = {"cut": lambda hosts: hosts.drop(FAR), "slow": lambda hosts: hosts.slow_d
 
 @pytest.mark.slow
 @pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("how", CUTS)
-def test_ranks_name_whom_they_do_not_reach(mpi, how, collective, hosts, tmp_path, tally):
-    hold(mpi, how, collective, hosts, tmp_path, tally)
+def test_ranks_name_whom_they_do_not_reach(mpi, collective, hosts, tmp_path, tally):
+    hold(mpi, "cut", collective, hosts, tmp_path, tally)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("collective", SLOW)
+def test_ranks_name_whom_they_hardly_reach(mpi, collective, hosts, tmp_path, tally):
+    hold(mpi, "slow", collective, hosts, tmp_path, tally)
 
 
 def test_a_cut_during_an_all_reduce(mpi, hosts, tmp_path, tally):
@@ -54,22 +60,24 @@ def hold(mpi, how, collective, hosts, folder, tally):
         job.join()
     tally.trials += 1
     tally.leftovers += job.left
+    # The cut may come while MPI itself makes a communicator, which has no timeout. The watchdog ends such a rank.
+    stuck = collective in ("dup", "split") and re.search(STUCK.format(r"\d"), job.output)
     for rank in range(3):
         line = told[rank]
-        if "raised" not in line:  # the cut came while MPI itself made a communicator, which has no timeout
-            assert collective in ("dup", "split"), f"rank {rank}: {told}\n{job.output}"
-            assert re.search(STUCK.format(r"\d"), job.output), f"rank {rank}: {told}\n{job.output}"
+        if "raised" not in line:
+            assert stuck, f"rank {rank}: {told}\n{job.output}"
             continue
         assert line["raised"] in ("CollectiveTimeout", "PeerFailure"), line
         waits = 2 if how == "slow" or collective in SEVERAL_WAITS else 1
-        assert line["time"] - begin < waits * TIMEOUT + WITHIN, line
-        assert named(line["text"], rank), f"{told}\n{job.output}"
+        assert line["time"] - begin < waits * TIMEOUT + (LATER if stuck else WITHIN), line
+        # Who waits for one that gave up, in the second call or wait, tells further down whom that one waited for.
+        text = line["text"] if waits > 1 else line["text"].partition("\n")[0]
+        assert named(text, rank) or (stuck and "died" in text), f"{told}\n{job.output}"
     assert job.left == 0, job.output
 
 
 def named(text, rank):
-    """Whether an error's first line names the rank that is cut off; its own names one of the others."""
-    first = text.partition("\n")[0]
-    found = re.search(r"waiting for rank ([\d, ]+)|rank (\d+) gave up|rank (\d+) died", first)
-    ranks = set(map(int, re.findall(r"\d+", found[0]))) if found else set()
+    """Whether an error's text names the rank that is cut off; its own names one of the others."""
+    words = r"waiting for rank ([\d, ]+)|rank (\d+) gave up|rank (\d+) died|rank (\d+): does not answer"
+    ranks = {int(number) for found in re.finditer(words, text) for number in re.findall(r"\d+", found[0])}
     return FAR in ranks if rank != FAR else bool(ranks & {0, 1})
