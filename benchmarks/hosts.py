@@ -8,8 +8,9 @@ The hosts are network namespaces of this machine (tests/support/faults.py), whos
 not cores set the times. A layout is 4x2 (4 hosts with 2 ranks each, in blocks), 4x2c (the ranks dealt to the hosts in
 turn) or 1+2+1 (the ranks of each host). Each MPI of .venvs runs one job for each layout, in which our default and the
 MPI's own collective take turns, float32, SUM; the links rest before each call. Shown are medians over the rounds, of
-the time from when the last rank begins until the last ends. The bound is the time of the bytes that the busiest link must carry one way, less the 256 KiB that a
-link at rest lets through at once. A ratio to the MPI's own is the median over the rounds, one to the best of medians.
+the time from when the last rank begins until the last ends. The bound is the time of the bytes that the busiest link
+must carry one way, less the 256 KiB that a link at rest lets through at once. A ratio to the MPI's own is the median
+over the rounds, one to the best of medians.
 
 --check: an all-reduce of at least 4 MiB takes at most 1.10 of the bound (1.15 on more than 8 ranks), and from 256 KiB
 on no longer than the MPI's own; other collectives take at most 1.15 of the best MPI's own.
