@@ -160,6 +160,7 @@ class Hosts:
         if mpi in ("openmpi", "torch"):
             told = ["--prtemca", "plm_ssh_agent", str(launcher), "--prtemca", "prte_if_include", f"{self._net}.0/24"]
             told += ["--mca", "btl_tcp_if_include", f"{self._net}.0/24", "--bind-to", "none"]
+            told += ["--mca", "mpi_yield_when_idle", "1"]  # as it does where it knows that ranks share cores
             told += ["--host", ",".join(slots)]
             return [*told, *(word for name in passed_on for word in ("-x", name))]
         told = ["-launcher", "rsh", "-launcher-exec", str(launcher), "-iface", self.bridge]
