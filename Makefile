@@ -95,8 +95,11 @@ lint: build .venv/test-ready
 	.venv/bin/mypy
 	.venv/bin/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.[ch]' 'tests/csrc/*.[ch]')
 
+# Two workers, since many tests wait more than they compute; those that measure run alone.
+WORKERS := -n 2 --dist loadfile
+
 test: lint build-all
-	.venv/bin/python -m pytest -m 'not slow' --durations=40
+	.venv/bin/python -m pytest $(WORKERS) -m 'not slow' --durations=40
 
 # mpi4py's own tests on more ranks than the machine has cores. They take minutes, so `make test` leaves them out; CI runs
 # both.
@@ -106,10 +109,10 @@ test-mpi4py: build-all
 test-all: lint build-all
 	.venv/bin/python -m pytest --durations=80
 
-# Hostile use on the three MPIs: most of an hour. There are two workers, since the programs mostly wait. The last line
-# of the output counts trials, wrong results, hangs, and what was left behind.
+# Hostile use on the three MPIs: most of an hour. The last line of the output counts trials, wrong results, hangs, and
+# what was left behind.
 attack: build-all
-	.venv/bin/python -m pytest -n 2 --dist loadfile -m attack tests/attack
+	.venv/bin/python -m pytest $(WORKERS) -m attack tests/attack
 
 # Malformed input to the C entry points, for FUZZ_SECONDS (an hour). Input that makes a target fail is left in out/fuzz.
 FUZZ_SECONDS ?= 3600

@@ -1,17 +1,21 @@
 """Fixtures for all tests, and which of the three MPIs a test that is marked ``in_turn`` is quick on."""
 
+import fcntl
 import os
 import re
+import tempfile
+import time
 import zlib
 from pathlib import Path
 
 import pytest
 from jobs import MPIS
-from kernel_lib import FLAGS, SOURCES, Kernels, build, compiling
+from kernel_lib import FLAGS, SOURCES, Kernels, build, compiling, objects_of
 from slurm import Slurm
 
 os.environ.pop("PYTHONUNBUFFERED", None)  # or a line comes in pieces, between which a launcher puts another rank's
 pytest.register_assert_rewrite("torch_jobs")
+LOCK = Path(tempfile.gettempdir()) / f"collectives-tests-{os.getuid()}.lock"
 
 
 @pytest.fixture(params=MPIS)
@@ -41,15 +45,47 @@ def pytest_collection_modifyitems(items):
                 item.add_marker("slow")
 
 
+def worker_of(config) -> str | None:
+    """The name of this worker of pytest-xdist, "gw0" for the first; None where there are none."""
+    return getattr(config, "workerinput", {}).get("workerid")
+
+
+@pytest.fixture(autouse=True)
+def free_cores(request):
+    """Of several workers, one runs a test that is to be ``alone`` while the others run none."""
+    if worker_of(request.config) is None:
+        yield
+        return
+    with LOCK.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH)
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def kernels_under_way(request, tmp_path_factory):
-    """Compiles the kernels while the first tests run, if any test will need them."""
+    """Compiles the kernels while the first tests run, if any test will need them; of several workers the first does."""
     if not any("kernel_objects" in getattr(item, "fixturenames", ()) for item in request.session.items):
         yield None
         return
-    wait = compiling(tmp_path_factory.mktemp("kernels"), SOURCES, FLAGS)
-    yield wait
-    wait()
+    worker, base = worker_of(request.config), tmp_path_factory.getbasetemp()
+    folder = (base.parent if worker else base) / "kernels"
+    if worker in (None, "gw0"):
+        folder.mkdir()
+        wait = compiling(folder, SOURCES, FLAGS)
+        yield wait
+        wait()
+    else:
+        yield lambda: compiled_elsewhere(objects_of(folder, SOURCES))
+
+
+def compiled_elsewhere(objects: list[Path]) -> list[Path]:
+    """The object files, once another worker has made them all."""
+    end = time.monotonic() + 600
+    while not all(made.exists() for made in objects):
+        if time.monotonic() > end:
+            raise TimeoutError(f"the first worker has not compiled the kernels: {objects[0].parent}")
+        time.sleep(0.1)
+    return objects
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,7 @@ unnamed hang. What is left is a process of the job that still runs, or a name of
 
 import collections
 import dataclasses
-import fcntl
-import os
 import re
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -49,7 +46,6 @@ class Tally:
 TALLY = pytest.StashKey[Tally]()  # of a test
 TOTAL = Tally()  # of all tests of this run, those of other workers too
 NAMED: collections.Counter[str] = collections.Counter()  # jobs with kills: "named", or "not named" by any survivor
-LOCK = Path(tempfile.gettempdir()) / f"collectives-attack-{os.getuid()}.lock"
 
 
 def pytest_collection_modifyitems(items):
@@ -88,14 +84,6 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(f"kills: in {named} of {all_} jobs a survivor named the dead within 5 s")
     if TOTAL.trials:
         terminalreporter.write_line(str(TOTAL))
-
-
-@pytest.fixture(autouse=True)
-def free_cores(request):
-    """A test that measures what ranks do on busy cores runs alone; others beside each other, if there are workers."""
-    with LOCK.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH)
-        yield
 
 
 @pytest.fixture

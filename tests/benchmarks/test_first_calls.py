@@ -3,9 +3,11 @@
 import subprocess
 import sys
 
+import pytest
 from jobs import ROOT
 
 
+@pytest.mark.alone
 def test_first_calls_on_4096_ranks():
     """As many steps as ranks on each of them, at the most: never a step for each pair of ranks."""
     command = [sys.executable, ROOT / "benchmarks" / "first_calls.py", "-p", "4096", "--ms", "200", "--mb", "5"]

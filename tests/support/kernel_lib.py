@@ -42,18 +42,23 @@ def compiler() -> str | None:
 
 def compiling(folder: Path, sources: list[Path], flags: list[str]) -> Callable[[], list[Path]]:
     """Begin to compile C files side by side; returns what waits for the object files."""
-    objects = [folder / f"{source.stem}.o" for source in sources]
     running = [
-        subprocess.Popen([compiler(), *flags, "-c", source, "-o", target])
-        for source, target in zip(sources, objects, strict=True)
-    ]
+        subprocess.Popen(["sh", "-c", '"$0" "$@" -o "$OBJECT.part" && mv "$OBJECT.part" "$OBJECT"',
+                          compiler(), *flags, "-c", source], env={**os.environ, "OBJECT": str(target)})
+        for source, target in zip(sources, objects_of(folder, sources), strict=True)
+    ]  # fmt: skip
 
     def wait() -> list[Path]:
         if any([process.wait() for process in running]):
             raise RuntimeError("the kernels do not compile")
-        return objects
+        return objects_of(folder, sources)
 
     return wait
+
+
+def objects_of(folder: Path, sources: list[Path]) -> list[Path]:
+    """The object files that :func:`compiling` makes of C files, each of which is there once it is complete."""
+    return [folder / f"{source.stem}.o" for source in sources]
 
 
 def compile_all(folder: Path, sources: list[Path], flags: list[str]) -> list[Path]:
