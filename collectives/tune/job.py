@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from .. import __version__
@@ -31,6 +32,7 @@ from .search import SWEEPS, VISITS, Search
 __all__ = ["run"]
 
 LIMITS, MODELS = 0.1, 0.5  # share of the time for the node-local engine's limits; and at which models are complete
+NOISY = 0.3  # spread of the times of the same call from which on a user is told
 GENEROUS = 2.0  # a collective may take this many times its share of the remaining time, since most need less
 
 
@@ -94,7 +96,22 @@ def _tune(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: S
         print(f"{args.output}: {entry.layout}, {entry.mpi}, {entry.machine}", flush=True)
         if wrong:
             print(f"models: {told(wrong)}, measured at the same times", flush=True)
+        for line in warnings(entry.made):
+            print(line, flush=True)
     return 0
+
+
+def warnings(made: dict[str, Any]) -> list[str]:
+    """What a user should know of the measurements of an entry, which was ``made`` so: what is missing, and noise."""
+    found = []
+    if made["not_measured"]:
+        found.append(f"No time for {', '.join(made['not_measured'])}: the defaults serve these. Give more --minutes.")
+    if made["spread"] > NOISY:
+        found.append(
+            f"Noisy: the same call took times that differ by {100 * made['spread']:.0f}% (interquartile range). "
+            "A difference between algorithms that is smaller than that may have been missed."
+        )
+    return found
 
 
 def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> tuple[Entry, list[float]]:
@@ -120,8 +137,7 @@ def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: floa
         progress.begin(f"all algorithms on {context.layout}, {number + 1} of {SWEEPS}")
         if doubts is not None:
             doubts.look()
-        for search in searches:
-            search.sweep(number, begin + MODELS * seconds, progress.step)
+        _sweep_all(bench, searches, number, begin + MODELS * seconds, progress)
     if doubts is not None:
         entry.limits = bench.limits = doubts.settled()
     for search in searches:
@@ -135,6 +151,14 @@ def tune(bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: floa
         entry.models |= {(search.collective, *candidate): model for candidate, model in search.models.items()}
     entry.made = _made(bench, searches, start_of_all)
     return entry, [error for search in searches for error in search.errors]
+
+
+def _sweep_all(bench: Bench, searches: Sequence[Search], number: int, finish: float, progress: Progress) -> None:
+    """Sweep all searches once until about ``finish``; the first time each has its share, so that none is left out."""
+    for i, search in enumerate(shuffled(searches, number)):
+        now = bench.now()
+        share = 1 / (len(searches) - i) if number == 0 else 1.0
+        search.sweep(number, now + (finish - now) * share, progress.step)
 
 
 def _visit_all(bench: Bench, searches: Sequence[Search], finish: float, progress: Progress) -> None:
@@ -155,6 +179,8 @@ def _made(bench: Bench, searches: Sequence[Search], begin: float) -> dict[str, A
         "collectives": __version__,
         "seconds": round(time.monotonic() - begin),
         "fitted": {search.collective: search.fitted for search in searches},
+        "not_measured": [missing for search in searches if (missing := search.not_measured()) is not None],
+        "spread": float(np.median([spread for search in searches for spread in search.spreads()] or [0.0])),
     }
     if bench.steady is not None:
         made |= {"apart": bench.steady.apart, "elsewhere": bench.steady.strayed / bench.steady.taken}

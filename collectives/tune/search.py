@@ -53,9 +53,12 @@ class Search:
         self.errors: list[float] = []  # relative errors of the models at other lengths
 
     def sweep(self, number: int, deadline: float, step: Callable[[], None]) -> None:
-        """Measure all candidates at the lengths for the models, for sweep ``number``; call ``step`` per length."""
+        """Measure all candidates at the lengths for the models, for sweep ``number``; call ``step`` per length.
+
+        Long vectors come first: if there is no time for all, the defaults serve short ones.
+        """
         self._limits = self.bench.limits
-        for nbytes in self.swept:
+        for nbytes in reversed(self.swept):
             if self.bench.over(deadline):
                 break
             times = self._times[nbytes]
@@ -96,7 +99,8 @@ class Search:
 
     def visit(self, number: int, deadline: float, step: Callable[[], None]) -> None:
         """Measure some more rounds of every race until ``deadline``; the order of lengths depends on ``number``."""
-        lengths = [nbytes for nbytes in self.lengths if nbytes <= 2 * max(self.fitted, default=-1)]
+        known = self.fitted or [0]
+        lengths = [nbytes for nbytes in self.lengths if min(known) / 2 <= nbytes <= 2 * max(known)]
         for i, nbytes in enumerate(shuffled(lengths, number)):
             now = self.bench.now()
             if now > deadline:
@@ -125,10 +129,12 @@ class Search:
     def rows(self) -> Rows:
         """The rows of the table that follow from all measurements.
 
-        Lengths that were not measured get the choice of their neighbours; longer ones are left to the defaults.
+        Lengths that were not measured get the choice of their neighbours; shorter and longer ones than any that was
+        measured are left to the defaults.
         """
-        decisions: list[tuple[int, Candidate]] = []
-        run_to_end = {nbytes: run for nbytes, run in sorted(self._races.items()) if run.ended}
+        run_to_end = self._run_to_end()
+        shortest = min(run_to_end, default=0)
+        decisions = [(nbytes, self._default(nbytes)) for nbytes in self.lengths if nbytes < shortest]
         for nbytes, run in run_to_end.items():
             default = self._default(nbytes)
             chosen = run.winner(default, decisions[-1][1] if decisions else None)
@@ -141,6 +147,27 @@ class Search:
         if self.collective not in PRIVATE_LENGTHS:
             return rows_of(decisions, complete)
         return _one_row(self._default(0), run_to_end) if complete else []
+
+    def _run_to_end(self) -> dict[int, Result[Candidate]]:
+        return {nbytes: run for nbytes, run in sorted(self._races.items()) if run.ended}
+
+    def not_measured(self) -> str | None:
+        """Which lengths the time was too short for, as text; None if there are none."""
+        done = self._run_to_end()
+        missing = [nbytes for nbytes in self.lengths if nbytes not in done]
+        if not missing:
+            return None
+        if not done:
+            return f"{self.collective} (any length)"
+        groups = [list(g) for found, g in itertools.groupby(self.lengths, done.__contains__) if not found]
+        spans = [f"{g[0]} bytes" if len(g) == 1 else f"{g[0]} to {g[-1]} bytes" for g in groups]
+        return f"{self.collective} ({', '.join(spans)})"
+
+    def spreads(self) -> list[float]:
+        """How much each time varied from sweep to sweep: the interquartile range over the median."""
+        every = [times for found in self._times.values() for times in found.values() if len(times) >= SELDOM]
+        quarters = [np.percentile(times, (25, 50, 75)) for times in every]
+        return [float((upper - lower) / middle) for lower, middle, upper in quarters]
 
     def _likely(self, nbytes: int, run: Result[Candidate], default: Candidate) -> Candidate:
         """The fastest candidate that beats the default both by its model and in the race; else the default.

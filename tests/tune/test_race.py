@@ -2,7 +2,9 @@
 
 import math
 import random
+import re
 
+import numpy as np
 import pytest
 
 from collectives.selection.model import Load
@@ -171,6 +173,24 @@ def test_the_search_finds_what_is_faster_in_little_time(seconds):
     short, long = search.rows()
     assert 16_000 < short[0] < 140_000  # 60 kB
     assert (short[1:], long) == (("recursive_doubling", None), (None, "linear", None))
+
+
+def test_long_vectors_come_first_where_there_is_little_time():
+    """The defaults serve the short vectors that were not measured, and a user is told which they are."""
+    search = Search(Simulated(), "scan", [8 << k for k in range(16)])
+    assert search.not_measured() == "scan (any length)"
+    for number in range(8):
+        search.sweep(number, search.bench.now() + 0.2, lambda: None)
+    assert min(search.fitted or [1 << 30]) > 8
+    search.fit([])
+    for number in range(8):
+        search.visit(number, search.bench.now() + 0.5, lambda: None)
+    first, *_, last = search.rows()
+    assert first[1] == "recursive_doubling"
+    assert last[:2] == (None, "linear")
+    missing = search.not_measured()
+    assert re.fullmatch(r"scan \(8 to \d+ bytes\)", missing), missing
+    assert 0 < np.median(search.spreads()) < 0.3
 
 
 def test_where_a_model_changes_between_two_lengths_a_race_decides():
