@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and which of the three MPIs a test that is marked ``in_turn`` is quick on."""
+"""Fixtures for all tests, and which tests belong to make test and make attack."""
 
 import fcntl
 import os
@@ -36,13 +36,21 @@ def slurm(tmp_path_factory):
 
 
 def pytest_collection_modifyitems(items):
-    """Make a test that is marked ``in_turn`` a slow one on two of the MPIs: which of them differs from test to test."""
+    """Divide the tests between make test, make attack and make test-all, the same way each time.
+
+    A test that is marked ``in_turn`` is a slow one on two of the MPIs; which of them differs from test to test. One
+    that is marked ``sampled`` is slow, and ``left_out`` of make attack but for one case in so many.
+    """
     for item in items:
+        name = re.sub("^tests/(?!attack/).*/", "tests/", item.nodeid)  # the same wherever the module lies
         on = getattr(item, "callspec", None) and item.callspec.params.get("mpi")
         if on and item.get_closest_marker("in_turn"):
-            name = re.sub("^tests/(?!attack/).*/", "tests/", item.nodeid)  # the same wherever the module lies
             if MPIS[zlib.crc32(name.replace(on, "").encode()) % len(MPIS)] != on:
                 item.add_marker("slow")
+        if sampled := item.get_closest_marker("sampled"):
+            item.add_marker("slow")
+            if zlib.crc32(name.encode()) % sampled.args[0]:
+                item.add_marker("left_out")
 
 
 def worker_of(config) -> str | None:

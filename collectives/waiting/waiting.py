@@ -331,11 +331,22 @@ class Waiting(GivingUp):
                 return dead
             time.sleep(0.01)
 
-    def _leaving(self, run: Any) -> str | None:
-        """How the program of a rank that ``run`` may wait for has ended, as text, though its process runs; or None.
+    def _ended(self, run: Any, until: float) -> str | None:
+        """Which ranks have ended, or end before the monotonic time ``until``, as text; None if that is not known.
 
         A process closes its connections before it ends, which may take long if its memory is large or cores are busy.
+        So the program of a rank that ``run`` may wait for may be known to have ended while its process still runs.
         """
+        while True:
+            if dead := self.dead(0.0):
+                return f"rank {', '.join(map(str, dead))} died"
+            leaving = self._leaving(run)
+            if leaving is not None or not self.hears_of_deaths() or time.monotonic() > until:
+                return leaving
+            time.sleep(0.01)
+
+    def _leaving(self, run: Any) -> str | None:
+        """How the program of a rank that ``run`` may wait for has ended, as text, though its process runs; or None."""
         for rank in getattr(run, "ranks", None) or self.behind(run) or self.others():
             if rank in self.neighbours:
                 with contextlib.closing(Reader(self.neighbours[rank].pid, self.neighbours[rank].note)) as reader:
@@ -350,13 +361,9 @@ class Waiting(GivingUp):
             return CollectiveMismatch, str(error), None
         if not isinstance(error, RuntimeError) or isinstance(error, CollectiveError):
             return None, "", None
-        by_op = isinstance(error, _core.OpError)
-        dead = self.dead(time.monotonic() + (0 if by_op else NOTICE))
-        if dead:
-            return PeerFailure, f"rank {', '.join(map(str, dead))} died", None
-        leaving = None if by_op else self._leaving(run)
-        if leaving is not None:
-            return PeerFailure, leaving, None
+        ended = None if isinstance(error, _core.OpError) else self._ended(run, time.monotonic() + NOTICE)
+        if ended is not None:
+            return PeerFailure, ended, None
         for answer in list(self.heard.values()):
             found = self.judged(run, answer)
             if found is not None:

@@ -18,7 +18,7 @@ each_algorithm = pytest.mark.parametrize("algorithm", SCHEDULES, ids=lambda a: f
 
 @each_algorithm
 def test_proved_for_every_size(algorithm):
-    for p in (*range(1, 18), 23, 24, 25, 31, 32, 33):
+    for p in (*range(1, 18), 33):
         proof = verify(algorithm, p)
         assert (proof.rounds, proof.sent) == (algorithm.rounds(p), algorithm.sent(p))
 

@@ -29,13 +29,13 @@ def hosts():
 CUTS = {"cut": lambda hosts: hosts.drop(FAR), "slow": lambda hosts: hosts.slow_down(FAR, "8kbit")}
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_ranks_name_whom_they_do_not_reach(mpi, collective, hosts, tmp_path, tally):
     hold(mpi, "cut", collective, hosts, tmp_path, tally)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("collective", SLOW)
 def test_ranks_name_whom_they_hardly_reach(mpi, collective, hosts, tmp_path, tally):
     hold(mpi, "slow", collective, hosts, tmp_path, tally)

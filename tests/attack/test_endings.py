@@ -61,7 +61,7 @@ def test_who_waits_names_who_ended(mpi, how, what, tmp_path, tally):
     check(mpi, how, what, tmp_path, tally)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", ENDS)
 def test_every_end_in_every_wait(mpi, how, tmp_path, tally):
     """Each on one of the three MPIs, and on all of them each wait with some end."""
@@ -80,7 +80,7 @@ def test_ends_that_are_none_of_the_others_business(mpi, how, attack):
     quiet(attack(mpi, 3, "endings_normal", how))
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", NORMAL[2:])
 def test_more_of_them(mpi, how, attack):
     quiet(attack(mpi, 3, "endings_normal", how))

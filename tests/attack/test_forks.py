@@ -13,7 +13,7 @@ def test_forks(attack, mpi):
     attack(mpi, 2, "forks", "all", "0.5")
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_forks(attack, mpi, kind):
     attack(mpi, 2, "forks", kind, "8", timeout=300)

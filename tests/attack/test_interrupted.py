@@ -8,7 +8,7 @@ def test_the_others_are_told(attack, mpi, where):
     attack(mpi, 2, "interrupted", where, code=None)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "kind",
     ["ring", "nonblocking", "nonblocking ring", "persistent", "objects", "python"],

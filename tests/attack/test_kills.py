@@ -166,7 +166,7 @@ def test_a_kill_in_one_kind(check, mpi, kind):
     check(mpi, 3, 50, kind=[KINDS[kind]])
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(300, 324))
 @pytest.mark.parametrize("kind", ["unequal blocks", "made and freed"])
 def test_many_kills_in_one_kind(check, kind, seed):

@@ -17,13 +17,13 @@ def hosts():
         yield made
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_the_others_name_a_rank_killed_on_another_host(mpi, collective, hosts, tmp_path, tally):
     kill(mpi, hosts, tmp_path, collective, tally, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("collective", HIERARCHICAL)
 def test_the_others_name_a_rank_killed_in_a_hierarchical_call(mpi, collective, hosts, tmp_path, tally):
     kill(mpi, hosts, tmp_path, collective, tally, 2)

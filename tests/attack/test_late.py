@@ -8,7 +8,7 @@ def test_late_ranks(attack, mpi, engine):
     attack(mpi, 3, "late", engine, "10", "1", code=None)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("engine", ["node", "schedules"])
 def test_many_late_ranks(attack, mpi, engine, ranks):

@@ -17,7 +17,7 @@ def test_some_pairs(attack, mpi, engine, form, odd):
     attack(mpi, 3, "mismatch", engine, "3", "50", form, odd, code=None)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("form", "odd"), OTHERS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_more_pairs(attack, mpi, engine, form, odd):

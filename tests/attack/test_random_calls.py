@@ -21,7 +21,7 @@ def test_ranks_that_ask_each_other_find_no_fault(attack, mpi, ranks):
     attack(mpi, ranks, PROGRAM, "150", str(ranks), "1", "1")
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("ranks", "threads"), [(2, 2), (3, 1), (4, 1)])
 def test_many_that_ask_each_other(attack, mpi, ranks, threads):
     attack(mpi, ranks, PROGRAM, str(CASES), str(20 * ranks), str(threads), "1", timeout=300 + CASES / 5)

@@ -104,7 +104,7 @@ def test_it_says_what_rank_1_did(mpi, shim, tally, how):
     check_end(mpi, "isend", shim, tally, how)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", ["isend", "testsome", "request", "starting", "testing"])
 def test_it_ends_past_its_timeout_wherever_it_is(mpi, case, shim, tally):
     check_end(mpi, case, shim, tally)

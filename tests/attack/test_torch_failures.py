@@ -24,14 +24,14 @@ def test_a_process_that_takes_long_to_end(attack):
     attack("torch", 1, "torch_failures", "lingering", "send_long", "exchange_batch", env=ALONE)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("how", [*HOW, "interrupting"])
 def test_all_ways_without_mpi(attack, how, ranks):
     attack("torch", 1, "torch_failures", how, env={**ALONE, "RANKS": str(ranks)}, timeout=900)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize(("mpi", "how"), OVER_MPI)
 @pytest.mark.parametrize("way", ["ddp", "ddp_heap_hook", "fsdp2", "pipeline", "receive", "then_calls"])

@@ -61,7 +61,8 @@ LIMIT = 30.0  # seconds for a way, most of which take two
 
 def play(rank: int, how: str, way: str, told: Path) -> None:
     """A rank's program, once the ranks have met."""
-    timeout = datetime.timedelta(seconds=3.0 if how == "interrupting" else 1.0)
+    # A program that raises takes a second to end; before, a rank that waits for one of its partners would give up.
+    timeout = datetime.timedelta(seconds=3.0 if how in ("interrupting", "raising") else 1.0)
     step = torch_ways.ways[way]()
     (told / f"{rank}.pid").write_text(str(os.getpid()))
     dist.barrier()
