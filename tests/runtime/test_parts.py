@@ -12,7 +12,8 @@ from collectives.runtime import hierarchy_parts
 from collectives.runtime.hierarchy import parts_of
 from collectives.runtime.nodes import Nodes
 
-LAYOUTS = ["aab", "abab", "aabb", "abba", "aaabb", "abcabc", "aabbcc", "abaca", "aaaabbbc", "abbcccabc", "aabcdef"]
+LAYOUTS = ["aab", "abba", "aaabb", "abaca"]
+MORE = ["abab", "aabb", "abcabc", "aabbcc", "aaaabbbc", "abbcccabc", "aabcdef"]
 ROOTED = ("gather", "scatter")
 SUM = _core.OPS.index("sum")
 
@@ -116,7 +117,7 @@ def run_part(every):
             if name == "reduce_scatter":
                 total = sum(block(k, ins[k], source, True, of(i)) for k in range(size))
                 moves.append((block(i, outs[i], target, False, of(i)), total))
-    for (to, values) in [(to, np.array(values)) for to, values in moves]:
+    for to, values in [(to, np.array(values)) for to, values in moves]:
         to[:] = values
 
 
@@ -157,7 +158,7 @@ def check(layout, collective, root, cuts, equal, in_place, chance):
             np.testing.assert_array_equal(one.memory[1], expected[rank], f"{layout} {collective} {root} {cuts} {rank}")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [*LAYOUTS, *(pytest.param(layout, marks=pytest.mark.slow) for layout in MORE)])
 @pytest.mark.parametrize("collective", ["allgather", "reduce_scatter", "gather", "scatter", "alltoall"])
 def test_blocks_arrive(layout, collective, monkeypatch):
     chance, size = random.Random(layout), len(layout)
