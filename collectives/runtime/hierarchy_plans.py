@@ -94,6 +94,14 @@ def program_of_copy(order: tuple[int, ...], size: int) -> _core.Program:
     return _core.Program(s.steps, size, s.nblocks, s.scratch, False, s.input_block, s.vector_block)
 
 
+class _Private:
+    """Scratch memory of a rank without a heap, which is alone on its node."""
+
+    def __init__(self, nbytes: int):
+        self._memory = np.empty(nbytes, np.uint8)
+        self.address = _core.address(self._memory)
+
+
 class _Maker:
     """Makes the tasks of a plan; parts that are alike share one."""
 
@@ -175,7 +183,7 @@ def hierarchy_plan(
         for part in parts
     ]  # fmt: skip
     memory, scratch = heap.process_heap(), None
-    if elements and memory is not None:
-        scratch = _core.HeapBlock(memory, elements * item)
+    if elements:
+        scratch = _Private(elements * item) if memory is None else _core.HeapBlock(memory, elements * item)
     footprint = elements * item + PART_BYTES * len(made) + sum(task.footprint for task in maker.made.values())
     return _core.HierarchyPlan(engine, list(node), endpoint.size, made, scratch, footprint)

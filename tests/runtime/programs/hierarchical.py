@@ -206,13 +206,19 @@ def together():
     requests.append(comm.Ibcast(b, 1, **WORDS))
     comm.Allreduce(MPI.IN_PLACE, z := np.ones(n), algorithm="ring")
     comm.Allreduce(MPI.IN_PLACE, z, **WORDS)
+    blocks = [np.zeros((SIZE, 1 + i * n // 5)) for i in range(6)]
+    requests += [comm.Iallgather(np.full(y.shape[1], float(RANK)), y, **WORDS) for y in blocks[::2]]
+    requests += [comm.Ialltoall(np.full(y.shape, float(RANK)), y, **WORDS) for y in blocks[1::2]]
     MPI.Request.Waitall(requests)
+    for y in blocks:
+        assert (y == np.arange(SIZE)[:, None]).all()
     for i, y in enumerate(ys):
         assert (y == SIZE * (SIZE - 1) / 2 + SIZE * i).all()
     assert (b == 1).all()
     assert (z == SIZE**2).all()
     for _ in range(3):
-        plans = [comm.Allreduce_init(x, y, **WORDS) for x, y in zip(xs[:3], ys, strict=False)]
+        plans = [comm.Allreduce_init(x, y, **WORDS) for x, y in zip(xs[:2], ys, strict=False)]
+        plans.append(comm.Allgather_init(MPI.IN_PLACE, blocks[5], **WORDS))
         for _ in range(2):
             for plan in plans if RANK % 2 else plans[::-1]:
                 plan.Start()
@@ -236,6 +242,11 @@ def refusals():
     subtract = MPI.Op.Create(lambda a, b, t: None, commute=False)
     assert "does not commute" in refused(comm.Allreduce, x, y, subtract)
     assert "rank order" in refused(comm.Allreduce, x, y, deterministic=True)
+    whole = np.ones(4 * SIZE)
+    assert "does not commute" in refused(comm.Reduce_scatter_block, whole, y, subtract)
+    assert "of one length" in refused(comm.Gatherv, x, [whole, [4] * SIZE])
+    assert "of one length" in refused(comm.Scatterv, [whole, [4] * SIZE], y)
+    assert "of one length" in refused(comm.Alltoallv, [whole, [4] * SIZE], [whole.copy(), [4] * SIZE])
     assert "exact" in refused(comm.Allreduce, x, y, collectives.REPRODUCIBLE_SUM)
     assert "runs schedules" in refused(comm.Allreduce, x, y, engine="python")
     subtract.Free()
