@@ -36,9 +36,10 @@ Step = Callable[[Place, Place, int], int]  # adds a part for source, target and 
 class _Alltoall(Blocks):
     """An all-to-all with blocks of one length; each part reads what the one before it has written."""
 
+    exchanges = True
+
     def __init__(self, nodes: Nodes, rank: int, shape: Shape):
         super().__init__(nodes, rank, shape)
-        self.segments = [(0, 0)]
         self.each = self.lengths[0]
         self.groups = [_core.partition(len(node), self.width) for node in nodes.ranks]  # of destinations, on each node
         self.number = self.members.index(rank) if rank in self.members else -1
@@ -69,7 +70,7 @@ class _Alltoall(Blocks):
         if self.width < len(self.node):
             self.steps.append(self.from_member)
         if not self.sorted:
-            self.copy([self.each] * len(self.ranks), [self.ranks.index(rank) for rank in range(len(self.ranks))])
+            self.copy([self.each] * len(self.ranks), self.places())
         source, after = Place(INPUT, 0), -1
         for i, step in enumerate(self.steps, 1):
             target = Place(VECTOR, 0) if i == len(self.steps) else Place(SCRATCH, i % 2 * self._half())

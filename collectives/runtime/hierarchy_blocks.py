@@ -52,8 +52,10 @@ class Blocks(Call):
     node, ``block`` is this rank's block. ``sorted``: this order is that of the ranks. ``short``: the one member of each
     node moves whole regions, so that nothing lies between the blocks of the lane. ``direct``: slices of the own region
     are the blocks of its ranks. ``rooted``: the region of the root's node is where it belongs when the lanes begin.
+    ``exchanges``: each rank of a node has data for the whole region of every node.
     """
 
+    exchanges = False
     rooted = False
 
     def __init__(self, nodes: Nodes, rank: int, shape: Shape):
@@ -65,9 +67,10 @@ class Blocks(Call):
         starts = sums([len(node) for node in nodes.ranks])
         self.regions = [(bounds[a], bounds[b]) for a, b in itertools.pairwise(starts)]
         longest = max(end - first for first, end in self.regions)
-        super().__init__(nodes, rank, shape, longest, max(1, MOST // len(nodes.ranks)))
+        moved = longest * max(map(len, nodes.ranks)) if self.exchanges else longest  # from one node to another
+        super().__init__(nodes, rank, shape, moved, max(1, MOST // len(nodes.ranks)))
         self.sorted = ranks == tuple(range(len(ranks)))
-        if not self.sorted:
+        if self.exchanges or not self.sorted:
             self.segments = [(0, longest)]
         self.short = self.width == 1 and len(self.segments) == 1
         here = nodes.ranks.index(self.node)
@@ -83,7 +86,7 @@ class Blocks(Call):
             self.slot = max(sum(map(_length, [*self.slices(k), self.slice_of(self.part_of_own(k))])) for k in every)
 
     def _room(self) -> int:
-        return self.spare + DEPTH * self.slot
+        return self.spare + min(DEPTH, len(self.segments)) * self.slot
 
     def ranges(self, k: int) -> list[Range]:
         """Segment k of every region; empty ones if the lanes leave out the region of the root's node."""
@@ -174,14 +177,15 @@ class Blocks(Call):
             return Place(INPUT, 0), -1
         return Place(SCRATCH, 0), self.copied(Place(INPUT, 0), Place(SCRATCH, 0), self.lengths, self.ranks, -1)
 
+    def places(self) -> list[int]:
+        """The number of each rank in the order of the nodes."""
+        return sorted(range(len(self.ranks)), key=self.ranks.__getitem__)
+
     def by_ranks(self) -> None:
         """Copy the vector to the result, if it is not there."""
         if not self.sorted:
-            order = [0] * len(self.ranks)
-            for place, rank in enumerate(self.ranks):
-                order[rank] = place
             lengths = [self.lengths[rank] for rank in self.ranks]
-            self.copied(Place(SCRATCH, 0), Place(VECTOR, 0), lengths, order, len(self.parts) - 1)
+            self.copied(Place(SCRATCH, 0), Place(VECTOR, 0), lengths, self.places(), len(self.parts) - 1)
 
     def result(self) -> Place:
         """Where the vector is put together, in the order of the nodes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from typing import NamedTuple
 
 from ..arguments.shape import Shape
@@ -75,6 +76,7 @@ class Call:
         self.node = nodes.node_of(rank)
         self.alone, self.home = len(self.node) == 1, self.root in self.node
         self.members = nodes.members(self.node, self.width, self.root)
+        self.up_to = [bisect.bisect_right(self.members, r) for r in self.node]  # members up to each rank of the node
         self.lane: tuple[int, ...] = ()
         self.lane_root = -1  # the rank of the lane on the root's node
         if rank in self.members:
@@ -126,7 +128,7 @@ class Call:
     def cuts(self, count: int) -> tuple[int, ...]:
         """The boundaries of the node's slices of a segment; ranks that are no members have empty ones."""
         bounds = _core.partition(count, self.width)
-        return (0, *(bounds[sum(member <= rank for member in self.members)] for rank in self.node))
+        return (0, *(bounds[number] for number in self.up_to))
 
     def slice(self, first: int, count: int) -> tuple[int, int]:
         """First element and number of elements of this rank's slice of a segment."""
