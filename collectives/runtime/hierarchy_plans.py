@@ -158,7 +158,8 @@ class _Maker:
             return _core.Plan(
                 program, end, part.elements, shape.itemsize, -1, None, cuts=part.cuts, input_cuts=part.input_cuts
             )
-        slice_bytes = part.elements * shape.itemsize
+        # In an all-to-all the ranks of a lane may receive different numbers of elements; all must choose alike.
+        slice_bytes = shape.nbytes if part.collective == "alltoall" else part.elements * shape.itemsize
         algorithm = algorithm_of_lane(part.collective, slice_bytes, self.pieces, len(part.lane), part.spaced)
         program = program_of_lane(algorithm, part.lane, end.rank, end.size, in_place, part.root, part.spaced)
         return _core.Plan(
