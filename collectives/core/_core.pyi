@@ -346,7 +346,7 @@ class HierarchyPlan(Task):
         ranks: list[int],
         size: int,
         parts: list[tuple[Plan | NodePlan, int, int, tuple[int, int], tuple[int, int]]],
-        scratch: HeapBlock | None,
+        scratch: Any,
         footprint: int,
     ) -> None: ...
     @property

@@ -15,142 +15,15 @@ Nodes fold in rank order, lanes as their schedules do, so the op must commute.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ..arguments.shape import Shape
-from ..core import _core
+from . import hierarchy_alltoall, hierarchy_blocks
+from .hierarchy_parts import DEPTH, INPUT, SCRATCH, VECTOR, Call, Part, Place
 from .nodes import Nodes
 
-__all__ = ["DEPTH", "INPUT", "SCRATCH", "VECTOR", "Part", "Place", "parts_of", "segments"]
-
-DEPTH = 4  # segments of one call in flight, and so tags of one call; as COLL_HIERARCHY_RUNS
-INPUT, VECTOR, SCRATCH = range(len(_core.PLACES))
-LEADER = 8 << 10  # bytes up to which one member of a node sends, so that there are fewer messages
-SEGMENT = 1 << 20  # bytes of a segment,
-MOST = 256  # unless there would be more than this number of them
+__all__ = ["DEPTH", "parts_of"]
 
 
-class Place(NamedTuple):
-    """A place of a part's data: INPUT, VECTOR or SCRATCH, and the first element there."""
-
-    buffer: int
-    first: int
-
-
-class Part(NamedTuple):
-    """One part of a call: a collective of the ranks of the node, or, if there is a ``lane``, of these ranks.
-
-    ``root`` is a rank of the communicator. ``elements`` are those of all blocks; ``cuts`` are their boundaries on a
-    node. ``run`` tells parts of the lane that may run at once from each other. ``after`` is the index of the part that
-    must have ended before, or -1.
-    """
-
-    collective: str
-    lane: tuple[int, ...]
-    root: int
-    source: Place
-    target: Place
-    elements: int
-    cuts: tuple[int, ...] | None = None
-    run: int = 0
-    after: int = -1
-
-
-def segments(shape: Shape) -> list[tuple[int, int]]:
-    """First element and number of elements of each segment; all but the last are equally long."""
-    number = min(MOST, -(-shape.nbytes // SEGMENT)) or 1
-    each = max(1, -(-shape.elements // number))
-    return [(first, min(each, shape.elements - first)) for first in range(0, shape.elements, each)] or [(0, 0)]
-
-
-class _Call:
-    """The parts of one rank's call, as they are put together; ``ready`` is the part that the next of the lane follows.
-
-    The parts of segment k are those that come ``before`` the lane's, the lane's own (``across``), and those ``behind``.
-    """
-
-    def __init__(self, nodes: Nodes, rank: int, shape: Shape):
-        self.rank, self.shape, self.root = rank, shape, shape.root
-        self.width = 1 if shape.nbytes <= LEADER else nodes.width
-        self.node = nodes.node_of(rank)
-        self.alone, self.home = len(self.node) == 1, self.root in self.node
-        self.members = nodes.members(self.node, self.width, self.root)
-        self.lane: tuple[int, ...] = ()
-        self.lane_root = -1  # the rank of the lane on the root's node
-        if rank in self.members:
-            self.lane = nodes.lane(self.members.index(rank), self.width, self.root)
-            self.lane_root = next(r for r in self.lane if r in nodes.node_of(self.root))
-        self.slot = -(-segments(shape)[0][1] // self.width)  # elements of the longest slice
-        self.parts: list[Part] = []
-        self.ready = -1
-        self.landed: dict[int, int] = {}  # the lane's part by segment
-
-    def before(self, k: int, first: int, count: int) -> None:
-        """Add the node's parts of segment k that the lane's part follows."""
-        raise NotImplementedError
-
-    def across(self, k: int, first: int, count: int) -> None:
-        """Add the lane's part of segment k."""
-        raise NotImplementedError
-
-    def behind(self, k: int, first: int, count: int) -> None:
-        """Add the node's parts of segment k that follow the lane's."""
-        raise NotImplementedError
-
-    def in_order(self) -> list[Part]:
-        """All parts; those behind a lane's come DEPTH - 1 segments later than those before it."""
-        cut = segments(self.shape)
-        for k in range(len(cut) + DEPTH - 1):
-            if k < len(cut):
-                self.before(k, *cut[k])
-                self.across(k, *cut[k])
-            if k >= DEPTH - 1:
-                self.behind(k - DEPTH + 1, *cut[k - DEPTH + 1])
-        return self.parts
-
-    def cuts(self, count: int) -> tuple[int, ...]:
-        """The boundaries of the node's slices of a segment; ranks that are no members have empty ones."""
-        bounds = _core.partition(count, self.width)
-        return (0, *(bounds[sum(member <= rank for member in self.members)] for rank in self.node))
-
-    def slice(self, first: int, count: int) -> tuple[int, int]:
-        """First element and number of elements of this rank's slice of a segment."""
-        cuts, i = self.cuts(count), self.node.index(self.rank)
-        return first + cuts[i], cuts[i + 1] - cuts[i]
-
-    def on_node(self, name: str, root: int, source: Place, target: Place, count: int, after: int = -1) -> int:
-        """Add a part of the node, unless the rank is alone there; returns its index, or -1."""
-        if self.alone:
-            return -1
-        cuts = self.cuts(count) if name in ("reduce_scatter", "allgather", "gather") else None
-        self.parts.append(Part(name, (), root, source, target, count, cuts, 0, after))
-        return len(self.parts) - 1
-
-    def on_lane(self, k: int, name: str, root: int, source: Place, target: Place, count: int) -> None:
-        """Add the lane's part of segment k, if this rank is a member with a slice."""
-        if self.lane and count:
-            self.landed[k] = len(self.parts)
-            self.parts.append(Part(name, self.lane, root, source, target, count, None, k % DEPTH, self.ready))
-
-    def reduce_on_node(self, first: int, count: int, own: Place, after: int = -1) -> None:
-        """Have each member get its slice of the node's reduction at ``own``; the lane's part follows."""
-        source = Place(INPUT, first)
-        if self.width == 1:
-            self.ready = self.on_node("reduce", self.members[0], source, own, count, after)
-        else:
-            self.ready = self.on_node("reduce_scatter", self.root, source, own, count, after)
-
-    def spread_on_node(self, k: int, first: int, count: int) -> None:
-        """Have all ranks of the node get the members' slices, behind the lane's part of segment k."""
-        whole, after = Place(VECTOR, first), self.landed.get(k, -1)
-        if self.width == 1:
-            self.on_node("bcast", self.members[0], whole, whole, count, after)
-        else:
-            own = Place(VECTOR, self.slice(first, count)[0])
-            self.on_node("allgather", self.root, own, whole, count, after)
-
-
-class _Allreduce(_Call):
+class _Allreduce(Call):
     def before(self, k: int, first: int, count: int) -> None:
         self.reduce_on_node(first, count, Place(VECTOR, self.slice(first, count)[0]))
 
@@ -163,7 +36,7 @@ class _Allreduce(_Call):
         self.spread_on_node(k, first, count)
 
 
-class _Bcast(_Call):
+class _Bcast(Call):
     def before(self, k: int, first: int, count: int) -> None:
         if self.home and self.width > 1:
             whole = Place(VECTOR, first)
@@ -179,7 +52,7 @@ class _Bcast(_Call):
             self.spread_on_node(k, first, count)
 
 
-class _Reduce(_Call):
+class _Reduce(Call):
     def own(self, k: int, first: int, count: int) -> Place:
         """Where this rank's slice of the node's reduction is: in the result on the root, else in a slot."""
         if self.rank == self.root:
@@ -203,7 +76,7 @@ class _Reduce(_Call):
             self.on_node("gather", self.root, own, Place(VECTOR, first), count, after)
 
 
-class _Barrier(_Call):
+class _Barrier(Call):
     def before(self, k: int, first: int, count: int) -> None:
         self.ready = self.on_node("barrier", self.root, _TOKEN, _TOKEN, count)
 
@@ -215,11 +88,13 @@ class _Barrier(_Call):
 
 
 _TOKEN = Place(VECTOR, 0)  # the one byte of a barrier, which only lanes send
-_CALLS = {"allreduce": _Allreduce, "bcast": _Bcast, "reduce": _Reduce, "barrier": _Barrier}
+_CALLS: dict[str, type[Call]] = {
+    "allreduce": _Allreduce, "bcast": _Bcast, "reduce": _Reduce, "barrier": _Barrier,
+    **hierarchy_blocks.CALLS, **hierarchy_alltoall.CALLS,
+}  # fmt: skip
 
 
 def parts_of(nodes: Nodes, rank: int, shape: Shape) -> tuple[list[Part], int]:
     """The parts of a call of ``rank``, and the elements of scratch memory that they need."""
     call = _CALLS[shape.collective](nodes, rank, shape)
-    parts = call.in_order()
-    return parts, DEPTH * call.slot * any(SCRATCH in (part.source.buffer, part.target.buffer) for part in parts)
+    return call.in_order(), call.scratch

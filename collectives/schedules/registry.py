@@ -142,9 +142,11 @@ def register(
     return algorithm
 
 
-def register_native(collective: str, name: str, summary: str, *, ordered: bool, linear: bool) -> NativeAlgorithm:
+def register_native(
+    collective: str, name: str, summary: str, *, ordered: bool, linear: bool, uneven: bool = True
+) -> NativeAlgorithm:  # fmt: skip
     """Add an algorithm that is not a schedule to the table; ValueError if the name is taken."""
-    algorithm = NativeAlgorithm(collective, name, summary, ordered, linear, uneven=True)
+    algorithm = NativeAlgorithm(collective, name, summary, ordered, linear, uneven)
     _add(algorithm)
     return algorithm
 

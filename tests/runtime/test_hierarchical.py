@@ -8,14 +8,21 @@ from jobs import ROOT, mpiexec
 PROGRAM = Path(__file__).parent / "programs/hierarchical.py"
 
 
-@pytest.mark.in_turn
-@pytest.mark.parametrize("layout", [
-    "a,b,a,b,b", "a,b,b",
-    *(pytest.param(more, marks=pytest.mark.slow) for more in ("a,a,b,b", "a,a,b,b,c,c", "a,a,a,b,b,b,b")),
-])  # fmt: skip
-def test_results_are_right(mpi, layout):
+def run(mpi, layout, *more):
     ranks = layout.count(",") + 1
     env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}"}
-    done = mpiexec(mpi, ranks, PROGRAM, layout, timeout=400, env=env)
+    done = mpiexec(mpi, ranks, PROGRAM, layout, *more, timeout=400, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("right on rank") == ranks, done.stdout
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("layout", ["a,b,a,b,b", "a,b,b"])
+def test_results_are_right(mpi, layout):
+    run(mpi, layout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["a,b,b", "a,b,a,b,b", "a,a,b,b", "a,a,b,b,c,c", "a,a,a,b,b,b,b"])
+def test_results_of_every_length_and_root_are_right(mpi, layout):
+    run(mpi, layout, "every")

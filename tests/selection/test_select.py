@@ -54,8 +54,11 @@ def test_hierarchical_calls_need_several_nodes_with_several_ranks():
         pick(1 << 20, forced="hierarchical", flat=None, exact=True)
     with pytest.raises(ValueError, match="it is known of no two ranks"):
         pick(1 << 20, forced="hierarchical")
-    with pytest.raises(ValueError, match="alltoall has no algorithm 'hierarchical'"):
-        pick(1 << 20, collective="alltoall", forced="hierarchical", flat=None)
+    with pytest.raises(ValueError, match="scan has no algorithm 'hierarchical'"):
+        pick(1 << 20, collective="scan", forced="hierarchical", flat=None)
+    for collective in ("gatherv", "scatterv", "alltoallv"):
+        with pytest.raises(ValueError, match=f"{collective} has no use for 'hierarchical', whose blocks are"):
+            pick(1 << 20, collective=collective, forced="hierarchical", flat=None)
 
 
 def test_the_default_on_several_nodes_with_several_ranks():

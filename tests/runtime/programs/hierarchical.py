@@ -1,5 +1,6 @@
 """Hierarchical calls of ranks that take themselves for those of several hosts: argument 1 names the host of each rank.
 
+Argument 2 is "every" for more lengths and roots.
 Every result is compared with what NumPy or MPI itself computes, in every form of a call.
 """
 
@@ -21,9 +22,11 @@ from collectives.system import machine
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 HOST = sys.argv[1].split(",")[RANK]
+EVERY = "every" in sys.argv[2:]  # and not the quick part only
 WORDS = {"algorithm": "hierarchical"}
 OPS = {name: getattr(MPI, name.upper()) for name in {op for _, op in ALL} - {"avg"}} | {"avg": collectives.AVG}
 COUNTS = (0, 1, 2, 3, 7, 1000, 4099, 300_007)
+UNROOTED, ROOTED = ("allgather", "reduce_scatter_block", "alltoall"), ("gather", "scatter")
 LONG = 1_500_007  # doubles: a dozen segments
 
 machine.boot_id = lambda: HOST
@@ -66,11 +69,79 @@ def check_reduce(dtype, op, count, call, root, in_place, on_heap):
     assert (x == vectors[RANK]).all()
 
 
+def check_reduce_scatter(dtype, op, count):
+    vectors = operands(dtype, op, SIZE, SIZE * count)
+    y = np.zeros(count, DTYPES[dtype])
+    comm.Reduce_scatter_block(given(vectors[RANK], dtype), given(y, dtype), OPS[op], **WORDS)
+    assert comm.last.algorithm == "hierarchical", comm.last
+    check(dtype, op, [vector[RANK * count : (RANK + 1) * count] for vector in vectors], y)
+
+
 def check_bcast(count, call, root, on_heap):
     sent = np.random.default_rng(root).integers(0, 256, count, np.uint8)
     x = both(on_heap, count, np.uint8, sent if RANK == root else 0)
     call(x, root, **WORDS)
     assert x.tobytes() == sent.tobytes(), (count, root)
+
+
+def check_blocks(name, count, call, root, in_place, on_heap):
+    """A collective whose ranks have a block of ``count`` doubles each, beside the MPI library's own."""
+    numbers = np.random.default_rng([RANK, count]).integers(0, 1 << 20, SIZE * count).astype(float)
+    one, many = count, SIZE * count
+    sent = many if name in ("reduce_scatter_block", "scatter", "alltoall") else one
+    received = one if name in ("reduce_scatter_block", "scatter") else many
+    has_x, has_y = (RANK == root or name != part for part in ("scatter", "gather"))
+    results = []
+    for own in (True, False):
+        x, y = both(on_heap, sent, float, numbers[:sent]), both(on_heap, received, float, -1)
+        kept = MPI.IN_PLACE if in_place and (RANK == root or name not in ROOTED) else None
+        if kept is not None and name in ("allgather", "gather"):
+            y[RANK * count : (RANK + 1) * count] = x
+        if kept is not None and name in ("reduce_scatter_block", "alltoall"):
+            y = both(on_heap, many, float, numbers)
+        given, target = (x if has_x else None) if kept is None else kept, y if has_y else None
+        if name == "scatter" and kept is not None:
+            given, target = x, kept
+        words = [root] if name in ROOTED else []
+        if own:
+            call(given, target, *words, **WORDS)
+            assert comm.last.algorithm == "hierarchical" or call != getattr(comm, name.capitalize()), comm.last
+        else:
+            getattr(WORLD, name.capitalize())(given, target, *words)
+        valid = count if name == "reduce_scatter_block" else None  # in place, the rest is undefined
+        results.append((y[:valid].tobytes() if has_y else b"", x.tobytes()))
+    assert results[0] == results[1], (name, count, root, in_place, on_heap)
+
+
+def check_uneven(count):
+    """The collectives all of whose ranks know the lengths of all blocks may have blocks of different lengths."""
+    counts = [count * (rank % 3) + rank // 2 for rank in range(SIZE)]
+    x, whole = np.random.default_rng(RANK).integers(0, 1 << 20, counts[RANK]).astype(float), sum(counts)
+    ours, theirs = np.zeros(whole), np.zeros(whole)
+    comm.Allgatherv(x, [ours, counts], **WORDS)
+    WORLD.Allgatherv(x, [theirs, counts])
+    assert ours.tobytes() == theirs.tobytes()
+    ours, theirs = np.zeros(counts[RANK]), np.zeros(counts[RANK])
+    comm.Reduce_scatter(numbers := np.arange(whole) + float(RANK), ours, counts, **WORDS)
+    WORLD.Reduce_scatter(numbers, theirs, counts)
+    assert ours.tobytes() == theirs.tobytes()
+
+
+def every_block():
+    """The collectives with blocks, in every form, in place and not, private and on the heap."""
+    number = 0
+    for name in (*UNROOTED, *ROOTED):
+        for form in range(4):
+            for count in COUNTS[:-1] if EVERY else (0, 1, 7, 4099):
+                call = forms(comm, COLLECTIVES[name])[form]
+                for root in range(SIZE) if EVERY and name in ROOTED else (number % SIZE,):
+                    number += 1
+                    check_blocks(name, count, call, root, number % 2, number // 2 % 2)
+        for in_place in (True, False) if EVERY else (name in ROOTED,):
+            for count in (COUNTS[-1], LONG) if EVERY else (COUNTS[-1],):
+                check_blocks(name, count, getattr(comm, name.capitalize()), SIZE - 1, in_place, not in_place)
+    for count in (0, 1, 4099, 150_001) if EVERY else (1, 4099):
+        check_uneven(count)
 
 
 def every_form():
@@ -98,6 +169,8 @@ def every_op():
     for dtype, op in ALL:
         for count in (5, 4099):
             check_allreduce(dtype, op, count, comm.Allreduce, count == 5, False)
+            if EVERY or count > 5:
+                check_reduce_scatter(dtype, op, count)
         check_reduce(dtype, op, 4099, comm.Reduce, SIZE // 2, False, False)
 
 
@@ -133,13 +206,19 @@ def together():
     requests.append(comm.Ibcast(b, 1, **WORDS))
     comm.Allreduce(MPI.IN_PLACE, z := np.ones(n), algorithm="ring")
     comm.Allreduce(MPI.IN_PLACE, z, **WORDS)
+    blocks = [np.zeros((SIZE, 1 + i * n // 5)) for i in range(6)]
+    requests += [comm.Iallgather(np.full(y.shape[1], float(RANK)), y, **WORDS) for y in blocks[::2]]
+    requests += [comm.Ialltoall(np.full(y.shape, float(RANK)), y, **WORDS) for y in blocks[1::2]]
     MPI.Request.Waitall(requests)
+    for y in blocks:
+        assert (y == np.arange(SIZE)[:, None]).all()
     for i, y in enumerate(ys):
         assert (y == SIZE * (SIZE - 1) / 2 + SIZE * i).all()
     assert (b == 1).all()
     assert (z == SIZE**2).all()
     for _ in range(3):
-        plans = [comm.Allreduce_init(x, y, **WORDS) for x, y in zip(xs[:3], ys, strict=False)]
+        plans = [comm.Allreduce_init(x, y, **WORDS) for x, y in zip(xs[:2], ys, strict=False)]
+        plans.append(comm.Allgather_init(MPI.IN_PLACE, blocks[5], **WORDS))
         for _ in range(2):
             for plan in plans if RANK % 2 else plans[::-1]:
                 plan.Start()
@@ -163,6 +242,11 @@ def refusals():
     subtract = MPI.Op.Create(lambda a, b, t: None, commute=False)
     assert "does not commute" in refused(comm.Allreduce, x, y, subtract)
     assert "rank order" in refused(comm.Allreduce, x, y, deterministic=True)
+    whole = np.ones(4 * SIZE)
+    assert "does not commute" in refused(comm.Reduce_scatter_block, whole, y, subtract)
+    assert "of one length" in refused(comm.Gatherv, x, [whole, [4] * SIZE])
+    assert "of one length" in refused(comm.Scatterv, [whole, [4] * SIZE], y)
+    assert "of one length" in refused(comm.Alltoallv, [whole, [4] * SIZE], [whole.copy(), [4] * SIZE])
     assert "exact" in refused(comm.Allreduce, x, y, collectives.REPRODUCIBLE_SUM)
     assert "runs schedules" in refused(comm.Allreduce, x, y, engine="python")
     subtract.Free()
@@ -175,6 +259,7 @@ def refusals():
 
 try:
     every_form()
+    every_block()
     every_op()
     long_elements()
     together()

@@ -1,0 +1,180 @@
+"""The parts of a rank's hierarchical call, and what all such calls have in common (see :mod:`.hierarchy`)."""
+
+from __future__ import annotations
+
+import bisect
+from typing import NamedTuple
+
+from ..arguments.shape import Shape
+from ..core import _core
+from .nodes import Nodes
+
+__all__ = ["DEPTH", "INPUT", "MOST", "SCRATCH", "VECTOR", "Call", "Part", "Place", "segments"]
+
+DEPTH = 4  # segments of one call in flight, and so tags of one call; as COLL_HIERARCHY_RUNS
+INPUT, VECTOR, SCRATCH = range(len(_core.PLACES))
+LEADER = 8 << 10  # bytes up to which one member of a node sends, so that there are fewer messages
+SEGMENT = 1 << 20  # bytes of a segment,
+MOST = 256  # unless there would be more than this number of them
+
+
+class Place(NamedTuple):
+    """A place of a part's data: INPUT, VECTOR or SCRATCH, and the first element there."""
+
+    buffer: int
+    first: int
+
+    def plus(self, elements: int) -> Place:
+        """The place so many elements further on."""
+        return Place(self.buffer, self.first + elements)
+
+
+class Part(NamedTuple):
+    """One part of a call: a collective of the ranks of the node, or, if there is a ``lane``, of these ranks.
+
+    ``root`` is a rank of the communicator. ``elements`` are those of all blocks; ``cuts`` are their boundaries, and
+    ``input_cuts`` those of the input if they differ. ``run`` tells parts of the lane that may run at once from each
+    other. ``after`` is the index of the part that must have ended before, or -1. ``spaced``: only every second block,
+    from block 1 on, belongs to a rank of the lane. ``order`` is that of a ``"copy"``, which has the lane of its rank
+    alone: block i of the target is block ``order[i]`` of the source.
+    """
+
+    collective: str
+    lane: tuple[int, ...]
+    root: int
+    source: Place
+    target: Place
+    elements: int
+    cuts: tuple[int, ...] | None = None
+    run: int = 0
+    after: int = -1
+    input_cuts: tuple[int, ...] | None = None
+    spaced: bool = False
+    order: tuple[int, ...] = ()
+
+
+def segments(elements: int, itemsize: int, most: int = MOST) -> list[tuple[int, int]]:
+    """First element and number of elements of each segment, ``most`` at most; all but the last are equally long."""
+    number = min(most, -(-elements * itemsize // SEGMENT)) or 1
+    each = max(1, -(-elements // number))
+    return [(first, min(each, elements - first)) for first in range(0, elements, each)] or [(0, 0)]
+
+
+class Call:
+    """The parts of one rank's call, as they are put together; ``ready`` is the part that the next of the lane follows.
+
+    The parts of segment k are those that come ``before`` the lane's, the lane's own (``across``), and those ``behind``.
+    ``begin`` adds those before all segments, and ``end`` those behind.
+    """
+
+    def __init__(self, nodes: Nodes, rank: int, shape: Shape, length: int | None = None, most: int = MOST):
+        """``length`` is that of what is cut into segments, at most ``most``, if it is not the vector."""
+        self.nodes, self.rank, self.shape, self.root = nodes, rank, shape, shape.root
+        self.length = shape.elements if length is None else length
+        self.width = 1 if self.length * shape.itemsize <= LEADER else nodes.width
+        self.segments = segments(self.length, shape.itemsize, most)
+        self.node = nodes.node_of(rank)
+        self.alone, self.home = len(self.node) == 1, self.root in self.node
+        self.members = nodes.members(self.node, self.width, self.root)
+        self.up_to = [bisect.bisect_right(self.members, r) for r in self.node]  # members up to each rank of the node
+        self.lane: tuple[int, ...] = ()
+        self.lane_root = -1  # the rank of the lane on the root's node
+        if rank in self.members:
+            self.lane = nodes.lane(self.members.index(rank), self.width, self.root)
+            self.lane_root = next(r for r in self.lane if r in nodes.node_of(self.root))
+        self.slot = -(-self.segments[0][1] // self.width)  # elements of the longest slice
+        self.parts: list[Part] = []
+        self.ready = -1
+        self.landed: dict[int, int] = {}  # the lane's part by segment
+
+    @property
+    def scratch(self) -> int:
+        """Elements of scratch memory that the parts use."""
+        used = any(SCRATCH in (part.source.buffer, part.target.buffer) for part in self.parts)
+        return self._room() if used else 0
+
+    def _room(self) -> int:
+        return DEPTH * self.slot
+
+    def begin(self) -> None:
+        """Add the parts that come before all segments."""
+
+    def before(self, k: int, first: int, count: int) -> None:
+        """Add the node's parts of segment k that the lane's part follows."""
+
+    def across(self, k: int, first: int, count: int) -> None:
+        """Add the lane's part of segment k."""
+        raise NotImplementedError
+
+    def behind(self, k: int, first: int, count: int) -> None:
+        """Add the node's parts of segment k that follow the lane's."""
+
+    def end(self) -> None:
+        """Add the parts that come behind all segments."""
+
+    def in_order(self) -> list[Part]:
+        """All parts; those behind a lane's come DEPTH - 1 segments later than those before it."""
+        cut = self.segments
+        self.begin()
+        for k in range(len(cut) + DEPTH - 1):
+            if k < len(cut):
+                self.before(k, *cut[k])
+                self.across(k, *cut[k])
+            if k >= DEPTH - 1:
+                self.behind(k - DEPTH + 1, *cut[k - DEPTH + 1])
+        self.end()
+        return self.parts
+
+    def cuts(self, count: int) -> tuple[int, ...]:
+        """The boundaries of the node's slices of a segment; ranks that are no members have empty ones."""
+        bounds = _core.partition(count, self.width)
+        return (0, *(bounds[number] for number in self.up_to))
+
+    def slice(self, first: int, count: int) -> tuple[int, int]:
+        """First element and number of elements of this rank's slice of a segment."""
+        cuts, i = self.cuts(count), self.node.index(self.rank)
+        return first + cuts[i], cuts[i + 1] - cuts[i]
+
+    def add(self, part: Part) -> int:
+        """Add a part; returns its index."""
+        self.parts.append(part)
+        return len(self.parts) - 1
+
+    def on_node(
+        self, name: str, root: int, source: Place, target: Place, count: int, after: int = -1,
+        cuts: tuple[int, ...] | None = None, input_cuts: tuple[int, ...] | None = None,
+    ) -> int:  # fmt: skip
+        """Add a part of the node, unless the rank is alone there; returns its index, or -1."""
+        if self.alone:
+            return -1
+        if cuts is None and name in ("reduce_scatter", "allgather", "gather", "scatter"):
+            cuts = self.cuts(count)
+        return self.add(Part(name, (), root, source, target, count, cuts, 0, after, input_cuts))
+
+    def on_lane(
+        self, k: int, name: str, root: int, source: Place, target: Place, count: int,
+        cuts: tuple[int, ...] | None = None, spaced: bool = False,
+    ) -> None:  # fmt: skip
+        """Add the lane's part of segment k, if this rank is a member with a slice."""
+        if self.lane and count:
+            run, after = k % DEPTH, self.ready
+            self.landed[k] = self.add(
+                Part(name, self.lane, root, source, target, count, cuts, run, after, spaced=spaced)
+            )
+
+    def reduce_on_node(self, first: int, count: int, own: Place, after: int = -1) -> None:
+        """Have each member get its slice of the node's reduction at ``own``; the lane's part follows."""
+        source = Place(INPUT, first)
+        if self.width == 1:
+            self.ready = self.on_node("reduce", self.members[0], source, own, count, after)
+        else:
+            self.ready = self.on_node("reduce_scatter", self.root, source, own, count, after)
+
+    def spread_on_node(self, k: int, first: int, count: int) -> None:
+        """Have all ranks of the node get the members' slices, behind the lane's part of segment k."""
+        whole, after = Place(VECTOR, first), self.landed.get(k, -1)
+        if self.width == 1:
+            self.on_node("bcast", self.members[0], whole, whole, count, after)
+        else:
+            own = Place(VECTOR, self.slice(first, count)[0])
+            self.on_node("allgather", self.root, own, whole, count, after)
