@@ -90,6 +90,11 @@ CALLS = {
     "hierarchical_bcast": lambda: comm.Bcast(a, 0, **HIERARCHICAL),
     "hierarchical_reduce": lambda: comm.Reduce(a, b, root=0, **HIERARCHICAL),
     "hierarchical_barrier": lambda: comm.Barrier(**HIERARCHICAL),
+    "hierarchical_allgather": lambda: comm.Allgather(x[:n], y, **HIERARCHICAL),
+    "hierarchical_reduce_scatter_block": lambda: comm.Reduce_scatter_block(x, y[:n], **HIERARCHICAL),
+    "hierarchical_gather": lambda: comm.Gather(x[:n], y, 0, **HIERARCHICAL),
+    "hierarchical_scatter": lambda: comm.Scatter(x, y[:n], 0, **HIERARCHICAL),
+    "hierarchical_alltoall": lambda: comm.Alltoall(x, y, **HIERARCHICAL),
 }
 
 
