@@ -172,11 +172,14 @@ class MPIMessage(Message):
         """Take back a receive that no message has reached. A send cannot be taken back."""
         if self._target is None or self._ended:
             return 0
-        if not self._withdrawn:
-            self._withdrawn = True
-            self._request.Cancel()
-        self._ended = self._request.Test(self._status)
-        return not self._ended
+        try:
+            if not self._withdrawn:
+                self._withdrawn = True
+                self._request.Cancel()
+            self._ended = self._request.Test(self._status)
+            return not self._ended
+        except self._mpi.Exception:  # MPI itself has ended the request, with an error: the other rank died
+            return 0
 
     def is_completed(self) -> bool:
         """Whether the message has been received or sent."""

@@ -60,8 +60,10 @@ def hold(mpi, how, collective, hosts, folder, tally):
         job.join()
     tally.trials += 1
     tally.leftovers += job.left
-    # The cut may come while MPI itself makes a communicator, which has no timeout. The watchdog ends such a rank.
-    stuck = collective in ("dup", "split") and re.search(STUCK.format(r"\d"), job.output)
+    # The cut may come while MPI itself makes a communicator, which has no timeout; and Intel MPI may stay in a call
+    # while messages crawl. The watchdog ends such a rank.
+    inside = collective in ("dup", "split") or (mpi, how) == ("impi", "slow")
+    stuck = inside and re.search(STUCK.format(r"\d"), job.output)
     for rank in range(3):
         line = told[rank]
         if "raised" not in line:

@@ -36,6 +36,10 @@ ENDED_BY_LAUNCHER = "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: (Killed|S
 STUCK = r"on rank (\d+) of \d: in a call of MPI's that does not come back; the process of rank (?:{}) has ended"
 
 
+#: Open MPI 5.0.11 itself may crash if a rank dies while it makes a communicator.
+CRASHED_IN_DUP = r'Segmentation fault\n(.*\n)*?Current thread .*\n  File ".*/mpi_context\.py", line \d+ in duplicate\n'
+
+
 class Job(NamedTuple):
     """What became of one job: the ranks that were hit, seconds from then to the errors of the others, their texts."""
 
@@ -122,7 +126,8 @@ def survived(mpi, ranks, seed, results, tally, how, number, kind):
     dead = "|".join(map(str, victims))
     assert found.running == [], found
     assert left == 0, found
-    ended_at_once = mpi == "mpich" and found.lasted < WITHIN and re.search(ENDED_BY_LAUNCHER, found.output)
+    ended = {"mpich": ENDED_BY_LAUNCHER, "openmpi": CRASHED_IN_DUP}.get(mpi, "(?!)")
+    ended_at_once = found.lasted < WITHIN and re.search(ended, found.output)
     if ended_at_once and not found.seconds:
         return False
     stuck = {int(rank) for rank in re.findall(STUCK.format(dead), found.output)} - set(found.seconds)
