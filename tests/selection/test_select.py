@@ -62,7 +62,8 @@ def test_hierarchical_calls_need_several_nodes_with_several_ranks():
 
 
 def test_the_default_on_several_nodes_with_several_ranks():
-    for collective, (least, most, lanes) in hierarchy.DEFAULT.items():
+    rows = [(collective, *row) for collective, rows in hierarchy.DEFAULT.items() for row in rows]
+    for collective, least, most, lanes in rows:
         rules = Rules(lanes=lanes)
         for nbytes in (least, most or 1 << 40):
             assert pick(nbytes, rules, collective, flat=None).algorithm.name == "hierarchical"
