@@ -24,7 +24,7 @@ def test_more_pairs(attack, mpi, engine, form, odd):
     attack(mpi, 3, "mismatch", engine, "1", "11", form, odd, timeout=400, code=None)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("mpi", "engine", "ranks"), ALL)
 def test_all_pairs(attack, mpi, engine, ranks):
     attack(mpi, ranks, "mismatch", engine, "0", "1", "blocking", "last", timeout=1500, code=None)
