@@ -166,7 +166,7 @@ def test_a_kill_while_requests_are_tested(check):
     check("openmpi", 2, 0, kind=["9"])
 
 
-@pytest.mark.parametrize("kind", ["unequal blocks", "made and freed"])
+@pytest.mark.parametrize("kind", ["unequal blocks", pytest.param("made and freed", marks=pytest.mark.slow)])
 def test_a_kill_in_one_kind(check, mpi, kind):
     check(mpi, 3, 50, kind=[KINDS[kind]])
 

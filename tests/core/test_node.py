@@ -48,6 +48,7 @@ def test_many_small_calls_with_delays(driver, ranks):
     assert "every result right" in run(driver, ranks, calls, 11, 14, 1, timeout=3600)
 
 
+@pytest.mark.slow
 def test_thread_sanitizer(tmp_path):
     flags = [*DRIVER_FLAGS, "-fsanitize=thread"]
     kernels = compile_all(tmp_path, SOURCES, flags)
