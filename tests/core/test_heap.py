@@ -75,6 +75,14 @@ def test_long_blocks_have_huge_pages_wherever_they_lie():
     del again
 
 
+def test_no_two_heaps_meet_in_the_first_level_cache():
+    """The same place of two heaps differs in bits 21 to 24, or AMD's processors keep one of both lines only."""
+    heaps = [_core.Heap(1 << 30) for _ in range(16)]
+    blocks = [_core.HeapBlock(own, 4096) for own in heaps]
+    assert len({block.offset for block in blocks}) == 1
+    assert len({block.address >> 21 & 15 for block in blocks}) == 16
+
+
 def test_a_long_random_life():
     """No block is refused as long as half of the heap suffices; each keeps what was written to it."""
     own, draw, live, total = _core.Heap(256 * MIB), random.Random(5), [], 0
