@@ -109,7 +109,7 @@ test-mpi4py: build-all
 test-all: lint build-all
 	.venv/bin/python -m pytest --durations=80
 
-# Hostile use on the three MPIs: half an hour. The last line of the output counts trials, wrong results, hangs, and what
+# Hostile use on the three MPIs: most of an hour. The last line of the output counts trials, wrong results, hangs, and what
 # was left behind. Of tests with very many cases it runs some (`sampled`); make test-all runs all.
 attack: build-all
 	.venv/bin/python -m pytest $(WORKERS) -m 'attack and not left_out' tests/attack

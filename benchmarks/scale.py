@@ -98,13 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     failed = False
     for what, case in rows:
         found = [
-            np.max(
-                [
-                    apart(_RESULT, functools.partial(measured, what, case, group, rank))
-                    for rank in (0, 1, size // 2, size - 1)
-                ],
-                axis=0,
-            ).tolist()
+            np.max([alone(what, case, group, rank) for rank in (0, 1, size // 2, size - 1)], axis=0).tolist()
             for group, size in zip(groups, sizes, strict=True)
         ]
         grows = power(sizes, [nbytes / 1e3 for _, nbytes in found])
