@@ -3,18 +3,12 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-static uint64_t monotonic(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* The pair, out of five, whose two readings of the counter are closest: no interruption lies between these. */
 static coll_trace_moment present(void) {
     coll_trace_moment best = {0, 0};
     uint64_t width = UINT64_MAX;
     for (int i = 0; i < 5; i++) {
-        uint64_t before = coll_ticks(), ns = monotonic(), after = coll_ticks();
+        uint64_t before = coll_ticks(), ns = (uint64_t)coll_now(), after = coll_ticks();
         if (after - before < width) {
             width = after - before;
             best = (coll_trace_moment){before + width / 2, ns};
@@ -32,7 +26,7 @@ int coll_trace_init(coll_trace *t, size_t most) {
         return -1;
     }
     coll_trace_note(t);
-    while (monotonic() - t->moments[0].ns < 2000000) /* until the counter's speed is known to about 0.01 % */
+    while ((uint64_t)coll_now() - t->moments[0].ns < 2000000) /* until the counter's speed is known to about 0.01 % */
         coll_pause();
     coll_trace_note(t);
     return 0;

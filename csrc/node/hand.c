@@ -5,8 +5,7 @@
  * ten times as slow as one that bypasses the cache, whose data readers then fetch from memory. Some copies are timed to
  * find out which case holds: processors do not tell, least of all virtual ones, and ranks may be moved. */
 #include "internal.h"
-
-#include <time.h>
+#include "base/ticks.h"
 
 enum {
     SLOW = 4,      /* bytes per ns; 9 and more within a cache, 2 across caches (AMD Zen 4) */
@@ -14,12 +13,6 @@ enum {
     EVERY = 8,     /* one copy out of this number is timed */
     SELDOM = 256   /* the most copies between attempts to go through the cache again */
 };
-
-static int64_t nanoseconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 static void judge(struct handing *h, int slow) {
     if (!slow) {
@@ -38,9 +31,9 @@ void coll_node_hand_long(struct handing *h, void *to, const void *from, size_t b
         (h->far ? coll_copy_stream : coll_copy)(to, from, bytes);
         return;
     }
-    int64_t begin = nanoseconds();
+    int64_t begin = coll_now();
     coll_copy(to, from, bytes);
-    judge(h, (nanoseconds() - begin) * SLOW > (int64_t)bytes);
+    judge(h, (coll_now() - begin) * SLOW > (int64_t)bytes);
 }
 
 int coll_node_fold_and_hand(coll_node_call *c, int sources, size_t elements) {

@@ -1,6 +1,7 @@
 #include "patience.h"
 
 #include "base/moves.h"
+#include "base/ticks.h"
 
 #include <sched.h>
 #include <time.h>
@@ -23,12 +24,6 @@ enum {
 };
 static _Thread_local long long keep_until, respite;
 static _Thread_local int shared;
-
-long long coll_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
 
 coll_patience coll_patience_new(void) {
     return (coll_patience){0, coll_moves, 0};

@@ -12,7 +12,5 @@ typedef struct {
 coll_patience coll_patience_new(void);
 /* To be called after each poll in vain. Gives the core to another process for a moment, if one needs it. */
 void coll_give_way(coll_patience *);
-/* The monotonic clock in ns. */
-long long coll_now(void);
 
 #endif
