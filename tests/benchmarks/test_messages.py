@@ -5,6 +5,8 @@ import re
 import pytest
 from jobs import ROOT, mpiexec
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_message_costs_no_more_software_than_mpi4pys(ranks):

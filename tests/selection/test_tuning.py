@@ -195,6 +195,7 @@ def test_how_far_the_node_local_engine_serves_everything():
 # --- on ranks -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_tune_and_use_the_table(tmp_path):
     """Seconds of tuning give a table that is read, that the ranks agree on, and that explain names."""
     path = str(tmp_path / "tuning.json")

@@ -4,7 +4,9 @@ Argument 2 is "every" for more lengths and roots.
 Every result is compared with what NumPy or MPI itself computes, in every form of a call.
 """
 
+import os
 import sys
+import time
 import traceback
 
 import numpy as np
@@ -192,8 +194,23 @@ def long_elements():
             comm.Allreduce([x, count, datatype], [y, count, datatype], op, **WORDS)
             assert y.tobytes() == every.max(0).tobytes(), (size, count)
             comm.Reduce([x, count, datatype], [y, count, datatype] if RANK == 0 else None, op, 0, **WORDS)
+            blocks_of(datatype, size, count)
         datatype.Free()
     op.Free()
+
+
+def blocks_of(datatype, size, count):
+    """The collectives with blocks of ``count`` elements of ``size`` bytes."""
+    x = np.random.default_rng([RANK, size]).integers(0, 256, SIZE * count * size, np.uint8)
+    for name in (*UNROOTED, *ROOTED):
+        if name == "reduce_scatter_block":
+            continue
+        words, results = [SIZE - 1] if name in ROOTED else [], []
+        for call, more in ((getattr(comm, name.capitalize()), WORDS), (getattr(WORLD, name.capitalize()), {})):
+            y = np.zeros(SIZE * count * size, np.uint8)
+            call([x, count, datatype], [y, count, datatype], *words, **more)
+            results.append(y.tobytes())
+        assert results[0] == results[1], (name, size, count)
 
 
 def together():
@@ -227,6 +244,27 @@ def together():
             plan.Free()
     groups = len(internal.side_of(comm).groups())
     assert groups <= 1 + 3 + 4, groups
+
+
+def late_and_forked():
+    """A rank that comes late, and one that forks while a call is under way: results are right, and the child ends."""
+    x, y, z = np.full(SIZE * 4099, float(RANK)), np.zeros(SIZE * 4099), np.zeros(SIZE * 4099)
+    for late in (0, SIZE - 1):
+        WORLD.Barrier()
+        if late == RANK:
+            time.sleep(0.2)
+        comm.Alltoall(x, y, **WORDS)
+        comm.Allgather(x[:4099], z, **WORDS)
+        assert (y == z).all()
+        assert (y.reshape(SIZE, -1) == np.arange(SIZE)[:, None]).all()
+        request = comm.Ialltoall(x, y, **WORDS)
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        z.fill(0)
+        request.Wait()
+        assert os.waitpid(child, 0)[1] == 0
+        assert (y.reshape(SIZE, -1) == np.arange(SIZE)[:, None]).all()
 
 
 def refused(call, *arguments, **words):
@@ -263,6 +301,7 @@ try:
     every_op()
     long_elements()
     together()
+    late_and_forked()
     refusals()
     comm.Free()
     print(f"right on rank {RANK}", flush=True)
