@@ -5,17 +5,17 @@ MPI nor scikit-learn nor matplotlib.
 """
 
 from .agree import same_bits
-from .data import Dataset, digits, load_npz, stratified_split
+from .data.datasets import Dataset, digits, load_npz, stratified_split
+from .data.loader import Loader
 from .distribute import distribute
-from .evaluate import evaluate
-from .layers import Conv2d, Flatten, Linear, MaxPool2d, ReLU
-from .loader import Loader
-from .loss import CrossEntropyLoss, Loss
-from .models import cnn, mlp
-from .nn import Layer, Output, Parameter, Sequential
-from .optim import SGD, Warmup
-from .plot import draw_curves
-from .run import Run, read_log
+from .models.classifiers import cnn, mlp
+from .models.layers import Conv2d, Flatten, Linear, MaxPool2d, ReLU
+from .models.loss import CrossEntropyLoss, Loss
+from .models.nn import Layer, Output, Parameter, Sequential
+from .optim.sgd import SGD, Warmup
+from .run.evaluate import evaluate
+from .run.plot import draw_curves
+from .run.run import Run, read_log
 from .strategies import AllReduce, NoComm, Strategy
 
 __all__ = [

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .nn import Sequential
+from .models.nn import Sequential
 
 T = TypeVar("T")
 

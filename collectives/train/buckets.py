@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .nn import Array, Parameter, Sequential
+from .models.nn import Array, Parameter, Sequential
 
 
 def allocate(comm: Any, count: int, dtype: DTypeLike) -> Array:

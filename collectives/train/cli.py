@@ -14,19 +14,19 @@ import numpy as np
 
 from ..drawing import require_matplotlib
 from .agree import communicator, on_rank_0, same_bits
-from .data import Dataset, load
+from .blas_threads import limit_threads
+from .data.datasets import Dataset, load
+from .data.loader import SHARDS, Loader
 from .distribute import distribute
-from .evaluate import evaluate
-from .loader import SHARDS, Loader
-from .loss import CrossEntropyLoss
-from .models import MODELS
-from .nn import Sequential
-from .optim import SGD, Warmup
-from .plot import draw_curves
-from .progress import MODES
-from .run import Run, read_log
+from .models.classifiers import MODELS
+from .models.loss import CrossEntropyLoss
+from .models.nn import Sequential
+from .optim.sgd import SGD, Warmup
+from .run.evaluate import evaluate
+from .run.plot import draw_curves
+from .run.progress import MODES
+from .run.run import Run, read_log
 from .strategies import AllReduce, NoComm, Strategy
-from .threads import limit_threads
 
 DESCRIPTION = """\
 Train a classifier on all ranks of an MPI job, by synchronous data-parallel SGD: each rank computes the gradient of its

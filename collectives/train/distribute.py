@@ -8,8 +8,8 @@ import numpy as np
 
 from .agree import communicator, on_all_ranks, same_as_rank_0
 from .buckets import Buckets
-from .nn import Sequential
-from .optim import SGD
+from .models.nn import Sequential
+from .optim.sgd import SGD
 from .strategies import AllReduce, Strategy
 
 

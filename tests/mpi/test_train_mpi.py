@@ -13,8 +13,8 @@ from mpi4py import MPI
 from collectives import train
 from collectives.train import cli
 from collectives.train.agree import on_rank_0
-from collectives.train.data import load
-from collectives.train.threads import VARIABLES, limit_threads
+from collectives.train.blas_threads import VARIABLES, limit_threads
+from collectives.train.data.datasets import load
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

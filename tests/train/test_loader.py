@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import train
-from collectives.train.loader import SHARDS
+from collectives.train.data.loader import SHARDS
 
 sizes = {"n": st.integers(1, 60), "p": st.integers(1, 9), "batch": st.integers(1, 70)}
 

@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 from collectives import train
-from collectives.train.progress import Progress, wants_bar
+from collectives.train.run.progress import Progress, wants_bar
 
 
 def loader(n=10, batch=4):

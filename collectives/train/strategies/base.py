@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..buckets import Bucket
-    from ..nn import Sequential
-    from ..optim import SGD
+    from ..models.nn import Sequential
+    from ..optim.sgd import SGD
 
 
 class Strategy:

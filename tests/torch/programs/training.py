@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from collectives.train.data import digits
+from collectives.train.data.datasets import digits
 
 BATCH = 96  # of all ranks
 DATA = digits()

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .agree import communicator
-from .nn import Array, Sequential
+from ..agree import communicator
+from ..models.nn import Array, Sequential
 
 
 def _correct(net: Sequential, x: Array, y: Array, batch: int = 1024) -> int:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..files import replacing
-from .agree import communicator, on_rank_0
-from .loader import Loader
+from ...files import replacing
+from ..agree import communicator, on_rank_0
+from ..data.loader import Loader
 from .progress import Progress, wants_bar
 
 FORMAT = 1

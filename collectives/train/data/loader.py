@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .agree import communicator
-from .nn import Array
+from ..agree import communicator
+from ..models.nn import Array
 
 SHARDS = ("shuffled", "strided", "sorted")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..drawing import figure, save
+from ...drawing import figure, save
 
 # Okabe and Ito's palette, for any kind of colour vision; line styles and markers differ as well.
 STYLES = [

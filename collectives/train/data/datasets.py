@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .agree import on_rank_0
-from .nn import Array
+from ..agree import on_rank_0
+from ..models.nn import Array
 
 TEST_EVERY = 5
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from collectives import span
 
-from .nn import Parameter
+from ..models.nn import Parameter
 
 Hook = Callable[["SGD", tuple[Any, ...], dict[str, Any]], None]
 

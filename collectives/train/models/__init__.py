@@ -1,0 +1,1 @@
+"""Networks in NumPy: parameters and their gradients, layers, the loss, and two ready-made classifiers."""

@@ -1,0 +1,1 @@
+"""Optimizers of networks in NumPy, and learning rates."""

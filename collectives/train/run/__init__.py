@@ -1,0 +1,1 @@
+"""The steps of one training: records, log file, progress on screen, evaluation and pictures."""
