@@ -1,4 +1,5 @@
-/* Copies into memory that other ranks read, and whose cache lines they hold from the last time.
+/* Stores into memory that other ranks read, and whose cache lines they hold from the last time: copies into the ring,
+ * and results into arrays on the heaps of other ranks.
  *
  * Where ranks share a cache, such lines are quickly taken back, and the next reader finds the data in the cache. Where
  * they do not (other core complexes, other sockets), every store to a line waits for its invalidation: such a copy is
@@ -49,5 +50,20 @@ int coll_node_fold_and_hand(coll_node_call *c, int sources, size_t elements) {
         for (int t = 0; t < 2; t++)
             n->targets[t] = (char *)n->targets[t] + m * item;
     }
+    return error;
+}
+
+int coll_node_fold_to_outputs(coll_node_call *c, int sources, int targets, size_t elements, int past_cache) {
+    struct handing *h = &c->node->storing;
+    size_t bytes = (size_t)(targets - 1) * elements * c->message.itemsize;
+    if (past_cache || targets < 2 || bytes < HAND_FROM || c->message.user_op)
+        return coll_node_fold(c, sources, targets, elements, past_cache);
+    if (h->rest > 0) {
+        h->rest--;
+        return coll_node_fold(c, sources, targets, elements, h->far);
+    }
+    int64_t begin = coll_now();
+    int error = coll_node_fold(c, sources, targets, elements, 0);
+    judge(h, (coll_now() - begin) * SLOW > (int64_t)bytes);
     return error;
 }

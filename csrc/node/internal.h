@@ -110,9 +110,10 @@ struct coll_node {
     uint64_t users[SECTORS];           /* per sector: the last call that staged data in it */
     uint64_t all_done;                 /* all ranks are known to have ended this call and earlier ones */
     uint64_t history;                  /* hash of the calls so far, the same on all ranks */
-    struct handing handing;
-    const void **sources; /* one per rank, for one fold */
-    void **targets;       /* one per rank, and one more */
+    struct handing handing;            /* copies into this rank's ring, */
+    struct handing storing;            /* results into other ranks' arrays */
+    const void **sources;              /* one per rank, for one fold */
+    void **targets;                    /* one per rank, and one more */
     struct peer {
         char *base;
         size_t limit;
@@ -192,6 +193,9 @@ enum { HAND_FROM = 8 << 10, HAND_PIECE = 16 << 10 };
 void coll_node_hand_long(struct handing *, void *to, const void *from, size_t bytes);
 /* Fold into the first of two targets, and copy the result past the cache to the second. */
 int coll_node_fold_and_hand(coll_node_call *, int sources, size_t elements);
+/* Fold into arrays, all but one of which are other ranks' if there are several: past the cache if that is asked for, or
+ * if stores through it have been found slow. */
+int coll_node_fold_to_outputs(coll_node_call *, int sources, int targets, size_t elements, int past_cache);
 
 /* Copy into memory that other ranks read. */
 static inline void hand(coll_node *n, void *to, const void *from, size_t bytes) {

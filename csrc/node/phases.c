@@ -94,18 +94,18 @@ static int has_room(coll_node_call *c, int k) {
     return 1;
 }
 
-/* Copy in the slices of the next segment that other ranks own, so that these can fold them. */
+/* Copy in the slices of the next segment that other ranks own, so that these can fold them: what comes after this
+ * rank's slice, for the ranks after it, then what comes before. Two pieces, however many ranks there are: copies of
+ * short ones would not be timed (see hand.c). */
 static int stage_next(coll_node_call *c) {
     coll_node *n = c->node;
     int k = c->staged;
     if (k >= c->segments || k > c->reduced + 1 || !has_room(c, k))
         return 0;
-    range s = segment_of(c, k);
-    for (int i = 1; i < n->size; i++) {
-        int q = n->rank + i < n->size ? n->rank + i : n->rank + i - n->size;
-        range part = slice_of(c, s, q);
-        hand(n, staging_at(c, n->rank, k, part.first), input_at(c, part.first), part.count * c->message.itemsize);
-    }
+    range s = segment_of(c, k), own = slice_of(c, s, n->rank);
+    size_t after = own.first + own.count, item = c->message.itemsize;
+    hand(n, staging_at(c, n->rank, k, after), input_at(c, after), (s.first + s.count - after) * item);
+    hand(n, staging_at(c, n->rank, k, s.first), input_at(c, s.first), (own.first - s.first) * item);
     c->staged++;
     publish(&own_area(n)->staged.value, progress_of(c, c->staged));
     return 1;
@@ -167,7 +167,7 @@ static int reduce_next(coll_node_call *c) {
     if (own.count && in_ring && q == 2 && past_cache)
         error = coll_node_fold_and_hand(c, n->size, own.count);
     else if (own.count)
-        error = coll_node_fold(c, n->size, q, own.count, past_cache);
+        error = coll_node_fold_to_outputs(c, n->size, q, own.count, past_cache);
     int given_up = coll_node_leave(c);
     error = error ? error : given_up;
     if (error)

@@ -393,6 +393,8 @@ int coll_node_pull(coll_node_call *c) {
     }
     if (!taken || c->staged < c->segments)
         return COLL_PENDING;
-    publish(&own_area(n)->done.value, c->number);
+    if (c->copied < 2)
+        publish(&own_area(n)->done.value, c->number);
+    c->copied = 2;
     return c->segments && stays_put(c) && !released(c) ? COLL_PENDING : COLL_OK;
 }

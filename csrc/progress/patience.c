@@ -19,8 +19,9 @@ enum {
     TAKEN = 1000000,      /* ns that the core is away if something computes on it */
     RESPITE = 20000000,   /* ns without giving way, the first time */
     RESPITES = 160000000, /* and the longest */
-    AWAKE = 100000,       /* ns of polling in such a time before the first nap */
-    NAP = 50000,          /* ns */
+    AWAKE = 250000,       /* ns of polling in such a time before the first nap: more than a nap takes, or two ranks
+                             may go on finding each other asleep */
+    NAP = 50000,          /* ns; with the timer's slack and the way back to the core about 110000 */
 };
 static _Thread_local long long keep_until, respite;
 static _Thread_local int shared;

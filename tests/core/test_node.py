@@ -329,13 +329,14 @@ def test_threads_in_python():
         np.testing.assert_array_equal(result, np.arange(100_000.0) * 6)
 
 
-def test_handing_over_past_the_cache(tmp_path):
-    """Copies for other ranks go past the cache while they are slow through it, and only then."""
+@pytest.mark.parametrize("way", ["hand", "store"])
+def test_stores_for_other_ranks_past_the_cache(tmp_path, way):
+    """Copies and results for other ranks go past the cache while they are slow through it, and only then."""
     program = tmp_path / "handing"
     sources = [ROOT / "csrc/node/hand.c", ROOT / "tests/csrc/handing_driver.c"]
     subprocess.run(["cc", *DRIVER_FLAGS, *sources, "-o", program], check=True)
-    past = dict(line.rsplit(" ", 1) for line in run(program).splitlines())
-    assert int(past["fast"]) == int(past["fast again"]) == 0
-    assert int(past["now and then"]) == 0, "copies that were interrupted alone are no reason"
-    assert 60 < int(past["slow"]) < 100
-    assert int(past["slow for long"]) > 985
+    past = {line.rpartition(" ")[0]: int(line.rpartition(" ")[2]) for line in run(program).splitlines()}
+    assert past[f"{way} fast"] == past[f"{way} fast again"] == 0
+    assert past[f"{way} now and then"] == 0, "stores that were interrupted alone are no reason"
+    assert 60 < past[f"{way} slow"] < 100
+    assert past[f"{way} slow for long"] > 985

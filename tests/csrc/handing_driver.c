@@ -1,4 +1,5 @@
-/* node/hand.c with copies whose speed this program sets: when it goes past the cache, and when through it again. */
+/* node/hand.c with copies and folds whose speed this program sets: when they go past the cache, and when through it
+ * again. */
 #include "node/internal.h"
 
 #include <stdio.h>
@@ -27,33 +28,52 @@ void coll_copy_stream(void *dst, const void *src, size_t nbytes) {
 }
 
 int coll_node_fold(coll_node_call *c, int sources, int q, size_t elements, int stream) {
-    (void)c, (void)sources, (void)q, (void)elements, (void)stream;
+    (void)sources;
+    if (stream)
+        streamed++;
+    else
+        spend((double)((size_t)(q - 1) * elements * c->message.itemsize) / speed);
     return COLL_OK;
 }
 
-/* How many of so many copies go past the cache. */
-static int past(struct handing *h, int copies) {
+static void hand_over(coll_node *n) {
     static char to[BYTES], from[BYTES];
+    coll_node_hand_long(&n->handing, to, from, BYTES);
+}
+
+/* Store a result into this rank's array and another one's. */
+static void store(coll_node *n) {
+    coll_node_call c = {.node = n, .message = {.itemsize = 8}};
+    coll_node_fold_to_outputs(&c, 2, 2, BYTES / 8, 0);
+}
+
+/* How many of so many go past the cache. */
+static int past(void (*way)(coll_node *), coll_node *n, int times) {
     streamed = 0;
-    for (int i = 0; i < copies; i++)
-        coll_node_hand_long(h, to, from, BYTES);
+    for (int i = 0; i < times; i++)
+        way(n);
     return streamed;
 }
 
-int main(void) {
-    struct handing h = {0};
+static void try(const char *name, void (*way)(coll_node *)) {
+    coll_node n = {0};
     speed = 20;
-    printf("fast %d\n", past(&h, 300));
+    printf("%s fast %d\n", name, past(way, &n, 300));
     int alone = 0;
     for (int i = 0; i < 240; i++) {
         speed = i % 8 ? 20 : 1;
-        alone += past(&h, 1);
+        alone += past(way, &n, 1);
     }
-    printf("now and then %d\n", alone);
+    printf("%s now and then %d\n", name, alone);
     speed = 1;
-    printf("slow %d\n", past(&h, 100));
-    printf("slow for long %d\n", past(&h, 1000));
+    printf("%s slow %d\n", name, past(way, &n, 100));
+    printf("%s slow for long %d\n", name, past(way, &n, 1000));
     speed = 20;
-    past(&h, 260);
-    printf("fast again %d\n", past(&h, 300));
+    past(way, &n, 260);
+    printf("%s fast again %d\n", name, past(way, &n, 300));
+}
+
+int main(void) {
+    try("hand", hand_over);
+    try("store", store);
 }
