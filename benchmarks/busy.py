@@ -91,7 +91,7 @@ def wrong(free: dict[str, Times], busy: dict[str, Times], count: int) -> list[st
     if busy["default"].median > FACTOR * busy["MPI's own"].median:
         made.append(f"beside {count} others, default takes more than {FACTOR:g} times as long as MPI's own")
     if slower["recursive_doubling"] > FACTOR * slower["MPI's own"]:
-        made.append(f"{count} others slow recursive doubling down by more than {FACTOR:g} times what they slow MPI's own down by")
+        made.append(f"{count} others slow recursive doubling more than {FACTOR:g} times as much as MPI's own")
     return made
 
 
