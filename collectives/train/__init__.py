@@ -8,11 +8,15 @@ from .agree import same_bits
 from .data.datasets import Dataset, digits, load_npz, stratified_split
 from .data.loader import Loader
 from .distribute import distribute
+from .flat.tree import allreduce_tree
 from .models.classifiers import cnn, mlp
 from .models.layers import Conv2d, Flatten, Linear, MaxPool2d, ReLU
 from .models.loss import CrossEntropyLoss, Loss
 from .models.nn import Layer, Output, Parameter, Sequential
-from .optim.sgd import SGD, Warmup
+from .optim import schedules
+from .optim.adam import Adam, AdamW
+from .optim.schedules import get_lr, set_lr
+from .optim.sgd import SGD
 from .run.evaluate import evaluate
 from .run.plot import draw_curves
 from .run.run import Run, read_log
@@ -20,6 +24,8 @@ from .strategies import AllReduce, NoComm, Strategy
 
 __all__ = [
     "SGD",
+    "Adam",
+    "AdamW",
     "AllReduce",
     "Conv2d",
     "CrossEntropyLoss",
@@ -37,15 +43,18 @@ __all__ = [
     "Run",
     "Sequential",
     "Strategy",
-    "Warmup",
+    "allreduce_tree",
     "cnn",
     "digits",
     "distribute",
     "draw_curves",
     "evaluate",
+    "get_lr",
     "load_npz",
     "mlp",
     "read_log",
     "same_bits",
+    "schedules",
+    "set_lr",
     "stratified_split",
 ]

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .models.nn import Sequential
+from .flat.adapt import parameters
 
 T = TypeVar("T")
 
@@ -50,6 +50,14 @@ def on_all_ranks(comm: Any, check: Callable[[], None]) -> None:
         check()
     except (TypeError, ValueError) as error:
         mine = error
+    raise_on_all(comm, mine)
+
+
+def raise_on_all(comm: Any, mine: Exception | None) -> None:
+    """Raise `mine` on this rank, and the error of the lowest rank that has one on ranks without one. Collective.
+
+    Nothing is raised if `mine` is None on all ranks.
+    """
     errors = comm.allgather(mine)
     if mine is not None:
         raise mine
@@ -73,11 +81,11 @@ def same_as_rank_0(comm: Any, mine: dict[str, Any], what: str) -> None:
         raise ValueError(f"{what}: {count} of {comm.size} ranks differ from rank 0")
 
 
-def same_bits(net: Sequential, comm: Any) -> bool:
+def same_bits(net: Any, comm: Any) -> bool:
     """Whether the parameters of `net` have the same bits on all ranks. Collective; ranks compare a SHA-256 (32
     bytes)."""
     digest = hashlib.sha256()
-    for p in net.parameters():
-        digest.update(p.data.tobytes())
+    for _, array in parameters(net):
+        digest.update(array.tobytes())
     mine = digest.digest()
     return bool(comm.allreduce(int(comm.bcast(mine, root=0) != mine)) == 0)

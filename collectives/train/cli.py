@@ -6,7 +6,6 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,8 @@ from .distribute import distribute
 from .models.classifiers import MODELS
 from .models.loss import CrossEntropyLoss
 from .models.nn import Sequential
-from .optim.sgd import SGD, Warmup
+from .optim.schedules import RULES, Warmup, scaled, set_lr
+from .optim.sgd import SGD
 from .run.evaluate import evaluate
 from .run.plot import draw_curves
 from .run.progress import MODES
@@ -37,8 +37,6 @@ examples:
   mpiexec -n 4 python -m collectives train                      scikit-learn's digits, in seconds
   mpiexec -n 4 python -m collectives train --out out            the same, with out/log.json and out/curve.png
   mpiexec -n 2 python -m collectives train --data images.npz --shard shuffled --epochs 5"""
-
-SCALES: dict[str, Callable[[int], float]] = {"linear": float, "sqrt": math.sqrt, "none": lambda p: 1.0}
 
 
 def _number(kind: type, low: float, strict: bool = False) -> Any:
@@ -116,7 +114,7 @@ def _add_model(model: argparse._ArgumentGroup) -> None:
     )
     model.add_argument(
         "--scale-lr",
-        choices=SCALES,
+        choices=RULES,
         default="linear",
         help="multiply the learning rate by the number of ranks (linear, default), its root (sqrt), or not (none)",
     )
@@ -169,9 +167,9 @@ def _train(name: str, label: str, strategy: Strategy, data: Dataset, args: argpa
     loader = Loader((data.x_train, data.y_train), args.batch, seed=args.seed, comm=comm, shard=args.shard)
     rng = np.random.default_rng(args.seed)
     net = MODELS[args.model](data.x_train.shape[1:], data.classes, rng=rng, dtype=args.dtype)
-    scale = SCALES[args.scale_lr](comm.size) if strategy.replicated else 1.0
-    lr = Warmup(args.lr, scale, round(args.warmup * len(loader)))
-    opt = SGD(net.parameters(), lr, momentum=args.momentum, weight_decay=args.weight_decay)
+    rate = scaled(args.lr, comm.size, args.scale_lr) if strategy.replicated else args.lr
+    schedule = Warmup(rate, args.warmup * loader.samples, args.lr)
+    opt = SGD(net.parameters(), args.lr, momentum=args.momentum, weight_decay=args.weight_decay)
     net, opt = distribute(net, opt, strategy, comm=comm)
 
     def test() -> dict[str, float]:
@@ -184,6 +182,7 @@ def _train(name: str, label: str, strategy: Strategy, data: Dataset, args: argpa
     loss_fn = CrossEntropyLoss()
     begin = time.perf_counter()
     for x, y in run.steps(loader, epochs=args.epochs):
+        set_lr(opt, schedule(run.step * args.batch))
         opt.zero_grad()
         loss = loss_fn(net(x), y)
         loss.backward()

@@ -2,62 +2,87 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from .agree import communicator, on_all_ranks, same_as_rank_0
-from .buckets import Buckets
-from .models.nn import Sequential
-from .optim.sgd import SGD
+from .flat.adapt import adapt
+from .flat.buckets import UNUSED, Buckets
+from .flat.model import Handle, Model
 from .strategies import AllReduce, Strategy
+
+Net = TypeVar("Net")
+Opt = TypeVar("Opt")
 
 
 def distribute(
-    net: Sequential, opt: SGD, strategy: Strategy | None = None, *, comm: Any = None
-) -> tuple[Sequential, SGD]:
+    net: Net, opt: Opt, strategy: Strategy | None = None, *, comm: Any = None, unused: str = "error"
+) -> tuple[Net, Opt]:
     """Let `strategy` (default: `AllReduce`) act in ``loss.backward()`` and ``opt.step()``.
 
-    Changes `net` and `opt` in place and returns them. Rank 0's parameters are broadcast, and gradients move into
-    buckets. Collective over `comm` (default: a ``collectives.Communicator`` of the world).
+    `net` is a `Sequential` with an optimizer of this package, or a ``torch.nn.Module`` on the CPU with one of
+    ``torch.optim`` (not LBFGS). Both are changed in place and returned. Parameters and gradients move into flat arrays:
+    load states into the network, but do not move it to another type or device. Rank 0's parameters are broadcast. So
+    are torch's buffers, the statistics of BatchNorm for example, now but not later: each rank then has statistics of
+    its own samples. Collective over `comm` (default: a ``collectives.Communicator`` of the world).
 
-    Raises on all ranks, before any array is sent: TypeError for a network whose parameters are not NumPy arrays;
-    ValueError if the ranks' networks or settings differ, if a parameter is read-only or has gaps, if `opt` is not over
-    the parameters of `net`, or if `opt` or `strategy` is in use already.
+    `unused` is what happens in ``opt.step()`` if parameters got no gradient: "error" (default) raises RuntimeError,
+    which names them; "zero" gives them a gradient of zeros.
+
+    Gradients between ``backward()`` and ``step()`` are under way: read them after the step, and let the strategy clip
+    them. ``opt.step(closure)`` calls the closure once, before the step.
+
+    Raises on all ranks, before any array is sent: TypeError for what is no network or no optimizer, for tensors that
+    are sparse or of a type that cannot be averaged; ValueError if the ranks' networks or settings differ, if a
+    parameter is read-only or not on the CPU, if `opt` is not over the parameters of `net`, or if `opt` or `strategy` is
+    in use already.
     """
     strategy = AllReduce() if strategy is None else strategy
     comm = communicator(comm)
-    on_all_ranks(comm, lambda: _check(net, opt, strategy))
-    parameters = net.parameters()
-    shapes = {f"parameter {p.name}": (p.data.shape, p.data.dtype.str, p.data.strides) for p in parameters}
-    same_as_rank_0(comm, {**strategy.settings(), **opt.settings(), **shapes}, "distribute")
+    found: list[tuple[Model, Handle]] = []
+    on_all_ranks(comm, lambda: found.append(_check(net, opt, strategy, comm, unused)))
+    ((model, handle),) = found
+    settings = {**strategy.settings(), **handle.describe(), **model.describe(), "unused": unused}
+    same_as_rank_0(comm, settings, "distribute")
 
-    for p in parameters:
-        comm.Bcast(p.data, root=0)
+    for data, put in model.extras():
+        comm.Bcast(data, root=0)
+        put(data)
+    buckets = Buckets(
+        model,
+        strategy.bucket_bytes,
+        comm,
+        keep_grads=strategy.keep_grads,
+        every_pass=strategy.every_pass,
+        unused=unused,
+    )
+    for bucket in buckets.list:
+        comm.Bcast(bucket.data.view(np.uint8), root=0)
+    strategy.buckets, strategy.model, strategy.handle = buckets, model, handle
     strategy.setup(net, opt, comm)
-    buckets = Buckets(net, strategy.bucket_bytes, strategy.on_bucket, comm)
+    buckets.on_bucket = lambda bucket: strategy.on_bucket(bucket)
+    setattr(opt, "strategy", strategy)  # noqa: B010  torch's optimizers have no such attribute
 
-    def before_step(*_: Any) -> None:
-        buckets.complete()
-        strategy.before_step()
+    def before() -> bool:
+        strategy.problem = buckets.close()
+        go = strategy.before_step()
+        if strategy.problem is not None:
+            raise RuntimeError(strategy.problem)
+        return go is not False
 
-    opt.strategy = strategy
-    opt.register_step_pre_hook(before_step)
-    opt.register_step_post_hook(lambda *_: strategy.after_step())
+    handle.take_over(before, lambda: strategy.after_step(), model.clear)
     return net, opt
 
 
-def _check(net: Sequential, opt: SGD, strategy: Strategy) -> None:
-    """Raise TypeError or ValueError unless they can be distributed together."""
-    parameters = net.parameters()
-    for p in parameters:
-        if not isinstance(p.data, np.ndarray):
-            raise TypeError(f"distribute takes networks whose parameters are NumPy arrays, not {type(p.data).__name__}")
-        if not p.data.flags.forc or not p.data.flags.writeable:
-            raise ValueError(f"parameter {p.name} is read-only, or has gaps between its elements")
-    if {id(p) for p in parameters} != {id(p) for p in opt.parameters}:
-        raise ValueError("the optimizer is not over the parameters of this network")
-    if opt.strategy is not None:
+def _check(net: Any, opt: Any, strategy: Strategy, comm: Any, unused: str) -> tuple[Model, Handle]:
+    """The interface of network and optimizer. Raises TypeError or ValueError unless they can be distributed."""
+    model, handle = adapt(net, opt)
+    if unused not in UNUSED:
+        raise ValueError(f"unused must be one of {', '.join(UNUSED)}, not {unused!r}")
+    if getattr(opt, "strategy", None) is not None:
         raise ValueError("this optimizer is distributed already")
-    if isinstance(getattr(strategy, "net", None), Sequential):
+    if strategy.net is not None:
         raise ValueError("this strategy serves another network already")
+    strategy.check(model, handle, comm)
+    return model, handle

@@ -5,7 +5,9 @@ import pytest
 from mpi4py import MPI
 
 from collectives import train
-from collectives.train.buckets import Buckets, cut
+from collectives.train.flat.buckets import Buckets, fuse
+from collectives.train.flat.model import Slot
+from collectives.train.flat.numpy_model import NumpyModel
 
 
 def parts(seed=0, **kwargs):
@@ -22,31 +24,49 @@ def backward(net):
     train.CrossEntropyLoss()(net(x), y).backward()
 
 
+def slots(sizes, dtypes=None, groups=None):
+    count = len(sizes)
+    kinds = zip(sizes, dtypes or ["f8"] * count, groups or [0] * count, strict=True)
+    return [Slot(f"{i}", (n,), dtype, i, group) for i, (n, dtype, group) in enumerate(kinds)]
+
+
+def names(buckets):
+    return [[slot.name for slot in bucket] for bucket in buckets]
+
+
 def test_buckets_are_cut_from_the_last_parameter():
-    sizes = [100, 3, 50, 2, 200, 1]
-    ps = [train.Parameter(np.zeros(n), str(n)) for n in sizes]
-    names = [[p.name for p in group] for group in cut(ps, 8 * 60)]
-    assert names == [["1"], ["200"], ["2", "50", "3"], ["100"]]
-    assert [len(group) for group in cut(ps, 1)] == [1] * 6
-    assert len(cut(ps, 1 << 20)) == 1
+    found = slots([100, 3, 50, 2, 200, 1])
+    assert names(fuse(found, 8 * 60)) == [["5"], ["4"], ["3", "2", "1"], ["0"]]
+    assert names(fuse(found, 1)) == [["5"], ["4"], ["3"], ["2"], ["1"], ["0"]]
+    assert names(fuse(found, 1 << 20)) == [["5", "4", "3", "2", "1", "0"]]
 
 
-def test_one_bucket_has_one_dtype():
-    ps = [train.Parameter(np.zeros(2, t), t) for t in ("f4", "f8", "f8", "f4")]
-    assert [[p.name for p in group] for group in cut(ps, 1 << 20)] == [["f4"], ["f8", "f8"], ["f4"]]
+def test_one_bucket_has_one_dtype_and_one_group():
+    found = slots([2] * 6, ["f4", "f8", "f8", "f4", "f4", "f4"], [0, 0, 0, 0, 1, 0])
+    assert names(fuse(found, 1 << 20)) == [["4"], ["2", "1"], ["5", "3", "0"]]
 
 
-def test_gradients_live_in_the_buckets_and_come_in_order():
+def buckets_of(net, bucket_bytes, on_bucket):
+    buckets = Buckets(NumpyModel(net), bucket_bytes, None)
+    buckets.on_bucket = on_bucket
+    return buckets
+
+
+def test_parameters_and_gradients_live_in_the_buckets_and_come_in_order():
     net, _ = parts()
+    before = net.state_dict()
     seen = []
-    buckets = Buckets(net, 2048, lambda b: seen.append((b.index, b.samples, b.grads.copy())), None)
+    buckets = buckets_of(net, 2048, lambda b: seen.append((b.index, b.samples, b.grads.copy())))
     assert len(buckets) > 2
     backward(net)
     assert [index for index, _, _ in seen] == list(range(len(buckets)))
-    for bucket, (_, samples, grads) in zip(buckets.buckets, seen, strict=True):
+    by_name = {p.name: p for p in net.parameters()}
+    for bucket, (_, samples, grads) in zip(buckets.list, seen, strict=True):
         assert samples == 4
-        np.testing.assert_array_equal(grads, np.concatenate([p.grad.ravel() for p in bucket.parameters]))
-        assert all(np.shares_memory(p.grad, bucket.flat) for p in bucket.parameters)
+        mine = [by_name[slot.name] for slot in bucket.parameters]
+        np.testing.assert_array_equal(grads, np.concatenate([p.grad.ravel() for p in mine]))
+        np.testing.assert_array_equal(bucket.data, np.concatenate([before[p.name].ravel() for p in mine]))
+        assert all(np.shares_memory(p.grad, bucket.flat) and np.shares_memory(p.data, bucket.data) for p in mine)
         assert bucket.flat.size == bucket.grads.size + 1
 
 
@@ -54,7 +74,7 @@ def test_the_first_bucket_leaves_before_the_first_layer_is_done():
     """Overlap: when the buckets of later layers are full, the first layer has no gradient yet."""
     net, _ = parts()
     first_layer = []
-    Buckets(net, 1, lambda b: first_layer.append(net.parameters()[0].grad.any()), None)
+    buckets_of(net, 1, lambda b: first_layer.append(net.parameters()[0].grad.any()))
     backward(net)
     assert first_layer == [False] * 4 + [True] * 2
 
@@ -62,7 +82,7 @@ def test_the_first_bucket_leaves_before_the_first_layer_is_done():
 def test_gradients_that_come_in_another_order_leave_in_index_order():
     net, _ = parts()
     order = []
-    Buckets(net, 1, lambda b: order.append(b.index), None)
+    buckets_of(net, 1, lambda b: order.append(b.index))
     for p in net.parameters():  # first layer first
         p.ready()
     assert order == list(range(6))
@@ -87,7 +107,7 @@ def test_one_rank_does_what_the_optimizer_alone_does(strategy):
 
 def test_wrong_order_of_calls():
     net, opt = train.distribute(*parts(), comm=MPI.COMM_SELF)
-    with pytest.raises(RuntimeError, match=r"without a backward.* through 5.bias"):
+    with pytest.raises(RuntimeError, match=r"without a backward.* through 1.weight, .*5.bias"):
         opt.step()
     backward(net)
     with pytest.raises(RuntimeError, match="ran twice"):
@@ -111,6 +131,12 @@ def test_what_cannot_be_distributed():
     net.parameters()[0].data = [1.0]
     with pytest.raises(TypeError, match="NumPy arrays, not list"):
         train.distribute(net, opt, comm=MPI.COMM_SELF)
+    with pytest.raises(TypeError, match=r"train.Sequential or a torch.nn.Module, not list"):
+        train.distribute([], opt, comm=MPI.COMM_SELF)
+    with pytest.raises(TypeError, match="one of train's optimizers, not object"):
+        train.distribute(parts()[0], object(), comm=MPI.COMM_SELF)
+    with pytest.raises(ValueError, match="unused must be one of error, zero"):
+        train.distribute(*parts(), comm=MPI.COMM_SELF, unused="no")
 
 
 def test_a_strategy_is_called_at_its_moments():

@@ -30,6 +30,13 @@ class Loss:
     def __repr__(self) -> str:
         return f"Loss({self.value:.6g}, samples={self.samples})"
 
+    def __mul__(self, factor: float) -> Loss:
+        """The loss times a number, with its gradient. Mixed precision scales losses, so that small gradients keep their
+        bits."""
+        return Loss(self.value * factor, self._output, self._grad * self._grad.dtype.type(factor))
+
+    __rmul__ = __mul__
+
     def backward(self) -> None:
         """Add the gradient of this mean to every parameter's ``grad``, last layer first. Raises RuntimeError if called
         twice."""

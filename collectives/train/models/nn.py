@@ -37,7 +37,12 @@ class Parameter:
 
     def zero_grad(self) -> None:
         """Set ``grad`` to zero."""
-        self.grad.fill(0)
+        if self.grad.flags.writeable:
+            self.grad.fill(0)
+        self._fresh = True
+
+    def renew_grad(self) -> None:
+        """Let the next backward pass write ``grad`` rather than add to it."""
         self._fresh = True
 
     def bind_grad(self, view: Array) -> None:
@@ -45,12 +50,22 @@ class Parameter:
         view[...] = self.grad
         self.grad = view
 
+    def release_grad(self) -> None:
+        """Give back the memory of ``grad``, which then is a read-only array of zeros without memory of its own.
+
+        The next backward pass makes a new array.
+        """
+        self.grad = np.broadcast_to(np.zeros((), self.data.dtype), self.data.shape)
+        self._fresh = True
+
     def accumulate(self, function: Callable[..., Array], *args: Any, **kwargs: Any) -> None:
         """``grad += function(*args, **kwargs)``. The first time after ``zero_grad`` this needs no temporary array."""
-        if self._fresh:
+        if not self._fresh:
+            self.grad += function(*args, **kwargs)
+        elif self.grad.flags.writeable:
             function(*args, **kwargs, out=self.grad)
         else:
-            self.grad += function(*args, **kwargs)
+            self.grad = function(*args, **kwargs)
         self._fresh = False
 
     def ready(self) -> None:
@@ -128,11 +143,21 @@ class Sequential:
         if not with_parameters:
             raise ValueError("a network needs at least one layer with parameters")
         self._first = with_parameters[0]
+        self._ended: list[Callable[[Sequential], None]] = []
+        self._loaded: list[Callable[[Sequential], None]] = []
         self.dtype = self._parameters[0].data.dtype
 
     def parameters(self) -> list[Parameter]:
         """All parameters, first layer first."""
         return list(self._parameters)
+
+    def register_backward_end_hook(self, hook: Callable[[Sequential], None]) -> None:
+        """Call ``hook(self)`` at the end of each backward pass."""
+        self._ended.append(hook)
+
+    def register_load_state_dict_post_hook(self, hook: Callable[[Sequential], None]) -> None:
+        """Call ``hook(self)`` after each `load_state_dict`."""
+        self._loaded.append(hook)
 
     def __call__(self, x: Any) -> Output:
         """Run the layers on `x`, of shape (samples, ...). The number of samples may be 0."""
@@ -155,6 +180,8 @@ class Sequential:
             saved[i] = None
             for parameter in reversed(layer.parameters().values()):
                 parameter.ready()
+        for hook in self._ended:
+            hook(self)
 
     def state_dict(self) -> dict[str, Array]:
         """Copies of all parameters by name."""
@@ -170,3 +197,5 @@ class Sequential:
                 raise ValueError(f"parameter {p.name} has shape {p.data.shape}, the state {np.shape(state[p.name])}")
         for p in self._parameters:
             p.data[...] = state[p.name]
+        for hook in self._loaded:
+            hook(self)

@@ -2,57 +2,251 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ..agree import raise_on_all
+from ..flat.memory import allocate, is_narrow, squares
+from ..models.nn import Array
 from .base import Strategy
+from .loss_scale import SMALLEST, LossScale
+from .means import Compression, Means, averages
+from .parts import Part, load_state, state_of
 
 if TYPE_CHECKING:
-    from ..buckets import Bucket
+    from ..flat.buckets import Bucket
+    from ..flat.model import Handle, Model
+
+NONFINITE = ("raise", "skip", "allow")
 
 
 class AllReduce(Strategy):
     """All-reduce each bucket while the backward pass goes on, wait before the step (Li et al., VLDB 2020, sec. 3.2).
 
     * `average` (default: True): the gradient is the mean over the samples of all ranks. So p ranks compute the same as
-      one rank with the same global batch, even if the ranks' parts differ in length or are empty. Each rank sends its
-      gradient times its number of samples, and that number in the same message. With False, the gradient is the sum of
-      the ranks' gradients: p times the mean if all parts have the same length.
+      one rank with the same global batch, even if the ranks' parts differ in length or are empty. With False, the
+      gradient is the sum of the ranks' gradients: p times the mean if all parts have the same length.
     * `bucket_bytes`: the longest bucket, in bytes (default: 1 MiB). Raises ValueError if it is below 1.
     * `algorithm`: name of an all-reduce algorithm, for a communicator whose ``Iallreduce`` takes one. By default the
       communicator chooses.
+    * `compression`: what exchanges the gradients instead of all-reduces, for example ``train.PowerSGD(rank=2)``.
+    * `clip_norm`: if the Euclidean norm of the whole gradient is larger, the gradient is multiplied by
+      ``clip_norm / norm`` (Pascanu et al. 2013, algorithm 1). ``norm`` is that of the last step, before clipping.
+    * `nonfinite`: what happens if the mean gradient has elements that are infinite or not a number. "raise" (default):
+      FloatingPointError on all ranks, which names the parameter; no parameter has changed. "skip": all ranks skip the
+      step, and ``skipped`` counts it. "allow": nothing.
+    * `shard`: ZeRO (Rajbhandari et al. 2020). With 1 (sec. 5.1), each rank has the optimizer's state of a p-th of every
+      bucket, and steps that. With 2 (sec. 5.2), a rank keeps gradients of its p-th only, and sends in every backward
+      pass, also within `no_sync`. The optimizer must work element by element, as SGD and Adam do. Its state becomes
+      `Shard` leaves, which any number of ranks can load. The default, 0, shards nothing.
+    * `loss_scale`: a number or "dynamic", the factor of `scale` (default 1; see `LossScale`). Steps divide by it.
+
+    Parameters of 16 bits (float16, bfloat16) get float32 master weights, which the optimizer changes (Micikevicius et
+    al. 2018, sec. 3.1). With a dynamic `loss_scale`, all ranks skip a step whose gradient is not finite.
+
+    In a step the ranks agree on what they found, so an error of one rank is raised on all ranks. Raises ValueError for
+    bad arguments.
     """
 
     replicated = True
 
     def __init__(
-        self, average: bool = True, bucket_bytes: int = Strategy.bucket_bytes, algorithm: str | None = None
-    ) -> None:
+        self, average: bool = True, bucket_bytes: int = Strategy.bucket_bytes, algorithm: str | None = None, *,
+        compression: Compression | None = None, clip_norm: float | None = None, nonfinite: str = "raise",
+        shard: int = 0, loss_scale: float | str = 1.0,
+    ) -> None:  # fmt: skip
         if bucket_bytes < 1:
             raise ValueError(f"bucket_bytes must be at least 1, not {bucket_bytes}")
-        self.average = average
-        self.bucket_bytes = bucket_bytes
-        self.algorithm = algorithm
+        if clip_norm is not None and not 0 < clip_norm < math.inf:
+            raise ValueError(f"clip_norm must be positive and finite, not {clip_norm}")
+        if nonfinite not in NONFINITE:
+            raise ValueError(f"nonfinite must be one of {', '.join(NONFINITE)}, not {nonfinite!r}")
+        if shard not in (0, 1, 2):
+            raise ValueError(f"shard must be 0, 1 or 2, not {shard}")
+        if compression is not None and (shard or not average or algorithm is not None):
+            raise ValueError("compression exchanges means of whole gradients: with shard=0, average=True, no algorithm")
+        if shard and algorithm is not None:
+            raise ValueError("algorithm is that of an all-reduce, and with shard there is none")
+        self.average, self.bucket_bytes, self.algorithm, self.compression = (
+            average,
+            bucket_bytes,
+            algorithm,
+            compression,
+        )
+        self.clip_norm, self.nonfinite, self.shard = clip_norm, nonfinite, shard
+        self.loss_scale = LossScale(loss_scale)
+        self.keep_grads, self.every_pass = shard < 2, shard == 2
+        self.norm, self.skipped = math.nan, 0
         self._chosen = {} if algorithm is None else {"algorithm": algorithm}
-        self._pending: list[tuple[Any, Bucket]] = []
+
+    def check(self, model: Model, handle: Handle, comm: Any) -> None:
+        """Raise ValueError unless network and optimizer can be used."""
+        narrow = [slot.name for slot in model.slots if is_narrow(slot.dtype)]
+        if narrow and not averages(comm):
+            raise ValueError(f"parameter {narrow[0]} has 16 bits, which needs a collectives.Communicator")
+        if (narrow or self.shard) and not handle.fresh:
+            raise ValueError("the optimizer has made steps already; distribute it before, and load its state after")
+
+    def setup(self, net: Any, opt: Any, comm: Any) -> None:
+        """See `Strategy.setup`."""
+        super().setup(net, opt, comm)
+        self._begin(comm)
+        self._parts = [Part(bucket, comm, self.shard > 0) for bucket in self.buckets.list]
+        if self.shard == 2:
+            longest = max(bucket.data.nbytes + bucket.dtype.itemsize for bucket in self.buckets.list)
+            self._free = deque(allocate(comm, -(-longest // 8) * 8, np.uint8) for _ in range(2))
+            self._full: deque[Array] = deque()
+        if self.shard or any(part.master for part in self._parts):
+            self.handle.replace(self._parts)
+            self.handle.override("state_dict", lambda opt: state_of(self._parts, self.handle))
+            self.handle.override("load_state_dict", lambda opt, state: load_state(self._parts, self.handle, state))
+            self.model.on_load(self._refresh)
+
+    def _refresh(self) -> None:
+        for part in self._parts:
+            part.refresh()
+
+    def _begin(self, comm: Any) -> None:
+        self._means = Means(comm, self._start, self.average, self.compression)
+        self._total = 0  # samples of all ranks in the passes that parts have added up
+
+    def scale(self, loss: Any) -> Any:
+        """The loss times the loss scale: ``strategy.scale(loss).backward()``."""
+        return loss if self.loss_scale.value == 1 else loss * self.loss_scale.value
 
     def on_bucket(self, bucket: Bucket) -> None:
-        """Start the all-reduce of this bucket."""
+        """Start the exchange of this bucket."""
+        if self.shard == 2:
+            if bucket.index == 0 and self._means.active:
+                self._end_pass()
+            self._stage(bucket)
+        self._means.add(bucket)
+
+    def _stage(self, bucket: Bucket) -> None:
+        """Copy gradients into one of two arrays, from which they are sent."""
+        if not self._free:
+            self._means.wait_first()
+            self._free.append(self._full.popleft())
+        memory = self._free.popleft()
+        self._full.append(memory)
+        bucket.gather(memory.view(bucket.dtype), self.buckets.ready)
+
+    def _start(self, bucket: Bucket, op: Any) -> Any:
         from mpi4py import MPI
 
-        if self.average:
-            bucket.grads *= bucket.samples
-            bucket.weight[0] = bucket.samples
-        request = self.comm.Iallreduce(MPI.IN_PLACE, bucket.flat, op=MPI.SUM, **self._chosen)
-        self._pending.append((request, bucket))
+        if self.shard:
+            part = self._parts[bucket.index]
+            return self.comm.Ireduce_scatter(bucket.grads, part.received, part.counts, op=op)
+        return self.comm.Iallreduce(MPI.IN_PLACE, bucket.grads, op=op, **self._chosen)
 
-    def before_step(self) -> None:
-        """Wait for the buckets, in the order in which they were sent."""
-        for request, bucket in self._pending:
-            request.Wait()
-            if self.average:  # later buckets are still under way meanwhile
-                bucket.grads /= bucket.weight[0]
-        self._pending.clear()
+    def _end_pass(self) -> None:
+        """Wait for the buckets of a backward pass, and add up what came."""
+        samples = self._wait() if self.average else 1
+        self._total += samples
+        for part in self._parts:
+            part.add_up(samples)
+
+    def _wait(self) -> int:
+        samples = self._means.finish()
+        if self.shard == 2:
+            self._free.extend(self._full)
+            self._full.clear()
+        return samples
+
+    def before_step(self) -> bool:
+        """Wait for the buckets, inspect and clip the gradient. False if the step is skipped."""
+        if self._total:
+            self._end_pass()
+            for part in self._parts:
+                part.take_mean(self._total)
+            self._total = 0
+        else:
+            self._wait()
+        finite = self._inspect()
+        if not finite and (self.nonfinite != "allow" or self.loss_scale.dynamic):
+            self._refuse()
+            return False
+        self.loss_scale.update(True)
+        factor = 1 / self.loss_scale.value
+        if self.clip_norm is not None:
+            factor *= min(1.0, self.clip_norm / (self.norm + 1e-6))
+        for part in self._parts:
+            part.prepare(factor)
+        return True
+
+    def _inspect(self) -> bool:
+        """Agree on errors, which are raised, and on the norm. Returns whether the gradient is finite. Collective."""
+        from mpi4py import MPI
+
+        looks = self.nonfinite != "allow" or self.clip_norm is not None or self.loss_scale.dynamic
+        found = sum(squares(part.inspected) for part in self._parts) if looks else 0.0
+        status = np.array([float(self.problem is not None), found])
+        self.comm.Allreduce(MPI.IN_PLACE, status, op=MPI.SUM)
+        if status[0]:
+            raise_on_all(self.comm, None if self.problem is None else RuntimeError(self.problem))
+        self.norm = math.sqrt(status[1]) / self.loss_scale.value if looks else math.nan
+        return math.isfinite(status[1])
+
+    def _refuse(self) -> None:
+        """Skip a step whose gradient is not finite, or raise FloatingPointError. Collective."""
+        self.loss_scale.update(False)
+        if self.nonfinite == "raise" and (not self.loss_scale.dynamic or self.loss_scale.value < SMALLEST):
+            raise FloatingPointError(
+                f"the gradient of {self._culprit()} is not finite; a smaller learning rate may help, or clip_norm"
+            )
+        self.skipped += 1
+
+    def _culprit(self) -> str:
+        """The first parameter whose gradient is not finite. Collective."""
+        from mpi4py import MPI
+
+        slots = [slot for part in self._parts for slot in part.bucket.parameters]
+        found = [order for part in self._parts for order in _bad(part)]
+        order = self.comm.allreduce(min(found, default=len(slots)), op=MPI.MIN)
+        return next((slot.name for slot in slots if slot.order == order), "some parameter")
+
+    def after_step(self) -> None:
+        """Bring the optimizer's weights into the network."""
+        for request in [part.publish() for part in self._parts]:
+            if request is not None:
+                request.Wait()
+
+    def resize(self, comm: Any) -> None:
+        """Go on with the ranks of `comm`. ValueError with `shard`: the lost ranks' optimizer state is lost."""
+        if self.shard:
+            super().resize(comm)
+        self.comm = comm
+        self.buckets.reset()
+        self._begin(comm)
+        for part in self._parts:
+            part.move(comm)
 
     def settings(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""
-        return {**super().settings(), "average": self.average, "algorithm": self.algorithm}
+        own = ("average", "algorithm", "clip_norm", "nonfinite", "shard")
+        found = {key: getattr(self, key) for key in own}
+        compression = None if self.compression is None else type(self.compression).__name__
+        return {**super().settings(), **found, "compression": compression, "loss_scale": self.loss_scale.value}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loss scale, and the state of the compression, which is this rank's own."""
+        state = {"loss_scale": self.loss_scale.state_dict(), "skipped": self.skipped}
+        return state if self.compression is None else {**state, "compression": self.compression.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state that `state_dict` returned."""
+        self.loss_scale.load_state_dict(state["loss_scale"])
+        self.skipped = int(state["skipped"])
+        if self.compression is not None:
+            self.compression.load_state_dict(state["compression"])
+
+
+def _bad(part: Part) -> list[int]:
+    """The numbers of parameters in whose gradients this rank finds elements that are not finite."""
+    with np.errstate(all="ignore"):
+        at = np.flatnonzero(~np.isfinite(part.inspected.astype(np.float64))) + part.inspected_start
+    return [slot.order for slot in part.bucket.parameters if ((at >= slot.start) & (at < slot.start + slot.size)).any()]

@@ -2,47 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..buckets import Bucket
-    from ..models.nn import Sequential
-    from ..optim.sgd import SGD
+    from ..flat.buckets import Bucket, Buckets
+    from ..flat.model import Handle, Model
 
 
 class Strategy:
     """Decides when the ranks exchange data, and which. The methods here do nothing; a strategy overrides those it
     needs.
 
-    `distribute` calls `setup` once, after the parameters were broadcast. ``replicated`` says whether all ranks hold the
-    same parameters after every step (default: False). ``bucket_bytes`` is the longest bucket, in bytes (default: 1
-    MiB).
+    `distribute` calls `setup` once, after the parameters were broadcast. Before that it sets ``buckets``, whose
+    ``list`` has the network's parameters and gradients as flat arrays (see `Bucket`), ``model`` and ``handle``, which
+    are the interfaces of network and optimizer. A strategy that works on flat arrays serves NumPy's and torch's
+    networks alike.
+
+    ``replicated`` says whether all ranks hold the same parameters after every step (default: False). ``bucket_bytes``
+    is the longest bucket, in bytes (default: 1 MiB). ``keep_grads`` and ``every_pass`` are those of `Buckets`.
+    ``problem`` is what this rank found wrong with a step when `before_step` is called, or None. If a strategy does not
+    raise an error for it on all ranks, `distribute` raises one on this rank.
     """
 
     replicated = False
     bucket_bytes = 1 << 20
+    keep_grads = True
+    every_pass = False
+    problem: str | None = None
 
-    net: Sequential
-    opt: SGD
+    net: Any = None
+    opt: Any = None
     comm: Any
+    buckets: Buckets
+    model: Model
+    handle: Handle
 
-    def setup(self, net: Sequential, opt: SGD, comm: Any) -> None:
+    def check(self, model: Model, handle: Handle, comm: Any) -> None:
+        """Raise TypeError or ValueError unless this strategy serves the network and its optimizer. It sends nothing."""
+
+    def setup(self, net: Any, opt: Any, comm: Any) -> None:
         """Take the network, its optimizer and the communicator. An override calls this one first."""
         self.net, self.opt, self.comm = net, opt, comm
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """A context for the backward passes of all micro-batches of a step but the last one. They send nothing.
+
+        The gradient of the step is the mean over the samples of all its micro-batches, also if these differ in length.
+        So losses stay means, and are not divided by the number of micro-batches. A micro-batch has one backward pass.
+        """
+        self.buckets.sync = False
+        try:
+            yield
+        finally:
+            self.buckets.sync = True
 
     def on_bucket(self, bucket: Bucket) -> None:
         """Called when a bucket's gradients are complete, in the same order on all ranks. It should start to send them,
         and not wait."""
 
-    def before_step(self) -> None:
-        """Called before the optimizer uses the gradients."""
+    def before_step(self) -> bool | None:
+        """Called before the optimizer uses the gradients. If it returns False, on all ranks alike, the step is
+        skipped."""
 
     def after_step(self) -> None:
         """Called after the optimizer has changed the parameters."""
 
     def finish(self) -> None:
         """Called when training has ended, before the parameters are evaluated or saved."""
+
+    def resize(self, comm: Any) -> None:
+        """Go on with the ranks of `comm`, after others were lost. Raises ValueError if the strategy cannot."""
+        raise ValueError(f"{type(self).__name__} cannot go on with other ranks than it began with")
 
     def settings(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""

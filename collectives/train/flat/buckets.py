@@ -1,0 +1,219 @@
+"""Parameters and gradients fused into flat arrays (buckets), which are communicated while the backward pass goes on.
+
+Many small messages cost latency. One large message cannot overlap with the backward pass. Buckets are a compromise
+(Li et al., PyTorch Distributed, VLDB 2020, sec. 3.2.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..models.nn import Array
+from .memory import allocate, is_narrow
+from .model import Model, Slot
+
+UNUSED = ("error", "zero")
+
+
+class Bucket:
+    """Some parameters of one dtype and of one group of the optimizer, as flat arrays.
+
+    * ``index``: the number of the bucket; buckets are sent in this order.
+    * ``parameters``: a `Slot` for each parameter, with ``name``, ``shape``, ``size`` and ``start``.
+    * ``data``: their values, of shape (count,). The network's parameters are views of it.
+    * ``flat``: their gradients and one element more, of shape (count + 1,). Views of it are ``grads`` (all gradients)
+      and ``weight`` (the last element), which a strategy may use for a number that goes with the gradients.
+    * ``samples``: the number of samples of this rank of which ``grads`` is the mean.
+    """
+
+    def __init__(self, index: int, parameters: Sequence[Slot], comm: Any, keep_grads: bool = True) -> None:
+        self.index, self.parameters = index, list(parameters)
+        self.dtype, self.group = parameters[0].dtype, parameters[0].group
+        self.samples = 0
+        self.missing = len(parameters)
+        self.data = allocate(comm, sum(slot.size for slot in parameters), self.dtype)
+        start = 0
+        for slot in parameters:
+            slot.start = start
+            slot.move(self.data[start : start + slot.size])
+            start += slot.size
+        self.sums: Array | None = None  # of the gradients of micro-batches, each times its number of samples
+        if keep_grads:
+            self.hold(allocate(comm, start + 1, self.dtype))
+            for slot in parameters:
+                slot.bind(self.grads[slot.start : slot.start + slot.size])
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def hold(self, memory: Array) -> None:
+        """Make `memory`, of shape (n,) with n > count, the memory of the gradients."""
+        count = len(self.data)
+        self.flat = memory[: count + 1]
+        self.grads, self.weight = self.flat[:count], self.flat[count:]
+
+    def gather(self, memory: Array, ready: Callable[[Slot], bool]) -> None:
+        """Copy the gradients into `memory`, zeros where ``ready(slot)`` is False, and give back their own memory."""
+        self.hold(memory)
+        for slot in self.parameters:
+            place = self.grads[slot.start : slot.start + slot.size]
+            slot.bind(place)
+            if ready(slot):
+                slot.collect()
+            else:
+                place.fill(0)
+            slot.release()
+
+    def add_up(self, samples: int) -> None:
+        """Add ``samples * grads`` to the sums of the micro-batches."""
+        if self.sums is None:
+            self.sums = np.zeros(len(self.data), np.float32 if is_narrow(self.dtype) else self.dtype)
+        if samples:  # the gradient of no samples may be NaN
+            self.sums += np.multiply(self.grads, self.sums.dtype.type(samples), dtype=self.sums.dtype)
+
+    def take_mean(self, samples: int, total: int) -> None:
+        """Make ``grads``, of `samples` samples, the mean over these and over the micro-batches: `total` samples."""
+        self.add_up(samples)
+        assert self.sums is not None
+        np.divide(self.sums, self.sums.dtype.type(max(total, 1)), out=self.grads, casting="unsafe")
+        self.sums.fill(0)
+
+
+def fuse(slots: Iterable[Slot], bucket_bytes: int) -> list[list[Slot]]:
+    """Group parameters, last first, into buckets of one dtype, one group of the optimizer and at most `bucket_bytes`.
+
+    A parameter that is longer is a bucket of its own. Buckets stand in the order in which they become full if the
+    backward pass goes from the last parameter to the first.
+    """
+    full: list[list[Slot]] = []
+    filling: dict[Any, list[Slot]] = {}
+    for slot in sorted(slots, key=lambda slot: -slot.order):
+        kind = (slot.dtype, slot.group)
+        bucket = filling.get(kind)
+        if bucket is None or sum(other.nbytes for other in bucket) + slot.nbytes > bucket_bytes:
+            bucket = filling[kind] = []
+            full.append(bucket)
+        bucket.append(slot)
+    return sorted(full, key=lambda bucket: -bucket[-1].order)
+
+
+class Buckets:
+    """All buckets of a network. ``list`` has them in order.
+
+    ``on_bucket(bucket)`` is called for each bucket as soon as it and all buckets before it are full. So the order of
+    collective calls is the same on all ranks, whatever the order in which gradients are completed.
+
+    While ``sync`` is False, the gradients of backward passes are added up, each times its samples. In the next pass
+    with ``sync`` buckets hold the mean over the samples of all these passes. With `every_pass` buckets are handed over
+    in each pass, and nothing is added up here. Without `keep_grads` a bucket has no memory of its own for gradients:
+    the strategy calls ``bucket.gather``. `unused` is one of UNUSED, see `distribute`.
+    """
+
+    def __init__(
+        self, model: Model, bucket_bytes: int, comm: Any, *, keep_grads: bool = True, every_pass: bool = False,
+        unused: str = "error",
+    ) -> None:  # fmt: skip
+        self.model, self.sync = model, True
+        self._every_pass, self._keep, self._unused = every_pass, keep_grads, unused
+        groups = fuse(model.slots, bucket_bytes)
+        self.list = [Bucket(i, group, comm, keep_grads) for i, group in enumerate(groups)]
+        self._home = {slot: bucket for bucket in self.list for slot in bucket.parameters}
+        self._used: set[Slot] = set()  # in this step
+        self._before = 0  # samples of the micro-batches before this pass
+        self.on_bucket: Callable[[Bucket], None] = lambda bucket: None
+        self._begin()
+        model.listen(self._ready, self._end)
+
+    def __len__(self) -> int:
+        return len(self.list)
+
+    def _begin(self) -> None:
+        """Prepare for a backward pass."""
+        self._next = 0
+        self._samples = 0  # of the pass under way
+        self._done: set[Slot] = set()
+        for bucket in self.list:
+            bucket.missing = len(bucket.parameters)
+
+    def _begin_step(self) -> None:
+        self._begin()
+        self._used.clear()
+        self._before = 0
+
+    def reset(self) -> None:
+        """Prepare for the next step, and forget what was added up."""
+        self._begin_step()
+        for bucket in self.list:
+            if bucket.sums is not None:
+                bucket.sums.fill(0)
+
+    def ready(self, slot: Slot) -> bool:
+        """Whether a parameter has got its gradient in the pass under way."""
+        return slot in self._done
+
+    def _ready(self, slot: Slot) -> None:
+        if slot in self._done:
+            raise RuntimeError(
+                "backward() ran twice before opt.step(): the first gradients are already on their way. For several "
+                "micro-batches, run all but the last one within strategy.no_sync()"
+            )
+        if not self._done:
+            self._samples = self.model.samples
+        if self._keep:
+            slot.collect()
+        self._done.add(slot)
+        self._home[slot].missing -= 1
+        if self.sync or self._every_pass:
+            while self._next < len(self.list) and self.list[self._next].missing == 0:
+                self._send()
+
+    def _send(self) -> None:
+        """Hand over the next bucket. Parameters without a gradient count with zeros."""
+        bucket = self.list[self._next]
+        self._next += 1
+        if bucket.missing and self._keep:
+            for slot in bucket.parameters:
+                if slot not in self._done:
+                    bucket.grads[slot.start : slot.start + slot.size].fill(0)
+        total = self._before + self._samples
+        bucket.samples = self._samples if self._every_pass else total
+        if self._before and not self._every_pass:
+            bucket.take_mean(self._samples, total)
+        self.on_bucket(bucket)
+
+    def _send_all(self) -> None:
+        while self._next < len(self.list):
+            self._send()
+
+    def _end(self) -> None:
+        """The end of a backward pass. Micro-batches before the last one are added up here."""
+        if self.sync:
+            return
+        self._used |= self._done
+        if self._every_pass:
+            self._send_all()
+        else:
+            for bucket in self.list:
+                for slot in bucket.parameters:
+                    if slot not in self._done:
+                        bucket.grads[slot.start : slot.start + slot.size].fill(0)
+                bucket.add_up(self._samples)
+        self._before += self._samples
+        for slot in self.model.slots:
+            slot.renew()
+        self._begin()
+
+    def close(self) -> str | None:
+        """Hand over the buckets that are left. Returns what is wrong with this step on this rank, or None."""
+        moved = [slot.name for slot in self.model.slots if slot.moved()]
+        absent = [slot.name for slot in self.model.slots if slot not in self._done and slot not in self._used]
+        self._send_all()
+        self._begin_step()
+        if moved:
+            return f"{', '.join(moved)} left the flat array, by net.to() or by load_state_dict(assign=True) for example"
+        if absent and self._unused == "error":
+            return f"opt.step() without a backward() through {', '.join(absent)}; see distribute(unused=...)"
+        return None

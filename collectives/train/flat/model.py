@@ -1,0 +1,141 @@
+"""What strategies and buckets see of a network and its optimizer. There is an implementation for each kind of network.
+
+The interface is small: pieces of flat NumPy arrays take the place of the parameters' own memory, and callbacks say when
+a gradient is complete. The network's own backward pass computes the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..models.nn import Array
+
+
+class Slot:
+    """A trainable parameter as a piece of flat arrays.
+
+    ``name``, ``shape`` and ``dtype`` (NumPy's) are the parameter's, ``size`` is its number of elements. ``order`` is
+    its number in the network, ``group`` that of its group in the optimizer. ``start`` is where it begins in the arrays
+    of its bucket.
+    """
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: Any, order: int, group: int) -> None:
+        self.name, self.shape, self.dtype = name, shape, np.dtype(dtype)
+        self.size = int(np.prod(shape))
+        self.order, self.group = order, group
+        self.start = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The length of the parameter in bytes."""
+        return self.size * self.dtype.itemsize
+
+    def move(self, data: Array) -> None:
+        """Copy the parameter into `data`, of shape (size,), and keep it there."""
+        raise NotImplementedError
+
+    def bind(self, grad: Array) -> None:
+        """Let `grad`, of shape (size,), be the place of the gradient."""
+        raise NotImplementedError
+
+    def collect(self) -> None:
+        """Copy the gradient to its place, unless it is there."""
+        raise NotImplementedError
+
+    def renew(self) -> None:
+        """Let the next backward pass make a new gradient, rather than add to the last one."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Give back the gradient's own memory; its place in a flat array keeps it."""
+        raise NotImplementedError
+
+    def moved(self) -> bool:
+        """Whether the parameter has left its place in the flat array, so that strategies no longer see it."""
+        raise NotImplementedError
+
+
+class Model(Protocol):
+    """A network: its trainable parameters, and the events of its backward pass."""
+
+    @property
+    def slots(self) -> Sequence[Slot]:
+        """The trainable parameters, first layer first."""
+
+    @property
+    def samples(self) -> int:
+        """The number of samples of the backward pass under way, or of the last one."""
+
+    def listen(self, ready: Callable[[Slot], None], end: Callable[[], None]) -> None:
+        """Call ``ready(slot)`` when a gradient is complete, and ``end()`` at the end of each backward pass."""
+
+    def clear(self) -> None:
+        """Set all gradients to zero."""
+
+    def extras(self) -> list[tuple[Array, Callable[[Array], None]]]:
+        """Arrays that are no trainable parameters but must begin alike on all ranks, as bytes, of shape (n,).
+
+        With each comes a function that puts other bytes in their place.
+        """
+
+    def on_load(self, hook: Callable[[], None]) -> None:
+        """Call ``hook()`` after parameters were loaded from a state."""
+
+    def describe(self) -> dict[str, Any]:
+        """What must be equal on all ranks, by name."""
+
+
+class Work(Protocol):
+    """An array of shape (n,) that an optimizer works on, instead of parameters."""
+
+    @property
+    def name(self) -> str:
+        """A name of its own."""
+
+    @property
+    def data(self) -> Array:
+        """What the optimizer changes."""
+
+    @property
+    def grad(self) -> Array:
+        """The gradient, of the shape of ``data``."""
+
+    @property
+    def group(self) -> int:
+        """The number of the optimizer's group."""
+
+
+class Handle(Protocol):
+    """An optimizer."""
+
+    @property
+    def opt(self) -> Any:
+        """The optimizer itself."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the optimizer has made no step."""
+
+    def take_over(self, before: Callable[[], bool], after: Callable[[], None], clear: Callable[[], None]) -> None:
+        """Make ``opt.step()`` call ``before()``, then step, then call ``after()``; only the first if it is False.
+
+        ``opt.zero_grad()`` calls ``clear()``.
+        """
+
+    def replace(self, works: Sequence[Work]) -> None:
+        """Let the optimizer work on `works` instead of parameters. Its options are kept. It must have no state."""
+
+    def state(self, leaf: Callable[[Work, Array], Any]) -> dict[str, Any]:
+        """The state, with ``leaf(work, array)`` in place of each array that has an element for each of a work."""
+
+    def load(self, state: Mapping[str, Any], read: Callable[[Work, Any], Array]) -> None:
+        """Restore what `state` returned; ``read(work, leaf)`` gives the array for a leaf."""
+
+    def override(self, name: str, function: Callable[..., Any]) -> None:
+        """Make ``function(opt, ...)`` the method `name` of this optimizer."""
+
+    def describe(self) -> dict[str, Any]:
+        """Settings that must be equal on all ranks."""

@@ -1,0 +1,101 @@
+"""``Optimizer``, the base class of the optimizers of NumPy's networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from collectives import span
+
+from ..models.nn import Array, Parameter
+
+Hook = Callable[["Optimizer", tuple[Any, ...], dict[str, Any]], None]
+
+
+class Optimizer:
+    """Changes parameters by their gradients, element by element. The interface is PyTorch's.
+
+    A derived class has ``arrays``, the names of the arrays that it keeps for each parameter, of the parameter's shape
+    and dtype, and overrides `update`. ``lr`` is the learning rate; it may be set between steps. ``steps`` is the number
+    of steps taken. Raises ValueError for a negative rate or weight decay, and without parameters.
+    """
+
+    arrays: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, parameters: Iterable[Parameter], lr: float, *, weight_decay: float = 0.0) -> None:
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.steps = 0
+        self.strategy: Any = None  # the Strategy, set by distribute
+        self._before: list[Hook] = []
+        self._after: list[Hook] = []
+        self.replace(parameters)
+        name = type(self).__name__
+        if not self.parameters:
+            raise ValueError(f"{name} got no parameters")
+        if not lr >= 0:
+            raise ValueError(f"lr must not be negative, not {lr}")
+        if not weight_decay >= 0:
+            raise ValueError(f"weight_decay must not be negative, not {weight_decay}")
+
+    def replace(self, parameters: Iterable[Parameter]) -> None:
+        """Work on `parameters` from now on, without any state. ValueError after a step."""
+        if self.steps:
+            raise ValueError("the optimizer has made steps already; distribute it before, and load its state after")
+        self.parameters = list(parameters)
+        self._kept = {key: [np.zeros_like(p.data) for p in self.parameters] for key in self.arrays}
+
+    def register_step_pre_hook(self, hook: Hook) -> None:
+        """Call ``hook(optimizer, args, kwargs)`` before each step, as in PyTorch."""
+        self._before.append(hook)
+
+    def register_step_post_hook(self, hook: Hook) -> None:
+        """Call ``hook(optimizer, args, kwargs)`` after each step, as in PyTorch."""
+        self._after.append(hook)
+
+    def zero_grad(self) -> None:
+        """Set all gradients to zero."""
+        for p in self.parameters:
+            p.zero_grad()
+
+    def step(self) -> None:
+        """Change every parameter in place, by its gradient (see the class)."""
+        with span("step"):
+            for hook in self._before:
+                hook(self, (), {})
+            self.steps += 1
+            for i, p in enumerate(self.parameters):
+                self.update(p.data, p.grad, *(self._kept[key][i] for key in self.arrays))
+            for hook in self._after:
+                hook(self, (), {})
+
+    def update(self, data: Array, grad: Array, *kept: Array) -> None:
+        """Change `data` and the arrays `kept` of one parameter in place. ``steps`` counts this step."""
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, Any]:
+        """Settings that must be equal on all ranks."""
+        return {"optimizer": type(self).__name__, "lr": self.lr, "weight_decay": self.weight_decay}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of steps taken, the learning rate, and copies of the kept arrays by parameter name."""
+        names = [p.name for p in self.parameters]
+        kept = {
+            key: {name: array.copy() for name, array in zip(names, self._kept[key], strict=True)} for key in self.arrays
+        }
+        return {"steps": self.steps, "lr": self.lr, **kept}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state. Raises ValueError unless it has this optimizer's arrays and parameters."""
+        names = [p.name for p in self.parameters]
+        for key in self.arrays:
+            if key not in state:
+                raise ValueError(f"the state has no {key}; it is not one of {type(self).__name__}")
+            if set(names) != set(state[key]):
+                raise ValueError(f"the state is for {sorted(state[key])}, this optimizer for {sorted(names)}")
+        for key in self.arrays:
+            for name, array in zip(names, self._kept[key], strict=True):
+                array[...] = state[key][name]
+        self.steps, self.lr = int(state["steps"]), float(state["lr"])

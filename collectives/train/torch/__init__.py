@@ -1,0 +1,1 @@
+"""torch's networks and optimizers as flat arrays. torch is imported in this folder only."""

@@ -1,0 +1,167 @@
+"""`Model` for torch's networks, and the choice of `Handle` for their optimizers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ..flat.model import Slot
+from ..models.nn import Array
+from .optimizer import TorchHandle
+from .tensors import as_bytes, as_tensor, numpy_dtype, put_bytes
+
+
+class TorchSlot(Slot):
+    """A parameter of a module as a piece of flat arrays.
+
+    autograd makes a new tensor for the gradient if there is none, and this tensor is copied to its place. That is less
+    work than to fill the place with zeros and to let autograd add to it.
+    """
+
+    def __init__(self, name: str, parameter: torch.nn.Parameter, order: int, group: int) -> None:
+        super().__init__(name, tuple(parameter.shape), numpy_dtype(parameter.dtype), order, group)
+        self.parameter = parameter
+
+    def move(self, data: Array) -> None:
+        """See `Slot.move`."""
+        view = as_tensor(data).view(self.shape)
+        view.copy_(self.parameter.detach())
+        self.parameter.data = view
+        self._address = view.data_ptr()
+
+    def bind(self, grad: Array) -> None:
+        """See `Slot.bind`."""
+        self._grad = as_tensor(grad).view(self.shape)
+
+    def collect(self) -> None:
+        """See `Slot.collect`. Raises TypeError for a sparse gradient."""
+        grad = self.parameter.grad
+        if grad is not None and grad is not self._grad:
+            if grad.layout is not torch.strided:
+                raise TypeError(f"{self.name} has a sparse gradient; use sparse=False")
+            self._grad.copy_(grad)
+            self.parameter.grad = self._grad
+
+    def renew(self) -> None:
+        """See `Slot.renew`."""
+        self.parameter.grad = None
+
+    def release(self) -> None:
+        """See `Slot.release`."""
+        self.parameter.grad = None
+
+    def moved(self) -> bool:
+        """See `Slot.moved`."""
+        return self.parameter.data_ptr() != self._address
+
+
+class TorchModel:
+    """A module (see `Model`). Parameters that do not require a gradient, and buffers, are `extras`.
+
+    A parameter that several layers share is one slot. ``samples`` is the length of the first tensor among the arguments
+    of the last call of the module with gradients enabled.
+    """
+
+    def __init__(self, net: torch.nn.Module, groups: dict[torch.nn.Parameter, int]) -> None:
+        self._net = net
+        self.samples = 1
+        named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
+        self.slots = [TorchSlot(name, p, order, groups[p]) for order, (name, p) in enumerate(named)]
+        self._ended = True  # until a gradient comes
+
+    def listen(self, ready: Callable[[Slot], None], end: Callable[[], None]) -> None:
+        """See `Model.listen`."""
+        self._end = end
+        self._net.register_forward_pre_hook(self._count, with_kwargs=True)
+
+        def arrived(slot: TorchSlot, _: torch.Tensor) -> None:
+            if self._ended:
+                self._ended = False
+                torch.autograd.Variable._execution_engine.queue_callback(self._over)
+            ready(slot)
+
+        for slot in self.slots:
+            slot.parameter.register_post_accumulate_grad_hook(functools.partial(arrived, slot))
+
+    def _over(self) -> None:
+        self._ended = True
+        self._end()
+
+    def _count(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.is_grad_enabled():
+            self.samples = next((len(t) for t in _tensors((args, kwargs)) if t.dim()), 1)
+
+    def clear(self) -> None:
+        """See `Model.clear`."""
+        for slot in self.slots:
+            slot.parameter.grad = None
+
+    def _others(self) -> list[tuple[str, torch.Tensor]]:
+        frozen = [(name, p) for name, p in self._net.named_parameters() if not p.requires_grad]
+        return frozen + list(self._net.named_buffers())
+
+    def extras(self) -> list[tuple[Array, Callable[[Array], None]]]:
+        """See `Model.extras`."""
+        return [(as_bytes(t), functools.partial(put_bytes, t)) for _, t in self._others()]
+
+    def on_load(self, hook: Callable[[], None]) -> None:
+        """See `Model.on_load`."""
+        self._net.register_load_state_dict_post_hook(lambda *_: hook())
+
+    def describe(self) -> dict[str, Any]:
+        """See `Model.describe`."""
+        found: dict[str, Any] = {f"parameter {slot.name}": (slot.shape, slot.dtype.name) for slot in self.slots}
+        return found | {f"buffer {name}": (tuple(t.shape), str(t.dtype)) for name, t in self._others()}
+
+
+def _tensors(thing: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested tuples, lists and dicts, in order."""
+    if isinstance(thing, torch.Tensor):
+        yield thing
+    elif isinstance(thing, dict | tuple | list):
+        for item in thing.values() if isinstance(thing, dict) else thing:
+            yield from _tensors(item)
+
+
+def _check(net: torch.nn.Module) -> None:
+    """Raise TypeError or ValueError unless the module can be distributed."""
+    if isinstance(net, torch.nn.parallel.DistributedDataParallel):
+        raise TypeError("the network is a DistributedDataParallel already; pass its .module")
+    for name, p in net.named_parameters():
+        if isinstance(p, torch.nn.parameter.UninitializedParameter):
+            raise ValueError(f"parameter {name} has no shape yet; call the network once first")
+    for name, t in [*net.named_parameters(), *net.named_buffers()]:
+        if t.device.type != "cpu":
+            raise ValueError(f"{name} is on {t.device}; distribute takes networks on the CPU only: net.cpu()")
+        if t.layout is not torch.strided:
+            raise TypeError(f"{name} has the layout {t.layout}; distribute takes dense tensors only")
+    for name, p in net.named_parameters():
+        if p.requires_grad:
+            try:
+                numpy_dtype(p.dtype)
+            except TypeError as error:
+                raise TypeError(f"parameter {name}: {error}") from None
+    for name, module in net.named_modules():
+        if getattr(module, "sparse", False) is True:
+            raise TypeError(f"layer {name} makes sparse gradients; use sparse=False")
+
+
+def adapt(net: torch.nn.Module, opt: Any) -> tuple[TorchModel, TorchHandle]:
+    """The interface of `net` and `opt`. Raises TypeError or ValueError unless they can be distributed."""
+    _check(net)
+    if not isinstance(opt, torch.optim.Optimizer):
+        raise TypeError(f"a torch network needs an optimizer of torch.optim, not {type(opt).__name__}")
+    if isinstance(opt, torch.optim.LBFGS):
+        raise TypeError("LBFGS calls the network several times in a step, which cannot be distributed")
+    names = {p: name for name, p in net.named_parameters()}
+    groups = {p: i for i, group in enumerate(opt.param_groups) for p in group["params"]}
+    if any(p not in names for p in groups):
+        raise ValueError("the optimizer is not over the parameters of this network")
+    if left := [name for p, name in names.items() if p.requires_grad and p not in groups]:
+        raise ValueError(f"the optimizer lacks {', '.join(left)}; add them, or set requires_grad to False")
+    if not any(p.requires_grad for p in groups):
+        raise ValueError("no parameter of this network requires a gradient")
+    return TorchModel(net, groups), TorchHandle(opt, names)

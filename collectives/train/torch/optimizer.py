@@ -1,0 +1,103 @@
+"""`Handle` for the optimizers of torch.optim."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..flat.model import Work
+from ..models.nn import Array
+from .tensors import as_array, as_tensor
+
+
+class TorchHandle:
+    """An optimizer of torch.optim (see `Handle`)."""
+
+    def __init__(self, opt: torch.optim.Optimizer, names: Mapping[torch.nn.Parameter, str]) -> None:
+        self.opt = opt
+        self._names = names
+        self._works: list[Work] = []  # in the order of the optimizer's parameters
+
+    @property
+    def fresh(self) -> bool:
+        """See `Handle.fresh`."""
+        return not self.opt.state
+
+    def take_over(self, before: Callable[[], bool], after: Callable[[], None], clear: Callable[[], None]) -> None:
+        """See `Handle.take_over`. With a closure, ``opt.step(closure)`` calls the closure first, once."""
+        inner = self.opt.step
+
+        @functools.wraps(inner)  # schedulers of the learning rate mark the method that they have wrapped
+        def step(opt: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            if before():
+                inner()
+                after()
+            return loss
+
+        self.override("step", step)
+        self.override("zero_grad", lambda opt, set_to_none=True: clear())
+
+    def override(self, name: str, function: Callable[..., Any]) -> None:
+        """See `Handle.override`."""
+        setattr(self.opt, name, types.MethodType(function, self.opt))
+
+    def replace(self, works: Sequence[Work]) -> None:
+        """See `Handle.replace`."""
+        self._works = []
+        for number, group in enumerate(self.opt.param_groups):
+            mine = [work for work in works if work.group == number]
+            group["params"] = [self._parameter(work) for work in mine]
+            self._works += mine
+
+    @staticmethod
+    def _parameter(work: Work) -> torch.nn.Parameter:
+        parameter = torch.nn.Parameter(as_tensor(work.data))
+        parameter.grad = as_tensor(work.grad)
+        return parameter
+
+    def state(self, leaf: Callable[[Work, Array], Any]) -> dict[str, Any]:
+        """See `Handle.state`."""
+        state = type(self.opt).state_dict(self.opt)
+        for number, values in state["state"].items():
+            work = self._works[number]
+            state["state"][number] = {
+                key: leaf(work, as_array(value)) if self._whole(work, value) else value for key, value in values.items()
+            }
+        return state
+
+    @staticmethod
+    def _whole(work: Work, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.dim() == 1 and len(value) == len(work.data)
+
+    def load(self, state: Mapping[str, Any], read: Callable[[Work, Any], Array]) -> None:
+        """See `Handle.load`."""
+        restored = {
+            int(number): {key: self._restored(self._works[int(number)], value, read) for key, value in values.items()}
+            for number, values in state["state"].items()
+        }
+        type(self.opt).load_state_dict(self.opt, {**state, "state": restored})
+
+    @staticmethod
+    def _restored(work: Work, value: Any, read: Callable[[Work, Any], Array]) -> Any:
+        """A value of the state; a number of steps, for example, is an array of no dimension."""
+        if isinstance(value, int | float | bool | None):
+            return value
+        if getattr(value, "shape", None) == ():
+            return torch.as_tensor(value)
+        return as_tensor(read(work, value))
+
+    def describe(self) -> dict[str, Any]:
+        """See `Handle.describe`."""
+        found: dict[str, Any] = {"optimizer": type(self.opt).__name__}
+        for i, group in enumerate(self.opt.param_groups):
+            found[f"parameters of group {i}"] = [self._names[p] for p in group["params"]]
+            found |= {f"{key} of group {i}": repr(value) for key, value in group.items() if key != "params"}
+        return found
