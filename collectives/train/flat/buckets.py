@@ -16,6 +16,10 @@ from .memory import allocate, is_narrow
 from .model import Model, Slot
 
 UNUSED = ("error", "zero")
+TWICE = (
+    "backward() ran twice before opt.step(), when the first gradients were on their way; for several micro-batches, run "
+    "all but the last one within strategy.no_sync()"
+)
 
 
 class Bucket:
@@ -33,6 +37,7 @@ class Bucket:
         self.index, self.parameters = index, list(parameters)
         self.dtype, self.group = parameters[0].dtype, parameters[0].group
         self.samples = 0
+        self.problem: str | None = None  # of gradients that could not be gathered
         self.missing = len(parameters)
         self.data = allocate(comm, sum(slot.size for slot in parameters), self.dtype)
         start = 0
@@ -62,7 +67,7 @@ class Bucket:
             place = self.grads[slot.start : slot.start + slot.size]
             slot.bind(place)
             if ready(slot):
-                slot.collect()
+                self.problem = slot.collect() or self.problem
             else:
                 place.fill(0)
             slot.release()
@@ -122,9 +127,8 @@ class Buckets:
         self.list = [Bucket(i, group, comm, keep_grads) for i, group in enumerate(groups)]
         self._home = {slot: bucket for bucket in self.list for slot in bucket.parameters}
         self._used: set[Slot] = set()  # in this step
-        self._before = 0  # samples of the micro-batches before this pass
         self.on_bucket: Callable[[Bucket], None] = lambda bucket: None
-        self._begin()
+        self._begin_step()
         model.listen(self._ready, self._end)
 
     def __len__(self) -> int:
@@ -140,8 +144,9 @@ class Buckets:
 
     def _begin_step(self) -> None:
         self._begin()
+        self._problem: str | None = None
         self._used.clear()
-        self._before = 0
+        self._before = 0  # samples of the micro-batches before this pass
 
     def reset(self) -> None:
         """Prepare for the next step, and forget what was added up."""
@@ -156,14 +161,12 @@ class Buckets:
 
     def _ready(self, slot: Slot) -> None:
         if slot in self._done:
-            raise RuntimeError(
-                "backward() ran twice before opt.step(): the first gradients are already on their way. For several "
-                "micro-batches, run all but the last one within strategy.no_sync()"
-            )
+            self._problem = TWICE
+            return
         if not self._done:
             self._samples = self.model.samples
         if self._keep:
-            slot.collect()
+            self._problem = slot.collect() or self._problem
         self._done.add(slot)
         self._home[slot].missing -= 1
         if self.sync or self._every_pass:
@@ -211,9 +214,12 @@ class Buckets:
         moved = [slot.name for slot in self.model.slots if slot.moved()]
         absent = [slot.name for slot in self.model.slots if slot not in self._done and slot not in self._used]
         self._send_all()
+        problems = [self._problem, *(bucket.problem for bucket in self.list)]
+        for bucket in self.list:
+            bucket.problem = None
         self._begin_step()
         if moved:
-            return f"{', '.join(moved)} left the flat array, by net.to() or by load_state_dict(assign=True) for example"
+            return f"{', '.join(moved)} left the flat array, by net.to() for example"
         if absent and self._unused == "error":
             return f"opt.step() without a backward() through {', '.join(absent)}; see distribute(unused=...)"
-        return None
+        return next((problem for problem in problems if problem is not None), None)

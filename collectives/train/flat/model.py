@@ -41,8 +41,8 @@ class Slot:
         """Let `grad`, of shape (size,), be the place of the gradient."""
         raise NotImplementedError
 
-    def collect(self) -> None:
-        """Copy the gradient to its place, unless it is there."""
+    def collect(self) -> str | None:
+        """Copy the gradient to its place, unless it is there. Returns why that cannot be done, or None."""
         raise NotImplementedError
 
     def renew(self) -> None:

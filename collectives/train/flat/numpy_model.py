@@ -30,10 +30,11 @@ class NumpySlot(Slot):
         """See `Slot.bind`."""
         self._grad = grad.reshape(self.shape)
 
-    def collect(self) -> None:
+    def collect(self) -> str | None:
         """See `Slot.collect`."""
         if self.parameter.grad is not self._grad:
             self.parameter.bind_grad(self._grad)
+        return None
 
     def renew(self) -> None:
         """See `Slot.renew`."""

@@ -36,14 +36,15 @@ class TorchSlot(Slot):
         """See `Slot.bind`."""
         self._grad = as_tensor(grad).view(self.shape)
 
-    def collect(self) -> None:
-        """See `Slot.collect`. Raises TypeError for a sparse gradient."""
+    def collect(self) -> str | None:
+        """See `Slot.collect`."""
         grad = self.parameter.grad
         if grad is not None and grad is not self._grad:
             if grad.layout is not torch.strided:
-                raise TypeError(f"{self.name} has a sparse gradient; use sparse=False")
+                return f"{self.name} has a sparse gradient; use sparse=False"
             self._grad.copy_(grad)
             self.parameter.grad = self._grad
+        return None
 
     def renew(self) -> None:
         """See `Slot.renew`."""

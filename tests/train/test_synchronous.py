@@ -1,0 +1,15 @@
+"""Synchronous training of torch networks on real ranks, by programs/synchronous_torch.py."""
+
+import re
+
+import pytest
+from jobs import mpiexec
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_torch_networks_train_on_ranks_as_in_one_process(ranks):
+    program = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/train/programs/synchronous_torch.py")
+    done = mpiexec("torch", ranks, *program, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"\d+ passed", done.stdout)) == ranks
+    assert "skipped" not in done.stdout
