@@ -1,4 +1,4 @@
-"""SGD against its formula, worked by hand."""
+"""Optimizers against their formulas, worked by hand; beside torch's: programs/synchronous_torch.py."""
 
 import numpy as np
 import pytest
@@ -83,6 +83,34 @@ def test_state_round_trip_goes_on_with_the_same_bits():
 def test_numbers_out_of_range(kwargs, message):
     with pytest.raises(ValueError, match=message):
         train.SGD([parameter()], **kwargs)
+
+
+def test_two_steps_of_adam_by_hand():
+    """Corrected means are 1 and 1 after the first step, so that the weight moves by lr."""
+    p = parameter([1.0])
+    opt = train.Adam([p], lr=0.1, betas=(0.5, 0.5), eps=0.0)
+    p.grad[:] = 1.0
+    opt.step()
+    assert p.data[0] == pytest.approx(0.9, abs=1e-15)
+    p.grad[:] = -2.0  # means (0.25 - 1) / 0.75 = -1 and (0.25 + 2) / 0.75 = 3
+    opt.step()
+    assert p.data[0] == pytest.approx(0.9 + 0.1 / np.sqrt(3), abs=1e-15)
+
+
+def test_decoupled_weight_decay_shrinks_weights_without_a_gradient():
+    p = parameter([1.0])
+    train.AdamW([p], lr=0.1, weight_decay=0.5).step()
+    assert p.data[0] == pytest.approx(0.95, abs=1e-15)
+    with pytest.raises(ValueError, match="betas"):
+        train.Adam([p], betas=(0.9, 1.0))
+    with pytest.raises(ValueError, match="eps"):
+        train.Adam([p], eps=-1.0)
+
+
+def test_a_state_of_another_optimizer_is_refused():
+    state = train.SGD([parameter()], lr=0.1).state_dict()
+    with pytest.raises(ValueError, match="the state has no mean; it is not one of Adam"):
+        train.Adam([parameter()]).load_state_dict(state)
 
 
 def test_no_parameters():

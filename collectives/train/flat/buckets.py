@@ -17,7 +17,7 @@ from .model import Model, Slot
 
 UNUSED = ("error", "zero")
 TWICE = (
-    "backward() ran twice before opt.step(), when the first gradients were on their way; for several micro-batches, run "
+    "backward() ran twice before opt.step(), when the first gradients were on their way; for micro-batches, run "
     "all but the last one within strategy.no_sync()"
 )
 
@@ -64,12 +64,11 @@ class Bucket:
         """Copy the gradients into `memory`, zeros where ``ready(slot)`` is False, and give back their own memory."""
         self.hold(memory)
         for slot in self.parameters:
-            place = self.grads[slot.start : slot.start + slot.size]
-            slot.bind(place)
+            slot.bind(self.grads[slot.start : slot.start + slot.size])
             if ready(slot):
                 self.problem = slot.collect() or self.problem
             else:
-                place.fill(0)
+                slot.put_zeros()
             slot.release()
 
     def add_up(self, samples: int) -> None:
@@ -178,14 +177,18 @@ class Buckets:
         bucket = self.list[self._next]
         self._next += 1
         if bucket.missing and self._keep:
-            for slot in bucket.parameters:
-                if slot not in self._done:
-                    bucket.grads[slot.start : slot.start + slot.size].fill(0)
+            self._put_zeros(bucket)
         total = self._before + self._samples
         bucket.samples = self._samples if self._every_pass else total
         if self._before and not self._every_pass:
             bucket.take_mean(self._samples, total)
         self.on_bucket(bucket)
+
+    def _put_zeros(self, bucket: Bucket) -> None:
+        """Zeros for the parameters that have no gradient."""
+        for slot in bucket.parameters:
+            if slot not in self._done:
+                slot.put_zeros()
 
     def _send_all(self) -> None:
         while self._next < len(self.list):
@@ -200,9 +203,7 @@ class Buckets:
             self._send_all()
         else:
             for bucket in self.list:
-                for slot in bucket.parameters:
-                    if slot not in self._done:
-                        bucket.grads[slot.start : slot.start + slot.size].fill(0)
+                self._put_zeros(bucket)
                 bucket.add_up(self._samples)
         self._before += self._samples
         for slot in self.model.slots:

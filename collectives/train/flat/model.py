@@ -45,6 +45,10 @@ class Slot:
         """Copy the gradient to its place, unless it is there. Returns why that cannot be done, or None."""
         raise NotImplementedError
 
+    def put_zeros(self) -> None:
+        """Make the gradient zeros, at its place."""
+        raise NotImplementedError
+
     def renew(self) -> None:
         """Let the next backward pass make a new gradient, rather than add to the last one."""
         raise NotImplementedError

@@ -36,6 +36,11 @@ class NumpySlot(Slot):
             self.parameter.bind_grad(self._grad)
         return None
 
+    def put_zeros(self) -> None:
+        """See `Slot.put_zeros`."""
+        self._grad.fill(0)
+        self.parameter.grad = self._grad
+
     def renew(self) -> None:
         """See `Slot.renew`."""
         self.parameter.renew_grad()

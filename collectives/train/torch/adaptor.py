@@ -46,6 +46,10 @@ class TorchSlot(Slot):
             self.parameter.grad = self._grad
         return None
 
+    def put_zeros(self) -> None:
+        """See `Slot.put_zeros`."""
+        self.parameter.grad = self._grad.zero_()
+
     def renew(self) -> None:
         """See `Slot.renew`."""
         self.parameter.grad = None

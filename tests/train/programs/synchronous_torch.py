@@ -320,8 +320,9 @@ def branches(**options):
     return train.distribute(net, opt, train.AllReduce(**{"shard": 1, **options}), comm=COMM, unused="zero")
 
 
-def test_parameters_of_all_kinds():
-    net, opt = branches()
+@pytest.mark.parametrize("shard", [0, 1, 2])
+def test_parameters_of_all_kinds(shard):
+    net, opt = branches(shard=shard)
     assert train.same_bits(net, COMM)
     assert not net.norm.running_mean.any()
     assert net.first.weight is net.second.weight
@@ -477,3 +478,29 @@ def test_bfloat16_trees():
     (got,) = train.allreduce_tree([torch.full((4,), 0.5, dtype=torch.bfloat16)], COMM)
     assert got.dtype == torch.bfloat16
     assert got.tolist() == [SIZE / 2] * 4
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "options"),
+    [
+        (train.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
+        (train.Adam, torch.optim.Adam, {"lr": 0.01}),
+        (train.Adam, torch.optim.Adam, {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-4, "weight_decay": 0.1}),
+        (train.AdamW, torch.optim.AdamW, {"lr": 0.01}),
+        (train.AdamW, torch.optim.AdamW, {"lr": 0.01, "betas": (0.0, 0.5), "weight_decay": 0.5}),
+    ],
+)
+@pytest.mark.parametrize(("dtype", "near"), [(np.float64, 1e-14), (np.float32, 1e-6)])
+def test_numpys_optimizers_compute_what_torchs_compute(ours, theirs, options, dtype, near):
+    """The weights are about 1; the operations differ in order only, so an error is a few roundings in 20 steps."""
+    rng = np.random.default_rng(0)
+    start, grads = rng.standard_normal(50).astype(dtype), rng.standard_normal((20, 50)).astype(dtype)
+    mine, other = train.Parameter(start.copy(), "w"), torch.nn.Parameter(torch.from_numpy(start.copy()))
+    my_opt, opt = ours([mine], **options), theirs([other], **options)
+    for grad in grads:
+        mine.grad[...] = grad
+        other.grad = torch.from_numpy(grad.copy())
+        my_opt.step()
+        opt.step()
+    assert mine.data.dtype == dtype
+    assert np.abs(mine.data - other.detach().numpy()).max() < near
