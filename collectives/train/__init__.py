@@ -5,6 +5,7 @@ MPI nor scikit-learn nor matplotlib.
 """
 
 from .agree import same_bits
+from .compression import BFloat16Wire, Compression, Float16Wire, Int8, PowerSGD, TopK
 from .data.datasets import Dataset, digits, load_npz, stratified_split
 from .data.loader import Loader
 from .distribute import distribute
@@ -27,10 +28,14 @@ __all__ = [
     "Adam",
     "AdamW",
     "AllReduce",
+    "BFloat16Wire",
+    "Compression",
     "Conv2d",
     "CrossEntropyLoss",
     "Dataset",
     "Flatten",
+    "Float16Wire",
+    "Int8",
     "Layer",
     "Linear",
     "Loader",
@@ -39,22 +44,10 @@ __all__ = [
     "NoComm",
     "Output",
     "Parameter",
+    "PowerSGD",
     "ReLU",
     "Run",
     "Sequential",
     "Strategy",
-    "allreduce_tree",
-    "cnn",
-    "digits",
-    "distribute",
-    "draw_curves",
-    "evaluate",
-    "get_lr",
-    "load_npz",
-    "mlp",
-    "read_log",
-    "same_bits",
-    "schedules",
-    "set_lr",
-    "stratified_split",
+    "TopK",
 ]

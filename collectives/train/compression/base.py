@@ -1,0 +1,187 @@
+"""``Compression``, the base class of all methods, and the working arrays that a method has for each bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+Array = NDArray[Any]
+
+
+class Piece(Protocol):
+    """A parameter's place in a bucket: its gradient has `shape`, and is elements start to start + size."""
+
+    @property
+    def name(self) -> str:
+        """The name of the parameter."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the parameter."""
+
+    @property
+    def size(self) -> int:
+        """The number of its elements."""
+
+    @property
+    def start(self) -> int:
+        """The index of its first element in the bucket."""
+
+
+class Bucket(Protocol):
+    """What compression uses of a bucket: its number, its gradients in one dimension, and what lies where in them."""
+
+    @property
+    def index(self) -> int:
+        """The number of the bucket, the same on all ranks."""
+
+    @property
+    def grads(self) -> Array:
+        """The gradients, float32 or float64, of shape (count,)."""
+
+    @property
+    def parameters(self) -> Sequence[Piece]:
+        """The parameters, whose gradients cover ``grads``."""
+
+
+class Area:
+    """The working arrays of one bucket. A method with residuals keeps them in ``residual``, of shape (count,)."""
+
+    residual: Array | None = None
+
+    def __init__(self, bucket: Bucket, comm: Any) -> None:
+        self.comm = comm
+        self.count = bucket.grads.size
+        self.dtype = bucket.grads.dtype
+
+    def empty(self, shape: Any, dtype: DTypeLike) -> Array:
+        """A new array, in memory that the ranks of a node share if the communicator has such memory."""
+        make = getattr(self.comm, "empty", np.empty)
+        array: Array = make(shape, dtype)
+        return array
+
+    def zeros(self, shape: Any, dtype: DTypeLike) -> Array:
+        """A new array of zeros; see `empty`."""
+        array = self.empty(shape, dtype)
+        array[...] = 0
+        return array
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of what the next step needs."""
+        return {} if self.residual is None else {"residual": self.residual.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned. Raises ValueError if the bucket had another length."""
+        if self.residual is not None:
+            restore(self.residual, state["residual"])
+
+
+A = TypeVar("A", bound=Area)
+
+
+class Compression(Generic[A]):
+    """Replaces a bucket's gradients by their mean over the ranks, or an approximation of it, and sends less for it.
+
+    A strategy calls `exchange` for each bucket. A method may keep residuals: what it has not sent of a gradient is
+    added to the next one of that bucket (error feedback: Karimireddy et al., ICML 2019, algorithm 2). ``per_rank`` says
+    so: the ranks' states then differ, and each rank saves its own. Residuals have the scale of the gradients that were
+    given, so a strategy that scales the loss divides the gradients by that scale first.
+
+    A gradient that is not finite on one rank makes the result not finite on all ranks, so that a strategy skips the
+    step everywhere. The residual of the part in question is then dropped, and all residuals stay finite. Of the other
+    parts, such a step loses what it has sent.
+
+    ``sent`` is the number of bytes that this rank has handed to collectives so far, by the convention of benchmarks: of
+    an all-reduce and an all-gather the length of this rank's vector, of an all-to-all the length of all its blocks.
+    """
+
+    per_rank = False
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self._areas: dict[int, A] = {}
+        self._states: dict[int, Mapping[str, Any]] = {}  # of buckets that have no area yet
+
+    def exchange(self, bucket: Bucket, comm: Any) -> Iterator[Any]:
+        """Replace ``bucket.grads`` by the mean over the ranks of `comm`; collective. All ranks get the same bits.
+
+        This is a generator. It yields each mpi4py request that must be complete before it goes on. Until it ends,
+        ``bucket.grads`` is its working memory, and the same bucket must not be exchanged again. Communicators match
+        non-blocking collectives by their order. A strategy that has several exchanges under way therefore advances them
+        in an order that is the same on all ranks, and does not depend on which request completes first.
+
+        Raises, before anything is sent, TypeError for gradients that are neither float32 nor float64, and ValueError if
+        the bucket has another length than the one whose state was loaded.
+        """
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, Any]:
+        """Settings that must be equal on all ranks."""
+        return {"compression": type(self).__name__}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of what the next step needs, by bucket: residuals, and what a method carries on from step to step."""
+        areas = {str(index): area.state_dict() for index, area in self._areas.items()}
+        return {**{str(index): dict(state) for index, state in self._states.items()}, **areas}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state that `state_dict` returned. It is checked against each bucket when that is next exchanged.
+
+        Residuals belong to a rank. For another number of ranks call `reset` instead.
+        """
+        self.reset()
+        self._states = {int(index): dict(of_bucket) for index, of_bucket in state.items()}
+
+    def reset(self) -> None:
+        """Go on as if nothing had been exchanged: forget residuals and what is carried on from step to step."""
+        self._areas.clear()
+        self._states.clear()
+
+    def _make(self, bucket: Bucket, comm: Any) -> A:
+        """The working arrays for a bucket."""
+        raise NotImplementedError
+
+    def _area(self, bucket: Bucket, comm: Any) -> A:
+        """The working arrays for a bucket, made at its first exchange; with another communicator they are made anew."""
+        area = self._areas.get(bucket.index)
+        if area is not None and area.comm is comm and (area.count, area.dtype) == (
+            bucket.grads.size, bucket.grads.dtype,
+        ):  # fmt: skip
+            return area
+        if bucket.grads.dtype not in (np.float32, np.float64):
+            raise TypeError(f"{type(self).__name__} takes float32 and float64 gradients, not {bucket.grads.dtype}")
+        state = self._states.get(bucket.index) if area is None else area.state_dict()
+        made = self._make(bucket, comm)
+        if state is not None:
+            made.load_state_dict(state)
+        self._states.pop(bucket.index, None)
+        self._areas[bucket.index] = made
+        return made
+
+    def _allreduce(self, comm: Any, send: Array, receive: Array, op: Any = None) -> Any:
+        """Start an all-reduce (default: a sum) and return its request; `receive` may be `send`."""
+        from mpi4py import MPI
+
+        self.sent += send.nbytes
+        return comm.Iallreduce(MPI.IN_PLACE if receive is send else send, receive, op=MPI.SUM if op is None else op)
+
+    def _allgather(self, comm: Any, send: Array, receive: Array) -> Any:
+        """Start an all-gather of bytes and return its request."""
+        self.sent += send.nbytes
+        return comm.Iallgather(send, receive)
+
+    def _alltoall(self, comm: Any, send: Array, receive: Array) -> Any:
+        """Start an all-to-all of equal blocks of bytes and return its request."""
+        self.sent += send.nbytes
+        return comm.Ialltoall(send, receive)
+
+
+def restore(target: Array, saved: Any) -> None:
+    """Copy a saved array into `target`. Raises ValueError if the shapes differ."""
+    array = np.asarray(saved)
+    if array.shape != target.shape:
+        raise ValueError(f"the saved state is for a bucket of another kind: {array.shape} instead of {target.shape}")
+    target[...] = array
