@@ -115,7 +115,8 @@ class PowerSGD(Compression[LowRank]):
 
     Law: the result, and the mean of the residuals, together are the mean of g + e, to rounding. A mean of rank at most
     `rank` comes out whole, so at full rank nothing is lost. A gradient of zeros gives zeros; a direction that a
-    gradient lacks is drawn anew for the next step. A matrix that is not finite on one rank becomes NaN on all.
+    gradient lacks is drawn anew for the next step. A matrix that is not finite on one rank becomes NaN on all. What
+    differs from rank to rank and cancels in the mean stays in the residuals, which grow where data differ in kind.
 
     Cost: `rank` (m + n) elements for a matrix (m, n), in two all-reduces a bucket; 4 `rank` m n operations and as many
     for the two products P Q^T. Raises ValueError for a rank below 1, or a negative `start_after` or `seed`.

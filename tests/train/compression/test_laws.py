@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep import World, bucket, exchange, residuals
+from mpi4py import MPI
 
+import collectives
 from collectives import train
 
 pytestmark = pytest.mark.filterwarnings("ignore:TopK")  # of a few elements it sends all
@@ -176,6 +178,31 @@ def test_working_arrays_are_made_once_and_on_the_heap(kind):
     first = len(made)
     exchange(pair, gradients(1, 2, count_of(SHAPES)), SHAPES, world)
     assert 1 <= first == len(made)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_rank_on_a_real_communicator(kind):
+    comm, compression, expected = collectives.Communicator(MPI.COMM_SELF), KINDS[kind](), KINDS[kind]()
+    for step in range(3):
+        g = gradients(step, 1, count_of(SHAPES))
+        made = bucket(g[0], SHAPES)
+        for request in compression.exchange(made, comm):
+            request.Wait()
+        np.testing.assert_array_equal(made.grads, exchange([expected], g, SHAPES)[0])
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_16_bits_need_our_communicator(kind):
+    with pytest.raises(TypeError, match=r"Op"):
+        next(KINDS[kind]().exchange(bucket(gradients(0, 1, 5)[0]), MPI.COMM_SELF))
+
+
+@pytest.mark.parametrize("kind", WITH_RESIDUALS)
+def test_others_do_with_any_communicator(kind):
+    made, g = bucket(gradients(0, 1, 1000)[0], [(20, 50)]), gradients(0, 1, 1000)
+    for request in KINDS[kind]().exchange(made, MPI.COMM_SELF):
+        request.Wait()
+    np.testing.assert_array_equal(made.grads, exchange([KINDS[kind]()], g, [(20, 50)])[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)

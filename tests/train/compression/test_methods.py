@@ -182,12 +182,13 @@ def test_the_warm_start_finds_the_best_approximation():
     assert errors[-1] == pytest.approx(best, rel=1e-4)
 
 
-def test_residuals_stay_bounded_when_ranks_differ():
-    """What ranks have in common only is their mean: their constant differences must not pile up."""
-    g, ranks = normal(2, 1200), [train.PowerSGD(2), train.PowerSGD(2)]
-    for _ in range(200):
+def test_residuals_stay_bounded():
+    """Error feedback on a constant gradient of rank 30, of which a step sends 2 directions."""
+    g, ranks, norms = normal(1, 1200), [train.PowerSGD(2)], []
+    for _ in range(80):
         exchange(ranks, g, [(40, 30)])
-    assert np.linalg.norm(residuals(ranks)) < 30 * np.linalg.norm(g)
+        norms.append(np.linalg.norm(residuals(ranks)))
+    assert max(norms[40:]) < 1.2 * max(norms[:40]) < 20 * np.linalg.norm(g)
 
 
 def test_the_first_steps_may_be_dense():
