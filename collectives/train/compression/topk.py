@@ -98,19 +98,19 @@ class TopK(Compression[Largest]):
 
     def exchange(self, bucket: Bucket, comm: Any) -> Iterator[Any]:
         """See `Compression.exchange`."""
-        area = self._area(bucket, comm)
-        area.residual += bucket.grads
+        area, grads = self._area(bucket, comm), bucket.grads
+        area.residual += grads
         if area.dense:
-            bucket.grads[...] = area.residual
+            grads[...] = area.residual
             area.residual.fill(0)
-            yield self._allreduce(comm, bucket.grads, bucket.grads)
+            yield self._allreduce(comm, grads, grads)
         else:
             self._take(area)
             yield self._allgather(comm, area.sent_bytes, area.received_bytes)
-            bucket.grads.fill(0)
+            grads.fill(0)
             with np.errstate(over="ignore", invalid="ignore"):
-                np.add.at(bucket.grads, area.receive["indices"].reshape(-1), area.receive["values"].reshape(-1))
-        bucket.grads /= comm.size
+                np.add.at(grads, area.receive["indices"].reshape(-1), area.receive["values"].reshape(-1))
+        grads /= comm.size
 
     def _take(self, area: Largest) -> None:
         """Move the largest elements from the residual into the record to send."""

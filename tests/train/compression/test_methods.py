@@ -158,11 +158,12 @@ def test_nothing_is_lost_at_full_rank(shape):
 
 
 def test_a_direction_that_was_missing_is_found_later():
-    """With rank 2: a gradient of rank 1, of 0, and then one of rank 2 in other directions."""
+    """With rank 2: a gradient of 0, of rank 1, of 0, and then one of rank 2 in other directions."""
     a, b, c = normal(3, 40, 1)
     d, e, f = normal(3, 1, 30, seed=1)
     ranks = [train.PowerSGD(2)]
-    for g in (a @ d, np.zeros((40, 30), np.float32), b @ e + c @ f):
+    zero = np.zeros((40, 30), np.float32)
+    for g in (zero, a @ d, zero, b @ e + c @ f):
         result = exchange(ranks, g.reshape(1, -1), [(40, 30)])
         np.testing.assert_allclose(result[0], g.ravel(), atol=1e-4)
 
