@@ -57,15 +57,9 @@ class Area:
         self.count = bucket.grads.size
         self.dtype = bucket.grads.dtype
 
-    def empty(self, shape: Any, dtype: DTypeLike) -> Array:
-        """A new array, in memory that the ranks of a node share if the communicator has such memory."""
-        make = getattr(self.comm, "empty", np.empty)
-        array: Array = make(shape, dtype)
-        return array
-
-    def zeros(self, shape: Any, dtype: DTypeLike) -> Array:
-        """A new array of zeros; see `empty`."""
-        array = self.empty(shape, dtype)
+    def message(self, count: int, dtype: DTypeLike) -> Array:
+        """Memory for messages, (count,): shared by the ranks of a node if the communicator has such memory."""
+        array: Array = getattr(self.comm, "empty", np.empty)(count, dtype)
         array[...] = 0
         return array
 
@@ -74,9 +68,9 @@ class Area:
         return {} if self.residual is None else {"residual": self.residual.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned. Raises ValueError if the bucket had another length."""
+        """Restore what `state_dict` returned. Raises ValueError if it is of another bucket or another method."""
         if self.residual is not None:
-            restore(self.residual, state["residual"])
+            restore(self.residual, state, "residual")
 
 
 A = TypeVar("A", bound=Area)
@@ -179,9 +173,11 @@ class Compression(Generic[A]):
         return comm.Ialltoall(send, receive)
 
 
-def restore(target: Array, saved: Any) -> None:
-    """Copy a saved array into `target`. Raises ValueError if the shapes differ."""
-    array = np.asarray(saved)
+def restore(target: Array, state: Mapping[str, Any], key: str) -> None:
+    """Copy the array ``state[key]`` into `target`. Raises ValueError if there is none, or if the shapes differ."""
+    if key not in state:
+        raise ValueError(f"the saved state of a bucket has no {key}: another compression has saved it")
+    array = np.asarray(state[key])
     if array.shape != target.shape:
-        raise ValueError(f"the saved state is for a bucket of another kind: {array.shape} instead of {target.shape}")
+        raise ValueError(f"the saved {key} is for another bucket: its shape is {array.shape}, not {target.shape}")
     target[...] = array

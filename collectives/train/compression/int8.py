@@ -37,11 +37,11 @@ class Blocks(Area):
         blocks, length = layout(self.count, comm.size)
         record = np.dtype([("scales", np.float32, (blocks,)), ("values", np.int8, (blocks, length))])
         shape = (comm.size, blocks, length)
-        self.x = self.zeros(shape, self.dtype)
-        self.scratch = self.empty(shape, self.dtype)
-        self.total = self.empty(shape[1:], self.dtype)
-        self.sent_bytes = self.zeros(comm.size * record.itemsize, np.uint8)
-        self.received_bytes = self.empty(comm.size * record.itemsize, np.uint8)
+        self.x = np.zeros(shape, self.dtype)
+        self.scratch = np.empty(shape, self.dtype)
+        self.total = np.empty(shape[1:], self.dtype)
+        self.sent_bytes = self.message(comm.size * record.itemsize, np.uint8)
+        self.received_bytes = self.message(comm.size * record.itemsize, np.uint8)
         self.send, self.receive = self.sent_bytes.view(record), self.received_bytes.view(record)
         self.residual = self.x.reshape(-1)[: self.count]
 

@@ -47,7 +47,7 @@ class LowRank(Area):
 
     def __init__(self, bucket: Bucket, comm: Any, rank: int, seed: int) -> None:
         super().__init__(bucket, comm)
-        self.residual = self.zeros(self.count, self.dtype)
+        self.residual = np.zeros(self.count, self.dtype)
         self.steps = 0
         self.matrices: list[Factors] = []
         self.whole: list[slice] = []
@@ -66,9 +66,9 @@ class LowRank(Area):
         whole = sum(place.stop - place.start for place in self.whole)
         rows = sum(f.m * f.r for f in self.matrices)
         columns = sum(f.n * f.r for f in self.matrices)
-        self.first = self.empty(rows + whole, self.dtype)
+        self.first = self.message(rows + whole, self.dtype)
         self.rest = self.first[rows:]
-        self.second, self.mean = self.empty(columns, self.dtype), self.empty(columns, self.dtype)
+        self.second, self.mean = self.message(columns, self.dtype), self.message(columns, self.dtype)
         start = begin = 0
         for f in self.matrices:
             f.p = self.first[start : start + f.m * f.r].reshape(f.r, f.m)
@@ -100,7 +100,7 @@ class LowRank(Area):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `Area.load_state_dict`."""
         super().load_state_dict(state)
-        restore(self.second, state["q"])
+        restore(self.second, state, "q")
         self.steps = int(state["steps"])
 
 

@@ -22,15 +22,15 @@ class Largest(Area):
     def __init__(self, bucket: Bucket, comm: Any, density: float) -> None:
         super().__init__(bucket, comm)
         self.k = min(self.count, max(1, round(density * self.count)))
-        self.residual = self.zeros(self.count, self.dtype)
+        self.residual = np.zeros(self.count, self.dtype)
         index = np.int32 if self.count <= np.iinfo(np.int32).max else np.int64
         record = np.dtype([("values", self.dtype, (self.k,)), ("indices", index, (self.k,))], align=True)
         whole = dense_bytes(bucket.grads.nbytes, comm.size)
         self.dense = self.k == 0 or sparse_bytes(record.itemsize, comm.size) > whole
         if not self.dense:
             self.scratch = np.empty((2, self.count), self.dtype)
-            self.sent_bytes = self.zeros(record.itemsize, np.uint8)
-            self.received_bytes = self.empty(comm.size * record.itemsize, np.uint8)
+            self.sent_bytes = self.message(record.itemsize, np.uint8)
+            self.received_bytes = self.message(comm.size * record.itemsize, np.uint8)
             self.send, self.receive = self.sent_bytes.view(record), self.received_bytes.view(record)
 
 
@@ -63,7 +63,7 @@ def largest(x: Array, k: int, scratch: Array) -> Array:
 class TopK(Compression[Largest]):
     """The `density` part of the elements, those of the largest magnitude, with error feedback (Aji and Heafield, EMNLP
     2017, sec. 3; Stich et al., NeurIPS 2018, algorithm 1). The ranks gather all pairs of index and value (as SparCML:
-    Renggli et al., SC 2019, sec. 5).
+    Renggli et al., SC 2019).
 
     A rank sends the k = density x count largest elements of g + e, rounded, at least one. It keeps the others as e. Of
     equal elements it sends those that come first.

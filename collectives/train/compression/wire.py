@@ -16,7 +16,7 @@ class Wire(Area):
 
     def __init__(self, bucket: Bucket, comm: Any, dtype: DTypeLike) -> None:
         super().__init__(bucket, comm)
-        self.array = self.empty(self.count, dtype)
+        self.array = self.message(self.count, dtype)
 
 
 class Cast(Compression[Wire]):
@@ -57,7 +57,7 @@ class Float16Wire(Cast):
 
 
 class BFloat16Wire(Cast):
-    """Gradients travel as bfloat16 (the type of Kalamkar et al. 2019, sec. 3).
+    """Gradients travel as bfloat16 (the type of Kalamkar et al. 2019).
 
     Law and cost are those of `Float16Wire`, but a rounding has a relative error of at most 2^-8, and the range is that
     of float32. Raises ImportError where the package ml_dtypes is missing.

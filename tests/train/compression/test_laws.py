@@ -1,5 +1,8 @@
 """What holds for every compression, on several ranks in lockstep: nothing is lost, all ranks get the same bits."""
 
+import tracemalloc
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -163,21 +166,41 @@ def test_errors_come_before_anything_is_sent(kind):
         exchange([compression], gradients(0, 1, 40), [(8, 5)])
         other = KINDS[kind]()
         other.load_state_dict(compression.state_dict())
-        with pytest.raises(ValueError, match=r"for a bucket of another kind: \(40,\) instead of \(50,\)"):
+        with pytest.raises(ValueError, match=r"residual is for another bucket: its shape is \(40,\), not \(50,\)"):
+            next(other.exchange(bucket(gradients(0, 1, 50)[0], [(10, 5)]), world.ranks[0]))
+        other.load_state_dict({"0": {}})
+        with pytest.raises(ValueError, match="has no residual: another compression has saved it"):
             next(other.exchange(bucket(gradients(0, 1, 50)[0], [(10, 5)]), world.ranks[0]))
     assert world.calls == [None]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_working_arrays_are_made_once_and_on_the_heap(kind):
-    compression, world = KINDS[kind](), World(2)
-    made = []
-    world.ranks[0].empty = lambda *args: made.append(args) or np.empty(*args)
-    pair = [compression, KINDS[kind]()]
-    exchange(pair, gradients(0, 2, count_of(SHAPES)), SHAPES, world)
+def test_messages_lie_on_the_heap_and_arrays_are_made_once(kind):
+    made, moved = [], []
+
+    def heap(*args):
+        made.append(np.empty(*args))
+        return made[-1]
+
+    def move(send, receive, op=None):  # of one rank
+        moved.append(receive)
+        if send is not MPI.IN_PLACE:
+            receive[...] = send
+        return "request"
+
+    comm = SimpleNamespace(rank=0, size=1, empty=heap, Iallreduce=move, Iallgather=move, Ialltoall=move)
+    compression, b = KINDS[kind](), bucket(gradients(0, 1, 400_000)[0], [(500, 800)])
+    for _ in compression.exchange(b, comm):
+        pass
     first = len(made)
-    exchange(pair, gradients(1, 2, count_of(SHAPES)), SHAPES, world)
+    tracemalloc.start()
+    for _ in compression.exchange(b, comm):
+        pass
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < b.grads.nbytes
     assert 1 <= first == len(made)
+    assert all(any(np.shares_memory(array, own) for own in made) for array in moved)
 
 
 @pytest.mark.parametrize("kind", KINDS)
