@@ -62,8 +62,11 @@ class LowRank(Area):
         self._allocate()
 
     def _allocate(self) -> None:
-        """Cut the messages into the factors of each matrix and the gradients that are sent whole."""
-        whole = sum(place.stop - place.start for place in self.whole)
+        """Cut the messages into the factors of each matrix and the gradients that are sent whole.
+
+        A bucket without matrices is reduced in place, and needs no messages.
+        """
+        whole = sum(place.stop - place.start for place in self.whole) if self.matrices else 0
         rows = sum(f.m * f.r for f in self.matrices)
         columns = sum(f.n * f.r for f in self.matrices)
         self.first = self.message(rows + whole, self.dtype)

@@ -204,14 +204,15 @@ def test_messages_lie_on_the_heap_and_arrays_are_made_once(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_rank_on_a_real_communicator(kind):
+@pytest.mark.parametrize("shapes", [SHAPES, [(7,)], [(1, 1)], [(0, 3)]])
+def test_one_rank_on_a_real_communicator(kind, shapes):
     comm, compression, expected = collectives.Communicator(MPI.COMM_SELF), KINDS[kind](), KINDS[kind]()
     for step in range(3):
-        g = gradients(step, 1, count_of(SHAPES))
-        made = bucket(g[0], SHAPES)
+        g = gradients(step, 1, count_of(shapes))
+        made = bucket(g[0], shapes)
         for request in compression.exchange(made, comm):
             request.Wait()
-        np.testing.assert_array_equal(made.grads, exchange([expected], g, SHAPES)[0])
+        np.testing.assert_array_equal(made.grads, exchange([expected], g, shapes)[0])
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])

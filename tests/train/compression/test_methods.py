@@ -1,5 +1,6 @@
 """What holds for one compression only."""
 
+import sys
 import warnings
 
 import numpy as np
@@ -37,6 +38,12 @@ def test_beyond_the_range_of_float16_there_is_inf():
     np.testing.assert_allclose(
         exchange([train.BFloat16Wire(), train.BFloat16Wire()], g), g[None].mean(1).repeat(2, 0), 2**-7
     )
+
+
+def test_without_ml_dtypes_bfloat16_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(ImportError, match="pip install ml_dtypes"):
+        train.BFloat16Wire()
 
 
 # 8 bits
