@@ -4,7 +4,7 @@
     mpiexec -n 4 --host A:2,B:2 python benchmarks/train_compression.py --epochs 50 --seeds 5
 
 Every method trains the same network from the same parameters on the same batches, once for each seed, with SGD and
-momentum. All gradients are one bucket. `accuracy` is the mean over the seeds on the test digits, with the lowest and
+momentum. `accuracy` is the mean over the seeds on the test digits, with the lowest and
 the highest one. `bytes` is what a rank hands to collectives in a step; `of dense` compares it with plain all-reduces of
 float32. `seconds` is the training of one seed, the median. On one node bytes cost nothing much: there the table shows
 what compression computes. Between slow hosts it shows what compression saves.
@@ -18,7 +18,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,39 +40,12 @@ WAYS: dict[str, Callable[[], train.Compression[Any] | None]] = {
 }
 
 
-class Gradients:
-    """The gradients of a network in one bucket, in which the ranks average them by a compression or without."""
-
-    index = 0
-
-    def __init__(self, net: train.Sequential, compression: train.Compression[Any] | None, comm: Any) -> None:
-        self.compression, self.comm = compression, comm
-        self.grads = comm.zeros(sum(p.data.size for p in net.parameters()), np.float32)
-        self.parameters: list[Any] = []
-        self.sent = start = 0
-        for p in net.parameters():
-            place = SimpleNamespace(name=p.name, shape=p.data.shape, size=p.data.size, start=start)
-            p.bind_grad(self.grads[start : start + place.size].reshape(place.shape))
-            self.parameters.append(place)
-            start += place.size
-
-    def average(self, samples: int, total: int) -> None:
-        """Make the gradients, those of `samples` samples of this rank, the mean over `total` samples of all ranks."""
-        self.grads *= samples * self.comm.size / total
-        if self.compression is None:
-            self.sent += self.grads.nbytes
-            self.comm.Allreduce(MPI.IN_PLACE, self.grads, op=collectives.AVG)
-            return
-        for request in self.compression.exchange(self, self.comm):
-            request.Wait()
-        self.sent = self.compression.sent
-
-
 class Result(NamedTuple):
     """What one training gave."""
 
     accuracy: float
     bytes_of_step: float
+    of_dense: float
     seconds: float
 
 
@@ -81,33 +53,33 @@ def run(way: str, seed: int, data: train.Dataset, comm: Any, args: argparse.Name
     """Train once. Collective."""
     net = train.mlp(data.x_train.shape[1:], data.classes, rng=np.random.default_rng(seed))
     opt = train.SGD(net.parameters(), args.lr, momentum=0.9)
-    gradients = Gradients(net, WAYS[way](), comm)
-    loss_fn, count = train.CrossEntropyLoss(), len(data.x_train)
+    compression = WAYS[way]()
+    net, opt = train.distribute(net, opt, train.AllReduce(compression=compression), comm=comm)
+    loader = train.Loader((data.x_train, data.y_train), args.batch, seed=seed, comm=comm)
+    loss_fn = train.CrossEntropyLoss()
     comm.Barrier()
     begin = time.perf_counter()
-    for epoch in range(args.epochs):
-        order = np.random.default_rng([seed, epoch]).permutation(count)
-        for start in range(0, count, args.batch):
-            rows = order[start : start + args.batch]
-            mine = rows[comm.rank :: comm.size]
+    for _ in range(args.epochs):
+        for x, y in loader:
             opt.zero_grad()
-            loss_fn(net(data.x_train[mine]), data.y_train[mine]).backward()
-            gradients.average(len(mine), len(rows))
+            loss_fn(net(x), y).backward()
             opt.step()
     seconds = comm.allreduce(time.perf_counter() - begin, op=MPI.MAX)
     if not train.same_bits(net, comm):
         raise AssertionError(f"{way}: the ranks' parameters differ")
     accuracy = train.evaluate(net, data.x_test, data.y_test, comm=comm)["accuracy"]
-    return Result(accuracy, gradients.sent / opt.steps, seconds)
+    dense = sum(p.data.nbytes for p in net.parameters())
+    sent = dense if compression is None else compression.sent / (args.epochs * len(loader))
+    return Result(accuracy, sent, sent / dense, seconds)
 
 
-def show(way: str, results: list[Result], dense: float) -> None:
+def show(way: str, results: list[Result]) -> None:
     """Print a row."""
     found = [100 * result.accuracy for result in results]
     accuracy = f"{statistics.mean(found):.2f} % ({min(found):.2f} to {max(found):.2f})"
-    size = results[0].bytes_of_step
+    first = results[0]
     seconds = statistics.median(result.seconds for result in results)
-    print(f"{way:<16}{accuracy:>26}{size:>10.0f}{size / dense:>10.3f}{seconds:>10.2f}", flush=True)
+    print(f"{way:<16}{accuracy:>26}{first.bytes_of_step:>10.0f}{first.of_dense:>10.3f}{seconds:>10.2f}", flush=True)
 
 
 def options() -> argparse.Namespace:
@@ -136,11 +108,10 @@ def main() -> int:
     if comm.rank == 0:
         print(f"{comm.size} ranks, {args.epochs} epochs, batch {args.batch}, lr {args.lr}, {args.seeds} seeds")
         print(f"{'':<16}{'accuracy':>26}{'bytes':>10}{'of dense':>10}{'seconds':>10}", flush=True)
-    dense = 4 * sum(p.data.size for p in train.mlp((64,), 10, rng=np.random.default_rng(0)).parameters())
     for way in args.ways:
         results = [run(way, seed, data, comm, args) for seed in range(args.seeds)]
         if comm.rank == 0:
-            show(way, results, dense)
+            show(way, results)
     return 0
 
 
