@@ -9,7 +9,7 @@ ROW = re.compile(r"^(\S+) +([\d.]+) % \([\d. to]+\) +(\d+) +([\d.]+) +[\d.]+$", 
 
 def test_each_compression_learns_the_digits_with_fewer_bytes():
     program = ROOT / "benchmarks/train_compression.py"
-    done = mpiexec("openmpi", 2, program, "--epochs", "12", "--seeds", "1", timeout=120)
+    done = mpiexec("openmpi", 2, program, "--epochs", "12", "--seeds", "1", timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     table = {way: (float(accuracy), float(part)) for way, accuracy, _, part in ROW.findall(done.stdout)}
     assert len(table) == 8, done.stdout
