@@ -1,27 +1,42 @@
-"""``Loader``: disjoint shards of a data set, and each rank's part of every global batch."""
+"""``Loader``: each rank's part of every global batch of a data set."""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ..agree import communicator
-from ..models.nn import Array
+from .deals import Deal, Deals, OwnShards, Reader, Shuffled
+from .identity import check_saved, gathered, same_everywhere
+from .local import Local, Part
+from .prefetch import Prefetch
+from .sources import ArraySource, Rows, SampleSource, Source, source_of
 
 SHARDS = ("shuffled", "strided", "sorted")
+PLACEMENTS = ("shared", "local")
+Batch = tuple[Any, ...]
 
 
 class Loader:
     """This rank's part of every global batch of a data set.
 
-    `dataset` is a sequence of arrays with the same number of rows, labels last. ``for x, y in loader`` yields, for one
-    epoch, this rank's rows of each array. `batch` is the number of samples of all ranks together; the last batch of an
-    epoch has the samples that are left. In every step the ranks' parts together are the global batch. In every epoch
-    each sample is used once. Parts differ by at most one sample; some are empty if a batch has fewer samples than there
-    are ranks.
+    ``for x, y in loader`` yields, for the rest of the current epoch, this rank's samples of each step: an array of
+    shape (samples of this rank, ...) for each part of a sample. `batch` is the number of samples of all ranks together;
+    the last batch of an epoch has the samples that are left, or is left out with `drop_last`. All ranks have the same
+    number of steps, ``len(loader)``. In a step some ranks may have no samples: their arrays have length 0.
+
+    `dataset` is one of:
+
+    * a tuple or list of arrays with the same number of rows, labels last: NumPy's, memory maps, torch tensors, or other
+      objects with ``shape`` and ``dtype`` whose rows an array of row numbers reads;
+    * the path of a ``.npy`` file, which is memory-mapped, or of a ``.npz`` file, which is read; also in a tuple;
+    * an object with ``len(dataset)`` and ``dataset[i]``, such as a torch data set of the map style. A sample is a
+      number, an array, a torch tensor, or a tuple of these. If it has a tensor, batches are of tensors, else of arrays.
 
     `shard` says which rank uses which samples (p is the number of ranks):
 
@@ -29,95 +44,246 @@ class Loader:
       any number of ranks.
     * ``"strided"``: rank r keeps samples r, r + p, r + 2p, ... and shuffles these.
     * ``"sorted"``: the samples are sorted by label, and rank r keeps the r-th part, so that each rank has only some of
-      the labels.
+      the labels. Only for arrays; the labels are read into memory.
 
-    The order of the samples depends on `seed` (default 0) and on the epoch; with ``"strided"`` and ``"sorted"`` also on
-    the rank. Of `comm` only ``rank`` and ``size`` are used (default: the world). Raises ValueError for arrays of
-    different length or without rows, a batch below 1, an unknown shard, a negative seed.
+    Ranks' parts of a batch differ by at most one sample. The order of the samples depends on `seed` (default 0) and on
+    the epoch; with ``"strided"`` and ``"sorted"`` also on the rank. It is computed as it is needed (see `Permutation`)
+    and takes no memory.
+
+    `placement`: with ``"shared"`` (default) every rank is given the same data set. With ``"local"`` every rank is given
+    one of its own, whose samples it alone uses. Their lengths may differ and may be 0. The parts of a batch are in
+    proportion to these lengths, and every rank shuffles its samples every epoch.
+
+    `prefetch`: a thread makes up to so many batches in advance (default 0: no thread). It ends when the iterator is
+    closed, as ``break`` does.
+
+    `check_content`: whether samples are compared where data sets are (default: True): 16 rows of arrays, or 3 samples
+    of an object. Those of an object are not compared if they differ when they are read again; an object whose samples
+    differ only now and then needs False.
+
+    `comm` needs ``rank`` and ``size`` only (default: the world). If it has ``allgather``, too, making a loader is
+    collective, and all ranks raise the same error if one has other settings or another data set; ``placement="local"``
+    needs it.
+
+    **Position.** ``state_dict`` has the position as ``epoch`` and ``position``, the number of samples of the epoch that
+    all ranks together have used. A batch counts as used as soon as it is yielded. In another run, with any number of
+    ranks and any batch, ``load_state_dict`` goes on from there. Every sample of the epoch is used exactly once then:
+
+    * ``"shuffled"``: the order is the same for any number of ranks.
+    * ``"strided"``, ``"sorted"``: the samples that are left of the epoch are dealt anew, in the order of the ranks that
+      had them. So a rank of ``"sorted"`` still has only some of the labels. The next epochs are as described above.
+    * ``placement="local"``: a rank goes on with the data set it has. In the middle of an epoch this must be one of
+      those that were saved; ranks may be fewer or in another order. The samples of a rank that is gone are gone with
+      it. Between epochs there may be any number of ranks with any data sets.
+
+    Attributes: ``epoch``, from 0; ``position``; ``samples``, of all ranks; ``batch``; ``rank`` and ``size``.
+
+    Raises ValueError for a data set without samples or with arrays of different length, a batch below 1 or, with
+    `drop_last`, above the number of samples, an unknown shard or placement, a negative seed or prefetch; TypeError for
+    what is no data set; OSError for a file that cannot be read. A sample that cannot be read is a `SampleError`, which
+    names the sample, in the loop and in the constructor.
     """
 
     def __init__(
         self,
-        dataset: Sequence[Any],
+        dataset: Any,
         batch: int,
         *,
         seed: int = 0,
         comm: Any = None,
         shard: str = "shuffled",
+        placement: str = "shared",
+        drop_last: bool = False,
+        prefetch: int = 0,
+        check_content: bool = True,
     ) -> None:
-        self.arrays = tuple(dataset)
-        lengths = [len(a) for a in self.arrays]
-        if not lengths or len(set(lengths)) != 1 or lengths[0] == 0:
-            raise ValueError(f"the arrays of a data set need the same number of rows, at least 1; these have {lengths}")
-        if batch < 1:
-            raise ValueError(f"batch must be at least 1, not {batch}")
-        if shard not in SHARDS:
-            raise ValueError(f"unknown shard {shard!r}; there are {', '.join(SHARDS)}")
-        if seed < 0:
-            raise ValueError(f"seed must not be negative, not {seed}")
+        self.batch, self.seed, self.shard, self.placement = batch, seed, shard, placement
+        self.drop_last, self.prefetch, self._check_content = drop_last, prefetch, check_content
+        self._epoch = self._position = 0
+        self._turn = object()  # of the latest iterator
+        self._moves = 0  # how often the position was set from outside
+        self._content: str | None = None
         comm = communicator(comm)
         self.rank, self.size = int(comm.rank), int(comm.size)
-        self.samples, self.batch, self.seed, self.shard = lengths[0], batch, seed, shard
-        self.epoch = 0
-        self.step = 0
-        self._own = self._own_shard()
+
+        def prepared() -> ArraySource | SampleSource:
+            self._check_arguments(comm)
+            source = source_of(dataset)
+            self._content = source.content() if check_content else None
+            return source
+
+        self._source, every = gathered(comm, prepared, self._described)
+        same_everywhere([one["settings"] for one in every])
+        self._source.fields = next((fields for one in every if (fields := one["settings"]["fields"])), None)
+        parts = [Part(one["rows"], one["content"], rank, 0) for rank, one in enumerate(every)]
+        self._deals = self._made_deals(self._source, parts)
+        self._deals.begin(self.size)
+        self._check_length()
+
+    def _check_arguments(self, comm: Any) -> None:
+        self.batch, self.seed, self.prefetch = map(operator.index, (self.batch, self.seed, self.prefetch))
+        if self.batch < 1:
+            raise ValueError(f"batch must be at least 1, not {self.batch}")
+        if self.shard not in SHARDS:
+            raise ValueError(f"unknown shard {self.shard!r}; there are {', '.join(SHARDS)}")
+        if self.placement not in PLACEMENTS:
+            raise ValueError(f"unknown placement {self.placement!r}; there are {', '.join(PLACEMENTS)}")
+        for name in ("seed", "prefetch"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
+        if self.placement == "local" and self.shard != "shuffled":
+            raise ValueError(f"shard {self.shard!r} is for placement 'shared', not for 'local'")
+        if self.placement == "local" and not hasattr(comm, "allgather"):
+            raise TypeError("placement='local' needs a communicator with allgather")
+
+    def _described(self, source: Source) -> dict[str, Any]:
+        """What other ranks need to know: settings, equal on all ranks; rows and content of this rank's data set."""
+        settings = {name: getattr(self, name) for name in ("batch", "seed", "shard", "placement", "drop_last")}
+        settings["fields"] = source.fields
+        if self.placement == "shared":
+            settings |= {"samples": len(source), "content": self._content}
+        return {"settings": settings, "rows": len(source), "content": self._content}
+
+    def _made_deals(self, source: ArraySource | SampleSource, parts: list[Part]) -> Deals:
+        if self.placement == "local":
+            return Local(parts, self.seed)
+        if self.shard == "shuffled":
+            return Shuffled(len(source), self.seed)
+        if self.shard == "strided":
+            return OwnShards(len(source), self.seed, None)
+        if not isinstance(source, ArraySource):
+            raise TypeError("shard 'sorted' needs arrays, of which the last one has the labels")
+        return OwnShards(len(source), self.seed, source.labels())
+
+    def _check_length(self) -> None:
+        if not self.samples:
+            raise ValueError("a data set needs at least 1 sample, this one has 0")
+        if not len(self):
+            raise ValueError(f"with drop_last, {self.samples} samples make no batch of {self.batch}")
+
+    @property
+    def samples(self) -> int:
+        """Samples of the data set; with ``placement="local"``, of all ranks."""
+        return self._deals.samples
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, from 0. It ends when the loop over its last batch ends."""
+        return self._epoch
+
+    @property
+    def position(self) -> int:
+        """The number of samples of the current epoch that all ranks together have used."""
+        return self._position
+
+    @property
+    def step(self) -> int:
+        """Steps of the current epoch that were made. After a change of `batch`, `step` counts so that what is left of
+        ``len(loader)`` is right."""
+        return len(self) - self._steps(self.samples - self._position)
 
     def __len__(self) -> int:
         """Steps per epoch, the same on all ranks."""
-        return math.ceil(self.samples / self.batch)
+        return self._steps(self.samples)
 
-    def _own_shard(self) -> Array | None:
-        """The samples that this rank keeps in all epochs; None if they change every epoch."""
-        if self.shard == "strided":
-            return np.arange(self.rank, self.samples, self.size)
-        if self.shard == "sorted":
-            labels = np.asarray(self.arrays[-1])
-            if labels.ndim != 1:
-                raise ValueError(f"sorting needs one label per sample, got labels of shape {labels.shape}")
-            small, larger = divmod(self.samples, self.size)
-            start = self.rank * small + min(self.rank, larger)
-            return np.argsort(labels, kind="stable")[start : start + small + (self.rank < larger)]
-        return None
+    def _steps(self, samples: int) -> int:
+        return samples // self.batch if self.drop_last else math.ceil(samples / self.batch)
 
-    def indices(self, epoch: int) -> Array:
-        """The row numbers of the samples that this rank uses in `epoch`, in order."""
-        if self._own is None:
-            order = np.random.default_rng([self.seed, epoch]).permutation(self.samples)
-            return order[self.rank :: self.size]
-        return np.random.default_rng([self.seed, epoch, self.rank]).permutation(self._own)
+    def indices(self, epoch: int) -> Rows:
+        """The row numbers of the samples that this rank uses in `epoch`, in order, if these ranks begin the epoch."""
+        deals = copy.copy(self._deals)
+        deals.begin(self.size)
+        deal = deals.deal(epoch, self.rank, self.size)
+        last = len(self) * self.batch if self.drop_last else self.samples
+        return deal.pick(np.arange(deal.dealt(last)))
 
-    def _dealt(self, count: int) -> int:
-        """How many of an epoch's first `count` samples are this rank's: sample i goes to rank i mod p."""
-        return (count - self.rank + self.size - 1) // self.size
+    def __iter__(self) -> Generator[Batch, None, None]:
+        """The batches that are left of the current epoch. After the last one, the position is that of the next epoch.
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the batches that are left of the current epoch, then set the position to the next epoch.
-
-        The position counts a batch as used as soon as it is yielded.
+        The position is that of the loader: if it changes meanwhile, the iterator goes on from there. Of several
+        iterators of a loader only the latest goes on; the others raise RuntimeError.
         """
-        order = self.indices(self.epoch)
-        while self.step < len(self):
-            start = self.step * self.batch
-            stop = min(start + self.batch, self.samples)
-            rows = order[self._dealt(start) : self._dealt(stop)]
-            self.step += 1
-            yield tuple(a[rows] for a in self.arrays)
-        self.epoch, self.step = self.epoch + 1, 0
+        self._turn = turn = object()
+        return self._batches(turn)
+
+    def _batches(self, turn: object) -> Generator[Batch, None, None]:
+        made: Iterator[tuple[int, Batch]] | None = None
+        moves = self._moves
+        try:
+            while True:
+                if turn is not self._turn:
+                    raise RuntimeError("a later iterator of this loader has begun; a loader has one position only")
+                if made is None or moves != self._moves or (isinstance(made, Prefetch) and made.lost):
+                    _close(made)
+                    made, moves = self._from_here(), self._moves
+                item = next(made, None)
+                if item is None:
+                    break
+                self._position, batch = item
+                yield batch
+        finally:
+            _close(made)
+        self._epoch, self._position = self._epoch + 1, 0
+        self._deals.begin(self.size)
+
+    def _from_here(self) -> Iterator[tuple[int, Batch]]:
+        """The batches from the current position to the end of the epoch, each with the position after it."""
+        deal = self._deals.deal(self._epoch, self.rank, self.size)
+        stop = self._position + self._steps(self.samples - self._position) * self.batch
+        items = _made(self._source, deal, self._position, min(stop, self.samples), self.batch)
+        return Prefetch(items, self.prefetch) if self.prefetch else items
 
     def state_dict(self) -> dict[str, Any]:
-        """The position (epoch and step), and the settings of the loader for which it is valid."""
-        return {"epoch": self.epoch, "step": self.step, **self._identity()}
+        """The position, and for what data set and which settings it is valid; the same on all ranks, plain values."""
+        return {"epoch": self._epoch, "position": self._position, **self._identity(), **self._deals.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position. Raises ValueError if it is for another number of samples, batch, seed or shard.
+        """Go to a saved position. The number of ranks and `batch` may differ, see `Loader`.
 
-        The number of ranks may differ. With ``"strided"`` and ``"sorted"``, some samples of an epoch that another
-        number of ranks began may then be used twice or not at all.
+        Raises ValueError, before anything is changed and on all ranks alike, for another seed, shard or placement, and
+        for a data set that has changed in length, in type or shape of its samples, or in the content of a few of them.
         """
-        for key, value in self._identity().items():
-            if state[key] != value:
-                raise ValueError(f"the saved position is for {key} = {state[key]!r}, this loader has {value!r}")
-        self.epoch, self.step = int(state["epoch"]), int(state["step"])
+        check_saved(state, self.state_dict())
+        position = state["position"]
+        if self.placement == "shared" and position > self.samples:
+            raise ValueError(f"the saved position {position} is beyond the {self.samples} samples")
+        self._position = self._deals.load_state_dict(state, self.size, position)
+        self._epoch = state["epoch"]
+        self._moves += 1
+
+    def redeal(self, comm: Any) -> None:
+        """Go on from the same position with another communicator, as after the loss of ranks; see `Loader`.
+
+        Collective over `comm`, if it has ``allgather``. If the ranks are at different positions then, all go to the
+        earliest of them: in the step after it, not every rank had its batch. Raises TypeError for ``"local"`` without
+        ``allgather``, ValueError with `drop_last` if the samples that are left make no batch.
+        """
+        if self.placement == "local" and not hasattr(comm, "allgather"):
+            raise TypeError("placement='local' needs a communicator with allgather")
+        ranks, states = list(range(int(comm.size))), [self.state_dict()]
+        if hasattr(comm, "allgather"):
+            ranks, states = map(list, zip(*comm.allgather((self.rank, self.state_dict())), strict=True))
+        self.load_state_dict(min(states, key=lambda state: (state["epoch"], state["position"])))
+        self._position = self._deals.go_on(ranks, self._position)
+        self.rank, self.size = int(comm.rank), int(comm.size)
+        self._check_length()
 
     def _identity(self) -> dict[str, Any]:
-        return {"samples": self.samples, "batch": self.batch, "seed": self.seed, "shard": self.shard}
+        same = {"seed": self.seed, "shard": self.shard, "placement": self.placement, "fields": self._source.fields}
+        if self.placement == "shared":
+            same |= {"samples": self.samples, "content": self._content}
+        return same
+
+
+def _made(source: Source, deal: Deal, start: int, stop: int, batch: int) -> Iterator[tuple[int, Batch]]:
+    """This rank's parts of the batches of samples `start` to `stop` of an epoch, each with the position after it."""
+    reader = Reader(deal, stop)
+    while start < stop:
+        end = min(start + batch, stop)
+        yield end, source.read(reader.rows(start, end))
+        start = end
+
+
+def _close(made: Iterator[Any] | None) -> None:
+    if isinstance(made, Prefetch):
+        made.close()
