@@ -8,6 +8,7 @@ from .agree import same_bits
 from .compression import BFloat16Wire, Compression, Float16Wire, Int8, PowerSGD, TopK
 from .data.datasets import Dataset, digits, load_npz, stratified_split
 from .data.loader import Loader
+from .data.sources import SampleError
 from .distribute import distribute
 from .flat.tree import allreduce_tree
 from .models.classifiers import cnn, mlp
@@ -47,6 +48,7 @@ __all__ = [
     "PowerSGD",
     "ReLU",
     "Run",
+    "SampleError",
     "Sequential",
     "Strategy",
     "TopK",

@@ -150,9 +150,10 @@ class SampleSource:
         self._length = len(dataset)
         self._torch = False
         self.fields: Fields | None = None
-        if self._length:
-            self._torch = any(_is_tensor(part) for part in self._sample(0))
-            self.fields = [_field(part) for part in self._collated(0)]
+        if self._length:  # what sample 0 has, all others must have
+            sample = self._sample(0)
+            self._torch = any(_is_tensor(part) for part in sample)
+            self.fields = [_field(part) for part in self._as_arrays(0, sample)]
 
     def __len__(self) -> int:
         return self._length
@@ -186,20 +187,25 @@ class SampleSource:
             _fail(row, f"sample {row}", error)
         return tuple(sample) if isinstance(sample, tuple | list) else (sample,)
 
-    def _collated(self, row: int) -> tuple[Any, ...]:
-        """A sample as arrays; as torch tensors if sample 0 has one."""
+    def _as_arrays(self, row: int, sample: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The parts of a sample as arrays; as torch tensors if sample 0 has one."""
         parts = []
-        for part in self._sample(row):
-            array = part if _is_tensor(part) else np.asarray(part)
-            if not _is_tensor(array) and array.dtype.kind not in "biufcV":  # V: bfloat16 and its like
-                raise SampleError(row, f"sample {row} has a {type(part).__name__}; return numbers, arrays or tensors")
-            if self._torch and not _is_tensor(array):
-                array = _torch().from_numpy(np.array(array))
+        for part in sample:
+            array = part
+            if not _is_tensor(part):
+                try:
+                    array = np.asarray(part)
+                except ValueError as error:
+                    _fail(row, f"sample {row}", error)
+                if array.dtype.kind not in "biufcV":  # V: bfloat16 and its like
+                    raise SampleError(row, f"sample {row} has a {type(part).__name__}; return numbers or arrays")
+                if self._torch:
+                    array = _torch().from_numpy(np.array(array))
             parts.append(array)
         return tuple(parts)
 
     def _checked(self, row: int) -> tuple[Any, ...]:
-        parts = self._collated(row)
+        parts = self._as_arrays(row, self._sample(row))
         fields = [_field(part) for part in parts]
         if fields != self.fields:
             raise SampleError(row, f"sample {row} has {described(fields)}, sample 0 {described(self.fields)}")
