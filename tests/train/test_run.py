@@ -65,7 +65,7 @@ def test_not_a_number_ends_the_run():
 
 def test_goes_on_from_the_loader_position():
     data = loader()
-    data.load_state_dict({**data.state_dict(), "epoch": 1, "step": 2})
+    data.load_state_dict({**data.state_dict(), "epoch": 1, "position": 8})
     assert len(list(train.Run(comm=MPI.COMM_SELF).steps(data, epochs=2))) == 1
     assert list(train.Run(comm=MPI.COMM_SELF).steps(data, epochs=2)) == []
 

@@ -44,12 +44,6 @@ class Permutation:
         if given.size and not (0 <= int(given.min()) and int(given.max()) < self.n):
             raise IndexError(f"places are from 0 to {self.n - 1}, not {given.min()} to {given.max()}")
         numbers = given.astype(np.uint64).ravel()
-        for start in range(0, len(numbers), CHUNK):
-            self._walk(numbers[start : start + CHUNK])
-        return numbers.reshape(given.shape).astype(np.int64)
-
-    def _walk(self, numbers: NDArray[np.uint64]) -> None:
-        """Replace the numbers, all below n, by those that the network leads to, all below n again."""
         self._encipher(numbers)
         outside = np.flatnonzero(numbers >= self.n)
         while len(outside):
@@ -57,9 +51,14 @@ class Permutation:
             self._encipher(again)
             numbers[outside] = again
             outside = outside[again >= self.n]
+        return numbers.reshape(given.shape).astype(np.int64)
 
     def _encipher(self, numbers: NDArray[np.uint64]) -> None:
         """Put the numbers through the network, in place."""
+        for start in range(0, len(numbers), CHUNK):
+            self._rounds(numbers[start : start + CHUNK])
+
+    def _rounds(self, numbers: NDArray[np.uint64]) -> None:
         high = numbers >> self._low
         low = numbers & ((np.uint64(1) << self._low) - np.uint64(1))
         mixed, shifted = np.empty_like(numbers), np.empty_like(numbers)

@@ -46,7 +46,8 @@ class Source(Protocol):
 
 def source_of(dataset: Any) -> ArraySource | SampleSource:
     """The source of a data set, see `Loader`. Raises TypeError, ValueError and OSError."""
-    if hasattr(dataset, "tensors"):  # torch.utils.data.TensorDataset
+    kind = type(dataset)
+    if (kind.__module__, kind.__name__) == ("torch.utils.data.dataset", "TensorDataset"):
         dataset = tuple(dataset.tensors)
     if _is_array(dataset) or isinstance(dataset, str | Path):
         dataset = (dataset,)
@@ -120,7 +121,8 @@ class ArraySource:
 def _named_arrays(thing: Any, name: str) -> list[tuple[str, Any]]:
     """An array, or the arrays of a file, with names for messages."""
     if not isinstance(thing, str | Path):
-        return [(str(getattr(thing, "filename", None) or name), thing)]
+        array = thing.to_numpy() if hasattr(thing, "to_numpy") else thing  # indices of pandas are labels, not rows
+        return [(str(getattr(thing, "filename", None) or name), array)]
     path = Path(thing)
     try:
         if path.suffix == ".npz":

@@ -60,7 +60,7 @@ def test_a_place_has_the_same_number_however_it_is_asked_for(n, places):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_all_permutations_of_few_numbers_are_as_frequent(n):
-    """720 keys a permutation; with 12 rounds, the most unequal frequencies differ by less than 1 in 1000 (n = 4)."""
+    """720 keys a permutation. The ideal network of 12 rounds on 4 numbers is 0.0003 from uniform, in total variation."""
     keys = 720 * math.factorial(n)
     orders = [tuple(Permutation(n, 5, key)(np.arange(n)).tolist()) for key in range(keys)]
     counts = [orders.count(order) for order in set(orders)]

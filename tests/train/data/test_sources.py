@@ -108,6 +108,24 @@ def test_files_are_mapped_and_read_in_order(files):
     assert all((np.diff(rows) > 0).all() for rows in asked)
 
 
+def test_rows_of_a_table_are_counted_and_not_looked_up():
+    class Column:
+        """As a pandas Series: an index is a label."""
+
+        shape, dtype = Y.shape, Y.dtype
+
+        def __len__(self):
+            return len(Y)
+
+        def __getitem__(self, labels):
+            return Y[::-1][labels]
+
+        def to_numpy(self):
+            return Y
+
+    same(batches((X, Column())), batches((X, Y)))
+
+
 def test_labels_of_a_map_are_sorted(files):
     kinds = ((X, Y[::-1]), (files / "x.npy", Y[::-1]))
     one, other = (train.Loader(kind, 8, comm=SimpleNamespace(rank=1, size=2), shard="sorted") for kind in kinds)

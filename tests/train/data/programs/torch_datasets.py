@@ -88,6 +88,16 @@ def changes_are_found():
     refused(lambda: loader(Pairs(int)).load_state_dict(loader(Pairs(float)).state_dict()), "torch.float64, now")
 
 
+def a_kind_of_tensor_data_set_is_asked_for_its_samples():
+    class Negative(TensorDataset):
+        def __getitem__(self, i):
+            x, y = super().__getitem__(i)
+            return -x, y
+
+    for x, y in loader(Negative(X, Y)):
+        assert torch.equal(x, -X[y])
+
+
 def errors():
     refused(lambda: loader(Endless()), "an object with __len__", TypeError)
     refused(lambda: list(loader(Pairs(lambda i: 1 / (i - 7)))), "sample 7: ZeroDivisionError")
@@ -111,5 +121,6 @@ mixed_arrays_stay_what_they_are()
 bfloat16_and_gradients()
 collates_as_torch_does()
 changes_are_found()
+a_kind_of_tensor_data_set_is_asked_for_its_samples()
 errors()
 print("passed")
