@@ -255,9 +255,9 @@ class Loader:
         """Go on from the same position with another communicator, as after the loss of ranks; see `Loader`.
 
         Collective over `comm`, if it has ``allgather``. If the ranks are at different positions then, all go to the
-        earliest of them: in the step after it, not every rank had its batch. Who also loads an earlier state does so
-        before: with ``"local"``, it tells each rank's data set by its rank then, not by its content. Raises TypeError for ``"local"`` without
-        ``allgather``, ValueError with `drop_last` if the samples that are left make no batch.
+        earliest of them: in the step after it, not every rank had its batch. With ``"local"``, ranks are told by their
+        old numbers; so who also loads an earlier state does that before, when the old numbers are still known. Raises
+        TypeError for ``"local"`` without ``allgather``, ValueError if the samples that are left make no batch.
         """
         if self.placement == "local" and not hasattr(comm, "allgather"):
             raise TypeError("placement='local' needs a communicator with allgather")
