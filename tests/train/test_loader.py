@@ -4,13 +4,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import train
 from collectives.train.data.loader import SHARDS
 
 sizes = {"n": st.integers(1, 60), "p": st.integers(1, 9), "batch": st.integers(1, 70)}
+LIMITS = settings(deadline=None)  # loaders of several ranks take their time
 
 
 def loaders(n, p, batch, shard="shuffled", seed=0, labels=None, **kwargs):
@@ -23,6 +24,7 @@ def epoch(loader):
     return [x for x, _ in loader]
 
 
+@LIMITS
 @given(**sizes, shard=st.sampled_from(SHARDS))
 def test_every_sample_once_and_steps_add_up(n, p, batch, shard):
     of_rank = [epoch(loader) for loader in loaders(n, p, batch, shard)]
@@ -32,6 +34,7 @@ def test_every_sample_once_and_steps_add_up(n, p, batch, shard):
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
+@LIMITS
 @given(**sizes, seed=st.integers(0, 5))
 def test_global_batches_do_not_depend_on_the_ranks(n, p, batch, seed):
     (alone,) = loaders(n, 1, batch, seed=seed)
@@ -41,6 +44,7 @@ def test_global_batches_do_not_depend_on_the_ranks(n, p, batch, seed):
         assert [sorted(x) for x in epoch(alone)] == [sorted(np.concatenate(parts)) for parts in steps]
 
 
+@LIMITS
 @given(**sizes, shard=st.sampled_from(SHARDS))
 def test_drop_last_leaves_out_the_batch_that_is_not_full(n, p, batch, shard):
     if batch > n:
@@ -57,6 +61,7 @@ def test_drop_last_leaves_out_the_batch_that_is_not_full(n, p, batch, shard):
     assert all((loader.epoch, loader.position, loader.step) == (1, 0, 0) for loader in ranks)
 
 
+@LIMITS
 @given(**sizes, shard=st.sampled_from(["strided", "sorted"]))
 def test_own_shards_stay_and_are_disjoint(n, p, batch, shard):
     sets = [set(loader.indices(0)) for loader in loaders(n, p, batch, shard)]

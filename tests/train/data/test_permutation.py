@@ -10,7 +10,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives.train.data.permutation import LARGEST, Permutation
@@ -32,6 +32,7 @@ def test_the_bound_tells_unequal_counts():
     assert exceeds([1200, 960, 960, 960, 960, 960])
 
 
+@settings(deadline=None)
 @given(n=st.integers(1, 5000), key=st.tuples(st.integers(0, 2**64), st.integers(0, 10**6)))
 def test_every_number_once(n, key):
     assert np.array_equal(np.sort(Permutation(n, *key)(np.arange(n))), np.arange(n))
@@ -42,6 +43,7 @@ def test_every_number_once_at_the_edges(n):
     assert np.bincount(Permutation(n, 1)(np.arange(n)), minlength=n).tolist() == [1] * n
 
 
+@settings(deadline=None)
 @given(n=st.integers(1, LARGEST), start=st.floats(0, 1), key=st.integers(0, 99))
 def test_ranges_of_any_length_are_distinct_and_in_range(n, start, key):
     first = min(int(start * n), n - 1)
@@ -51,6 +53,7 @@ def test_ranges_of_any_length_are_distinct_and_in_range(n, start, key):
     assert 0 <= numbers.min() <= numbers.max() < n
 
 
+@settings(deadline=None)
 @given(n=st.integers(1, 10**12), places=st.lists(st.floats(0, 1), max_size=30))
 def test_a_place_has_the_same_number_however_it_is_asked_for(n, places):
     places = np.array([min(int(p * n), n - 1) for p in places], np.int64)
