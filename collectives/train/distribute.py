@@ -8,7 +8,7 @@ import numpy as np
 
 from .agree import communicator, on_all_ranks, same_as_rank_0
 from .flat.adapt import adapt
-from .flat.buckets import UNUSED, Buckets
+from .flat.buckets import LONGEST, ON_ONE_MACHINE, UNUSED, Buckets
 from .flat.model import Handle, Model
 from .strategies import AllReduce, Strategy
 
@@ -51,9 +51,10 @@ def distribute(
         put(data)
     buckets = Buckets(
         model,
-        strategy.bucket_bytes,
+        strategy.bucket_bytes or _longest(comm),
         comm,
         keep_grads=strategy.keep_grads,
+        share_data=strategy.sends_parameters,
         every_pass=strategy.every_pass,
         unused=unused,
     )
@@ -73,6 +74,14 @@ def distribute(
 
     handle.take_over(before, lambda: strategy.after_step(), model.clear)
     return net, opt
+
+
+def _longest(comm: Any) -> int:
+    """The longest bucket in bytes, for a strategy that leaves it open. Collective."""
+    from mpi4py import MPI
+
+    machines = set(comm.allgather(MPI.Get_processor_name()))
+    return ON_ONE_MACHINE if len(machines) == 1 else LONGEST
 
 
 def _check(net: Any, opt: Any, strategy: Strategy, comm: Any, unused: str) -> tuple[Model, Handle]:

@@ -15,6 +15,9 @@ from ..models.nn import Array
 from .memory import allocate, is_narrow
 from .model import Model, Slot
 
+LONGEST = 1 << 20  # bytes of a bucket, unless a strategy says otherwise
+ON_ONE_MACHINE = 25 << 20  # the same if all ranks are on one machine
+ALIGNED = 16  # elements
 UNUSED = ("error", "zero")
 TWICE = (
     "backward() ran twice before opt.step(), when the first gradients were on their way; for micro-batches, run "
@@ -33,13 +36,15 @@ class Bucket:
     * ``samples``: the number of samples of this rank of which ``grads`` is the mean.
     """
 
-    def __init__(self, index: int, parameters: Sequence[Slot], comm: Any, keep_grads: bool = True) -> None:
+    def __init__(
+        self, index: int, parameters: Sequence[Slot], comm: Any, keep_grads: bool = True, share_data: bool = True
+    ) -> None:
         self.index, self.parameters = index, list(parameters)
         self.dtype, self.group = parameters[0].dtype, parameters[0].group
         self.samples = 0
         self.problem: str | None = None  # of gradients that could not be gathered
         self.missing = len(parameters)
-        self.data = allocate(comm, sum(slot.size for slot in parameters), self.dtype)
+        self.data = allocate(comm if share_data else None, sum(slot.size for slot in parameters), self.dtype)
         start = 0
         for slot in parameters:
             slot.start = start
@@ -90,7 +95,8 @@ def fuse(slots: Iterable[Slot], bucket_bytes: int) -> list[list[Slot]]:
     """Group parameters, last first, into buckets of one dtype, one group of the optimizer and at most `bucket_bytes`.
 
     A parameter that is longer is a bucket of its own. Buckets stand in the order in which they become full if the
-    backward pass goes from the last parameter to the first.
+    backward pass goes from the last parameter to the first. Within a bucket, parameters of odd lengths come last, so
+    that the others are aligned, which matters to matrix products.
     """
     full: list[list[Slot]] = []
     filling: dict[Any, list[Slot]] = {}
@@ -101,7 +107,8 @@ def fuse(slots: Iterable[Slot], bucket_bytes: int) -> list[list[Slot]]:
             bucket = filling[kind] = []
             full.append(bucket)
         bucket.append(slot)
-    return sorted(full, key=lambda bucket: -bucket[-1].order)
+    full.sort(key=lambda bucket: -bucket[-1].order)
+    return [sorted(bucket, key=lambda slot: slot.size % ALIGNED > 0) for bucket in full]
 
 
 class Buckets:
@@ -112,18 +119,19 @@ class Buckets:
 
     While ``sync`` is False, the gradients of backward passes are added up, each times its samples. In the next pass
     with ``sync`` buckets hold the mean over the samples of all these passes. With `every_pass` buckets are handed over
-    in each pass, and nothing is added up here. Without `keep_grads` a bucket has no memory of its own for gradients:
+    in each pass, and nothing is added up here. Without `share_data` parameters are in ordinary memory. Without
+    `keep_grads` a bucket has no memory of its own for gradients:
     the strategy calls ``bucket.gather``. `unused` is one of UNUSED, see `distribute`.
     """
 
     def __init__(
-        self, model: Model, bucket_bytes: int, comm: Any, *, keep_grads: bool = True, every_pass: bool = False,
-        unused: str = "error",
+        self, model: Model, bucket_bytes: int, comm: Any, *, keep_grads: bool = True, share_data: bool = True,
+        every_pass: bool = False, unused: str = "error",
     ) -> None:  # fmt: skip
         self.model, self.sync = model, True
         self._every_pass, self._keep, self._unused = every_pass, keep_grads, unused
         groups = fuse(model.slots, bucket_bytes)
-        self.list = [Bucket(i, group, comm, keep_grads) for i, group in enumerate(groups)]
+        self.list = [Bucket(i, group, comm, keep_grads, share_data) for i, group in enumerate(groups)]
         self._home = {slot: bucket for bucket in self.list for slot in bucket.parameters}
         self._used: set[Slot] = set()  # in this step
         self.on_bucket: Callable[[Bucket], None] = lambda bucket: None

@@ -13,7 +13,8 @@ from ..models.nn import Array
 def allocate(comm: Any, count: int, dtype: DTypeLike) -> Array:
     """A zeroed array of shape (count,), in memory that the ranks of a node share if `comm` has such memory.
 
-    A collective in place then copies nothing. All memory that is communicated in training is allocated here.
+    A collective in place then copies nothing. All memory that is communicated in training is allocated here. `comm` is
+    None for memory that is not communicated.
     """
     make = getattr(comm, "zeros", None)
     return np.zeros(count, dtype) if make is None else np.asarray(make(count, dtype))

@@ -20,14 +20,18 @@ class Strategy:
     are the interfaces of network and optimizer. A strategy that works on flat arrays serves NumPy's and torch's
     networks alike.
 
-    ``replicated`` says whether all ranks hold the same parameters after every step (default: False). ``bucket_bytes``
-    is the longest bucket, in bytes (default: 1 MiB). ``keep_grads`` and ``every_pass`` are those of `Buckets`.
+    ``replicated`` says whether all ranks hold the same parameters after every step (default: False).
+    ``sends_parameters`` says whether the arrays ``data`` of buckets are communicated (default: True); if not, they are
+    ordinary memory, which networks read faster. ``bucket_bytes`` is the longest bucket, in bytes. None (default) is 1
+    MiB; or 25 MiB if all ranks are on one machine, where messages take little time but the cores' own.
+    ``keep_grads`` and ``every_pass`` are those of `Buckets`.
     ``problem`` is what this rank found wrong with a step when `before_step` is called, or None. If a strategy does not
     raise an error for it on all ranks, `distribute` raises one on this rank.
     """
 
     replicated = False
-    bucket_bytes = 1 << 20
+    sends_parameters = True
+    bucket_bytes: int | None = None
     keep_grads = True
     every_pass = False
     problem: str | None = None

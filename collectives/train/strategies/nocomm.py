@@ -5,3 +5,5 @@ from .base import Strategy
 
 class NoComm(Strategy):
     """Each rank trains its own network, from the same initial parameters, without any communication in training."""
+
+    sends_parameters = False
