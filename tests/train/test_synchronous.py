@@ -1,4 +1,4 @@
-"""Synchronous training of torch networks on real ranks, by programs/synchronous_torch.py."""
+"""Synchronous training of torch networks on real ranks, by the programs synchronous_torch.py and torch_traps.py."""
 
 import re
 
@@ -7,8 +7,9 @@ from jobs import mpiexec
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_torch_networks_train_on_ranks_as_in_one_process(ranks):
-    program = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/train/programs/synchronous_torch.py")
+@pytest.mark.parametrize("name", ["synchronous_torch", "torch_traps"])
+def test_torch_networks_train_on_ranks_as_in_one_process(name, ranks):
+    program = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/train/programs/{name}.py")
     done = mpiexec("torch", ranks, *program, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"\d+ passed", done.stdout)) == ranks

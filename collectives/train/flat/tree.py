@@ -21,8 +21,9 @@ def allreduce_tree(tree: Tree, comm: Any = None, op: Any = None) -> Tree:
     """All ranks' `tree` reduced element by element, as a new tree of the same structure. Collective.
 
     A tree is a dict, list, tuple or named tuple of trees, an array, or None. Arrays are NumPy's, torch's or of any
-    library with DLPack, in the memory of the CPU; the results are of the same kinds and shapes. There is one message
-    for each element type. `op` is the sum by default; ``collectives.AVG`` gives means. `comm` is by default the world.
+    library with DLPack and the array API (JAX), in the memory of the CPU. The results are of the same kinds and shapes.
+    There is one message for each element type. `op` is the sum by default; ``collectives.AVG`` gives means. `comm` is
+    by default the world.
 
     Raises TypeError for other leaves, ValueError if the ranks' trees differ, both on all ranks before any array is
     sent.
@@ -97,7 +98,8 @@ def _rebuilt(tree: Any, function: Callable[[Any], Any], path: str) -> Any:
     """The tree with ``function(leaf)`` in place of each leaf."""
     items = _items(tree)
     if items is None:
-        if tree is not None and not hasattr(tree, "__dlpack__"):
+        known = isinstance(tree, np.ndarray) or _torch_tensors(tree) or hasattr(tree, "__array_namespace__")
+        if tree is not None and not (known and hasattr(tree, "__dlpack__")):
             raise TypeError(f"{path} is a {type(tree).__name__}, not an array")
         return None if tree is None else function(tree)
     made = {key: _rebuilt(value, function, f"{path}[{key!r}]") for key, value in items}
@@ -130,7 +132,7 @@ def _array(leaf: Any) -> Array:
             raise TypeError(f"a tensor on {leaf.device}; allreduce_tree takes arrays in the memory of the CPU")
         array: Array = tensors.as_array(leaf.detach())
         return array
-    return np.asarray(leaf)
+    return np.asarray(leaf) if hasattr(leaf, "__array__") else np.from_dlpack(leaf)
 
 
 def _like(leaf: Any, array: Array) -> Any:
