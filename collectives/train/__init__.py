@@ -4,7 +4,8 @@ All communication goes through mpi4py's methods of the communicator that is give
 MPI nor scikit-learn nor matplotlib.
 """
 
-from .agree import same_bits
+from . import threads
+from .agree import communicator, same_bits
 from .compression import BFloat16Wire, Compression, Float16Wire, Int8, PowerSGD, TopK
 from .data.datasets import Dataset, digits, load_npz, stratified_split
 from .data.loader import Loader
@@ -19,10 +20,13 @@ from .optim import schedules
 from .optim.adam import Adam, AdamW
 from .optim.schedules import get_lr, set_lr
 from .optim.sgd import SGD
+from .random_streams import Random, TorchRandom
+from .reproducible import reproducible_backward
 from .run.evaluate import evaluate
 from .run.plot import draw_curves
 from .run.run import Run, read_log
 from .strategies import AllReduce, NoComm, Strategy
+from .weights import WeightsDiverged, check_weights
 
 __all__ = [
     "SGD",
@@ -46,14 +50,19 @@ __all__ = [
     "Output",
     "Parameter",
     "PowerSGD",
+    "Random",
     "ReLU",
     "Run",
     "SampleError",
     "Sequential",
     "Strategy",
     "TopK",
+    "TorchRandom",
+    "WeightsDiverged",
     "allreduce_tree",
+    "check_weights",
     "cnn",
+    "communicator",
     "digits",
     "distribute",
     "draw_curves",
@@ -62,8 +71,10 @@ __all__ = [
     "load_npz",
     "mlp",
     "read_log",
+    "reproducible_backward",
     "same_bits",
     "schedules",
     "set_lr",
     "stratified_split",
+    "threads",
 ]

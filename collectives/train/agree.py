@@ -7,12 +7,16 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .flat.adapt import parameters
+from .threads.job import current
 
 T = TypeVar("T")
 
 
 def communicator(comm: Any = None) -> Any:
-    """`comm`, or ``collectives.Communicator(MPI.COMM_WORLD)`` if `comm` is None (MPI is imported only then)."""
+    """`comm`; if it is None, this thread's communicator if it is a rank of `threads.run`, else a
+    ``collectives.Communicator`` of the world (MPI is imported only then)."""
+    if comm is None:
+        comm = current()
     if comm is not None:
         return comm
     from mpi4py import MPI

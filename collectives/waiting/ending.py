@@ -57,11 +57,25 @@ def _stop() -> None:
         finally:
             contexts = peer_queries.contexts()
             hopeless = any(context.broken and not context.abandoned for context in contexts)
-            if not _core.ended() and any(context.misses_some() for context in contexts):
+            if not _core.ended() and (any(context.misses_some() for context in contexts) or _replaces_a_rank()):
                 _core.survived(False)
             _core.stop_progress(0 if hopeless else LAST_CALL)
             if not hopeless:
                 _core.sweep()  # now, since the release of a buffer may need the interpreter
+
+
+def _replaces_a_rank() -> bool:
+    """Whether MPI started this process for a program that goes on when a rank dies.
+
+    MPI_Finalize then disconnects it from those that started it, and waits for ever for one that has died or left.
+    """
+    if "mpi4py.MPI" not in sys.modules:
+        return False
+    from mpi4py import MPI
+
+    from ..system import mpi_library
+
+    return mpi_library.why_no_survivors() is None and MPI.Comm.Get_parent() != MPI.COMM_NULL
 
 
 def at_the_end(function: Callable[[], None]) -> None:

@@ -13,6 +13,7 @@ RUNS = [(mpi, ranks, file) for mpi, sizes in RANKS.items() for ranks in sizes fo
 RUNS += [(mpi, ranks, file) for mpi, sizes in MORE_RANKS.items() for ranks in sizes for file in MORE_FILES]
 RUNS += [("openmpi", ranks, file) for file in ("train_mpi", "train_sync") for ranks in (1, 2, 3, 4)]
 RUNS += [(mpi, 2, "train_sync") for mpi in ("mpich", "impi")]
+RUNS += [("openmpi", ranks, "weights_mpi") for ranks in (1, 2, 3)]
 RUNS += [(mpi, ranks, "reproducible") for mpi, ranks in (("openmpi", 3), ("mpich", 2), ("impi", 2))]
 RUNS += [("openmpi", ranks, "reproducible") for ranks in (1, 4, 5, 8)]
 RUNS += [("openmpi", ranks, "bench") for ranks in (2, 3)] + [("mpich", 2, "bench"), ("impi", 2, "bench")]
