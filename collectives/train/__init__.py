@@ -7,6 +7,8 @@ MPI nor scikit-learn nor matplotlib.
 from . import threads
 from .agree import communicator, same_bits
 from .compression import BFloat16Wire, Compression, Float16Wire, Int8, PowerSGD, TopK
+from . import checkpoint
+from .agree import same_bits
 from .data.datasets import Dataset, digits, load_npz, stratified_split
 from .data.loader import Loader
 from .data.sources import SampleError
@@ -22,18 +24,23 @@ from .optim.schedules import get_lr, set_lr
 from .optim.sgd import SGD
 from .random_streams import Random, TorchRandom
 from .reproducible import reproducible_backward
+from .optim.sgd import SGD, Warmup
+from .run.callbacks import JSONL, Callback, Picture, TensorBoard
 from .run.evaluate import evaluate
 from .run.plot import draw_curves
-from .run.run import Run, read_log
+from .run.records import read_log
+from .run.run import Run
 from .strategies import AllReduce, NoComm, Strategy
 from .weights import WeightsDiverged, check_weights
 
 __all__ = [
+    "JSONL",
     "SGD",
     "Adam",
     "AdamW",
     "AllReduce",
     "BFloat16Wire",
+    "Callback",
     "Compression",
     "Conv2d",
     "CrossEntropyLoss",
@@ -49,6 +56,7 @@ __all__ = [
     "NoComm",
     "Output",
     "Parameter",
+    "Picture",
     "PowerSGD",
     "Random",
     "ReLU",
@@ -56,11 +64,14 @@ __all__ = [
     "SampleError",
     "Sequential",
     "Strategy",
+    "TensorBoard",
     "TopK",
     "TorchRandom",
+    "Warmup",
     "WeightsDiverged",
     "allreduce_tree",
     "check_weights",
+    "checkpoint",
     "cnn",
     "communicator",
     "digits",

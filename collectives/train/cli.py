@@ -25,7 +25,8 @@ from .optim.sgd import SGD
 from .run.evaluate import evaluate
 from .run.plot import draw_curves
 from .run.progress import MODES
-from .run.run import Run, read_log
+from .run.records import read_log
+from .run.run import Run
 from .strategies import AllReduce, NoComm, Strategy
 
 DESCRIPTION = """\

@@ -8,7 +8,8 @@ import pytest
 from mpi4py import MPI
 
 from collectives import train
-from collectives.train import cli, threads
+from collectives.train import blas_threads as threads
+from collectives.train import cli
 
 QUICK = ["--epochs", "2", "--batch", "64"]
 

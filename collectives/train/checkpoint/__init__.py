@@ -1,5 +1,12 @@
-"""Checkpoints: the state of a run in a folder, written by all ranks and read by any number of ranks."""
+"""Checkpoints: the state of a run in a folder, written by all ranks and read by any number of ranks.
 
+A checkpoint is a folder of ``manifest.json`` and the ranks' arrays in the format safetensors. It appears by one rename
+when the disk has all of it. Nothing in it is executed when it is read.
+"""
+
+from .manifest import Corrupt
+from .reading import Checkpoint, load
 from .sharded import Shard, Stored
+from .writing import save
 
-__all__ = ["Shard", "Stored"]
+__all__ = ["Checkpoint", "Corrupt", "Shard", "Stored", "load", "save"]

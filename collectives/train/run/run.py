@@ -1,32 +1,37 @@
-"""``Run``: the steps of one training, its records and its log file."""
+"""``Run``: the steps of one training, its records, checkpoints and end."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import math
 import os
+import re
+import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ...files import replacing
 from ..agree import communicator, on_rank_0
 from ..data.loader import Loader
+from .callbacks import Callback
+from .improvement import Improvement
+from .keeping import Keeping
 from .progress import Progress, wants_bar
-
-FORMAT = 1
+from .rates import rate_of, samples_before, set_rate
+from .records import Means, write_log
+from .signals import Signals
+from .states import OWN, RUN, check
+from .votes import News, Votes
 
 
 class Run:
-    """Runs a training loop on all ranks, and records the values that it logs. Collective.
+    """Runs a training loop on all ranks: records what it logs, saves checkpoints, goes on from them. Collective.
 
-    * `out`: folder for ``log.json``, made if it does not exist. None (default): no file.
+    * `out`: folder for ``log.json`` and ``checkpoints/<name>/``, the same for all ranks. None (default): no files.
     * `comm`: the communicator (default: the world).
-    * `state`: the objects of the run by name, each with ``state_dict`` and ``load_state_dict``. If "opt" is among them
-      and was distributed, ``finish`` of its strategy is called when training ends.
+    * `state`: the objects of the run by name, each with ``state_dict`` and ``load_state_dict``; "opt" is the optimizer.
+      The loader that `steps` gets must be among them if there are checkpoints. What a strategy keeps is saved, too.
     * `name`: the run's name in the log. Runs of different names may share a folder.
     * `evaluate`: a collective function without arguments, called after each epoch. Its dict of numbers goes into the
       record of that epoch.
@@ -34,11 +39,25 @@ class Run:
       values are averaged over the ranks.
     * `settings`: a dict that is kept in the log as it is.
     * `progress`: "bar", "lines", or "auto" (default): a bar on a terminal.
+    * `checkpoint_every`, `checkpoint_seconds`: a checkpoint after so many steps, or at the first step after so many
+      seconds. With either there is one at the end, too. Checkpoints are written while steps go on.
+    * `keep`: how many of the newest checkpoints stay (default 2).
+    * `best`: ``(metric, "max")`` or ``(metric, "min")``: a value of the records after epochs. There is a checkpoint
+      after each epoch that is the best so far, and the best one stays.
+    * `patience`: end after so many epochs without a new best; needs `best`.
+    * `resume`: whether to go on from the newest checkpoint in `out` (default: True). A corrupt one is set aside with a
+      warning, and the one before is used. With False, ValueError if there is any.
+    * `lr`: the learning rate as a function of the samples of all ranks so far, set before each step.
+    * `callbacks`: a list of `Callback`, of which rank 0's are called.
+
+    While `steps` runs, SIGTERM and SIGUSR1 on any rank make all ranks stop after the same step; then a checkpoint is
+    written if there are `out` and `state`. ``stopped`` says why steps ended early: "SIGTERM", "SIGUSR1", "patience", or
+    None. ``resumed`` is the step of the checkpoint from which this run goes on, or None.
 
     ``records`` is the list of records so far, the same on all ranks except for "seconds". A record is a dict with
-    "epoch" (completed epochs), "step", "samples" (of all ranks), "seconds" (since the first step), "lr", the logged
-    means and, after an epoch, the evaluation. Raises ValueError for bad arguments, ImportError for "bar" without tqdm,
-    and OSError on all ranks if rank 0 cannot write to `out`.
+    "epoch" (completed epochs), "step", "samples" (of all ranks), "seconds" (of training), "lr", the logged means and,
+    after an epoch, the evaluation. Raises on all ranks: ValueError for bad arguments and checkpoints of another run,
+    ImportError for "bar" without tqdm, and OSError if rank 0 cannot write to `out`.
     """
 
     def __init__(
@@ -52,28 +71,51 @@ class Run:
         every: int = 50,
         settings: dict[str, Any] | None = None,
         progress: str = "auto",
+        checkpoint_every: int | None = None,
+        checkpoint_seconds: float | None = None,
+        keep: int = 2,
+        best: tuple[str, str] | None = None,
+        patience: int | None = None,
+        resume: bool = True,
+        lr: Callable[[int], float] | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.comm = communicator(comm)
         self.state = dict(state or {})
-        for key, thing in self.state.items():
-            if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
-                raise ValueError(f"state[{key!r}] has no state_dict and load_state_dict")
+        check(self.state)
         if every < 1:
             raise ValueError(f"every must be at least 1, not {every}")
+        if lr is not None and "opt" not in self.state:
+            raise ValueError('lr needs state["opt"], the optimizer whose rate it sets')
         self.name, self.every, self.settings = name, every, dict(settings or {})
-        self._evaluate = evaluate
+        self._evaluate, self._lr, self._callbacks = evaluate, lr, list(callbacks)
         self._bar = on_rank_0(self.comm, lambda: wants_bar(progress))
         self._log = None if out is None else Path(out) / "log.json"
         if self._log is not None:
             on_rank_0(self.comm, self._make_folder)
+        self._called = on_rank_0(self.comm, lambda: bool(self._callbacks))
+        self._improvement = Improvement(best, patience)
+        self._keeping = Keeping(
+            None if out is None else Path(out) / "checkpoints" / re.sub(r"[^\w.-]", "_", name),
+            self.comm,
+            self.state,
+            self,
+            keep=keep,
+            every=checkpoint_every,
+            seconds=checkpoint_seconds,
+            best=best is not None,
+        )
+        self._votes, self._signals = Votes(self.comm), Signals()
         self.records: list[dict[str, Any]] = []
         self.step = 0
         self.samples = 0
+        self.stopped: str | None = None
         self._batch = 0  # samples of this rank's current batch
-        self._begin = 0.0
+        self._begin: float | None = None  # when steps began, while they run
+        self._seconds = 0.0  # of training before
         self._recorded = 0  # step of the last record
-        self._since = 0  # samples of this rank since the last record
-        self._sums: dict[str, list[float]] = {}  # name: [sum of value * samples, samples]
+        self._means = Means()
+        self.resumed = self._keeping.resume(resume)
 
     def _make_folder(self) -> None:
         assert self._log is not None
@@ -85,31 +127,95 @@ class Run:
         """Yield this rank's batches of `data`, from the position of `data` until the end of epoch `epochs`. Collective.
 
         After each epoch the network is evaluated and the log written; after the last one, ``finish`` of the strategy
-        comes before that. Raises ValueError unless `epochs` is at least 1, FloatingPointError on all ranks if the mean
-        of a logged value is not finite.
+        comes before that. Ends early by a signal or by `patience`; see ``stopped``. Raises on all ranks: ValueError
+        unless `epochs` is at least 1, and for a loader that is not in a state to be saved; FloatingPointError if the
+        mean of a logged value is not finite; and what writing a checkpoint raised on any rank, at a later step.
         """
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1, not {epochs}")
+        if self._keeping.saves and all(data is not thing for thing in self.state.values()):
+            raise ValueError("a checkpoint needs the position in the data: put the loader into state")
+        self.stopped = None
+        with self._under_way(data, epochs) as progress:
+            while self.stopped is None and data.epoch < epochs:
+                yield from self._rest_of_epoch(data, epochs, progress)
+            self._end()
+
+    @contextlib.contextmanager
+    def _under_way(self, data: Loader, epochs: int) -> Iterator[Progress | None]:
+        """What there is while steps run: signals as flags, callbacks, the progress on rank 0."""
         total, done = epochs * len(data), data.epoch * len(data) + data.step
         progress = Progress(self.name, total, done, epochs, bar=self._bar) if self.comm.rank == 0 else None
         self._begin = time.perf_counter()
-        try:
-            while data.epoch < epochs:
-                for batch in data:
-                    self._batch = len(batch[0])
-                    yield batch
-                    self.step += 1
-                    self._since += self._batch
-                    if progress is not None:
-                        progress.step()
-                    if self.step - self._recorded >= self.every and data.step < len(data):
-                        self._record(data.epoch)
-                self._end_epoch(data.epoch, last=data.epoch == epochs)
+        with self._signals:
+            try:
+                self._call(lambda callback: callback.begin(self.records))
+                yield progress
+            finally:
+                self._seconds, self._begin = self._elapsed, None
+                self._votes.abandon()
                 if progress is not None:
-                    progress.epoch(self.records[-1])
-        finally:
+                    progress.close()
+                    for callback in self._callbacks:
+                        callback.close()
+
+    def _call(self, method: Callable[[Callback], None]) -> None:
+        """Call a method of all callbacks, on rank 0."""
+        if self._called:
+
+            def call() -> None:
+                for callback in self._callbacks:
+                    method(callback)
+
+            on_rank_0(self.comm, call)
+
+    def _rest_of_epoch(self, data: Loader, epochs: int, progress: Progress | None) -> Iterator[tuple[Any, ...]]:
+        self._set_rate(data)
+        for batch in data:
+            self._batch = len(batch[0])
+            yield batch
+            self.step += 1
+            self._means.samples += self._batch
+            self._set_rate(data)
             if progress is not None:
-                progress.close()
+                progress.step()
+            if data.step < len(data):
+                if self.step - self._recorded >= self.every:
+                    record = self._record(data.epoch)
+                    self._call(lambda callback, record=record: callback.record(record))  # type: ignore[misc]
+                self._settle()
+                if self.stopped is not None:
+                    return
+        self._end_epoch(data.epoch, last=data.epoch == epochs)
+        if progress is not None:
+            progress.epoch(self.records[-1])
+        self._settle()
+
+    def _set_rate(self, data: Loader) -> None:
+        """Set the learning rate of the next step."""
+        if self._lr is not None:
+            set_rate(self.state["opt"], self._lr(samples_before(data)))
+
+    def _settle(self) -> None:
+        """Do after a step what all ranks have agreed on by the step before, and tell the others what is new."""
+        news = self._votes.result()
+        if news is not None:
+            self._keeping.advance(news.saver)
+            if news.signal and self.stopped is None:
+                self.stopped = signal.Signals(news.signal).name
+        if self.stopped is None:
+            self._keeping.save_if_due(self.step, news is not None and news.due)
+            self._votes.cast(News(self._signals.received, self._keeping.late, self._keeping.vote()))
+
+    def _end(self) -> None:
+        """Steps have ended: save them, and wait until that is done. A signal may have come with the last step."""
+        news = self._votes.result()
+        if news is not None:
+            self._keeping.advance(news.saver)
+        received = max(self.comm.allgather(self._signals.received))
+        if received and self.stopped is None:
+            self.stopped = signal.Signals(received).name
+        self._keeping.end(self.step, self.stopped)
 
     def log(self, **values: Any) -> None:
         """Note values of this step: numbers, or objects that ``float`` takes.
@@ -117,35 +223,26 @@ class Run:
         Each value is a mean over this rank's samples of the step. All ranks must log the same names. A record has the
         means over all samples of all ranks since the record before.
         """
-        for key, value in values.items():
-            total = self._sums.setdefault(key, [0.0, 0.0])
-            if self._batch:
-                total[0] += float(value) * self._batch
-                total[1] += self._batch
+        self._means.add(values, self._batch)
 
     def _record(self, epoch: int) -> dict[str, Any]:
         """Make a record: the means, over all ranks, of the values logged since the last one. Collective."""
-        from mpi4py import MPI
-
-        keys = sorted(self._sums)
-        vector = np.array([float(self._since), *(x for key in keys for x in self._sums[key])])
-        self.comm.Allreduce(MPI.IN_PLACE, vector, op=MPI.SUM)
-        self._sums.clear()
-        self._recorded, self._since = self.step, 0
-        self.samples += int(vector[0])
+        samples, means = self._means.reduce(self.comm)
+        self._recorded = self.step
+        self.samples += samples
         record: dict[str, Any] = {
             "epoch": epoch,
             "step": self.step,
             "samples": self.samples,
-            "seconds": round(time.perf_counter() - self._begin, 6),
+            "seconds": round(self._elapsed, 6),
         }
-        if hasattr(self.state.get("opt"), "lr"):
-            record["lr"] = self.state["opt"].lr
-        for key, total, count in zip(keys, vector[1::2], vector[2::2], strict=True):
-            record[key] = float(total / count) if count else math.nan
-            if not math.isfinite(record[key]):
+        if (rate := rate_of(self.state.get("opt"))) is not None:
+            record["lr"] = rate
+        for key, mean in means.items():
+            record[key] = mean
+            if not math.isfinite(mean):
                 raise FloatingPointError(
-                    f"{self.name}: {key} is {record[key]} at step {self.step}; a smaller learning rate may help"
+                    f"{self.name}: {key} is {mean} at step {self.step}; a smaller learning rate may help"
                 )
         self.records.append(record)
         return record
@@ -157,27 +254,50 @@ class Run:
             strategy.finish()
         if self._evaluate is not None:
             record.update(self._evaluate())
+        better = on_rank_0(self.comm, lambda: self._finish_record(record))
+        self._improvement.note(better, self.step)
+        if better is not None:
+            self._keeping.wanted = True
+        if self._improvement.exhausted and not last:
+            self.stopped = "patience"
+            if strategy is not None:
+                strategy.finish()
+
+    def _finish_record(self, record: dict[str, Any]) -> float | None:
+        """On rank 0: write the log, call the callbacks, and judge the record, for all ranks."""
+        better = self._improvement.judge(record)
         if self._log is not None:
-            on_rank_0(self.comm, self._write)
+            run = {"ranks": self.comm.size, "settings": self.settings, "records": self.records}
+            write_log(self._log, self.name, run)
+        for callback in self._callbacks:
+            callback.record(record)
+        return better
 
-    def _write(self) -> None:
-        """Write this run into the log beside the runs of other names. A reader never sees an incomplete file."""
-        assert self._log is not None
-        log: dict[str, Any] = read_log(self._log) if self._log.exists() else {"format": FORMAT, "runs": {}}
-        log["runs"][self.name] = {"ranks": self.comm.size, "settings": self.settings, "records": self.records}
-        with replacing(self._log) as file:
-            file.write(json.dumps(log, indent=1) + "\n")
+    def position(self) -> dict[str, Any]:
+        """The states of the run itself, by name, for a checkpoint: that of all ranks, and this rank's own."""
+        common = {
+            "step": self.step,
+            "samples": self.samples,
+            "recorded": self._recorded,
+            "seconds": self._elapsed,
+            "records": [dict(record) for record in self.records],
+            "best": self._improvement.state_dict(),
+        }
+        return {RUN: common, OWN: self._means.state_dict()}
 
+    def go_to(self, common: dict[str, Any], own: Sequence[Mapping[str, Any]]) -> None:
+        """Take a position: the state of all ranks, and those of single ranks that this rank takes over."""
+        self.step, self.samples = int(common["step"]), int(common["samples"])
+        self._recorded, self.records = int(common["recorded"]), list(common["records"])
+        self._seconds = float(common["seconds"])
+        self._improvement.load_state_dict(common["best"])
+        self._means.load(own)
 
-def read_log(path: str | Path) -> dict[str, Any]:
-    """The contents of a ``log.json``: ``{"format": 1, "runs": {name: {"ranks", "settings", "records"}}}``.
+    @property
+    def _elapsed(self) -> float:
+        return self._seconds + (0.0 if self._begin is None else time.perf_counter() - self._begin)
 
-    Raises OSError for a file that cannot be read, ValueError for a file that is no such log.
-    """
-    try:
-        log = json.loads(Path(path).read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(log, dict) or log.get("format") != FORMAT or not isinstance(log.get("runs"), dict):
-        raise ValueError(f"{path} is not a training log of format {FORMAT}")
-    return log
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The best value so far with its step: ``{"value": ..., "step": ...}``; None without any."""
+        return self._improvement.best

@@ -1,0 +1,99 @@
+"""Arrays and tensors of any kind as NumPy arrays that can be written, and the names of their types in files."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+#: NumPy's names of types, and safetensors' codes of them. Arrays of other types are stored as plain bytes.
+CODES = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
+    "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
+}  # fmt: skip
+_OF_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+_KINDS = "biufcmMSU"  # of NumPy's own types: those whose elements are plain bytes
+
+
+def type_name(dtype: np.dtype[Any]) -> str:
+    """The name of `dtype` in a manifest. TypeError if its elements are not plain bytes: objects, records."""
+    if dtype.name in CODES:
+        return dtype.name
+    if dtype.kind not in _KINDS:
+        raise TypeError(f"arrays of {dtype} cannot be saved")
+    return dtype.newbyteorder("<").str
+
+
+def type_of(name: Any) -> np.dtype[Any]:
+    """The type of a name that `type_name` gave. ValueError for any other name, or if ml_dtypes is needed and absent."""
+    if name in _OF_ML_DTYPES:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise ValueError(
+                f"arrays of {name} need ml_dtypes, which is not installed: pip install ml_dtypes"
+            ) from None
+        return np.dtype(getattr(ml_dtypes, name))
+    try:
+        dtype = np.dtype(name if isinstance(name, str) else "")
+    except TypeError:
+        raise ValueError(f"{name!r} is no type of elements") from None
+    if not isinstance(name, str) or dtype.kind not in _KINDS or type_name(dtype) != name:
+        raise ValueError(f"{name!r} is no type of elements")
+    return dtype
+
+
+def _torch() -> Any:
+    """The module torch if the program has loaded it; a tensor cannot exist before."""
+    return sys.modules.get("torch")
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether `leaf` is a NumPy array or scalar, or a torch tensor."""
+    torch = _torch()
+    return isinstance(leaf, np.ndarray | np.generic) or (torch is not None and isinstance(leaf, torch.Tensor))
+
+
+def is_tensor(leaf: Any) -> bool:
+    """Whether `leaf` is a torch tensor."""
+    return not isinstance(leaf, np.ndarray | np.generic) and is_array(leaf)
+
+
+def as_numpy(leaf: Any) -> Array:
+    """`leaf`, which `is_array`, as a NumPy array: of a tensor in the computer's memory a view, else a copy.
+
+    TypeError for a tensor that is sparse or quantized, or whose type NumPy has not.
+    """
+    if not is_tensor(leaf):
+        return np.asarray(leaf)
+    torch = _torch()
+    tensor = leaf.detach()
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise TypeError("sparse and quantized tensors cannot be saved")
+    tensor = tensor.cpu().resolve_conj().resolve_neg()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name in _OF_ML_DTYPES:
+        words = torch.int16 if tensor.element_size() == 2 else torch.uint8
+        made: Array = tensor.contiguous().view(words).numpy().view(type_of(name))
+        return made
+    made = tensor.numpy()
+    return made
+
+
+def as_tensor(array: Array) -> Any:
+    """A torch tensor of the values of `array`, which it owns. The program must have loaded torch."""
+    torch = _torch()
+    if array.dtype.name in _OF_ML_DTYPES:
+        words = np.dtype(np.int16 if array.dtype.itemsize == 2 else np.uint8)
+        return torch.from_numpy(array.view(words)).view(getattr(torch, array.dtype.name))
+    return torch.from_numpy(array)
+
+
+def copied(array: Array) -> Array:
+    """A copy of `array` in C order and in the byte order of files."""
+    return np.array(array, dtype=array.dtype.newbyteorder("<"), order="C", copy=True, subok=False)

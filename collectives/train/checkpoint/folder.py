@@ -1,0 +1,54 @@
+"""The checkpoints of one run: folders named after their steps."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from .writing import remove
+
+_STEP = re.compile(r"step-(\d+)")
+
+
+class Folder:
+    """A folder of checkpoints. Its methods are for one rank, which is the one that commits."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, step: int) -> Path:
+        """The folder of the checkpoint of `step`."""
+        return self.root / f"step-{step:09d}"
+
+    def prepare(self) -> None:
+        """Make the folder, and remove what a process that ended has left half done. OSError if it cannot be made."""
+        os.makedirs(self.root, exist_ok=True)
+        for name in os.listdir(self.root):
+            if name.startswith((".writing-", ".removing-")):
+                remove(self.root / name)
+
+    def complete(self) -> list[Path]:
+        """The checkpoints that are complete, newest first."""
+        try:
+            names = os.listdir(self.root)
+        except FileNotFoundError:
+            return []
+        steps = [int(found[1]) for name in names if (found := _STEP.fullmatch(name))]
+        return [path for step in sorted(steps, reverse=True) if (path := self.path(step)).is_dir()]
+
+    def set_aside(self, checkpoint: Path) -> Path:
+        """Rename a corrupt checkpoint, so that it is no longer one; its new place."""
+        number = 0
+        while (place := self.root / f"corrupt-{checkpoint.name}-{number}").exists():
+            number += 1
+        os.rename(checkpoint, place)
+        return place
+
+    def retain(self, keep: int, best: int | None) -> None:
+        """Remove all checkpoints but the `keep` newest ones and the one of step `best`."""
+        for checkpoint in self.complete()[keep:]:
+            if best is None or checkpoint != self.path(best):
+                place = self.root / f".removing-{checkpoint.name}"
+                os.rename(checkpoint, place)  # at once, so that no half of it is taken for a checkpoint
+                remove(place)

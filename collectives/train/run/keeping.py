@@ -1,0 +1,160 @@
+"""When a run saves checkpoints, and from which one it goes on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..agree import on_rank_0
+from ..checkpoint.agreed import together
+from ..checkpoint.folder import Folder
+from ..checkpoint.manifest import Corrupt
+from ..checkpoint.reading import Checkpoint, load
+from ..checkpoint.saver import Saver, Vote
+from ..checkpoint.snapshot import Snapshot, take
+from .states import OWN, RUN, restore, states
+
+
+class Position(Protocol):
+    """What a run tells of itself, and takes back."""
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The best value so far with its step."""
+
+    def position(self) -> dict[str, Any]:
+        """The run's own states by name: `RUN` of all ranks, `OWN` of this rank."""
+
+    def go_to(self, common: dict[str, Any], own: Sequence[Mapping[str, Any]]) -> None:
+        """Take the state of all ranks, and those of single ranks that this rank takes over."""
+
+
+class Keeping:
+    """The checkpoints of a run in the folder `root`; none if `root` is None.
+
+    * `objects`: what is saved, by name, beside the `run` itself.
+    * `keep`, `every`, `seconds`: see `Run`. With `best` there is a checkpoint after each step for which ``wanted`` was
+      set.
+
+    ValueError for a number below 1, or for checkpoints that are asked for without a folder or without objects.
+    """
+
+    def __init__(
+        self,
+        root: Path | None,
+        comm: Any,
+        objects: Mapping[str, Any],
+        run: Position,
+        *,
+        keep: int,
+        every: int | None,
+        seconds: float | None,
+        best: bool,
+    ) -> None:
+        for key, value in {"keep": keep, "checkpoint_every": every}.items():
+            if value is not None and value < 1:
+                raise ValueError(f"{key} must be at least 1, not {value}")
+        if seconds is not None and not seconds > 0:
+            raise ValueError(f"checkpoint_seconds must be positive, not {seconds}")
+        timed = every is not None or seconds is not None
+        can = root is not None and bool(objects)
+        if timed and not can:
+            raise ValueError("checkpoints need a folder and a state: Run(out, state=...)")
+        self.saves = can and (timed or best)
+        self.wanted = False  # whether this step has a new best
+        self._comm, self._objects, self._run = comm, objects, run
+        self._every, self._seconds = every, seconds
+        self._saver = Saver(Folder(root), comm, keep) if root is not None and can else None
+        self._prepared = False
+        self._saved_step: int | None = None
+        self._saved_at = time.monotonic()
+
+    @property
+    def late(self) -> bool:
+        """Whether a checkpoint is due by this rank's clock; rank 0's decides."""
+        passed = time.monotonic() - self._saved_at
+        return self.saves and self._seconds is not None and self._comm.rank == 0 and passed >= self._seconds
+
+    def vote(self) -> Vote:
+        """What this rank's checkpoints under way have to tell; see `Saver.vote`."""
+        return Vote(False, 0) if self._saver is None else self._saver.vote()
+
+    def advance(self, vote: Vote) -> None:
+        """See `Saver.advance`."""
+        if self._saver is not None:
+            self._saver.advance(vote.failed, vote.written)
+
+    def save_if_due(self, step: int, late: bool) -> None:
+        """Begin a checkpoint after `step` if one is due: by the number of steps, by time (`late`), or as the best."""
+        counted = self._every is not None and step % self._every == 0
+        if self.saves and (counted or late or self.wanted):
+            self._save(step)
+
+    def end(self, step: int, stopped: str | None) -> None:
+        """Save the last step, or that at which the run was stopped; wait until all is on the disk. Collective."""
+        if self._saver is None:
+            return
+        if self.saves or stopped is not None:
+            self._save(step)
+        self._saver.finish()
+
+    def _save(self, step: int) -> None:
+        assert self._saver is not None
+        self.wanted, self._saved_at = False, time.monotonic()
+        if step == self._saved_step:
+            return
+        if not self._prepared:
+            on_rank_0(self._comm, self._saver.folder.prepare)
+            self._prepared = True
+        self._saved_step = step
+        best = self._run.best
+        self._saver.save(step, None if best is None else best["step"], lambda: self._snapshot(step))
+
+    def _snapshot(self, step: int) -> Snapshot:
+        found, per_rank = states(self._objects)
+        return take(
+            {**found, **self._run.position()}, {*per_rank, OWN}, self._comm.rank, step, {"best": self._run.best}
+        )
+
+    def resume(self, wanted: bool) -> int | None:
+        """Load the newest checkpoint that is whole, if there is any; its step. Collective.
+
+        ValueError if there are checkpoints but no whole one, or if they are not `wanted`.
+        """
+        if self._saver is None:
+            return None
+        comm, folder = self._comm, self._saver.folder
+        paths: list[Path] = on_rank_0(comm, folder.complete)
+        if paths and not wanted and self.saves:
+            raise ValueError(f"{folder.root} has checkpoints of an earlier run: resume it, or give another folder")
+        for path in paths if wanted else []:
+            try:
+                checkpoint = load(path, comm)
+            except Corrupt as error:
+                text = str(error)
+                place = on_rank_0(comm, lambda path=path: folder.set_aside(path))  # type: ignore[misc]
+                if comm.rank == 0:
+                    logging.getLogger("collectives").warning("%s; it is now %s, the one before is used", text, place)
+                continue
+            self._restore(checkpoint)
+            return checkpoint.step
+        if paths and wanted:
+            raise ValueError(f"all checkpoints in {folder.root} are corrupt")
+        return None
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        comm = self._comm
+        restore(self._objects, checkpoint, comm)
+
+        def go_to() -> None:
+            if checkpoint.ranks == comm.size:
+                ranks = [comm.rank]
+            else:  # nothing may be lost: rank 0 takes over what the ranks had added up
+                ranks = list(range(checkpoint.ranks)) if comm.rank == 0 else []
+            self._run.go_to(checkpoint.state(RUN), [checkpoint.state(OWN, rank) for rank in ranks])
+
+        together(comm, go_to)
+        self._saved_step = checkpoint.step

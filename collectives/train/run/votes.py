@@ -1,0 +1,61 @@
+"""What ranks agree on after every step, without waiting for each other."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..checkpoint.saver import Vote
+
+PATIENCE = 1.0  # seconds
+
+
+class News(NamedTuple):
+    """Of all ranks after a step: a signal that any has got (0: none), whether a checkpoint is due, and their votes."""
+
+    signal: int
+    due: bool
+    saver: Vote
+
+
+class Votes:
+    """One all-reduce of four integers for each step, which is waited for a step later.
+
+    By then it is complete unless a rank is a whole step late, so it adds no waiting to steps that communicate anyway.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self.comm = comm
+        self._vector = np.zeros(4, np.int64)
+        self._cast = False
+        self._request: Any = None
+
+    def cast(self, mine: News) -> None:
+        """Tell the others `mine`. Collective; there is one vote at a time."""
+        self._vector[:] = mine.signal, mine.due, mine.saver.failed, -mine.saver.written
+        self._cast = True
+        if self.comm.size > 1:
+            from mpi4py import MPI
+
+            self._request = self.comm.Iallreduce(MPI.IN_PLACE, self._vector, op=MPI.MAX)
+
+    def result(self) -> News | None:
+        """The news of all ranks at the last `cast`, the same everywhere; None if nothing was cast since."""
+        if self._request is not None:
+            self._request.Wait()
+            self._request = None
+        if not self._cast:
+            return None
+        self._cast = False
+        signal, due, failed, written = self._vector.tolist()
+        return News(signal, bool(due), Vote(bool(failed), -written))
+
+    def abandon(self) -> None:
+        """Give up a vote after an error; other ranks may never take part in it, so it is not waited for long."""
+        end = time.monotonic() + PATIENCE
+        while self._request is not None and time.monotonic() < end:
+            if self._request.Test():
+                self._request = None
+                self._cast = False
