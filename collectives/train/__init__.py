@@ -4,11 +4,9 @@ All communication goes through mpi4py's methods of the communicator that is give
 MPI nor scikit-learn nor matplotlib.
 """
 
-from . import threads
+from . import checkpoint, threads
 from .agree import communicator, same_bits
 from .compression import BFloat16Wire, Compression, Float16Wire, Int8, PowerSGD, TopK
-from . import checkpoint
-from .agree import same_bits
 from .data.datasets import Dataset, digits, load_npz, stratified_split
 from .data.loader import Loader
 from .data.sources import SampleError
@@ -24,7 +22,6 @@ from .optim.schedules import get_lr, set_lr
 from .optim.sgd import SGD
 from .random_streams import Random, TorchRandom
 from .reproducible import reproducible_backward
-from .optim.sgd import SGD, Warmup
 from .run.callbacks import JSONL, Callback, Picture, TensorBoard
 from .run.evaluate import evaluate
 from .run.plot import draw_curves
@@ -67,7 +64,6 @@ __all__ = [
     "TensorBoard",
     "TopK",
     "TorchRandom",
-    "Warmup",
     "WeightsDiverged",
     "allreduce_tree",
     "check_weights",

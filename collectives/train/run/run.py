@@ -14,11 +14,11 @@ from typing import Any
 
 from ..agree import communicator, on_rank_0
 from ..data.loader import Loader
+from ..optim.schedules import get_lr, set_lr
 from .callbacks import Callback
 from .improvement import Improvement
 from .keeping import Keeping
 from .progress import Progress, wants_bar
-from .rates import rate_of, samples_before, set_rate
 from .records import Means, write_log
 from .signals import Signals
 from .states import OWN, RUN, check
@@ -152,7 +152,7 @@ class Run:
                 self._call(lambda callback: callback.begin(self.records))
                 yield progress
             finally:
-                self._seconds, self._begin = self._elapsed, None
+                self._seconds, self._begin = self.seconds, None
                 self._votes.abandon()
                 if progress is not None:
                     progress.close()
@@ -194,7 +194,7 @@ class Run:
     def _set_rate(self, data: Loader) -> None:
         """Set the learning rate of the next step."""
         if self._lr is not None:
-            set_rate(self.state["opt"], self._lr(samples_before(data)))
+            set_lr(self.state["opt"], self._lr(data.epoch * data.samples + data.position))
 
     def _settle(self) -> None:
         """Do after a step what all ranks have agreed on by the step before, and tell the others what is new."""
@@ -234,10 +234,10 @@ class Run:
             "epoch": epoch,
             "step": self.step,
             "samples": self.samples,
-            "seconds": round(self._elapsed, 6),
+            "seconds": round(self.seconds, 6),
         }
-        if (rate := rate_of(self.state.get("opt"))) is not None:
-            record["lr"] = rate
+        if "opt" in self.state:
+            record["lr"] = get_lr(self.state["opt"])
         for key, mean in means.items():
             record[key] = mean
             if not math.isfinite(mean):
@@ -279,7 +279,7 @@ class Run:
             "step": self.step,
             "samples": self.samples,
             "recorded": self._recorded,
-            "seconds": self._elapsed,
+            "seconds": self.seconds,
             "records": [dict(record) for record in self.records],
             "best": self._improvement.state_dict(),
         }
@@ -294,7 +294,8 @@ class Run:
         self._means.load(own)
 
     @property
-    def _elapsed(self) -> float:
+    def seconds(self) -> float:
+        """Seconds in which steps ran, with those before a checkpoint from which the run goes on."""
         return self._seconds + (0.0 if self._begin is None else time.perf_counter() - self._begin)
 
     @property
