@@ -96,6 +96,5 @@ def save(
         parts: list[Part] = comm.allgather(part)
         on_rank_0(comm, lambda: commit(folder, snapshot, parts))
     except (OSError, TypeError, ValueError):
-        if comm.rank == 0:
-            remove(beside(folder))
+        on_rank_0(comm, lambda: remove(beside(folder)))
         raise

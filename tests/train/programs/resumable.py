@@ -1,6 +1,6 @@
 """A small training that can be killed and started again: ``mpiexec -n P python resumable.py OUT [OPTION=VALUE ...]``.
 
-Every rank writes ``OUT/seen-<resumed>-<rank>-<pid>``: a line for each step, with its number and the samples of it. At
+Every rank writes ``OUT/seen-<resumed>-<rank>-<pid>``: a line for each step, with its number from 0 and its samples. At
 the end rank 0 prints JSON: why it stopped, from which step it went on, the SHA-256 of its weights, and the records.
 """
 
