@@ -159,3 +159,66 @@ def test_threads(monkeypatch, tmp_path):
     assert threads.threads_per_rank(MPI.COMM_SELF) == 1
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert threads.threads_per_rank(MPI.COMM_SELF) == 6
+
+
+def result(tmp_path, *options):
+    """The file of --json after a run with these options."""
+    assert main(*QUICK, *options, "--json", str(tmp_path / "result.json")) == 0
+    return json.loads((tmp_path / "result.json").read_text())
+
+
+def test_it_goes_on(tmp_path, capsys):
+    """To the bits of a run without an end in between; the log has all records."""
+    saving = ["--out", str(tmp_path / "out"), "--checkpoint-every", "10"]
+    whole = result(tmp_path, "--epochs", "4")
+    half = result(tmp_path, "--epochs", "2", *saving)
+    rest = result(tmp_path, "--epochs", "4", *saving, "--resume")
+    assert "all-reduce: goes on from the checkpoint of step 46" in capsys.readouterr().out
+    assert whole.pop("seconds") > 0
+    assert rest.pop("seconds") > half["seconds"]
+    assert rest == whole != half
+    log = json.loads((tmp_path / "out" / "log.json").read_text())
+    assert [record["epoch"] for record in log["runs"]["all-reduce"]["records"]] == [1, 2, 3, 4]
+    assert main(*QUICK, *saving) == 2
+    assert "has checkpoints of an earlier run" in capsys.readouterr().err
+
+
+def test_the_result_as_json(tmp_path):
+    found = result(tmp_path, "--seed", "3")
+    assert list(found) == [
+        "strategy", "ranks", "seed", "accuracy", "seconds", "steps", "samples", "bytes_sent", "weights_sha256",
+        "stopped",
+    ]  # fmt: skip
+    assert (found["strategy"], found["ranks"], found["seed"], found["stopped"]) == ("allreduce", 1, 3, None)
+    assert (found["steps"], found["samples"]) == (46, 2 * 1442)
+    assert 0.5 < found["accuracy"] <= 1
+    assert len(found["weights_sha256"]) == 64
+    again, other = result(tmp_path, "--seed", "3"), result(tmp_path, "--seed", "4")
+    assert again["weights_sha256"] == found["weights_sha256"] != other["weights_sha256"]
+
+
+def test_bytes_sent_are_those_of_the_buckets(tmp_path, images):
+    """On one rank, too: what the strategy hands over. Without communication, that is the first broadcast."""
+    options = ["--data", images, "--model", "mlp", "--batch", "16"]
+    found = result(tmp_path, *options)
+    net = train.mlp((1, 6, 6), 3, rng=np.random.default_rng(0))
+    sizes = [p.data.nbytes for p in net.parameters()]
+    alone = result(tmp_path, *options, "--strategy", "nocomm")
+    assert alone["bytes_sent"] == [sum(sizes)]
+    per_step = (found["bytes_sent"][0] - sum(sizes)) / found["steps"]
+    assert sum(sizes) < per_step <= sum(sizes) + 4 * len(sizes)  # and a weight for each bucket
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--resume"], "need a folder"),
+        (["--checkpoint-every", "3"], "need a folder"),
+        (["--json", "/absent/result.json"], "cannot write /absent/result.json: there is no directory"),
+    ],
+)
+def test_files_that_cannot_be(options, words, capsys):
+    assert main(*options) == 2
+    out, err = capsys.readouterr()
+    assert words in err
+    assert out == ""

@@ -95,11 +95,14 @@ class Keeping:
 
     def end(self, step: int, stopped: str | None) -> None:
         """Save the last step, or that at which the run was stopped; wait until all is on the disk. Collective."""
-        if self._saver is None:
-            return
-        if self.saves or stopped is not None:
+        if self._saver is not None and (self.saves or stopped is not None):
             self._save(step)
-        self._saver.finish()
+        self.finish()
+
+    def finish(self) -> None:
+        """Wait for the checkpoints under way; see `Saver.finish`."""
+        if self._saver is not None:
+            self._saver.finish()
 
     def _save(self, step: int) -> None:
         assert self._saver is not None

@@ -217,6 +217,13 @@ class Run:
             self.stopped = signal.Signals(received).name
         self._keeping.end(self.step, self.stopped)
 
+    def finish(self) -> None:
+        """Wait until the checkpoints under way are complete. Collective; `steps` does so at its end.
+
+        A program needs it if it leaves the loop by ``break``. Raises like `steps`.
+        """
+        self._keeping.finish()
+
     def log(self, **values: Any) -> None:
         """Note values of this step: numbers, or objects that ``float`` takes.
 
