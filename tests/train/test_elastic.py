@@ -8,7 +8,7 @@ import pytest
 from jobs import LIVE_ON, mpiexec, torch_for
 
 PROGRAM = "tests/train/programs/elastic.py"
-UNDISTURBED = 0.615221  # the loss of a run on one rank, to 6 digits
+UNDISTURBED = 0.607484  # the loss of a run on one rank, to 6 digits
 
 
 def run(folder, kills, *args, ranks=4):

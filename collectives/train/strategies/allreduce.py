@@ -231,8 +231,8 @@ class AllReduce(Strategy):
         """Settings that must be equal on all ranks."""
         own = ("average", "algorithm", "clip_norm", "nonfinite", "shard")
         found = {key: getattr(self, key) for key in own}
-        compression = None if self.compression is None else type(self.compression).__name__
-        return {**super().settings(), **found, "compression": compression, "loss_scale": self.loss_scale.value}
+        compression = {"compression": None} if self.compression is None else self.compression.settings()
+        return {**super().settings(), **found, **compression, "loss_scale": self.loss_scale.value}
 
     def state_dict(self) -> dict[str, Any]:
         """The loss scale, and the state of the compression, which is this rank's own."""

@@ -24,6 +24,9 @@ class Compression(Protocol):
     def exchange(self, bucket: Any, comm: Any) -> Iterator[Any]:
         """Yield each request that must be complete before the exchange goes on."""
 
+    def settings(self) -> dict[str, Any]:
+        """Settings that must be equal on all ranks."""
+
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint."""
 
@@ -33,7 +36,7 @@ class Compression(Protocol):
 
 def averages(comm: Any) -> bool:
     """Whether the ranks' mean can be had in one operation."""
-    return hasattr(comm, "explain")
+    return hasattr(comm, "empty")
 
 
 class Means:

@@ -27,21 +27,6 @@ parser.add_argument("--seed", type=int, default=5)
 args = parser.parse_args()
 
 
-class Data(train.Loader):
-    """A loader that takes another communicator."""
-
-    def redeal(self, comm):
-        self.rank, self.size = comm.rank, comm.size
-
-
-class Strategy(train.AllReduce):
-    """An all-reduce that takes another communicator."""
-
-    def resize(self, comm):
-        self._pending.clear()
-        self.comm = comm
-
-
 def schedule(total):
     """Steps and moments of the kills, and a number that chooses the victim: the same in all processes."""
     rng = train.Random(args.seed, "kills", 0).generator
@@ -57,10 +42,10 @@ comm = train.communicator()
 rng = np.random.default_rng(0)
 y = rng.integers(0, 5, 600)
 x = rng.standard_normal((600, 12)) + 1.2 * np.eye(5, 12)[y]
-data = Data((x, y), 40, seed=1, comm=comm)
+data = train.Loader((x, y), 40, seed=1, comm=comm)
 net = train.mlp((12,), 5, rng=np.random.default_rng(0), dtype=np.float64)
 opt = train.SGD(net.parameters(), 0.02, momentum=0.9)
-net, opt = train.distribute(net, opt, Strategy(bucket_bytes=4096, algorithm=args.algorithm), comm=comm)
+net, opt = train.distribute(net, opt, train.AllReduce(bucket_bytes=4096, algorithm=args.algorithm), comm=comm)
 elastic = Elastic(comm, {"net": net, "opt": opt, "data": data}, every=args.every, replace=args.replace)
 loss_fn = train.CrossEntropyLoss()
 when, moments, choices = schedule(args.epochs * len(data))
