@@ -31,7 +31,8 @@ class Elastic:
     * `every`: steps between commits (default 10). A commit copies the state, and waits for all ranks once.
     * `replace`: start a new process for each dead rank (MPI_Comm_spawn). It runs the program from the beginning with a
       world of its own, up to its first `steps`; there it joins, as one of the last ranks, and gets the state of the
-      others. Until then it must write no files: see `joining`. A program can have one such run.
+      others. Until then it must write no files: see `joining`. A program can have one such run. If MPI cannot start
+      it, or a rank dies meanwhile, the survivors go on alone.
 
     If a rank dies, the user's loop is not interrupted: the strategy's methods end, do nothing until the step is over,
     and ``before_step`` returns False, so that the step is skipped. What is left of the step has no effect, since the
@@ -139,14 +140,14 @@ class Elastic:
     def _recover(self) -> None:
         """Go on with a communicator of the survivors, from the last commit that all of them have. Collective."""
         size, cause = self.comm.size, self.failure
-        again = True
+        again, replace = True, self.replace
         while again:
             comm, self.failure = None, None
             try:
                 comm = self.comm.shrink()
                 if comm.size == size:
                     raise RuntimeError(f"the run ends, although no rank has died: {cause}")
-                if self.replace:
+                if replace:
                     comm = self._with_new_ranks(comm, size - comm.size)
                 self._restore(comm)
             except Exception as error:
@@ -154,6 +155,7 @@ class Elastic:
             if not self._agree(self.failure is None):
                 if comm is not None:
                     comm.Revoke()  # new ranks that wait there end
+                replace = False
                 continue
             assert comm is not None
             self.comm, self.losses = comm, self.losses + 1
@@ -181,12 +183,9 @@ class Elastic:
 
         try:
             between = MPI.Intracomm(comm).Spawn(sys.executable, sys.orig_argv[1:], count)
+            return collectives.Communicator(between.Merge(high=False))
         except MPI.Exception as error:
-            if is_loss(error):
-                raise
-            LOG.warning("no new ranks: MPI starts no processes: %s", error)
-            return comm
-        return collectives.Communicator(between.Merge(high=False))
+            raise collectives.PeerFailure(f"no new ranks: {error}") from error
 
     def _join(self) -> None:
         """Join the ranks that started this process. It ends if they do not let it in. Collective."""
@@ -197,9 +196,7 @@ class Elastic:
             self.comm = collectives.Communicator(MPI.Comm.Get_parent().Merge(high=True))
             self._restore(self.comm)
             self.comm.Barrier()  # those that started it have agreed to go on with it
-        except Exception as error:
-            if not is_loss(error):
-                raise
+        except (collectives.CollectiveError, MPI.Exception):
             os._exit(0)
         _joined = True
 

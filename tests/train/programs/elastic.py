@@ -30,8 +30,8 @@ args = parser.parse_args()
 def schedule(total):
     """Steps and moments of the kills, and a number that chooses the victim: the same in all processes."""
     rng = train.Random(args.seed, "kills", 0).generator
-    steps = np.sort(rng.choice(np.arange(5, total - 5), args.kills, replace=False))
-    return steps, rng.uniform(0, 0.02, args.kills), rng.integers(0, 1 << 30, args.kills)
+    steps = np.sort(rng.choice(np.arange(5, total - 5, 10), args.kills, replace=False)) + rng.integers(0, 5, args.kills)
+    return steps, rng.uniform(0, 0.01, args.kills), rng.integers(0, 1 << 30, args.kills)
 
 
 def die(moment):
