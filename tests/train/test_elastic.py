@@ -19,7 +19,7 @@ def run(folder, kills, *args, ranks=4):
     assert time.monotonic() - begin < 200, "does not end"
     found = re.search(r"^loss (\S+) ranks (\d+) recoveries (\d+)$", done.stdout, re.MULTILINE)
     assert found, done.stdout + done.stderr
-    assert "MPI_Abort" not in done.stderr
+    assert "--stumble" in args or "MPI_Abort" not in done.stderr
     killed = re.findall(r"\d+ rank (\d+) step \d+( new)?", done.stdout)
     assert len(killed) == kills == len(list(folder.iterdir()))
     return float(found[1]), int(found[2]), [(int(rank), bool(new)) for rank, new in killed]
@@ -49,6 +49,13 @@ def test_all_ranks_but_one_may_die(algorithm, every, tmp_path):
 def test_a_dead_rank_is_replaced(tmp_path):
     loss, ranks, killed = run(tmp_path, 1, "--replace")
     assert (ranks, len(killed)) == (4, 1)
+    assert loss == pytest.approx(UNDISTURBED, rel=0.02)
+
+
+@pytest.mark.parametrize("more", [(), ("--replace",)])
+def test_a_recovery_that_fails_is_repeated_without_replacements(more, tmp_path):
+    loss, ranks, killed = run(tmp_path, 1, "--stumble", *more)
+    assert (ranks, len(killed)) == (3, 1)
     assert loss == pytest.approx(UNDISTURBED, rel=0.02)
 
 

@@ -23,6 +23,7 @@ parser.add_argument("--replace", action="store_true")
 parser.add_argument("--algorithm")
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--every", type=int, default=5)
+parser.add_argument("--stumble", action="store_true", help="the first recovery fails on rank 0")
 parser.add_argument("--seed", type=int, default=5)
 args = parser.parse_args()
 
@@ -50,6 +51,20 @@ elastic = Elastic(comm, {"net": net, "opt": opt, "data": data}, every=args.every
 loss_fn = train.CrossEntropyLoss()
 when, moments, choices = schedule(args.epochs * len(data))
 new = joining()
+
+
+restore = elastic._restore
+
+
+def stumble(comm):
+    elastic._restore = restore
+    restore(comm)
+    if comm.rank == 0:
+        raise collectives.PeerFailure("as if one more had died")
+
+
+if args.stumble and not new:
+    elastic._restore = stumble
 
 
 def batches():
