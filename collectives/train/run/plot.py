@@ -79,7 +79,8 @@ def _dress(axes: Any) -> None:
         axis.set_axisbelow(True)
         axis.set_xlim(left=0)
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0, 0].set_yscale("log")
+    if any(len(line.get_xdata()) for axis in axes[0] for line in axis.lines):
+        axes[0, 0].set_yscale("log")
     axes[1, 0].set_ylim(0, 1.02)
     axes[1, 0].yaxis.set_major_formatter(PercentFormatter(1.0))
     axes[1, 1].xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

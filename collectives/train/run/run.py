@@ -151,13 +151,21 @@ class Run:
             try:
                 self._call(lambda callback: callback.begin(self.records))
                 yield progress
+                self._call(lambda callback: callback.close())
+            except BaseException:
+                self._leave()
+                raise
             finally:
                 self._seconds, self._begin = self.seconds, None
-                self._votes.abandon()
                 if progress is not None:
                     progress.close()
-                    for callback in self._callbacks:
-                        callback.close()
+
+    def _leave(self) -> None:
+        """Steps end by an error or a ``break``, maybe not on all ranks."""
+        self._votes.abandon()
+        for callback in self._callbacks if self.comm.rank == 0 else []:
+            with contextlib.suppress(OSError, ValueError):  # there is an error already
+                callback.close()
 
     def _call(self, method: Callable[[Callback], None]) -> None:
         """Call a method of all callbacks, on rank 0."""
