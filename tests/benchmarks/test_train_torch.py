@@ -8,6 +8,7 @@ from jobs import mpiexec
 pytestmark = pytest.mark.alone
 
 
+@pytest.mark.slow
 def test_train_is_the_fastest_way_to_train(tmp_path):
     file = tmp_path / "found.json"
     options = ("--models", "mlp17", "--rounds", "7", "--check", "--json", str(file))

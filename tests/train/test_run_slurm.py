@@ -1,7 +1,6 @@
 """A run under Slurm that is told to stop, and requeued, again and again, ends with the bits of an undisturbed one."""
 
 import json
-import random
 import re
 import subprocess
 import threading
@@ -18,7 +17,6 @@ srun --mpi=pmi2 {PYTHON} {PROGRAM} OUT sleep=SLEEP
 if [ $? -eq 75 ]; then scontrol requeue $SLURM_JOB_ID; fi
 """
 STEPS = 200
-TIMES = 5  # that a job is stopped
 
 pytestmark = pytest.mark.slow
 
@@ -96,25 +94,3 @@ def test_the_time_limit(slurm, tmp_path, undisturbed):
     out = tmp_path / "out"
     job = Requeued(slurm, written(tmp_path, "job", out, 0.3, "--time=1 --signal=USR1@30"))
     check(job, undisturbed, 1)
-
-
-@pytest.mark.parametrize("job", range(4))
-def test_signals_at_random_steps(job, slurm, tmp_path, undisturbed):
-    """By scancel, to all tasks, which get it at different steps."""
-    out = tmp_path / "out"
-    job, stops = Requeued(slurm, written(tmp_path, "job", out, 0.1)), 0
-    for _ in range(TIMES):
-        begun, more = steps_of(out), random.randint(1, STEPS // TIMES // 2)
-        while job.ended is None and steps_of(out) < begun + more:
-            job.start_again()
-            time.sleep(0.1)
-        while job.ended is None and (number := job.start_again()) is None:
-            time.sleep(0.1)
-        files = len(list(out.glob("seen-*")))
-        job.control("scancel", "--signal=USR1", number)
-        stops += job.ended is None
-        while job.ended is None and len(list(out.glob("seen-*"))) == files:
-            job.start_again()
-            time.sleep(0.1)
-    assert stops == TIMES, job.ended
-    check(job, undisturbed, TIMES)
