@@ -26,9 +26,16 @@ static void judge(struct handing *h, int slow) {
     h->patience += h->far && h->patience < SELDOM ? h->patience : 0;
 }
 
+/* Whether the next store is to be timed, and goes through the cache. */
+static int due(struct handing *h) {
+    if (h->rest == 0)
+        return 1;
+    h->rest--;
+    return 0;
+}
+
 void coll_node_hand_long(struct handing *h, void *to, const void *from, size_t bytes) {
-    if (h->rest > 0) {
-        h->rest--;
+    if (!due(h)) {
         (h->far ? coll_copy_stream : coll_copy)(to, from, bytes);
         return;
     }
@@ -53,15 +60,14 @@ int coll_node_fold_and_hand(coll_node_call *c, int sources, size_t elements) {
     return error;
 }
 
-int coll_node_fold_to_outputs(coll_node_call *c, int sources, int targets, size_t elements, int past_cache) {
+int coll_node_fold_to_outputs(coll_node_call *c, int sources, int targets, size_t elements) {
     struct handing *h = &c->node->storing;
     size_t bytes = (size_t)(targets - 1) * elements * c->message.itemsize;
+    int past_cache = bytes_of(c) >= c->node->limits.stream;
     if (past_cache || targets < 2 || bytes < HAND_FROM || c->message.user_op)
         return coll_node_fold(c, sources, targets, elements, past_cache);
-    if (h->rest > 0) {
-        h->rest--;
+    if (!due(h))
         return coll_node_fold(c, sources, targets, elements, h->far);
-    }
     int64_t begin = coll_now();
     int error = coll_node_fold(c, sources, targets, elements, 0);
     judge(h, (coll_now() - begin) * SLOW > (int64_t)bytes);

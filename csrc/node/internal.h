@@ -193,9 +193,9 @@ enum { HAND_FROM = 8 << 10, HAND_PIECE = 16 << 10 };
 void coll_node_hand_long(struct handing *, void *to, const void *from, size_t bytes);
 /* Fold into the first of two targets, and copy the result past the cache to the second. */
 int coll_node_fold_and_hand(coll_node_call *, int sources, size_t elements);
-/* Fold into arrays, all but one of which are other ranks' if there are several: past the cache if that is asked for, or
- * if stores through it have been found slow. */
-int coll_node_fold_to_outputs(coll_node_call *, int sources, int targets, size_t elements, int past_cache);
+/* Fold into results on heaps, all but one of which are other ranks': past the cache if the results would not stay in it
+ * anyway, or if stores through it have been found slow. */
+int coll_node_fold_to_outputs(coll_node_call *, int sources, int targets, size_t elements);
 
 /* Copy into memory that other ranks read. */
 static inline void hand(coll_node *n, void *to, const void *from, size_t bytes) {

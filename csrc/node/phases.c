@@ -163,11 +163,12 @@ static int reduce_next(coll_node_call *c) {
     int q = places_of_slice(c, k, own, in_ring), error = coll_node_enter(c);
     if (error)
         return error;
-    int past_cache = in_ring ? n->handing.far : bytes_of(c) >= n->limits.stream;
-    if (own.count && in_ring && q == 2 && past_cache)
+    if (own.count && !in_ring)
+        error = coll_node_fold_to_outputs(c, n->size, q, own.count);
+    else if (own.count && q == 2 && n->handing.far)
         error = coll_node_fold_and_hand(c, n->size, own.count);
     else if (own.count)
-        error = coll_node_fold_to_outputs(c, n->size, q, own.count, past_cache);
+        error = coll_node_fold(c, n->size, q, own.count, n->handing.far);
     int given_up = coll_node_leave(c);
     error = error ? error : given_up;
     if (error)

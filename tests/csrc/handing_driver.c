@@ -44,7 +44,8 @@ static void hand_over(coll_node *n) {
 /* Store a result into this rank's array and another one's. */
 static void store(coll_node *n) {
     coll_node_call c = {.node = n, .message = {.itemsize = 8}};
-    coll_node_fold_to_outputs(&c, 2, 2, BYTES / 8, 0);
+    n->limits.stream = SIZE_MAX;
+    coll_node_fold_to_outputs(&c, 2, 2, BYTES / 8);
 }
 
 /* How many of so many go past the cache. */
