@@ -1,19 +1,18 @@
 """Copies of states in memory, and sharded leaves from the pieces of several ranks."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
-from collectives.train.run.commits import LostState, Piece, copied, loadable, pieces, put_together
+from collectives.train.checkpoint import Shard
+from collectives.train.run.commits import LostState, copied, loadable, put_together, shards
 
 
 def shard(start, stop, total=10):
-    return SimpleNamespace(array=np.arange(start, stop, dtype=np.float32), start=start, total=total)
+    return Shard(np.arange(start, stop, dtype=np.float32), start, total)
 
 
 def piece(start, stop, total=10):
-    return ("net", "w"), Piece(np.arange(start, stop, dtype=np.float32), start, total)
+    return ("net", "w"), shard(start, stop, total)
 
 
 def test_a_copy_does_not_change_with_the_state():
@@ -33,10 +32,10 @@ def test_what_is_loaded_may_change_without_the_commit():
     assert commit["a"].tolist() == [1, 1, 1]
 
 
-def test_pieces_are_found_and_put_in_their_places():
+def test_shards_are_found_and_put_in_their_places():
     commit = copied({"opt": {"m": [shard(2, 5), 3]}, "x": shard(0, 1)})
-    assert [path for path, _ in pieces(commit)] == [("opt", "m", 0), ("x",)]
-    wholes = put_together([[(("m", 0), Piece(np.arange(4.0), 0, 4))]])
+    assert [path for path, _ in shards(commit)] == [("opt", "m", 0), ("x",)]
+    wholes = put_together([[(("m", 0), Shard(np.arange(4.0), 0, 4))]])
     state = loadable({"m": [commit["x"], 3]}, wholes)
     assert state["m"][1] == 3
     leaf = state["m"][0]
@@ -56,7 +55,7 @@ def test_pieces_are_found_and_put_in_their_places():
         [[piece(0, 10)], [piece(0, 0)]],
     ],
 )
-def test_pieces_that_cover_the_whole(held):
+def test_shards_that_cover_the_whole(held):
     whole = put_together(held)["net", "w"]
     assert np.asarray(whole).tolist() == list(range(10))
     assert whole.dtype == np.float32

@@ -73,14 +73,11 @@ import os, signal, sys
 import numpy as np
 import collectives
 from collectives import train
+from collectives.train.checkpoint import Shard
 from collectives.train.run.commits import LostState
 from collectives.train.run.elastic import Elastic
 
 TOTAL, VICTIMS = 103, {victims}
-
-class Shard:
-    def __init__(self, array, start, total):
-        self.array, self.start, self.total = array, start, total
 
 class Sharded:
     # Numbers of which each rank has its part; a step adds 1 to each.

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ..checkpoint.sharded import Piece, Shard, Stored
+
 Path = tuple[Any, ...]  # keys and indices from the state down to one leaf
 
 
@@ -14,76 +16,57 @@ class LostState(RuntimeError):
     """Ranks died that together held the only copies of a part of the state: a run can only go on from a checkpoint."""
 
 
-class Piece:
-    """This rank's copy of a part of a sharded leaf: elements ``start`` to ``start + len(array)`` of ``total``."""
-
-    def __init__(self, array: Any, start: int, total: int) -> None:
-        self.array, self.start, self.total = array, start, total
-
-
-class Whole:
-    """A sharded leaf after a loss of ranks, as its ``load_state_dict`` takes it: ``shape``, ``dtype``, ``read``."""
-
-    def __init__(self, array: np.ndarray[Any, np.dtype[Any]]) -> None:
-        self._array = array
-        self.shape, self.dtype = array.shape, array.dtype
-
-    def read(self, start: int, stop: int) -> np.ndarray[Any, np.dtype[Any]]:
-        """A copy of elements `start` to `stop`."""
-        return self._array[start:stop].copy()
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, np.dtype[Any]]:
-        """A copy of the whole leaf."""
-        return self._array.astype(dtype or self.dtype)
-
-
 def copied(state: Any) -> Any:
-    """A copy of a state: of its dicts, lists, arrays and tensors. A `Shard` becomes a `Piece`."""
+    """A copy of a state: of its dicts, lists, arrays, tensors and `Shard`s."""
     return _changed(state, _copy)
 
 
-def loadable(state: Any, wholes: Mapping[Path, Whole], path: Path = ()) -> Any:
-    """A copy of a committed state for ``load_state_dict``, with `wholes` in the place of pieces."""
-    return _changed(state, lambda leaf, where: wholes[where] if isinstance(leaf, Piece) else _copy(leaf, where), path)
+def loadable(state: Any, wholes: Mapping[Path, Stored], path: Path = ()) -> Any:
+    """A copy of a committed state for ``load_state_dict``, with `wholes` in the place of shards."""
+    return _changed(state, lambda leaf, where: wholes[where] if isinstance(leaf, Shard) else _copy(leaf, where), path)
 
 
-def pieces(state: Any, path: Path = ()) -> Iterator[tuple[Path, Piece]]:
-    """The pieces of a committed state, each with its place."""
+def shards(state: Any, path: Path = ()) -> Iterator[tuple[Path, Shard]]:
+    """The shards of a committed state, each with its place."""
     items = state.items() if isinstance(state, Mapping) else enumerate(state) if isinstance(state, list | tuple) else ()
     for key, value in items:
-        if isinstance(value, Piece):
+        if isinstance(value, Shard):
             yield (*path, key), value
         else:
-            yield from pieces(value, (*path, key))
+            yield from shards(value, (*path, key))
 
 
-def put_together(held: list[list[tuple[Path, Piece]]]) -> dict[Path, Whole]:
-    """The sharded leaves by place, from the pieces that all ranks hold. Raises LostState if elements are missing."""
-    found: dict[Path, dict[int, Piece]] = {}
-    for path, piece in (entry for one in held for entry in one):
+def put_together(held: list[list[tuple[Path, Shard]]]) -> dict[Path, Stored]:
+    """The sharded leaves by place, from the shards that all ranks hold. Raises LostState if elements are missing."""
+    found: dict[Path, dict[int, Shard]] = {}
+    for path, shard in (entry for one in held for entry in one):
         parts = found.setdefault(path, {})
-        if len(piece.array) or piece.start not in parts:
-            parts[piece.start] = piece
-    wholes: dict[Path, Whole] = {}
+        if len(shard.array) or shard.start not in parts:
+            parts[shard.start] = shard
+    wholes: dict[Path, Stored] = {}
     for path, parts in found.items():
-        stop, arrays = 0, list[Any]()
-        for start, piece in sorted(parts.items()):
-            end = start + len(piece.array)
-            if start <= stop <= end:  # a commit that was cut short leaves pieces of two cuts
-                arrays.append(np.asarray(piece.array)[stop - start :])
-                stop = end
-        total = next(iter(parts.values())).total
-        if stop != total:
+        read = [_piece(shard) for _, shard in sorted(parts.items())]
+        stop = 0
+        for piece in read:  # they overlap if a commit was cut short, which leaves shards of two cuts
+            stop = max(stop, piece.stop) if piece.start <= stop else stop
+        first = next(iter(parts.values()))
+        if stop != first.total:
             where = ".".join(map(str, path))
             raise LostState(
                 f"{where}: elements from {stop} on were on ranks that died together, those of the one and their copies "
                 "on the other; go on from a checkpoint"
             )
-        wholes[path] = Whole(np.concatenate(arrays))
+        wholes[path] = Stored(read, first.total, first.array.dtype)
     return wholes
 
 
+def _piece(shard: Shard) -> Piece:
+    return Piece(shard.start, shard.start + len(shard.array), lambda low, high: shard.array[low:high])
+
+
 def _changed(value: Any, change: Callable[[Any, Path], Any], path: Path = ()) -> Any:
+    if isinstance(value, Shard):  # a tuple, too
+        return change(value, path)
     if isinstance(value, Mapping):
         return {key: _changed(item, change, (*path, key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -92,10 +75,8 @@ def _changed(value: Any, change: Callable[[Any, Path], Any], path: Path = ()) ->
 
 
 def _copy(leaf: Any, path: Path) -> Any:
-    if isinstance(leaf, Piece):
-        return leaf
-    if hasattr(leaf, "start") and hasattr(leaf, "total") and hasattr(leaf, "array"):  # a Shard
-        return Piece(np.array(leaf.array), int(leaf.start), int(leaf.total))
+    if isinstance(leaf, Shard):
+        return Shard(np.array(leaf.array), int(leaf.start), int(leaf.total))
     if hasattr(leaf, "detach") and hasattr(leaf, "clone"):  # a tensor
         return leaf.detach().clone()
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import collectives
 from collectives import CollectiveError, CollectiveMismatch, CollectiveTimeout
 
-from .commits import copied, loadable, pieces, put_together
+from .commits import copied, loadable, put_together, shards
 
 T = TypeVar("T")
 LOG = logging.getLogger("collectives")
@@ -117,7 +117,7 @@ class Elastic:
         step = self._steps
         state = {name: copied(thing.state_dict()) for name, thing in self._state.items()}
         self._commits[step] = state
-        mine = list(pieces(state))
+        mine = list(shards(state))
         if comm.allreduce(len(mine)):
             to_next = [mine if rank == (comm.rank + 1) % comm.size else None for rank in range(comm.size)]
             self._neighbour[step] = comm.alltoall(to_next)[comm.rank - 1]
@@ -208,7 +208,7 @@ class Elastic:
         state = self._commits.get(step, {})
         if not all(every):
             state = comm.bcast(state, root=0) if new else (comm.bcast(state, root=0), state)[1]
-        alone = [] if new else [*pieces(state), *self._neighbour.get(step, [])]
+        alone = [] if new else [*shards(state), *self._neighbour.get(step, [])]
         wholes = put_together(comm.allgather(alone)) if comm.allreduce(len(alone)) else {}
         if self._strategy is not None:
             self._strategy.resize(comm)
