@@ -2,49 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
-Array = NDArray[Any]
-
-
-class Piece(Protocol):
-    """A parameter's place in a bucket: its gradient has `shape`, and is elements start to start + size."""
-
-    @property
-    def name(self) -> str:
-        """The name of the parameter."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the parameter."""
-
-    @property
-    def size(self) -> int:
-        """The number of its elements."""
-
-    @property
-    def start(self) -> int:
-        """The index of its first element in the bucket."""
-
-
-class Bucket(Protocol):
-    """What compression uses of a bucket: its number, its gradients in one dimension, and what lies where in them."""
-
-    @property
-    def index(self) -> int:
-        """The number of the bucket, the same on all ranks."""
-
-    @property
-    def grads(self) -> Array:
-        """The gradients, float32 or float64, of shape (count,)."""
-
-    @property
-    def parameters(self) -> Sequence[Piece]:
-        """The parameters, whose gradients cover ``grads``."""
+from ..flat.buckets import Bucket
+from ..flat.memory import allocate
+from ..models.nn import Array
 
 
 class Area:
@@ -59,9 +25,7 @@ class Area:
 
     def message(self, count: int, dtype: DTypeLike) -> Array:
         """Memory for messages, (count,): shared by the ranks of a node if the communicator has such memory."""
-        array: Array = getattr(self.comm, "empty", np.empty)(count, dtype)
-        array[...] = 0
-        return array
+        return allocate(self.comm, count, dtype)
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of what the next step needs."""

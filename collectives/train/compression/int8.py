@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .base import Area, Array, Bucket, Compression
+from ..flat.buckets import Bucket
+from ..models.nn import Array
+from .base import Area, Compression
 
 BLOCK = 1024  # the most elements of one scale
 TOP = 127.0

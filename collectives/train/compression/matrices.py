@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .base import Array
+from ..models.nn import Array
 
 TILE = 1 << 15  # elements that are worked on while they are in the cache
 

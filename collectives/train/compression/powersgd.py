@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .base import Area, Array, Bucket, Compression, restore
+from ..flat.buckets import Bucket
+from ..models.nn import Array
+from .base import Area, Compression, restore
 from .matrices import length, orthonormal, product
 
 

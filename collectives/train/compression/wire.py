@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .base import Area, Bucket, Compression
+from ..flat.buckets import Bucket
+from .base import Area, Compression
 
 
 class Wire(Area):

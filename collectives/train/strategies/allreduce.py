@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..agree import raise_on_all
+from ..compression import Compression
 from ..flat.memory import allocate, is_narrow, squares
 from ..models.nn import Array
 from .base import Strategy
 from .loss_scale import SMALLEST, LossScale
-from .means import Compression, Means, averages
+from .means import Means, averages
 from .parts import Part, load_state, state_of
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class AllReduce(Strategy):
 
     def __init__(
         self, average: bool = True, bucket_bytes: int | None = None, algorithm: str | None = None, *,
-        compression: Compression | None = None, clip_norm: float | None = None, nonfinite: str = "raise",
+        compression: Compression[Any] | None = None, clip_norm: float | None = None, nonfinite: str = "raise",
         shard: int = 0, loss_scale: float | str = 1.0,
     ) -> None:  # fmt: skip
         if bucket_bytes is not None and bucket_bytes < 1:

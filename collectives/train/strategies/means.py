@@ -5,33 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from ..compression import Compression
 from ..flat.buckets import Bucket
 
 LAG = 2  # buckets that are handed over before a request of a compression is waited for
 
 Start = Callable[[Bucket, Any], Any]
-
-
-class Compression(Protocol):
-    """A method that replaces ``bucket.grads`` by the mean over the ranks, or by about that."""
-
-    sent: int
-
-    def exchange(self, bucket: Any, comm: Any) -> Iterator[Any]:
-        """Yield each request that must be complete before the exchange goes on."""
-
-    def settings(self) -> dict[str, Any]:
-        """Settings that must be equal on all ranks."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state for a checkpoint."""
-
-    def load_state_dict(self, state: Any) -> None:
-        """Restore a state."""
 
 
 def averages(comm: Any) -> bool:
@@ -51,7 +34,7 @@ class Means:
     collective calls must not depend on when requests complete.
     """
 
-    def __init__(self, comm: Any, start: Start, weighted: bool, compression: Compression | None) -> None:
+    def __init__(self, comm: Any, start: Start, weighted: bool, compression: Compression[Any] | None) -> None:
         self._comm, self._start, self._weighted, self._compression = comm, start, weighted, compression
         self._count = np.zeros(1)
         self._counting: Any = None
