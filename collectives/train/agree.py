@@ -11,6 +11,12 @@ from .threads.job import current
 
 T = TypeVar("T")
 
+AGREED = (OSError, TypeError, ValueError)  # errors of one rank that `together` raises on all ranks
+KINDS: dict[str, type[Exception]] = {
+    kind.__name__: kind for kind in (TypeError, OSError, ImportError, RuntimeError, ValueError)
+}
+Failure = tuple[str, int | None, str]  # a key of KINDS, the error's number if it has one, its text
+
 
 def communicator(comm: Any = None) -> Any:
     """`comm`; if it is None, this thread's communicator if it is a rank of `threads.run`, else a
@@ -44,30 +50,48 @@ def on_rank_0(comm: Any, make: Callable[[], T]) -> T:
     return result_of_rank_0
 
 
-def on_all_ranks(comm: Any, check: Callable[[], None]) -> None:
-    """Run ``check()`` on all ranks; if it raises TypeError or ValueError on a rank, raise on all ranks. Collective.
+def failure_of(error: Exception) -> Failure:
+    """What other ranks are to know of an error of this rank; of a kind that is not in KINDS, a ValueError."""
+    kind = next((name for name, known in KINDS.items() if isinstance(error, known)), "ValueError")
+    number = error.errno if isinstance(error, OSError) else None
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror is not None:
+        text = error.strerror + ("" if error.filename is None else f": {error.filename}")
+    return kind, number, text
 
-    A rank on which it has raised nothing raises the error of the lowest rank that has one, and names that rank.
-    """
-    mine: Exception | None = None
-    try:
-        check()
-    except (TypeError, ValueError) as error:
-        mine = error
-    raise_on_all(comm, mine)
+
+def error_of(rank: int, failure: Failure) -> Exception:
+    """The error that other ranks raise for the failure of `rank`."""
+    kind, number, text = failure
+    said = f"rank {rank}: {text}"
+    return KINDS[kind](said) if number is None else OSError(number, said)
 
 
 def raise_on_all(comm: Any, mine: Exception | None) -> None:
-    """Raise `mine` on this rank, and the error of the lowest rank that has one on ranks without one. Collective.
+    """Raise on all ranks if any rank has an error: its own, or else that of the lowest rank that has one. Collective.
 
-    Nothing is raised if `mine` is None on all ranks.
+    The text of another rank's error names that rank.
     """
-    errors = comm.allgather(mine)
+    failures: list[Failure | None] = comm.allgather(None if mine is None else failure_of(mine))
     if mine is not None:
         raise mine
-    for rank, other in enumerate(errors):
-        if other is not None:
-            raise type(other)(f"rank {rank}: {other}")
+    for rank, failure in enumerate(failures):
+        if failure is not None:
+            raise error_of(rank, failure)
+
+
+def together(comm: Any, work: Callable[[], T]) -> T:
+    """The result of ``work()`` on this rank. If it raises OSError, TypeError or ValueError anywhere, all ranks raise.
+
+    Collective; see `raise_on_all`. What one rank has changed in its memory before another one failed stays changed.
+    """
+    mine: Exception | None = None
+    try:
+        result = work()
+    except AGREED as error:
+        mine = error
+    raise_on_all(comm, mine)
+    return result
 
 
 def same_as_rank_0(comm: Any, mine: dict[str, Any], what: str) -> None:

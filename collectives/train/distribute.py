@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .agree import communicator, on_all_ranks, same_as_rank_0
+from .agree import communicator, same_as_rank_0, together
 from .flat.adapt import adapt
 from .flat.buckets import LONGEST, ON_ONE_MACHINE, UNUSED, Buckets
 from .flat.model import Handle, Model
@@ -40,9 +40,7 @@ def distribute(
     """
     strategy = AllReduce() if strategy is None else strategy
     comm = communicator(comm)
-    found: list[tuple[Model, Handle]] = []
-    on_all_ranks(comm, lambda: found.append(_check(net, opt, strategy, comm, unused)))
-    ((model, handle),) = found
+    model, handle = together(comm, lambda: _check(net, opt, strategy, comm, unused))
     settings = {**strategy.settings(), **handle.describe(), **model.describe(), "unused": unused}
     same_as_rank_0(comm, settings, "distribute")
 

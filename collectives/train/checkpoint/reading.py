@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..agree import on_rank_0
-from .agreed import together
+from ..agree import on_rank_0, together
 from .arrays import as_tensor, type_of
 from .manifest import Corrupt, check_file, file_name, read_manifest
 from .sharded import Piece, Stored

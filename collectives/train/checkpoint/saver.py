@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .agreed import KINDS, raise_alike
+from ..agree import AGREED, raise_on_all
 from .folder import Folder
 from .manifest import Part
 from .snapshot import Snapshot
@@ -63,7 +63,7 @@ class Saver:
             waiting[0].part.exception()  # waits
         try:
             snapshot = take()
-        except tuple(KINDS.values()) as error:
+        except AGREED as error:
             self._error = self._error or error
             snapshot = Snapshot(step, {})
         part = self._thread.submit(_known, write_part, self.folder.path(step), self.comm.rank, snapshot)
@@ -111,7 +111,7 @@ class Saver:
             for job in self._jobs:
                 remove(beside(self.folder.path(job.step)))
         self._written, self._jobs, self._error = self._written + len(self._jobs), [], None
-        raise_alike(self.comm, next(filter(None, errors), None))
+        raise_on_all(self.comm, next(filter(None, errors), None))
 
     def finish(self) -> None:
         """Wait until all checkpoints are complete on the disk. Collective; raises like `advance`."""
@@ -126,7 +126,7 @@ def _known(work: Callable[..., Any], *args: Any) -> Any:
     """The result of ``work(*args)``; errors of kinds that other ranks do not know become OSError."""
     try:
         return work(*args)
-    except tuple(KINDS.values()):
+    except AGREED:
         raise
     except Exception as error:
         raise OSError(f"{type(error).__name__}: {error}") from error

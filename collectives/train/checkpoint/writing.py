@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..agree import on_rank_0
-from .agreed import together
+from ..agree import on_rank_0, together
 from .files import Written, sync_folder
 from .manifest import Part, file_name, write_manifest
 from .snapshot import Snapshot, take

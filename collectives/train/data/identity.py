@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from ..agree import error_of, failure_of
+
 T = TypeVar("T")
 Description = dict[str, Any]
 
 SETTINGS = ("placement", "shard", "seed")
-KINDS: tuple[type[Exception], ...] = (TypeError, OSError, ImportError, ValueError)
 
 
 def gathered(comm: Any, make: Callable[[], T], describe: Callable[[T], Description]) -> tuple[T, list[Description]]:
@@ -26,18 +27,14 @@ def gathered(comm: Any, make: Callable[[], T], describe: Callable[[T], Descripti
         description = describe(mine[0])
     except Exception as error:
         failure = error
-    told = None if failure is None else (_kind(failure), str(failure))
+    told = None if failure is None else failure_of(failure)
     every = comm.allgather((description, told)) if hasattr(comm, "allgather") else [(description, told)]
     if failure is not None:
         raise failure
     for rank, (_, other) in enumerate(every):
         if other is not None:
-            raise KINDS[other[0]](f"rank {rank}: {other[1]}")
+            raise error_of(rank, other)
     return mine[0], [description for description, _ in every]
-
-
-def _kind(error: Exception) -> int:
-    return next((i for i, kind in enumerate(KINDS) if isinstance(error, kind)), len(KINDS) - 1)
 
 
 def same_everywhere(every: list[Description]) -> None:

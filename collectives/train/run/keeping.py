@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..agree import on_rank_0
-from ..checkpoint.agreed import together
+from ..agree import on_rank_0, together
 from ..checkpoint.folder import Folder
 from ..checkpoint.manifest import Corrupt
 from ..checkpoint.reading import Checkpoint, load

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ..checkpoint.agreed import together
+from ..agree import together
 from ..checkpoint.reading import Checkpoint
 
 RUN, OWN = "run", "run.rank"  # the run's own states: the same on all ranks, and of each rank
