@@ -5,7 +5,7 @@ MPI nor scikit-learn nor matplotlib.
 """
 
 from . import checkpoint, threads
-from .agree import communicator, same_bits
+from .agree import communicator
 from .compression import BFloat16Wire, Compression, Float16Wire, Int8, PowerSGD, TopK
 from .data.datasets import Dataset, digits, load_npz, stratified_split
 from .data.loader import Loader
@@ -28,7 +28,7 @@ from .run.plot import draw_curves
 from .run.records import read_log
 from .run.run import Run
 from .strategies import AllReduce, NoComm, Strategy
-from .weights import WeightsDiverged, check_weights
+from .weights import WeightsDiverged, check_weights, same_bits
 
 __all__ = [
     "JSONL",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .flat.adapt import parameters
 from .threads.job import current
 
 T = TypeVar("T")
@@ -107,13 +105,3 @@ def same_as_rank_0(comm: Any, mine: dict[str, Any], what: str) -> None:
         raise ValueError(f"{what}: {key} is {mine.get(key)} on rank {comm.rank}, {reference.get(key)} on rank 0")
     if count:
         raise ValueError(f"{what}: {count} of {comm.size} ranks differ from rank 0")
-
-
-def same_bits(net: Any, comm: Any) -> bool:
-    """Whether the parameters of `net` have the same bits on all ranks. Collective; ranks compare a SHA-256 (32
-    bytes)."""
-    digest = hashlib.sha256()
-    for _, array in parameters(net):
-        digest.update(array.tobytes())
-    mine = digest.digest()
-    return bool(comm.allreduce(int(comm.bcast(mine, root=0) != mine)) == 0)

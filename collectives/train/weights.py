@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+from .tensors import as_bytes
 
 DIGEST_BYTES = 16
 
@@ -19,6 +20,11 @@ class WeightsDiverged(RuntimeError):
     def __init__(self, message: str, tensors: dict[int, list[str]]) -> None:
         super().__init__(message)
         self.tensors = tensors
+
+
+def same_bits(net: Any, comm: Any) -> bool:
+    """Whether the parameters of `net` have the same bits on all ranks. Collective; see `check_weights`."""
+    return _all_equal(dict(digests(net)), comm)
 
 
 def check_weights(net: Any, comm: Any, step: int | None = None) -> None:
@@ -54,10 +60,8 @@ def _arrays(net: Any) -> Iterator[tuple[str, Any, str]]:
         for p in net.parameters():
             yield p.name, p.data, p.data.dtype.str
         return
-    torch = sys.modules["torch"]
     for name, p in net.named_parameters():
-        array = p.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
-        yield name, array, f"{p.dtype} {tuple(p.shape)}"
+        yield name, as_bytes(p), f"{p.dtype} {tuple(p.shape)}"
 
 
 def _all_equal(mine: dict[str, bytes], comm: Any) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from .. import tensors
+from ..tensors import OF_ML_DTYPES, Array, extended_type, is_tensor
 
 #: NumPy's names of types, and safetensors' codes of them. Arrays of other types are stored as plain bytes.
 CODES = {
@@ -16,7 +15,6 @@ CODES = {
     "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
     "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
 }  # fmt: skip
-_OF_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 _KINDS = "biufcmMSU"  # of NumPy's own types: those whose elements are plain bytes
 
 
@@ -31,14 +29,8 @@ def type_name(dtype: np.dtype[Any]) -> str:
 
 def type_of(name: Any) -> np.dtype[Any]:
     """The type of a name that `type_name` gave. ValueError for any other name, or if ml_dtypes is needed and absent."""
-    if name in _OF_ML_DTYPES:
-        try:
-            import ml_dtypes
-        except ImportError:
-            raise ValueError(
-                f"arrays of {name} need ml_dtypes, which is not installed: pip install ml_dtypes"
-            ) from None
-        return np.dtype(getattr(ml_dtypes, name))
+    if name in OF_ML_DTYPES:
+        return extended_type(name)
     try:
         dtype = np.dtype(name if isinstance(name, str) else "")
     except TypeError:
@@ -48,20 +40,9 @@ def type_of(name: Any) -> np.dtype[Any]:
     return dtype
 
 
-def _torch() -> Any:
-    """The module torch if the program has loaded it; a tensor cannot exist before."""
-    return sys.modules.get("torch")
-
-
 def is_array(leaf: Any) -> bool:
     """Whether `leaf` is a NumPy array or scalar, or a torch tensor."""
-    torch = _torch()
-    return isinstance(leaf, np.ndarray | np.generic) or (torch is not None and isinstance(leaf, torch.Tensor))
-
-
-def is_tensor(leaf: Any) -> bool:
-    """Whether `leaf` is a torch tensor."""
-    return not isinstance(leaf, np.ndarray | np.generic) and is_array(leaf)
+    return isinstance(leaf, np.ndarray | np.generic) or is_tensor(leaf)
 
 
 def as_numpy(leaf: Any) -> Array:
@@ -69,29 +50,7 @@ def as_numpy(leaf: Any) -> Array:
 
     TypeError for a tensor that is sparse or quantized, or whose type NumPy has not.
     """
-    if not is_tensor(leaf):
-        return np.asarray(leaf)
-    torch = _torch()
-    tensor = leaf.detach()
-    if tensor.layout != torch.strided or tensor.is_quantized:
-        raise TypeError("sparse and quantized tensors cannot be saved")
-    tensor = tensor.cpu().resolve_conj().resolve_neg()
-    name = str(tensor.dtype).removeprefix("torch.")
-    if name in _OF_ML_DTYPES:
-        words = torch.int16 if tensor.element_size() == 2 else torch.uint8
-        made: Array = tensor.contiguous().view(words).numpy().view(type_of(name))
-        return made
-    made = tensor.numpy()
-    return made
-
-
-def as_tensor(array: Array) -> Any:
-    """A torch tensor of the values of `array`, which it owns. The program must have loaded torch."""
-    torch = _torch()
-    if array.dtype.name in _OF_ML_DTYPES:
-        words = np.dtype(np.int16 if array.dtype.itemsize == 2 else np.uint8)
-        return torch.from_numpy(array.view(words)).view(getattr(torch, array.dtype.name))
-    return torch.from_numpy(array)
+    return tensors.as_numpy(leaf) if is_tensor(leaf) else np.asarray(leaf)
 
 
 def copied(array: Array) -> Array:

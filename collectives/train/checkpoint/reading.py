@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ..agree import on_rank_0, together
-from .arrays import as_tensor, type_of
+from ..tensors import as_tensor
+from .arrays import type_of
 from .manifest import Corrupt, check_file, file_name, read_manifest
 from .sharded import Piece, Stored
 from .tensor_file import Place, places, read_tensor

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, as_numpy, copied, is_array, is_tensor, type_name
+from ..tensors import Array, is_tensor
+from .arrays import as_numpy, copied, is_array, type_name
 from .sharded import Shard
 from .tree import pack
 

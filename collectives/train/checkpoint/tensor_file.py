@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .arrays import CODES, Array
+from ..tensors import Array
+from .arrays import CODES
 from .files import Written, write
 
 LONGEST = 100_000_000  # bytes of a header that other libraries accept

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...drawing import require_matplotlib
 from ...files import obstacle, replacing
-from ..agree import communicator, on_rank_0, same_bits
+from ..agree import communicator, on_rank_0
 from ..blas_threads import limit_threads
 from ..data.datasets import Dataset, load
 from ..data.loader import Loader
@@ -28,6 +28,7 @@ from ..run.plot import draw_curves
 from ..run.records import read_log
 from ..run.run import Run
 from ..strategies import NoComm, Strategy
+from ..weights import same_bits
 from .options import NAMES, STRATEGIES
 from .traffic import Traffic, counted
 

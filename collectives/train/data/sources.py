@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -13,6 +12,8 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..tensors import as_bytes, is_tensor
 
 Rows = NDArray[np.int64]
 #: What samples are made of: for each part of a sample its type ("float32", "torch.int64") and its shape.
@@ -102,7 +103,7 @@ class ArraySource:
 
     def _read(self, name: str, array: Any, rows: Rows) -> Any:
         try:
-            if _is_tensor(array) or (isinstance(array, np.ndarray) and not isinstance(array, np.memmap)):
+            if is_tensor(array) or (isinstance(array, np.ndarray) and not isinstance(array, np.memmap)):
                 return array[rows]
             order = np.argsort(rows)
             batch = np.asarray(array[rows[order]])
@@ -154,7 +155,7 @@ class SampleSource:
         self.fields: Fields | None = None
         if self._length:  # what sample 0 has, all others must have
             sample = self._sample(0)
-            self._torch = any(_is_tensor(part) for part in sample)
+            self._torch = any(is_tensor(part) for part in sample)
             self.fields = [_field(part) for part in self._as_arrays(0, sample)]
 
     def __len__(self) -> int:
@@ -194,7 +195,7 @@ class SampleSource:
         parts = []
         for part in sample:
             array = part
-            if not _is_tensor(part):
+            if not is_tensor(part):
                 try:
                     array = np.asarray(part)
                 except ValueError as error:
@@ -225,11 +226,6 @@ def _fail(row: int, what: str, error: Exception) -> NoReturn:
     raise SampleError(row, f"{what}: {type(error).__name__}: {error}") from error
 
 
-def _is_tensor(thing: Any) -> bool:
-    torch = sys.modules.get("torch")  # who has a tensor has imported torch
-    return torch is not None and isinstance(thing, torch.Tensor)
-
-
 def _torch() -> Any:
     return importlib.import_module("torch")
 
@@ -239,7 +235,7 @@ def _field(part: Any) -> list[Any]:
 
 
 def _stacked(parts: Sequence[Any]) -> Any:
-    stack: Callable[[Any], Any] = _torch().stack if _is_tensor(parts[0]) else np.stack
+    stack: Callable[[Any], Any] = _torch().stack if is_tensor(parts[0]) else np.stack
     return stack(parts)
 
 
@@ -259,7 +255,5 @@ def _digest(parts: Sequence[Any]) -> str:
     """A digest of arrays or tensors, 32 hexadecimal digits."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
-        if _is_tensor(part):
-            part = part.detach().cpu().contiguous().reshape(-1).view(_torch().uint8).numpy()
-        digest.update(np.ascontiguousarray(part).tobytes())
+        digest.update(as_bytes(part).data if is_tensor(part) else np.ascontiguousarray(part).tobytes())
     return digest.hexdigest()

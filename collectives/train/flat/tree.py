@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ import numpy as np
 
 from ..agree import communicator, raise_on_all
 from ..models.nn import Array
+from ..tensors import as_numpy, as_tensor, is_tensor
 from .memory import allocate
 
 Tree = TypeVar("Tree")
@@ -98,7 +98,7 @@ def _rebuilt(tree: Any, function: Callable[[Any], Any], path: str) -> Any:
     """The tree with ``function(leaf)`` in place of each leaf."""
     items = _items(tree)
     if items is None:
-        known = isinstance(tree, np.ndarray) or _torch_tensors(tree) or hasattr(tree, "__array_namespace__")
+        known = isinstance(tree, np.ndarray) or is_tensor(tree) or hasattr(tree, "__array_namespace__")
         if tree is not None and not (known and hasattr(tree, "__dlpack__")):
             raise TypeError(f"{path} is a {type(tree).__name__}, not an array")
         return None if tree is None else function(tree)
@@ -112,26 +112,14 @@ def _rebuilt(tree: Any, function: Callable[[Any], Any], path: str) -> Any:
     return tuple(values) if isinstance(tree, tuple) else values
 
 
-def _torch_tensors(leaf: Any) -> Any:
-    """The module that converts torch's tensors if `leaf` is one, else None."""
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(leaf, torch.Tensor):
-        return None
-    from ..torch import tensors
-
-    return tensors
-
-
 def _array(leaf: Any) -> Array:
     """`leaf` as a NumPy array, without a copy where that is possible."""
     if isinstance(leaf, np.ndarray):
         return leaf
-    tensors = _torch_tensors(leaf)
-    if tensors is not None:
+    if is_tensor(leaf):
         if leaf.device.type != "cpu":
             raise TypeError(f"a tensor on {leaf.device}; allreduce_tree takes arrays in the memory of the CPU")
-        array: Array = tensors.as_array(leaf.detach())
-        return array
+        return as_numpy(leaf)
     return np.asarray(leaf) if hasattr(leaf, "__array__") else np.from_dlpack(leaf)
 
 
@@ -139,7 +127,6 @@ def _like(leaf: Any, array: Array) -> Any:
     """`array` as an array of the kind of `leaf`."""
     if isinstance(leaf, np.ndarray):
         return array
-    tensors = _torch_tensors(leaf)
-    if tensors is not None:
-        return tensors.as_tensor(array)
+    if is_tensor(leaf):
+        return as_tensor(array)
     return leaf.__array_namespace__().asarray(array)

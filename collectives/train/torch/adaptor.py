@@ -6,12 +6,13 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..flat.model import Slot
 from ..models.nn import Array
+from ..tensors import as_bytes, as_tensor, extended_type
 from .optimizer import TorchHandle
-from .tensors import as_bytes, as_tensor, numpy_dtype, put_bytes
 
 
 class TorchSlot(Slot):
@@ -22,7 +23,7 @@ class TorchSlot(Slot):
     """
 
     def __init__(self, name: str, parameter: torch.nn.Parameter, order: int, group: int) -> None:
-        super().__init__(name, tuple(parameter.shape), numpy_dtype(parameter.dtype), order, group)
+        super().__init__(name, tuple(parameter.shape), _numpy_dtype(parameter.dtype), order, group)
         self.parameter = parameter
 
     def move(self, data: Array) -> None:
@@ -110,7 +111,7 @@ class TorchModel:
 
     def extras(self) -> list[tuple[Array, Callable[[Array], None]]]:
         """See `Model.extras`."""
-        return [(as_bytes(t), functools.partial(put_bytes, t)) for _, t in self._others()]
+        return [(as_bytes(t).copy(), functools.partial(_put_bytes, t)) for _, t in self._others()]
 
     def on_load(self, hook: Callable[[], None]) -> None:
         """See `Model.on_load`."""
@@ -120,6 +121,23 @@ class TorchModel:
         """See `Model.describe`."""
         found: dict[str, Any] = {f"parameter {slot.name}": (slot.shape, slot.dtype.name) for slot in self.slots}
         return found | {f"buffer {name}": (tuple(t.shape), str(t.dtype)) for name, t in self._others()}
+
+
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """The element type in NumPy; bfloat16 is that of ml_dtypes. Raises TypeError for complex and other types."""
+    if dtype is torch.bfloat16:
+        return extended_type("bfloat16")
+    known = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
+    if dtype not in known:
+        raise TypeError(f"{dtype} has no gradient that can be averaged; there are float16, bfloat16, float32, float64")
+    return np.dtype(known[dtype])
+
+
+def _put_bytes(tensor: torch.Tensor, data: Array) -> None:
+    """Put bytes that `as_bytes` made of a tensor of the same shape and type into `tensor`."""
+    if tensor.numel():
+        with torch.no_grad():
+            tensor.copy_(torch.from_numpy(data).view(tensor.dtype).view(tensor.shape))
 
 
 def _tensors(thing: Any) -> Iterator[torch.Tensor]:
@@ -146,7 +164,7 @@ def _check(net: torch.nn.Module) -> None:
     for name, p in net.named_parameters():
         if p.requires_grad:
             try:
-                numpy_dtype(p.dtype)
+                _numpy_dtype(p.dtype)
             except TypeError as error:
                 raise TypeError(f"parameter {name}: {error}") from None
     for name, module in net.named_modules():

@@ -11,7 +11,7 @@ import torch
 
 from ..flat.model import Work
 from ..models.nn import Array
-from .tensors import as_array, as_tensor
+from ..tensors import as_numpy, as_tensor
 
 
 class TorchHandle:
@@ -69,7 +69,7 @@ class TorchHandle:
         for number, values in state["state"].items():
             work = self._works[number]
             state["state"][number] = {
-                key: leaf(work, as_array(value)) if self._whole(work, value) else value for key, value in values.items()
+                key: leaf(work, as_numpy(value)) if self._whole(work, value) else value for key, value in values.items()
             }
         return state
 
