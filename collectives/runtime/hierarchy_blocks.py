@@ -154,22 +154,8 @@ class Blocks(Call):
     def copied(self, source: Place, target: Place, lengths: Sequence[int], order: Sequence[int], after: int) -> int:
         """Add a copy of blocks with these lengths, the i-th of the target from block ``order[i]`` of the source."""
         cuts, input_cuts = sums([lengths[i] for i in order]), sums(lengths)
-        return self.add(
-            Part(
-                "copy",
-                (self.rank,),
-                self.rank,
-                source,
-                target,
-                cuts[-1],
-                cuts,
-                0,
-                after,
-                input_cuts,
-                False,
-                tuple(order),
-            )
-        )
+        copy = Part("copy", (self.rank,), self.rank, source, target, cuts[-1], cuts, after=after)
+        return self.add(copy._replace(input_cuts=input_cuts, order=tuple(order)))
 
     def by_nodes(self) -> tuple[Place, int]:
         """The vector of the input in the order of the nodes, and the part that copies it there, or -1."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from .. import drawing
 
 __all__ = ["check", "draw"]
 
@@ -17,8 +18,7 @@ def check(path: str | Path) -> None:
     """ValueError if ``path`` does not end in .png, .svg or .pdf; ImportError without matplotlib."""
     if Path(path).suffix not in KINDS:
         raise ValueError(f"{path}: expected a name that ends in {', '.join(KINDS)}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError("drawing needs matplotlib, which is not installed: pip install matplotlib")
+    drawing.require_matplotlib()
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
@@ -28,29 +28,23 @@ def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
     errors as of :func:`check`.
     """
     check(path)
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
     kinds = list(dict.fromkeys(row["collective"] for row in rows))
     sizes, lengths = (sorted({row[name] for row in rows}) for name in ("ranks", "bytes"))
     width = max(4.0, 2.6 + 0.75 * len(sizes) * len(kinds))
-    figure = Figure(figsize=(width, 2.6 + 0.42 * len(lengths)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = drawing.figure(width, 2.6 + 0.42 * len(lengths), layout="constrained")
     names = list(dict.fromkeys(row["algorithm"] for row in rows))
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
     won: set[str] = set()
     for axis, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
         won |= _panel(axis, [row for row in rows if row["collective"] == kind], sizes, lengths, colours)
         axis.set_title(kind, loc="left", weight="bold")
-    handles = [matplotlib.patches.Patch(color=colours[name], label=name) for name in names if name in won]
+    handles = [Patch(color=colours[name], label=name) for name in names if name in won]
     figure.legend(
         handles=handles, loc="outside lower center", ncols=max(1, min(len(handles), int(width // 1.9))), frameon=False
     )
-    style: Any = {"svg.hashsalt": "collectives"}
-    with matplotlib.rc_context(style):
-        dated = {".svg": "Date", ".pdf": "CreationDate"}.get(Path(path).suffix)
-        figure.savefig(path, metadata={dated: None} if dated else None)
+    drawing.save(figure, path)
 
 
 def _panel(

@@ -11,8 +11,8 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeVar
 
 from ..arguments.signature import differ
 from ..core import _core
@@ -28,6 +28,7 @@ from .watching import Wait, Watch, asked_about
 
 __all__ = ["TOLD_OF", "Waiting"]
 
+_News = TypeVar("_News")
 TOLD_OF = 64  # most ranks, this one included, whose state an error message is made from
 TESTED = 16  # most requests of one communicator that are watched because the program tests them
 NOTICE = 1.0  # seconds after which the system, too, shows a death that MPI reports: a process closes its files first
@@ -325,10 +326,14 @@ class Waiting(GivingUp):
 
     def dead(self, until: float) -> list[int]:
         """Other ranks whose processes have ended, or end before the monotonic time ``until``; else an empty list."""
+        return self._await_news(until, lambda: [rank for rank in self.others() if self.has_ended(rank)]) or []
+
+    def _await_news(self, until: float, look: Callable[[], _News | None]) -> _News | None:
+        """What ``look()`` returns, once that is true, ``until`` is past, or nothing is heard of deaths."""
         while True:
-            dead = [rank for rank in self.others() if self.has_ended(rank)]
-            if dead or not self.hears_of_deaths() or time.monotonic() > until:
-                return dead
+            news = look()
+            if news or not self.hears_of_deaths() or time.monotonic() > until:
+                return news
             time.sleep(0.01)
 
     def _ended(self, run: Any, until: float) -> str | None:
@@ -337,13 +342,13 @@ class Waiting(GivingUp):
         A process closes its connections before it ends, which may take long if its memory is large or cores are busy.
         So the program of a rank that ``run`` may wait for may be known to have ended while its process still runs.
         """
-        while True:
+
+        def look() -> str | None:
             if dead := self.dead(0.0):
                 return f"rank {', '.join(map(str, dead))} died"
-            leaving = self._leaving(run)
-            if leaving is not None or not self.hears_of_deaths() or time.monotonic() > until:
-                return leaving
-            time.sleep(0.01)
+            return self._leaving(run)
+
+        return self._await_news(until, look)
 
     def _leaving(self, run: Any) -> str | None:
         """How the program of a rank that ``run`` may wait for has ended, as text, though its process runs; or None."""

@@ -10,7 +10,6 @@ import re
 import signal
 import sys
 import threading
-import time
 
 import numpy as np
 from mpi4py import MPI
@@ -45,7 +44,14 @@ SECOND = {
     "Barrier": comm.Barrier,
     "Free": comm.Free,
 }
-LATE = 0.2
+BEGUN = 0.15  # seconds after which rank 0 is in its call for sure
+world, token = MPI.COMM_WORLD, np.zeros(1, np.uint8)
+
+
+def tell_last(problem):
+    """Let the last rank enter the call in which rank 0 waits for it: the second call has been tried."""
+    world.Send(token, size - 1)
+    return problem
 
 
 def sentence(second, who):
@@ -74,7 +80,7 @@ def note(what, problem):
 
 def by_thread(under_way, second):
     problems = []
-    thread = threading.Timer(LATE / 2, lambda: problems.append(sentence(second, "MainThread")))
+    thread = threading.Timer(BEGUN, lambda: problems.append(tell_last(sentence(second, "MainThread"))))
     thread.start()
     under_way()
     thread.join()
@@ -83,8 +89,8 @@ def by_thread(under_way, second):
 
 def by_handler(under_way, second):
     problems = []
-    signal.signal(signal.SIGALRM, lambda *_: problems.append(sentence(second, None)))
-    signal.setitimer(signal.ITIMER_REAL, LATE / 2)
+    signal.signal(signal.SIGALRM, lambda *_: problems.append(tell_last(sentence(second, None))))
+    signal.setitimer(signal.ITIMER_REAL, BEGUN)
     under_way()
     return problems
 
@@ -99,7 +105,8 @@ for (first, second), how in itertools.product(pairs, (by_thread, by_handler)):
         problems = how(UNDER_WAY[first], SECOND[second])
         note(f"{how.__name__}, {second} within {first}", problems[0] if problems else "it did not come")
     else:
-        time.sleep(LATE if rank == size - 1 else 0)
+        if rank == size - 1:
+            world.Recv(token, 0)
         UNDER_WAY[first]()
     comm.Allreduce(x, y)
     note(f"after {second} within {first}", None if (y == size).all() else y)
@@ -132,12 +139,13 @@ for problem in problems:
     note("in an op", problem)
 problems = []
 if rank == 0:
-    signal.signal(signal.SIGALRM, lambda *_: drop())
-    signal.setitimer(signal.ITIMER_REAL, LATE / 2)
+    signal.signal(signal.SIGALRM, lambda *_: tell_last(drop()))
+    signal.setitimer(signal.ITIMER_REAL, BEGUN)
     comm.Barrier()  # under_way()
     note("in a finalizer", problems[0] if problems else "it did not come")
 else:
-    time.sleep(LATE)
+    if rank == size - 1:
+        world.Recv(token, 0)
     comm.Barrier()
 
 # What may go on beside a call: requests begun before, waited for in another thread or in a handler; other communicators
