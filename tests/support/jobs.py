@@ -34,10 +34,15 @@ def launch(mpi: str, ranks: int, command: Sequence[str], env: dict[str, str] | N
     return line, {"text": True, "cwd": ROOT, "env": variables(env), "stdin": subprocess.DEVNULL}
 
 
+def packages_of(environment: str) -> dict[str, str]:
+    """The variables by which programs find the packages of another environment behind those of their own."""
+    (site,) = (ROOT / ".venvs" / environment / "lib").glob("python3*/site-packages")
+    return {"SITE_BEHIND": str(site), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support/site_behind'}"}
+
+
 def torch_for(mpi: str) -> dict[str, str]:
     """The environment in which programs on an MPI find torch, which is in .venvs/torch only."""
-    (site,) = (ROOT / ".venvs/torch/lib").glob("python3*/site-packages")
-    return {"TORCH_SITE": str(site), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support/torch_site'}"}
+    return packages_of("torch")
 
 
 #: What tells a rank from its launcher.
