@@ -32,6 +32,9 @@ def write(path: Path, parts: Iterable[Any]) -> Written:
                 while len(piece):  # a disk that fills up takes a part of it first
                     piece = piece[os.write(descriptor, piece) :]
         os.fsync(descriptor)
+    except OSError as error:
+        error.filename = str(path)  # which the system's functions for an open file do not know
+        raise
     finally:
         os.close(descriptor)
     return Written(size, digest.hexdigest())
