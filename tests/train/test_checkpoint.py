@@ -10,7 +10,7 @@ import subprocess
 import ml_dtypes
 import numpy as np
 import pytest
-from jobs import ROOT, mpiexec
+from jobs import ROOT, mpiexec, torch_for
 from mpi4py import MPI
 from safetensors.numpy import load_file, save_file
 
@@ -314,22 +314,25 @@ def test_the_newest_and_the_best_stay(tmp_path):
     assert sorted(f.name for f in tmp_path.iterdir()) == ["corrupt-step-000000011-0", "notes", "step-000000010"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("saving", "loading"), [(3, 2), (2, 3), (1, 4), (4, 1)])
-def test_other_numbers_of_ranks_read_their_own_cut(saving, loading, tmp_path):
+def test_other_numbers_of_ranks_read_their_own_cut(mpi, saving, loading, tmp_path):
     for ranks, mode in ((saving, "save"), (loading, "load")):
-        done = mpiexec("openmpi", ranks, PROGRAM, mode, str(tmp_path / "one"), timeout=60)
+        done = mpiexec(mpi, ranks, PROGRAM, mode, str(tmp_path / "one"), timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout == f"{mode}: right on {ranks} ranks\n"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("mode", ["errors", "full", "background"])
-def test_what_fails_on_one_rank_fails_on_all(mode, tmp_path):
-    done = mpiexec("openmpi", 3, PROGRAM, mode, str(tmp_path), timeout=60)
+def test_what_fails_on_one_rank_fails_on_all(mpi, mode, tmp_path):
+    done = mpiexec(mpi, 3, PROGRAM, mode, str(tmp_path), timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith(f"{mode}: right on 3 ranks\n")
 
 
-def test_torch_tensors(tmp_path):
-    done = mpiexec("torch", 2, PROGRAM, "torch", str(tmp_path / "one"), timeout=100)
+@pytest.mark.in_turn
+def test_torch_tensors(mpi, tmp_path):
+    done = mpiexec(mpi, 2, PROGRAM, "torch", str(tmp_path / "one"), timeout=100, env=torch_for(mpi))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("torch: right on 2 ranks\n")
