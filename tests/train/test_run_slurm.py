@@ -1,96 +1,93 @@
-"""A run under Slurm that is told to stop, and requeued, again and again, ends with the bits of an undisturbed one."""
+"""Runs under Slurm that are told to stop, and requeued, again and again, end with the bits of undisturbed ones.
+
+The job script is that of docs/training.md.
+"""
 
 import json
+import random
 import re
-import subprocess
-import threading
 import time
 
 import pytest
-from jobs import ROOT, variables
+from jobs import ROOT
 
 PROGRAM = ROOT / "tests/train/programs/resumable.py"
-PYTHON = ROOT / ".venvs/mpich/bin/python"
-SCRIPT = f"""#!/bin/bash
-#SBATCH --nodes=2 --ntasks=2 --requeue --open-mode=append TIME
-srun --mpi=pmi2 {PYTHON} {PROGRAM} OUT sleep=SLEEP
-if [ $? -eq 75 ]; then scontrol requeue $SLURM_JOB_ID; fi
-"""
-STEPS = 200
+PAGE = (ROOT / "docs/training.md").read_text()
+(SCRIPT,) = re.findall(r"^```sh\n(#!/bin/bash\n# train.sbatch\n.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+INTERFACES = {"mpich": "pmi2", "openmpi": "pmix"}
+STEPS, STOPS = 200, 10  # stops on each MPI
 
 pytestmark = pytest.mark.slow
 
 
-class Requeued:
-    """A job that is started again at once when it is requeued: Slurm would wait two minutes, lest credentials meet."""
-
-    def __init__(self, slurm, script):
-        self._env = variables({"SLURM_CONF": str(slurm._folder / "slurm.conf")})
-        self._script, self.ended = script, None
-        self._thread = threading.Thread(target=self._run, args=(slurm,))
-        self._thread.start()
-
-    def _run(self, slurm):
-        self.ended = slurm.sbatch(self._script, timeout=280)
-
-    def control(self, *words):
-        done = subprocess.run(words, env=self._env, capture_output=True, text=True, timeout=30)
-        return done.stdout
-
-    def start_again(self):
-        """If the job waits for its time, let it start now; its number, or None if it is not there."""
-        shown = self.control("scontrol", "--oneliner", "show", "job")
-        for job in re.findall(r"JobId=(\d+).*JobState=PENDING.*Reason=BeginTime", shown):
-            self.control("scontrol", "update", f"JobId={job}", "StartTime=now")
-        running = re.search(r"JobId=(\d+).*JobState=RUNNING", shown)
-        return running and running[1]
-
-    def until_end(self):
-        while self._thread.is_alive():
-            self.start_again()
-            time.sleep(0.5)
-        return self.ended
+def submit(slurm, mpi, out, sleep, options=""):
+    """Submit the page's script, with a program and options of its own; the job's number."""
+    if mpi == "openmpi" and (why := slurm.why_no_pmix()):
+        pytest.skip(why)
+    out.mkdir()
+    program = f"{ROOT}/.venvs/{mpi}/bin/python {PROGRAM} {out} sleep={sleep} attempt=${{SLURM_RESTART_COUNT:-0}}"
+    text = SCRIPT.replace("--mpi=pmi2 python train.py", f"--mpi={INTERFACES[mpi]} {program}")
+    text = text.replace("--ntasks=4", "--ntasks=2")
+    assert text.count(program) == text.count("--ntasks=2") == 1
+    script = out.with_suffix(".sbatch")
+    script.write_text(re.sub(r"--time=\S+ --signal=\S+", options, text))
+    return slurm.submit(script)
 
 
-def written(tmp_path, name, out, sleep, limit=""):
-    script = tmp_path / f"{name}.sbatch"
-    out.mkdir(exist_ok=True)
-    text = SCRIPT.replace("OUT", str(out)).replace("SLEEP", str(sleep)).replace("TIME", limit)
-    script.write_text(text)
-    return script
-
-
-def steps_of(out):
-    """How many steps the processes have begun, all together."""
-    return sum(file.read_text().count("\n") for file in out.glob("seen-*-0-*"))
-
-
-def told(printed):
+def ends(out):
+    """What the program has said at its ends."""
+    printed = out.with_suffix(".out").read_text()
     return [json.loads(line) for line in re.findall(r"^END (.*)$", printed, re.MULTILINE)]
+
+
+def wait_for_steps(out, attempt, steps):
+    """Wait until a start of the program has made so many steps."""
+    end = time.monotonic() + 120
+    while sum(file.read_text().count("\n") for file in out.glob(f"seen-{attempt:03}-*-0")) < steps:
+        assert time.monotonic() < end, f"no step {steps} of start {attempt}: {out.with_suffix('.out').read_text()}"
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(slurm, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
-    code, printed = slurm.sbatch(written(folder, "job", folder / "out", 0), timeout=200)
-    assert code == 0, printed
-    (end,) = told(printed)
+    """The end of a run that nothing has disturbed, by MPI."""
+    known = {}
+
+    def end(mpi):
+        if mpi not in known:
+            out = tmp_path_factory.mktemp("undisturbed") / "out"
+            code = slurm.end_of(submit(slurm, mpi, out, 0), timeout=120)
+            assert code == 0, out.with_suffix(".out").read_text()
+            (known[mpi],) = ends(out)
+        return known[mpi]
+
     return end
 
 
-def check(job, expected, stops):
-    code, printed = job.until_end()
-    ends = told(printed)
-    assert code == 0, printed
-    assert [end["stopped"] for end in ends[:-1]] == ["SIGUSR1"] * (len(ends) - 1)
-    assert len(ends) - 1 >= stops, printed
-    assert ends[-1]["step"] == STEPS
-    assert ends[-1]["sha256"] == expected["sha256"]
-    assert ends[-1]["records"] == expected["records"]
+def check(slurm, job, out, stops, expected):
+    """Check that a job was stopped at least so often, and what it came to in the end."""
+    code = slurm.end_of(job, timeout=280)
+    assert code == 0, out.with_suffix(".out").read_text()
+    *stopped, end = ends(out)
+    assert [one["stopped"] for one in stopped] == ["SIGUSR1"] * len(stopped)
+    assert len(stopped) >= stops
+    assert int(slurm.show(job)["Restarts"]) == len(stopped)
+    assert end["step"] == STEPS
+    assert end["records"] == expected["records"]
+    assert end["sha256"] == expected["sha256"]
 
 
-def test_the_time_limit(slurm, tmp_path, undisturbed):
-    """Slurm sends the signal itself, 30 seconds before the end of a minute, or up to a minute earlier."""
-    out = tmp_path / "out"
-    job = Requeued(slurm, written(tmp_path, "job", out, 0.3, "--time=1 --signal=USR1@30"))
-    check(job, undisturbed, 1)
+@pytest.mark.parametrize("mpi", INTERFACES)
+def test_a_signal_at_any_step(mpi, slurm, undisturbed, tmp_path):
+    expected, out = undisturbed(mpi), tmp_path / "out"
+    job = submit(slurm, mpi, out, 0.1)
+    for attempt in range(STOPS):
+        wait_for_steps(out, attempt, random.randint(1, 6))
+        slurm.signal(job, "USR1")
+    check(slurm, job, out, STOPS, expected)
+
+
+def test_the_time_limit(slurm, undisturbed, tmp_path):
+    """Slurm sends the signal itself: 10 to 40 seconds before the minute is over, and again after each restart."""
+    expected, out = undisturbed("mpich"), tmp_path / "out"
+    check(slurm, submit(slurm, "mpich", out, 0.6, "--time=1 --signal=USR1@10"), out, 2, expected)

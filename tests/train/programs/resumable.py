@@ -1,12 +1,13 @@
 """A small training that can be killed and started again: ``mpiexec -n P python resumable.py OUT [OPTION=VALUE ...]``.
 
-Every rank writes ``OUT/seen-<resumed>-<rank>-<pid>``: a line for each step, with its number from 0 and its samples. At
-the end rank 0 prints JSON: why it stopped, from which step it went on, the SHA-256 of its weights, and the records.
+Options are ``every`` (steps between checkpoints), ``sleep`` (seconds in each step) and ``attempt`` (how often it was
+started before). Every rank writes ``OUT/seen-<attempt>-<resumed>-<rank>``: a line for each step, with its number from 0
+and its samples. At the end rank 0 prints JSON: why it stopped, from which step it went on, the SHA-256 of its weights,
+and the records.
 """
 
 import hashlib
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -36,7 +37,8 @@ def main() -> int:
         evaluate=lambda: train.evaluate(net, x, y, comm=comm),
     )  # fmt: skip
     loss_fn = train.CrossEntropyLoss()
-    seen = (out / f"seen-{run.resumed or 0}-{comm.rank}-{os.getpid()}").open("w")
+    attempt = int(options.get("attempt", 0))
+    seen = (out / f"seen-{attempt:03}-{run.resumed or 0}-{comm.rank}").open("w")
     for rows, xs, ys in run.steps(data, epochs=EPOCHS):
         opt.zero_grad()
         loss = loss_fn(net(xs), ys)
