@@ -16,7 +16,7 @@ _numbers = itertools.count()
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
-    """Open ``path`` to be written whole, in ``mode`` "w" (UTF-8) or "wb"; OSError if it cannot be.
+    """Open ``path`` to be written whole, in ``mode`` "w" (UTF-8) or "wb"; OSError, which names it, if it cannot be.
 
     A regular file is replaced when the block ends, keeps its permissions, and stays as it was if the block raises. A
     symbolic link is followed. A device or a pipe, such as /dev/null and mostly /dev/stdout, is written to directly.
@@ -34,9 +34,11 @@ def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]
                 os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
             yield file
         os.replace(beside, target)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(beside)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = os.fspath(path)  # which writes to an open file do not know, as when a disk is full
         raise
 
 

@@ -1,6 +1,7 @@
 """Files written whole: what is replaced, what is written through, and what is refused."""
 
 import os
+import resource
 import stat
 import threading
 
@@ -44,6 +45,20 @@ def test_an_error_leaves_the_old_file(tmp_path):
     path.write_text("old")
     with pytest.raises(TypeError), replacing(path) as file:
         file.writelines(["half", 2])
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["table"]
+
+
+def test_a_write_that_fails_names_the_file(tmp_path):
+    """A limit on the size of files stands for a disk that is full."""
+    path, limits = tmp_path / "table", resource.getrlimit(resource.RLIMIT_FSIZE)
+    path.write_text("old")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large: .*/table'"), replacing(path) as file:
+            file.write("x" * 20_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["table"]
 

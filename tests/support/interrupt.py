@@ -45,6 +45,7 @@ def interrupt(job: subprocess.Popen, ready: Callable[[], bool], signum: int, who
             assert time.monotonic() < end, "it makes no steps"
             time.sleep(0.002)
         ranks = ranks_of(job)
+        assert ranks, "it has ended by itself"
         for pid in {"one": [random.choice(ranks)], "all": ranks, "launcher": [job.pid]}[whom]:
             with contextlib.suppress(ProcessLookupError):  # the launcher ends the others after the first
                 os.kill(pid, signum)

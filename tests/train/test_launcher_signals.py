@@ -12,7 +12,7 @@ from jobs import MPIS, ROOT, start
 PAGE = (ROOT / "docs/training.md").read_text()
 PROGRAM = str(ROOT / "tests/train/programs/signals.py")
 ROWS = {name: cells.split(" | ") for name, cells in re.findall(r"^\| (SIG\w+)[^|]* \| (.*) \|$", PAGE, re.MULTILINE)}
-HELD = 3.0  # seconds in which a rank that is not killed shows that it lives
+HELD = 2.0  # seconds in which a rank that is not killed shows that it lives
 
 
 def until(there):
