@@ -6,6 +6,8 @@ a gradient is complete. The network's own backward pass computes the gradients.
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -112,34 +114,49 @@ class Work(Protocol):
         """The number of the optimizer's group."""
 
 
-class Handle(Protocol):
-    """An optimizer."""
+class Handle:
+    """An optimizer, ``opt``."""
 
-    @property
-    def opt(self) -> Any:
-        """The optimizer itself."""
+    def __init__(self, opt: Any) -> None:
+        self.opt = opt
 
     @property
     def fresh(self) -> bool:
         """Whether the optimizer has made no step."""
+        raise NotImplementedError
 
     def take_over(self, before: Callable[[], bool], after: Callable[[], None], clear: Callable[[], None]) -> None:
         """Make ``opt.step()`` call ``before()``, then step, then call ``after()``; only the first if it is False.
 
         ``opt.zero_grad()`` calls ``clear()``.
         """
+        inner = self.opt.step
 
-    def replace(self, works: Sequence[Work]) -> None:
-        """Let the optimizer work on `works` instead of parameters. Its options are kept. It must have no state."""
+        @functools.wraps(inner)  # torch's schedulers of the learning rate mark the method that they have wrapped
+        def step(opt: Any) -> None:
+            if before():
+                inner()
+                after()
 
-    def state(self, leaf: Callable[[Work, Array], Any]) -> dict[str, Any]:
-        """The state, with ``leaf(work, array)`` in place of each array that has an element for each of a work."""
-
-    def load(self, state: Mapping[str, Any], read: Callable[[Work, Any], Array]) -> None:
-        """Restore what `state` returned; ``read(work, leaf)`` gives the array for a leaf."""
+        self.override("step", step)
+        self.override("zero_grad", lambda opt, set_to_none=True: clear())
 
     def override(self, name: str, function: Callable[..., Any]) -> None:
         """Make ``function(opt, ...)`` the method `name` of this optimizer."""
+        setattr(self.opt, name, types.MethodType(function, self.opt))
+
+    def replace(self, works: Sequence[Work]) -> None:
+        """Let the optimizer work on `works` instead of parameters. Its options are kept. It must have no state."""
+        raise NotImplementedError
+
+    def state(self, leaf: Callable[[Work, Array], Any]) -> dict[str, Any]:
+        """The state, with ``leaf(work, array)`` in place of each array that has an element for each of a work."""
+        raise NotImplementedError
+
+    def load(self, state: Mapping[str, Any], read: Callable[[Work, Any], Array]) -> None:
+        """Restore what `state` returned; ``read(work, leaf)`` gives the array for a leaf."""
+        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""
+        raise NotImplementedError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from ..models.nn import Array, Parameter, Sequential
 from ..optim.base import Optimizer
-from .model import Slot, Work
+from .model import Handle, Slot, Work
 
 
 class NumpySlot(Slot):
@@ -90,34 +89,19 @@ class NumpyModel:
         return {f"parameter {slot.name}": (slot.shape, slot.dtype.str) for slot in self.slots}
 
 
-class NumpyHandle:
+class NumpyHandle(Handle):
     """An `Optimizer` of this package (see `Handle`)."""
 
+    opt: Optimizer
+
     def __init__(self, opt: Optimizer) -> None:
-        self.opt = opt
+        super().__init__(opt)
         self._works: Sequence[Work] = []
 
     @property
     def fresh(self) -> bool:
         """See `Handle.fresh`."""
         return self.opt.steps == 0
-
-    def take_over(self, before: Callable[[], bool], after: Callable[[], None], clear: Callable[[], None]) -> None:
-        """See `Handle.take_over`."""
-        inner = self.opt.step
-
-        def step(opt: Optimizer) -> None:
-            """Let the strategy act, and change every parameter in place."""
-            if before():
-                inner()
-                after()
-
-        self.override("step", step)
-        self.override("zero_grad", lambda opt: clear())
-
-    def override(self, name: str, function: Callable[..., Any]) -> None:
-        """See `Handle.override`."""
-        setattr(self.opt, name, types.MethodType(function, self.opt))
 
     def replace(self, works: Sequence[Work]) -> None:
         """See `Handle.replace`."""

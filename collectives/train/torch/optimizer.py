@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import functools
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from ..flat.model import Work
+from ..flat.model import Handle, Work
 from ..models.nn import Array
 from ..tensors import as_numpy, as_tensor
 
 
-class TorchHandle:
+class TorchHandle(Handle):
     """An optimizer of torch.optim (see `Handle`)."""
 
+    opt: torch.optim.Optimizer
+
     def __init__(self, opt: torch.optim.Optimizer, names: Mapping[torch.nn.Parameter, str]) -> None:
-        self.opt = opt
+        super().__init__(opt)
         self._names = names
         self._works: list[Work] = []  # in the order of the optimizer's parameters
 
@@ -29,25 +30,19 @@ class TorchHandle:
 
     def take_over(self, before: Callable[[], bool], after: Callable[[], None], clear: Callable[[], None]) -> None:
         """See `Handle.take_over`. With a closure, ``opt.step(closure)`` calls the closure first, once."""
-        inner = self.opt.step
+        super().take_over(before, after, clear)
+        plain = self.opt.step
 
-        @functools.wraps(inner)  # schedulers of the learning rate mark the method that they have wrapped
+        @functools.wraps(plain)
         def step(opt: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
             loss = None
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
-            if before():
-                inner()
-                after()
+            plain()
             return loss
 
         self.override("step", step)
-        self.override("zero_grad", lambda opt, set_to_none=True: clear())
-
-    def override(self, name: str, function: Callable[..., Any]) -> None:
-        """See `Handle.override`."""
-        setattr(self.opt, name, types.MethodType(function, self.opt))
 
     def replace(self, works: Sequence[Work]) -> None:
         """See `Handle.replace`."""
