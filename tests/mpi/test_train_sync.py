@@ -6,6 +6,7 @@ error, and far below the effect of a wrong weight.
 
 import contextlib
 
+import ml_dtypes
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -112,6 +113,61 @@ def test_a_saved_state_goes_on_with_the_same_bits(dtype, shard, first):
         again.load_state_dict(weights)
     steps(again, other, 3, X[MINE], Y[MINE])
     np.testing.assert_array_equal(flat(net), flat(again))
+
+
+COMPRESSIONS = {  # with the relative error of a result beside what residuals keep
+    "float16": (train.Float16Wire, 2**-10),
+    "bfloat16": (train.BFloat16Wire, 2**-7),
+    "int8": (train.Int8, 2**-20),
+    "topk": (lambda: train.TopK(0.05), 2**-20),
+    "powersgd": (lambda: train.PowerSGD(1), 2**-20),
+}
+
+
+@pytest.mark.parametrize("kind", COMPRESSIONS)
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("scale", [1.0, 1024.0])
+def test_of_16_bit_gradients_a_compression_loses_what_it_keeps_in_float32(kind, dtype, scale):
+    """The gradient is constant, and exact in 16 bits. What weights have gone, and residuals, are together its sum."""
+    make, near = COMPRESSIONS[kind]
+    net = train.Sequential(train.Linear(40, 30, rng=np.random.default_rng(0), dtype=dtype))
+    strategy = train.AllReduce(compression=make(), loss_scale=scale)
+    net, opt = train.distribute(net, train.SGD(net.parameters(), 1.0), strategy, comm=COMM)
+    rng = np.random.default_rng(RANK)
+    x, grad = rng.integers(1, 5, (1, 40)), rng.integers(-4, 5, (1, 30))
+    mean = {"0.weight": COMM.allreduce(grad.T * x) / SIZE, "0.bias": COMM.allreduce(grad[0]) / SIZE}
+    (bucket,) = strategy.buckets.list
+    expected = np.concatenate([mean[slot.name].ravel() for slot in bucket.parameters])
+    before = opt.state_dict()["masters"]["bucket 0"]
+    for _ in range(5):
+        opt.zero_grad()
+        net(x).backward((scale * grad).astype(dtype))
+        opt.step()
+    left = np.zeros_like(expected)
+    if strategy.compression.per_rank:
+        mine = strategy.state_dict()["compression"]["0"]["residual"]
+        assert mine.dtype == np.float32
+        left = COMM.allreduce(mine.astype(np.float64)) / SIZE
+        assert kind == "int8" or np.abs(left).max() > 1
+    gone = before - opt.state_dict()["masters"]["bucket 0"]
+    np.testing.assert_allclose(gone + left, 5 * expected, rtol=0, atol=80 * near)
+    assert train.same_bits(net, COMM)
+    if not strategy.compression.per_rank:
+        np.testing.assert_allclose(net.parameters()[0].grad.astype(np.float64), mean["0.weight"], rtol=2**-6)
+
+
+@pytest.mark.parametrize("kind", COMPRESSIONS)
+def test_16_bit_gradients_that_are_not_finite_on_one_rank_are_skipped_by_all(kind):
+    net, opt = together("sgd", 2, dtype=np.float16, compression=COMPRESSIONS[kind][0](), nonfinite="skip")
+    before = flat(net)
+    backward(net, X[:4] * (np.inf if RANK == SIZE - 1 else 1), Y[:4])
+    opt.step()
+    assert opt.strategy.skipped == 1
+    np.testing.assert_array_equal(flat(net), before)
+    steps(net, opt, 2, X[MINE], Y[MINE])
+    assert opt.strategy.skipped == 1
+    assert np.isfinite(flat(net)).all()
+    assert train.same_bits(net, COMM)
 
 
 def test_weights_that_are_loaded_alone_reach_the_master_weights():

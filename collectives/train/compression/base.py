@@ -46,7 +46,7 @@ class Compression(Generic[A]):
     A strategy calls `exchange` for each bucket. A method may keep residuals: what it has not sent of a gradient is
     added to the next one of that bucket (error feedback: Karimireddy et al., ICML 2019, algorithm 2). ``per_rank`` says
     so: the ranks' states then differ, and each rank saves its own. Residuals have the scale of the gradients that were
-    given, so a strategy that scales the loss divides the gradients by that scale first.
+    given, so a strategy that scales the loss divides the gradients by that scale first if ``per_rank`` is True.
 
     A gradient that is not finite on one rank makes the result not finite on all ranks, so that a strategy skips the
     step everywhere. The residual of the part in question is then dropped, and all residuals stay finite. Of the other

@@ -6,6 +6,7 @@ Many small messages cost latency. One large message cannot overlap with the back
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -64,6 +65,21 @@ class Bucket:
         count = len(self.data)
         self.flat = memory[: count + 1]
         self.grads, self.weight = self.flat[:count], self.flat[count:]
+
+    def widened(self, comm: Any) -> Bucket:
+        """A bucket of the same parameters, whose gradients are float32, in memory of their own."""
+        made = copy.copy(self)
+        made.dtype = np.dtype(np.float32)
+        made.hold(allocate(comm, len(self) + 1, made.dtype))
+        return made
+
+    def put_scaled(self, factor: float, target: Bucket) -> None:
+        """Make the gradients of `target`, which may be this bucket, `factor` times these; zeros if it is 0."""
+        if factor == 0:
+            target.grads.fill(0)  # the mean over no samples may be NaN
+        elif factor != 1 or target is not self:
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.multiply(self.grads, target.dtype.type(factor), out=target.grads, dtype=target.dtype)
 
     def gather(self, memory: Array, ready: Callable[[Slot], bool]) -> None:
         """Copy the gradients into `memory`, zeros where ``ready(slot)`` is False, and give back their own memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,7 +48,8 @@ class AllReduce(Strategy):
     * `loss_scale`: a number or "dynamic", the factor of `scale` (default 1; see `LossScale`). Steps divide by it.
 
     Parameters of 16 bits (float16, bfloat16) get float32 master weights, which the optimizer changes (Micikevicius et
-    al. 2018, sec. 3.1). With a dynamic `loss_scale`, all ranks skip a step whose gradient is not finite.
+    al. 2018, sec. 3.1). A compression gets their gradients as float32, and the optimizer gets its result as it is. With
+    a dynamic `loss_scale`, all ranks skip a step whose gradient is not finite.
 
     In a step the ranks agree on what they found, so an error of one rank is raised on all ranks. Raises ValueError for
     bad arguments.
@@ -98,7 +99,10 @@ class AllReduce(Strategy):
         """See `Strategy.setup`."""
         super().setup(net, opt, comm)
         self._begin(comm)
-        self._parts = [Part(bucket, comm, self.shard > 0) for bucket in self.buckets.list]
+        widens = self.compression is not None
+        self._parts = [
+            Part(bucket, comm, self.shard > 0, widens and is_narrow(bucket.dtype)) for bucket in self.buckets.list
+        ]
         if self.shard == 2:
             longest = max(bucket.data.nbytes + bucket.dtype.itemsize for bucket in self.buckets.list)
             self._free = deque(allocate(comm, -(-longest // 8) * 8, np.uint8) for _ in range(2))
@@ -114,7 +118,7 @@ class AllReduce(Strategy):
             part.refresh()
 
     def _begin(self, comm: Any) -> None:
-        self._means = Means(comm, self._start, self.average, self.compression)
+        self._means = Means(comm, self._start, None if self.compression is None else self._compress, self.average)
         self._total = 0  # samples of all ranks in the passes that parts have added up
 
     def scale(self, loss: Any) -> Any:
@@ -146,6 +150,18 @@ class AllReduce(Strategy):
             return self.comm.Ireduce_scatter(bucket.grads, part.received, part.counts, op=op)
         return self.comm.Iallreduce(MPI.IN_PLACE, bucket.grads, op=op, **self._chosen)
 
+    def _compress(self, bucket: Bucket, weight: float) -> Iterator[Any]:
+        assert self.compression is not None
+        exchanged = self._parts[bucket.index].exchanged
+        bucket.put_scaled(weight * self._scaled / self.loss_scale.value, exchanged)
+        return self.compression.exchange(exchanged, self.comm)
+
+    @property
+    def _scaled(self) -> float:
+        """The factor of the loss in the exchanged gradients; 1 if residuals are kept, since the loss scale changes."""
+        keeps = self.compression is not None and self.compression.per_rank
+        return 1.0 if keeps else self.loss_scale.value
+
     def _end_pass(self) -> None:
         """Wait for the buckets of a backward pass, and add up what came."""
         samples = self._wait() if self.average else 1
@@ -173,8 +189,8 @@ class AllReduce(Strategy):
         if not finite and (self.nonfinite != "allow" or self.loss_scale.dynamic):
             self._refuse()
             return False
+        factor = 1 / self._scaled
         self.loss_scale.update(True)
-        factor = 1 / self.loss_scale.value
         if self.clip_norm is not None:
             factor *= min(1.0, self.clip_norm / (self.norm + 1e-6))
         for part in self._parts:
@@ -191,7 +207,7 @@ class AllReduce(Strategy):
         self.comm.Allreduce(MPI.IN_PLACE, status, op=MPI.SUM)
         if status[0]:
             raise_on_all(self.comm, None if self.problem is None else RuntimeError(self.problem))
-        self.norm = math.sqrt(status[1]) / self.loss_scale.value if looks else math.nan
+        self.norm = math.sqrt(status[1]) / self._scaled if looks else math.nan
         return math.isfinite(status[1])
 
     def _refuse(self) -> None:

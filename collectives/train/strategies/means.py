@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ..compression import Compression
 from ..flat.buckets import Bucket
 
 LAG = 2  # buckets that are handed over before a request of a compression is waited for
 
 Start = Callable[[Bucket, Any], Any]
+Compress = Callable[[Bucket, float], Iterator[Any]]
 
 
 def averages(comm: Any) -> bool:
@@ -29,13 +29,14 @@ class Means:
     bucket. When it is there, gradients are multiplied by ``n p / N``, which is 1 if all parts have the same length, and
     the ranks' mean of these is taken. With `weighted` False gradients are added up as they are.
 
-    ``start(bucket, op)`` starts the operation on a bucket and returns its request. With `compression`, that exchanges
-    the buckets instead. Its next request is started after a fixed number of later buckets, since the order of
-    collective calls must not depend on when requests complete.
+    ``start(bucket, op)`` starts the operation on a bucket and returns its request. If there is `compress`, then
+    ``compress(bucket, weight)`` exchanges the weighted gradients instead: it yields one request after the other. Its
+    next request is started after a fixed number of later buckets, since the order of collective calls must not depend
+    on when requests complete.
     """
 
-    def __init__(self, comm: Any, start: Start, weighted: bool, compression: Compression[Any] | None) -> None:
-        self._comm, self._start, self._weighted, self._compression = comm, start, weighted, compression
+    def __init__(self, comm: Any, start: Start, compress: Compress | None, weighted: bool) -> None:
+        self._comm, self._start, self._compress, self._weighted = comm, start, compress, weighted
         self._count = np.zeros(1)
         self._counting: Any = None
         self._known = False
@@ -87,23 +88,19 @@ class Means:
             self._send(self._waiting.popleft())
 
     def _send(self, bucket: Bucket) -> None:
-        if self._weighted:
-            self._weigh(bucket)
-        if self._compression is None:
+        weight = self._weight(bucket) if self._weighted else 1.0
+        if self._compress is None:
+            bucket.put_scaled(weight, bucket)
             self._requests.append(self._start(bucket, self._op()))
             return
         self._advance(bucket.index)
-        iterator = self._compression.exchange(bucket, self._comm)
+        iterator = self._compress(bucket, weight)
         self._exchanges.append(_Exchange(iterator, next(iterator, None), bucket.index + LAG))
 
-    def _weigh(self, bucket: Bucket) -> None:
-        total = self._count[0]
-        mean = self._compression is not None or averages(self._comm)
-        weight = bucket.samples * (self._comm.size if mean else 1) / total if total else 0.0
-        if bucket.samples == 0:
-            bucket.grads.fill(0)  # the mean over no samples may be NaN
-        elif weight != 1:
-            np.multiply(bucket.grads, bucket.dtype.type(weight), out=bucket.grads)
+    def _weight(self, bucket: Bucket) -> float:
+        mean = self._compress is not None or averages(self._comm)
+        total = float(self._count[0])
+        return bucket.samples * (self._comm.size if mean else 1) / total if total else 0.0
 
     def _op(self) -> Any:
         from mpi4py import MPI

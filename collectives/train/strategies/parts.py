@@ -23,20 +23,23 @@ class Part:
 
     ``received`` is where the exchange leaves their mean gradient. ``data`` and ``grad`` are what the optimizer works on
     (see `Work`): float32 arrays of their own if the bucket's elements have 16 bits, else parts of the bucket.
-    ``inspected`` are the gradients that this rank looks at: the ranks together look at each once.
+    ``exchanged`` is the bucket on which a compression works: with `widen`, which is for elements of 16 bits, one of
+    float32. ``inspected`` are the gradients that this rank looks at: the ranks together look at each once.
     """
 
-    def __init__(self, bucket: Bucket, comm: Any, shard: bool) -> None:
+    def __init__(self, bucket: Bucket, comm: Any, shard: bool, widen: bool) -> None:
         self.bucket, self.shard = bucket, shard
+        self.exchanged = bucket.widened(comm) if widen else bucket
         self.total, self.group, self.name = len(bucket), bucket.group, f"bucket {bucket.index}"
         self.start, self.stop = own(self.total, comm.rank, comm.size) if shard else (0, self.total)
         count = self.stop - self.start
-        self.received = allocate(comm, count, bucket.dtype) if shard else bucket.grads
+        self.received = allocate(comm, count, bucket.dtype) if shard else self.exchanged.grads
         self.move(comm)
         self.master = is_narrow(bucket.dtype)
         self.data, self.grad = bucket.data[self.start : self.stop], self.received
         if self.master:
-            self.data, self.grad = self.data.astype(np.float32), np.zeros(count, np.float32)
+            self.data = self.data.astype(np.float32)
+            self.grad = self.received if widen else np.zeros(count, np.float32)
         self._sums: Array | None = None
 
     def move(self, comm: Any) -> None:
@@ -65,6 +68,9 @@ class Part:
             np.multiply(self.received, np.float32(factor), out=self.grad, dtype=np.float32)
         elif factor != 1:
             self.grad *= self.grad.dtype.type(factor)
+        if self.exchanged is not self.bucket:  # the program may read the gradients after the step
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.bucket.grads[...] = self.grad
 
     def publish(self) -> Any:
         """Bring the optimizer's weights into the bucket. Returns a request if those of other ranks come too."""

@@ -150,11 +150,8 @@ def test_steps_with_infinite_gradients_are_skipped_on_all_ranks():
     assert torch.equal(flat(net), before)
 
 
-class Identity:
+class Identity(train.Compression):
     """A compression in two rounds that compresses nothing: half of the gradients, then the other half."""
-
-    def __init__(self):
-        self.sent = 0
 
     def exchange(self, bucket, comm):
         middle = bucket.grads.size // 2
@@ -178,6 +175,40 @@ def test_a_compression_exchanges_the_gradients():
     assert (flat(net) - alone("sgd")).abs().max() < NEAR
     assert compression.sent == 6 * sum(p.nbytes for p in net.parameters())
     assert opt.strategy.state_dict()["compression"] == {"sent": compression.sent}
+
+
+COMPRESSIONS = {  # with the relative error of a result beside what residuals keep
+    "float16": (train.Float16Wire, 2**-10),
+    "bfloat16": (train.BFloat16Wire, 2**-7),
+    "int8": (train.Int8, 2**-20),
+    "topk": (lambda: train.TopK(0.05), 2**-20),
+    "powersgd": (lambda: train.PowerSGD(1), 2**-20),
+}
+
+
+@pytest.mark.parametrize("kind", COMPRESSIONS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_of_16_bit_gradients_a_compression_loses_what_it_keeps_in_float32(kind, dtype):
+    """The gradient is constant, and exact in 16 bits. What weights have gone, and residuals, are together its sum, also
+    if the loss scale changes."""
+    make, near = COMPRESSIONS[kind]
+    net = torch.nn.Linear(40, 30, bias=False).to(dtype)
+    strategy = train.AllReduce(compression=make())
+    net, opt = train.distribute(net, torch.optim.SGD(net.parameters(), 1.0), strategy, comm=COMM)
+    grad = torch.randint(-16, 17, (30, 40), generator=torch.Generator().manual_seed(RANK))
+    mean, before = COMM.allreduce(grad.numpy()).ravel() / SIZE, opt.state_dict()["masters"]["bucket 0"]
+    for scale in (1.0, 1024.0, 1024.0, 8.0, 64.0):
+        opt.zero_grad()
+        strategy.loss_scale.value = scale
+        (net.weight * grad.to(dtype) * scale).sum().backward()
+        opt.step()
+    left = np.zeros_like(mean)
+    if strategy.compression.per_rank:
+        left = COMM.allreduce(strategy.state_dict()["compression"]["0"]["residual"].astype(np.float64)) / SIZE
+        assert kind == "int8" or np.abs(left).max() > 1
+    gone = before - opt.state_dict()["masters"]["bucket 0"]
+    np.testing.assert_allclose(gone + left, 5 * mean, rtol=0, atol=80 * near)
+    assert train.same_bits(net, COMM)
 
 
 @pytest.mark.parametrize(
