@@ -1,5 +1,7 @@
 """AllReduce in one process: arguments, the loss scale, sums of squares; between ranks: tests/mpi/test_train_sync.py."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -62,6 +64,41 @@ def test_a_scaled_loss_gives_the_same_step(scale):
     assert scaled_norm == pytest.approx(norm)
     for name, value in plain.items():
         np.testing.assert_allclose(scaled[name], value, atol=1e-15)
+
+
+class Late:
+    """A communicator of one rank, whose requests are complete only when they are waited for."""
+
+    def __init__(self):
+        self.lengths = []
+
+    def __getattr__(self, name):
+        return getattr(MPI.COMM_SELF, name)
+
+    def Iallreduce(self, where, vector, op):
+        self.lengths.append(len(vector))
+        request = MPI.COMM_SELF.Iallreduce(where, vector, op=op)
+        return SimpleNamespace(Test=lambda: False, Wait=request.Wait)
+
+
+def test_buckets_do_not_wait_for_the_number_of_samples():
+    """Of the first step they do. Then it is taken to be that of the step before, which is corrected if it is not."""
+    comm, nets = Late(), []
+    for distributed in (True, False):
+        net = train.mlp((6,), 3, rng=np.random.default_rng(0), dtype=np.float64)
+        opt = train.SGD(net.parameters(), 0.1)
+        if distributed:
+            train.distribute(net, opt, train.AllReduce(bucket_bytes=1), comm=comm)
+        for samples in (4, 4, 1, 7):
+            comm.lengths.clear()
+            opt.zero_grad()
+            x = np.random.default_rng(1).standard_normal((samples, 6))
+            train.CrossEntropyLoss()(net(x), np.arange(samples) % 3).backward()
+            assert len(comm.lengths) == distributed * (1 if opt.steps == 0 else 1 + 6)
+            opt.step()
+        nets.append(net)
+    for p, q in zip(*(net.parameters() for net in nets), strict=True):
+        np.testing.assert_allclose(p.data, q.data, atol=1e-14)
 
 
 def test_a_scale_that_becomes_too_small_is_an_error():

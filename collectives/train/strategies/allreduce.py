@@ -118,7 +118,10 @@ class AllReduce(Strategy):
             part.refresh()
 
     def _begin(self, comm: Any) -> None:
-        self._means = Means(comm, self._start, None if self.compression is None else self._compress, self.average)
+        compress = None if self.compression is None else self._compress
+        # Of 16 bits, a wrong guess would cost some; residuals must not depend on guesses.
+        exact = compress is not None or any(is_narrow(bucket.dtype) for bucket in self.buckets.list)
+        self._means = Means(comm, self._start, compress, self.average, guess=not exact)
         self._total = 0  # samples of all ranks in the passes that parts have added up
 
     def scale(self, loss: Any) -> Any:
@@ -170,7 +173,9 @@ class AllReduce(Strategy):
             part.add_up(samples)
 
     def _wait(self) -> int:
-        samples = self._means.finish()
+        samples, factor = self._means.finish()
+        for part in self._parts if factor != 1 else ():
+            part.received *= part.received.dtype.type(factor)
         if self.shard == 2:
             self._free.extend(self._full)
             self._full.clear()
@@ -252,14 +257,17 @@ class AllReduce(Strategy):
         return {**super().settings(), **found, **compression, "loss_scale": self.loss_scale.value}
 
     def state_dict(self) -> dict[str, Any]:
-        """The loss scale, and the state of the compression, which is this rank's own."""
-        state = {"loss_scale": self.loss_scale.state_dict(), "skipped": self.skipped}
+        """The loss scale, what `Means` expects, and the state of the compression, which is this rank's own."""
+        state = {
+            "loss_scale": self.loss_scale.state_dict(), "skipped": self.skipped, "samples": self._means.expected,
+        }  # fmt: skip
         return state if self.compression is None else {**state, "compression": self.compression.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
         self.loss_scale.load_state_dict(state["loss_scale"])
         self.skipped = int(state["skipped"])
+        self._means.expected = float(state["samples"])
         if self.compression is not None:
             self.compression.load_state_dict(state["compression"])
 

@@ -25,9 +25,10 @@ def averages(comm: Any) -> bool:
 class Means:
     """Replaces each bucket's gradients, means over this rank's samples, by the mean over the samples of all ranks.
 
-    The ranks first add up their numbers of samples, n of this rank and N of all p. That sum is started with the first
-    bucket. When it is there, gradients are multiplied by ``n p / N``, which is 1 if all parts have the same length, and
-    the ranks' mean of these is taken. With `weighted` False gradients are added up as they are.
+    Gradients are multiplied by ``n p / N``, which is 1 if all parts have the same length, and the ranks' mean of these
+    is taken. n is the number of samples of this rank, N that of all p ranks, which they add up in the background. If
+    `guess` is True, no bucket waits for this sum: N is taken to be `expected`, that of the pass before, and `finish`
+    returns the factor by which results are to be corrected. With `weighted` False gradients are added up as they are.
 
     ``start(bucket, op)`` starts the operation on a bucket and returns its request. If there is `compress`, then
     ``compress(bucket, weight)`` exchanges the weighted gradients instead: it yields one request after the other. Its
@@ -35,10 +36,13 @@ class Means:
     on when requests complete.
     """
 
-    def __init__(self, comm: Any, start: Start, compress: Compress | None, weighted: bool) -> None:
-        self._comm, self._start, self._compress, self._weighted = comm, start, compress, weighted
+    def __init__(self, comm: Any, start: Start, compress: Compress | None, weighted: bool, guess: bool) -> None:
+        self._comm, self._start, self._compress = comm, start, compress
+        self._weighted, self._guess = weighted, guess
+        self.expected = 0.0  # samples of all ranks; 0 if there was no pass with samples
         self._count = np.zeros(1)
         self._counting: Any = None
+        self._total = 0.0  # N, or what it is taken to be
         self._known = False
         self._waiting: deque[Bucket] = deque()
         self._requests: list[Any] = []
@@ -51,7 +55,8 @@ class Means:
 
         if not self.active:
             self.active = True
-            self._known = not self._weighted
+            self._total = self.expected if self._guess else 0.0
+            self._known = not self._weighted or self._total > 0
             self._count[0] = bucket.samples
             if self._weighted:
                 self._counting = self._comm.Iallreduce(MPI.IN_PLACE, self._count, op=MPI.SUM)
@@ -59,11 +64,11 @@ class Means:
         if self._known or self._counting.Test():
             self._flush()
 
-    def finish(self) -> int:
-        """Wait for everything. Returns the number of samples of all ranks; 0 if nothing was added."""
+    def finish(self) -> tuple[int, float]:
+        """Wait for everything. Returns the number of samples of all ranks, 0 if nothing was added, and the factor."""
         if not self.active:
-            return 0
-        if not self._known:
+            return 0, 1.0
+        if self._weighted:
             self._counting.Wait()
         self._flush()
         for request in self._requests:
@@ -72,7 +77,11 @@ class Means:
             self._advance(None)
         self._requests.clear()
         self.active = False
-        return int(self._count[0])
+        total = float(self._count[0])
+        if not self._weighted or not total:
+            return int(total), 1.0
+        self.expected = total
+        return int(total), self._total / total
 
     def wait_first(self) -> None:
         """Wait for the oldest bucket that is under way, if there is one."""
@@ -83,7 +92,8 @@ class Means:
             self._requests.pop(0).Wait()
 
     def _flush(self) -> None:
-        self._known = True
+        if not self._known:
+            self._known, self._total = True, float(self._count[0])
         while self._waiting:
             self._send(self._waiting.popleft())
 
@@ -99,8 +109,7 @@ class Means:
 
     def _weight(self, bucket: Bucket) -> float:
         mean = self._compress is not None or averages(self._comm)
-        total = float(self._count[0])
-        return bucket.samples * (self._comm.size if mean else 1) / total if total else 0.0
+        return bucket.samples * (self._comm.size if mean else 1) / self._total if self._total else 0.0
 
     def _op(self) -> Any:
         from mpi4py import MPI
