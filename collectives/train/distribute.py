@@ -31,7 +31,8 @@ def distribute(
     which names them; "zero" gives them a gradient of zeros.
 
     Gradients between ``backward()`` and ``step()`` are under way: read them after the step, and let the strategy clip
-    them. ``opt.step(closure)`` calls the closure once, before the step.
+    them, or call ``strategy.wait()`` first. A torch network whose gradients were changed nevertheless is an error in
+    the step. ``opt.step(closure)`` calls the closure once, before the step.
 
     Raises on all ranks, before any array is sent: TypeError for what is no network or no optimizer, for tensors that
     are sparse or of a type that cannot be averaged; ValueError if the ranks' networks or settings differ, if a
@@ -60,8 +61,15 @@ def distribute(
         comm.Bcast(bucket.data.view(np.uint8), root=0)
     strategy.buckets, strategy.model, strategy.handle = buckets, model, handle
     strategy.setup(net, opt, comm)
-    buckets.on_bucket = lambda bucket: strategy.on_bucket(bucket)
     setattr(opt, "strategy", strategy)  # noqa: B010  torch's optimizers have no such attribute
+    _connect(strategy)
+    return net, opt
+
+
+def _connect(strategy: Strategy) -> None:
+    """Let the strategy be called by the buckets and by the optimizer."""
+    buckets = strategy.buckets
+    buckets.on_bucket = lambda bucket: strategy.on_bucket(bucket)
 
     def before() -> bool:
         strategy.problem = buckets.close()
@@ -70,8 +78,12 @@ def distribute(
             raise RuntimeError(strategy.problem)
         return go is not False
 
-    handle.take_over(before, lambda: strategy.after_step(), model.clear)
-    return net, opt
+    def clear() -> None:
+        if buckets.discard():
+            strategy.discard()
+        strategy.model.clear()
+
+    strategy.handle.take_over(before, lambda: strategy.after_step(), clear)
 
 
 def _longest(comm: Any) -> int:

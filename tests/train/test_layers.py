@@ -175,6 +175,9 @@ def test_errors_name_the_shapes():
         linear(3, 0)
     with pytest.raises(ValueError, match="at least one layer"):
         train.Sequential(train.ReLU())
+    shared = linear(4, 4)
+    with pytest.raises(ValueError, match="1.weight is also 0.weight: layers cannot share parameters"):
+        train.Sequential(shared, shared)
     with pytest.raises(ValueError, match="labels run from 0 to 3"):
         loss_fn(net(np.ones((2, 4))), np.array([0, 3]))
     with pytest.raises(ValueError, match="integer labels"):

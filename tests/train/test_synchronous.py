@@ -1,4 +1,4 @@
-"""Synchronous training of torch networks on real ranks, by the programs synchronous_torch.py and torch_traps.py."""
+"""Synchronous training of torch networks on real ranks, by the programs named below."""
 
 import re
 
@@ -7,7 +7,7 @@ from jobs import mpiexec
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("name", ["synchronous_torch", "torch_traps"])
+@pytest.mark.parametrize("name", ["synchronous_torch", "torch_traps", "torch_hostile"])
 def test_torch_networks_train_on_ranks_as_in_one_process(name, ranks):
     program = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/train/programs/{name}.py")
     done = mpiexec("torch", ranks, *program, timeout=300)

@@ -7,7 +7,7 @@ Many small messages cost latency. One large message cannot overlap with the back
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,11 @@ ALIGNED = 16  # elements
 UNUSED = ("error", "zero")
 TWICE = (
     "backward() ran twice before opt.step(), when the first gradients were on their way; for micro-batches, run "
-    "all but the last one within strategy.no_sync()"
+    "all but the last one within strategy.no_sync(); to drop the first gradients, call opt.zero_grad()"
+)
+CHANGED = (
+    "the gradient of {} was changed between backward() and opt.step(), while it was on its way; let the strategy clip "
+    "(clip_norm) and scale (loss_scale) gradients, or call strategy.wait() first"
 )
 
 
@@ -170,6 +174,7 @@ class Buckets:
         self._problem: str | None = None
         self._used.clear()
         self._before = 0  # samples of the micro-batches before this pass
+        self._settled = False  # whether nothing is on its way any more
 
     def reset(self) -> None:
         """Prepare for the next step, and forget what was added up."""
@@ -177,6 +182,14 @@ class Buckets:
         for bucket in self.list:
             if bucket.sums is not None:
                 bucket.sums.fill(0)
+
+    def discard(self) -> bool:
+        """Drop what backward passes have brought since the last step. Returns whether some of it was handed over."""
+        handed_over = bool(self._done) or (self._every_pass and self._before > 0)
+        if self._done:
+            self._send_all()  # as on ranks whose buckets were full before
+        self.reset()
+        return handed_over
 
     def ready(self, slot: Slot) -> bool:
         """Whether a parameter has got its gradient in the pass under way."""
@@ -234,12 +247,20 @@ class Buckets:
             slot.renew()
         self._begin()
 
+    def settle(self, wait: Callable[[], object]) -> None:
+        """Hand over the buckets that are left, and ``wait()``; until `close` the program may then change gradients."""
+        self._send_all()
+        wait()
+        self._settled = True
+
     def close(self) -> str | None:
         """Hand over the buckets that are left. Returns what is wrong with this step on this rank, or None."""
         moved = [slot.name for slot in self.model.slots if slot.moved()]
         absent = [slot.name for slot in self.model.slots if slot not in self._done and slot not in self._used]
+        strangers = self.model.strangers()
+        problems = [self._problem, *self._changes()]
         self._send_all()
-        problems = [self._problem, *(bucket.problem for bucket in self.list)]
+        problems += [bucket.problem for bucket in self.list]
         for bucket in self.list:
             bucket.problem = None
         self._begin_step()
@@ -247,4 +268,14 @@ class Buckets:
             return f"{', '.join(moved)} left the flat array, by net.to() for example"
         if absent and self._unused == "error":
             return f"opt.step() without a backward() through {', '.join(absent)}; see distribute(unused=...)"
+        if strangers:
+            return f"{', '.join(strangers)} required no gradient when distribute was called, but does now"
         return next((problem for problem in problems if problem is not None), None)
+
+    def _changes(self) -> Iterator[str | None]:
+        """What the program has done to gradients since they were collected. What it may do is brought to its place."""
+        for slot in self.model.slots if self._keep else ():
+            if slot in self._done and self._settled:
+                yield slot.collect()
+            elif slot in self._done and slot.touched():
+                yield CHANGED.format(slot.name)

@@ -59,6 +59,13 @@ class Slot:
         """Give back the gradient's own memory; its place in a flat array keeps it."""
         raise NotImplementedError
 
+    def touched(self) -> bool:
+        """Whether the program has changed the gradient since `collect` or `put_zeros`, as far as that shows.
+
+        The gradient is on its way then.
+        """
+        raise NotImplementedError
+
     def moved(self) -> bool:
         """Whether the parameter has left its place in the flat array, so that strategies no longer see it."""
         raise NotImplementedError
@@ -80,6 +87,9 @@ class Model(Protocol):
 
     def clear(self) -> None:
         """Set all gradients to zero."""
+
+    def strangers(self) -> list[str]:
+        """Names of parameters that require a gradient now and did not at first, so that they are not in ``slots``."""
 
     def extras(self) -> list[tuple[Array, Callable[[Array], None]]]:
         """Arrays that are no trainable parameters but must begin alike on all ranks, as bytes, of shape (n,).

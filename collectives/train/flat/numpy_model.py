@@ -48,6 +48,10 @@ class NumpySlot(Slot):
         """See `Slot.release`."""
         self.parameter.release_grad()
 
+    def touched(self) -> bool:
+        """See `Slot.touched`. A change in place does not show."""
+        return self.parameter.grad is not self._grad
+
     def moved(self) -> bool:
         """See `Slot.moved`."""
         return self.parameter.data is not self._data
@@ -75,6 +79,10 @@ class NumpyModel:
         """See `Model.clear`."""
         for slot in self.slots:
             slot.parameter.zero_grad()
+
+    def strangers(self) -> list[str]:
+        """See `Model.strangers`."""
+        return []
 
     def extras(self) -> list[tuple[Array, Callable[[Array], None]]]:
         """See `Model.extras`."""

@@ -128,7 +128,7 @@ class Sequential:
     """Layers, one after the other. Parameters are named ``<index of the layer>.<name>`` as in PyTorch.
 
     ``samples`` is the number of samples of the last backward pass; strategies weight this rank's gradient with it.
-    Raises ValueError if no layer has parameters.
+    Raises ValueError if no layer has parameters, or if two have the same one.
     """
 
     def __init__(self, *layers: Layer) -> None:
@@ -137,6 +137,8 @@ class Sequential:
         self._parameters: list[Parameter] = []
         for i, layer in enumerate(layers):
             for name, parameter in layer.parameters().items():
+                if any(parameter is other for other in self._parameters):
+                    raise ValueError(f"{i}.{name} is also {parameter.name}: layers cannot share parameters")
                 parameter.name = f"{i}.{name}"
                 self._parameters.append(parameter)
         with_parameters = [i for i, layer in enumerate(layers) if layer.parameters()]

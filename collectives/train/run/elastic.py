@@ -18,7 +18,8 @@ from .commits import copied, loadable, put_together, shards
 
 T = TypeVar("T")
 LOG = logging.getLogger("collectives")
-GUARDED = ("on_bucket", "before_step", "after_step")  # methods of a strategy that user's code calls by way of hooks
+# Methods of a strategy that the code of a program calls by way of hooks.
+GUARDED = ("on_bucket", "before_step", "after_step", "discard")
 
 
 class Elastic:

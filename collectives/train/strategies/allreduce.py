@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..flat.model import Handle, Model
 
 NONFINITE = ("raise", "skip", "allow")
+APART = "after backward(), {} of {} ranks called opt.step(), the others opt.zero_grad(): has a rank left out a step?"
 
 
 class AllReduce(Strategy):
@@ -181,6 +182,16 @@ class AllReduce(Strategy):
             self._full.clear()
         return samples
 
+    def wait(self) -> None:
+        """Wait until the parameters' ``grad`` are those of all ranks, times the loss scale. Collective.
+
+        A program needs this only if it reads or changes them between ``backward()`` and ``opt.step()``. RuntimeError
+        if they are elsewhere: with `shard`, and if a compression exchanges gradients of 16 bits.
+        """
+        if any(part.received is not part.bucket.grads for part in self._parts):
+            raise RuntimeError("with shard, or compressed gradients of 16 bits, the mean gradients are not in p.grad")
+        self.buckets.settle(self._wait)
+
     def before_step(self) -> bool:
         """Wait for the buckets, inspect and clip the gradient. False if the step is skipped."""
         if self._total:
@@ -190,7 +201,7 @@ class AllReduce(Strategy):
             self._total = 0
         else:
             self._wait()
-        finite = self._inspect()
+        finite = self._inspect(stepping=True)
         if not finite and (self.nonfinite != "allow" or self.loss_scale.dynamic):
             self._refuse()
             return False
@@ -202,14 +213,24 @@ class AllReduce(Strategy):
             part.prepare(factor)
         return True
 
-    def _inspect(self) -> bool:
+    def discard(self) -> None:
+        """Wait for gradients that nobody needs. RuntimeError on all ranks if some of them make a step instead."""
+        self._wait()
+        self._total = 0
+        for part in self._parts:
+            part.forget()
+        self._inspect(stepping=False)
+
+    def _inspect(self, stepping: bool) -> bool:
         """Agree on errors, which are raised, and on the norm. Returns whether the gradient is finite. Collective."""
         from mpi4py import MPI
 
-        looks = self.nonfinite != "allow" or self.clip_norm is not None or self.loss_scale.dynamic
+        looks = stepping and (self.nonfinite != "allow" or self.clip_norm is not None or self.loss_scale.dynamic)
         found = sum(squares(part.inspected) for part in self._parts) if looks else 0.0
-        status = np.array([float(self.problem is not None), found])
+        status = np.array([float(stepping and self.problem is not None), found, float(stepping)])
         self.comm.Allreduce(MPI.IN_PLACE, status, op=MPI.SUM)
+        if 0 < status[2] < self.comm.size:
+            raise RuntimeError(APART.format(int(status[2]), self.comm.size))
         if status[0]:
             raise_on_all(self.comm, None if self.problem is None else RuntimeError(self.problem))
         self.norm = math.sqrt(status[1]) / self._scaled if looks else math.nan

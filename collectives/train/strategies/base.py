@@ -74,6 +74,9 @@ class Strategy:
     def after_step(self) -> None:
         """Called after the optimizer has changed the parameters."""
 
+    def discard(self) -> None:
+        """Called when ``opt.zero_grad()`` drops gradients that buckets have handed over, and that no step has used."""
+
     def finish(self) -> None:
         """Called when training has ended, before the parameters are evaluated or saved."""
 

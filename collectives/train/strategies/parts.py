@@ -62,6 +62,11 @@ class Part:
         np.divide(self._sums, self._sums.dtype.type(max(samples, 1)), out=self.received, casting="unsafe")
         self._sums.fill(0)
 
+    def forget(self) -> None:
+        """Drop the passes that were added up."""
+        if self._sums is not None:
+            self._sums.fill(0)
+
     def prepare(self, factor: float) -> None:
         """Make ``grad`` what was received times `factor`."""
         if self.master:

@@ -36,6 +36,7 @@ class TorchSlot(Slot):
     def bind(self, grad: Array) -> None:
         """See `Slot.bind`."""
         self._grad = as_tensor(grad).view(self.shape)
+        self._version = self._grad._version
 
     def collect(self) -> str | None:
         """See `Slot.collect`."""
@@ -45,11 +46,13 @@ class TorchSlot(Slot):
                 return f"{self.name} has a sparse gradient; use sparse=False"
             self._grad.copy_(grad)
             self.parameter.grad = self._grad
+        self._version = self._grad._version
         return None
 
     def put_zeros(self) -> None:
         """See `Slot.put_zeros`."""
         self.parameter.grad = self._grad.zero_()
+        self._version = self._grad._version
 
     def renew(self) -> None:
         """See `Slot.renew`."""
@@ -58,6 +61,10 @@ class TorchSlot(Slot):
     def release(self) -> None:
         """See `Slot.release`."""
         self.parameter.grad = None
+
+    def touched(self) -> bool:
+        """See `Slot.touched`. torch counts its changes of a tensor; those of strategies, by NumPy, it does not see."""
+        return self.parameter.grad is not self._grad or self._grad._version != self._version
 
     def moved(self) -> bool:
         """See `Slot.moved`."""
@@ -76,6 +83,7 @@ class TorchModel:
         self.samples = 1
         named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
         self.slots = [TorchSlot(name, p, order, groups[p]) for order, (name, p) in enumerate(named)]
+        self._frozen = [(name, p) for name, p in net.named_parameters() if not p.requires_grad]
         self._ended = True  # until a gradient comes
 
     def listen(self, ready: Callable[[Slot], None], end: Callable[[], None]) -> None:
@@ -105,9 +113,12 @@ class TorchModel:
         for slot in self.slots:
             slot.parameter.grad = None
 
+    def strangers(self) -> list[str]:
+        """See `Model.strangers`."""
+        return [name for name, p in self._frozen if p.requires_grad]
+
     def _others(self) -> list[tuple[str, torch.Tensor]]:
-        frozen = [(name, p) for name, p in self._net.named_parameters() if not p.requires_grad]
-        return frozen + list(self._net.named_buffers())
+        return [*self._frozen, *self._net.named_buffers()]
 
     def extras(self) -> list[tuple[Array, Callable[[Array], None]]]:
         """See `Model.extras`."""

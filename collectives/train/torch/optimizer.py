@@ -43,6 +43,7 @@ class TorchHandle(Handle):
             return loss
 
         self.override("step", step)
+        self.override("add_param_group", _refuse_group)
 
     def replace(self, works: Sequence[Work]) -> None:
         """See `Handle.replace`."""
@@ -96,3 +97,8 @@ class TorchHandle(Handle):
             found[f"parameters of group {i}"] = [self._names[p] for p in group["params"]]
             found |= {f"{key} of group {i}": repr(value) for key, value in group.items() if key != "params"}
         return found
+
+
+def _refuse_group(opt: torch.optim.Optimizer, group: dict[str, Any]) -> None:
+    """Raise RuntimeError: no strategy would see the gradients of these parameters."""
+    raise RuntimeError("parameters cannot be added to a distributed optimizer: add all groups before distribute")
