@@ -171,17 +171,30 @@ def length(text: str) -> int:
     return int(found[1]) * UNITS[found[2]]
 
 
-def run(mpi: str, hosts: Hosts, layout: Layout, cases: list[tuple[str, int]], args: argparse.Namespace) -> list[Any]:
-    """What one job measured, a record for each case; RuntimeError with its output if it fails."""
-    rest = 2 * BURST / per_second(args.rate)
-    told = json.dumps({"order": layout.order(), "cases": cases, "rounds": args.rounds, "rest": rest})
+def job(
+    mpi: str, hosts: Hosts, ranks_on: Sequence[int], worker: Path, told: Any, limit: int,
+    env: dict[str, str] | None = None,
+) -> list[Any]:  # fmt: skip
+    """What a job of ``worker`` on so many ranks of each host prints in lines of JSON; RuntimeError if it fails.
+
+    ``told`` is the worker's argument, as JSON; ``limit`` is in seconds.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        flags = hosts.flags(mpi, Path(folder), layout.ranks_on, ("PYTHONPATH", "OMP_NUM_THREADS"))
-        line, how = launch(mpi, layout.size, [str(WORKER), told], None, flags)
-        done = subprocess.run(["timeout", "-k", "5", str(args.limit), *map(str, line)], capture_output=True, **how)
-    records = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
-    if done.returncode or len(records) != len(cases):
-        raise RuntimeError(f"{mpi} on {layout.name} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        flags = hosts.flags(mpi, Path(folder), ranks_on, ("PYTHONPATH", "OMP_NUM_THREADS", *(env or {})))
+        line, how = launch(mpi, sum(ranks_on), [str(worker), json.dumps(told)], env, flags)
+        done = subprocess.run(["timeout", "-k", "5", str(limit), *map(str, line)], capture_output=True, **how)
+    if done.returncode:
+        raise RuntimeError(f"{mpi} on {ranks_on} ranks ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
+
+
+def run(mpi: str, hosts: Hosts, layout: Layout, cases: list[tuple[str, int]], args: argparse.Namespace) -> list[Any]:
+    """What one job measured, a record for each case."""
+    rest = 2 * BURST / per_second(args.rate)
+    told = {"order": layout.order(), "cases": cases, "rounds": args.rounds, "rest": rest}
+    records = job(mpi, hosts, layout.ranks_on, WORKER, told, args.limit)
+    if len(records) != len(cases):
+        raise RuntimeError(f"{mpi} on {layout.name}: {len(records)} records of {len(cases)} cases")
     return records
 
 

@@ -87,18 +87,32 @@ def loop(net: nn.Module, opt: Any, x: torch.Tensor, y: torch.Tensor) -> Step:
     return step
 
 
-def contestants(model: nn.Module, x: torch.Tensor, y: torch.Tensor, comm: Any, gloo: Any) -> dict[str, Any]:
-    """The network and the step of each contestant, by name."""
-    found = {}
+def by_train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, comm: Any) -> tuple[nn.Module, Step, Any]:
+    """A copy of the network that `train.distribute` trains, its step, and the optimizer."""
     net = copy.deepcopy(model)
     net, opt = train.distribute(net, optimizer(net), train.AllReduce(), comm=comm)
-    found["train"] = (net, loop(net, opt, x, y))
-    for name, group in (("ddp", dist.group.WORLD), ("gloo", gloo)):
-        net = copy.deepcopy(model)
-        wrapped = nn.parallel.DistributedDataParallel(net, process_group=group, gradient_as_bucket_view=True)
-        if name == "ddp":
-            wrapped.register_comm_hook(None, collectives.torch.heap_hook)
-        found[name] = (net, loop(wrapped, optimizer(net), x, y))
+    return net, loop(net, opt, x, y), opt
+
+
+def by_ddp(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, group: Any, hook: Any = None, **options: Any
+) -> tuple[nn.Module, Step]:
+    """A copy of the network that DistributedDataParallel trains, and its step."""
+    net = copy.deepcopy(model)
+    wrapped = nn.parallel.DistributedDataParallel(net, process_group=group, gradient_as_bucket_view=True, **options)
+    if hook is not None:
+        wrapped.register_comm_hook(None, hook)
+    return net, loop(wrapped, optimizer(net), x, y)
+
+
+def contestants(model: nn.Module, x: torch.Tensor, y: torch.Tensor, comm: Any, gloo: Any) -> dict[str, Any]:
+    """The network and the step of each contestant, by name."""
+    net, step, _ = by_train(model, x, y, comm)
+    found = {
+        "train": (net, step),
+        "ddp": by_ddp(model, x, y, dist.group.WORLD, collectives.torch.heap_hook),
+        "gloo": by_ddp(model, x, y, gloo),
+    }
     net = copy.deepcopy(model)
     opt = hvd.DistributedOptimizer(optimizer(net), net.named_parameters())
     found["hvd"] = (net, loop(net, opt, x, y))
