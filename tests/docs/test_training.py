@@ -1,4 +1,5 @@
-"""docs/training.md: its programs and commands run and print what the page says; its job script runs under Slurm."""
+"""docs/training.md and docs/compression.md: their programs and commands run and print what the pages say; job scripts
+run, one of them under Slurm."""
 
 import os
 import re
@@ -9,11 +10,18 @@ import pytest
 from interrupt import interrupt
 from jobs import ROOT, variables
 
-PAGE = (ROOT / "docs/training.md").read_text()
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+PAGES = {name: (ROOT / f"docs/{name}.md").read_text() for name in ("training", "compression")}
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SECTIONS = {
+    f"{name}: {section.splitlines()[0]}": BLOCK.findall(section)
+    for name, page in PAGES.items() for section in re.split("^#+ (?=[A-Z])", page, flags=re.MULTILINE)[1:]
+    if BLOCK.search(section)
+}  # fmt: skip
+BLOCKS = [block for section in SECTIONS.values() for block in section]
 PROGRAMS = {re.match(r"# (.*)\n", block)[1]: block for language, block in BLOCKS if language == "python"}
+COMMANDS = "".join(block for language, block in BLOCKS if language == "sh")
 SCRIPTS = {re.search(r"^# (.*)$", block, re.MULTILINE)[1]: block for _, block in BLOCKS if block.startswith("#!")}
-RANKS = {"train.py": 4, "options.py": 2, "read.py": 2}
+NO_JAX = "there is no .venvs/jax, which make build-all makes"
 
 
 @pytest.fixture(scope="module")
@@ -27,33 +35,49 @@ def environment(mpi):
     return variables({"PATH": path, "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"})
 
 
+def needed(line):
+    """The name of the environment for the program that a line runs."""
+    program = PROGRAMS.get(re.search(r"[\w.]+$", line)[0], "")
+    return next((name for name in ("torch", "jax") if f"import {name}" in program), "openmpi")
+
+
 def run(line, folder):
+    env = environment(needed(line))
     words = ["timeout", "-k", "5", "120", "sh", "-c", line]
-    done = subprocess.run(
-        words, cwd=folder, env=environment("openmpi"), capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
+    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_the_page(folder):
-    """In order: programs run when they come, or by the command after them; a text is the end of what was printed."""
+def test_every_block_is_executed():
+    assert len(BLOCKS) == sum(page.count("```") for page in PAGES.values()) / 2
+    assert {language for language, _ in BLOCKS} == {"python", "sh", "text"}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_section(section, folder):
+    """In order: programs run on 2 ranks, or by the command after them; a text is the end of what was printed."""
+    if section == "training: Other libraries" and not (ROOT / ".venvs/jax/ready").exists():
+        pytest.skip(NO_JAX)
     printed = ""
-    for language, block in BLOCKS:
+    for language, block in SECTIONS[section]:
         if language == "python":
             name = re.match(r"# (.*)\n", block)[1]
             (folder / name).write_text(block)
-            if name == "train.py":  # which a command runs
-                continue
-            printed = run(f"mpiexec -n {RANKS[name]} python {name}", folder)
-        elif language == "sh" and not block.startswith("#!"):
+            if f"python {name}" not in COMMANDS:
+                printed = run(f"mpiexec -n 2 python {name}", folder)
+        elif language == "sh" and block not in SCRIPTS.values():
             for line in block.splitlines():
                 printed = run(line, folder)
         elif language == "text":
             assert printed.endswith(block), printed
-    assert "goes on from the checkpoint" in printed
-    assert (folder / "demo/curve.png").exists()
-    assert (folder / "records.jsonl").exists()
+    if section == "training: From the command line":
+        assert "goes on from the checkpoint" in printed
+
+
+def test_what_programs_leave(folder):
+    for name in ("demo/curve.png", "records.jsonl", "net.pt"):
+        assert (folder / name).exists(), name
 
 
 def test_again_there_is_nothing_to_do(folder):
@@ -90,7 +114,9 @@ def test_the_job_script(slurm, tmp_path):
 
 
 def test_links():
-    for link in re.findall(r"\]\(([^)#]+)", PAGE):
-        assert (ROOT / "docs" / link).exists(), link
-    for anchor in re.findall(r"\]\(#([^)]+)\)", PAGE):
-        assert anchor in [h.lower().replace(" ", "-") for h in re.findall(r"^## (.*)$", PAGE, re.MULTILINE)], anchor
+    for page in PAGES.values():
+        for link in re.findall(r"\]\(([^)#]+)", page):
+            assert (ROOT / "docs" / link).exists(), link
+        for anchor in re.findall(r"\]\(#([^)]+)\)", page):
+            titles = re.findall(r"^## (.*)$", page, re.MULTILINE)
+            assert anchor in [title.lower().replace(" ", "-") for title in titles], anchor
