@@ -27,10 +27,24 @@ from .run.evaluate import evaluate
 from .run.plot import draw_curves
 from .run.records import read_log
 from .run.run import Run
-from .strategies import AllReduce, NoComm, Strategy
+from .strategies import (
+    ADPSGD,
+    EASGD,
+    AllReduce,
+    DiLoCo,
+    FedAvg,
+    LocalSGD,
+    NeighborAveraging,
+    NoComm,
+    PushSum,
+    Strategy,
+    graphs,
+)
 from .weights import WeightsDiverged, check_weights, same_bits
 
 __all__ = [
+    "ADPSGD",
+    "EASGD",
     "JSONL",
     "SGD",
     "Adam",
@@ -42,19 +56,24 @@ __all__ = [
     "Conv2d",
     "CrossEntropyLoss",
     "Dataset",
+    "DiLoCo",
+    "FedAvg",
     "Flatten",
     "Float16Wire",
     "Int8",
     "Layer",
     "Linear",
     "Loader",
+    "LocalSGD",
     "Loss",
     "MaxPool2d",
+    "NeighborAveraging",
     "NoComm",
     "Output",
     "Parameter",
     "Picture",
     "PowerSGD",
+    "PushSum",
     "Random",
     "ReLU",
     "Run",
@@ -75,6 +94,7 @@ __all__ = [
     "draw_curves",
     "evaluate",
     "get_lr",
+    "graphs",
     "load_npz",
     "mlp",
     "read_log",

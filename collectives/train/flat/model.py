@@ -151,6 +151,13 @@ class Handle:
         self.override("step", step)
         self.override("zero_grad", lambda opt, set_to_none=True: clear())
 
+    def kept(self) -> list[Array]:
+        """The arrays that the optimizer keeps with an element for each of a parameter, such as momentum.
+
+        They are the optimizer's own, to be changed in place. After as many steps, all ranks have them in the same
+        order.
+        """
+
     def override(self, name: str, function: Callable[..., Any]) -> None:
         """Make ``function(opt, ...)`` the method `name` of this optimizer."""
         setattr(self.opt, name, types.MethodType(function, self.opt))

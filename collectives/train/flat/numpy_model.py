@@ -137,6 +137,10 @@ class NumpyHandle(Handle):
             whole[key] = {work.name: read(work, state[key][work.name]) for work in self._works}
         type(self.opt).load_state_dict(self.opt, whole)
 
+    def kept(self) -> list[Array]:
+        """See `Handle.kept`."""
+        return self.opt.kept()
+
     def describe(self) -> dict[str, Any]:
         """See `Handle.describe`."""
         return self.opt.settings()

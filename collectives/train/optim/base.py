@@ -75,6 +75,10 @@ class Optimizer:
         """Change `data` and the arrays `kept` of one parameter in place. ``steps`` counts this step."""
         raise NotImplementedError
 
+    def kept(self) -> list[Array]:
+        """The kept arrays themselves: for each name in ``arrays``, one for each parameter, of its shape."""
+        return [array for key in self.arrays for array in self._kept[key]]
+
     def settings(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""
         return {"optimizer": type(self).__name__, "lr": self.lr, "weight_decay": self.weight_decay}

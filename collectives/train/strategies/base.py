@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .consensus import consensus_distance
+
 if TYPE_CHECKING:
     from ..flat.buckets import Bucket, Buckets
     from ..flat.model import Handle, Model
@@ -68,8 +70,8 @@ class Strategy:
         and not wait."""
 
     def before_step(self) -> bool | None:
-        """Called before the optimizer uses the gradients. If it returns False, on all ranks alike, the step is
-        skipped."""
+        """Called before the optimizer uses the gradients. If it returns False, this rank's step is skipped. A strategy
+        with ``replicated`` returns the same on all ranks."""
 
     def after_step(self) -> None:
         """Called after the optimizer has changed the parameters."""
@@ -79,6 +81,15 @@ class Strategy:
 
     def finish(self) -> None:
         """Called when training has ended, before the parameters are evaluated or saved."""
+
+    def consensus_distance(self) -> float:
+        """The mean squared distance of the ranks' parameters from their mean, the same on all ranks. Collective.
+
+        It is ``1/p sum_r |x_r - m|^2`` for p ranks with parameters x_r and the mean m (Kong et al., ICML 2021, sec. 3,
+        without the root). It sends as many bytes as an all-reduce of the parameters in float64. A loop can log it:
+        ``run.log(consensus=opt.strategy.consensus_distance())``, on all ranks in the same steps.
+        """
+        return consensus_distance([bucket.data for bucket in self.buckets.list], self.comm)
 
     def resize(self, comm: Any) -> None:
         """Go on with the ranks of `comm`, after others were lost. Raises ValueError if the strategy cannot."""

@@ -90,6 +90,12 @@ class TorchHandle(Handle):
             return torch.as_tensor(value)
         return as_tensor(read(work, value))
 
+    def kept(self) -> list[Array]:
+        """See `Handle.kept`."""
+        parameters = [p for group in self.opt.param_groups for p in group["params"] if p in self.opt.state]
+        values = [(p, value) for p in parameters for value in self.opt.state[p].values()]
+        return [as_numpy(v) for p, v in values if isinstance(v, torch.Tensor) and v.dim() and v.shape == p.shape]
+
     def describe(self) -> dict[str, Any]:
         """See `Handle.describe`."""
         found: dict[str, Any] = {"optimizer": type(self.opt).__name__}

@@ -1,0 +1,113 @@
+"""Elastic averaging: ranks train apart, drawn to a common centre."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..flat.memory import allocate
+from ..optim.schedules import get_lr
+from .local import Local
+
+if TYPE_CHECKING:
+    from ..flat.model import Handle, Model
+
+
+class EASGD(Local):
+    """Elastic averaging SGD, synchronous (Zhang, Choromanska & LeCun, NIPS 2015, sec. 3, equations 5 and 6).
+
+    Before every `every`-th step, rank r with parameters x_r and the centre c are drawn to each other:
+    ``x_r <- x_r - alpha (x_r - c)`` and ``c <- c + alpha sum_r (x_r - c)``, both with the old values. Then follows the
+    step by the gradient at the old x_r. With ``beta = p alpha`` the centre is a moving average,
+    ``c <- (1 - beta) c + beta mean(x_r)``. `finish` gives the centre to all ranks.
+
+    With an optimizer with momentum this is EAMSGD (sec. 3.2); the paper's is ``torch.optim.SGD(nesterov=True)``.
+
+    * `every` (default 4): the communication period, tau of the paper.
+    * `alpha`: the attraction. Default: 0.9 / p, so that beta is the paper's 0.9.
+    * `rho`: instead of `alpha`, the weight of the penalty ``rho/2 |x_r - c|^2`` in the loss of each rank;
+      ``alpha = lr rho`` with the learning rate of the step. The smaller, the further ranks explore.
+
+    **Hypotheses.** ``p alpha`` is at most 1, so that the centre is a mean of its old value and of the ranks; more is a
+    ValueError. The same program gives the same bits, also after a stop and a resume.
+
+    **Costs.** For n bytes of parameters a rank gives n / every bytes to an all-reduce per step. Memory: 2 n, for the
+    centre, of which every rank has a copy with the same bits, and for the differences.
+
+    Raises ValueError for bad arguments.
+    """
+
+    def __init__(self, every: int = 4, alpha: float | None = None, rho: float | None = None) -> None:
+        super().__init__()
+        if every < 1:
+            raise ValueError(f"every must be at least 1, not {every}")
+        if alpha is not None and rho is not None:
+            raise ValueError("alpha is lr * rho: give one of both")
+        for name, value in {"alpha": alpha, "rho": rho}.items():
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be positive, not {value}")
+        self.every, self.alpha, self.rho = every, alpha, rho
+
+    def check(self, model: Model, handle: Handle, comm: Any) -> None:
+        """Raise ValueError unless the network can be averaged and the centre is stable."""
+        super().check(model, handle, comm)
+        self._attraction(handle.opt, comm.size)
+
+    def _attraction(self, opt: Any, size: int) -> float:
+        """alpha of this step. ValueError if the centre would overshoot the ranks' mean."""
+        alpha = 0.9 / size
+        if self.rho is not None:
+            alpha = get_lr(opt) * self.rho
+        elif self.alpha is not None:
+            alpha = self.alpha
+        if alpha * size > 1 + 1e-9:
+            raise ValueError(f"alpha must be at most 1/{size} for {size} ranks, not {alpha:g}")
+        return alpha
+
+    def setup(self, net: Any, opt: Any, comm: Any) -> None:
+        """See `Strategy.setup`."""
+        super().setup(net, opt, comm)
+        self.centre = [data.copy() for data in self.parameters]
+        self._gaps = [allocate(comm, len(data), data.dtype) for data in self.parameters]
+        self.model.on_load(self._begin_at_parameters)
+
+    def _begin_at_parameters(self) -> None:
+        for centre, data in zip(self.centre, self.parameters, strict=True):
+            centre[...] = data
+
+    def before_step(self) -> None:
+        """Draw parameters and centre to each other, if it is time."""
+        if self.steps and self.steps % self.every == 0:
+            self._draw()
+
+    def _draw(self) -> None:
+        from mpi4py import MPI
+
+        alpha, requests = self._attraction(self.opt, self.comm.size), []
+        for data, centre, gap in zip(self.parameters, self.centre, self._gaps, strict=True):
+            gap[...] = data
+            gap -= centre
+            data -= data.dtype.type(alpha) * gap
+            requests.append(self.comm.Iallreduce(MPI.IN_PLACE, gap, op=MPI.SUM))
+        for request, centre, gap in zip(requests, self.centre, self._gaps, strict=True):
+            request.Wait()
+            centre += centre.dtype.type(alpha) * gap
+
+    def finish(self) -> None:
+        """Draw parameters and centre to each other once more, and let all ranks go on from the centre."""
+        self._draw()
+        for data, centre in zip(self.parameters, self.centre, strict=True):
+            data[...] = centre
+
+    def settings(self) -> dict[str, Any]:
+        """Settings that must be equal on all ranks."""
+        return {**super().settings(), "every": self.every, "alpha": self.alpha, "rho": self.rho}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of steps, and the centre."""
+        return {**super().state_dict(), "centre": self.by_name(self.centre)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state that `state_dict` returned."""
+        super().load_state_dict(state)
+        self.take_by_name(self.centre, state["centre"])

@@ -1,0 +1,120 @@
+"""Messages between neighbours in a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..models.nn import Array
+from .graphs import Graph, Mixing, named
+from .local import Local, average
+
+if TYPE_CHECKING:
+    from ..flat.model import Handle, Model
+
+
+class Exchange:
+    """Exchanges `array`, of shape (n,), with neighbours. Between `start` and `mix` it must not be changed.
+
+    `most` is the largest number of neighbours that send; there is room for so many arrays. `tag` is that of messages.
+    """
+
+    def __init__(self, comm: Any, array: Array, most: int, tag: int) -> None:
+        self._comm, self._array, self._tag = comm, array, tag
+        self._room = [np.empty_like(array) for _ in range(most)]
+        self._received: dict[int, Array] = {}
+        self._requests: list[Any] = []
+
+    def start(self, sources: Iterable[int], targets: Iterable[int]) -> None:
+        """Begin to receive from ranks `sources`, and to send to ranks `targets`."""
+        self._received = dict(zip(sources, self._room, strict=False))
+        receives = [self._comm.Irecv(room, source=source, tag=self._tag) for source, room in self._received.items()]
+        self._requests = receives + [self._comm.Isend(self._array, target, tag=self._tag) for target in targets]
+
+    def wait(self) -> dict[int, Array]:
+        """Wait for the messages; the neighbours' arrays by rank."""
+        for request in self._requests:
+            request.Wait()
+        return self._received
+
+    def mix(self, parts: Mapping[int, float]) -> None:
+        """Go from the own array x to ``x + sum_j parts[j] (x_j - x)``; `parts` has the part of each neighbour j.
+
+        In this form equal arrays stay as they are, to the bit. Ranks come in the order in which they were `sources`.
+        """
+        received = self.wait()
+        for source, theirs in received.items():
+            theirs -= self._array
+            theirs *= theirs.dtype.type(parts[source])
+        for theirs in received.values():
+            self._array += theirs
+
+
+class Gossip(Local):
+    """Averages with neighbours, by the mixing matrices of a graph (see `Mixing`).
+
+    With `final_average` (default: True), `finish` replaces the parameters by the mean of all ranks.
+    """
+
+    def __init__(self, graph: str | Graph | Array, final_average: bool = True) -> None:
+        super().__init__()
+        self.graph, self.final_average = named(graph), final_average
+
+    def check(self, model: Model, handle: Handle, comm: Any) -> None:
+        """Raise ValueError unless the network can be averaged and the graph serves these ranks."""
+        super().check(model, handle, comm)
+        self._digest = self._place(comm)
+
+    def _place(self, comm: Any) -> str:
+        """Find this rank's neighbours; returns the digest of the graph."""
+        mixing = Mixing(self.graph, comm.size)
+        self.take_graph(mixing, comm.rank)
+        return mixing.digest
+
+    def take_graph(self, mixing: Mixing, rank: int) -> None:
+        """Keep what this rank needs of the matrices. ValueError if the strategy does not work with them."""
+        self._rows, self._targets = mixing.rows(rank), mixing.targets(rank)
+
+    def setup(self, net: Any, opt: Any, comm: Any) -> None:
+        """See `Strategy.setup`."""
+        super().setup(net, opt, comm)
+        self._connect()
+
+    def _connect(self) -> None:
+        """Make a communicator for these messages, which meet no others there. Collective."""
+        self.messages = self.comm.Dup()
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make room for the messages."""
+        self._exchanges = [self.exchange_of(data, tag) for tag, data in enumerate(self.parameters)]
+
+    def exchange_of(self, array: Array, tag: int) -> Exchange:
+        """The exchange of an array with the neighbours."""
+        return Exchange(self.messages, array, max(map(len, self._rows)), tag)
+
+    def start(self, exchange: Exchange) -> None:
+        """Start an exchange with the neighbours of this step."""
+        exchange.start(self.row, self._targets[self.steps % len(self._targets)])
+
+    @property
+    def row(self) -> dict[int, float]:
+        """The neighbours that send in this step, with the parts of their arrays that this rank takes."""
+        return self._rows[self.steps % len(self._rows)]
+
+    def finish(self) -> None:
+        """Replace the parameters by the ranks' mean, unless that is not wanted."""
+        if self.final_average:
+            average(self.comm, self.parameters)
+
+    def resize(self, comm: Any) -> None:
+        """Go on with the ranks of `comm`, and with the graph for so many ranks. ValueError if there is none."""
+        self._place(comm)
+        super().resize(comm)
+        self._connect()
+
+    def settings(self) -> dict[str, Any]:
+        """Settings that must be equal on all ranks."""
+        return {**super().settings(), "graph": self._digest, "final_average": self.final_average}

@@ -1,0 +1,109 @@
+"""What strategies have in common whose ranks step by their own gradients and exchange parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..flat.memory import is_narrow
+from ..models.nn import Array
+from .base import Strategy
+from .means import averages
+
+if TYPE_CHECKING:
+    from ..flat.buckets import Bucket
+    from ..flat.model import Handle, Model
+
+
+class Local(Strategy):
+    """Each rank's optimizer steps by the gradient of the rank's own samples. Parameters are what the ranks exchange.
+
+    A step in which a rank has no samples has a gradient of zeros there. ``steps`` counts the steps, ``samples`` are
+    those of this rank in the step under way. Parameters of 16 bits are a ValueError: their means would be rounded to
+    8 or 11 bits, below which the ranks' differences vanish.
+    """
+
+    def __init__(self) -> None:
+        self.steps = self.samples = 0
+
+    def check(self, model: Model, handle: Handle, comm: Any) -> None:
+        """Raise ValueError if a parameter has 16 bits."""
+        narrow = [slot.name for slot in model.slots if is_narrow(slot.dtype)]
+        if narrow:
+            name = type(self).__name__
+            raise ValueError(f"parameter {narrow[0]} has 16 bits; {name} averages parameters of 32 or 64 bits")
+
+    @property
+    def parameters(self) -> list[Array]:
+        """This rank's parameters: an array of shape (n,) for each bucket."""
+        return [bucket.data for bucket in self.buckets.list]
+
+    def on_bucket(self, bucket: Bucket) -> None:
+        """Note the number of samples."""
+        self.samples = bucket.samples
+        if not bucket.samples:
+            bucket.grads.fill(0)  # the mean over no samples may be NaN
+
+    def after_step(self) -> None:
+        """Count the step."""
+        self.steps += 1
+
+    def resize(self, comm: Any) -> None:
+        """Go on with the ranks of `comm`."""
+        self.comm = comm
+        self.buckets.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of steps."""
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state that `state_dict` returned."""
+        self.steps = int(state["steps"])
+
+    def by_name(self, arrays: Sequence[Array]) -> dict[str, Array]:
+        """Copies of the pieces of `arrays`, which are like `parameters`, by the parameters' names, for a state."""
+        return {
+            slot.name: array[slot.start : slot.start + slot.size].copy()
+            for bucket, array in zip(self.buckets.list, arrays, strict=True)
+            for slot in bucket.parameters
+        }
+
+    def take_by_name(self, arrays: Sequence[Array], state: Mapping[str, Any]) -> None:
+        """Copy into `arrays` what `by_name` returned. ValueError for the state of another network."""
+        for bucket, array in zip(self.buckets.list, arrays, strict=True):
+            for slot in bucket.parameters:
+                found = np.asarray(state.get(slot.name, ()))
+                if found.shape != (slot.size,):
+                    raise ValueError(f"the state of {type(self).__name__} does not fit to parameter {slot.name}")
+                array[slot.start : slot.start + slot.size] = found
+
+
+def average(comm: Any, arrays: Sequence[Array], share: float = 1.0, master: int | None = None) -> None:
+    """Replace each array by the mean of all ranks' arrays, each of them times its rank's `share`. Collective.
+
+    The ranks' shares must add up to the number of ranks. The mean is computed by all-reduces, or by rank `master`, to
+    which all others send and which sends the result to all.
+    """
+    from mpi4py import MPI
+
+    import collectives
+
+    op = collectives.AVG if averages(comm) else MPI.SUM
+    for array in arrays:
+        if share == 0:
+            array.fill(0)
+        elif share != 1:
+            array *= array.dtype.type(share)
+    if master is None:
+        for request in [comm.Iallreduce(MPI.IN_PLACE, array, op=op) for array in arrays]:
+            request.Wait()
+    else:
+        for array in arrays:
+            comm.Reduce(MPI.IN_PLACE if comm.rank == master else array, array, op=op, root=master)
+            comm.Bcast(array, root=master)
+    if not averages(comm):
+        for array in arrays:
+            array /= array.dtype.type(comm.size)

@@ -1,0 +1,113 @@
+"""Local SGD: steps of each rank alone, then the mean of the ranks' parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .local import average
+from .means import Means
+from .rounds import Rounds
+
+if TYPE_CHECKING:
+    from ..flat.buckets import Bucket
+    from ..flat.model import Handle, Model
+
+
+class LocalSGD(Rounds):
+    """Local SGD (Stich, ICLR 2019, algorithm 1): `every` steps apart, then the mean of the parameters.
+
+    ``x_r <- x_r - lr g_r(x_r)`` in each step of rank r; after `every` steps, ``x_r <- sum_q w_q x_q`` on all ranks.
+
+    * `every` (default 8): steps of a round.
+    * `start` (default 0): post-local SGD (Lin et al., ICLR 2020, sec. 3). Before so many steps have been made, training
+      is synchronous: gradients are averaged in each step.
+    * `stop` (default None: never): from this step on training is synchronous again. So the ranks explore apart from
+      `start` to `stop`, and exploit together afterwards.
+    * `weighted` (default: True): w_q is in proportion to the samples of rank q in the round; else it is 1/p.
+    * `merge_optimizer` (default: False): the arrays of the optimizer, such as momentum, are averaged with the
+      parameters (Yu et al., ICML 2019, algorithm 1). Else each rank keeps its own. At `stop` they are always averaged.
+    * `master` (default None): the rank that computes the mean and sends it to all. None: by an all-reduce.
+
+    **Hypotheses.** For smooth, strongly convex losses, the rate of synchronous SGD is kept for `every` up to the order
+    of sqrt(steps / (p batch)) (Stich 2019, theorem 2.2). If the ranks' data differ in distribution, a long round drifts
+    towards each rank's own optimum. With ``every=1`` this is synchronous SGD, up to rounding, if the optimizer is
+    linear in the gradient: SGD without momentum; with momentum if it is merged, or if all ranks have equally many
+    samples. The same program gives the same bits, also after a stop and a resume.
+
+    **Costs.** For n bytes of parameters a rank gives n / every bytes to an all-reduce per step; as much for each array
+    of a merged optimizer; n bytes per step while training is synchronous. No memory.
+
+    Raises ValueError for bad arguments.
+    """
+
+    def __init__(
+        self, every: int = 8, start: int = 0, stop: int | None = None, *, weighted: bool = True,
+        merge_optimizer: bool = False, master: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(every, weighted)
+        if start < 0:
+            raise ValueError(f"start must not be negative, not {start}")
+        if stop is not None and stop < start:
+            raise ValueError(f"stop must not be before start, {start}, not {stop}")
+        self.start, self.stop, self.merge_optimizer, self.master = start, stop, merge_optimizer, master
+
+    def check(self, model: Model, handle: Handle, comm: Any) -> None:
+        """Raise ValueError unless the network can be averaged and the master is a rank."""
+        super().check(model, handle, comm)
+        if self.master is not None and not 0 <= self.master < comm.size:
+            raise ValueError(f"master must be one of {comm.size} ranks, not {self.master}")
+
+    def setup(self, net: Any, opt: Any, comm: Any) -> None:
+        """See `Strategy.setup`."""
+        super().setup(net, opt, comm)
+        self._means = Means(comm, self._start_mean, True, None)
+
+    def _start_mean(self, bucket: Bucket, op: Any) -> Any:
+        from mpi4py import MPI
+
+        return self.comm.Iallreduce(MPI.IN_PLACE, bucket.grads, op=op)
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether the step under way is synchronous."""
+        return self.steps < self.start or (self.stop is not None and self.steps >= self.stop)
+
+    def on_bucket(self, bucket: Bucket) -> None:
+        """In a synchronous step, start to average the bucket's gradients."""
+        super().on_bucket(bucket)
+        if self.synchronous:
+            self._means.add(bucket)
+
+    def before_step(self) -> None:
+        """In a synchronous step, wait for the mean gradients."""
+        self._means.finish()
+
+    def after_step(self) -> None:
+        """Count the step, and merge after the last one of a round."""
+        if self.synchronous:
+            self.steps += 1
+        else:
+            super().after_step()
+
+    def due(self) -> bool:
+        """Whether the round ends: after `every` steps, or at `stop`."""
+        return super().due() or self.steps == self.stop
+
+    def merge(self, share: float) -> None:
+        """Average the parameters, and the optimizer's arrays if they are to be merged."""
+        arrays = self.parameters
+        if self.merge_optimizer or self.steps == self.stop:
+            arrays += self.handle.kept()
+        average(self.comm, arrays, share, self.master)
+
+    def resize(self, comm: Any) -> None:
+        """Go on with the ranks of `comm`. ValueError if the master is none of them."""
+        if self.master is not None and self.master >= comm.size:
+            raise ValueError(f"master must be one of {comm.size} ranks, not {self.master}")
+        super().resize(comm)
+        self._means = Means(comm, self._start_mean, True, None)
+
+    def settings(self) -> dict[str, Any]:
+        """Settings that must be equal on all ranks."""
+        own = ("start", "stop", "merge_optimizer", "master")
+        return {**super().settings(), **{key: getattr(self, key) for key in own}}
