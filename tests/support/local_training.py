@@ -1,6 +1,6 @@
 """A small NumPy network in float64, trained on ranks that may be threads, for tests of strategies.
 
-In step k all ranks together use SAMPLES samples, which `shares` divides between them.
+In step k all ranks together use SAMPLES samples, which ``shares(ranks, k)`` divides between them.
 """
 
 import numpy as np
@@ -38,13 +38,19 @@ def flat(net):
     return np.concatenate([p.data.ravel() for p in net.parameters()])
 
 
-def even(size):
+def even(size, step=0):
     return [SAMPLES // size + (rank < SAMPLES % size) for rank in range(size)]
 
 
-def uneven(size):
+def uneven(size, step=0):
     """Different lengths; the last rank of several has no samples."""
     return [SAMPLES] if size == 1 else [SAMPLES - 5 * (size - 2), *[5] * (size - 2), 0]
+
+
+def turning(size, step=0):
+    """Different lengths, which go round."""
+    found = uneven(size)
+    return found[step % size :] + found[: step % size]
 
 
 def batch(step, rank, shares):
@@ -72,7 +78,7 @@ def scatter(opt, rank, seed=0):
 def steps(net, opt, comm, first, last, shares=even):
     for step in range(first, last):
         opt.zero_grad()
-        backward(net, *batch(step, comm.rank, shares(comm.size)))
+        backward(net, *batch(step, comm.rank, shares(comm.size, step)))
         opt.step()
 
 
@@ -92,7 +98,7 @@ class Alone:
     """Ranks without communication, in one process: what definitions of strategies are computed with."""
 
     def __init__(self, size, optimizer=sgd, shares=even):
-        self.size, self.shares = size, shares(size)
+        self.size, self.shares = size, shares
         self.nets = [network() for _ in range(size)]
         self.opts = [optimizer(net.parameters()) for net in self.nets]
         self.step = 0
@@ -100,7 +106,7 @@ class Alone:
     def gradients(self):
         for rank, net in enumerate(self.nets):
             self.opts[rank].zero_grad()
-            backward(net, *batch(self.step, rank, self.shares))
+            backward(net, *batch(self.step, rank, self.shares(self.size, self.step)))
         self.step += 1
 
     def update(self):

@@ -1,13 +1,15 @@
-"""Synchronous training of torch networks on real ranks, by the programs named below."""
+"""Training of torch networks on real ranks, by programs in the folder beside."""
 
 import re
 
 import pytest
 from jobs import mpiexec
 
+RUNS = [(name, ranks) for name in ("synchronous_torch", "torch_traps", "torch_hostile") for ranks in (2, 3)]
+RUNS += [("averaging_torch", 3), pytest.param("averaging_torch", 2, marks=pytest.mark.slow)]
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("name", ["synchronous_torch", "torch_traps", "torch_hostile"])
+
+@pytest.mark.parametrize(("name", "ranks"), RUNS)
 def test_torch_networks_train_on_ranks_as_in_one_process(name, ranks):
     program = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/train/programs/{name}.py")
     done = mpiexec("torch", ranks, *program, timeout=300)

@@ -31,8 +31,8 @@ class LocalSGD(Rounds):
     **Hypotheses.** For smooth, strongly convex losses, the rate of synchronous SGD is kept for `every` up to the order
     of sqrt(steps / (p batch)) (Stich 2019, theorem 2.2). If the ranks' data differ in distribution, a long round drifts
     towards each rank's own optimum. With ``every=1`` this is synchronous SGD, up to rounding, if the optimizer is
-    linear in the gradient: SGD without momentum; with momentum if it is merged, or if all ranks have equally many
-    samples. The same program gives the same bits, also after a stop and a resume.
+    linear in the gradient: SGD without momentum; with momentum if it is merged, or if w_q does not change from step to
+    step. The same program gives the same bits, also after a stop and a resume.
 
     **Costs.** For n bytes of parameters a rank gives n / every bytes to an all-reduce per step; as much for each array
     of a merged optimizer; n bytes per step while training is synchronous. No memory.

@@ -162,7 +162,7 @@ def test_a_push_sum_of_other_ranks_begins_with_weights_of_one():
 def test_the_consensus_distance_is_its_definition(size):
     def on_rank(comm):
         net, opt = begin(comm, train.LocalSGD())
-        assert opt.strategy.consensus_distance() == 0
+        assert opt.strategy.consensus_distance() < 1e-25  # a mean of equal numbers may be rounded
         scatter(opt, comm.rank)
         return flat(net), opt.strategy.consensus_distance()
 

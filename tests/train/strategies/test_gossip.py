@@ -233,7 +233,7 @@ def test_ranks_with_different_graphs_are_told():
             begin(comm, train.NeighborAveraging(graphs.random(seed=comm.rank)))
         return True
 
-    assert threads.run(3, on_rank) == [True] * 3
+    assert threads.run(5, on_rank) == [True] * 5
 
 
 def test_an_unknown_graph_is_an_error_at_once():

@@ -2,7 +2,21 @@
 
 import numpy as np
 import pytest
-from local_training import NEAR, SAMPLES, Alone, adam, begin, even, flat, momentum, on_threads, sgd, steps, uneven
+from local_training import (
+    NEAR,
+    SAMPLES,
+    Alone,
+    adam,
+    begin,
+    even,
+    flat,
+    momentum,
+    on_threads,
+    sgd,
+    steps,
+    turning,
+    uneven,
+)
 
 from collectives import train
 from collectives.train import threads
@@ -18,15 +32,16 @@ def near(a, b):
 @pytest.mark.parametrize(
     ("optimizer", "shares", "options"),
     [
-        (sgd, uneven, {}),
+        (sgd, turning, {}),
         (sgd, even, {"weighted": False}),
-        (sgd, uneven, {"master": 0}),
+        (sgd, turning, {"master": 0}),
         (momentum, even, {}),
-        (momentum, uneven, {"merge_optimizer": True}),
+        (momentum, uneven, {}),
+        (momentum, turning, {"merge_optimizer": True}),
     ],
 )
 def test_rounds_of_one_step_are_synchronous(optimizer, shares, options, size):
-    """Hypotheses: an optimizer linear in the gradient; with momentum, equal shares or merged momentum."""
+    """Hypotheses: an optimizer linear in the gradient; with momentum, constant shares or merged momentum."""
     local = on_threads(size, lambda: train.LocalSGD(1, **options), 7, optimizer, shares)
     synchronous = on_threads(size, train.AllReduce, 7, optimizer, shares)
     assert near(local, synchronous)
@@ -34,7 +49,7 @@ def test_rounds_of_one_step_are_synchronous(optimizer, shares, options, size):
 
 @pytest.mark.parametrize(
     ("optimizer", "shares", "options"),
-    [(momentum, uneven, {}), (sgd, uneven, {"weighted": False}), (adam, even, {}), (sgd, even, {"every": 2})],
+    [(momentum, turning, {}), (sgd, uneven, {"weighted": False}), (adam, even, {}), (sgd, even, {"every": 2})],
 )
 def test_without_its_hypotheses_it_is_not_synchronous(optimizer, shares, options):
     local = on_threads(4, lambda: train.LocalSGD(**{"every": 1, **options}), 7, optimizer, shares)

@@ -1,0 +1,108 @@
+"""Strategies that exchange parameters: torch's networks end where NumPy's do.
+
+Run on any number of ranks: ``mpiexec -n 3 python -m pytest tests/train/programs/averaging_torch.py``.
+"""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from local_training import batch, begin, flat, momentum, network, steps, uneven
+from mpi4py import MPI
+
+import collectives
+from collectives import train
+
+torch.set_num_threads(1)
+COMM = collectives.Communicator(MPI.COMM_WORLD)
+NEAR = 1e-12
+STRATEGIES = {
+    "local_sgd": lambda: train.LocalSGD(3),
+    "merged": lambda: train.LocalSGD(3, start=2, stop=8, merge_optimizer=True),
+    "diloco": lambda: train.DiLoCo(3),
+    "fedavg": lambda: train.FedAvg(3, 0.6),
+    "easgd": lambda: train.EASGD(3),
+    "easgd by rho": lambda: train.EASGD(3, rho=0.5),
+    "neighbor_averaging": train.NeighborAveraging,
+    "push_sum": train.PushSum,
+}
+OPTIMIZERS = {
+    "momentum": (momentum, lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, weight_decay=0.01)),
+    "adam": (lambda p: train.Adam(p, 0.01), lambda p: torch.optim.Adam(p, 0.01)),
+}
+
+
+def torch_network(dtype=torch.float64):
+    """The same network with the same parameters as NumPy's."""
+    sizes = [8, 128, 64, 3]
+    layers = [torch.nn.Flatten()]
+    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+        layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
+    net = torch.nn.Sequential(*layers[:-1]).to(torch.float64)
+    net.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in network().state_dict().items()})
+    return net.to(dtype)
+
+
+def torch_flat(net):
+    return np.concatenate([p.detach().numpy().ravel() for p in net.parameters()])
+
+
+def torch_steps(net, opt, first, last):
+    for step in range(first, last):
+        x, y = (torch.from_numpy(part) for part in batch(step, COMM.rank, uneven(COMM.size)))
+        opt.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        opt.step()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_torchs_networks_end_where_numpys_do(name, optimizer):
+    """One of several ranks has no samples: its loss is not a number, and its gradient counts as zeros."""
+    numpys, torchs = OPTIMIZERS[optimizer]
+    net, opt = begin(COMM, STRATEGIES[name](), numpys)
+    steps(net, opt, COMM, 0, 10, uneven)
+    other = torch_network()
+    other, torch_opt = train.distribute(other, torchs(other.parameters()), STRATEGIES[name](), comm=COMM)
+    torch_steps(other, torch_opt, 0, 10)
+    assert np.abs(flat(net) - torch_flat(other)).max() < NEAR
+    opt.strategy.finish()
+    torch_opt.strategy.finish()
+    assert np.abs(flat(net) - torch_flat(other)).max() < NEAR
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_saved_state_goes_on_with_the_same_bits(name):
+    net = torch_network()
+    net, opt = train.distribute(net, OPTIMIZERS["adam"][1](net.parameters()), STRATEGIES[name](), comm=COMM)
+    torch_steps(net, opt, 0, 5)
+    again = torch_network()
+    again, other = train.distribute(again, OPTIMIZERS["adam"][1](again.parameters()), STRATEGIES[name](), comm=COMM)
+    for thing, saved in ((again, net), (other, opt), (other.strategy, opt.strategy)):
+        thing.load_state_dict(copy.deepcopy(saved.state_dict()))
+    torch_steps(net, opt, 5, 11)
+    torch_steps(again, other, 5, 11)
+    assert (torch_flat(net) == torch_flat(again)).all()
+
+
+def test_asynchronous_pairs_preserve_the_mean():
+    net = torch_network()
+    opt = torch.optim.SGD(net.parameters(), 0.0)
+    net, opt = train.distribute(net, opt, train.ADPSGD(final_average=False), comm=COMM)
+    for data in opt.strategy.parameters:
+        data += np.random.default_rng(COMM.rank).standard_normal(len(data))
+    before = COMM.allreduce(torch_flat(net)) / COMM.size
+    torch_steps(net, opt, 0, 20)
+    opt.strategy.finish()
+    assert np.abs(COMM.allreduce(torch_flat(net)) / COMM.size - before).max() < NEAR
+    assert opt.strategy.exchanges > 0 or COMM.size == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", [*STRATEGIES, "ad_psgd"])
+def test_parameters_of_16_bits_are_refused(name, dtype):
+    net = torch_network(dtype)
+    strategy = train.ADPSGD() if name == "ad_psgd" else STRATEGIES[name]()
+    with pytest.raises(ValueError, match=r"parameter 1\.weight has 16 bits"):
+        train.distribute(net, torch.optim.SGD(net.parameters(), 0.1), strategy, comm=COMM)
