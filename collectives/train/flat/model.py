@@ -157,6 +157,7 @@ class Handle:
         They are the optimizer's own, to be changed in place. After as many steps, all ranks have them in the same
         order.
         """
+        raise NotImplementedError
 
     def override(self, name: str, function: Callable[..., Any]) -> None:
         """Make ``function(opt, ...)`` the method `name` of this optimizer."""

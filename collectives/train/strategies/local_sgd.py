@@ -60,7 +60,7 @@ class LocalSGD(Rounds):
     def setup(self, net: Any, opt: Any, comm: Any) -> None:
         """See `Strategy.setup`."""
         super().setup(net, opt, comm)
-        self._means = Means(comm, self._start_mean, True, None)
+        self._means = Means(comm, self._start_mean, None, weighted=True, guess=False)
 
     def _start_mean(self, bucket: Bucket, op: Any) -> Any:
         from mpi4py import MPI
@@ -105,7 +105,7 @@ class LocalSGD(Rounds):
         if self.master is not None and self.master >= comm.size:
             raise ValueError(f"master must be one of {comm.size} ranks, not {self.master}")
         super().resize(comm)
-        self._means = Means(comm, self._start_mean, True, None)
+        self._means = Means(comm, self._start_mean, None, weighted=True, guess=False)
 
     def settings(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""
