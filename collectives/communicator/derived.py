@@ -62,6 +62,11 @@ class Derived(MPI.Intracomm):
 
     Idup_with_info = Idup
 
+    @property
+    def why_no_shrink(self) -> str | None:
+        """Why :meth:`shrink` is refused here, as text; None if it is not: then live ranks can go on without the dead."""
+        return mpi_library.why_no_survivors()
+
     def shrink(self) -> Any:
         """A new communicator of the live ranks, in their order. All live ranks call this after a rank has died.
 
@@ -71,9 +76,8 @@ class Derived(MPI.Intracomm):
         ends the job when a rank dies; with Open MPI 5 under ``mpiexec --with-ft ulfm`` it does not. Method:
         MPI_Comm_revoke and MPI_Comm_shrink (ULFM, MPI 5), then a new set-up of the library's side.
         """
-        why = mpi_library.why_no_survivors()
-        if why is not None:
-            raise CollectiveError(f"no communicator of survivors: {why}")
+        if self.why_no_shrink is not None:
+            raise CollectiveError(f"no communicator of survivors: {self.why_no_shrink}")
         self._refuse_if_freed()
         plain = MPI.Intracomm(self)
         plain.Revoke()
@@ -85,7 +89,7 @@ class Derived(MPI.Intracomm):
 
     def Shrink(self) -> Any:
         """:meth:`shrink` if the MPI has ULFM, else mpi4py's ``Shrink``, whose result has all ranks; collective."""
-        return self.shrink() if mpi_library.why_no_survivors() is None else self._make("Communicator", "Shrink")
+        return self.shrink() if self.why_no_shrink is None else self._make("Communicator", "Shrink")
 
     def Revoke(self) -> None:
         """Make every call on this communicator fail, on all ranks. A single rank can call this.

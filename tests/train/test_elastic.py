@@ -1,27 +1,31 @@
 """Elastic runs: ranks die by kill -9, and the run ends as if none had."""
 
+import os
+import random
 import re
+import signal
 import textwrap
 import time
 
 import pytest
-from jobs import LIVE_ON, mpiexec, torch_for
+from jobs import LIVE_ON, RANK, descendants, environment, mpiexec, start, torch_for
 
 PROGRAM = "tests/train/programs/elastic.py"
 UNDISTURBED = 0.607484  # the loss of a run on one rank, to 6 digits
+ULFM = {"env": {"COLLECTIVES_TIMEOUT": "60"}, "flags": LIVE_ON["openmpi"]}
 
 
 def run(folder, kills, *args, ranks=4):
     """Loss, number of ranks at the end, and the kills as (rank, whether it was a replacement)."""
-    kinds = {"env": {"COLLECTIVES_TIMEOUT": "60"}, "flags": LIVE_ON["openmpi"]}
     begin = time.monotonic()
-    done = mpiexec("openmpi", ranks, PROGRAM, str(folder), str(kills), *args, timeout=250, **kinds)
+    done = mpiexec("openmpi", ranks, PROGRAM, str(folder), str(kills), *args, timeout=250, **ULFM)
     assert time.monotonic() - begin < 200, "does not end"
     found = re.search(r"^loss (\S+) ranks (\d+) recoveries (\d+)$", done.stdout, re.MULTILINE)
     assert found, done.stdout + done.stderr
     assert "--stumble" in args or "MPI_Abort" not in done.stderr
+    files = [file for file in folder.iterdir() if " rank " in file.name]
     killed = re.findall(r"\d+ rank (\d+) step \d+( new)?", done.stdout)
-    assert len(killed) == kills == len(list(folder.iterdir()))
+    assert len(killed) == kills == len(files)
     return float(found[1]), int(found[2]), [(int(rank), bool(new)) for rank, new in killed]
 
 
@@ -30,24 +34,25 @@ def test_a_run_without_a_death(ranks, tmp_path):
     assert run(tmp_path, 0, ranks=ranks) == (pytest.approx(UNDISTURBED, abs=1e-6), ranks, [])
 
 
-@pytest.mark.parametrize("algorithm", ["shm", "ring"])
-def test_a_death_costs_the_steps_since_the_last_commit(algorithm, tmp_path):
-    loss, ranks, killed = run(tmp_path, 1, "--algorithm", algorithm)
+@pytest.mark.parametrize("more", [("--algorithm", "shm"), ("--algorithm", "ring"), ("--shard", "1"), ("--shard", "2")])
+def test_a_death_costs_the_steps_since_the_last_commit(more, tmp_path):
+    loss, ranks, killed = run(tmp_path, 1, *more)
     assert (ranks, len(killed)) == (3, 1)
     assert loss == pytest.approx(UNDISTURBED, rel=0.02)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["shm", "ring"])
+@pytest.mark.parametrize("more", [("--algorithm", "shm"), ("--algorithm", "ring"), ("--shard", "1"), ("--shard", "2")])
 @pytest.mark.parametrize("every", [1, 7])
-def test_all_ranks_but_one_may_die(algorithm, every, tmp_path):
-    loss, ranks, killed = run(tmp_path, 3, "--algorithm", algorithm, "--every", str(every))
+def test_all_ranks_but_one_may_die(more, every, tmp_path):
+    loss, ranks, killed = run(tmp_path, 3, *more, "--every", str(every))
     assert (ranks, len(killed)) == (1, 3)
     assert loss == pytest.approx(UNDISTURBED, rel=0.02)
 
 
-def test_a_dead_rank_is_replaced(tmp_path):
-    loss, ranks, killed = run(tmp_path, 1, "--replace")
+@pytest.mark.parametrize("more", [(), ("--shard", "1")])
+def test_a_dead_rank_is_replaced(more, tmp_path):
+    loss, ranks, killed = run(tmp_path, 1, "--replace", *more)
     assert (ranks, len(killed)) == (4, 1)
     assert loss == pytest.approx(UNDISTURBED, rel=0.02)
 
@@ -66,6 +71,54 @@ def test_ten_deaths_in_a_run_of_four_ranks(tmp_path):
     assert any(new for _, new in killed)  # replacements die, too
     assert any(rank == 0 for rank, _ in killed)
     assert loss == pytest.approx(UNDISTURBED, rel=0.02)
+
+
+def test_checkpoints_and_records_of_an_elastic_run(tmp_path):
+    """They are as usual after deaths, rank 0's among them; another job, which is not elastic, goes on from them."""
+    out, first, second = tmp_path / "out", tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    loss, ranks, killed = run(first, 2, "--out", str(out), "--seed", "3")
+    assert ranks == 2
+    assert 0 in [rank for rank, _ in killed]
+    assert not list(out.glob("checkpoints/train/.writing-*"))
+    steps = sorted(int(path.name[5:]) for path in out.glob("checkpoints/train/step-*"))
+    assert steps[-1] == 150
+    assert run(second, 0, "--out", str(out), ranks=1) == (pytest.approx(loss, abs=1e-6), 1, [])
+
+
+LONG = ("--epochs", "30", "--sleep", "0.02")
+
+
+def kill_at_random(job, folder, kills, rng):
+    """Kill ranks of a job, wherever they are; those that have made steps are never all killed. How many it were."""
+    done = 0
+    while done < kills and job.poll() is None:
+        time.sleep(rng.uniform(0, 2.5))
+        ranks = [pid for pid in descendants(job.pid) if RANK.search(environment(pid))]
+        at_work = [pid for pid in ranks if (folder / f"at work {pid}").exists()]
+        if ranks and len(at_work) > 2:
+            os.kill(rng.choice(ranks), signal.SIGKILL)
+            done += 1
+    return done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("more", "ranks"), [((), 8), (("--replace",), 4)])
+def test_kills_at_random_moments(more, ranks, seed, tmp_path):
+    """Also within recoveries, and while new ranks start."""
+    undisturbed, _, _ = run(tmp_path, 0, *LONG[:2], ranks=1)
+    job = start("openmpi", ranks, PROGRAM, str(tmp_path), "0", *LONG, *more, **ULFM)
+    try:
+        kills = kill_at_random(job, tmp_path, 5, random.Random(seed))
+        printed, _ = job.communicate(timeout=150)
+    finally:
+        job.kill()
+    assert kills == 5, printed
+    found = re.search(r"^loss (\S+) ranks (\d+)", printed, re.MULTILINE)
+    assert found, printed
+    assert float(found[1]) == pytest.approx(undisturbed, rel=0.02)
 
 
 SHARDED = """
@@ -103,11 +156,11 @@ comm = train.communicator()
 elastic_comm = [comm]
 things = Sharded(comm)
 elastic = Elastic(comm, {{"deal": Deal(), "things": things}}, every=2)
-done = 0
 
 def steps():
     while elastic._steps < 10:
         yield elastic._steps
+        elastic.raise_failure()
         elastic.comm.allreduce(1)
         things.part += 1
         elastic.end_step()
@@ -128,14 +181,14 @@ print("well on", elastic.comm.size, flush=True)
 @pytest.mark.parametrize("victims", [[0], [2], [3], [0, 2]])
 def test_shards_of_the_dead_are_on_their_neighbours(victims):
     program = textwrap.dedent(SHARDED.format(victims=victims))
-    done = mpiexec("openmpi", 4, "-c", program, flags=LIVE_ON["openmpi"], env={"COLLECTIVES_TIMEOUT": "60"}, timeout=60)
+    done = mpiexec("openmpi", 4, "-c", program, timeout=60, **ULFM)
     left = 4 - len(victims)
     assert done.stdout.count(f"well on {left}") == left, done.stdout + done.stderr
 
 
 def test_neighbours_that_die_together_lose_their_shards():
     program = textwrap.dedent(SHARDED.format(victims=[1, 2]))
-    done = mpiexec("openmpi", 4, "-c", program, flags=LIVE_ON["openmpi"], env={"COLLECTIVES_TIMEOUT": "60"}, timeout=60)
+    done = mpiexec("openmpi", 4, "-c", program, timeout=60, **ULFM)
     told = "lost: things.inner.0: elements from 25 on were on ranks that died together"
     assert done.stdout.count(told) == 2, done.stdout + done.stderr
 
@@ -151,6 +204,7 @@ def steps():
     yield 1
     if comm.rank == 1:
         raise KeyError("mine") if FAILURE == "own" else collectives.CollectiveError("nobody died")
+    elastic.raise_failure()
     elastic.end_step()
 try:
     for _ in elastic.steps(steps):
@@ -162,13 +216,12 @@ except (KeyError, RuntimeError) as error:
 
 def test_an_error_without_a_death_ends_the_run():
     done = mpiexec("openmpi", 2, "-c", "FAILURE = 'none'\n" + FAILS, flags=LIVE_ON["openmpi"], timeout=60)
-    told = "RuntimeError the run ends, although no rank has died"
+    told = "RuntimeError the run ends, although no rank has died; rank 1: CollectiveError: nobody died"
     assert done.stdout.count(told) == 2, done.stdout + done.stderr
-    assert "1 RuntimeError the run ends, although no rank has died: nobody died" in done.stdout
 
 
 def test_other_errors_are_the_programs():
-    done = mpiexec("openmpi", 1, "-c", "FAILURE = 'own'\n" + FAILS.replace("== 1", "== 0"), timeout=60)
+    done = mpiexec("openmpi", 1, "-c", "FAILURE = 'own'\n" + FAILS.replace("== 1", "== 0"), timeout=60, **ULFM)
     assert done.stdout == "0 KeyError 'mine'\n", done.stdout + done.stderr
 
 
@@ -196,5 +249,134 @@ for _ in range(2):
 assert all(torch.equal(a, b) for x, y in zip(expected, found) for a, b in zip(x, y)) or print(expected, found)
 print("well")
 """
-    done = mpiexec("openmpi", 1, "-c", program, env=torch_for("openmpi"))
+    done = mpiexec("openmpi", 1, "-c", program, env=torch_for("openmpi"), flags=LIVE_ON["openmpi"])
     assert done.stdout == "well\n", done.stdout + done.stderr
+
+
+LOOP = """
+import os, signal, sys
+import numpy as np
+import collectives
+from collectives import train
+
+class PerRank(train.Loader):
+    # Its global batch is 10 samples for each rank.
+    def redeal(self, comm):
+        super().redeal(comm)
+        self.batch = 10 * comm.size
+
+comm = train.communicator()
+x = np.random.default_rng(0).standard_normal((240, 3))
+data = PerRank((x, x.argmax(axis=1)), 10 * comm.size, comm=comm)
+net = train.mlp((3,), 3, rng=np.random.default_rng(0))
+net, opt = train.distribute(net, train.SGD(net.parameters(), 0.4), train.AllReduce(), comm=comm)
+run = train.Run(comm=comm, state={"net": net, "opt": opt, "data": data}, lr=lambda samples: 0.4, elastic=True,
+                progress="lines", evaluate=lambda: evaluate())
+evaluate, each = lambda: {}, lambda: None
+def die(): os.kill(os.getpid(), signal.SIGKILL)
+def loop():
+    for a, b in run.steps(data, epochs=4):
+        if run.step == 15 and run.comm.size == 4 and run.comm.rank == 1:
+            die()
+        each()
+        opt.zero_grad()
+        loss = train.CrossEntropyLoss()(net(a), b)
+        loss.backward()
+        opt.step()
+        run.log(loss=loss)
+"""
+
+
+def told(program, ranks=4):
+    """The lines that the ranks print."""
+    done = mpiexec("openmpi", ranks, "-c", LOOP + textwrap.dedent(program), timeout=60, **ULFM)
+    return sorted(done.stdout.splitlines()), done.stderr
+
+
+def test_the_rate_follows_the_global_batch():
+    lines, errors = told("""
+        loop()
+        print(run.comm.size, data.batch, round(opt.lr, 6), run.samples, flush=True)
+    """)
+    assert [line for line in lines if "epoch" not in line] == ["3 30 0.3 960"] * 3, errors
+
+
+def test_own_collectives_of_the_loop():
+    """A rank that catches the error, and gives up the step, goes on with the others."""
+    program = """
+        for a, b in run.steps(data, epochs=4):
+            if run.step == 15 and run.comm.size == 4 and run.comm.rank == 1:
+                die()
+            try:
+                used = run.comm.allreduce(len(a))
+            except collectives.CollectiveError:
+                continue
+            opt.zero_grad()
+            train.CrossEntropyLoss()(net(a), b).backward()
+            opt.step()
+        print(run.comm.size, used, run.samples, flush=True)
+    """
+    lines, errors = told(program)
+    assert [line for line in lines if "epoch" not in line] == ["3 30 960"] * 3, errors
+
+
+def test_the_old_communicator_is_named_as_the_cause():
+    lines, errors = told("""
+        evaluate = lambda: train.evaluate(net, x, x.argmax(axis=1), comm=comm)
+        try:
+            loop()
+        except RuntimeError as error:
+            print(error, flush=True)
+            os._exit(0)
+    """)
+    assert len(lines) == 4, errors  # one of them for the first epoch
+    for line in lines[1:]:
+        assert re.search("no rank has died; rank 0: .*; after a loss of ranks only run.comm can be used", line), line
+
+
+def test_an_error_of_the_program_ends_all_ranks():
+    begin = time.monotonic()
+    lines, errors = told("""
+        def each():
+            if run.step == 17 and run.comm.rank == 0:
+                raise KeyError("mine")
+        try:
+            loop()
+        except RuntimeError as error:
+            print(error, flush=True)
+            os._exit(0)
+    """)
+    assert time.monotonic() - begin < 45
+    assert [bool(re.search("no rank has died.*raised KeyError", line)) for line in lines if "epoch" not in line] == [
+        True
+    ] * 2, errors
+
+
+REFUSED = """
+import sys
+import numpy as np
+from mpi4py import MPI
+from collectives import train
+comm = train.communicator() if sys.argv[1] == "ours" else MPI.COMM_WORLD
+net = train.mlp((3,), 3, rng=np.random.default_rng(0))
+opt = train.SGD(net.parameters(), 0.1)
+if sys.argv[2] == "NoComm":
+    train.distribute(net, opt, train.NoComm(), comm=comm)
+try:
+    train.Run(comm=comm, state={"opt": opt}, elastic=True)
+except ValueError as error:
+    print(error, flush=True)
+"""
+
+
+def test_what_cannot_be_elastic(mpi):
+    done = mpiexec(mpi, 2, "-c", REFUSED, "ours", "-", timeout=60)
+    how = "mpiexec --with-ft ulfm.*; without elastic, the same command goes on from the newest checkpoint"
+    assert [bool(re.search(how, line)) for line in done.stdout.splitlines()] == [True] * 2, done.stdout + done.stderr
+    done = mpiexec(mpi, 1, "-c", REFUSED, "theirs", "-", timeout=60)
+    assert "this is no collectives.Communicator" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_strategy_that_keeps_its_ranks_cannot_be_elastic():
+    done = mpiexec("openmpi", 1, "-c", REFUSED, "ours", "NoComm", timeout=60, **ULFM)
+    assert done.stdout == "elastic: NoComm cannot go on with other ranks than it began with\n", done.stderr

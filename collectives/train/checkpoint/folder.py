@@ -28,14 +28,18 @@ class Folder:
             if name.startswith((".writing-", ".removing-")):
                 remove(self.root / name)
 
-    def complete(self) -> list[Path]:
-        """The checkpoints that are complete, newest first."""
+    def steps(self) -> list[int]:
+        """The steps whose checkpoints are complete, newest first."""
         try:
             names = os.listdir(self.root)
         except FileNotFoundError:
             return []
-        steps = [int(found[1]) for name in names if (found := _STEP.fullmatch(name))]
-        return [path for step in sorted(steps, reverse=True) if (path := self.path(step)).is_dir()]
+        found = [int(match[1]) for name in names if (match := _STEP.fullmatch(name))]
+        return [step for step in sorted(found, reverse=True) if self.path(step).is_dir()]
+
+    def complete(self) -> list[Path]:
+        """The checkpoints that are complete, newest first."""
+        return [self.path(step) for step in self.steps()]
 
     def set_aside(self, checkpoint: Path) -> Path:
         """Rename a corrupt checkpoint, so that it is no longer one; its new place."""

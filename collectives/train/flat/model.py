@@ -164,7 +164,7 @@ class Handle:
         setattr(self.opt, name, types.MethodType(function, self.opt))
 
     def replace(self, works: Sequence[Work]) -> None:
-        """Let the optimizer work on `works` instead of parameters. Its options are kept. It must have no state."""
+        """Let the optimizer work on `works` instead of parameters, from the beginning. Its options are kept."""
         raise NotImplementedError
 
     def state(self, leaf: Callable[[Work, Array], Any]) -> dict[str, Any]:

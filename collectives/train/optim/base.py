@@ -27,7 +27,6 @@ class Optimizer:
     def __init__(self, parameters: Iterable[Parameter], lr: float, *, weight_decay: float = 0.0) -> None:
         self.lr = lr
         self.weight_decay = weight_decay
-        self.steps = 0
         self.strategy: Any = None  # the Strategy, set by distribute
         self._before: list[Hook] = []
         self._after: list[Hook] = []
@@ -41,10 +40,8 @@ class Optimizer:
             raise ValueError(f"weight_decay must not be negative, not {weight_decay}")
 
     def replace(self, parameters: Iterable[Parameter]) -> None:
-        """Work on `parameters` from now on, without any state. ValueError after a step."""
-        if self.steps:
-            raise ValueError("the optimizer has made steps already; distribute it before, and load its state after")
-        self.parameters = list(parameters)
+        """Work on `parameters` from now on, without any state."""
+        self.steps, self.parameters = 0, list(parameters)
         self._kept = {key: [np.zeros_like(p.data) for p in self.parameters] for key in self.arrays}
 
     def register_step_pre_hook(self, hook: Hook) -> None:

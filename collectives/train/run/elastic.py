@@ -5,35 +5,39 @@ That needs a launcher that lets the other ranks live: Open MPI's ``mpiexec --wit
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import collectives
 from collectives import CollectiveError, CollectiveMismatch, CollectiveTimeout
 
+from ..strategies import Strategy
 from .commits import copied, loadable, put_together, shards
+from .replacing import dead_ranks, joined, joining, parents, with_new_ranks
+from .states import members
 
 T = TypeVar("T")
 LOG = logging.getLogger("collectives")
 # Methods of a strategy that the code of a program calls by way of hooks.
 GUARDED = ("on_bucket", "before_step", "after_step", "discard")
+PATIENCE = 300.0  # seconds that ranks wait for each other in a recovery, unless the communicator has a timeout
+NEWS = 5.0  # seconds within which MPI hears of a death that a rank has noticed
 
 
 class Elastic:
     """Commits the state of a run in memory, and brings the run back to the last commit after the death of ranks.
 
     * `comm`: a ``collectives.Communicator``. The current one is ``comm``, after a loss that of the survivors.
-    * `state`: the objects of the run by name, as in `Run`. An object with ``redeal(comm)``, such as a `Loader`, deals
-      its data anew after a loss. The strategy of "opt", if it has one, must have ``resize(comm)``; its state must be in
-      the optimizer's, or in `state`.
+    * `objects`: the objects of the run by name (see `members`). An object with ``redeal(comm)``, such as a `Loader`, is
+      told of the new ranks after a loss, before its state is loaded. Strategies must have ``resize(comm)``.
     * `every`: steps between commits (default 10). A commit copies the state, and waits for all ranks once.
-    * `replace`: start a new process for each dead rank (MPI_Comm_spawn). It runs the program from the beginning with a
-      world of its own, up to its first `steps`; there it joins, as one of the last ranks, and gets the state of the
-      others. Until then it must write no files: see `joining`. A program can have one such run. If MPI cannot start
-      it, or a rank dies meanwhile, the survivors go on alone.
+    * `replace`: start a new process for each dead rank (see `with_new_ranks`). It runs the program from the beginning
+      with a world of its own, up to its first `steps`; there it joins, as one of the last ranks, and gets the state of
+      the others. A program can have one such run. If that fails, the survivors go on alone.
 
     If a rank dies, the user's loop is not interrupted: the strategy's methods end, do nothing until the step is over,
     and ``before_step`` returns False, so that the step is skipped. What is left of the step has no effect, since the
@@ -42,27 +46,33 @@ class Elastic:
     rank and on the next one. If ranks that are neighbours die at the same time, `LostState` says so. State of one rank
     for itself (``per_rank``) is the survivors' own after a loss; that of the dead is gone.
 
-    ``rate`` is the factor by which the rate follows the global batch (Goyal et al. 2017, sec. 2.1): 1 as long as
-    the loader keeps its batch, as it does unless ``redeal`` changes it.
+    ``rate`` is the factor by which the learning rate follows the global batch (Goyal et al. 2017, sec. 2.1): 1 as long
+    as the loader keeps its batch, as it does unless ``redeal`` changes it.
 
-    Raises ValueError for `every` below 1, and for a strategy without ``resize``.
+    ValueError for `every` below 1, for a launcher that ends the job when a rank dies, and for a strategy without
+    ``resize``.
     """
 
-    def __init__(self, comm: Any, state: dict[str, Any], *, every: int = 10, replace: bool = False) -> None:
+    def __init__(self, comm: Any, objects: dict[str, Any], *, every: int = 10, replace: bool = False) -> None:
         if every < 1:
-            raise ValueError(f"every must be at least 1, not {every}")
+            raise ValueError(f"commit_every must be at least 1, not {every}")
+        why = getattr(comm, "why_no_shrink", "this is no collectives.Communicator")
+        if why is not None:
+            raise ValueError(f"elastic: {why}; without elastic, the same command goes on from the newest checkpoint")
         self.comm, self.every, self.replace = comm, every, replace
+        self.joins = replace and joining()
         self.rate, self.losses = 1.0, 0
+        self._patience = PATIENCE if comm.timeout is None else comm.timeout
         self.failure: Exception | None = None
-        self._state, self._steps = dict(state), 0
+        self._members, self._steps = members(objects), 0
         self._commits: dict[int, dict[str, Any]] = {}  # by step; two while a commit is under way
         self._neighbour: dict[int, list[Any]] = {}  # by step: what the rank before this one has alone
-        self._strategy = getattr(state.get("opt"), "strategy", None)
-        if self._strategy is not None:
-            if not hasattr(self._strategy, "resize"):
-                raise ValueError(f"an elastic run needs a strategy with resize, which {self._strategy} has not")
+        self._strategies = [m.thing for m in self._members.values() if isinstance(m.thing, Strategy)]
+        for strategy in self._strategies:
+            if type(strategy).resize is Strategy.resize:
+                raise ValueError(f"elastic: {type(strategy).__name__} cannot go on with other ranks than it began with")
             for name in GUARDED:
-                setattr(self._strategy, name, self._guarded(getattr(self._strategy, name)))
+                setattr(strategy, name, self._guarded(getattr(strategy, name)))
 
     def _guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """`method`, which takes note of failures and does nothing after one; it returns False then."""
@@ -73,50 +83,57 @@ class Elastic:
             try:
                 return method(*args)
             except Exception as error:
-                if not is_loss(error):
-                    raise
-                self.failure = error
+                self._note(error)
                 return False
 
         return guarded
+
+    def _note(self, error: Exception) -> None:
+        """Take note of a loss of ranks; raise any other error."""
+        if not is_loss(error):
+            raise error
+        self.failure = error
 
     def steps(self, begin: Callable[[], Iterator[T]]) -> Iterator[T]:
         """Yield what ``begin()`` yields, to its end on all ranks. Collective.
 
         ``begin`` returns the batches from the current position of the run on. It is called again after each recovery.
-        Its iterator calls `end_step` after each step. Raises the error of a failure if no rank has died, LostState.
+        Its iterator calls `raise_failure` before it communicates after a batch, and `end_step` after each step. Raises
+        RuntimeError if a collective failed although no rank has died, or if live ranks do not come to a recovery;
+        LostState.
         """
-        begun = False
+        if self._commits:
+            if self.replace:
+                raise ValueError("with replace_ranks, a program has one call of steps: new processes join there")
+            self._steps += 1  # the state may be another one than that of the last commit
+        enter: Callable[[], None] = self._join if self.joins else functools.partial(self._commit, self.comm)
         while True:
             try:
-                if not begun:
-                    self._join() if joining() else self._commit(self.comm)
-                    begun = True
+                enter()
                 yield from begin()
-                self._raise_failure()
+                self.raise_failure()
             except Exception as error:
-                if not is_loss(error):
-                    raise
-                self.failure = error
+                self._note(error)
             if self._agree(self.failure is None):
                 return
             self._recover()
+            enter = self.comm.Barrier
+
+    def raise_failure(self) -> None:
+        """Raise the failure that was noted in this step, if there was one."""
+        if self.failure is not None:
+            raise self.failure
 
     def end_step(self) -> None:
-        """End a step, and commit if that is due. Collective. Raises the failure of this step, if there was one."""
-        self._raise_failure()
+        """End a step, and commit if that is due. Collective."""
         self._steps += 1
         if self._steps % self.every == 0:
             self._commit(self.comm)
 
-    def _raise_failure(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-
     def _commit(self, comm: Any) -> None:
         """Copy the state. Once a rank has passed this, every rank of `comm` has the copy. Collective."""
         step = self._steps
-        state = {name: copied(thing.state_dict()) for name, thing in self._state.items()}
+        state = {name: copied(member.thing.state_dict()) for name, member in self._members.items()}
         self._commits[step] = state
         mine = list(shards(state))
         if comm.allreduce(len(mine)):
@@ -130,110 +147,109 @@ class Elastic:
         import numpy as np
         from mpi4py import MPI
 
-        flag = np.array([int(well)], np.int32)
+        plain, flag = MPI.Intracomm(self.comm), np.array([int(well)], np.int32)
+        request, begin = plain.Iagree(flag), time.monotonic()
         try:
-            MPI.Intracomm(self.comm).Iagree(flag).Wait()  # the flag is set, too, if the wait raises
-        except MPI.Exception as error:
+            while not request.Test():
+                self._raise_if_hopeless(time.monotonic() - begin)
+                time.sleep(0.001)
+        except MPI.Exception as error:  # the flag is set all the same
             if not is_loss(error):
                 raise
         return bool(flag[0])
 
+    def _raise_if_hopeless(self, seconds: float) -> None:
+        """End a wait for an agreement if ranks will not come to it. Not collective."""
+        if seconds < min(NEWS, self._patience):
+            return
+        dead = dead_ranks(self.comm)
+        if self.failure is not None and not dead:
+            raise RuntimeError(f"the run ends, although no rank has died: {self.failure}") from self.failure
+        if seconds > self._patience:
+            raise RuntimeError(
+                f"the run ends: not all live ranks came to an agreement in {seconds:.3g} s; of {self.comm.size} ranks "
+                f"these are dead: {dead}; this rank: {self.failure or 'no failure'}"
+            ) from self.failure
+
     def _recover(self) -> None:
         """Go on with a communicator of the survivors, from the last commit that all of them have. Collective."""
-        size, cause = self.comm.size, self.failure
-        again, replace = True, self.replace
-        while again:
+        size, cause, replace = self.comm.size, self.failure, self.replace
+        while True:
             comm, self.failure = None, None
             try:
                 comm = self.comm.shrink()
                 if comm.size == size:
-                    raise RuntimeError(f"the run ends, although no rank has died: {cause}")
+                    self._give_up(comm, cause)
                 if replace:
-                    comm = self._with_new_ranks(comm, size - comm.size)
+                    comm = with_new_ranks(comm, size - comm.size, self._patience)
                 self._restore(comm)
             except Exception as error:
                 self._note(error)
-            if not self._agree(self.failure is None):
-                if comm is not None:
-                    comm.Revoke()  # new ranks that wait there end
-                replace = False
-                continue
-            assert comm is not None
-            self.comm, self.losses = comm, self.losses + 1
-            again = not self._together()
-        if self.comm.rank == 0:
-            LOG.warning("ranks died; %d of %d go on from step %d", self.comm.size, size, self._steps)
+            if self._agree(self.failure is None):
+                break
+            if self.failure is not None:
+                LOG.warning("a recovery is repeated%s: %s", " without new ranks" if replace else "", self.failure)
+            if comm is not None:
+                comm.Revoke()  # new ranks that wait there end
+            replace = False
+        assert comm is not None
+        self.comm, self.losses = comm, self.losses + 1
+        if comm.rank == 0:
+            LOG.warning("ranks died; %d of %d go on from step %d", comm.size, size, self._steps)
 
-    def _together(self) -> bool:
-        """Whether all ranks have come to the new communicator. Collective."""
-        try:
-            self.comm.Barrier()
-        except Exception as error:
-            self._note(error)
-        return self.failure is None
-
-    def _note(self, error: Exception) -> None:
-        """Take note of a loss of ranks; raise any other error."""
-        if not is_loss(error):
-            raise error
-        self.failure = error
-
-    def _with_new_ranks(self, comm: Any, count: int) -> Any:
-        """A communicator of the ranks of `comm` and of `count` new processes that run this program. Collective."""
-        from mpi4py import MPI
-
-        try:
-            between = MPI.Intracomm(comm).Spawn(sys.executable, sys.orig_argv[1:], count)
-            return collectives.Communicator(between.Merge(high=False))
-        except MPI.Exception as error:
-            raise collectives.PeerFailure(f"no new ranks: {error}") from error
+    def _give_up(self, comm: Any, cause: Exception | None) -> None:
+        """Raise RuntimeError on all ranks of `comm`: none has died. Collective."""
+        causes = comm.allgather(None if cause is None else f"{type(cause).__name__}: {cause}")
+        rank, told = next((rank, told) for rank, told in enumerate(causes) if told is not None)
+        hint = "; after a loss of ranks only run.comm can be used, in evaluate too" if self.losses else ""
+        raise RuntimeError(f"the run ends, although no rank has died; rank {rank}: {told}{hint}")
 
     def _join(self) -> None:
         """Join the ranks that started this process. It ends if they do not let it in. Collective."""
         from mpi4py import MPI
 
-        global _joined
         try:
-            self.comm = collectives.Communicator(MPI.Comm.Get_parent().Merge(high=True))
+            self.comm = parents()
             self._restore(self.comm)
             self.comm.Barrier()  # those that started it have agreed to go on with it
-        except (collectives.CollectiveError, MPI.Exception):
+        except (CollectiveError, MPI.Exception) as error:
+            LOG.warning("a process that was started to replace a rank ends: %s", error)
             os._exit(0)
-        _joined = True
+        self.joins = False
+        joined()
 
     def _restore(self, comm: Any) -> None:
-        """Load the last commit that all ranks of `comm` have, and commit it there. Collective."""
-        every = comm.allgather(sorted(self._commits))
-        new = not self._commits
-        step = max(set.intersection(*(set(steps) for steps in every if steps)))
+        """Load the last commit that all ranks of `comm` have, and commit it there. Collective.
+
+        A rank without any commit is new, and gets the state of the first one that has it.
+        """
+        held = comm.allgather(sorted(self._commits))
+        if not any(held):
+            raise RuntimeError("ranks died before the run had begun; start it again")
+        new, first = not self._commits, next(rank for rank, steps in enumerate(held) if steps)
+        step = max(set.intersection(*(set(steps) for steps in held if steps)))
         state = self._commits.get(step, {})
-        if not all(every):
-            state = comm.bcast(state, root=0) if new else (comm.bcast(state, root=0), state)[1]
         alone = [] if new else [*shards(state), *self._neighbour.get(step, [])]
         wholes = put_together(comm.allgather(alone)) if comm.allreduce(len(alone)) else {}
-        if self._strategy is not None:
-            self._strategy.resize(comm)
-        for name, thing in self._state.items():
-            if hasattr(thing, "redeal"):
-                batch = thing.batch
-                thing.redeal(comm)
-                self.rate *= thing.batch / batch
-            if not (new and getattr(thing, "per_rank", False)):
-                thing.load_state_dict(loadable(state[name], wholes, (name,)))
+        for strategy in self._strategies:
+            strategy.resize(comm)
+        for member in self._members.values():
+            self._redeal(member.thing, comm)
+        if not all(held):
+            sent = comm.bcast((state, self.rate), root=first)
+            state, self.rate = sent if new else (state, self.rate)
+        for name, member in self._members.items():
+            if not new or member.shared or not member.per_rank:
+                member.thing.load_state_dict(loadable(state[name], wholes, (name,)))
         self._steps = step
         self._commit(comm)
 
-
-_joined = False
-
-
-def joining() -> bool:
-    """Whether this process was started to replace a dead rank, and has not joined the others yet.
-
-    Such a process runs the program alone up to `Elastic.steps`. It is no rank 0 then, whatever its communicator says.
-    """
-    mpi = sys.modules.get("mpi4py.MPI")
-    return not _joined and mpi is not None and mpi.Comm.Get_parent() != mpi.COMM_NULL
+    def _redeal(self, thing: Any, comm: Any) -> None:
+        """Let an object of the run go on with the ranks of `comm`, if it depends on them. Collective."""
+        if hasattr(thing, "redeal"):
+            batch = getattr(thing, "batch", 1)
+            thing.redeal(comm)
+            self.rate *= getattr(thing, "batch", 1) / batch
 
 
 def is_loss(error: Exception) -> bool:

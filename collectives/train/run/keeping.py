@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..agree import on_rank_0, together
 from ..checkpoint.folder import Folder
@@ -14,21 +14,7 @@ from ..checkpoint.manifest import Corrupt
 from ..checkpoint.reading import Checkpoint, load
 from ..checkpoint.saver import Saver, Vote
 from ..checkpoint.snapshot import Snapshot, take
-from .states import OWN, RUN, restore, states
-
-
-class Position(Protocol):
-    """What a run tells of itself, and takes back."""
-
-    @property
-    def best(self) -> dict[str, Any] | None:
-        """The best value so far with its step."""
-
-    def position(self) -> dict[str, Any]:
-        """The run's own states by name: `RUN` of all ranks, `OWN` of this rank."""
-
-    def go_to(self, common: dict[str, Any], own: Sequence[Mapping[str, Any]]) -> None:
-        """Take the state of all ranks, and those of single ranks that this rank takes over."""
+from .states import OWN, RUN, Position, restore, states
 
 
 class Keeping:
@@ -68,7 +54,7 @@ class Keeping:
         self._every, self._seconds = every, seconds
         self._saver = Saver(Folder(root), comm, keep) if root is not None and can else None
         self._prepared = False
-        self._saved_step: int | None = None
+        self._saved: set[int] = set()  # steps of checkpoints that need not be written again
         self._saved_at = time.monotonic()
 
     @property
@@ -103,15 +89,26 @@ class Keeping:
         if self._saver is not None:
             self._saver.finish()
 
+    def move(self, comm: Any) -> None:
+        """Go on with the ranks of `comm`, after others were lost. Collective.
+
+        Checkpoints that were being written are given up; the next step is saved.
+        """
+        self._comm = comm
+        if self._saver is not None:
+            self._saver.move(comm)
+            self._saved = set(on_rank_0(comm, self._saver.folder.steps))
+        self._prepared, self.wanted = False, True
+
     def _save(self, step: int) -> None:
         assert self._saver is not None
         self.wanted, self._saved_at = False, time.monotonic()
-        if step == self._saved_step:
+        if step in self._saved:
             return
         if not self._prepared:
             on_rank_0(self._comm, self._saver.folder.prepare)
             self._prepared = True
-        self._saved_step = step
+        self._saved.add(step)
         best = self._run.best
         self._saver.save(step, None if best is None else best["step"], lambda: self._snapshot(step))
 
@@ -159,4 +156,4 @@ class Keeping:
             self._run.go_to(checkpoint.state(RUN), [checkpoint.state(OWN, rank) for rank in ranks])
 
         together(comm, go_to)
-        self._saved_step = checkpoint.step
+        self._saved.add(checkpoint.step)

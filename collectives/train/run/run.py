@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import math
-import os
 import re
 import signal
 import time
@@ -15,13 +14,15 @@ from typing import Any
 from ..agree import communicator, on_rank_0
 from ..data.loader import Loader
 from ..optim.schedules import get_lr, set_lr
+from ..weights import check_weights as compare_weights
 from .callbacks import Callback
+from .elastic import Elastic
 from .improvement import Improvement
 from .keeping import Keeping
-from .progress import Progress, wants_bar
-from .records import Means, write_log
+from .records import Means
+from .reports import Reports
 from .signals import Signals
-from .states import OWN, RUN, check
+from .states import OWN, RUN, Itself, check, replicas
 from .votes import News, Votes
 
 
@@ -49,14 +50,21 @@ class Run:
       warning, and the one before is used. With False, ValueError if there is any.
     * `lr`: the learning rate as a function of the samples of all ranks so far, set before each step.
     * `callbacks`: a list of `Callback`, of which rank 0's are called.
+    * `check_weights`: steps between checks that the weights have the same bits on all ranks; see
+      `train.check_weights`, also for its cost. By default there are none.
+    * `elastic`: if ranks die, the others go on from the last commit in memory, and the loop does not notice; see
+      docs/elastic.md. Needs Open MPI's ``mpiexec --with-ft ulfm``. `commit_every`: steps between commits (default 10).
+      `replace_ranks`: start a new process for each dead rank.
 
     While `steps` runs, SIGTERM and SIGUSR1 on any rank make all ranks stop after the same step; then a checkpoint is
     written if there are `out` and `state`. ``stopped`` says why steps ended early: "SIGTERM", "SIGUSR1", "patience", or
-    None. ``resumed`` is the step of the checkpoint from which this run goes on, or None.
+    None. ``resumed`` is the step of the checkpoint from which this run goes on, or None. ``comm`` is the communicator; in
+    an elastic run it is another one after a loss of ranks.
 
     ``records`` is the list of records so far, the same on all ranks except for "seconds". A record is a dict with
     "epoch" (completed epochs), "step", "samples" (of all ranks), "seconds" (of training), "lr", the logged means and,
-    after an epoch, the evaluation. Raises on all ranks: ValueError for bad arguments and checkpoints of another run,
+    after an epoch, the evaluation. Raises on all ranks: ValueError for bad arguments and checkpoints of another run, for
+    `check_weights` of a strategy that lets weights differ, and for `elastic` where no rank outlives another one;
     ImportError for "bar" without tqdm, and OSError if rank 0 cannot write to `out`.
     """
 
@@ -79,6 +87,10 @@ class Run:
         resume: bool = True,
         lr: Callable[[int], float] | None = None,
         callbacks: Sequence[Callback] = (),
+        check_weights: int | None = None,
+        elastic: bool = False,
+        commit_every: int = 10,
+        replace_ranks: bool = False,
     ) -> None:
         self.comm = communicator(comm)
         self.state = dict(state or {})
@@ -88,12 +100,10 @@ class Run:
         if lr is not None and "opt" not in self.state:
             raise ValueError('lr needs state["opt"], the optimizer whose rate it sets')
         self.name, self.every, self.settings = name, every, dict(settings or {})
-        self._evaluate, self._lr, self._callbacks = evaluate, lr, list(callbacks)
-        self._bar = on_rank_0(self.comm, lambda: wants_bar(progress))
-        self._log = None if out is None else Path(out) / "log.json"
-        if self._log is not None:
-            on_rank_0(self.comm, self._make_folder)
-        self._called = on_rank_0(self.comm, lambda: bool(self._callbacks))
+        self._evaluate, self._lr = evaluate, lr
+        self._check_weights, self._replicas = check_weights, replicas(self.state, check_weights)
+        log = None if out is None else Path(out) / "log.json"
+        self._reports = Reports(self.comm, name, log, settings=self.settings, callbacks=callbacks, mode=progress)
         self._improvement = Improvement(best, patience)
         self._keeping = Keeping(
             None if out is None else Path(out) / "checkpoints" / re.sub(r"[^\w.-]", "_", name),
@@ -115,13 +125,16 @@ class Run:
         self._seconds = 0.0  # of training before
         self._recorded = 0  # step of the last record
         self._means = Means()
-        self.resumed = self._keeping.resume(resume)
-
-    def _make_folder(self) -> None:
-        assert self._log is not None
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        if not os.access(self._log.parent, os.W_OK):
-            raise PermissionError(f"cannot write to {self._log.parent}")
+        self._elastic: Elastic | None = None
+        if elastic:
+            objects = {**self.state, RUN: Itself(self)}
+            self._elastic = Elastic(self.comm, objects, every=commit_every, replace=replace_ranks)
+        elif replace_ranks:
+            raise ValueError("replace_ranks needs elastic=True")
+        self.resumed: int | None = None
+        if self._elastic is None or not self._elastic.joins:  # new ranks get the others' state, and write no files
+            self._reports.prepare()
+            self.resumed = self._keeping.resume(resume)
 
     def steps(self, data: Loader, epochs: int) -> Iterator[tuple[Any, ...]]:
         """Yield this rank's batches of `data`, from the position of `data` until the end of epoch `epochs`. Collective.
@@ -135,74 +148,57 @@ class Run:
             raise ValueError(f"epochs must be at least 1, not {epochs}")
         if self._keeping.saves and all(data is not thing for thing in self.state.values()):
             raise ValueError("a checkpoint needs the position in the data: put the loader into state")
-        self.stopped = None
-        with self._under_way(data, epochs) as progress:
-            while self.stopped is None and data.epoch < epochs:
-                yield from self._rest_of_epoch(data, epochs, progress)
-            self._end()
-
-    @contextlib.contextmanager
-    def _under_way(self, data: Loader, epochs: int) -> Iterator[Progress | None]:
-        """What there is while steps run: signals as flags, callbacks, the progress on rank 0."""
-        total, done = epochs * len(data), data.epoch * len(data) + data.step
-        progress = Progress(self.name, total, done, epochs, bar=self._bar) if self.comm.rank == 0 else None
+        rest = functools.partial(self._rest, data, epochs)
         self._begin = time.perf_counter()
         with self._signals:
             try:
-                self._call(lambda callback: callback.begin(self.records))
-                yield progress
-                self._call(lambda callback: callback.close())
-            except BaseException:
-                self._leave()
+                yield from rest() if self._elastic is None else self._elastic.steps(rest)
+            except BaseException:  # also a break
+                self._votes.abandon()
                 raise
             finally:
                 self._seconds, self._begin = self.seconds, None
-                if progress is not None:
-                    progress.close()
 
-    def _leave(self) -> None:
-        """Steps end by an error or a ``break``, maybe not on all ranks."""
-        self._votes.abandon()
-        for callback in self._callbacks if self.comm.rank == 0 else []:
-            with contextlib.suppress(OSError, ValueError):  # there is an error already
-                callback.close()
+    def _rest(self, data: Loader, epochs: int) -> Iterator[tuple[Any, ...]]:
+        """All steps from the current position on, and what comes after them. Collective."""
+        self.stopped = None
+        with self._reports.during(self.comm, self.records, data, epochs):
+            while self.stopped is None and data.epoch < epochs:
+                yield from self._rest_of_epoch(data, epochs)
+            self._end()
 
-    def _call(self, method: Callable[[Callback], None]) -> None:
-        """Call a method of all callbacks, on rank 0."""
-        if self._called:
-
-            def call() -> None:
-                for callback in self._callbacks:
-                    method(callback)
-
-            on_rank_0(self.comm, call)
-
-    def _rest_of_epoch(self, data: Loader, epochs: int, progress: Progress | None) -> Iterator[tuple[Any, ...]]:
+    def _rest_of_epoch(self, data: Loader, epochs: int) -> Iterator[tuple[Any, ...]]:
         self._set_rate(data)
         for batch in data:
             self._batch = len(batch[0])
             yield batch
-            self.step += 1
-            self._means.samples += self._batch
+            self._count_step()
             self._set_rate(data)
-            if progress is not None:
-                progress.step()
             if data.step < len(data):
                 if self.step - self._recorded >= self.every:
-                    record = self._record(data.epoch)
-                    self._call(lambda callback, record=record: callback.record(record))  # type: ignore[misc]
+                    self._reports.record(self._record(data.epoch))
                 self._settle()
                 if self.stopped is not None:
                     return
         self._end_epoch(data.epoch, last=data.epoch == epochs)
-        if progress is not None:
-            progress.epoch(self.records[-1])
         self._settle()
+
+    def _count_step(self) -> None:
+        """Count the step that the loop has made, and check its weights."""
+        if self._elastic is not None:
+            self._elastic.raise_failure()
+        self.step += 1
+        self._means.samples += self._batch
+        self._reports.step()
+        if self._check_weights is not None and self.step % self._check_weights == 0:
+            for net in self._replicas:
+                compare_weights(net, self.comm, self.step)
 
     def _set_rate(self, data: Loader) -> None:
         """Set the learning rate of the next step."""
         if self._lr is not None:
-            set_lr(self.state["opt"], self._lr(data.epoch * data.samples + data.position))
+            rate = self._lr(data.epoch * data.samples + data.position)
+            set_lr(self.state["opt"], rate if self._elastic is None else rate * self._elastic.rate)
 
     def _settle(self) -> None:
         """Do after a step what all ranks have agreed on by the step before, and tell the others what is new."""
@@ -214,6 +210,8 @@ class Run:
         if self.stopped is None:
             self._keeping.save_if_due(self.step, news is not None and news.due)
             self._votes.cast(News(self._signals.received, self._keeping.late, self._keeping.vote()))
+            if self._elastic is not None:
+                self._elastic.end_step()
 
     def _end(self) -> None:
         """Steps have ended: save them, and wait until that is done. A signal may have come with the last step."""
@@ -269,7 +267,8 @@ class Run:
             strategy.finish()
         if self._evaluate is not None:
             record.update(self._evaluate())
-        better = on_rank_0(self.comm, lambda: self._finish_record(record))
+        better = on_rank_0(self.comm, lambda: self._improvement.judge(record))
+        self._reports.epoch(self.records)
         self._improvement.note(better, self.step)
         if better is not None:
             self._keeping.wanted = True
@@ -278,16 +277,6 @@ class Run:
             if strategy is not None:
                 strategy.finish()
 
-    def _finish_record(self, record: dict[str, Any]) -> float | None:
-        """On rank 0: write the log, call the callbacks, and judge the record, for all ranks."""
-        better = self._improvement.judge(record)
-        if self._log is not None:
-            run = {"ranks": self.comm.size, "settings": self.settings, "records": self.records}
-            write_log(self._log, self.name, run)
-        for callback in self._callbacks:
-            callback.record(record)
-        return better
-
     def position(self) -> dict[str, Any]:
         """The states of the run itself, by name, for a checkpoint: that of all ranks, and this rank's own."""
         common = {
@@ -295,7 +284,7 @@ class Run:
             "samples": self.samples,
             "recorded": self._recorded,
             "seconds": self.seconds,
-            "records": [dict(record) for record in self.records],
+            "records": list(self.records),
             "best": self._improvement.state_dict(),
         }
         return {RUN: common, OWN: self._means.state_dict()}
@@ -304,9 +293,16 @@ class Run:
         """Take a position: the state of all ranks, and those of single ranks that this rank takes over."""
         self.step, self.samples = int(common["step"]), int(common["samples"])
         self._recorded, self.records = int(common["recorded"]), list(common["records"])
-        self._seconds = float(common["seconds"])
+        self._seconds = max(self.seconds, float(common["seconds"]))  # a run that goes back has needed its time
+        if self._begin is not None:
+            self._begin = time.perf_counter()
         self._improvement.load_state_dict(common["best"])
         self._means.load(own)
+
+    def move(self, comm: Any) -> None:
+        """Go on with the ranks of `comm`, after others were lost. Collective. What was under way is dropped."""
+        self.comm, self._votes = comm, Votes(comm)
+        self._keeping.move(comm)
 
     @property
     def seconds(self) -> float:

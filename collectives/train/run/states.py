@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 from ..agree import together
 from ..checkpoint.reading import Checkpoint
@@ -20,6 +21,57 @@ class Member(NamedTuple):
     shared: bool
 
 
+class Position(Protocol):
+    """What a run tells of itself, and takes back."""
+
+    comm: Any
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The best value so far with its step."""
+
+    def position(self) -> dict[str, Any]:
+        """The run's own states by name: `RUN` of all ranks, `OWN` of this rank."""
+
+    def go_to(self, common: dict[str, Any], own: Sequence[Mapping[str, Any]]) -> None:
+        """Take the state of all ranks, and those of single ranks that this rank takes over."""
+
+    def move(self, comm: Any) -> None:
+        """Go on with the ranks of `comm`."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run is: its own state of all ranks, and that of each rank. It is not changed, so commits do not copy it."""
+
+    common: dict[str, Any]
+    own: list[Mapping[str, Any]]
+
+
+class Itself:
+    """A run as one of its objects, whose state any number of ranks can load. Its methods are collective.
+
+    The state has what every rank had, so that nothing of a rank that dies is lost: rank 0 takes over all of it.
+    """
+
+    def __init__(self, run: Position) -> None:
+        self._run = run
+
+    def redeal(self, comm: Any) -> None:
+        """Go on with the ranks of `comm`."""
+        self._run.move(comm)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of the run."""
+        position = self._run.position()
+        return {"place": Place(position[RUN], self._run.comm.allgather(position[OWN]))}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a position."""
+        place: Place = state["place"]
+        self._run.go_to(place.common, place.own if self._run.comm.rank == 0 else [])
+
+
 def check(objects: Mapping[str, Any]) -> None:
     """Raise ValueError unless each of `objects` has a state and a name that is free."""
     for key, thing in objects.items():
@@ -27,6 +79,22 @@ def check(objects: Mapping[str, Any]) -> None:
             raise ValueError(f"state[{key!r}] has no state_dict and load_state_dict")
         if key in (RUN, OWN) or key.endswith(STRATEGY):
             raise ValueError(f"state[{key!r}]: this name is the run's own; choose another")
+
+
+def replicas(objects: Mapping[str, Any], every: int | None) -> list[Any]:
+    """The networks whose weights are to be equal on all ranks, and to be compared after `every` steps; none for None.
+
+    ValueError for `every` below 1, without a strategy, and for a strategy that lets weights differ.
+    """
+    if every is None:
+        return []
+    strategies = [s for thing in objects.values() if (s := getattr(thing, "strategy", None)) is not None]
+    if every < 1 or not strategies:
+        raise ValueError("check_weights is a number of steps, at least 1, and needs an optimizer with a strategy")
+    for strategy in strategies:
+        if not strategy.replicated:
+            raise ValueError(f"check_weights: {type(strategy).__name__} lets the weights of ranks differ")
+    return [strategy.net for strategy in strategies]
 
 
 def members(objects: Mapping[str, Any]) -> dict[str, Member]:

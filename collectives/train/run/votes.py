@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any, NamedTuple
 
@@ -43,9 +44,9 @@ class Votes:
 
     def result(self) -> News | None:
         """The news of all ranks at the last `cast`, the same everywhere; None if nothing was cast since."""
-        if self._request is not None:
-            self._request.Wait()
-            self._request = None
+        request, self._request = self._request, None
+        if request is not None:
+            request.Wait()
         if not self._cast:
             return None
         self._cast = False
@@ -55,7 +56,8 @@ class Votes:
     def abandon(self) -> None:
         """Give up a vote after an error; other ranks may never take part in it, so it is not waited for long."""
         end = time.monotonic() + PATIENCE
-        while self._request is not None and time.monotonic() < end:
-            if self._request.Test():
-                self._request = None
-                self._cast = False
+        with contextlib.suppress(RuntimeError):  # of a communicator that is broken
+            while self._request is not None and time.monotonic() < end:
+                if self._request.Test():
+                    self._request = None
+                    self._cast = False

@@ -100,19 +100,23 @@ class AllReduce(Strategy):
         """See `Strategy.setup`."""
         super().setup(net, opt, comm)
         self._begin(comm)
-        widens = self.compression is not None
-        self._parts = [
-            Part(bucket, comm, self.shard > 0, widens and is_narrow(bucket.dtype)) for bucket in self.buckets.list
-        ]
+        self._divide(comm)
         if self.shard == 2:
             longest = max(bucket.data.nbytes + bucket.dtype.itemsize for bucket in self.buckets.list)
             self._free = deque(allocate(comm, -(-longest // 8) * 8, np.uint8) for _ in range(2))
             self._full: deque[Array] = deque()
-        if self.shard or any(part.master for part in self._parts):
-            self.handle.replace(self._parts)
+        if self._replaces:
             self.handle.override("state_dict", lambda opt: state_of(self._parts, self.handle))
             self.handle.override("load_state_dict", lambda opt, state: load_state(self._parts, self.handle, state))
             self.model.on_load(self._refresh)
+
+    def _divide(self, comm: Any) -> None:
+        """Give the optimizer of each rank its part of the buckets, without any state."""
+        widens, buckets = self.compression is not None, self.buckets.list
+        self._parts = [Part(bucket, comm, self.shard > 0, widens and is_narrow(bucket.dtype)) for bucket in buckets]
+        self._replaces = self.shard > 0 or any(part.master for part in self._parts)
+        if self._replaces:
+            self.handle.replace(self._parts)
 
     def _refresh(self) -> None:
         for part in self._parts:
@@ -261,14 +265,18 @@ class AllReduce(Strategy):
                 request.Wait()
 
     def resize(self, comm: Any) -> None:
-        """Go on with the ranks of `comm`. ValueError with `shard`: the lost ranks' optimizer state is lost."""
-        if self.shard:
-            super().resize(comm)
+        """Go on with the ranks of `comm`. With `shard`, the optimizer's state is to be loaded after that."""
         self.comm = comm
         self.buckets.reset()
         self._begin(comm)
-        for part in self._parts:
-            part.move(comm)
+        if not self.shard:
+            for part in self._parts:
+                part.move(comm)
+            return
+        self._divide(comm)
+        if self.shard == 2:
+            self._free.extend(self._full)
+            self._full.clear()
 
     def settings(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""

@@ -48,6 +48,7 @@ class TorchHandle(Handle):
     def replace(self, works: Sequence[Work]) -> None:
         """See `Handle.replace`."""
         self._works = []
+        self.opt.state.clear()
         for number, group in enumerate(self.opt.param_groups):
             mine = [work for work in works if work.group == number]
             group["params"] = [self._parameter(work) for work in mine]

@@ -4,27 +4,34 @@ FOLDER counts the kills. Rank 0 prints the loss over all samples at the end, the
 """
 
 import argparse
+import json
 import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 
 import collectives
 from collectives import train
-from collectives.train.run.elastic import Elastic, joining
+from collectives.train.run.replacing import joining
+
+SAMPLES = 600
 
 parser = argparse.ArgumentParser()
 parser.add_argument("folder", type=Path)
 parser.add_argument("kills", type=int)
 parser.add_argument("--replace", action="store_true")
 parser.add_argument("--algorithm")
+parser.add_argument("--shard", type=int, default=0)
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--every", type=int, default=5)
+parser.add_argument("--out", type=Path, help="folder of checkpoints and records")
 parser.add_argument("--stumble", action="store_true", help="the first recovery fails on rank 0")
 parser.add_argument("--seed", type=int, default=5)
+parser.add_argument("--sleep", type=float, default=0, help="seconds of each step")
 args = parser.parse_args()
 
 
@@ -39,55 +46,65 @@ def die(moment):
     threading.Timer(moment, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
 
 
+def saving():
+    """Options of a run that writes files."""
+    if args.out is None:
+        return {}
+    return {"out": args.out, "checkpoint_every": 7, "callbacks": [train.JSONL(args.out / "records.jsonl")]}
+
+
 comm = train.communicator()
 rng = np.random.default_rng(0)
-y = rng.integers(0, 5, 600)
-x = rng.standard_normal((600, 12)) + 1.2 * np.eye(5, 12)[y]
+y = rng.integers(0, 5, SAMPLES)
+x = rng.standard_normal((SAMPLES, 12)) + 1.2 * np.eye(5, 12)[y]
 data = train.Loader((x, y), 40, seed=1, comm=comm)
 net = train.mlp((12,), 5, rng=np.random.default_rng(0), dtype=np.float64)
 opt = train.SGD(net.parameters(), 0.02, momentum=0.9)
-net, opt = train.distribute(net, opt, train.AllReduce(bucket_bytes=4096, algorithm=args.algorithm), comm=comm)
-elastic = Elastic(comm, {"net": net, "opt": opt, "data": data}, every=args.every, replace=args.replace)
+strategy = train.AllReduce(bucket_bytes=4096, algorithm=args.algorithm, shard=args.shard)
+net, opt = train.distribute(net, opt, strategy, comm=comm)
+new = joining()
+run = train.Run(
+    comm=comm, state={"net": net, "opt": opt, "data": data}, evaluate=lambda: train.evaluate(net, x, y, comm=run.comm),
+    every=4, best=("accuracy", "max"), check_weights=3, lr=lambda samples: 0.02,
+    elastic=True, commit_every=args.every, replace_ranks=args.replace, **saving(),
+)  # fmt: skip
 loss_fn = train.CrossEntropyLoss()
 when, moments, choices = schedule(args.epochs * len(data))
-new = joining()
-
-
-restore = elastic._restore
+restore = run._elastic._restore
 
 
 def stumble(comm):
-    elastic._restore = restore
+    run._elastic._restore = restore
     restore(comm)
     if comm.rank == 0:
         raise collectives.PeerFailure("as if one more had died")
 
 
 if args.stumble and not new:
-    elastic._restore = stumble
+    run._elastic._restore = stumble
 
-
-def batches():
-    while data.epoch < args.epochs:
-        for batch in data:
-            yield batch
-            elastic.end_step()
-
-
-for a, b in elastic.steps(batches):
-    done = len(list(args.folder.iterdir()))
-    if done < args.kills and opt.steps >= when[done] and choices[done] % elastic.comm.size == elastic.comm.rank:
-        (args.folder / f"{done} rank {elastic.comm.rank} step {opt.steps}{' new' if new else ''}").touch(exist_ok=False)
+for a, b in run.steps(data, epochs=args.epochs):
+    (args.folder / f"at work {os.getpid()}").touch()
+    done = len(list(args.folder.glob("* rank *")))
+    if done < args.kills and run.step >= when[done] and choices[done] % run.comm.size == run.comm.rank:
+        (args.folder / f"{done} rank {run.comm.rank} step {run.step}{' new' if new else ''}").touch(exist_ok=False)
         die(moments[done])
     opt.zero_grad()
-    loss_fn(net(a), b).backward()
+    loss = loss_fn(net(a), b)
+    loss.backward()
     opt.step()
+    run.log(loss=loss)
+    time.sleep(args.sleep)
 
-assert opt.steps == args.epochs * len(data), opt.steps
-train.check_weights(net, elastic.comm)
-if elastic.comm.rank == 0:
+assert run.step == opt.steps == args.epochs * len(data), (run.step, opt.steps)
+assert run.samples == args.epochs * SAMPLES, run.samples  # each counts once, also if its rank has died since
+train.check_weights(net, run.comm)
+if run.comm.rank == 0:
     loss = float(loss_fn(net(x), y))
-    print(f"loss {loss:.6f} ranks {elastic.comm.size} recoveries {elastic.losses}", flush=True)
-    print("kills:", ", ".join(sorted(file.name for file in args.folder.iterdir())), flush=True)
-assert isinstance(elastic.comm, collectives.Communicator)
+    print(f"loss {loss:.6f} ranks {run.comm.size} recoveries {run._elastic.losses}", flush=True)
+    print("kills:", ", ".join(sorted(file.name for file in args.folder.glob("* rank *"))), flush=True)
+    if args.out is not None:
+        lines = [json.loads(line) for line in (args.out / "records.jsonl").read_text().splitlines()]
+        assert lines == run.records == train.read_log(args.out / "log.json")["runs"]["train"]["records"]
+assert isinstance(run.comm, collectives.Communicator)
 sys.exit(0)

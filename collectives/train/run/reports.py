@@ -1,0 +1,106 @@
+"""What rank 0 tells of a run: its progress on screen, its log file, its records to callbacks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..agree import on_rank_0
+from ..data.loader import Loader
+from .callbacks import Callback, Record
+from .progress import Progress, wants_bar
+from .records import write_log
+
+
+class Reports:
+    """Progress, log and callbacks of the run `name`. Methods are collective unless they say otherwise.
+
+    `log`: the log file, None for none. `settings` are kept in it. `callbacks`: rank 0's are called. `mode`: how progress
+    is shown, see `wants_bar`. OSError, ValueError and ImportError of rank 0 are raised on all ranks.
+    """
+
+    def __init__(
+        self, comm: Any, name: str, log: Path | None, *, settings: dict[str, Any], callbacks: Sequence[Callback],
+        mode: str,
+    ) -> None:  # fmt: skip
+        self._comm, self._name, self._log, self._settings = comm, name, log, settings
+        self._callbacks = list(callbacks)
+        self._called = False  # whether rank 0 has callbacks
+        self._progress: Progress | None = None
+        self._bar = on_rank_0(comm, lambda: wants_bar(mode))
+
+    def prepare(self) -> None:
+        """Make the folder of the log. OSError if it cannot be written to."""
+        if self._log is not None:
+            folder = self._log.parent
+            on_rank_0(self._comm, lambda: _make(folder))
+
+    @contextlib.contextmanager
+    def during(self, comm: Any, records: Sequence[Record], data: Loader, epochs: int) -> Iterator[None]:
+        """While steps run on the ranks of `comm`: callbacks are open, and progress is shown from the position of `data`.
+
+        `records` are those so far.
+        """
+        self._comm, self._called = comm, on_rank_0(comm, lambda: bool(self._callbacks))
+        if comm.rank == 0:
+            total, done = epochs * len(data), data.epoch * len(data) + data.step
+            self._progress = Progress(self._name, total, done, epochs, bar=self._bar)
+        try:
+            self._call(lambda callback: callback.begin(records))
+            yield
+            self._call(lambda callback: callback.close())
+        except BaseException:
+            self._close()
+            raise
+        finally:
+            if self._progress is not None:
+                self._progress.close()
+            self._progress = None
+
+    def _close(self) -> None:
+        """Close the callbacks after an error or a ``break``, maybe not on all ranks. Not collective."""
+        for callback in self._callbacks if self._comm.rank == 0 else []:
+            with contextlib.suppress(OSError, ValueError):  # there is an error already
+                callback.close()
+
+    def _call(self, method: Callable[[Callback], None]) -> None:
+        """Call a method of all callbacks, on rank 0."""
+
+        def call() -> None:
+            for callback in self._callbacks:
+                method(callback)
+
+        if self._called:
+            on_rank_0(self._comm, call)
+
+    def step(self) -> None:
+        """Count a step. Not collective."""
+        if self._progress is not None:
+            self._progress.step()
+
+    def record(self, record: Record) -> None:
+        """Tell of a record within an epoch."""
+        self._call(lambda callback: callback.record(record))
+
+    def epoch(self, records: Sequence[Record]) -> None:
+        """Tell of the last one of `records`, that of an epoch, and write the log."""
+
+        def tell() -> None:
+            if self._log is not None:
+                run = {"ranks": self._comm.size, "settings": self._settings, "records": records}
+                write_log(self._log, self._name, run)
+            for callback in self._callbacks:
+                callback.record(records[-1])
+
+        on_rank_0(self._comm, tell)
+        if self._progress is not None:
+            self._progress.epoch(records[-1])
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"cannot write to {folder}")
