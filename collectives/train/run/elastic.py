@@ -5,15 +5,18 @@ That needs a launcher that lets the other ranks live: Open MPI's ``mpiexec --wit
 
 from __future__ import annotations
 
+import atexit
 import functools
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from collectives import CollectiveError, CollectiveMismatch, CollectiveTimeout
+from collectives.errors import brief
 
 from ..strategies import Strategy
 from .commits import copied, loadable, put_together, shards
@@ -25,7 +28,7 @@ LOG = logging.getLogger("collectives")
 # Methods of a strategy that the code of a program calls by way of hooks.
 GUARDED = ("on_bucket", "before_step", "after_step", "discard")
 PATIENCE = 300.0  # seconds that ranks wait for each other in a recovery, unless the communicator has a timeout
-NEWS = 5.0  # seconds within which MPI hears of a death that a rank has noticed
+NEWS = 10.0  # seconds within which MPI hears of a death that a rank has noticed
 
 
 class Elastic:
@@ -73,6 +76,18 @@ class Elastic:
                 raise ValueError(f"elastic: {type(strategy).__name__} cannot go on with other ranks than it began with")
             for name in GUARDED:
                 setattr(strategy, name, self._guarded(getattr(strategy, name)))
+        self._under_way = False
+        atexit.register(self._end_process)
+
+    def _end_process(self) -> None:
+        """The program ends: if by an exception within the loop, then by a signal, so that MPI reports a dead rank.
+
+        In MPI_Finalize this process would wait for the others, and they for it. An exit code does not count as a death.
+        """
+        if self._under_way and getattr(sys, "last_value", None) is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """`method`, which takes note of failures and does nothing after one; it returns False then."""
@@ -107,6 +122,7 @@ class Elastic:
                 raise ValueError("with replace_ranks, a program has one call of steps: new processes join there")
             self._steps += 1  # the state may be another one than that of the last commit
         enter: Callable[[], None] = self._join if self.joins else functools.partial(self._commit, self.comm)
+        self._under_way = True
         while True:
             try:
                 enter()
@@ -115,6 +131,7 @@ class Elastic:
             except Exception as error:
                 self._note(error)
             if self._agree(self.failure is None):
+                self._under_way = False
                 return
             self._recover()
             enter = self.comm.Barrier
@@ -164,11 +181,11 @@ class Elastic:
             return
         dead = dead_ranks(self.comm)
         if self.failure is not None and not dead:
-            raise RuntimeError(f"the run ends, although no rank has died: {self.failure}") from self.failure
+            raise RuntimeError(f"the run ends, although no rank has died; {brief(self.failure)}") from self.failure
         if seconds > self._patience:
             raise RuntimeError(
                 f"the run ends: not all live ranks came to an agreement in {seconds:.3g} s; of {self.comm.size} ranks "
-                f"these are dead: {dead}; this rank: {self.failure or 'no failure'}"
+                f"these are dead: {dead}; this rank: {brief(self.failure) if self.failure else 'no failure'}"
             ) from self.failure
 
     def _recover(self) -> None:
@@ -188,7 +205,7 @@ class Elastic:
             if self._agree(self.failure is None):
                 break
             if self.failure is not None:
-                LOG.warning("a recovery is repeated%s: %s", " without new ranks" if replace else "", self.failure)
+                LOG.warning("a recovery is repeated%s: %s", " without new ranks" if replace else "", brief(self.failure))
             if comm is not None:
                 comm.Revoke()  # new ranks that wait there end
             replace = False
@@ -199,7 +216,7 @@ class Elastic:
 
     def _give_up(self, comm: Any, cause: Exception | None) -> None:
         """Raise RuntimeError on all ranks of `comm`: none has died. Collective."""
-        causes = comm.allgather(None if cause is None else f"{type(cause).__name__}: {cause}")
+        causes = comm.allgather(None if cause is None else brief(cause))
         rank, told = next((rank, told) for rank, told in enumerate(causes) if told is not None)
         hint = "; after a loss of ranks only run.comm can be used, in evaluate too" if self.losses else ""
         raise RuntimeError(f"the run ends, although no rank has died; rank {rank}: {told}{hint}")
@@ -213,7 +230,7 @@ class Elastic:
             self._restore(self.comm)
             self.comm.Barrier()  # those that started it have agreed to go on with it
         except (CollectiveError, MPI.Exception) as error:
-            LOG.warning("a process that was started to replace a rank ends: %s", error)
+            LOG.warning("a process that was started to replace a rank ends: %s", brief(error))
             os._exit(0)
         self.joins = False
         joined()
