@@ -64,7 +64,7 @@ class Derived(MPI.Intracomm):
 
     @property
     def why_no_shrink(self) -> str | None:
-        """Why :meth:`shrink` is refused here, as text; None if it is not: then live ranks can go on without the dead."""
+        """Why :meth:`shrink` is refused here, as text; None if live ranks can go on without the dead."""
         return mpi_library.why_no_survivors()
 
     def shrink(self) -> Any:

@@ -8,25 +8,39 @@ import textwrap
 import time
 
 import pytest
-from jobs import LIVE_ON, RANK, descendants, environment, mpiexec, start, torch_for
+from jobs import LIVE_ON, RANK, ROOT, descendants, environment, mpiexec, start, torch_for
 
 PROGRAM = "tests/train/programs/elastic.py"
 UNDISTURBED = 0.607484  # the loss of a run on one rank, to 6 digits
-ULFM = {"env": {"COLLECTIVES_TIMEOUT": "60"}, "flags": LIVE_ON["openmpi"]}
+SUPPORT = f"{ROOT}:{ROOT / 'tests/support'}"
+ULFM = {"env": {"COLLECTIVES_TIMEOUT": "60", "PYTHONPATH": SUPPORT}, "flags": LIVE_ON["openmpi"]}
+
+
+def started(folder, kills, *args, ranks=4, timeout=60):
+    """The program's end: what it printed."""
+    begin = time.monotonic()
+    how = {**ULFM, "env": {**ULFM["env"], "COLLECTIVES_TIMEOUT": str(timeout)}}
+    done = mpiexec("openmpi", ranks, PROGRAM, str(folder), str(kills), *args, timeout=250, **how)
+    assert time.monotonic() - begin < 200, "does not end"
+    return done
 
 
 def run(folder, kills, *args, ranks=4):
     """Loss, number of ranks at the end, and the kills as (rank, whether it was a replacement)."""
-    begin = time.monotonic()
-    done = mpiexec("openmpi", ranks, PROGRAM, str(folder), str(kills), *args, timeout=250, **ULFM)
-    assert time.monotonic() - begin < 200, "does not end"
-    found = re.search(r"^loss (\S+) ranks (\d+) recoveries (\d+)$", done.stdout, re.MULTILINE)
-    assert found, done.stdout + done.stderr
+    done = started(folder, kills, *args, ranks=ranks)
     assert "--stumble" in args or "MPI_Abort" not in done.stderr
     files = [file for file in folder.iterdir() if " rank " in file.name]
     killed = re.findall(r"\d+ rank (\d+) step \d+( new)?", done.stdout)
     assert len(killed) == kills == len(files)
-    return float(found[1]), int(found[2]), [(int(rank), bool(new)) for rank, new in killed]
+    loss, ranks = result(done.stdout, done.stderr)
+    return loss, ranks, [(int(rank), bool(new)) for rank, new in killed]
+
+
+def result(printed, errors=""):
+    """Loss and number of ranks at the end."""
+    found = re.search(r"^loss (\S+) ranks (\d+) recoveries (\d+)$", printed, re.MULTILINE)
+    assert found, printed + errors
+    return float(found[1]), int(found[2])
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
@@ -62,6 +76,23 @@ def test_a_recovery_that_fails_is_repeated_without_replacements(more, tmp_path):
     loss, ranks, killed = run(tmp_path, 1, "--stumble", *more)
     assert (ranks, len(killed)) == (3, 1)
     assert loss == pytest.approx(UNDISTURBED, rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("hinder", "told", "left"),
+    [
+        ("start", "no new ranks after 20 s: 1 new process did not start", 3),
+        ("join", "no new ranks after 20 s: 1 new process did not come to Run.steps", 3),
+        ("last", "no new ranks.*died", 2),
+        ("first", "no new ranks", 2),
+    ],
+)
+def test_new_ranks_that_do_not_come(hinder, told, left, tmp_path):
+    """Or whose start a survivor does not live to see: the others go on without, and say who is missing."""
+    done = started(tmp_path, 1, "--replace", "--hinder", hinder, timeout=20)
+    assert result(done.stdout, done.stderr) == (pytest.approx(UNDISTURBED, rel=0.02), left)
+    assert re.search(told, done.stderr), done.stderr
 
 
 @pytest.mark.slow
@@ -116,9 +147,7 @@ def test_kills_at_random_moments(more, ranks, seed, tmp_path):
     finally:
         job.kill()
     assert kills == 5, printed
-    found = re.search(r"^loss (\S+) ranks (\d+)", printed, re.MULTILINE)
-    assert found, printed
-    assert float(found[1]) == pytest.approx(undisturbed, rel=0.02)
+    assert result(printed)[0] == pytest.approx(undisturbed, rel=0.02)
 
 
 SHARDED = """
@@ -135,13 +164,15 @@ TOTAL, VICTIMS = 103, {victims}
 class Sharded:
     # Numbers of which each rank has its part; a step adds 1 to each.
     def __init__(self, comm):
+        self.done = 0
         self.deal(comm)
         self.part = np.arange(self.start, self.stop, dtype=float)
     def deal(self, comm):
         self.start, self.stop = TOTAL * comm.rank // comm.size, TOTAL * (comm.rank + 1) // comm.size
     def state_dict(self):
-        return {{"inner": [Shard(self.part, self.start, TOTAL)], "text": "as it is"}}
+        return {{"inner": [Shard(self.part, self.start, TOTAL)], "text": "as it is", "done": self.done}}
     def load_state_dict(self, state):
+        self.done = state["done"]
         assert state["text"] == "as it is" and state["inner"][0].shape == (TOTAL,)
         self.deal(elastic_comm[-1])
         self.part = state["inner"][0].read(self.start, self.stop)
@@ -158,11 +189,12 @@ things = Sharded(comm)
 elastic = Elastic(comm, {{"deal": Deal(), "things": things}}, every=2)
 
 def steps():
-    while elastic._steps < 10:
-        yield elastic._steps
+    while things.done < 10:
+        yield things.done
         elastic.raise_failure()
         elastic.comm.allreduce(1)
         things.part += 1
+        things.done += 1
         elastic.end_step()
 
 try:
@@ -225,31 +257,34 @@ def test_other_errors_are_the_programs():
     assert done.stdout == "0 KeyError 'mine'\n", done.stdout + done.stderr
 
 
-def test_state_of_torch_comes_back():
+@pytest.mark.parametrize("shard", [None, 0, 1, 2])
+def test_state_of_torch_comes_back(shard):
     program = """
+import sys
 import torch
 from collectives import train
 from collectives.train.run.elastic import Elastic
 comm = train.communicator()
 net = torch.nn.Linear(3, 4)
 opt = torch.optim.Adam(net.parameters(), 0.1)
+if sys.argv[1] != "None":
+    train.distribute(net, opt, train.AllReduce(shard=int(sys.argv[1])), comm=comm)
 def step():
+    opt.zero_grad()
     net(torch.ones(2, 3)).square().sum().backward()
     opt.step()
     return [p.detach().clone() for p in net.parameters()]
 step()
-opt.zero_grad()
 elastic = Elastic(comm, {"net": net, "opt": opt})
 elastic._commit(comm)
 expected = [step() for _ in range(3)]
 for _ in range(2):
     elastic._restore(comm)
-    opt.zero_grad()
     found = [step() for _ in range(3)]
 assert all(torch.equal(a, b) for x, y in zip(expected, found) for a, b in zip(x, y)) or print(expected, found)
 print("well")
 """
-    done = mpiexec("openmpi", 1, "-c", program, env=torch_for("openmpi"), flags=LIVE_ON["openmpi"])
+    done = mpiexec("openmpi", 1, "-c", program, str(shard), env=torch_for("openmpi"), flags=LIVE_ON["openmpi"])
     assert done.stdout == "well\n", done.stdout + done.stderr
 
 

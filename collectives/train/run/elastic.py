@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from collectives import CollectiveError, CollectiveMismatch, CollectiveTimeout
 from collectives.errors import brief
@@ -29,6 +29,16 @@ LOG = logging.getLogger("collectives")
 GUARDED = ("on_bucket", "before_step", "after_step", "discard")
 PATIENCE = 300.0  # seconds that ranks wait for each other in a recovery, unless the communicator has a timeout
 NEWS = 10.0  # seconds within which MPI hears of a death that a rank has noticed
+
+
+class Commit(NamedTuple):
+    """The state of a run after so many steps, by name of the objects."""
+
+    steps: int
+    state: dict[str, Any]
+
+
+NONE = Commit(0, {})
 
 
 class Elastic:
@@ -68,23 +78,22 @@ class Elastic:
         self._patience = PATIENCE if comm.timeout is None else comm.timeout
         self.failure: Exception | None = None
         self._members, self._steps = members(objects), 0
-        self._commits: dict[int, dict[str, Any]] = {}  # by step; two while a commit is under way
-        self._neighbour: dict[int, list[Any]] = {}  # by step: what the rank before this one has alone
+        self._number = 0  # of the last commit
+        self._commits: dict[int, Commit] = {}  # by number; two while a commit is under way
+        self._neighbour: dict[int, list[Any]] = {}  # by number: what the rank before this one has alone
         self._strategies = [m.thing for m in self._members.values() if isinstance(m.thing, Strategy)]
         for strategy in self._strategies:
             if type(strategy).resize is Strategy.resize:
                 raise ValueError(f"elastic: {type(strategy).__name__} cannot go on with other ranks than it began with")
             for name in GUARDED:
                 setattr(strategy, name, self._guarded(getattr(strategy, name)))
-        self._under_way = False
-        atexit.register(self._end_process)
 
     def _end_process(self) -> None:
-        """The program ends: if by an exception within the loop, then by a signal, so that MPI reports a dead rank.
+        """The program ends within `steps`: if by an exception, then by a signal, so that MPI reports a dead rank.
 
         In MPI_Finalize this process would wait for the others, and they for it. An exit code does not count as a death.
         """
-        if self._under_way and getattr(sys, "last_value", None) is not None:
+        if getattr(sys, "last_value", None) is not None:
             sys.stdout.flush()
             sys.stderr.flush()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -117,12 +126,10 @@ class Elastic:
         RuntimeError if a collective failed although no rank has died, or if live ranks do not come to a recovery;
         LostState.
         """
-        if self._commits:
-            if self.replace:
-                raise ValueError("with replace_ranks, a program has one call of steps: new processes join there")
-            self._steps += 1  # the state may be another one than that of the last commit
+        if self._commits and self.replace:
+            raise ValueError("with replace_ranks, a program has one call of steps: new processes join there")
         enter: Callable[[], None] = self._join if self.joins else functools.partial(self._commit, self.comm)
-        self._under_way = True
+        atexit.register(self._end_process)
         while True:
             try:
                 enter()
@@ -131,7 +138,7 @@ class Elastic:
             except Exception as error:
                 self._note(error)
             if self._agree(self.failure is None):
-                self._under_way = False
+                atexit.unregister(self._end_process)
                 return
             self._recover()
             enter = self.comm.Barrier
@@ -149,15 +156,21 @@ class Elastic:
 
     def _commit(self, comm: Any) -> None:
         """Copy the state. Once a rank has passed this, every rank of `comm` has the copy. Collective."""
-        step = self._steps
+        number = self._number + 1
         state = {name: copied(member.thing.state_dict()) for name, member in self._members.items()}
-        self._commits[step] = state
+        self._commits[number] = Commit(self._steps, state)
         mine = list(shards(state))
         if comm.allreduce(len(mine)):
             to_next = [mine if rank == (comm.rank + 1) % comm.size else None for rank in range(comm.size)]
-            self._neighbour[step] = comm.alltoall(to_next)[comm.rank - 1]
+            self._neighbour[number] = comm.alltoall(to_next)[comm.rank - 1]
         comm.Barrier()
-        self._commits, self._neighbour = {step: state}, {s: p for s, p in self._neighbour.items() if s == step}
+        self._number = number
+        self._keep(lambda other: other == number)
+
+    def _keep(self, wanted: Callable[[int], bool]) -> None:
+        """Drop all commits but the `wanted` numbers."""
+        self._commits = {number: commit for number, commit in self._commits.items() if wanted(number)}
+        self._neighbour = {number: parts for number, parts in self._neighbour.items() if wanted(number)}
 
     def _agree(self, well: bool) -> bool:
         """Whether all live ranks are `well`; all get the same answer, also if ranks die meanwhile. Collective."""
@@ -205,7 +218,9 @@ class Elastic:
             if self._agree(self.failure is None):
                 break
             if self.failure is not None:
-                LOG.warning("a recovery is repeated%s: %s", " without new ranks" if replace else "", brief(self.failure))
+                LOG.warning(
+                    "a recovery is repeated%s: %s", " without new ranks" if replace else "", brief(self.failure)
+                )
             if comm is not None:
                 comm.Revoke()  # new ranks that wait there end
             replace = False
@@ -243,22 +258,23 @@ class Elastic:
         held = comm.allgather(sorted(self._commits))
         if not any(held):
             raise RuntimeError("ranks died before the run had begun; start it again")
-        new, first = not self._commits, next(rank for rank, steps in enumerate(held) if steps)
-        step = max(set.intersection(*(set(steps) for steps in held if steps)))
-        state = self._commits.get(step, {})
-        alone = [] if new else [*shards(state), *self._neighbour.get(step, [])]
+        new, first = not self._commits, next(rank for rank, numbers in enumerate(held) if numbers)
+        number = max(set.intersection(*(set(numbers) for numbers in held if numbers)))
+        self._keep(lambda other: other <= number)  # later ones, which only some ranks have, must not mix with the next
+        commit = self._commits.get(number, NONE)
+        alone = [*shards(commit.state), *self._neighbour.get(number, [])]
         wholes = put_together(comm.allgather(alone)) if comm.allreduce(len(alone)) else {}
         for strategy in self._strategies:
             strategy.resize(comm)
         for member in self._members.values():
             self._redeal(member.thing, comm)
         if not all(held):
-            sent = comm.bcast((state, self.rate), root=first)
-            state, self.rate = sent if new else (state, self.rate)
+            sent = comm.bcast((commit, self.rate), root=first)
+            commit, self.rate = sent if new else (commit, self.rate)
         for name, member in self._members.items():
             if not new or member.shared or not member.per_rank:
-                member.thing.load_state_dict(loadable(state[name], wholes, (name,)))
-        self._steps = step
+                member.thing.load_state_dict(loadable(commit.state[name], wholes, (name,)))
+        self._steps, self._number = commit.steps, number
         self._commit(comm)
 
     def _redeal(self, thing: Any, comm: Any) -> None:

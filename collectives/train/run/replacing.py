@@ -1,4 +1,4 @@
-"""New processes in the place of dead ranks (MPI_Comm_spawn). Every wait for them, and theirs for the others, is bounded.
+"""New processes in the place of dead ranks (MPI_Comm_spawn). All waits for them, and theirs for others, are bounded.
 
 Open MPI's own waits are not: by default PMIx_Connect, within MPI_Comm_spawn, waits for ever for a rank that has died.
 """

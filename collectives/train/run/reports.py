@@ -18,8 +18,8 @@ from .records import write_log
 class Reports:
     """Progress, log and callbacks of the run `name`. Methods are collective unless they say otherwise.
 
-    `log`: the log file, None for none. `settings` are kept in it. `callbacks`: rank 0's are called. `mode`: how progress
-    is shown, see `wants_bar`. OSError, ValueError and ImportError of rank 0 are raised on all ranks.
+    `log`: the log file, None for none. `settings` are kept in it. `callbacks`: rank 0's are called. `mode`: how
+    progress is shown, see `wants_bar`. OSError, ValueError and ImportError of rank 0 are raised on all ranks.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class Reports:
 
     @contextlib.contextmanager
     def during(self, comm: Any, records: Sequence[Record], data: Loader, epochs: int) -> Iterator[None]:
-        """While steps run on the ranks of `comm`: callbacks are open, and progress is shown from the position of `data`.
+        """While steps run on the ranks of `comm`: callbacks are open, and progress is shown.
 
-        `records` are those so far.
+        It begins at the position of `data`. `records` are those so far.
         """
         self._comm, self._called = comm, on_rank_0(comm, lambda: bool(self._callbacks))
         if comm.rank == 0:

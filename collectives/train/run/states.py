@@ -42,7 +42,7 @@ class Position(Protocol):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run is: its own state of all ranks, and that of each rank. It is not changed, so commits do not copy it."""
+    """Where a run is: its own state of all ranks, and that of each rank. It is never changed: commits need no copy."""
 
     common: dict[str, Any]
     own: list[Mapping[str, Any]]

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from jobs import environment
 
 import collectives
 from collectives import train
@@ -30,6 +31,7 @@ parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--every", type=int, default=5)
 parser.add_argument("--out", type=Path, help="folder of checkpoints and records")
 parser.add_argument("--stumble", action="store_true", help="the first recovery fails on rank 0")
+parser.add_argument("--hinder", choices=("start", "join", "first", "last"), help="what a new process does, see hinder")
 parser.add_argument("--seed", type=int, default=5)
 parser.add_argument("--sleep", type=float, default=0, help="seconds of each step")
 args = parser.parse_args()
@@ -53,7 +55,22 @@ def saving():
     return {"out": args.out, "checkpoint_every": 7, "callbacks": [train.JSONL(args.out / "records.jsonl")]}
 
 
+def hinder():
+    """In a new process, before MPI: never start it, or kill the first or last rank, which waits for this process."""
+    if os.environ.get("PMIX_NAMESPACE", "@1").endswith("@1"):
+        return
+    if args.hinder == "start":
+        time.sleep(1000)
+    elif args.hinder in ("first", "last"):
+        pids = sorted(int(file.name.split()[-1]) for file in args.folder.glob("at work *"))
+        at_work = [pid for pid in pids if environment(pid)]  # a zombie has none
+        os.kill(at_work[0 if args.hinder == "first" else -1], signal.SIGKILL)
+
+
+hinder()
 comm = train.communicator()
+if args.hinder == "join" and joining():
+    time.sleep(1000)
 rng = np.random.default_rng(0)
 y = rng.integers(0, 5, SAMPLES)
 x = rng.standard_normal((SAMPLES, 12)) + 1.2 * np.eye(5, 12)[y]
