@@ -1,5 +1,6 @@
-"""docs/training.md and docs/compression.md: their programs and commands run and print what the pages say; job scripts
-run, one of them under Slurm."""
+"""docs/training.md, compression.md and averaging.md: their programs and commands run and print what the pages say.
+
+Job scripts run, one of them under Slurm."""
 
 import os
 import re
@@ -10,7 +11,7 @@ import pytest
 from interrupt import interrupt
 from jobs import ROOT, variables
 
-PAGES = {name: (ROOT / f"docs/{name}.md").read_text() for name in ("training", "compression")}
+PAGES = {name: (ROOT / f"docs/{name}.md").read_text() for name in ("training", "compression", "averaging")}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SECTIONS = {
     f"{name}: {section.splitlines()[0]}": BLOCK.findall(section)
@@ -57,7 +58,7 @@ def test_every_block_is_executed():
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_section(section, folder):
-    """In order: programs run on 2 ranks or as many as RANKS says, or by the command after them; a text is the end of what was printed."""
+    """In order: programs run on RANKS, or by the command after them; a text is the end of what was printed."""
     if section == "training: Other libraries" and not (ROOT / ".venvs/jax/ready").exists():
         pytest.skip(NO_JAX)
     printed = ""

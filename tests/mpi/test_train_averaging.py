@@ -23,6 +23,7 @@ DETERMINISTIC = {
     "fedavg": lambda: train.FedAvg(3, 0.6),
     "easgd": lambda: train.EASGD(3),
     "ring": train.NeighborAveraging,
+    "overlap": lambda: train.NeighborAveraging(overlap=True),
     "one_peer": lambda: train.NeighborAveraging("one_peer_exponential"),
     "push_sum": lambda: train.PushSum(DIRECTED),
 }

@@ -30,10 +30,10 @@ class ADPSGD(Gossip):
     * `seed` (default 0): of the draws.
     * `final_average` (default: True): `finish` replaces the parameters by the mean of all ranks.
 
-    **Waiting.** A rank looks for messages before each step, and waits for none. An active rank makes steps until its
-    answer is there, and then draws again. A passive rank answers all that ask. So a slow neighbour answers late, after
-    up to one of its own steps, and delays nobody's steps. Ranks of one role never need each other, so there is no
-    deadlock. In `finish`, which is collective, a rank answers until all ranks have finished.
+    **Waiting.** A rank looks for messages before and after each step, and waits for none. An active rank makes steps
+    until its answer is there, and then draws again. A passive rank answers all that ask. So a slow neighbour answers
+    late, after up to one of its own steps, and delays nobody's steps. Ranks of one role never need each other, so there
+    is no deadlock. In `finish`, which is collective, a rank answers until all ranks have finished.
 
     **Hypotheses.** Averaging preserves the mean of all ranks, once no exchange is under way. An answer that comes k
     steps late acts like one at once with gradients that are k steps old: this is the paper's staleness, which must be
@@ -69,7 +69,12 @@ class ADPSGD(Gossip):
         self._role.arrived()
 
     def before_step(self) -> None:
+        """Take what has arrived."""
+        self.exchanges += self._role.look()
+
+    def after_step(self) -> None:
         """Take what has arrived, and ask a neighbour if no answer is due."""
+        super().after_step()
         self.exchanges += self._role.look()
         if isinstance(self._role, Active) and self.partners and not self._role.asking:
             draw = np.random.default_rng([self.seed, self.comm.rank, self.steps])

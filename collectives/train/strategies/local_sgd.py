@@ -89,6 +89,10 @@ class LocalSGD(Rounds):
         else:
             super().after_step()
 
+    def discard(self) -> None:
+        """Wait for gradients that no step will use."""
+        self._means.finish()
+
     def due(self) -> bool:
         """Whether the round ends: after `every` steps, or at `stop`."""
         return super().due() or self.steps == self.stop

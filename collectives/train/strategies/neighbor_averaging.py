@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..models.nn import Array
 from .gossip import Gossip
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 class NeighborAveraging(Gossip):
     """Decentralized parallel SGD (Lian et al., NIPS 2017, algorithm 1).
 
-    ``x_i <- sum_j W_ij x_j - lr g_i(x_i)`` in each step: W is the mixing matrix of the graph, and the gradient is that
-    at the old x_i. So messages go on while the backward pass does.
+    ``x_i <- sum_j W_ij (x_j - lr g_j(x_j))`` in each step: W is the mixing matrix of the graph.
 
     * `graph` (default "ring"): see `graphs`; W changes with the step if the graph does.
+    * `overlap` (default: False): average before the gradients are applied, ``x_i <- sum_j W_ij x_j - lr g_i(x_i)``, so
+      that the messages go on while the backward pass does. The paper has both orders, with the same rate. This one
+      leaves the ranks further apart, by a step of each.
     * `final_average` (default: True): `finish` replaces the parameters by the mean of all ranks, the result of the
       paper. Else each rank keeps its own.
 
@@ -34,8 +36,11 @@ class NeighborAveraging(Gossip):
     connected, and for parameters of 16 bits.
     """
 
-    def __init__(self, graph: str | Graph | Array = "ring", final_average: bool = True) -> None:
+    def __init__(
+        self, graph: str | Graph | Array = "ring", overlap: bool = False, final_average: bool = True
+    ) -> None:  # fmt: skip
         super().__init__(graph, final_average)
+        self.overlap = overlap
 
     def take_graph(self, mixing: Mixing, rank: int) -> None:
         """Keep this rank's neighbours. ValueError unless mixing preserves the mean."""
@@ -44,11 +49,34 @@ class NeighborAveraging(Gossip):
         super().take_graph(mixing, rank)
 
     def on_bucket(self, bucket: Bucket) -> None:
-        """Start to exchange the bucket's parameters."""
+        """With `overlap`, start to exchange the bucket's parameters."""
         super().on_bucket(bucket)
-        self.start(self._exchanges[bucket.index])
+        if self.overlap:
+            self.start(self._exchanges[bucket.index])
 
     def before_step(self) -> None:
-        """Wait for the neighbours' parameters, and average."""
+        """With `overlap`, wait for the neighbours' parameters, and average."""
+        if self.overlap:
+            self._mix()
+
+    def discard(self) -> None:
+        """With `overlap`, wait for parameters that no step will use."""
+        if self.overlap:
+            for exchange in self._exchanges:
+                exchange.wait()
+
+    def after_step(self) -> None:
+        """Without `overlap`, average with the neighbours."""
+        if not self.overlap:
+            for exchange in self._exchanges:
+                self.start(exchange)
+            self._mix()
+        super().after_step()
+
+    def _mix(self) -> None:
         for exchange in self._exchanges:
             exchange.mix(self.row)
+
+    def settings(self) -> dict[str, Any]:
+        """Settings that must be equal on all ranks."""
+        return {**super().settings(), "overlap": self.overlap}

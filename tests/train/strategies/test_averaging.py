@@ -4,7 +4,7 @@ import copy
 
 import numpy as np
 import pytest
-from local_training import NEAR, Alone, adam, begin, flat, momentum, scatter, sgd, steps, uneven
+from local_training import NEAR, Alone, adam, backward, batch, begin, flat, momentum, scatter, sgd, steps, uneven
 
 from collectives import train
 from collectives.train import graphs, threads
@@ -16,6 +16,7 @@ DETERMINISTIC = {
     "fedavg": lambda: train.FedAvg(4, 0.6),
     "easgd": lambda: train.EASGD(3),
     "neighbor_averaging": lambda: train.NeighborAveraging("one_peer_exponential"),
+    "overlap": lambda: train.NeighborAveraging(overlap=True),
     "push_sum": lambda: train.PushSum(graphs.random(2, 1, directed=True)),
 }
 ALL = {**DETERMINISTIC, "ad_psgd": train.ADPSGD}
@@ -125,6 +126,20 @@ def test_one_rank_trains_alone(name, dtype):
     assert found.dtype == dtype
     assert np.abs(found - alone.x[0]).max() < (NEAR if dtype == np.float64 else 1e-5)
     assert name in ("diloco", "easgd") or (end == found).all()
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_a_dropped_gradient_changes_nothing(name):
+    def on_rank(comm, drops):
+        net, opt = begin(comm, DETERMINISTIC[name](), momentum)
+        for step in range(6):
+            if drops:
+                backward(net, *batch(step + 50, comm.rank, uneven(comm.size)))
+            steps(net, opt, comm, step, step + 1)  # it begins with zero_grad
+        return flat(net)
+
+    plain, dropping = (np.stack(threads.run(3, lambda comm, d=d: on_rank(comm, d))) for d in (False, True))
+    assert (plain == dropping).all()
 
 
 @pytest.mark.parametrize("name", ALL)

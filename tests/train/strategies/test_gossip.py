@@ -4,7 +4,22 @@ import time
 
 import numpy as np
 import pytest
-from local_training import NEAR, Alone, backward, batch, begin, even, flat, momentum, scatter, sgd, steps, still, uneven
+from local_training import (
+    NEAR,
+    Alone,
+    backward,
+    batch,
+    begin,
+    even,
+    flat,
+    momentum,
+    on_threads,
+    scatter,
+    sgd,
+    steps,
+    still,
+    uneven,
+)
 
 from collectives import train
 from collectives.train import graphs, threads
@@ -67,24 +82,25 @@ def test_the_rate_is_attained():
 
 @pytest.mark.parametrize("graph", ["ring", "one_peer_exponential", "random"])
 @pytest.mark.parametrize("shares", [even, uneven])
-def test_neighbor_averaging_is_its_definition(graph, shares):
+@pytest.mark.parametrize("overlap", [False, True])
+def test_neighbor_averaging_is_its_definition(overlap, shares, graph):
     mixing, alone = graphs.Mixing(graph, 4), Alone(4, momentum, shares)
     for step in range(7):
+        matrix = mixing.matrices[step % len(mixing.matrices)]
         alone.gradients()
-        alone.x = mixing.matrices[step % len(mixing.matrices)] @ alone.x
-        alone.update()
-    xs, _ = in_step(4, lambda: train.NeighborAveraging(graph), 7, momentum, shares)
+        if overlap:
+            alone.x = matrix @ alone.x
+            alone.update()
+        else:
+            alone.update()
+            alone.x = matrix @ alone.x
+    xs, _ = in_step(4, lambda: train.NeighborAveraging(graph, overlap), 7, momentum, shares)
     assert near(xs[-1], alone.x)
 
 
-def test_complete_graphs_are_synchronous():
-    xs, _ = in_step(3, lambda: train.NeighborAveraging("complete", final_average=False), 5)
-    alone = Alone(3)
-    for _ in range(5):
-        alone.gradients()
-        alone.x = alone.x.mean(axis=0)
-        alone.update()
-    assert near(xs[-1], alone.x)
+def test_on_a_complete_graph_it_is_synchronous():
+    xs, _ = in_step(3, lambda: train.NeighborAveraging("complete"), 5)
+    assert near(xs[-1], on_threads(3, train.AllReduce, 5))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -246,7 +262,7 @@ def test_an_unknown_graph_is_an_error_at_once():
 
 def test_micro_batches_send_once():
     def on_rank(comm):
-        net, opt = begin(comm, train.NeighborAveraging(), sgd)
+        net, opt = begin(comm, train.NeighborAveraging(overlap=True), sgd)
         x, y = batch(0, comm.rank, even(comm.size))
         with opt.strategy.no_sync():
             backward(net, x[:3], y[:3])
@@ -254,5 +270,5 @@ def test_micro_batches_send_once():
         opt.step()
         return flat(net)
 
-    whole, _ = in_step(3, train.NeighborAveraging, 1)
+    whole, _ = in_step(3, lambda: train.NeighborAveraging(overlap=True), 1)
     assert near(np.stack(threads.run(3, on_rank)), whole[-1])
