@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...files import replacing
+from ..tensors import is_tensor
 
 FORMAT = 1
 
@@ -29,7 +30,7 @@ class Means:
         for key, value in values.items():
             total = self._sums.setdefault(key, [0.0, 0.0])
             if samples:
-                total[0] += float(value) * samples
+                total[0] += float(value.detach() if is_tensor(value) else value) * samples
                 total[1] += samples
 
     def reduce(self, comm: Any) -> tuple[int, dict[str, float]]:

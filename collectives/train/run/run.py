@@ -58,13 +58,13 @@ class Run:
 
     While `steps` runs, SIGTERM and SIGUSR1 on any rank make all ranks stop after the same step; then a checkpoint is
     written if there are `out` and `state`. ``stopped`` says why steps ended early: "SIGTERM", "SIGUSR1", "patience", or
-    None. ``resumed`` is the step of the checkpoint from which this run goes on, or None. ``comm`` is the communicator; in
-    an elastic run it is another one after a loss of ranks.
+    None. ``resumed`` is the step of the checkpoint from which this run goes on, or None. ``comm`` is the communicator;
+    in an elastic run it is another one after a loss of ranks.
 
     ``records`` is the list of records so far, the same on all ranks except for "seconds". A record is a dict with
     "epoch" (completed epochs), "step", "samples" (of all ranks), "seconds" (of training), "lr", the logged means and,
-    after an epoch, the evaluation. Raises on all ranks: ValueError for bad arguments and checkpoints of another run, for
-    `check_weights` of a strategy that lets weights differ, and for `elastic` where no rank outlives another one;
+    after an epoch, the evaluation. Raises on all ranks: ValueError for bad arguments and checkpoints of another run,
+    for `check_weights` of a strategy that lets weights differ, and for `elastic` where no rank outlives another one;
     ImportError for "bar" without tqdm, and OSError if rank 0 cannot write to `out`.
     """
 
@@ -140,9 +140,10 @@ class Run:
         """Yield this rank's batches of `data`, from the position of `data` until the end of epoch `epochs`. Collective.
 
         After each epoch the network is evaluated and the log written; after the last one, ``finish`` of the strategy
-        comes before that. Ends early by a signal or by `patience`; see ``stopped``. Raises on all ranks: ValueError
-        unless `epochs` is at least 1, and for a loader that is not in a state to be saved; FloatingPointError if the
-        mean of a logged value is not finite; and what writing a checkpoint raised on any rank, at a later step.
+        comes before that. Ends early by a signal or by `patience`; see ``stopped``. A loop that all ranks left by
+        ``break`` can be entered again; that step is not counted. Raises on all ranks: ValueError unless `epochs` is
+        at least 1, and for a loader that is not in a state to be saved; FloatingPointError if the mean of a logged
+        value is not finite; and what writing a checkpoint raised on any rank, at a later step.
         """
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1, not {epochs}")

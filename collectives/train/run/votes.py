@@ -54,10 +54,11 @@ class Votes:
         return News(signal, bool(due), Vote(bool(failed), -written))
 
     def abandon(self) -> None:
-        """Give up a vote after an error; other ranks may never take part in it, so it is not waited for long."""
+        """Give up a vote after an error or a ``break``. Other ranks may never take part in it, so it is not waited for
+        long; if they do, and all go on, the next `result` waits for it and is None."""
+        self._cast = False
         end = time.monotonic() + PATIENCE
         with contextlib.suppress(RuntimeError):  # of a communicator that is broken
             while self._request is not None and time.monotonic() < end:
                 if self._request.Test():
                     self._request = None
-                    self._cast = False

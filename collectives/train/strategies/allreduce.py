@@ -187,10 +187,11 @@ class AllReduce(Strategy):
         return samples
 
     def wait(self) -> None:
-        """Wait until the parameters' ``grad`` are those of all ranks, times the loss scale. Collective.
+        """Wait until the parameters' ``grad`` are those of all ranks. Collective.
 
-        A program needs this only if it reads or changes them between ``backward()`` and ``opt.step()``. RuntimeError
-        if they are elsewhere: with `shard`, and if a compression exchanges gradients of 16 bits.
+        A program needs this only if it reads or changes them between ``backward()`` and ``opt.step()``. They have the
+        factor of the loss scale, unless a compression keeps residuals. RuntimeError if they are elsewhere: with
+        `shard`, and if a compression exchanges gradients of 16 bits.
         """
         if any(part.received is not part.bucket.grads for part in self._parts):
             raise RuntimeError("with shard, or compressed gradients of 16 bits, the mean gradients are not in p.grad")

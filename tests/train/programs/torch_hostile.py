@@ -301,6 +301,7 @@ def test_the_state_of_the_network_is_one_of_plain_torch():
     assert torch.equal(flat(plain), flat(net))
 
 
+@pytest.mark.filterwarnings("error")
 def test_two_runs_and_two_strategies_in_turns(tmp_path):
     """On one communicator; the loops are entered and left alternately."""
 
