@@ -12,11 +12,11 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from collectives import CollectiveError, CollectiveMismatch, CollectiveTimeout
-from collectives.errors import brief
 
 from ..strategies import Strategy
 from .commits import copied, loadable, put_together, shards
@@ -194,11 +194,11 @@ class Elastic:
             return
         dead = dead_ranks(self.comm)
         if self.failure is not None and not dead:
-            raise RuntimeError(f"the run ends, although no rank has died; {brief(self.failure)}") from self.failure
+            raise RuntimeError(f"the run ends, although no rank has died; {_brief(self.failure)}") from self.failure
         if seconds > self._patience:
             raise RuntimeError(
                 f"the run ends: not all live ranks came to an agreement in {seconds:.3g} s; of {self.comm.size} ranks "
-                f"these are dead: {dead}; this rank: {brief(self.failure) if self.failure else 'no failure'}"
+                f"these are dead: {dead}; this rank: {_brief(self.failure) if self.failure else 'no failure'}"
             ) from self.failure
 
     def _recover(self) -> None:
@@ -219,7 +219,7 @@ class Elastic:
                 break
             if self.failure is not None:
                 LOG.warning(
-                    "a recovery is repeated%s: %s", " without new ranks" if replace else "", brief(self.failure)
+                    "a recovery is repeated%s: %s", " without new ranks" if replace else "", _brief(self.failure)
                 )
             if comm is not None:
                 comm.Revoke()  # new ranks that wait there end
@@ -231,7 +231,7 @@ class Elastic:
 
     def _give_up(self, comm: Any, cause: Exception | None) -> None:
         """Raise RuntimeError on all ranks of `comm`: none has died. Collective."""
-        causes = comm.allgather(None if cause is None else brief(cause))
+        causes = comm.allgather(None if cause is None else _brief(cause))
         rank, told = next((rank, told) for rank, told in enumerate(causes) if told is not None)
         hint = "; after a loss of ranks only run.comm can be used, in evaluate too" if self.losses else ""
         raise RuntimeError(f"the run ends, although no rank has died; rank {rank}: {told}{hint}")
@@ -245,7 +245,7 @@ class Elastic:
             self._restore(self.comm)
             self.comm.Barrier()  # those that started it have agreed to go on with it
         except (CollectiveError, MPI.Exception) as error:
-            LOG.warning("a process that was started to replace a rank ends: %s", brief(error))
+            LOG.warning("a process that was started to replace a rank ends: %s", _brief(error))
             os._exit(0)
         self.joins = False
         joined()
@@ -294,3 +294,8 @@ def is_loss(error: Exception) -> bool:
         return False
     names = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
     return error.Get_error_class() in [getattr(mpi, name, None) for name in names]
+
+
+def _brief(error: BaseException) -> str:
+    """The class of an exception and the first line of its message."""
+    return traceback.format_exception_only(error)[0].splitlines()[0]

@@ -95,10 +95,7 @@ class Run:
         self.comm = communicator(comm)
         self.state = dict(state or {})
         check(self.state)
-        if every < 1:
-            raise ValueError(f"every must be at least 1, not {every}")
-        if lr is not None and "opt" not in self.state:
-            raise ValueError('lr needs state["opt"], the optimizer whose rate it sets')
+        _check_options(self.state, every, lr, elastic, replace_ranks)
         self.name, self.every, self.settings = name, every, dict(settings or {})
         self._evaluate, self._lr = evaluate, lr
         self._check_weights, self._replicas = check_weights, replicas(self.state, check_weights)
@@ -117,20 +114,15 @@ class Run:
         )
         self._votes, self._signals = Votes(self.comm), Signals()
         self.records: list[dict[str, Any]] = []
-        self.step = 0
-        self.samples = 0
+        self.step = self.samples = 0
         self.stopped: str | None = None
         self._batch = 0  # samples of this rank's current batch
         self._begin: float | None = None  # when steps began, while they run
         self._seconds = 0.0  # of training before
         self._recorded = 0  # step of the last record
         self._means = Means()
-        self._elastic: Elastic | None = None
-        if elastic:
-            objects = {**self.state, RUN: Itself(self)}
-            self._elastic = Elastic(self.comm, objects, every=commit_every, replace=replace_ranks)
-        elif replace_ranks:
-            raise ValueError("replace_ranks needs elastic=True")
+        objects = {**self.state, RUN: Itself(self)}
+        self._elastic = Elastic(self.comm, objects, every=commit_every, replace=replace_ranks) if elastic else None
         self.resumed: int | None = None
         if self._elastic is None or not self._elastic.joins:  # new ranks get the others' state, and write no files
             self._reports.prepare()
@@ -314,3 +306,12 @@ class Run:
     def best(self) -> dict[str, Any] | None:
         """The best value so far with its step: ``{"value": ..., "step": ...}``; None without any."""
         return self._improvement.best
+
+
+def _check_options(state: dict[str, Any], every: int, lr: Any, elastic: bool, replace_ranks: bool) -> None:
+    if every < 1:
+        raise ValueError(f"every must be at least 1, not {every}")
+    if lr is not None and "opt" not in state:
+        raise ValueError('lr needs state["opt"], the optimizer whose rate it sets')
+    if replace_ranks and not elastic:
+        raise ValueError("replace_ranks needs elastic=True")
