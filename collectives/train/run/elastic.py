@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
@@ -298,4 +297,4 @@ def is_loss(error: Exception) -> bool:
 
 def _brief(error: BaseException) -> str:
     """The class of an exception and the first line of its message."""
-    return traceback.format_exception_only(error)[0].splitlines()[0]
+    return f"{type(error).__name__}: {error}".splitlines()[0]
