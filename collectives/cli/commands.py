@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..schedules.registry import Algorithm, ScheduleAlgorithm
-from ..launch.usage import UsageError, number_of_bytes, parsed, quiet_beside_rank_0, size, sizes
+from ..launch.usage import UsageError, number_of_bytes, parsed, quiet_beside_rank_0, refused, size, sizes
 
 __all__ = ["COMMANDS", "Command", "main"]
 
@@ -174,7 +174,14 @@ SHOWN_RANKS = 1024  # above it, `show` needs --rank
 
 
 def _show_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", help="algorithm, e.g. ring, or with its collective, e.g. allgather/ring")
+    from ..train.cli.choice import add_choice
+    from ..train.cli.values import number
+
+    parser.add_argument("name", nargs="?", help="algorithm, e.g. ring, or with its collective, e.g. allgather/ring")
+    add_choice(parser)
+    parser.add_argument(
+        "--steps", type=number(int, 1), default=16, metavar="N", help="of a strategy: how many (%(default)s)"
+    )
     parser.add_argument("-p", dest="size", type=size, required=True, metavar="P", help="number of ranks")
     parser.add_argument("--root", type=int, default=0, metavar="R", help="root of a rooted collective (default 0)")
     parser.add_argument("--rank", type=int, metavar="R", help="only this rank")
@@ -184,23 +191,17 @@ def _show_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from ..analysis import draw
-
-    algorithm = _find_schedule(args.name, args.collective)
+    if (args.name is None) == (args.strategy is None):
+        raise UsageError("name an algorithm, or give --strategy")
     if args.rank is not None and not 0 <= args.rank < args.size:
         raise UsageError(f"--rank {args.rank}: the ranks are 0 to {args.size - 1}")
     if args.rank is None and args.size > SHOWN_RANKS:
         raise UsageError(f"-p {args.size}: all ranks are shown up to {SHOWN_RANKS}; of more, show one with --rank")
-    if not 0 <= args.root < (args.size if algorithm.spec.rooted else 1):
-        raise UsageError(f"--root {args.root}: {algorithm.collective} has no such root")
-    if args.svg is None:
-        ranks = None if args.rank is None else [args.rank]
-        print(draw.text(algorithm, args.size, ranks=ranks, values=args.values, root=args.root), end="")
-        return 0
-    if args.rank is not None or args.values:
+    if args.svg is not None and (args.rank is not None or args.values):
         raise UsageError("--svg shows all ranks and their blocks; leave --rank and --values out")
-    picture = draw.svg(algorithm, args.size, args.root)
-    if args.svg == "-":
+    ranks = None if args.rank is None else [args.rank]
+    picture = _strategy_picture(args, ranks) if args.strategy else _schedule_picture(args, ranks)
+    if args.svg is None or args.svg == "-":
         print(picture, end="")
         return 0
     try:
@@ -209,6 +210,31 @@ def _show(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"--svg: cannot write {args.svg}: {error.strerror}") from None
     return 0
+
+
+def _strategy_picture(args: argparse.Namespace, ranks: list[int] | None) -> str:
+    from ..train.cli.choice import chosen
+    from . import show_strategy
+
+    if args.values or args.root or args.collective:
+        raise UsageError("--values, --root and --collective are for algorithms, not for --strategy")
+    with refused():
+        choice = chosen(args)
+        pattern = choice.pattern(args.size)
+    if args.svg is not None:
+        return show_strategy.svg(str(choice), pattern, args.size, args.steps)
+    return show_strategy.text(str(choice), pattern, args.size, args.steps, ranks)
+
+
+def _schedule_picture(args: argparse.Namespace, ranks: list[int] | None) -> str:
+    from ..analysis import draw
+
+    algorithm = _find_schedule(args.name, args.collective)
+    if not 0 <= args.root < (args.size if algorithm.spec.rooted else 1):
+        raise UsageError(f"--root {args.root}: {algorithm.collective} has no such root")
+    if args.svg is not None:
+        return draw.svg(algorithm, args.size, args.root)
+    return draw.text(algorithm, args.size, ranks=ranks, values=args.values, root=args.root)
 
 
 # --- verify -------------------------------------------------------------------------------------------------------
@@ -270,13 +296,18 @@ def _prove(algorithm: ScheduleAlgorithm, numbers: Sequence[int]) -> tuple[int, V
 COMMANDS = [
     Command("info", "MPI, processor, transports and engines, and why one is off", *imported("cli.info")),
     Command("list", "algorithms with their constraints, rounds and volume", _list_arguments, _list),
-    Command("show", "a schedule as a text grid or SVG", _show_arguments, _show),
+    Command("show", "a schedule, or who talks to whom in training, as text or SVG", _show_arguments, _show),
     Command("verify", "prove that schedules keep their promises", _verify_arguments, _verify),
-    Command("simulate", "time schedules on a modelled network, up to 100,000 ranks", *imported("simulation.cli")),
+    Command(
+        "simulate", "time schedules, or strategies of training, on a modelled network", *imported("simulation.cli")
+    ),
     Command("bench", "measure collectives as the OSU benchmarks do (under mpiexec)", *imported("bench.cli")),
     Command("plot", "draw results of bench and of benchmarks/peers.py", *imported("bench.plot")),
     Command("tune", "measure here and write the selection table (under mpiexec)", *imported("tune.cli")),
     Command("train", "train a model with every strategy, on real data (run under mpiexec)", *imported("train.cli")),
+    Command(
+        "compare", "train with several strategies, and compare them (run under mpiexec)", *imported("train.compare")
+    ),
     Command("trace", "what a timeline of a run says, as a table or a picture", *imported("trace.report")),
     Command("run", "run a program that ends as a whole when one rank fails (under mpiexec)", *imported("launch.run")),
 ]

@@ -1,13 +1,11 @@
-"""``python -m collectives simulate``: times of algorithms on networks that are not at hand."""
+"""``python -m collectives simulate``: times of algorithms, and of training, on networks that are not at hand."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
-import math
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from ..files import obstacle, replacing
@@ -15,19 +13,21 @@ from ..launch.usage import UsageError, number_of_bytes, sizes
 from ..schedules import registry
 from ..schedules.registry import ScheduleAlgorithm
 from ..selection.hosts import nearest
-from .network import PLACEMENTS, Level, Network, placed
+from . import strategy_cli
+from .network import PLACEMENTS, Network, placed
 from .rounds import TooMany
 from .simulate import bound, simulate
+from .values import duration, factor, levels, part, rate, seconds, several
 
 __all__ = ["add_arguments", "main"]
 
-_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _COLUMNS = ("collective", "algorithm", "p", "hosts", "bytes", "time", "x bound", "messages", "by", "took")
 
 EPILOG = """\
   python -m collectives simulate ring circulant -p 100000 -n 100MB
   python -m collectives simulate all -p 16,64,256,1024 -n 8,1KiB,64KiB,1MiB,16MiB --picture map.svg
   python -m collectives simulate circulant -p 1024 --hosts 128 -n 16MiB --topology 16:2,8:1 --slow-host 3:4
+  python -m collectives simulate --strategy local_sgd,ssp:staleness=3 -p 4,16,64 --jitter 10% --straggler 1x4
 
 'x bound' is the time divided by what the busiest link of a host needs at least for its bytes (all-reduce 2n(h-1)/h on h
 hosts). 'by' says what simulated: clocks, where no two messages share a port, or events. Where ranks share hosts, an
@@ -39,11 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = Network(placed(1, 1))
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("names", nargs="+", metavar="ALGORITHM", help="ring, allgather/ring, ...; all: every one of --collective")
+    add("names", nargs="*", metavar="ALGORITHM", help="ring, allgather/ring, ...; all: every one of --collective")
     add("--collective", default="allreduce", metavar="NAME", help="of names without one (%(default)s)")
     add("-p", dest="sizes", type=sizes, required=True, metavar="P", help="ranks: 1000, or 64,256,1024")
-    add("-n", dest="nbytes", type=_several(number_of_bytes), default=[1 << 20], metavar="BYTES",
-        help="bytes of the whole vector: 1MiB, or 8,64KiB,1MiB (default 1MiB)")  # fmt: skip
+    add("-n", "--bytes", dest="nbytes", type=several(number_of_bytes), default=[1 << 20], metavar="BYTES",
+        help="bytes of the whole vector, or of all parameters: 1MiB, or 8,64KiB,1MiB (default 1MiB)")  # fmt: skip
     add("--hosts", type=int, metavar="H", help="hosts (default: one for each rank)")
     add("--placement", choices=sorted(PLACEMENTS), default="block", help="of ranks on hosts (%(default)s)")
     add("--order", choices=("chosen", "own"), default="chosen", help="positions of the ranks (%(default)s)")
@@ -53,28 +53,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--alpha", type=seconds, default=default.alpha, metavar="TIME", help="latency between hosts (2us)")
     add("--beta", type=rate, default=default.beta, metavar="RATE", help="of a host's port, each way (12GB/s)")
     add("--overhead", type=seconds, default=default.overhead, metavar="TIME", help="of a rank per message (300ns)")
-    add("--fold", type=rate, default=default.fold, metavar="RATE", help="at which a rank folds (20GB/s)")
+    add("--fold", type=rate, default=default.fold, metavar="RATE", help="at which a rank or a server folds (20GB/s)")
     add("--local-alpha", type=seconds, default=default.local_alpha, metavar="TIME", help="latency in a host (500ns)")
     add("--local-beta", type=rate, default=default.local_beta, metavar="RATE", help="between ranks of a host (10GB/s)")
     add("--rendezvous", type=number_of_bytes, default=int(default.rendezvous), metavar="BYTES",
         help="messages from this length on wait for their receiver (64KiB)")  # fmt: skip
     add("--burst", type=number_of_bytes, default=0, metavar="BYTES", help="through a rested port at once (0)")
-    add("--topology", type=_levels, default=(), metavar="WIDTH:OVER,...",
+    add("--topology", type=levels, default=(), metavar="WIDTH:OVER,...",
         help="switches from the hosts up: neighbours below one, and its oversubscription: 16:2,8:4")  # fmt: skip
-    add("--jitter", type=float, default=0.0, metavar="X", help="mean random part of a latency, in latencies (0)")
+    add(
+        "--jitter",
+        type=part,
+        default=0.0,
+        metavar="X",
+        help="mean random part of a latency, or of a step: 0.1, 10%% (0)",
+    )
     add("--seed", type=int, default=1, help="of the jitter (%(default)s)")
-    add("--slow-rank", type=_factor, action="append", default=[], metavar="RANK:FACTOR", help="a rank's processor")
-    add("--slow-host", type=_factor, action="append", default=[], metavar="HOST:FACTOR", help="a host's ports")
+    add("--slow-rank", type=factor, action="append", default=[], metavar="RANK:FACTOR", help="a rank's processor")
+    add("--slow-host", type=factor, action="append", default=[], metavar="HOST:FACTOR", help="a host's ports")
     add("--json", metavar="FILE", help="write the results there as well")
     add("--picture", metavar="FILE", help="draw which algorithm wins where (.svg, .png, .pdf); needs matplotlib")
     add("--goal", metavar="FILE", help="write the schedule there as text for LogGOPSim, and do not simulate")
+    strategy_cli.add_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Simulate everything asked for, print a table and write the files."""
     try:
-        algorithms = _algorithms(args.names, args.collective)
+        if bool(args.names) == bool(args.strategy):
+            raise ValueError("name algorithms, or give --strategy")
         _check_files(args)
+        if args.strategy:
+            return strategy_cli.main(args)
+        algorithms = _algorithms(args.names, args.collective)
         if args.goal:
             return _export(algorithms, args)
         rows = _rows(algorithms, args)
@@ -233,59 +244,3 @@ def _print(cells: tuple[str, ...]) -> None:
     widths = (-14, -28, 8, 7, 11, 10, 8, 9, -6, 9)
     texts = [cell.ljust(-width) if width < 0 else cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
     print("  ".join(texts).rstrip(), flush=True)
-
-
-def duration(value: float) -> str:
-    """Seconds as text with a unit: ``12.3 us``."""
-    unit, factor = next(((u, f) for u, f in _TIMES.items() if value >= f), ("ns", 1e-9))
-    return f"{value / factor:.4g} {unit}"
-
-
-# --- values of options ----------------------------------------------------------------------------------------------
-
-
-def seconds(text: str) -> float:
-    """Parse a time: ``2us``, ``1.5ms``, ``300ns``, ``1s``."""
-    number, unit = _split(text)
-    if unit not in _TIMES:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2us, 1.5ms or 300ns")
-    return number * _TIMES[unit]
-
-
-def rate(text: str) -> float:
-    """Parse bytes per second: ``12GB/s``, ``200Mbit/s``, ``64KiB/s``."""
-    number, unit = _split(text)
-    for power, letter in enumerate(("", "k", "m", "g", "t")):
-        for name, base in ((letter, 1000), (f"{letter}i", 1024)):
-            for what, bits in (("b/s", 1), ("bit/s", 8)):
-                if unit.lower() == f"{name}{what}" and 0 < number * base**power < math.inf:
-                    return number * base**power / bits
-    raise argparse.ArgumentTypeError(f"{text!r} is not a rate such as 12GB/s or 200Mbit/s")
-
-
-def _split(text: str) -> tuple[float, str]:
-    unit = text.strip().lstrip("0123456789.+-e ")
-    try:
-        return float(text.strip().removesuffix(unit)), unit
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} does not begin with a number") from None
-
-
-def _several(parse: Callable[[str], int]) -> Callable[[str], list[int]]:
-    return lambda text: [parse(part) for part in text.split(",")]
-
-
-def _levels(text: str) -> tuple[Level, ...]:
-    try:
-        parts = [part.split(":") for part in text.split(",")]
-        return tuple(Level(int(width), *map(float, over)) for width, *over in parts)
-    except (ValueError, TypeError):  # TypeError: more than two numbers
-        raise argparse.ArgumentTypeError(f"{text!r} is not levels of switches such as 16:2,8:4") from None
-
-
-def _factor(text: str) -> tuple[int, float]:
-    try:
-        number, factor = text.split(":")
-        return int(number), float(factor)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number and a factor such as 3:2.5") from None

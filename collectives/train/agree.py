@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from .roles import Role, role_in
 from .threads.job import current
 
 T = TypeVar("T")
@@ -18,7 +19,14 @@ Failure = tuple[str, int | None, str]  # a key of KINDS, the error's number if i
 
 def communicator(comm: Any = None) -> Any:
     """`comm`; if it is None, this thread's communicator if it is a rank of `threads.run`, else a
-    ``collectives.Communicator`` of the world (MPI is imported only then)."""
+    ``collectives.Communicator`` of the world (MPI is imported only then).
+
+    While ranks train with a parameter server, it is instead the communicator of the ranks that train; on ranks that
+    have served, that of those that have (see `Strategy.close`).
+    """
+    role = role_of(comm)
+    if role is not None:
+        return role.comm
     if comm is None:
         comm = current()
     if comm is not None:
@@ -28,6 +36,17 @@ def communicator(comm: Any = None) -> Any:
     import collectives
 
     return collectives.Communicator(MPI.COMM_WORLD)
+
+
+def role_of(comm: Any = None) -> Role | None:
+    """This rank's role among the ranks of `comm` (default: as `communicator`); None as long as all are alike."""
+    if comm is None:
+        comm = current()
+    if comm is None:
+        from mpi4py import MPI
+
+        comm = MPI.COMM_WORLD
+    return role_in(comm)
 
 
 def on_rank_0(comm: Any, make: Callable[[], T]) -> T:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .agree import communicator, same_as_rank_0, together
+from .agree import communicator, role_of, same_as_rank_0, together
 from .flat.adapt import adapt
 from .flat.buckets import LONGEST, ON_ONE_MACHINE, UNUSED, Buckets
 from .flat.model import Handle, Model
@@ -34,12 +34,17 @@ def distribute(
     them, or call ``strategy.wait()`` first. A torch network whose gradients were changed nevertheless is an error in
     the step. ``opt.step(closure)`` calls the closure once, before the step.
 
+    With a parameter server on ranks of its own (see `Central`), these ranks serve here, and return when training has
+    ended.
+
     Raises on all ranks, before any array is sent: TypeError for what is no network or no optimizer, for tensors that
     are sparse or of a type that cannot be averaged; ValueError if the ranks' networks or settings differ, if a
     parameter is read-only or not on the CPU, if `opt` is not over the parameters of `net`, or if `opt` or `strategy` is
-    in use already.
+    in use already; RuntimeError if an earlier training on these ranks still has its servers.
     """
     strategy = AllReduce() if strategy is None else strategy
+    if role_of(comm) is not None:
+        raise RuntimeError("the servers of an earlier training are still set apart: end it by opt.strategy.close()")
     comm = communicator(comm)
     model, handle = together(comm, lambda: _check(net, opt, strategy, comm, unused))
     settings = {**strategy.settings(), **handle.describe(), **model.describe(), "unused": unused}
@@ -63,6 +68,7 @@ def distribute(
     strategy.setup(net, opt, comm)
     setattr(opt, "strategy", strategy)  # noqa: B010  torch's optimizers have no such attribute
     _connect(strategy)
+    strategy.begin()
     return net, opt
 
 

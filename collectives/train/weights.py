@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .agree import communicator
 from .tensors import as_bytes
 
 DIGEST_BYTES = 16
@@ -24,7 +25,7 @@ class WeightsDiverged(RuntimeError):
 
 def same_bits(net: Any, comm: Any) -> bool:
     """Whether the parameters of `net` have the same bits on all ranks. Collective; see `check_weights`."""
-    return _all_equal(dict(digests(net)), comm)
+    return _all_equal(dict(digests(net)), communicator(comm))
 
 
 def check_weights(net: Any, comm: Any, step: int | None = None) -> None:
@@ -38,7 +39,7 @@ def check_weights(net: Any, comm: Any, step: int | None = None) -> None:
     if all agree. Only if they do not, 16 bytes for each tensor are gathered from each rank. For 100 MB of weights every
     100 steps that is about a millisecond a step.
     """
-    mine = dict(digests(net))
+    comm, mine = communicator(comm), dict(digests(net))
     if _all_equal(mine, comm):
         return
     every = comm.allgather(mine)

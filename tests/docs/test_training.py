@@ -1,4 +1,4 @@
-"""docs/training.md, compression.md and averaging.md: their programs and commands run and print what the pages say.
+"""docs/training.md, compression.md, averaging.md and servers.md: programs and commands run and print what they say.
 
 Job scripts run, one of them under Slurm."""
 
@@ -11,7 +11,7 @@ import pytest
 from interrupt import interrupt
 from jobs import ROOT, variables
 
-PAGES = {name: (ROOT / f"docs/{name}.md").read_text() for name in ("training", "compression", "averaging")}
+PAGES = {name: (ROOT / f"docs/{name}.md").read_text() for name in ("training", "compression", "averaging", "servers")}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SECTIONS = {
     f"{name}: {section.splitlines()[0]}": BLOCK.findall(section)

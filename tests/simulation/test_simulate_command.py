@@ -10,7 +10,7 @@ from jobs import ROOT
 
 from collectives.cli.commands import main
 from collectives.simulation import events, goal
-from collectives.simulation.cli import duration, rate, seconds
+from collectives.simulation.values import duration, rate, seconds
 
 
 def run(capsys, *words):

@@ -1,11 +1,13 @@
 """What the loader promises about shards and batches, for any number of samples, ranks and any batch."""
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mpi4py import MPI
 
 from collectives import train
 from collectives.train.data.loader import SHARDS
@@ -153,3 +155,29 @@ def test_only_the_latest_of_several_iterators_goes_on(prefetch):
 def test_bad_arguments(arrays, kwargs, error, message):
     with pytest.raises(error, match=message):
         train.Loader(arrays, **{"batch": 2, **kwargs}, comm=SimpleNamespace(rank=0, size=1))
+
+
+def test_parts_on_demand_are_the_samples_of_the_next_batches():
+    numbers = itertools.count()
+    data = train.Loader((np.arange(50),), 8, seed=3, comm=SimpleNamespace(rank=0, size=3))
+    whole = np.concatenate([x for (x,) in train.Loader((np.arange(50),), 8, seed=3, comm=MPI.COMM_SELF)])
+    series = set()
+
+    def take(count):
+        series.add(count)
+        return next(numbers)
+
+    parts = [x for (x,) in data.on_demand(4, take)]
+    np.testing.assert_array_equal(np.concatenate(parts), whole[:32])
+    assert (max(map(len, parts)), data.position, data.step, data.epoch) == (3, 32, 4, 0)
+    numbers = itertools.count(2)  # other ranks have the first two parts
+    np.testing.assert_array_equal(np.concatenate([x for (x,) in data.on_demand(9, take)]), whole[38:])
+    assert (data.position, data.epoch, len(series)) == (0, 1, 2)
+
+
+@pytest.mark.parametrize("how", [{"shard": "strided"}, {"placement": "local"}])
+def test_samples_that_belong_to_ranks_are_not_dealt_on_demand(how):
+    data = train.Loader((np.arange(50),), 8, comm=MPI.COMM_SELF, **how)
+    assert not data.serves_any
+    with pytest.raises(ValueError, match="on demand"):
+        next(data.on_demand(1, lambda count: 0))

@@ -12,6 +12,7 @@ _COLLECTIVES = (
 )  # fmt: skip
 _MESSAGES = ("Send", "Ssend", "Bsend", "Rsend", "Sendrecv")
 _FROM_ROOT = ("Bcast", "Scatter", "Scatterv")
+_MAKERS = ("Dup", "Clone", "Split", "Split_type", "Create", "Create_group")
 
 
 class Traffic:
@@ -37,7 +38,8 @@ class Traffic:
 def counted(comm: Any, traffic: Traffic) -> Any:
     """A communicator like `comm`, of a class derived from its, whose calls add to `traffic`. Collective.
 
-    Counted are blocking and non-blocking calls on arrays; of a broadcast or scatter those of its root.
+    Counted are blocking and non-blocking calls on arrays; of a broadcast or scatter those of its root. So are calls on
+    the communicators that are made from this one.
     """
     base = type(comm)
     methods: dict[str, Any] = {}
@@ -45,7 +47,18 @@ def counted(comm: Any, traffic: Traffic) -> Any:
         for method in (name, f"I{name.lower()}"):
             if hasattr(base, method):
                 methods[method] = _counting(getattr(base, method), traffic, from_root=name in _FROM_ROOT)
+    for name in _MAKERS:
+        if hasattr(base, name):
+            methods[name] = _making(getattr(base, name), traffic)
     return type(f"Counted{base.__name__}", (base,), methods)(comm)
+
+
+def _making(method: Callable[..., Any], traffic: Traffic) -> Callable[..., Any]:
+    def make(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = method(self, *args, **kwargs)
+        return counted(made, traffic) if made and not isinstance(made, type(self)) else made
+
+    return make
 
 
 def _counting(method: Callable[..., Any], traffic: Traffic, *, from_root: bool) -> Callable[..., Any]:

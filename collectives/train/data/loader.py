@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -226,6 +226,35 @@ class Loader:
         self._epoch, self._position = self._epoch + 1, 0
         self._deals.begin(self.size)
 
+    @property
+    def serves_any(self) -> bool:
+        """Whether any rank may use any sample, so that `on_demand` can deal them."""
+        return self.placement == "shared" and self.shard == "shuffled"
+
+    def on_demand(self, steps: float, take: Callable[[int], int]) -> Generator[Batch, None, None]:
+        """Parts of the next `steps` batches, as many as this rank has time for; fewer steps at the end of the epoch.
+
+        A part has a p-th of the samples of a batch, rounded up, p being the number of ranks. ``take(count)`` gives the
+        number of this rank's next part, from 0; `count` tells apart the series of numbers that are taken for such
+        loops. No rank gets a number twice, and each number of a series goes to one rank. All ranks call this with the
+        same `steps` at the same position, which counts parts that were taken meanwhile, and is the same for all at the
+        end. There is no `prefetch`. ValueError unless ``serves_any``.
+        """
+        if not self.serves_any:
+            raise ValueError("samples that belong to ranks cannot be dealt on demand")
+        start, part = self._position, math.ceil(self.batch / self.size)
+        most = len(self) * self.batch if self.drop_last else self.samples
+        stop = int(min(start + steps * self.batch, most))
+        whole = self._deals.deal(self._epoch, 0, 1)
+        count = self._epoch * self.samples + start
+        while (low := start + part * take(count)) < stop:
+            self._position = high = min(low + part, stop)
+            yield self._source.read(whole.pick(np.arange(low, high)))
+        self._position = stop
+        if stop == most:
+            self._epoch, self._position = self._epoch + 1, 0
+            self._deals.begin(self.size)
+
     def _from_here(self) -> Iterator[tuple[int, Batch]]:
         """The batches from the current position to the end of the epoch, each with the position after it."""
         deal = self._deals.deal(self._epoch, self.rank, self.size)
@@ -288,3 +317,16 @@ def _made(source: Source, deal: Deal, start: int, stop: int, batch: int) -> Iter
 def _close(made: Iterator[Any] | None) -> None:
     if isinstance(made, Prefetch):
         made.close()
+
+
+def left_to(comm: Any, data: Loader) -> None:
+    """Deal the samples of `data` to the ranks of `comm`, if they are dealt to more ranks. Collective over `comm`.
+
+    ValueError if the other ranks have samples of their own.
+    """
+    if data.size == comm.size:
+        return
+    samples = data.samples
+    data.redeal(comm)
+    if data.samples != samples:
+        raise ValueError(f"{samples - data.samples} samples are on ranks that serve and do not train")

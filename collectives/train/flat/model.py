@@ -163,6 +163,10 @@ class Handle:
         """Make ``function(opt, ...)`` the method `name` of this optimizer."""
         setattr(self.opt, name, types.MethodType(function, self.opt))
 
+    def copy(self) -> Handle:
+        """An optimizer with the same settings, without state and hooks; `replace` gives it something to work on."""
+        raise NotImplementedError
+
     def replace(self, works: Sequence[Work]) -> None:
         """Let the optimizer work on `works` instead of parameters, from the beginning. Its options are kept."""
         raise NotImplementedError

@@ -111,6 +111,10 @@ class NumpyHandle(Handle):
         """See `Handle.fresh`."""
         return self.opt.steps == 0
 
+    def copy(self) -> NumpyHandle:
+        """See `Handle.copy`."""
+        return NumpyHandle(self.opt.copy())
+
     def replace(self, works: Sequence[Work]) -> None:
         """See `Handle.replace`."""
         self._works = list(works)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectives import span
 
@@ -44,6 +46,13 @@ class Optimizer:
         self.steps, self.parameters = 0, list(parameters)
         self._kept = {key: [np.zeros_like(p.data) for p in self.parameters] for key in self.arrays}
 
+    def copy(self) -> Optimizer:
+        """An optimizer with the same settings, without hooks, state and strategy; `replace` gives it parameters."""
+        made = copy.copy(self)
+        made.strategy, made._before, made._after = None, [], []
+        made.replace([])
+        return made
+
     def register_step_pre_hook(self, hook: Hook) -> None:
         """Call ``hook(optimizer, args, kwargs)`` before each step, as in PyTorch."""
         self._before.append(hook)
@@ -64,9 +73,24 @@ class Optimizer:
                 hook(self, (), {})
             self.steps += 1
             for i, p in enumerate(self.parameters):
-                self.update(p.data, p.grad, *(self._kept[key][i] for key in self.arrays))
+                self.update(p.data, p.grad, *self._kept_of(i))
             for hook in self._after:
                 hook(self, (), {})
+
+    def step_rows(self, index: int, rows: NDArray[Any], grads: Array) -> None:
+        """Change some rows of parameter `index` by their gradients, of shape (len(rows), ...); `rows` differ.
+
+        What is kept for other rows stays as it is, also where a whole step would let it decay.
+        """
+        self.steps += 1
+        wholes = [self.parameters[index].data, *self._kept_of(index)]
+        parts = [whole[rows] for whole in wholes]
+        self.update(parts[0], grads, *parts[1:])
+        for whole, part in zip(wholes, parts, strict=True):
+            whole[rows] = part
+
+    def _kept_of(self, index: int) -> list[Array]:
+        return [self._kept[key][index] for key in self.arrays]
 
     def update(self, data: Array, grad: Array, *kept: Array) -> None:
         """Change `data` and the arrays `kept` of one parameter in place. ``steps`` counts this step."""

@@ -6,7 +6,7 @@ A rate that depends on samples, and not on steps, stays right if the global batc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,13 +122,19 @@ def set_lr(opt: Any, lr: float) -> None:
 
     Raises TypeError for what is no optimizer, ValueError for a negative rate.
     """
-    _not_negative(lr=lr)
+    groups = _groups(opt)
+    set_lrs(opt, [lr] * (1 if groups is None else len(groups)))
+
+
+def set_lrs(opt: Any, lrs: Sequence[float]) -> None:
+    """Set the learning rates of the groups of an optimizer, which `get_lrs` returns. ValueError for a negative one."""
+    for lr in lrs:
+        _not_negative(lr=lr)
     groups = getattr(opt, "param_groups", None)
-    if groups is None and not hasattr(opt, "lr"):
-        raise TypeError(f"{type(opt).__name__} has no learning rate")
     if groups is None:
-        opt.lr = lr
-    for group in groups or []:
+        (opt.lr,) = lrs
+        return
+    for group, lr in zip(groups, lrs, strict=True):
         if hasattr(group["lr"], "fill_"):  # torch keeps a tensor if it was given one
             group["lr"].fill_(lr)
         else:
@@ -140,7 +146,18 @@ def get_lr(opt: Any) -> float:
 
     Raises TypeError for what is no optimizer.
     """
+    return get_lrs(opt)[0]
+
+
+def _groups(opt: Any) -> Any:
+    """The groups of an optimizer of torch.optim, None of another one. TypeError for what is no optimizer."""
     groups = getattr(opt, "param_groups", None)
     if groups is None and not hasattr(opt, "lr"):
         raise TypeError(f"{type(opt).__name__} has no learning rate")
-    return float(opt.lr if groups is None else groups[0]["lr"])
+    return groups
+
+
+def get_lrs(opt: Any) -> list[float]:
+    """The learning rates of an optimizer, one for each group of torch.optim's. TypeError for what is no optimizer."""
+    groups = _groups(opt)
+    return [float(opt.lr)] if groups is None else [float(group["lr"]) for group in groups]

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from collectives import CollectiveError, CollectiveMismatch, CollectiveTimeout
 
+from ..deaths import dead_ranks, is_death
 from ..strategies import Strategy
 from .commits import copied, loadable, put_together, shards
-from .replacing import dead_ranks, joined, joining, parents, with_new_ranks
+from .replacing import joined, joining, parents, with_new_ranks
 from .states import members
 
 T = TypeVar("T")
@@ -288,11 +289,7 @@ def is_loss(error: Exception) -> bool:
     """Whether an error may come from the death of a rank: the library's, or those of ULFM from MPI's own calls."""
     if isinstance(error, CollectiveError):
         return not isinstance(error, CollectiveMismatch | CollectiveTimeout)
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is None or not isinstance(error, mpi.Exception):
-        return False
-    names = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
-    return error.Get_error_class() in [getattr(mpi, name, None) for name in names]
+    return is_death(error)
 
 
 def _brief(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,10 +73,17 @@ class Keeping:
         if self._saver is not None:
             self._saver.advance(vote.failed, vote.written)
 
+    def counts(self, step: int) -> bool:
+        """Whether a checkpoint is due after `step` by the number of steps."""
+        return self._every is not None and step % self._every == 0
+
+    def steps_left(self, step: int) -> float:
+        """The steps from `step` to the next one after which a checkpoint is due by their number."""
+        return math.inf if self._every is None else self._every - step % self._every
+
     def save_if_due(self, step: int, late: bool) -> None:
         """Begin a checkpoint after `step` if one is due: by the number of steps, by time (`late`), or as the best."""
-        counted = self._every is not None and step % self._every == 0
-        if self.saves and (counted or late or self.wanted):
+        if self.saves and (self.counts(step) or late or self.wanted):
             self._save(step)
 
     def end(self, step: int, stopped: str | None) -> None:

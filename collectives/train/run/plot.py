@@ -2,41 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ...drawing import figure, save
 
 # Okabe and Ito's palette, for any kind of colour vision; line styles and markers differ as well.
-STYLES = [
-    {"color": "#0072B2", "linestyle": "-", "marker": "o"},
-    {"color": "#D55E00", "linestyle": "--", "marker": "s"},
-    {"color": "#009E73", "linestyle": "-.", "marker": "^"},
-    {"color": "#CC79A7", "linestyle": ":", "marker": "D"},
-]
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LINES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "*")
 ROWS = [("loss", "training loss, ranks' own samples"), ("accuracy", "test accuracy")]
 COLUMNS = [("seconds", "seconds"), ("samples", "samples seen by all ranks")]
 
 
-def draw_curves(log: dict[str, Any], path: str | Path, title: str = "") -> None:
+def draw_curves(
+    log: dict[str, Any], path: str | Path, title: str = "", *, columns: Sequence[tuple[str, str]] = COLUMNS
+) -> None:
     """Draw loss and accuracy of every run in `log` (see ``read_log``) against time and against samples.
 
-    `path` is the picture's file: .png, .svg or .pdf. Raises ImportError if matplotlib is not installed, OSError if
-    `path` cannot be written.
+    `columns`: the keys of the records that they are drawn against, with texts for the axes. `path` is the picture's
+    file: .png, .svg or .pdf. Raises ImportError if matplotlib is not installed, OSError if `path` cannot be written.
     """
-    made = figure(10, 6.4, layout="constrained")
-    axes = made.subplots(2, 2, sharex="col", sharey="row", squeeze=False)
-    for (name, run), style in zip(log["runs"].items(), STYLES * len(log["runs"]), strict=False):
+    made = figure(5 * len(columns), 6.4, layout="constrained")
+    axes = made.subplots(2, len(columns), sharex="col", sharey="row", squeeze=False)
+    for number, (name, run) in enumerate(log["runs"].items()):
+        style = _style(number)
         label = run["settings"].get("label", name)
         for i, (value, _) in enumerate(ROWS):
-            for j, (along, _) in enumerate(COLUMNS):
+            for j, (along, _) in enumerate(columns):
                 _line(axes[i, j], run["records"], along, value, label, style)
-    _dress(axes)
+    _dress(axes, columns)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    made.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=11)
+    made.legend(handles, labels, loc="outside lower center", ncols=len(columns), frameon=False, fontsize=11)
     if title:
         made.suptitle(title, fontsize=13)
     save(made, path)
+
+
+def _style(number: int) -> dict[str, str]:
+    """The look of a line; the first 84 differ."""
+    colour, line, marker = (of[number % len(of)] for of in (COLOURS, LINES, MARKERS))
+    return {"color": colour, "linestyle": line, "marker": marker}
 
 
 def _line(axis: Any, records: list[dict[str, Any]], along: str, value: str, label: str, style: dict[str, Any]) -> None:
@@ -67,12 +74,12 @@ def _final(axis: Any, x: float, y: float, color: str) -> None:
     )
 
 
-def _dress(axes: Any) -> None:
+def _dress(axes: Any, columns: Sequence[tuple[str, str]]) -> None:
     from matplotlib.ticker import PercentFormatter
 
     for i, (_, y_label) in enumerate(ROWS):
         axes[i, 0].set_ylabel(y_label, fontsize=11)
-    for j, (_, x_label) in enumerate(COLUMNS):
+    for j, (_, x_label) in enumerate(columns):
         axes[1, j].set_xlabel(x_label, fontsize=11)
     for axis in axes.flat:
         axis.grid(True, color="0.88", linewidth=0.8)
@@ -83,4 +90,5 @@ def _dress(axes: Any) -> None:
         axes[0, 0].set_yscale("log")
     axes[1, 0].set_ylim(0, 1.02)
     axes[1, 0].yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes[1, 1].xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    for axis in axes[1, 1:]:
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

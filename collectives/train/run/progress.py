@@ -38,10 +38,10 @@ class Progress:
 
             self._bar = tqdm(total=steps, initial=start, desc=name, unit="step", dynamic_ncols=True)
 
-    def step(self) -> None:
-        """Count one step."""
+    def step(self, steps: int = 1) -> None:
+        """Count steps."""
         if self._bar is not None:
-            self._bar.update()
+            self._bar.update(steps)
 
     def epoch(self, record: dict[str, Any]) -> None:
         """Show loss and accuracy of a finished epoch."""

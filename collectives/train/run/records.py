@@ -36,16 +36,19 @@ class Means:
     def reduce(self, comm: Any) -> tuple[int, dict[str, float]]:
         """The samples of all ranks and the means of the values, and begin anew. Collective.
 
-        A value without samples is nan. ValueError on all ranks if the ranks have logged different names.
+        A value without samples is nan. ValueError on all ranks if the ranks have logged different names; one that has
+        had no step may have logged nothing.
         """
         every = comm.allgather((self.samples, self._sums))
         self.samples, self._sums = 0, {}
-        for rank, (_, sums) in enumerate(every):
-            if sums.keys() != every[0][1].keys():
-                raise ValueError(f"rank {rank} has logged {sorted(sums)}, rank 0 {sorted(every[0][1])}")
+        logged = {rank: sums for rank, (samples, sums) in enumerate(every) if samples or sums}
+        first = min(logged, default=0)
+        for rank, sums in logged.items():
+            if sums.keys() != logged[first].keys():
+                raise ValueError(f"rank {rank} has logged {sorted(sums)}, rank {first} {sorted(logged[first])}")
         means = {}
-        for key in sorted(every[0][1]):
-            total, count = (math.fsum(sums[key][i] for _, sums in every) for i in (0, 1))
+        for key in sorted(logged.get(first, {})):
+            total, count = (math.fsum(sums[key][i] for sums in logged.values()) for i in (0, 1))
             means[key] = total / count if count else math.nan
         return sum(samples for samples, _ in every), means
 

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import collectives
 
+from ..deaths import dead_ranks
+
 T = TypeVar("T")
 
 #: Replaces itself by Python with the program's arguments. The alarm stays, and ends a process that nobody lets in.
@@ -98,12 +100,3 @@ def _dead(comm: Any) -> str:
     """The ranks of `comm` that MPI knows to be dead, as text."""
     ranks = ", ".join(map(str, dead_ranks(comm)))
     return f"rank {ranks} died meanwhile" if ranks else ""
-
-
-def dead_ranks(comm: Any) -> list[int]:
-    """The ranks of `comm` that MPI knows to be dead."""
-    failed, group = comm.Get_failed(), comm.Get_group()
-    found: list[int] = sorted(failed.Translate_ranks(list(range(failed.size)), group))
-    failed.Free()
-    group.Free()
-    return found

@@ -76,10 +76,10 @@ class Reports:
         if self._called:
             on_rank_0(self._comm, call)
 
-    def step(self) -> None:
-        """Count a step. Not collective."""
+    def step(self, steps: int = 1) -> None:
+        """Count steps. Not collective."""
         if self._progress is not None:
-            self._progress.step()
+            self._progress.step(steps)
 
     def record(self, record: Record) -> None:
         """Tell of a record within an epoch."""

@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..agree import communicator, on_rank_0
+from ..agree import communicator, on_rank_0, role_of
 from ..data.loader import Loader
 from ..optim.schedules import get_lr, set_lr
+from ..strategies import Strategy
 from ..weights import check_weights as compare_weights
 from .callbacks import Callback
 from .elastic import Elastic
 from .improvement import Improvement
 from .keeping import Keeping
+from .options import check_options, leave_out_servers
 from .records import Means
 from .reports import Reports
 from .signals import Signals
@@ -37,7 +39,8 @@ class Run:
     * `evaluate`: a collective function without arguments, called after each epoch. Its dict of numbers goes into the
       record of that epoch.
     * `every`: steps between records (default 50). There is a record after each epoch, too. For a record, the logged
-      values are averaged over the ranks.
+      values are averaged over the ranks. With a strategy in which ranks do not wait for each other in every step
+      (``lockstep`` is False), they do so for records and checkpoints only.
     * `settings`: a dict that is kept in the log as it is.
     * `progress`: "bar", "lines", or "auto" (default): a bar on a terminal.
     * `checkpoint_every`, `checkpoint_seconds`: a checkpoint after so many steps, or at the first step after so many
@@ -60,6 +63,11 @@ class Run:
     written if there are `out` and `state`. ``stopped`` says why steps ended early: "SIGTERM", "SIGUSR1", "patience", or
     None. ``resumed`` is the step of the checkpoint from which this run goes on, or None. ``comm`` is the communicator;
     in an elastic run it is another one after a loss of ranks.
+
+    `comm` may have servers (see `train.ParameterServer`), which `distribute` has set apart before the run is made. The
+    run is then that of the ranks that train, and loaders in `state` are dealt to these; ``trains`` says whether this
+    rank is one of them. If servers hand out samples, as asynchronous ones do, and any rank may use any sample, a rank
+    gets as many samples of an epoch as it has time for.
 
     ``records`` is the list of records so far, the same on all ranks except for "seconds". A record is a dict with
     "epoch" (completed epochs), "step", "samples" (of all ranks), "seconds" (of training), "lr", the logged means and,
@@ -92,10 +100,15 @@ class Run:
         commit_every: int = 10,
         replace_ranks: bool = False,
     ) -> None:
-        self.comm = communicator(comm)
+        self.comm, self._role = communicator(comm), role_of(comm)
         self.state = dict(state or {})
         check(self.state)
-        _check_options(self.state, every, lr, elastic, replace_ranks)
+        check_options(self.state, every, lr, elastic, replace_ranks)
+        self.trains = self._role is None or self._role.trains
+        if not self.trains:  # nothing of the run is this rank's
+            out, checkpoint_every, checkpoint_seconds, best, patience, callbacks = None, None, None, None, None, ()
+        if self._role is not None:
+            leave_out_servers(self._strategy, self._role, self.state.values())
         self.name, self.every, self.settings = name, every, dict(settings or {})
         self._evaluate, self._lr = evaluate, lr
         self._check_weights, self._replicas = check_weights, replicas(self.state, check_weights)
@@ -104,14 +117,9 @@ class Run:
         self._improvement = Improvement(best, patience)
         self._keeping = Keeping(
             None if out is None else Path(out) / "checkpoints" / re.sub(r"[^\w.-]", "_", name),
-            self.comm,
-            self.state,
-            self,
-            keep=keep,
-            every=checkpoint_every,
-            seconds=checkpoint_seconds,
+            self.comm, self.state, self, keep=keep, every=checkpoint_every, seconds=checkpoint_seconds,
             best=best is not None,
-        )
+        )  # fmt: skip
         self._votes, self._signals = Votes(self.comm), Signals()
         self.records: list[dict[str, Any]] = []
         self.step = self.samples = 0
@@ -128,6 +136,10 @@ class Run:
             self._reports.prepare()
             self.resumed = self._keeping.resume(resume)
 
+    @property
+    def _strategy(self) -> Strategy | None:
+        return getattr(self.state.get("opt"), "strategy", None)
+
     def steps(self, data: Loader, epochs: int) -> Iterator[tuple[Any, ...]]:
         """Yield this rank's batches of `data`, from the position of `data` until the end of epoch `epochs`. Collective.
 
@@ -136,11 +148,23 @@ class Run:
         ``break`` can be entered again; that step is not counted. Raises on all ranks: ValueError unless `epochs` is
         at least 1, and for a loader that is not in a state to be saved; FloatingPointError if the mean of a logged
         value is not finite; and what writing a checkpoint raised on any rank, at a later step.
+
+        A rank that has served has no steps. At the end the strategy is closed, and all ranks have the records.
         """
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1, not {epochs}")
         if self._keeping.saves and all(data is not thing for thing in self.state.values()):
             raise ValueError("a checkpoint needs the position in the data: put the loader into state")
+        if self._role is None and role_of(self.comm) is not None:
+            raise ValueError("make the run after distribute, which has set servers apart")
+        if self._role is not None:
+            leave_out_servers(self._strategy, self._role, [data])
+        if self.trains:
+            yield from self._guarded(data, epochs)
+        self._close()
+
+    def _guarded(self, data: Loader, epochs: int) -> Iterator[tuple[Any, ...]]:
+        """All steps, with signals as flags."""
         rest = functools.partial(self._rest, data, epochs)
         self._begin = time.perf_counter()
         with self._signals:
@@ -152,6 +176,15 @@ class Run:
             finally:
                 self._seconds, self._begin = self.seconds, None
 
+    def _close(self) -> None:
+        """Let the strategy's servers go; then all ranks have what the run has found. Collective over all ranks."""
+        if self._strategy is not None:
+            self._strategy.close()
+        if self._role is None:
+            return
+        found = (self.step, self.samples, self.seconds, self.records, self.stopped)
+        self.step, self.samples, self._seconds, self.records, self.stopped = self._role.whole.bcast(found, root=0)
+
     def _rest(self, data: Loader, epochs: int) -> Iterator[tuple[Any, ...]]:
         """All steps from the current position on, and what comes after them. Collective."""
         self.stopped = None
@@ -162,19 +195,61 @@ class Run:
 
     def _rest_of_epoch(self, data: Loader, epochs: int) -> Iterator[tuple[Any, ...]]:
         self._set_rate(data)
+        if self._strategy is not None and self._strategy.hands_out and data.serves_any:
+            yield from self._on_demand(data, self._strategy)
+        else:
+            yield from self._alike(data)
+        if self.stopped is None:
+            self._end_epoch(data.epoch, last=data.epoch == epochs)
+            self._settle()
+
+    def _alike(self, data: Loader) -> Iterator[tuple[Any, ...]]:
+        """The rest of an epoch, in which all ranks make the same steps, or up to an early end."""
         for batch in data:
             self._batch = len(batch[0])
             yield batch
             self._count_step()
             self._set_rate(data)
             if data.step < len(data):
-                if self.step - self._recorded >= self.every:
-                    self._reports.record(self._record(data.epoch))
-                self._settle()
+                self._after_step(data)
                 if self.stopped is not None:
                     return
-        self._end_epoch(data.epoch, last=data.epoch == epochs)
-        self._settle()
+
+    def _on_demand(self, data: Loader, strategy: Strategy) -> Iterator[tuple[Any, ...]]:
+        """The same, from one meeting of the ranks to the next; meanwhile each takes what it has time for.
+
+        A step is one of all ranks together, by the samples of a batch.
+        """
+        epoch = data.epoch
+        while data.epoch == epoch:
+            begin, steps = data.step, min(self._recorded + self.every - self.step, self._keeping.steps_left(self.step))
+            for batch in data.on_demand(steps, strategy.take):
+                self._batch = len(batch[0])
+                yield batch
+                self._means.samples += self._batch
+                self._set_rate(data)
+            made = (data.step if data.epoch == epoch else len(data)) - begin
+            self.step += made
+            self._reports.step(made)
+            if data.epoch == epoch:
+                self._after_step(data)
+                if self.stopped is not None:
+                    return
+
+    def _after_step(self, data: Loader) -> None:
+        """Do what is due after a step within an epoch."""
+        due = self.step - self._recorded >= self.every
+        lockstep = self._strategy is None or self._strategy.lockstep
+        if due or lockstep or self._keeping.counts(self.step):
+            self._meet()
+            if due:
+                self._reports.record(self._record(data.epoch))
+            self._settle()
+
+    def _meet(self) -> None:
+        """Ranks that did not wait for each other communicate from here on. Collective."""
+        if self._strategy is not None:
+            self._strategy.meet()
 
     def _count_step(self) -> None:
         """Count the step that the loop has made, and check its weights."""
@@ -254,10 +329,10 @@ class Run:
         return record
 
     def _end_epoch(self, epoch: int, last: bool) -> None:
+        self._meet()
         record = self._record(epoch)
-        strategy = getattr(self.state.get("opt"), "strategy", None)
-        if last and strategy is not None:
-            strategy.finish()
+        if last and self._strategy is not None:
+            self._strategy.finish()
         if self._evaluate is not None:
             record.update(self._evaluate())
         better = on_rank_0(self.comm, lambda: self._improvement.judge(record))
@@ -267,8 +342,8 @@ class Run:
             self._keeping.wanted = True
         if self._improvement.exhausted and not last:
             self.stopped = "patience"
-            if strategy is not None:
-                strategy.finish()
+            if self._strategy is not None:
+                self._strategy.finish()
 
     def position(self) -> dict[str, Any]:
         """The states of the run itself, by name, for a checkpoint: that of all ranks, and this rank's own."""
@@ -306,12 +381,3 @@ class Run:
     def best(self) -> dict[str, Any] | None:
         """The best value so far with its step: ``{"value": ..., "step": ...}``; None without any."""
         return self._improvement.best
-
-
-def _check_options(state: dict[str, Any], every: int, lr: Any, elastic: bool, replace_ranks: bool) -> None:
-    if every < 1:
-        raise ValueError(f"every must be at least 1, not {every}")
-    if lr is not None and "opt" not in state:
-        raise ValueError('lr needs state["opt"], the optimizer whose rate it sets')
-    if replace_ranks and not elastic:
-        raise ValueError("replace_ranks needs elastic=True")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from ..models.nn import Array
 from .gossip import Gossip
 from .graphs import Graph, Mixing, roles
 from .pairs import Active, Passive
+from .pattern import PARAMETERS, Action, Pattern, Post
 
 if TYPE_CHECKING:
     from ..flat.buckets import Bucket
@@ -47,6 +50,8 @@ class ADPSGD(Gossip):
     for a graph that is not connected, and for parameters of 16 bits.
     """
 
+    lockstep = False
+
     def __init__(self, graph: str | Graph | Array = "ring", seed: int = 0, final_average: bool = True) -> None:
         super().__init__(graph, final_average)
         if seed < 0:
@@ -77,8 +82,11 @@ class ADPSGD(Gossip):
         super().after_step()
         self.exchanges += self._role.look()
         if isinstance(self._role, Active) and self.partners and not self._role.asking:
-            draw = np.random.default_rng([self.seed, self.comm.rank, self.steps])
-            self._role.ask(int(draw.choice(self.partners)))
+            self._role.ask(self._draw(self.comm.rank, self.steps, self.partners))
+
+    def _draw(self, rank: int, step: int, partners: Sequence[int]) -> int:
+        """The neighbour that `rank` asks in a step."""
+        return int(np.random.default_rng([self.seed, rank, step]).choice(partners))
 
     def finish(self) -> None:
         """Answer until all ranks have finished and all answers have come; then the mean, unless it is not wanted."""
@@ -97,6 +105,24 @@ class ADPSGD(Gossip):
     def _answer(self) -> None:
         self.exchanges += self._role.look()
         time.sleep(NAP)
+
+    def pattern(self, size: int) -> Pattern:
+        """Parameters from each active rank to the neighbour that it draws, and back, as if answers came at once."""
+        mixing = Mixing(self.graph, size)
+        active, linked = roles(mixing), mixing.linked | mixing.linked.T
+        partners = [[int(j) for j in np.flatnonzero(linked[i]) if active[j] != active[i]] for i in range(size)]
+
+        @functools.cache
+        def drawn(rank: int, step: int) -> int:
+            return self._draw(rank, step, partners[rank])
+
+        def actions(rank: int, step: int) -> tuple[Action, ...]:
+            if active[rank]:
+                return (Post((drawn(rank, step),), PARAMETERS),) if partners[rank] else ()
+            asking = tuple(other for other in partners[rank] if drawn(other, step) == rank)
+            return (Post(asking, PARAMETERS),) if asking else ()
+
+        return Pattern(actions)
 
     def settings(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""

@@ -17,6 +17,7 @@ from .base import Strategy
 from .loss_scale import SMALLEST, LossScale
 from .means import Means, averages
 from .parts import Part, load_state, state_of
+from .pattern import GRADIENTS, Pattern, together
 
 if TYPE_CHECKING:
     from ..flat.buckets import Bucket
@@ -278,6 +279,10 @@ class AllReduce(Strategy):
         if self.shard == 2:
             self._free.extend(self._full)
             self._full.clear()
+
+    def pattern(self, size: int) -> Pattern:
+        """An all-reduce of the gradients after each step."""
+        return together(GRADIENTS)
 
     def settings(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""

@@ -11,6 +11,7 @@ from .consensus import consensus_distance
 if TYPE_CHECKING:
     from ..flat.buckets import Bucket, Buckets
     from ..flat.model import Handle, Model
+    from .pattern import Pattern
 
 
 class Strategy:
@@ -26,6 +27,9 @@ class Strategy:
     ``sends_parameters`` says whether the arrays ``data`` of buckets are communicated (default: True); if not, they are
     ordinary memory, which networks read faster. ``bucket_bytes`` is the longest bucket, in bytes. None (default) is 1
     MiB; or 25 MiB if all ranks are on one machine, where messages take little time but the cores' own.
+    ``lockstep`` says whether ranks wait for each other in every step (default: True). If not, `Run` does not make them
+    do so either. ``hands_out`` says whether `take` deals samples to the ranks that have time for them (default: False).
+    ``worker`` says whether this rank trains (default: True).
     ``keep_grads`` and ``every_pass`` are those of `Buckets`.
     ``problem`` is what this rank found wrong with a step when `before_step` is called, or None. If a strategy does not
     raise an error for it on all ranks, `distribute` raises one on this rank.
@@ -36,6 +40,9 @@ class Strategy:
     bucket_bytes: int | None = None
     keep_grads = True
     every_pass = False
+    lockstep = True
+    hands_out = False
+    worker = True
     problem: str | None = None
 
     net: Any = None
@@ -51,6 +58,10 @@ class Strategy:
     def setup(self, net: Any, opt: Any, comm: Any) -> None:
         """Take the network, its optimizer and the communicator. An override calls this one first."""
         self.net, self.opt, self.comm = net, opt, comm
+
+    def begin(self) -> None:
+        """Called at the end of `distribute`. A rank that does not train, but serves others, returns when they are done
+        with it."""
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -79,8 +90,20 @@ class Strategy:
     def discard(self) -> None:
         """Called when ``opt.zero_grad()`` drops gradients that buckets have handed over, and that no step has used."""
 
+    def take(self, count: int) -> int:
+        """The next number, from 0, of the series `count`; each goes to one rank only. See ``Loader.on_demand``."""
+        raise NotImplementedError
+
+    def meet(self) -> None:
+        """Called before ranks communicate outside of steps, for a record for example. Collective. A strategy whose
+        steps wait for others does not make these wait for this rank."""
+
     def finish(self) -> None:
         """Called when training has ended, before the parameters are evaluated or saved."""
+
+    def close(self) -> None:
+        """Called after the last step, and after all was evaluated and saved. Collective over all ranks. What serves the
+        training ends here, and the strategy cannot be used any more."""
 
     def consensus_distance(self) -> float:
         """The mean squared distance of the ranks' parameters from their mean, the same on all ranks. Collective.
@@ -94,6 +117,13 @@ class Strategy:
     def resize(self, comm: Any) -> None:
         """Go on with the ranks of `comm`, after others were lost. Raises ValueError if the strategy cannot."""
         raise ValueError(f"{type(self).__name__} cannot go on with other ranks than it began with")
+
+    def pattern(self, size: int) -> Pattern:
+        """Who talks to whom on `size` ranks. It needs no `setup`, and sends nothing.
+
+        NotImplementedError unless the strategy describes itself; ValueError if it cannot be used on `size` ranks.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no pattern(): it does not say who talks to whom")
 
     def settings(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..flat.memory import allocate
 from ..optim.schedules import get_lr
 from .local import Local
+from .pattern import Pattern, together
 
 if TYPE_CHECKING:
     from ..flat.model import Handle, Model
@@ -98,6 +99,10 @@ class EASGD(Local):
         self._draw()
         for data, centre in zip(self.parameters, self.centre, strict=True):
             data[...] = centre
+
+    def pattern(self, size: int) -> Pattern:
+        """An all-reduce of the differences from the centre after each `every`-th step."""
+        return together("differences", lambda step: (step + 1) % self.every == 0)
 
     def settings(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""

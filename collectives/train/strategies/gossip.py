@@ -10,6 +10,7 @@ import numpy as np
 from ..models.nn import Array
 from .graphs import Graph, Mixing, named
 from .local import Local, average
+from .pattern import Pattern, neighbours
 
 if TYPE_CHECKING:
     from ..flat.model import Handle, Model
@@ -114,6 +115,16 @@ class Gossip(Local):
         self._place(comm)
         super().resize(comm)
         self._connect()
+
+    def pattern(self, size: int) -> Pattern:
+        """Parameters along the links of the graph after each step. ValueError for a graph that does not serve."""
+        mixing = Mixing(self.graph, size)
+        self.take_graph(mixing, 0)
+        rows, targets = ([of(rank) for rank in range(size)] for of in (mixing.rows, mixing.targets))
+        return neighbours(
+            lambda rank, step: targets[rank][step % len(targets[rank])],
+            lambda rank, step: rows[rank][step % len(rows[rank])],
+        )
 
     def settings(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""

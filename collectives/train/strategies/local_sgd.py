@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .local import average
 from .means import Means
+from .pattern import GRADIENTS, PARAMETERS, Action, Ask, Meet, Pattern
 from .rounds import Rounds
 
 if TYPE_CHECKING:
@@ -70,7 +71,10 @@ class LocalSGD(Rounds):
     @property
     def synchronous(self) -> bool:
         """Whether the step under way is synchronous."""
-        return self.steps < self.start or (self.stop is not None and self.steps >= self.stop)
+        return self._synchronous_at(self.steps)
+
+    def _synchronous_at(self, step: int) -> bool:
+        return step < self.start or (self.stop is not None and step >= self.stop)
 
     def on_bucket(self, bucket: Bucket) -> None:
         """In a synchronous step, start to average the bucket's gradients."""
@@ -110,6 +114,18 @@ class LocalSGD(Rounds):
             raise ValueError(f"master must be one of {comm.size} ranks, not {self.master}")
         super().resize(comm)
         self._means = Means(comm, self._start_mean, None, weighted=True, guess=False)
+
+    def pattern(self, size: int) -> Pattern:
+        """All-reduces of the gradients in synchronous steps; parameters by an all-reduce or the master after rounds."""
+        merge = Meet(PARAMETERS) if self.master is None else Ask(self.master, PARAMETERS)
+
+        def actions(rank: int, step: int) -> tuple[Action, ...]:
+            if self._synchronous_at(step):
+                return (Meet(GRADIENTS),)
+            merges = (step + 1 - self.start) % self.every == 0 or step + 1 == self.stop
+            return (merge,) if merges else ()
+
+        return Pattern(actions, () if self.master is None else (self.master,), beside=True)
 
     def settings(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""

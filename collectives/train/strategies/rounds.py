@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .local import Local, average
+from .pattern import PARAMETERS, Pattern, together
 
 
 class Rounds(Local):
@@ -61,6 +62,10 @@ class Rounds(Local):
     def merge(self, share: float) -> None:
         """Replace the parameters by the ranks' mean, in which this rank has the weight `share`. Collective."""
         average(self.comm, self.parameters, share)
+
+    def pattern(self, size: int) -> Pattern:
+        """An all-reduce of the parameters after each round."""
+        return together(PARAMETERS, lambda step: (step + 1) % self.every == 0)
 
     def settings(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""

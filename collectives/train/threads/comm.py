@@ -11,34 +11,7 @@ import numpy as np
 
 from .buffers import Array, Blocks, blocks, flat, fold, in_place, is_any, name_of
 from .job import Call, Group
-
-
-class Request:
-    """A call under way. `Wait` ends it; `Test` says whether it has ended. Either may be called again afterwards."""
-
-    def __init__(self, group: Group, rank: int, call: Call, then: Callable[[Call], Any] = lambda call: None) -> None:
-        self._group, self._rank, self._call, self._then = group, rank, call, then
-        self._taken, self._result = False, None
-
-    def Wait(self, status: Any = None) -> bool:
-        """Wait until the call is complete. Raises what the blocking call would."""
-        self.wait()
-        return True
-
-    def wait(self, status: Any = None) -> Any:
-        """As `Wait`; returns the object that was received, None for other calls."""
-        self._group.wait(self._rank, self._call)
-        if not self._taken:
-            self._taken, self._result = True, self._then(self._call)
-        return self._result
-
-    def Test(self, status: Any = None) -> bool:
-        """Whether the call is complete; if not, raises PeerFailure if a rank has failed."""
-        with self._group.job.lock:
-            if not self._call.done:
-                self._group.check(self._rank, self._call.what)
-                return False
-        return self.Wait()
+from .request import Request
 
 
 class ThreadComm:
@@ -59,6 +32,13 @@ class ThreadComm:
 
     def __repr__(self) -> str:
         return f"<ThreadComm rank {self.rank} of {self.size}>"
+
+    def same_ranks(self, other: Any) -> bool:
+        """Whether `other` is a communicator of the same ranks in the same order."""
+        if not isinstance(other, ThreadComm):
+            return False
+        mine, theirs = self._group, other._group
+        return mine.job is theirs.job and mine.members == theirs.members
 
     def Get_rank(self) -> int:
         """This rank's number."""

@@ -67,6 +67,9 @@ class Call:
         self.posted: set[int] = set()
         self.done = False
 
+    def __str__(self) -> str:
+        return f"{self.what} (call {self.number})"
+
 
 class Group:
     """The ranks of one communicator. ``members`` has their numbers in the job, by their rank here."""
@@ -127,17 +130,21 @@ class Group:
         begin = time.monotonic()
         with job.lock:
             while not call.done:
-                what = f"{call.what} (call {call.number})"
-                self.check(rank, what)
-                missing = [r for r in range(self.size) if r not in call.posted]
-                gone = [r for r in missing if self.members[r] in job.ended]
-                if gone:
-                    raise PeerFailure(f"{what} on rank {rank} of {self.size}: the function of {_named(gone)} has ended")
+                missing = self.look(rank, call)
                 left = None if job.timeout is None else begin + job.timeout - time.monotonic()
                 if left is not None and left <= 0:
-                    text = f"{what} on rank {rank} of {self.size}: not complete after {job.timeout:g} s; "
+                    text = f"{call} on rank {rank} of {self.size}: not complete after {job.timeout:g} s; "
                     self._break(f"{text}waiting for {_named(missing)}", CollectiveTimeout)
                 job.lock.wait(left)
+
+    def look(self, rank: int, call: Call) -> list[int]:
+        """The ranks that have not come to `call`. PeerFailure if one has failed or ended. The lock is held."""
+        self.check(rank, str(call))
+        missing = [r for r in range(self.size) if r not in call.posted]
+        gone = [r for r in missing if self.members[r] in self.job.ended]
+        if gone:
+            raise PeerFailure(f"{call} on rank {rank} of {self.size}: the function of {_named(gone)} has ended")
+        return missing
 
     def send(self, source: int, destination: int, tag: int, data: Any) -> None:
         """Deliver `data` to the first receive of `destination` that it fits, or keep it."""

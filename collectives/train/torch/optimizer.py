@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +46,13 @@ class TorchHandle(Handle):
 
         self.override("step", step)
         self.override("add_param_group", _refuse_group)
+
+    def copy(self) -> TorchHandle:
+        """See `Handle.copy`. torch copies defaults and groups, as where an optimizer is pickled."""
+        made = copy.copy(self.opt)
+        made.param_groups = [{**group, "params": []} for group in self.opt.param_groups]
+        made.state = defaultdict(dict)
+        return TorchHandle(made, self._names)
 
     def replace(self, works: Sequence[Work]) -> None:
         """See `Handle.replace`."""

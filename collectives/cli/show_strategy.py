@@ -1,0 +1,225 @@
+"""``python -m collectives show --strategy``: who talks to whom after each step of training, as text and as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+from ..analysis.draw import BAND, COLUMN, INK, LEFT, MARKER, REDUCED, STORED, STYLE, TOP
+from ..train.strategies.pattern import GRADIENTS, PARAMETERS, Action, Ask, Meet, Pattern, Post, Send
+
+__all__ = ["Frame", "Message", "frames", "svg", "text"]
+
+
+class Message(NamedTuple):
+    """What one rank sends to another; ``waits`` says whether the target waits for it."""
+
+    source: int
+    target: int
+    what: str
+    waits: bool
+
+
+class Frame(NamedTuple):
+    """Steps ``first`` to ``last``, after which ranks do the same: an all-reduce of ``meeting``, and ``messages``."""
+
+    first: int
+    last: int
+    meeting: str | None
+    messages: tuple[Message, ...]
+
+    @property
+    def name(self) -> str:
+        """``step 3`` or ``steps 0-7``."""
+        return f"step {self.first}" if self.first == self.last else f"steps {self.first}-{self.last}"
+
+
+def frames(pattern: Pattern, size: int, steps: int) -> list[Frame]:
+    """The first ``steps`` steps; those after each other that are alike are one frame."""
+    found: list[Frame] = []
+    for step in range(steps):
+        done = [(rank, action) for rank in pattern.workers(size) for action in pattern.actions(rank, step)]
+        meeting = next((_part(action.what, action.share) for _, action in done if isinstance(action, Meet)), None)
+        messages = tuple(message for rank, action in done for message in _messages(rank, action))
+        if found and found[-1][2:] == (meeting, messages):
+            found[-1] = found[-1]._replace(last=step)
+        else:
+            found.append(Frame(step, step, meeting, messages))
+    return found
+
+
+def _messages(rank: int, action: Action) -> list[Message]:
+    """The messages of an action of a rank; those that it waits for are their senders'."""
+    if isinstance(action, Send):
+        return [Message(rank, action.target, _part(action.what, action.share), True)]
+    if isinstance(action, Post):
+        return [Message(rank, target, _part(action.what, action.share), False) for target in action.targets]
+    if isinstance(action, Ask):
+        pushed, pulled = _part(action.what, action.share), _part(PARAMETERS, action.share)
+        return [Message(rank, action.server, pushed, True), Message(action.server, rank, pulled, True)]
+    return []
+
+
+def _part(what: str, share: float) -> str:
+    return what if share == 1 else f"{what}/{1 / share:.3g}"
+
+
+def _title(name: str, pattern: Pattern, size: int) -> str:
+    serve = f", {len(pattern.servers)} of them serve" if pattern.servers else ""
+    return f"{name}, p = {size}{serve}{' and train' if pattern.servers and pattern.beside else ''}"
+
+
+def _head(rank: int, pattern: Pattern) -> str:
+    if rank not in pattern.servers:
+        return f"rank {rank}"
+    return f"rank {rank}, server" if pattern.beside else f"server {rank}"
+
+
+def _answers(pattern: Pattern) -> str:
+    """When a server answers, in words."""
+    if pattern.staleness == 0:
+        return "a server answers all when all have sent"
+    if pattern.staleness == math.inf:
+        return "a server answers at once"
+    return f"a server answers a rank that is at most {pattern.staleness:g} steps ahead of the slowest"
+
+
+# --- text -----------------------------------------------------------------------------------------------------------
+
+
+def text(name: str, pattern: Pattern, size: int, steps: int, ranks: Sequence[int] | None = None) -> str:
+    """A grid with a row for each frame and a column for each rank (of ``ranks``, default all), and a legend."""
+    ranks = range(size) if ranks is None else ranks
+    shown = frames(pattern, size, steps)
+    rows = [(frame.name, [_cell(frame, rank, pattern, size) for rank in ranks]) for frame in shown]
+    heads = [_head(rank, pattern) for rank in ranks]
+    cells = [cell for _, row in rows for cell in row]
+    width = max(len(line) for lines in (heads, *cells) for line in lines) + 2
+    left = max(len(label) for label, _ in rows) + 3
+    lines = [_title(name, pattern, size), "", (" " * left + "".join(f"{head:<{width}}" for head in heads)).rstrip()]
+    for label, row in rows:
+        lines.append("")
+        for i in range(max(1, *map(len, row))):
+            beside = "".join(f"{cell[i] if i < len(cell) else '':<{width}}" for cell in row)
+            lines.append(f"{label if i == 0 else '':<{left}}{beside}".rstrip())
+    return "\n".join([*lines, "", *_legend([line for cell in cells for line in cell], pattern)]) + "\n"
+
+
+def _cell(frame: Frame, rank: int, pattern: Pattern, size: int) -> list[str]:
+    """The lines for a rank in a frame: peers with the same sign and the same content share one."""
+    lines = [f"= {frame.meeting}"] if frame.meeting and rank in pattern.workers(size) else []
+    grouped: dict[tuple[str, str], list[int]] = {}
+    for message in frame.messages:
+        if message.source == rank:
+            grouped.setdefault((">", message.what), []).append(message.target)
+    for message in frame.messages:
+        if message.target == rank:
+            grouped.setdefault(("<" if message.waits else "~", message.what), []).append(message.source)
+    lines += [f"{sign}{_ranges(sorted(set(peers)))} {what}" for (sign, what), peers in grouped.items()]
+    return lines or ["-"]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers, runs of three and more as first-last: ``0-3,7``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [[f"{run[0]}-{run[-1]}"] if len(run) > 2 else list(map(str, run)) for run in runs]
+    return ",".join(part for several in parts for part in several)
+
+
+def _legend(lines: list[str], pattern: Pattern) -> list[str]:
+    signs = {
+        "=": "=    take part in an all-reduce, and wait for it",
+        ">": ">q   send to rank q",
+        "<": "<q   wait for what rank q sends in this step",
+        "~": "~q   use what rank q has sent, when it is there",
+        "-": "-    send nothing",
+    }
+    shown = [words for sign, words in signs.items() if any(line.startswith(sign) for line in lines)]
+    parts = sorted({line.rpartition("/")[2] for line in lines if "/" in line})
+    shown += [f"/{part}   one of {part} equal parts" for part in parts]
+    return [f"  {words}" for words in [*shown, *([_answers(pattern)] if pattern.servers else [])]]
+
+
+# --- SVG ------------------------------------------------------------------------------------------------------------
+
+
+def svg(name: str, pattern: Pattern, size: int, steps: int) -> str:
+    """The frames as an SVG picture: a line for each rank, a band for each frame, an arrow for each message.
+
+    Gradients are orange, parameters blue and dashed. An all-reduce is a bar across the ranks that take part.
+    """
+    rows = frames(pattern, size, steps)
+    width, bottom = max(LEFT + COLUMN * size + 20, 640), TOP + BAND * len(rows)
+    height = bottom + (76 if pattern.servers else 56)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
+        f"<style>{STYLE}</style>",
+        f"<defs>{MARKER.format('reduced', REDUCED)}{MARKER.format('stored', STORED)}</defs>",
+        '<rect width="100%" height="100%" fill="#fff"/>',
+        f'<text class="title" x="20" y="30">{escape(_title(name, pattern, size))}</text>',
+    ]
+    for number, frame in enumerate(rows):
+        y = TOP + BAND * number
+        if number % 2 == 0:
+            parts.append(f'<rect class="band" x="0" y="{y}" width="{width}" height="{BAND}"/>')
+        parts.append(f'<text class="faint" x="12" y="{y + BAND // 2 + 4}">{frame.name}</text>')
+    for rank in range(size):
+        x = _column(rank)
+        parts.append(f'<text class="head" x="{x}" y="{TOP - 16}">{_head(rank, pattern)}</text>')
+        parts.append(f'<line class="column" x1="{x}" y1="{TOP}" x2="{x}" y2="{bottom}"/>')
+    for number, frame in enumerate(rows):
+        parts += _drawn(frame, TOP + BAND * number, pattern, size)
+    return "\n".join([*parts, *_svg_legend(bottom + 30, pattern), "</svg>"]) + "\n"
+
+
+def _column(rank: int) -> int:
+    return LEFT + COLUMN // 2 + COLUMN * rank
+
+
+def _drawn(frame: Frame, y: int, pattern: Pattern, size: int) -> list[str]:
+    """The all-reduce and the messages of a frame; answers of servers are below the questions."""
+    parts, asked = [], bool(pattern.servers)
+    if frame.meeting is not None:
+        middle, columns = y + BAND // 2, [_column(rank) for rank in pattern.workers(size)]
+        colour = _colour(frame.meeting)
+        bar = f'x1="{columns[0]}" y1="{middle}" x2="{columns[-1]}" y2="{middle}" stroke="{colour}" stroke-width="5"'
+        parts.append(f"<line {bar}><title>all-reduce: {frame.meeting}</title></line>")
+        parts += [f'<circle cx="{x}" cy="{middle}" r="8" fill="{colour}"/>' for x in columns]
+        parts.append(f'<text class="label" x="{sum(columns[:2]) // 2}" y="{middle - 10}">{frame.meeting}</text>')
+    for message in frame.messages:
+        top, end = y + 12, y + BAND - 12
+        if asked:
+            top, end = (top, y + BAND // 2) if message.target in pattern.servers else (y + BAND // 2, end)
+        how = "reduced" if message.what.startswith(GRADIENTS) else "stored"
+        title = f"<title>rank {message.source} to rank {message.target}: {message.what}</title>"
+        x1, x2 = _column(message.source), _column(message.target)
+        if x1 == x2:  # a server beside the rank
+            parts.append(
+                f'<circle cx="{x1}" cy="{(top + end) // 2}" r="4" fill="{_colour(message.what)}">{title}</circle>'
+            )
+        else:
+            parts.append(f'<line class="{how}" x1="{x1}" y1="{top}" x2="{x2}" y2="{end}">{title}</line>')
+    return parts
+
+
+def _colour(what: str) -> str:
+    return REDUCED if what.startswith(GRADIENTS) else STORED
+
+
+def _svg_legend(y: int, pattern: Pattern) -> list[str]:
+    parts = []
+    for x, how, words in ((20, "reduced", GRADIENTS), (180, "stored", PARAMETERS)):
+        parts.append(f'<line class="{how}" x1="{x}" y1="{y}" x2="{x + 44}" y2="{y}"/>')
+        parts.append(f'<text x="{x + 54}" y="{y + 4}">{words}</text>')
+    parts.append(f'<line x1="348" y1="{y}" x2="392" y2="{y}" stroke="{INK}" stroke-width="5"/>')
+    parts.append(f'<text x="402" y="{y + 4}">all-reduce</text>')
+    if pattern.servers:
+        parts.append(f'<text x="20" y="{y + 26}">{_answers(pattern)}</text>')
+    return parts

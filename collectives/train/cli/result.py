@@ -1,0 +1,39 @@
+"""What a training has found, as the values of ``--json``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+
+from ...files import obstacle, replacing
+from ..models.nn import Sequential
+
+
+def check_json(path: str | None) -> None:
+    """OSError if the file of ``--json`` cannot be written."""
+    if path is not None and (why := obstacle(path)) is not None:
+        raise OSError(f"cannot write {path}: {why}")
+
+
+def write_json(path: str, values: Any) -> None:
+    """Write the file of ``--json`` whole, or not at all. JSON has no numbers that are not finite: they become null."""
+    with replacing(path) as file:
+        file.write(json.dumps(_finite(values), indent=1, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def sha256(net: Sequential) -> str:
+    """The SHA-256 of the parameters of `net`, in their order."""
+    digest = hashlib.sha256()
+    for parameter in net.parameters():
+        digest.update(parameter.data.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,60 @@
+"""The options of ``python -m collectives compare``."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..cli.choice import choices
+from ..cli.options import add_task
+from ..cli.values import number, stragglers
+
+DESCRIPTION = """\
+Train with several strategies on the same data, with the same seeds, and beside them one process alone. A table has
+accuracy, time, bytes, scaling efficiency and the time to a given accuracy; a picture has loss and accuracy against
+time, samples and bytes. Computation is emulated by sleeping, so that ranks need no cores of their own."""
+EPILOG = """\
+examples:
+  mpiexec -n 4 python -m collectives compare --strategies allreduce,local_sgd:every=4,push_sum --out out
+  mpiexec -n 4 python -m collectives compare --strategies allreduce,ad_psgd --straggler 1x4 --seeds 5 --json found.json
+
+Ranks that wait for each other in each step make equally many steps. With other strategies a rank makes as many as it
+can, until all ranks together have used the samples of --epochs. exit status: 0; 2 after an error."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``compare`` to `parser`."""
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    group = parser.add_argument_group("strategies")
+    group.add_argument(
+        "--strategies", type=choices, required=True, metavar="NAME[:OPTION=VALUE]...,...",
+        help="the strategies, which 'train --list' names: allreduce,local_sgd:every=8",
+    )  # fmt: skip
+    group.add_argument(
+        "--option", action="append", default=[], metavar="OPTION=VALUE", help="for all strategies that have it"
+    )
+    group.add_argument(
+        "--seeds", type=number(int, 1), default=1, metavar="N", help="trainings with seeds from --seed on (%(default)s)"
+    )
+    group.add_argument(
+        "--target", type=number(float, 0), default=0.9, metavar="X", help="accuracy that is timed (%(default)s)"
+    )
+    _add_pace(parser.add_argument_group("computation"))
+    add_task(parser)
+    files = parser.add_argument_group("files")
+    files.add_argument("--out", metavar="DIR", help="write compare.png and compare.json there")
+    files.add_argument("--json", metavar="FILE", help="write all results there")
+
+
+def _add_pace(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--step", type=number(float, 0), default=0.01, metavar="SECONDS",
+        help="a rank's part of a batch takes so long; more or fewer samples in proportion (%(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--straggler", type=stragglers, default={}, metavar="RANKxFACTOR", help="slower ranks: 1x4, or 1x4,2x1.5"
+    )
+    group.add_argument(
+        "--jitter", type=number(float, 0), default=0.0, metavar="SECONDS",
+        help="mean of a random part of each step, exponentially distributed (%(default)s)",
+    )  # fmt: skip

@@ -1,0 +1,25 @@
+"""What MPI tells of ranks that have died, in a job that goes on without them (ULFM; docs/errors.md)."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+NAMES = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
+
+
+def dead_ranks(comm: Any) -> list[int]:
+    """The ranks of `comm` that MPI knows to be dead. A local call."""
+    failed, group = comm.Get_failed(), comm.Get_group()
+    found: list[int] = sorted(failed.Translate_ranks(list(range(failed.size)), group))
+    failed.Free()
+    group.Free()
+    return found
+
+
+def is_death(error: Exception) -> bool:
+    """Whether `error` is one by which MPI says that a rank has died, or that another rank has noticed it."""
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not isinstance(error, mpi.Exception):
+        return False
+    return error.Get_error_class() in [getattr(mpi, name, None) for name in NAMES]

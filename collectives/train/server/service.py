@@ -1,0 +1,135 @@
+"""``Service``: what one server answers to the messages of its workers. There is no communication here.
+
+The same messages in the same order have the same effect, so that a backup which gets copies of all messages holds the
+same state. A worker sends messages again if the server that they went to has died. The numbers of messages tell which
+of them have been handled already.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from .messages import CHUNK, Bytes, Kind, Message, pack
+from .shard import Shard
+
+Replies = list[Bytes]
+
+
+class Service:
+    """Serves `shard`, the one with this `number`, to `workers`, until they have left. ``workers`` has those left."""
+
+    def __init__(self, number: int, shard: Shard, workers: Iterable[int]) -> None:
+        self.shard, self._number = shard, number
+        self.workers = set(workers)
+        self._handled = dict.fromkeys(self.workers, 0)  # number of the last message
+        self._stepping: dict[int, tuple[int, Bytes | None]] = {}  # number, and the reply's payload if that is known
+        self._meeting: dict[int, int] = {}  # number
+        self._count, self._next = -1, 0  # which count, and its next number
+        self._taken = dict.fromkeys(self.workers, 0)
+        self._saved = b""
+        self._loading = bytearray()
+
+    def handle(self, message: Message) -> Replies:
+        """Handle a message. Returns replies, to this worker and to others that waited for it."""
+        worker = message.worker
+        if worker not in self.workers:
+            return [self._reply(message, 0, 0)] if message.kind == Kind.LEAVE else []
+        if message.kind == Kind.DROP:
+            self._remove(worker)
+            return self._granted()
+        again = message.number <= self._handled[worker]
+        if not again:
+            self._handled[worker] = message.number
+            self._apply(message)
+        mine = self._answer(message, again)
+        return self._granted() + ([] if mine is None else [mine])
+
+    def _apply(self, message: Message) -> None:
+        """The effect of a message."""
+        worker, first, second, payload = message.worker, message.first, message.second, message.payload
+        shard = self.shard
+        match message.kind:
+            case Kind.PUSH:
+                shard.stage(worker, first, second, payload)
+            case Kind.PUSH_ROWS:
+                shard.stage_rows(worker, first, second, payload)
+            case Kind.DISCARD:
+                shard.discard(worker)
+            case Kind.STEP:
+                before = shard.parameters() if shard.policy.attraction else None
+                shard.end_clock(worker, payload.copy().view(np.float64).tolist())
+                self._stepping[worker] = (message.number, before)
+            case Kind.PUT_ROWS:
+                table, array, steps = payload[:24].copy().view(np.int64).tolist()
+                shard.tables[table].write(array, steps, second, payload[24:])
+            case Kind.MEET:
+                self._meeting[worker] = message.number
+                shard.rest(worker)
+            case Kind.TAKE:
+                if first != self._count:
+                    self._count, self._next = first, 0
+                self._taken[worker] = self._next
+                self._next += 1
+            case Kind.SAVE if first == 0:
+                self._saved = pickle.dumps(shard.state())
+            case Kind.LOAD:
+                self._load(first, second, payload)
+            case Kind.LEAVE:
+                self._remove(worker)
+
+    def _answer(self, message: Message, again: bool) -> Bytes | None:
+        """The reply to a message, if there is one and it does not wait for others."""
+        worker, first = message.worker, message.first
+        match message.kind:
+            case Kind.PUSH | Kind.PUSH_ROWS | Kind.DISCARD:
+                return None
+            case Kind.STEP | Kind.MEET:
+                waits = not again or worker in self._stepping or worker in self._meeting
+                return None if waits else self._reply(message, 0, 0, self.shard.parameters())
+            case Kind.PULL_ROWS:
+                table = self.shard.tables[first]
+                return self._reply(message, table.steps, 0, table.read(message.second, message.payload))
+            case Kind.TAKE:
+                return self._reply(message, self._taken[worker], 0)
+            case Kind.SAVE:
+                part = np.frombuffer(self._saved[first : first + CHUNK], np.uint8)
+                return self._reply(message, 0, len(self._saved), part)
+        return self._reply(message, 0, 0)
+
+    def _reply(self, message: Message, first: int, second: int, *arrays: Any) -> Bytes:
+        return pack(message.kind, message.worker, self._number, message.number, first, second, *arrays)
+
+    def _granted(self) -> Replies:
+        """Replies to workers that have waited for others and need not do so any more."""
+        clocks, replies = self.shard.clocks, []
+        going = [worker for worker in self._stepping if clocks.may_pull(worker)]
+        for worker in going:
+            number, before = self._stepping.pop(worker)
+            self.shard.pull(worker)
+            data = self.shard.parameters() if before is None else before
+            replies.append(pack(Kind.STEP, worker, self._number, number, clocks.gap, clocks.lag, data))
+        if self._meeting and self._meeting.keys() >= self.workers:
+            self.shard.meet()
+            data = self.shard.parameters()
+            for worker, number in self._meeting.items():
+                replies.append(pack(Kind.MEET, worker, self._number, number, clocks.gap, clocks.lag, data))
+            self._meeting.clear()
+        return replies
+
+    def _load(self, start: int, total: int, part: Bytes) -> None:
+        if start == 0:
+            self._loading.clear()
+        self._loading += part.tobytes()
+        if len(self._loading) == total:
+            self.shard.load(pickle.loads(bytes(self._loading)))
+            self._loading.clear()
+
+    def _remove(self, worker: int) -> None:
+        self.workers.discard(worker)
+        self._stepping.pop(worker, None)
+        self._meeting.pop(worker, None)
+        self.shard.remove(worker)

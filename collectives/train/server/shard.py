@@ -1,0 +1,183 @@
+"""``Shard``: the parameters of one server, and how gradients change them. There is no communication here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..checkpoint import Shard as Leaf
+from ..flat.buckets import Bucket
+from ..flat.model import Handle, Work
+from ..models.nn import Array
+from ..optim.schedules import set_lrs
+from .clocks import Clocks, Policy
+from .layout import Range
+from .messages import as_bytes
+from .tables import Rows
+
+
+class Piece:
+    """The elements of a bucket that a server has, for its optimizer (see `Work`)."""
+
+    def __init__(self, bucket: Bucket, part: Range) -> None:
+        self.name, self.group = f"bucket {bucket.index}", bucket.group
+        self.start, self.total = part.start, len(bucket)
+        self.data = bucket.data[part.start : part.stop].copy()
+        self.grad = np.zeros_like(self.data)
+
+    def leaf(self, array: Array) -> Leaf:
+        """`array`, of the shape of ``data``, as a leaf of a state."""
+        return Leaf(array.copy(), self.start, self.total)
+
+    def read(self, whole: Any) -> Array:
+        """This piece of an array that is as long as the bucket."""
+        if np.shape(whole) != (self.total,):
+            raise ValueError(f"{self.name} has {self.total} elements, the state {np.shape(whole)}")
+        return np.asarray(whole)[self.start : self.start + len(self.data)]
+
+
+class Staged:
+    """What a worker has pushed in its clock: gradients by piece, of ``samples`` samples, and gradients of rows."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.arrays = [np.zeros_like(piece.data) for piece in pieces]
+        self.samples = 0
+        self.rows: list[tuple[int, Array, Array]] = []  # (table, keys, gradients)
+
+
+class Shard:
+    """The `pieces` of one server, an optimizer over them, `tables`, and what the `workers` have pushed.
+
+    ``clocks`` decides what becomes an update, ``policy`` how large it is. Delay compensation (Zheng et al. 2017, eq.
+    10) adds ``lambda g g (w - w_old)`` to a gradient g that was computed from the parameters w_old.
+    """
+
+    def __init__(
+        self, pieces: Sequence[Piece], handle: Handle, workers: Iterable[int], policy: Policy, tables: Sequence[Rows]
+    ) -> None:  # fmt: skip
+        self.pieces, self.tables, self.policy = list(pieces), list(tables), policy
+        self._handle = handle
+        handle.replace(self.pieces)
+        workers = list(workers)
+        self._share = 1 / len(workers)
+        self.clocks = Clocks(workers, policy.staleness, policy.fold)
+        self._staged = {worker: Staged(self.pieces) for worker in workers}
+        self._rates: dict[int, list[float]] = {}
+        self._old = {worker: self._copies() for worker in workers} if policy.compensation else {}
+
+    def _copies(self) -> list[Array]:
+        return [piece.data.copy() for piece in self.pieces]
+
+    def parameters(self) -> Array:
+        """All parameters, one piece after the other, as bytes in a new array."""
+        return np.concatenate([as_bytes(piece.data) for piece in self.pieces]) if self.pieces else np.zeros(0, np.uint8)
+
+    def stage(self, worker: int, piece: int, samples: int, data: Array) -> None:
+        """Keep what `worker` pushes of a piece: bytes of the mean gradient over `samples` samples."""
+        staged = self._staged[worker]
+        staged.samples = samples
+        as_bytes(staged.arrays[piece])[:] = data
+
+    def stage_rows(self, worker: int, table: int, count: int, data: Array) -> None:
+        """Keep gradients of `count` rows that `worker` pushes: bytes of the keys, then of the gradients."""
+        self._staged[worker].rows.append((table, *self.tables[table].unpacked(count, data)))
+
+    def discard(self, worker: int) -> None:
+        """Drop what `worker` has staged."""
+        self._staged[worker] = Staged(self.pieces)
+
+    def end_clock(self, worker: int, rates: Sequence[float]) -> None:
+        """`worker` ends its clock, with these learning rates by group of the optimizer."""
+        self._rates[worker] = list(rates)
+        lag = self.clocks.end(worker)
+        if self.policy.attraction:
+            self._attract(worker)
+        elif self.policy.fold:
+            self.settle()
+        else:
+            self._update_by(worker, lag)
+
+    def settle(self) -> None:
+        """Make the update of a clock, if all gradients are there."""
+        workers = self.clocks.complete()
+        if workers:
+            total = sum(self._staged[worker].samples for worker in workers)
+            self._update({w: self._staged[w].samples / total if total else 0.0 for w in workers}, 1.0)
+
+    def _update_by(self, worker: int, lag: int) -> None:
+        """Make an update by one gradient."""
+        factor = {"full": 1.0, "shared": self._share, "staleness": 1 / max(1, lag)}[self.policy.rate]
+        staged = self._staged[worker]
+        if self.policy.compensation:
+            for grad, piece, old in zip(staged.arrays, self.pieces, self._old[worker], strict=True):
+                grad += grad.dtype.type(self.policy.compensation) * grad * grad * (piece.data - old)
+        if staged.samples:
+            self._update({worker: 1.0}, factor)
+        staged.rows.clear()
+
+    def _update(self, weights: Mapping[int, float], factor: float) -> None:
+        """Step by the sum of the workers' gradients, each times its weight, with `factor` times the learning rate."""
+        for i, piece in enumerate(self.pieces):
+            piece.grad.fill(0)
+            for worker, weight in weights.items():
+                if weight:  # the gradient of no samples may be NaN
+                    piece.grad += self._staged[worker].arrays[i] * piece.grad.dtype.type(weight)
+        rates = self._rates[next(iter(weights))]
+        set_lrs(self._handle.opt, [factor * rate for rate in rates])
+        self._handle.opt.step()
+        for number, table in enumerate(self.tables):
+            pushed = [(row, weight) for w, weight in weights.items() if weight for row in self._staged[w].rows]
+            table.update([(keys, grads, weight) for (t, keys, grads), weight in pushed if t == number], factor)
+        for worker in weights:
+            self._staged[worker].rows.clear()
+
+    def _attract(self, worker: int) -> None:
+        """Move the centre to the parameters of `worker` (Zhang, Choromanska, LeCun 2015, eq. 6)."""
+        for piece, pushed in zip(self.pieces, self._staged[worker].arrays, strict=True):
+            piece.data += piece.data.dtype.type(self.policy.attraction) * (pushed - piece.data)
+
+    def pull(self, worker: int) -> None:
+        """`worker` is given the parameters."""
+        self.clocks.pull(worker)
+        if self._old:
+            self._old[worker] = self._copies()
+
+    def meet(self) -> None:
+        """All workers have met, and are given the parameters."""
+        self.clocks.meet()
+        for worker in self._old:
+            self._old[worker] = self._copies()
+
+    def rest(self, worker: int) -> None:
+        """`worker` makes no steps until all have met; others go on without it."""
+        self.clocks.rest(worker)
+        self.settle()
+
+    def remove(self, worker: int) -> None:
+        """`worker` has left or died; what it has staged of an unfinished clock is dropped."""
+        self.clocks.remove(worker)
+        self._staged.pop(worker, None)
+        self._old.pop(worker, None)
+        self.settle()
+
+    def state(self) -> dict[str, Any]:
+        """Parameters and the optimizer's state, with `Leaf`s of the buckets."""
+        by_name = {piece.name: piece for piece in self.pieces}
+
+        def leaf(work: Work, array: Array) -> Leaf:
+            return by_name[work.name].leaf(array)
+
+        return {
+            "parameters": {piece.name: piece.leaf(piece.data) for piece in self.pieces},
+            "optimizer": self._handle.state(leaf),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore a state, with whole arrays in the place of the leaves; parameters alone, if it has no more."""
+        by_name = {piece.name: piece for piece in self.pieces}
+        if "optimizer" in state:
+            self._handle.load(state["optimizer"], lambda work, whole: by_name[work.name].read(whole))
+        for piece in self.pieces:
+            piece.data[...] = piece.read(state["parameters"][piece.name])

@@ -1,0 +1,101 @@
+"""Asynchronous elastic averaging around a centre on servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..server.clocks import Policy
+from .central import Central
+from .pattern import PARAMETERS, Pattern
+
+if TYPE_CHECKING:
+    from ..flat.buckets import Bucket
+
+
+class AsyncEASGD(Central):
+    """Each worker trains by itself, and every few steps worker and centre are drawn to each other.
+
+    After each `every` (default 4) steps of a worker its parameters x and the centre c become ``x - a (x - c)`` and ``c
+    + a (x - c)``, with the same differences (Zhang, Choromanska, LeCun 2015, algorithm 1). `attraction` is a (default:
+    0.9 / workers, as in sec. 5 of the paper), in (0, 1). Nobody waits for other workers. `finish` gives the centre to
+    all workers.
+
+    The optimizer works on the workers, and may be any; with momentum this is EAMSGD. A worker sends and receives the
+    parameters' bytes once in `every` steps. The analysis (sec. 4) is for a quadratic loss, and asks ``0 <= a <= 1`` and
+    ``workers a <= 1``. Other arguments are those of `Central`. Raises ValueError for an `every` below 1 and another
+    `attraction`.
+    """
+
+    lockstep = False
+    hands_out = True
+
+    def __init__(self, every: int = 4, servers: int = 1, *, attraction: float | None = None, **how: Any) -> None:
+        super().__init__(servers, **how)
+        if every < 1:
+            raise ValueError(f"every must be at least 1, not {every}")
+        if attraction is not None and not 0 < attraction < 1:
+            raise ValueError(f"attraction must be between 0 and 1, not {attraction}")
+        self.every, self.attraction, self._steps = every, attraction, 0
+        self.policy = Policy(staleness=float("inf"), fold=False, attraction=attraction or 0.0)
+
+    def setup(self, net: Any, opt: Any, comm: Any) -> None:
+        """See `Strategy.setup`."""
+        if self.attraction is None:
+            self.attraction = 0.9 / (comm.size if self.beside else comm.size - self.servers)
+            self.policy = Policy(staleness=float("inf"), fold=False, attraction=self.attraction)
+        super().setup(net, opt, comm)
+        self._centre = [np.empty_like(bucket.data) for bucket in self.buckets.list]
+
+    def on_bucket(self, bucket: Bucket) -> None:
+        """Gradients are the worker's own."""
+        self._check_trains()
+
+    def discard(self) -> None:
+        """Nothing was pushed."""
+
+    def before_step(self) -> bool:
+        """Let the worker's optimizer step."""
+        self._check_trains()
+        return True
+
+    def after_step(self) -> None:
+        """Draw parameters and centre to each other, if it is time."""
+        self._steps += 1
+        if self._steps % self.every:
+            return
+        self._publish_loaded()
+        for bucket in self.buckets.list:
+            self._client.push(bucket.index, 1, bucket.data)
+        self._client.step([], self._centre)
+        for bucket, centre in zip(self.buckets.list, self._centre, strict=True):
+            bucket.data -= bucket.dtype.type(self.attraction) * (bucket.data - centre)
+
+    def meet(self) -> None:
+        """See `Central.meet`; workers keep their own parameters."""
+        self._client.meet()
+
+    def pattern(self, size: int) -> Pattern:
+        """Parameters to all servers after each `every`-th step, and the centre back."""
+        return self._exchange(size, PARAMETERS, self.every)
+
+    def settings(self) -> dict[str, Any]:
+        """Settings that must be equal on all ranks."""
+        return {**super().settings(), "every": self.every}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The steps of this worker, and the centre on the first one. Collective over the workers."""
+        self._client.meet()
+        centre = self._client.save() if self._client.place == 0 else None
+        self._client.meet()
+        return {"servers": centre, "steps": self._steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state; the workers' own parameters are in the network's. Collective over the workers."""
+        kept = [bucket.data.copy() for bucket in self.buckets.list]
+        super().load_state_dict(state)
+        for bucket, data in zip(self.buckets.list, kept, strict=True):
+            bucket.data[...] = data
+        self._steps = int(state["steps"])

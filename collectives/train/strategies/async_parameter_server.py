@@ -1,0 +1,37 @@
+"""Asynchronous training with a parameter server."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..server.clocks import RATES, Policy
+from .central import Central
+
+
+class AsyncParameterServer(Central):
+    """Asynchronous: each gradient is an update as soon as it arrives, and nobody waits (Dean et al. 2012, sec. 4.1).
+
+    * `rate`: what the learning rate of an update is multiplied by. "staleness" (default): 1 / max(1, lag), where lag
+      counts the updates by others since the worker read the parameters (Zhang et al. 2016, eq. 6). "shared": 1 /
+      workers, so that the workers' gradients together count as much as their mean in a synchronous step. "full": 1,
+      which diverges at rates that are stable without delay.
+    * `compensation`: lambda of DC-ASGD (Zheng et al. 2017, eq. 10): ``lambda g g (w - w_old)`` is added to a gradient
+      g that was computed from w_old and arrives at w. Servers then keep the parameters that each worker has read.
+      Default 0: none.
+
+    Other arguments are those of `Central`. Bytes are those of `ParameterServer`; the pace is each worker's own. The
+    bounds on convergence assume that the lag is bounded, which nothing here does: see `SSP`. Raises ValueError for
+    another `rate` and a negative `compensation`.
+    """
+
+    lockstep = False
+    hands_out = True
+
+    def __init__(self, servers: int = 1, *, rate: str = "staleness", compensation: float = 0.0, **how: Any) -> None:
+        super().__init__(servers, **how)
+        if rate not in RATES:
+            raise ValueError(f"rate must be one of {', '.join(RATES)}, not {rate!r}")
+        if not 0 <= compensation < math.inf:
+            raise ValueError(f"compensation must be finite and not negative, not {compensation}")
+        self.policy = Policy(staleness=math.inf, fold=False, rate=rate, compensation=compensation)

@@ -1,0 +1,257 @@
+"""``Central``: what all strategies with a parameter server have in common."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..flat.memory import is_narrow
+from ..models.nn import Array
+from ..optim.schedules import get_lrs
+from ..roles import Role, begin, end
+from ..server.assembly import Assembly
+from ..server.clocks import Policy
+from ..server.layout import Places, ranges
+from ..server.lifeline import Lifeline
+from ..server.tables import Table
+from .base import Strategy
+from .pattern import GRADIENTS, Pattern, central
+
+if TYPE_CHECKING:
+    from ..flat.buckets import Bucket
+    from ..flat.model import Handle, Model
+
+
+class Central(Strategy):
+    """Parameters are held by servers: workers push gradients, and pull parameters (Li et al., OSDI 2014).
+
+    A derived class gives a `Policy`. The optimizer works on the servers, each of which has a copy of it for its part
+    of the parameters; it must work element by element, as SGD and Adam do. ``opt.step()`` pushes and pulls. The
+    state of the optimizer, but for its learning rates, is on the servers, and so in the strategy's.
+
+    * `servers`: the number of servers (default 1). Parameters are divided among them by bytes.
+    * `beside`: whether servers are threads of the first ranks, which train, too. By default the last ranks are servers
+      and do not train: they serve within `distribute`. Threads need MPI.THREAD_MULTIPLE.
+    * `backup`: whether each part is on two servers. An update is acknowledged when both have it. If one of them dies,
+      under Open MPI's ``mpiexec --with-ft ulfm``, the others go on with the other one.
+    * `tables`: `Table`s by name, whose rows are on the servers only.
+    * `bucket_bytes`: the longest bucket, see `Strategy`.
+
+    The end: `close` lets the servers go, as `Run` does after its last step. Then all ranks go on together, with the
+    same parameters. ``worker`` says whether this rank trains. Until `close` the functions of this package, if they are
+    given the communicator of all ranks, work on the one of the ranks that train, ``comm``.
+
+    Raises ValueError for `servers` below 1, and for `backup` with one server. `distribute` raises ValueError on all
+    ranks for as many servers as ranks or, with `beside`, for more; for parameters of 16 bits, for an optimizer that has
+    made steps, and for `beside` without MPI.THREAD_MULTIPLE.
+    """
+
+    policy: Policy
+    sends_parameters = False
+
+    def __init__(
+        self, servers: int = 1, *, beside: bool = False, backup: bool = False,
+        tables: Mapping[str, Table] | None = None, bucket_bytes: int | None = None,
+    ) -> None:  # fmt: skip
+        if servers < 1:
+            raise ValueError(f"servers must be at least 1, not {servers}")
+        if backup and servers < 2:
+            raise ValueError("backup needs at least 2 servers")
+        self.servers, self.beside, self.backup, self.bucket_bytes = servers, beside, backup, bucket_bytes
+        self.tables = dict(tables or {})
+        self.worker = True
+        self._closed, self._loaded = False, False
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def check(self, model: Model, handle: Handle, comm: Any) -> None:
+        """Raise ValueError unless the ranks, the network and the optimizer are fit for servers."""
+        self._places(comm.size)
+        narrow = [slot.name for slot in model.slots if is_narrow(slot.dtype)]
+        if narrow:
+            raise ValueError(f"parameter {narrow[0]} has 16 bits; servers hold float32 and float64")
+        if not handle.fresh:
+            raise ValueError("the optimizer has made steps already; distribute it before, and load its state after")
+        if self.beside and not _has_threads(comm):
+            raise ValueError("beside=True needs MPI.THREAD_MULTIPLE, which this MPI was not initialized with")
+
+    def _places(self, size: int) -> Places:
+        """Which of `size` ranks serve. ValueError if none is left to train."""
+        if self.servers > (size if self.beside else size - 1):
+            left = "more than ranks" if self.beside else "none is left to train"
+            raise ValueError(f"servers={self.servers} of {size} ranks: {left}")
+        return Places(size, self.servers, self.beside, self.backup)
+
+    def setup(self, net: Any, opt: Any, comm: Any) -> None:
+        """See `Strategy.setup`."""
+        super().setup(net, opt, comm)
+        places = self._places(comm.size)
+        self.worker = comm.rank in places.workers
+        serves = places.served_by(comm.rank) is not None
+        self._messages = comm.Dup()
+        self._lifeline = Lifeline(comm, comm.rank % 2 if self.beside else int(self.worker))
+        self._role: Role | None = None
+        if not self.beside:
+            self.comm = comm.Split(int(self.worker), comm.rank)
+            self._role = Role(self._messages, self.comm, self.worker)
+            begin(self._role)
+        layout = ranges(self.buckets.list, self.servers)
+        parts = Assembly(self._messages, places, self.buckets.list, layout, self.tables)
+        self._server = parts.server(self.handle, self.policy, self._lifeline) if serves else None
+        if not self.policy.attraction:
+            self.handle.replace([])
+        if self.worker:
+            self._client = parts.client(self._watch)
+            self.model.on_load(self._note_load)
+
+    def begin(self) -> None:
+        """Serve, on a rank that does not train, until all workers have left; start the thread of one that does."""
+        if self.worker and self._server is not None:
+            self._thread = threading.Thread(target=self._serve_beside, name="parameter server", daemon=True)
+            self._thread.start()
+        elif self._server is not None:
+            self._server.serve()
+            self._part()
+
+    def _serve_beside(self) -> None:
+        try:
+            assert self._server is not None
+            self._server.serve()
+        except BaseException as error:
+            self._error = error
+
+    def _watch(self) -> set[int]:
+        """The ranks that have died. Raises what ended this rank's thread of a server."""
+        if self._error is not None:
+            raise self._error
+        self._lifeline.look()
+        return self._lifeline.dead
+
+    def _note_load(self) -> None:
+        self._loaded = True
+
+    def _publish_loaded(self) -> None:
+        """Bring parameters that were loaded into the network to the servers. Collective over the workers."""
+        if not self._loaded:
+            return
+        self._loaded = False
+        self._client.meet()
+        if self._client.place == 0:
+            self._client.load({"parameters": {f"bucket {bucket.index}": bucket.data for bucket in self.buckets.list}})
+        self._client.meet(self._targets)
+
+    @property
+    def _targets(self) -> list[Array]:
+        """Where parameters that are read go, by bucket."""
+        return [bucket.data for bucket in self.buckets.list]
+
+    def on_bucket(self, bucket: Bucket) -> None:
+        """Push the gradient of this bucket."""
+        self._check_trains()
+        self._publish_loaded()
+        self._client.push(bucket.index, bucket.samples, bucket.grads)
+
+    def _check_trains(self) -> None:
+        if not self.worker:
+            raise RuntimeError("this rank has served; only ranks with opt.strategy.worker run the loop")
+        if self._closed:
+            raise RuntimeError("the servers have left; distribute the network and a new optimizer again")
+
+    def discard(self) -> None:
+        """Let the servers drop what was pushed and no step has used."""
+        self._client.discard()
+
+    def before_step(self) -> bool:
+        """Pull the parameters after all gradients were pushed. The worker's own optimizer has nothing to work on."""
+        self._check_trains()
+        if self.problem is None:
+            self._client.step(get_lrs(self.opt), self._targets)
+        return True
+
+    @property
+    def gap(self) -> int:
+        """The most clocks by which a worker that went on was ahead of the slowest, so far (see `Clocks`)."""
+        return self._client.gap
+
+    @property
+    def lag(self) -> int:
+        """The most updates by others between a worker's pull and the update by its gradient, so far."""
+        return self._client.lag
+
+    def take(self, count: int) -> int:
+        """See `Strategy.take`."""
+        return self._client.take(count)
+
+    def meet(self) -> None:
+        """Wait for all workers; steps of others do not wait for this one meanwhile. Collective over the workers."""
+        if not self.lockstep:
+            self._client.meet(self._targets)
+
+    def finish(self) -> None:
+        """Wait for all workers, and take the servers' parameters. Collective over the workers."""
+        if self.worker and not self._closed:
+            self._client.meet(self._targets)
+
+    def close(self) -> None:
+        """Let the servers go, after `finish`. Collective over all ranks; ranks that have served only take note."""
+        if self._closed:
+            return
+        if self.worker:
+            self.finish()
+            self._client.leave()
+            if self._thread is not None:
+                self._thread.join()
+            self._part()
+        self._closed = True
+        if self._role is not None:
+            end(self._role)
+
+    def _part(self) -> None:
+        """Workers and servers part, with the same parameters."""
+        self._watch()
+        self._lifeline.end()
+        if not self._lifeline.dead:
+            for bucket in self.buckets.list if not self.beside else []:
+                self._messages.Bcast(bucket.data.view(np.uint8), root=0)
+
+    def pattern(self, size: int) -> Pattern:
+        """Gradients to all servers after each step, and parameters back. Copies for a backup are left out."""
+        return self._exchange(size, GRADIENTS, 1)
+
+    def _exchange(self, size: int, what: str, every: int) -> Pattern:
+        places = self._places(size)
+        servers = [places.homes(shard)[0] for shard in range(self.servers)]
+        return central(servers, self.policy.staleness, beside=self.beside, what=what, every=every)
+
+    def settings(self) -> dict[str, Any]:
+        """Settings that must be equal on all ranks."""
+        tables = {name: table.describe() for name, table in self.tables.items()}
+        own = {key: getattr(self, key) for key in ("servers", "beside", "backup", "policy")}
+        return {**super().settings(), **own, "tables": tables}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the servers, on the first worker. Collective over the workers, which take the parameters."""
+        self._client.meet(self._targets)
+        state = {"servers": self._client.save() if self._client.place == 0 else None}
+        self._client.meet()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state, for any number of servers. Collective over the workers, which take the parameters."""
+        self._client.meet()
+        if self._client.place == 0:
+            self._client.load(dict(state["servers"]))
+        self._client.meet(self._targets)
+        self._loaded = False
+
+
+def _has_threads(comm: Any) -> bool:
+    """Whether several threads of a rank may communicate."""
+    if hasattr(comm, "same_ranks"):  # ranks that are threads
+        return True
+    from mpi4py import MPI
+
+    return MPI.Query_thread() == MPI.THREAD_MULTIPLE

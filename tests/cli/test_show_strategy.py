@@ -1,0 +1,112 @@
+"""``python -m collectives show --strategy``: who talks to whom, as text and as SVG."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from collectives.cli.commands import main
+from collectives.cli.show_strategy import frames
+from collectives.train.cli.choice import Choice
+from collectives.train.strategies.registry import STRATEGIES
+
+OPTIONS = {"ssp": {"staleness": "2"}}
+
+
+def show(capsys, *words):
+    assert main(["show", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_rounds_of_local_steps(capsys):
+    assert (
+        show(capsys, "--strategy", "local_sgd", "--option", "every=4", "--option", "start=2", "-p", "2", "--steps", "8")
+        == """\
+local_sgd:every=4:start=2, p = 2
+
+            rank 0        rank 1
+
+steps 0-1   = gradients   = gradients
+
+steps 2-4   -             -
+
+step 5      = parameters  = parameters
+
+steps 6-7   -             -
+
+  =    take part in an all-reduce, and wait for it
+  -    send nothing
+"""
+    )
+
+
+def test_servers_have_columns_of_their_own(capsys):
+    assert (
+        show(capsys, "--strategy", "ssp:staleness=2:servers=2", "-p", "5")
+        == """\
+ssp:staleness=2:servers=2, p = 5, 2 of them serve
+
+             rank 0             rank 1             rank 2             server 3           server 4
+
+steps 0-15   >3,4 gradients/2   >3,4 gradients/2   >3,4 gradients/2   >0-2 parameters/2  >0-2 parameters/2
+             <3,4 parameters/2  <3,4 parameters/2  <3,4 parameters/2  <0-2 gradients/2   <0-2 gradients/2
+
+  >q   send to rank q
+  <q   wait for what rank q sends in this step
+  /2   one of 2 equal parts
+  a server answers a rank that is at most 2 steps ahead of the slowest
+"""
+    )
+
+
+def test_a_graph_that_changes_with_time(capsys):
+    out = show(capsys, "--strategy", "push_sum", "-p", "4", "--steps", "3", "--rank", "1")
+    assert [line.split() for line in out.splitlines()[4:]][:8] == [
+        ["step", "0", ">2", "parameters"], ["<0", "parameters"], [],
+        ["step", "1", ">3", "parameters"], ["<3", "parameters"], [],
+        ["step", "2", ">2", "parameters"], ["<0", "parameters"],
+    ]  # fmt: skip
+
+
+def test_what_nobody_waits_for(capsys):
+    out = show(capsys, "--strategy", "peer_async", "-p", "3")
+    assert "~1,2 gradients" in out
+    assert "~q   use what rank q has sent, when it is there" in out
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_is_drawn(capsys, tmp_path, name):
+    options = [word for option in OPTIONS.get(name, {}).items() for word in ("--option", "=".join(option))]
+    assert show(capsys, "--strategy", name, *options, "-p", "4").startswith(name)
+    file = tmp_path / "picture.svg"
+    assert show(capsys, "--strategy", name, *options, "-p", "4", "--svg", str(file)) == ""
+    root = ET.fromstring(file.read_text())
+    pattern = Choice(name, OPTIONS.get(name, {})).pattern(4)
+    arrows = [
+        line for line in root.iter("{http://www.w3.org/2000/svg}line") if line.get("class") in ("reduced", "stored")
+    ]
+    assert len(arrows) == 2 + sum(len(frame.messages) for frame in frames(pattern, 4, 16))  # 2 in the legend
+    heads = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text") if text.get("class") == "head"]
+    assert len(heads) == 4
+    assert sum("server" in head for head in heads) == len(pattern.servers)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-p", "4"], "name an algorithm, or give --strategy"),
+        (["ring", "--strategy", "nocomm", "-p", "4"], "name an algorithm, or give --strategy"),
+        (["--strategy", "rung", "-p", "4"], "unknown strategy 'rung'"),
+        (["--strategy", "ssp", "-p", "4"], "ssp needs staleness=INT"),
+        (["--strategy", "ssp:staleness=-1", "-p", "4"], "staleness must be at least 0"),
+        (["--strategy", "parameter_server:servers=4", "-p", "4"], "none is left to train"),
+        (["--strategy", "neighbor_averaging:graph=star", "-p", "4"], "unknown graph 'star'"),
+        (["--strategy", "nocomm", "-p", "4", "--values"], "are for algorithms"),
+        (["--strategy", "nocomm", "-p", "4", "--rank", "4"], "the ranks are 0 to 3"),
+        (["--strategy", "nocomm", "-p", "4", "--steps", "0"], "0 is not at least 1"),
+    ],
+)
+def test_bad_input(capsys, words, said):
+    with pytest.raises(SystemExit) as end:
+        main(["show", *words])
+    assert end.value.code == 2
+    assert said in capsys.readouterr().err

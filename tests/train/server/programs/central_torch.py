@@ -1,0 +1,56 @@
+"""torch's networks and optimizers with parameter servers, on real ranks: the same as with AllReduce."""
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+
+import collectives
+from collectives import train
+
+COMM = collectives.Communicator(MPI.COMM_WORLD)
+OPTIMIZERS = {
+    "momentum": lambda groups: torch.optim.SGD(groups, lr=0.05, momentum=0.9),
+    "adam": lambda groups: torch.optim.Adam(groups, lr=0.01),
+    "adamw": lambda groups: torch.optim.AdamW(groups, lr=0.01, weight_decay=0.1),
+    "rmsprop": lambda groups: torch.optim.RMSprop(groups, lr=0.01),
+}
+
+
+def trained(comm, strategy, optimizer, folder=None, epochs=3):
+    torch.manual_seed(7)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 20), torch.nn.ReLU(), torch.nn.Linear(20, 3)).double()
+    first, *others = net.parameters()
+    opt = OPTIMIZERS[optimizer]([{"params": [first], "lr": 0.02}, {"params": others}])
+    rng = np.random.default_rng(3)
+    x = torch.as_tensor(rng.standard_normal((50, 6)))
+    data = train.Loader((x, (x[:, 0] > x[:, 1]).long()), 12, seed=1, comm=comm)
+    net, opt = train.distribute(net, opt, strategy, comm=comm)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(opt, 0.9)
+    state = {"net": net, "opt": opt, "data": data, "schedule": schedule}
+    run = train.Run(folder, comm=comm, state=state, checkpoint_every=None if folder is None else 4, progress="lines")
+    for a, b in run.steps(data, epochs=epochs):
+        opt.zero_grad()
+        torch.nn.functional.cross_entropy(net(a), b, reduction="sum" if not len(b) else "mean").backward()
+        opt.step()
+        schedule.step()
+    return torch.cat([p.detach().reshape(-1) for p in net.parameters()]).numpy().copy()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("how", [{"servers": 1}, {"servers": 2, "beside": True}])
+def test_a_synchronous_server_does_what_all_reduce_does(optimizer, how):
+    workers = COMM.size if how.get("beside") else COMM.size - 1
+    among = COMM.Split(int(COMM.rank < workers), COMM.rank)
+    expected = COMM.bcast(trained(among, train.AllReduce(), optimizer), root=0)
+    found = trained(COMM, train.ParameterServer(bucket_bytes=300, **how), optimizer)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_a_checkpoint_goes_on_with_another_number_of_servers(optimizer, tmp_path_factory):
+    folder = COMM.bcast(str(tmp_path_factory.mktemp("run")), root=0)
+    whole = trained(COMM, train.ParameterServer(1, bucket_bytes=300), optimizer, epochs=4)
+    trained(COMM, train.ParameterServer(2, bucket_bytes=300), optimizer, folder, epochs=2)
+    found = trained(COMM, train.ParameterServer(1, bucket_bytes=300), optimizer, folder, epochs=4)
+    np.testing.assert_allclose(found, whole, atol=1e-12)

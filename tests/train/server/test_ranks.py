@@ -1,0 +1,99 @@
+"""Parameter servers on the ranks of three MPIs: results, memory, throughput, and deaths."""
+
+import re
+import time
+
+import pytest
+from jobs import LIVE_ON, mpiexec
+
+PROGRAM = "tests/train/server/programs/central.py"
+
+
+def central(mpi, ranks, *args, **how):
+    begin = time.monotonic()
+    done = mpiexec(mpi, ranks, PROGRAM, *map(str, args), timeout=120, **how)
+    assert time.monotonic() - begin < 100, f"does not end\n{done.stdout}{done.stderr}"
+    return done
+
+
+@pytest.mark.in_turn
+def test_strategies_on_ranks(mpi):
+    done = central(mpi, 4, "equal")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines().count("equal") == 4, done.stdout
+
+
+def test_torch_networks_and_optimizers():
+    program = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/train/server/programs/central_torch.py")
+    done = mpiexec("torch", 3, *program, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"\d+ passed", done.stdout)) == 3
+
+
+def test_a_table_that_is_larger_than_the_memory_of_a_worker():
+    done = central("openmpi", 4, "capped")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split() == ["capped"] * 4
+
+
+@pytest.mark.alone
+def test_throughput_where_one_rank_is_four_times_slower():
+    """Compute is emulated by sleeping. Asynchronous workers would ideally make 3.25 times as many steps."""
+    done = central("openmpi", 5, "throughput")
+    found = dict(re.findall(r"(\w+) ([\d.]+)", done.stdout))
+    rate = {name: float(value) for name, value in found.items()}
+    assert rate["async"] > 0.8 * 3.25 * rate["sync"], rate
+    assert rate["easgd"] > 0.8 * 3.25 * rate["sync"], rate
+    assert rate["ssp"] < 1.25 * rate["sync"], rate  # a worker that is slow for good sets the pace
+
+
+@pytest.mark.parametrize("name", ["sync", "async", "peers"])
+@pytest.mark.in_turn
+def test_a_worker_that_raises_ends_all_ranks(mpi, name):
+    done = central(mpi, 4, "raises", name)
+    assert done.returncode
+    assert "IndexError: mine" in done.stderr
+    told = r"PeerFailure: .*rank 1 (raised IndexError|died)|MPI_Abort instead of MPI_Finalize"  # MPI may be faster
+    assert re.search(told, done.stdout + done.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["async", "sync", "peers"])
+def test_the_others_go_on_without_a_worker_that_dies_and_no_acknowledged_update_is_lost(name, tmp_path):
+    done = central("openmpi", 5, "dies", name, 1, tmp_path, flags=LIVE_ON["openmpi"])
+    check_counts(done, name, tmp_path, dead=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["backup", "syncbackup"])
+@pytest.mark.parametrize("victim", [3, 4])
+def test_the_others_go_on_if_one_of_two_servers_dies_and_no_acknowledged_update_is_lost(name, victim, tmp_path):
+    done = central("openmpi", 5, "dies", name, victim, tmp_path, flags=LIVE_ON["openmpi"])
+    check_counts(done, name, tmp_path, dead=victim)
+
+
+def check_counts(done, name, folder, dead, ranks=5, steps=60):
+    """Survivors' gradients were each used once; those of the dead worker as often as was acknowledged, or once more."""
+    trains = range(ranks if name == "peers" else ranks - 2)
+    lines = re.findall(r"^rank (\d) steps (\d+) counts (.*)$", done.stdout, re.MULTILINE)
+    told = {int(rank): [float(n) for n in counts.split()] for rank, _, counts in lines if int(rank) in trains}
+    assert set(told) == set(trains) - {dead}, done.stdout + done.stderr
+    share = {"sync": None, "syncbackup": None, "peers": 1 / ranks}.get(name, 1.0)
+    for counts in told.values():
+        if share is not None:
+            for rank in set(trains) - {dead}:
+                assert counts[rank] == pytest.approx(share * steps, rel=1e-12)
+            if dead in trains:
+                acknowledged = int((folder / "acknowledged").read_text())
+                least = 0 if name == "peers" else acknowledged  # nobody acknowledges what is for peers
+                assert share * least - 1e-9 <= counts[dead] <= share * (acknowledged + 1) + 1e-9
+        else:  # in clocks with all n workers each counts 1 / n
+            survivors = [counts[rank] for rank in sorted(set(trains) - {dead})]
+            assert len(set(survivors)) == 1
+            assert sum(counts) == pytest.approx(steps, rel=1e-12)
+
+
+@pytest.mark.parametrize("victim", [1, 4])
+def test_without_a_way_to_go_on_the_error_names_the_rank_that_died(victim, tmp_path):
+    done = central("impi", 5, "dies", "async", victim, tmp_path, flags=LIVE_ON["impi"])
+    assert re.search(rf"PeerFailure: .*rank {victim} died", done.stdout + done.stderr), done.stdout + done.stderr

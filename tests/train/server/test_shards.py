@@ -1,0 +1,138 @@
+"""What servers do with gradients, without communication: updates, their order, delays, copies of messages."""
+
+import numpy as np
+import pytest
+from simulated_servers import Servers
+
+from collectives import train
+from collectives.train.server.clocks import Policy
+from collectives.train.server.layout import ranges
+from collectives.train.server.messages import Kind, pack, unpack
+
+ASYNC = {rate: Policy(float("inf"), fold=False, rate=rate) for rate in ("full", "shared", "staleness")}
+SSP = Policy(2, fold=False, rate="shared")
+
+
+def parts(optimizer=train.SGD, lr=0.1, **how):
+    net = train.mlp((6,), 3, rng=np.random.default_rng(0), dtype=np.float64)
+    return net, optimizer(net.parameters(), lr, **how)
+
+
+def run(servers, seed, steps=200, workers=4, rate=0.1):
+    """Steps in a random order; a gradient is that of a quadratic whose minimum depends on the worker."""
+    rng = np.random.default_rng(seed)
+    for _ in range(steps):
+        going = servers.going()
+        worker = going[rng.integers(len(going))]
+        grads = [0.3 * (data - worker) for data in servers.data[worker]]
+        servers.step(worker, grads, samples=1 + worker, rate=rate)
+    return servers.parameters()
+
+
+@pytest.mark.parametrize("policy", [Policy(), *ASYNC.values(), SSP, Policy(float("inf"), False, compensation=0.1)])
+@pytest.mark.parametrize(("optimizer", "how"), [(train.SGD, {"momentum": 0.9}), (train.Adam, {})])
+def test_several_servers_do_what_one_does_if_messages_come_in_the_same_order(policy, optimizer, how):
+    one = run(Servers(*parts(optimizer, 0.05, **how), 4, policy), seed=3)
+    other_order = run(Servers(*parts(optimizer, 0.05, **how), 4, policy), seed=4)
+    for count in (2, 3, 7):
+        several = run(Servers(*parts(optimizer, 0.05, **how), 4, policy, servers=count), seed=3)
+        np.testing.assert_array_equal(several, one)
+    assert policy.fold or not np.array_equal(one, other_order)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 5, 40])
+def test_parameters_are_cut_by_bytes(servers):
+    buckets = Servers(*parts(), 1, Policy()).buckets
+    layout = ranges(buckets, servers)
+    for bucket in buckets:
+        mine = [parts[bucket.index] for parts in layout]
+        assert [part.start for part in mine[1:]] == [part.stop for part in mine[:-1]]
+        assert (mine[0].start, mine[-1].stop) == (0, len(bucket))
+    sizes = [sum(8 * (part.stop - part.start) for part in parts) for parts in layout]
+    assert max(sizes) - min(sizes) <= 8 * len(buckets)
+
+
+def test_a_clock_is_one_update_by_the_mean_over_all_samples():
+    servers = Servers(*parts(momentum=0.9), 3, Policy())
+    before = servers.parameters()
+    for worker, samples in ((2, 5), (0, 1), (1, 0)):
+        value = np.nan if samples == 0 else worker + 1.0
+        servers.step(worker, [np.full_like(bucket.data, value) for bucket in servers.buckets], samples, rate=0.5)
+        assert servers.going() == ([0, 1, 2] if worker == 1 else [w for w in (0, 1) if w > 0 or worker == 2])
+    np.testing.assert_allclose(servers.parameters(), before - 0.5 * (1 * 1.0 + 5 * 3.0) / 6, rtol=1e-14)
+
+
+def delayed(policy, rate, workers=8, rounds=60):
+    """The largest parameter after `rounds` steps of each worker in turn on a quadratic with curvature 1."""
+    servers = Servers(*parts(lr=rate), workers, policy)
+    for step in range(rounds * workers):
+        worker = step % workers
+        servers.step(worker, [data.copy() for data in servers.data[worker]], rate=rate)
+    return np.abs(servers.parameters()).max()
+
+
+def test_the_rate_by_staleness_converges_where_the_full_rate_diverges():
+    """With 7 updates of delay the full rate is stable up to 2 sin(pi / 30), about 0.21; without delay up to 2."""
+    start = np.abs(Servers(*parts(), 8, Policy()).parameters()).max()
+    assert delayed(ASYNC["full"], 0.15) < 0.01 * start
+    assert delayed(ASYNC["full"], 0.5) > 1e3 * start
+    assert delayed(ASYNC["staleness"], 0.5) < 0.01 * start
+    assert delayed(ASYNC["shared"], 0.5) < 0.01 * start
+    assert delayed(Policy(), 0.5) < 0.01 * start
+
+
+def test_delay_compensation():
+    """Zheng et al. 2017, eq. 10, for two workers of which the second is one update late."""
+    servers = Servers(*parts(), 2, Policy(float("inf"), False, compensation=0.5))
+    old = servers.parameters()
+    ones = [np.ones_like(bucket.data) for bucket in servers.buckets]
+    servers.step(0, ones, rate=0.1)
+    now = servers.parameters()
+    np.testing.assert_allclose(now, old - 0.1, rtol=1e-12)
+    servers.step(1, [2 * one for one in ones], rate=0.1)
+    np.testing.assert_allclose(servers.parameters(), now - 0.1 * (2 + 0.5 * 2 * 2 * (now - old)), rtol=1e-12)
+
+
+def test_elastic_averaging_moves_the_centre():
+    servers = Servers(*parts(), 2, Policy(float("inf"), False, attraction=0.25), servers=2)
+    before = servers.parameters()
+    servers.step(0, [bucket.data + 4 for bucket in servers.buckets])
+    np.testing.assert_allclose(servers.parameters(), before + 1, rtol=1e-12)
+    np.testing.assert_array_equal(np.concatenate(servers.data[0]), before)  # the centre before: both move by the same
+
+
+def test_a_copy_of_all_messages_makes_the_same_state_and_messages_that_come_twice_have_no_effect():
+    one, other = (Servers(*parts(momentum=0.9), 2, SSP, tables=[train.Table(9, 2)]) for _ in range(2))
+    rng = np.random.default_rng(0)
+    log = []
+    for number in range(1, 60):
+        worker, kind = number % 2, (Kind.PUSH, Kind.PUSH_ROWS, Kind.STEP)[number // 2 % 3]
+        bucket = one.buckets[0]
+        arrays = {
+            Kind.PUSH: [rng.standard_normal(len(bucket))],
+            Kind.PUSH_ROWS: [rng.integers(0, 9, 3), rng.standard_normal((3, 2)).astype(np.float32)],
+            Kind.STEP: [np.array([0.1])],
+        }[kind]
+        log.append(pack(kind, worker, 0, (number + 1) // 2, 0, 3, *arrays))
+    for at, packed in enumerate(log):
+        replies = one.services[0].handle(unpack(packed))
+        for again in log[max(0, at - 4) : at + 1]:
+            repeated = other.services[0].handle(unpack(again))
+        assert [unpack(r).worker for r in replies] == [unpack(r).worker for r in repeated]
+    np.testing.assert_array_equal(one.parameters(), other.parameters())
+    keys = np.arange(9)
+    rows = [servers.services[0].shard.tables[0].read(0, keys.view(np.uint8)) for servers in (one, other)]
+    np.testing.assert_array_equal(*rows)
+    assert rows[0].any()
+
+
+def test_the_gradient_of_a_worker_that_dies_within_its_clock_is_dropped():
+    servers = Servers(*parts(), 2, Policy())
+    before = servers.parameters()
+    ones = [np.ones_like(bucket.data) for bucket in servers.buckets]
+    servers.send(Kind.PUSH, 1, 0, 0, 1, ones[0])
+    servers.step(0, ones, rate=0.1)
+    assert servers.going() == [1]
+    replies = servers.services[0].handle(unpack(pack(Kind.DROP, 1, 0, 0, 0, 0)))
+    assert [unpack(reply).worker for reply in replies] == [0]
+    np.testing.assert_allclose(servers.parameters(), before - 0.1)

@@ -1,0 +1,203 @@
+"""``python -m collectives compare``: its parts, its results on ranks, and what it says to bad input."""
+
+import argparse
+import json
+import math
+import time
+
+import numpy as np
+import pytest
+from jobs import mpiexec
+from mpi4py import MPI
+
+from collectives.train import compare, threads
+from collectives.train.compare.pace import Pace
+from collectives.train.compare.report import rows, table
+from collectives.train.compare.tally import Tally
+
+KEYS = [
+    "strategy",
+    "ranks",
+    "seed",
+    "accuracy",
+    "seconds",
+    "steps",
+    "samples",
+    "bytes_sent",
+    "weights_sha256",
+    "stopped",
+]
+
+
+def main(*words):
+    parser = argparse.ArgumentParser(prog="compare")
+    compare.add_arguments(parser)
+    return compare.main(parser.parse_args(words), MPI.COMM_SELF)
+
+
+def run(accuracies, seconds=10.0, ranks=4, samples=1000, sent=5000.0):
+    """A training with a record every second of `seconds`."""
+    each = seconds / len(accuracies)
+    records = [{"seconds": each * (i + 1), "accuracy": a, "bytes": sent} for i, a in enumerate(accuracies)]
+    return {
+        "ranks": ranks,
+        "accuracy": accuracies[-1],
+        "seconds": seconds,
+        "steps": 50,
+        "samples": samples,
+        "records": records,
+    }
+
+
+def test_the_table():
+    runs = {
+        "alone": [run([0.5, 0.8, 0.95], 30, ranks=1)] * 3,
+        "alone, all": [run([0.7, 0.92], 40, ranks=1)] * 3,
+        "good": [run([0.8, 0.96], 10), run([0.91, 0.94], 10), run([0.2, 0.98], 12)],
+        "bad": [run([0.1, 0.2], 10)] * 3,
+    }
+    found = {row.label: row for row in rows(runs, ["alone", "alone, all"], 0.9)}
+    good, bad = found["good"], found["bad"]
+    assert (good.accuracy, good.lowest, good.highest) == (0.96, 0.94, 0.98)
+    assert good.efficiency == pytest.approx((1000 / 10) / (4 * 1000 / 30))
+    assert (good.time, good.gain) == (10, 3)
+    assert (bad.time, math.isnan(bad.gain)) == (math.inf, True)
+    assert found["alone"].gain == 1
+    text = table(list(found.values()), 0.9)
+    assert len({len(line) for line in text.splitlines()}) == 1
+    assert text.splitlines()[4].split() == ["bad", "0.2000", "0.200-0.200", "10.00", "50", "5", "0.75", "-", "-"]
+
+
+def test_nobody_waits_for_the_tally_and_all_end_at_the_same_total():
+    """Rank 0 is much slower; the others go on, and all see the same total in the end."""
+
+    def on_rank(comm):
+        tally, steps = Tally(comm, 4000), 0
+        while (total := tally.add(10)) < 4000:
+            steps += 1
+            time.sleep(0.02 if comm.rank == 0 else 0.001)
+        return total, steps
+
+    totals, steps = zip(*threads.run(3, on_rank), strict=True)
+    assert len(set(totals)) == 1
+    assert 4000 <= totals[0] < 5200
+    assert min(steps[1:]) > 3 * steps[0]
+
+
+def test_computation_is_emulated():
+    def seconds(sleeper, steps, samples):
+        begin = time.perf_counter()
+        for _ in range(steps):
+            sleeper.sleep(samples)
+        return time.perf_counter() - begin
+
+    pace = Pace(0.01, 32, {1: 4.0}, 0.0)
+    assert seconds(pace.of(0, 7), 20, 32) == pytest.approx(0.2, rel=0.25)
+    assert seconds(pace.of(1, 7), 5, 32) == pytest.approx(0.2, rel=0.25)
+    assert seconds(pace.of(0, 7), 10, 64) == pytest.approx(0.2, rel=0.25)
+    assert seconds(pace.alone().of(1, 7), 20, 32) == pytest.approx(0.2, rel=0.25)
+    jittered = [Pace(0.0, 32, {}, 0.01).of(rank, 7) for rank in (0, 0, 1)]
+    drawn = [[one.random.generator.exponential(1.0) for _ in range(3)] for one in jittered]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_one_rank(tmp_path, capsys):
+    words = ["--strategies", "allreduce,nocomm", "--epochs", "2", "--step", "0", "--model", "mlp", "--seeds", "2"]
+    assert main(*words, "--out", str(tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert "one process, batch 32, seed 0: accuracy" in out
+    assert "nocomm, seed 1: accuracy" in out
+    assert (tmp_path / "compare.png").stat().st_size > 20_000
+    found = json.loads((tmp_path / "compare.json").read_text())
+    assert [row["label"] for row in found["table"]] == ["one process, batch 32", "allreduce", "nocomm"]
+    assert all(set(KEYS) < set(one) for one in found["runs"])
+    first, second = (found["runs"][i] for i in (2, 3))
+    assert (first["strategy"], first["seed"], second["seed"]) == ("allreduce", 0, 1)
+    assert first["weights_sha256"] == found["runs"][0]["weights_sha256"] != second["weights_sha256"]
+    assert first["samples"] == 2 * 1442
+    assert [record["samples"] for record in first["records"]] == [1442, 2884]
+    assert first["records"][-1]["accuracy"] == first["accuracy"] > 0.5
+
+
+def compared(tmp_path, ranks, *words):
+    """The results of a comparison on the ranks of a job, by strategy."""
+    file = tmp_path / "found.json"
+    line = ("-m", "collectives", "compare", "--json", str(file), "--model", "mlp", *words)
+    done = mpiexec("openmpi", ranks, *line, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(file.read_text())
+    return {row["label"]: row for row in found["table"]}, found["runs"]
+
+
+def test_on_ranks(tmp_path):
+    strategies = "allreduce,local_sgd:every=2,async_parameter_server,ad_psgd"
+    table, runs = compared(tmp_path, 4, "--strategies", strategies, "--epochs", "3", "--step", "0.004")
+    assert list(table) == ["one process, batch 32", "one process, batch 128", *strategies.split(",")]
+    assert [one["ranks"] for one in runs] == [1, 1, 4, 4, 4, 4]
+    for one in runs:
+        samples = [record["samples"] for record in one["records"]]
+        if one["strategy"] in ("allreduce", "local_sgd"):
+            assert samples == [1442, 2 * 1442, 3 * 1442]
+        else:
+            assert len(samples) == 3
+            assert 3 * 1442 <= samples[-1] < 3.7 * 1442
+        assert len(one["bytes_sent"]) == one["ranks"]
+        assert one["seconds"] == one["records"][-1]["seconds"] > 0
+    alone, whole = table["one process, batch 32"], table["one process, batch 128"]
+    assert alone["efficiency"] == pytest.approx(1)
+    assert whole["steps"] == 36
+    assert table["local_sgd:every=2"]["sent"] < 0.7 * table["allreduce"]["sent"]
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_rank_that_is_four_times_slower(tmp_path):
+    """Asynchronous training goes on at 0.8 or more of its ideal 3.25 times the pace of synchronous training."""
+    strategies = "allreduce,ad_psgd,peer_async,ssp:staleness=3:beside=true"
+    words = ("--strategies", strategies, "--straggler", "1x4", "--step", "0.03", "--epochs", "8")
+    table, runs = compared(tmp_path, 4, *words)
+    rates = {one["strategy"]: one["samples"] / one["seconds"] for one in runs[2:]}
+    assert rates["ad_psgd"] / rates["allreduce"] >= 0.8 * 3.25
+    assert rates["peer_async"] / rates["allreduce"] >= 0.8 * 3.25
+    assert rates["ssp"] / rates["allreduce"] == pytest.approx(1, abs=0.25)  # the bound is reached, and then all wait
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--strategies", "nocomm,nocomm"], "a strategy is given twice"),
+        (["--strategies", "nocomm", "--option", "every=3"], "none of the strategies has an option 'every'"),
+        (["--strategies", "ssp"], "ssp needs staleness=INT"),
+        (
+            ["--strategies", "parameter_server"],
+            "parameter_server on 1 ranks: servers=1 of 1 ranks: none is left to train",
+        ),
+        (["--strategies", "nocomm", "--straggler", "1x4"], "--straggler 1: the ranks are 0 to 0"),
+        (["--strategies", "nocomm", "--straggler", "0x4", "--step", "0"], "--straggler needs a --step above 0"),
+        (["--strategies", "nocomm", "--json", "/absent/x"], "cannot write /absent/x"),
+        (["--strategies", "nocomm", "--data", "absent.npz"], "cannot read absent.npz"),
+    ],
+)
+def test_bad_input(capsys, words, said):
+    assert main(*words) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("compare: error: ")
+    assert said in err
+
+
+@pytest.mark.parametrize("words", [[], ["--strategies", "all"], ["--strategies", "nocomm", "--jitter", "-1"]])
+def test_wrong_options(capsys, words):
+    with pytest.raises(SystemExit) as end:
+        main(*words)
+    assert end.value.code == 2
+    assert "error" in capsys.readouterr().err
+
+
+def test_a_training_that_diverges_is_a_line_of_the_table(tmp_path):
+    words = ["--strategies", "nocomm", "--epochs", "1", "--step", "0", "--model", "mlp", "--lr", "1e9"]
+    with np.errstate(all="ignore"):
+        assert main(*words, "--json", str(tmp_path / "found.json")) == 0
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["runs"][-1]["records"][-1]["loss"] is None
+    assert found["table"][-1]["accuracy"] < 0.2
+    assert found["table"][-1]["time"] is None
