@@ -287,36 +287,48 @@ def svg(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> str:
     holds all that it must hold at the end.
     """
     pictures = list(frames(algorithm, size, root))
-    width = max(LEFT + COLUMN * size + 20, 640)
+    title, heads = _title(algorithm, size, root, len(pictures)), [f"rank {rank}" for rank in range(size)]
+    parts = canvas(title, [f"round {number}" for number in range(len(pictures))], heads, below=92)
     bottom = TOP + BAND * len(pictures)
-    height = bottom + 92
     nblocks = algorithm.blocks(size)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
-        f"<style>{STYLE}</style>",
-        f"<defs>{MARKER.format('reduced', REDUCED)}{MARKER.format('stored', STORED)}</defs>",
-        '<rect width="100%" height="100%" fill="#fff"/>',
-        f'<text class="title" x="20" y="30">{escape(_title(algorithm, size, root, len(pictures)))}</text>',
-    ]
-    for number in range(len(pictures)):
-        y = TOP + BAND * number
-        if number % 2 == 0:
-            parts.append(f'<rect class="band" x="0" y="{y}" width="{width}" height="{BAND}"/>')
-        parts.append(f'<text class="faint" x="20" y="{y + BAND // 2 + 4}">round {number}</text>')
-    for rank in range(size):
-        x = _column(rank)
-        parts.append(f'<text class="head" x="{x}" y="{TOP - 16}">rank {rank}</text>')
-        parts.append(f'<line class="column" x1="{x}" y1="{TOP}" x2="{x}" y2="{bottom}"/>')
     for number, frame in enumerate(pictures):
         parts += _arrows(frame, TOP + BAND * number, nblocks)
     for number, values in enumerate([initial(algorithm, size, root), *(frame.values for frame in pictures)]):
         for rank in range(size):
             wanted = complete(algorithm, rank, size, root)
-            parts.append(_strip(values[rank], wanted, _column(rank), TOP + BAND * number, size))
+            parts.append(_strip(values[rank], wanted, column(rank), TOP + BAND * number, size))
     return "\n".join([*parts, *_svg_legend(bottom + 40), "</svg>"]) + "\n"
 
 
-def _column(rank: int) -> int:
+def canvas(title: str, bands: Sequence[str], heads: Sequence[str], *, below: int, indent: int = 20) -> list[str]:
+    """The parts of an SVG picture behind its arrows: a band for each row, with its name, and a line for each column.
+
+    ``below`` are the pixels for a legend, ``indent`` those before the names of bands. The last part, ``</svg>``, is the
+    caller's.
+    """
+    width, bottom = max(LEFT + COLUMN * len(heads) + 20, 640), TOP + BAND * len(bands)
+    height = bottom + below
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
+        f"<style>{STYLE}</style>",
+        f"<defs>{MARKER.format('reduced', REDUCED)}{MARKER.format('stored', STORED)}</defs>",
+        '<rect width="100%" height="100%" fill="#fff"/>',
+        f'<text class="title" x="20" y="30">{escape(title)}</text>',
+    ]
+    for number, name in enumerate(bands):
+        y = TOP + BAND * number
+        if number % 2 == 0:
+            parts.append(f'<rect class="band" x="0" y="{y}" width="{width}" height="{BAND}"/>')
+        parts.append(f'<text class="faint" x="{indent}" y="{y + BAND // 2 + 4}">{name}</text>')
+    for number, head in enumerate(heads):
+        x = column(number)
+        parts.append(f'<text class="head" x="{x}" y="{TOP - 16}">{head}</text>')
+        parts.append(f'<line class="column" x1="{x}" y1="{TOP}" x2="{x}" y2="{bottom}"/>')
+    return parts
+
+
+def column(rank: int) -> int:
+    """The x of a rank's line."""
     return LEFT + COLUMN // 2 + COLUMN * rank
 
 
@@ -331,7 +343,7 @@ def _arrows(frame: Frame, y: int, nblocks: int) -> list[str]:
                 runs += [] if step.nblocks == nblocks else [_run(step.block, step.nblocks)]
     lines, labels = [], []
     for (source, target, how), runs in blocks.items():
-        x1, y1, x2, y2 = _column(source), y + 12, _column(target), y + BAND - 12
+        x1, y1, x2, y2 = column(source), y + 12, column(target), y + BAND - 12
         what = f"block {','.join(runs)}" if runs else "the whole vector"
         title = f"<title>rank {source} to rank {target}: {what}, {how}</title>"
         lines.append(f'<line class="{how}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}">{title}</line>')

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
 
-from ..analysis.draw import BAND, COLUMN, INK, LEFT, MARKER, REDUCED, STORED, STYLE, TOP
+from ..analysis.draw import BAND, INK, REDUCED, STORED, TOP, canvas, column
 from ..train.strategies.pattern import GRADIENTS, PARAMETERS, Action, Ask, Meet, Pattern, Post, Send
 
 __all__ = ["Frame", "Message", "frames", "svg", "text"]
@@ -156,38 +155,18 @@ def svg(name: str, pattern: Pattern, size: int, steps: int) -> str:
     Gradients are orange, parameters blue and dashed. An all-reduce is a bar across the ranks that take part.
     """
     rows = frames(pattern, size, steps)
-    width, bottom = max(LEFT + COLUMN * size + 20, 640), TOP + BAND * len(rows)
-    height = bottom + (76 if pattern.servers else 56)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
-        f"<style>{STYLE}</style>",
-        f"<defs>{MARKER.format('reduced', REDUCED)}{MARKER.format('stored', STORED)}</defs>",
-        '<rect width="100%" height="100%" fill="#fff"/>',
-        f'<text class="title" x="20" y="30">{escape(_title(name, pattern, size))}</text>',
-    ]
-    for number, frame in enumerate(rows):
-        y = TOP + BAND * number
-        if number % 2 == 0:
-            parts.append(f'<rect class="band" x="0" y="{y}" width="{width}" height="{BAND}"/>')
-        parts.append(f'<text class="faint" x="12" y="{y + BAND // 2 + 4}">{frame.name}</text>')
-    for rank in range(size):
-        x = _column(rank)
-        parts.append(f'<text class="head" x="{x}" y="{TOP - 16}">{_head(rank, pattern)}</text>')
-        parts.append(f'<line class="column" x1="{x}" y1="{TOP}" x2="{x}" y2="{bottom}"/>')
+    heads, below = [_head(rank, pattern) for rank in range(size)], 76 if pattern.servers else 56
+    parts = canvas(_title(name, pattern, size), [frame.name for frame in rows], heads, below=below, indent=12)
     for number, frame in enumerate(rows):
         parts += _drawn(frame, TOP + BAND * number, pattern, size)
-    return "\n".join([*parts, *_svg_legend(bottom + 30, pattern), "</svg>"]) + "\n"
-
-
-def _column(rank: int) -> int:
-    return LEFT + COLUMN // 2 + COLUMN * rank
+    return "\n".join([*parts, *_svg_legend(TOP + BAND * len(rows) + 30, pattern), "</svg>"]) + "\n"
 
 
 def _drawn(frame: Frame, y: int, pattern: Pattern, size: int) -> list[str]:
     """The all-reduce and the messages of a frame; answers of servers are below the questions."""
     parts, asked = [], bool(pattern.servers)
     if frame.meeting is not None:
-        middle, columns = y + BAND // 2, [_column(rank) for rank in pattern.workers(size)]
+        middle, columns = y + BAND // 2, [column(rank) for rank in pattern.workers(size)]
         colour = _colour(frame.meeting)
         bar = f'x1="{columns[0]}" y1="{middle}" x2="{columns[-1]}" y2="{middle}" stroke="{colour}" stroke-width="5"'
         parts.append(f"<line {bar}><title>all-reduce: {frame.meeting}</title></line>")
@@ -199,7 +178,7 @@ def _drawn(frame: Frame, y: int, pattern: Pattern, size: int) -> list[str]:
             top, end = (top, y + BAND // 2) if message.target in pattern.servers else (y + BAND // 2, end)
         how = "reduced" if message.what.startswith(GRADIENTS) else "stored"
         title = f"<title>rank {message.source} to rank {message.target}: {message.what}</title>"
-        x1, x2 = _column(message.source), _column(message.target)
+        x1, x2 = column(message.source), column(message.target)
         if x1 == x2:  # a server beside the rank
             parts.append(
                 f'<circle cx="{x1}" cy="{(top + end) // 2}" r="4" fill="{_colour(message.what)}">{title}</circle>'

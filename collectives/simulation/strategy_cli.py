@@ -10,7 +10,7 @@ import time
 from typing import Any, NamedTuple
 
 from ..files import replacing
-from ..train.cli.choice import Choice, assignments, choices
+from ..train.cli.choice import Choice, assignments, choices, with_options
 from ..train.cli.values import number, stragglers
 from .strategies import Conditions, Pace, pace
 from .values import seconds
@@ -76,10 +76,9 @@ def main(args: argparse.Namespace) -> int:
 def _strategies(args: argparse.Namespace) -> list[Choice]:
     """All-reduces, and the strategies that are asked for. ValueError for options that none of them has."""
     given = assignments(args.option) | ({} if args.servers is None else {"servers": str(args.servers)})
-    found = [strategy.with_known(given) for strategy in args.strategy]
-    for name in given:
-        if not any(name in strategy.texts for strategy in found):
-            raise ValueError(f"{', '.join(strategy.name for strategy in found)}: no option {name!r}")
+    found, unknown = with_options(args.strategy, given)
+    if unknown:
+        raise ValueError(f"{', '.join(strategy.name for strategy in found)}: no option {unknown[0]!r}")
     for size in args.sizes:
         for strategy in found:
             strategy.pattern(size)  # now, not after minutes

@@ -16,6 +16,11 @@ ROOT = Path(__file__).parents[2]
 MPIS = ("openmpi", "mpich", "impi")
 #: For survivors to live on: what launchers are told.
 LIVE_ON = {"openmpi": ["--with-ft", "ulfm"], "mpich": ["-disable-auto-cleanup"], "impi": ["-disable-auto-cleanup"]}
+#: For programs of elastic training, by `mpiexec` of Open MPI.
+ELASTIC = {
+    "env": {"COLLECTIVES_TIMEOUT": "60", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}"},
+    "flags": LIVE_ON["openmpi"],
+}
 
 
 def variables(env: dict[str, str] | None = None) -> dict[str, str]:

@@ -8,18 +8,16 @@ import textwrap
 import time
 
 import pytest
-from jobs import LIVE_ON, RANK, ROOT, descendants, environment, mpiexec, start, torch_for
+from jobs import ELASTIC, LIVE_ON, RANK, descendants, environment, mpiexec, start, torch_for
 
 PROGRAM = "tests/train/programs/elastic.py"
 UNDISTURBED = 0.607484  # the loss of a run on one rank, to 6 digits
-SUPPORT = f"{ROOT}:{ROOT / 'tests/support'}"
-ULFM = {"env": {"COLLECTIVES_TIMEOUT": "60", "PYTHONPATH": SUPPORT}, "flags": LIVE_ON["openmpi"]}
 
 
 def started(folder, kills, *args, ranks=4, timeout=60):
     """The program's end: what it printed."""
     begin = time.monotonic()
-    how = {**ULFM, "env": {**ULFM["env"], "COLLECTIVES_TIMEOUT": str(timeout)}}
+    how = {**ELASTIC, "env": {**ELASTIC["env"], "COLLECTIVES_TIMEOUT": str(timeout)}}
     done = mpiexec("openmpi", ranks, PROGRAM, str(folder), str(kills), *args, timeout=250, **how)
     assert time.monotonic() - begin < 200, "does not end"
     return done
@@ -140,7 +138,7 @@ def kill_at_random(job, folder, kills, rng):
 def test_kills_at_random_moments(more, ranks, seed, tmp_path):
     """Also within recoveries, and while new ranks start."""
     undisturbed, _, _ = run(tmp_path, 0, *LONG[:2], ranks=1)
-    job = start("openmpi", ranks, PROGRAM, str(tmp_path), "0", *LONG, *more, **ULFM)
+    job = start("openmpi", ranks, PROGRAM, str(tmp_path), "0", *LONG, *more, **ELASTIC)
     try:
         kills = kill_at_random(job, tmp_path, 5, random.Random(seed))
         printed, _ = job.communicate(timeout=150)
@@ -213,14 +211,14 @@ print("well on", elastic.comm.size, flush=True)
 @pytest.mark.parametrize("victims", [[0], [2], [3], [0, 2]])
 def test_shards_of_the_dead_are_on_their_neighbours(victims):
     program = textwrap.dedent(SHARDED.format(victims=victims))
-    done = mpiexec("openmpi", 4, "-c", program, timeout=120, **ULFM)
+    done = mpiexec("openmpi", 4, "-c", program, timeout=120, **ELASTIC)
     left = 4 - len(victims)
     assert done.stdout.count(f"well on {left}") == left, done.stdout + done.stderr
 
 
 def test_neighbours_that_die_together_lose_their_shards():
     program = textwrap.dedent(SHARDED.format(victims=[1, 2]))
-    done = mpiexec("openmpi", 4, "-c", program, timeout=120, **ULFM)
+    done = mpiexec("openmpi", 4, "-c", program, timeout=120, **ELASTIC)
     told = "lost: things.inner.0: elements from 25 on were on ranks that died together"
     assert done.stdout.count(told) == 2, done.stdout + done.stderr
 
@@ -253,7 +251,7 @@ def test_an_error_without_a_death_ends_the_run():
 
 
 def test_other_errors_are_the_programs():
-    done = mpiexec("openmpi", 1, "-c", "FAILURE = 'own'\n" + FAILS.replace("== 1", "== 0"), timeout=120, **ULFM)
+    done = mpiexec("openmpi", 1, "-c", "FAILURE = 'own'\n" + FAILS.replace("== 1", "== 0"), timeout=120, **ELASTIC)
     assert done.stdout == "0 KeyError 'mine'\n", done.stdout + done.stderr
 
 

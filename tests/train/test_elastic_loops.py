@@ -4,10 +4,8 @@ import re
 import textwrap
 
 import pytest
-from jobs import LIVE_ON, ROOT, mpiexec
+from jobs import ELASTIC, mpiexec
 
-SUPPORT = f"{ROOT}:{ROOT / 'tests/support'}"
-ULFM = {"env": {"COLLECTIVES_TIMEOUT": "60", "PYTHONPATH": SUPPORT}, "flags": LIVE_ON["openmpi"]}
 LOOP = """
 import os, signal, sys
 import numpy as np
@@ -44,7 +42,7 @@ def loop():
 
 def told(program, ranks=4):
     """The lines that the ranks print."""
-    done = mpiexec("openmpi", ranks, "-c", LOOP + textwrap.dedent(program), timeout=120, **ULFM)
+    done = mpiexec("openmpi", ranks, "-c", LOOP + textwrap.dedent(program), timeout=120, **ELASTIC)
     return sorted(done.stdout.splitlines()), done.stderr
 
 
@@ -143,5 +141,5 @@ def test_what_cannot_be_elastic(mpi):
 
 
 def test_a_strategy_that_keeps_its_ranks_cannot_be_elastic():
-    done = mpiexec("openmpi", 1, "-c", REFUSED, "ours", "NoComm", timeout=120, **ULFM)
+    done = mpiexec("openmpi", 1, "-c", REFUSED, "ours", "NoComm", timeout=120, **ELASTIC)
     assert done.stdout == "elastic: NoComm cannot go on with other ranks than it began with\n", done.stderr

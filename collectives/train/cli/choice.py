@@ -149,6 +149,12 @@ def assignments(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def with_options(found: Sequence[Choice], texts: Mapping[str, str]) -> tuple[list[Choice], list[str]]:
+    """The strategies, each with those of more options that it has; and the names of options that none of them has."""
+    more = [choice.with_known(texts) for choice in found]
+    return more, [name for name in texts if not any(name in choice.texts for choice in more)]
+
+
 def listing() -> str:
     """All strategies: a line with name and summary for each, and below it the options with their defaults."""
     width = max(map(len, STRATEGIES)) + 2

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...drawing import require_matplotlib
-from ..agree import communicator, on_rank_0
+from ..agree import on_rank_0
 from ..distribute import distribute
 from ..models.loss import CrossEntropyLoss
 from ..models.nn import Sequential
@@ -19,6 +18,7 @@ from ..run.run import Run
 from ..strategies import NoComm, Strategy
 from ..weights import same_bits
 from .choice import chosen
+from .command import Say, run_command
 from .result import check_json, sha256, write_json
 from .task import Task, scale
 from .traffic import Traffic, counted
@@ -93,11 +93,7 @@ def _prepare_files(args: argparse.Namespace) -> None:
             (Path(args.out) / "log.json").unlink(missing_ok=True)
 
 
-def _job(args: argparse.Namespace, comm: Any) -> int:
-    def say(text: str) -> None:
-        if comm.rank == 0:
-            print(text, flush=True)
-
+def _job(args: argparse.Namespace, comm: Any, say: Say) -> int:
     strategy = _prepared(args, comm)
     task = Task(args, comm, say)
     p, name = comm.size, args.choice.name
@@ -126,7 +122,7 @@ def _job(args: argparse.Namespace, comm: Any) -> int:
     return 0
 
 
-def _stopped(args: argparse.Namespace, run: Run, say: Any) -> int:
+def _stopped(args: argparse.Namespace, run: Run, say: Say) -> int:
     saved = "the same command with --resume goes on" if args.out is not None else "without --out nothing is saved"
     say(f"{run.name}: stopped by {run.stopped} after step {run.step}; {saved}")
     return STOPPED
@@ -162,10 +158,4 @@ def main(args: argparse.Namespace, comm: Any = None) -> int:
 
     Returns the exit status: 0; 2 after an error that all ranks raise and rank 0 prints; 75 if a signal stopped it.
     """
-    comm = communicator(comm)
-    try:
-        return _job(args, comm)
-    except (ValueError, OSError, ImportError, FloatingPointError) as error:
-        if comm.rank == 0:
-            print(f"train: error: {error}", file=sys.stderr, flush=True)
-        return 2
+    return run_command("train", _job, args, comm)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from ...drawing import require_matplotlib
-from ..agree import communicator, on_rank_0
-from ..cli.choice import Choice, assignments
+from ..agree import on_rank_0
+from ..cli.choice import Choice, assignments, with_options
+from ..cli.command import Say, run_command
 from ..cli.result import check_json, write_json
 from ..cli.task import Task
 from ..run.plot import COLUMNS, draw_curves
@@ -26,10 +26,9 @@ BYTES = ("bytes", "bytes sent by a rank")
 def _prepared(args: argparse.Namespace, comm: Any) -> list[Choice]:
     """The strategies, after all that needs no data has been checked on all ranks."""
     given = assignments(args.option)
-    found = [choice.with_known(given) for choice in args.strategies]
-    for name in given:
-        if not any(name in choice.texts for choice in found):
-            raise ValueError(f"none of the strategies has an option {name!r}")
+    found, unknown = with_options(args.strategies, given)
+    if unknown:
+        raise ValueError(f"none of the strategies has an option {unknown[0]!r}")
     for choice in found:
         choice.pattern(comm.size)
     if len(set(map(str, found))) < len(found):
@@ -64,11 +63,7 @@ def _alone(task: Task, args: argparse.Namespace, seed: int, batch: int, pace: Pa
     return values
 
 
-def _job(args: argparse.Namespace, comm: Any) -> int:
-    def say(text: str) -> None:
-        if comm.rank == 0:
-            print(text, flush=True)
-
+def _job(args: argparse.Namespace, comm: Any, say: Say) -> int:
     choices = _prepared(args, comm)
     task = Task(args, comm, say)
     pace = Pace(args.step, task.batch / comm.size, args.straggler, args.jitter)
@@ -128,10 +123,4 @@ def main(args: argparse.Namespace, comm: Any = None) -> int:
 
     Returns the exit status: 0; 2 after an error that all ranks raise and rank 0 prints.
     """
-    comm = communicator(comm)
-    try:
-        return _job(args, comm)
-    except (ValueError, OSError, ImportError, FloatingPointError) as error:
-        if comm.rank == 0:
-            print(f"compare: error: {error}", file=sys.stderr, flush=True)
-        return 2
+    return run_command("compare", _job, args, comm)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..models.nn import Array
+from .memory import is_narrow
 
 
 class Slot:
@@ -102,6 +103,11 @@ class Model(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """What must be equal on all ranks, by name."""
+
+
+def narrow(model: Model) -> str | None:
+    """The name of the first parameter whose elements have 16 bits; None if there is none."""
+    return next((slot.name for slot in model.slots if is_narrow(slot.dtype)), None)
 
 
 class Work(Protocol):

@@ -130,7 +130,7 @@ def set_lrs(opt: Any, lrs: Sequence[float]) -> None:
     """Set the learning rates of the groups of an optimizer, which `get_lrs` returns. ValueError for a negative one."""
     for lr in lrs:
         _not_negative(lr=lr)
-    groups = getattr(opt, "param_groups", None)
+    groups = _groups(opt)
     if groups is None:
         (opt.lr,) = lrs
         return

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..models.nn import Array
 from .messages import CHUNK, Bytes, Kind, Message, pack
 from .shard import Shard
 
@@ -26,7 +27,7 @@ class Service:
         self.shard, self._number = shard, number
         self.workers = set(workers)
         self._handled = dict.fromkeys(self.workers, 0)  # number of the last message
-        self._stepping: dict[int, tuple[int, Bytes | None]] = {}  # number, and the reply's payload if that is known
+        self._stepping: dict[int, tuple[int, list[Array] | None]] = {}  # number, and what to reply if it is known
         self._meeting: dict[int, int] = {}  # number
         self._count, self._next = -1, 0  # which count, and its next number
         self._taken = dict.fromkeys(self.workers, 0)
@@ -60,7 +61,7 @@ class Service:
             case Kind.DISCARD:
                 shard.discard(worker)
             case Kind.STEP:
-                before = shard.parameters() if shard.policy.attraction else None
+                before = shard.copies() if shard.policy.attraction else None
                 shard.end_clock(worker, payload.copy().view(np.float64).tolist())
                 self._stepping[worker] = (message.number, before)
             case Kind.PUT_ROWS:
@@ -89,7 +90,7 @@ class Service:
                 return None
             case Kind.STEP | Kind.MEET:
                 waits = not again or worker in self._stepping or worker in self._meeting
-                return None if waits else self._reply(message, 0, 0, self.shard.parameters())
+                return None if waits else self._reply(message, 0, 0, *self.shard.parameters())
             case Kind.PULL_ROWS:
                 table = self.shard.tables[first]
                 return self._reply(message, table.steps, 0, table.read(message.second, message.payload))
@@ -111,12 +112,12 @@ class Service:
             number, before = self._stepping.pop(worker)
             self.shard.pull(worker)
             data = self.shard.parameters() if before is None else before
-            replies.append(pack(Kind.STEP, worker, self._number, number, clocks.gap, clocks.lag, data))
+            replies.append(pack(Kind.STEP, worker, self._number, number, clocks.gap, clocks.lag, *data))
         if self._meeting and self._meeting.keys() >= self.workers:
             self.shard.meet()
             data = self.shard.parameters()
             for worker, number in self._meeting.items():
-                replies.append(pack(Kind.MEET, worker, self._number, number, clocks.gap, clocks.lag, data))
+                replies.append(pack(Kind.MEET, worker, self._number, number, clocks.gap, clocks.lag, *data))
             self._meeting.clear()
         return replies
 

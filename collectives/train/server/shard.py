@@ -65,14 +65,15 @@ class Shard:
         self.clocks = Clocks(workers, policy.staleness, policy.fold)
         self._staged = {worker: Staged(self.pieces) for worker in workers}
         self._rates: dict[int, list[float]] = {}
-        self._old = {worker: self._copies() for worker in workers} if policy.compensation else {}
+        self._old = {worker: self.copies() for worker in workers} if policy.compensation else {}
 
-    def _copies(self) -> list[Array]:
+    def parameters(self) -> list[Array]:
+        """The parameters themselves, an array for each piece."""
+        return [piece.data for piece in self.pieces]
+
+    def copies(self) -> list[Array]:
+        """Copies of the parameters, which updates do not change."""
         return [piece.data.copy() for piece in self.pieces]
-
-    def parameters(self) -> Array:
-        """All parameters, one piece after the other, as bytes in a new array."""
-        return np.concatenate([as_bytes(piece.data) for piece in self.pieces]) if self.pieces else np.zeros(0, np.uint8)
 
     def stage(self, worker: int, piece: int, samples: int, data: Array) -> None:
         """Keep what `worker` pushes of a piece: bytes of the mean gradient over `samples` samples."""
@@ -142,13 +143,13 @@ class Shard:
         """`worker` is given the parameters."""
         self.clocks.pull(worker)
         if self._old:
-            self._old[worker] = self._copies()
+            self._old[worker] = self.copies()
 
     def meet(self) -> None:
         """All workers have met, and are given the parameters."""
         self.clocks.meet()
         for worker in self._old:
-            self._old[worker] = self._copies()
+            self._old[worker] = self.copies()
 
     def rest(self, worker: int) -> None:
         """`worker` makes no steps until all have met; others go on without it."""

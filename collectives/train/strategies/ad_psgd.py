@@ -60,9 +60,8 @@ class ADPSGD(Gossip):
 
     def take_graph(self, mixing: Mixing, rank: int) -> None:
         """Keep this rank's role and its partners."""
-        active, linked = roles(mixing), mixing.linked | mixing.linked.T
-        self.active = active[rank]
-        self.partners = [int(other) for other in np.flatnonzero(linked[rank]) if active[other] != self.active]
+        active, partners = _pairs(mixing)
+        self.active, self.partners = active[rank], partners[rank]
 
     def prepare(self) -> None:
         """Make room for the messages."""
@@ -108,9 +107,7 @@ class ADPSGD(Gossip):
 
     def pattern(self, size: int) -> Pattern:
         """Parameters from each active rank to the neighbour that it draws, and back, as if answers came at once."""
-        mixing = Mixing(self.graph, size)
-        active, linked = roles(mixing), mixing.linked | mixing.linked.T
-        partners = [[int(j) for j in np.flatnonzero(linked[i]) if active[j] != active[i]] for i in range(size)]
+        active, partners = _pairs(Mixing(self.graph, size))
 
         @functools.cache
         def drawn(rank: int, step: int) -> int:
@@ -127,3 +124,9 @@ class ADPSGD(Gossip):
     def settings(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""
         return {**super().settings(), "seed": self.seed}
+
+
+def _pairs(mixing: Mixing) -> tuple[list[bool], list[list[int]]]:
+    """Which ranks are active, and the neighbours of each that have the other role."""
+    active, linked = roles(mixing), mixing.linked | mixing.linked.T
+    return active, [[int(j) for j in np.flatnonzero(row) if active[j] != active[i]] for i, row in enumerate(linked)]

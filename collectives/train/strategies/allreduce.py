@@ -12,6 +12,7 @@ import numpy as np
 from ..agree import raise_on_all
 from ..compression import Compression
 from ..flat.memory import allocate, is_narrow, squares
+from ..flat.model import narrow
 from ..models.nn import Array
 from .base import Strategy
 from .loss_scale import SMALLEST, LossScale
@@ -91,10 +92,10 @@ class AllReduce(Strategy):
 
     def check(self, model: Model, handle: Handle, comm: Any) -> None:
         """Raise ValueError unless network and optimizer can be used."""
-        narrow = [slot.name for slot in model.slots if is_narrow(slot.dtype)]
-        if narrow and not averages(comm):
-            raise ValueError(f"parameter {narrow[0]} has 16 bits, which needs a collectives.Communicator")
-        if (narrow or self.shard) and not handle.fresh:
+        short = narrow(model)
+        if short is not None and not averages(comm):
+            raise ValueError(f"parameter {short} has 16 bits, which needs a collectives.Communicator")
+        if (short is not None or self.shard) and not handle.fresh:
             raise ValueError("the optimizer has made steps already; distribute it before, and load its state after")
 
     def setup(self, net: Any, opt: Any, comm: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..flat.memory import is_narrow
+from ..flat.model import narrow
 from ..models.nn import Array
 from ..optim.schedules import get_lrs
 from ..roles import Role, begin, end
@@ -70,9 +70,9 @@ class Central(Strategy):
     def check(self, model: Model, handle: Handle, comm: Any) -> None:
         """Raise ValueError unless the ranks, the network and the optimizer are fit for servers."""
         self._places(comm.size)
-        narrow = [slot.name for slot in model.slots if is_narrow(slot.dtype)]
-        if narrow:
-            raise ValueError(f"parameter {narrow[0]} has 16 bits; servers hold float32 and float64")
+        short = narrow(model)
+        if short is not None:
+            raise ValueError(f"parameter {short} has 16 bits; servers hold float32 and float64")
         if not handle.fresh:
             raise ValueError("the optimizer has made steps already; distribute it before, and load its state after")
         if self.beside and not _has_threads(comm):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..flat.memory import is_narrow
+from ..flat.model import narrow
 from ..models.nn import Array
 from .base import Strategy
 from .means import averages
@@ -30,10 +30,10 @@ class Local(Strategy):
 
     def check(self, model: Model, handle: Handle, comm: Any) -> None:
         """Raise ValueError if a parameter has 16 bits."""
-        narrow = [slot.name for slot in model.slots if is_narrow(slot.dtype)]
-        if narrow:
+        short = narrow(model)
+        if short is not None:
             name = type(self).__name__
-            raise ValueError(f"parameter {narrow[0]} has 16 bits; {name} averages parameters of 32 or 64 bits")
+            raise ValueError(f"parameter {short} has 16 bits; {name} averages parameters of 32 or 64 bits")
 
     @property
     def parameters(self) -> list[Array]:

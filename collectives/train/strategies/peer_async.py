@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..flat.memory import is_narrow
+from ..flat.model import narrow
 from ..server.lifeline import Lifeline
 from ..server.transfers import Pause
 from .base import Strategy
+from .local import average
 from .pattern import GRADIENTS, Pattern, Post
 from .peers import Peer
 
@@ -45,9 +46,9 @@ class PeerAsync(Strategy):
 
     def check(self, model: Model, handle: Handle, comm: Any) -> None:
         """Raise ValueError unless the parameters can be sent."""
-        narrow = [slot.name for slot in model.slots if is_narrow(slot.dtype)]
-        if narrow:
-            raise ValueError(f"parameter {narrow[0]} has 16 bits; gradients are added up in float32 and float64")
+        short = narrow(model)
+        if short is not None:
+            raise ValueError(f"parameter {short} has 16 bits; gradients are added up in float32 and float64")
 
     def setup(self, net: Any, opt: Any, comm: Any) -> None:
         """See `Strategy.setup`."""
@@ -115,11 +116,7 @@ class PeerAsync(Strategy):
             self.opt.step()
             self._finishing = False
         if not self._lifeline.dead:
-            from mpi4py import MPI
-
-            for bucket in self.buckets.list:
-                self.comm.Allreduce(MPI.IN_PLACE, bucket.data, op=MPI.SUM)
-                bucket.data /= bucket.dtype.type(self.comm.size)
+            average(self.comm, [bucket.data for bucket in self.buckets.list])
 
     def close(self) -> None:
         """Finish, and part from the other ranks. Collective."""
