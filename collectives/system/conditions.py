@@ -28,7 +28,8 @@ THREADS = ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS")  # variables that ask for t
 
 _REMEDY = {
     "cores": "Give each rank cores of its own, or bind none: mpiexec --bind-to none (Open MPI), -bind-to none (MPICH), "
-    "-genv I_MPI_PIN 0 (Intel MPI); srun --cpu-bind=none or --cpus-per-task=N",
+    "-genv I_MPI_PIN 0 (Intel MPI); srun --cpu-bind=none or --cpus-per-task=N; SLURM_CPU_BIND=none for an mpiexec in a "
+    "job script",
     "SLURM_CPUS_PER_TASK": "Since Slurm 22.05 srun does not take --cpus-per-task from sbatch: pass it to srun, too, or "
     "export SRUN_CPUS_PER_TASK; mpiexec of Open MPI: --map-by slot:PE=N",
     "OMP_NUM_THREADS": "Give each rank as many cores as threads: mpiexec --map-by slot:PE=N or --bind-to none (Open "

@@ -12,7 +12,11 @@
  * and none waits for a time slice of another. If something computes on the core, a thread that gives way gets the core
  * back after a whole slice, and its peers wait for it meanwhile. So for some time after a slice was lost, which doubles
  * each time, a wait polls for longer, and then naps between polls: the time that it has not used brings it back to the
- * core soon, and those that gave way to it do not lose a slice, which would keep them from giving way, too. */
+ * core soon, and those that gave way to it do not lose a slice, which would keep them from giving way, too.
+ *
+ * A long wait naps in any case. Linux divides a core between groups of threads (sessions, containers, tasks of Slurm)
+ * before it divides it between threads, and a thread that gives way may get the core back at once, for seconds, while a
+ * rank of another group that it waits for is ready to run. */
 enum {
     SPINS = 100,          /* polls before the first time that a wait gives way */
     SHARED = 2000,        /* ns that the core is away if others on it wait, too: they should have it at once */
@@ -21,6 +25,7 @@ enum {
     RESPITES = 160000000, /* and the longest */
     AWAKE = 250000,       /* ns of polling in such a time before the first nap: more than a nap takes, or two ranks
                              may go on finding each other asleep */
+    LONG = 500000,        /* ns of giving way before the first nap */
     NAP = 50000,          /* ns; with the timer's slack and the way back to the core about 110000 */
 };
 static _Thread_local long long keep_until, respite;
@@ -50,8 +55,9 @@ void coll_give_way(coll_patience *p) {
     long long begin = coll_now();
     if (p->since == 0)
         p->since = begin;
-    if (begin >= keep_until)
-        yield(begin);
-    else if (begin - p->since > AWAKE)
+    int yields = begin >= keep_until;
+    if (begin - p->since > (yields ? LONG : AWAKE))
         nanosleep(&(struct timespec){0, NAP}, NULL);
+    else if (yields)
+        yield(begin);
 }

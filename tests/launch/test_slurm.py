@@ -62,11 +62,14 @@ def test_every_collective_of_spinning_ranks(run):
     assert "calls on 4 ranks: every result right" in run("mpich", EVERY, "between", timeout=600)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mpi", INTERFACES)
+@pytest.mark.parametrize("mpi", [pytest.param("openmpi", marks=pytest.mark.slow), "mpich"])
 def test_the_demo(mpi, run, digits):
-    """The weights are the same on all ranks, and better than without communication."""
-    printed = run(mpi, "-m", "collectives", "train", "--data", digits, "--epochs", "10", timeout=600)
+    """The weights are the same on all ranks, and better than without communication.
+
+    The ranks of the two nodes are sessions of their own on the same cores. Where long waits only give way, Linux may
+    let a rank that others wait for starve for seconds, and the demo takes ten minutes.
+    """
+    printed = run(mpi, "-m", "collectives", "train", "--data", digits, "--epochs", "10", timeout=100)
     reached = [float(accuracy) for accuracy in re.findall(r"test accuracy (0\.\d+)", printed)]
     assert "the same bits" in printed
     assert len(reached) == 2, printed
