@@ -18,6 +18,8 @@ class GPipe(PipelineSchedule):
     """
 
     name = "gpipe"
+    bubble_formula = "(K-1)/(M+K-1)"
+    activations_formula = "M"
 
     def instructions(self, stage: int, stages: int, micro_batches: int) -> Iterator[Instruction]:
         """Forward passes 0 to M-1, backward passes 0 to M-1, a step."""

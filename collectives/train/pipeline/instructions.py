@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
-__all__ = ["BACKWARDS", "COMPUTE", "Instruction", "Kind", "PipelineSchedule"]
+__all__ = ["BACKWARDS", "LAST", "SENDS", "Instruction", "Kind", "PipelineSchedule", "ScheduleError"]
 
 
 class Kind(enum.Enum):
@@ -29,10 +29,15 @@ class Kind(enum.Enum):
     RECEIVE_GRADIENT = "RG"
 
 
-#: Kinds that compute for one micro-batch.
-COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT})
 #: Kinds after which the gradient of the stage's input is known.
 BACKWARDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT})
+#: Kinds after which the gradient of the weights is known, and the activation is no longer needed.
+LAST = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
+SENDS = frozenset({Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT})
+
+
+class ScheduleError(ValueError):
+    """A schedule that would deadlock, compute something else than the gradient, or break a promise."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,11 @@ class PipelineSchedule(ABC):
 
     #: The name on command lines.
     name: ClassVar[str]
+    #: The promises in words, for K stages, the stage i, M micro-batches and v chunks.
+    bubble_formula: ClassVar[str]
+    activations_formula: ClassVar[str]
+    versions_formula: ClassVar[str] = "1"
+    staleness_formula: ClassVar[str] = "0"
     #: Whether a stage may have several chunks.
     interleaved: ClassVar[bool] = False
     #: Whether the run of all micro-batches is one stream with many steps; otherwise they are one batch with one step.
@@ -116,10 +126,10 @@ class PipelineSchedule(ABC):
     def activations(self, stage: int, stages: int, micro_batches: int) -> int:
         """The most activations that ``stage`` holds at once, each that of one micro-batch in one chunk."""
 
-    def versions(self, stage: int, stages: int, micro_batches: int) -> int:
-        """The most versions of the weights that ``stage`` holds at once."""
+    def versions(self, stage: int, stages: int) -> int:
+        """The most versions of the weights that ``stage`` holds at once: the newest ones, that many."""
         return 1
 
     def staleness(self, stage: int, stages: int) -> int:
-        """How many steps older than the newest weights those are from which a gradient comes, once the stream runs."""
+        """The most steps by which weights that a gradient comes from are older than those that the step changes."""
         return 0

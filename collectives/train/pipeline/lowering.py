@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from .instructions import BACKWARDS, Instruction, Kind
+from .instructions import BACKWARDS, Instruction, Kind, PipelineSchedule
 
-__all__ = ["chain", "lower"]
+__all__ = ["chain", "lower", "lowered"]
 
 
 def chain(virtual_stages: int) -> list[tuple[int, int]]:
@@ -46,6 +46,18 @@ def lower(
             yield from _transfers(Kind.SEND_GRADIENT, instruction, before[virtual])
         else:
             yield instruction
+
+
+def lowered(
+    schedule: PipelineSchedule, stages: int, micro_batches: int, edges: Sequence[tuple[int, int]] | None = None
+) -> list[list[Instruction]]:
+    """The instructions of all stages with their transfers, along ``edges`` (default: those of a chain).
+
+    ValueError if there is no such schedule for so many stages and micro-batches, or as :func:`lower`.
+    """
+    edges = chain(schedule.chunks * stages) if edges is None else edges
+    programs = schedule.programs(stages, micro_batches)
+    return [list(lower(program, stage, stages, edges)) for stage, program in enumerate(programs)]
 
 
 def _transfers(kind: Kind, cause: Instruction, peers: list[int]) -> Iterator[Instruction]:

@@ -19,6 +19,8 @@ class OneFOneB(PipelineSchedule):
     """
 
     name = "1f1b"
+    bubble_formula = "(K-1)/(M+K-1)"
+    activations_formula = "min(K-i, M)"
 
     def instructions(self, stage: int, stages: int, micro_batches: int) -> Iterator[Instruction]:
         """K-1-i forward passes to warm up, then a forward and a backward pass by turns, the other backward passes."""
