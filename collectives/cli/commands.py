@@ -182,6 +182,13 @@ def _show_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=number(int, 1), default=16, metavar="N", help="of a strategy: how many (%(default)s)"
     )
+    parser.add_argument("--pipeline", metavar="NAME", help="a pipeline schedule, 1f1b for example; -p are its stages")
+    parser.add_argument(
+        "-m", dest="micro_batches", type=number(int, 1), metavar="M", help="of a pipeline: micro-batches"
+    )
+    parser.add_argument(
+        "--chunks", type=number(int, 1), metavar="V", help="of an interleaved pipeline: model chunks for each stage"
+    )
     parser.add_argument("-p", dest="size", type=size, required=True, metavar="P", help="number of ranks")
     parser.add_argument("--root", type=int, default=0, metavar="R", help="root of a rooted collective (default 0)")
     parser.add_argument("--rank", type=int, metavar="R", help="only this rank")
@@ -191,8 +198,14 @@ def _show_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(args: argparse.Namespace) -> int:
-    if (args.name is None) == (args.strategy is None):
-        raise UsageError("name an algorithm, or give --strategy")
+    pictures = {"name": _schedule_picture, "strategy": _strategy_picture, "pipeline": _pipeline_picture}
+    shown = [what for what in pictures if getattr(args, what) is not None]
+    if len(shown) != 1:
+        raise UsageError("name an algorithm, or give --strategy or --pipeline")
+    if shown != ["name"] and (args.values or args.root or args.collective):
+        raise UsageError(f"--values, --root and --collective are for algorithms, not for --{shown[0]}")
+    if shown != ["pipeline"] and (args.micro_batches or args.chunks):
+        raise UsageError("-m and --chunks are for --pipeline")
     if args.rank is not None and not 0 <= args.rank < args.size:
         raise UsageError(f"--rank {args.rank}: the ranks are 0 to {args.size - 1}")
     if args.rank is None and args.size > SHOWN_RANKS:
@@ -200,7 +213,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.svg is not None and (args.rank is not None or args.values):
         raise UsageError("--svg shows all ranks and their blocks; leave --rank and --values out")
     ranks = None if args.rank is None else [args.rank]
-    picture = _strategy_picture(args, ranks) if args.strategy else _schedule_picture(args, ranks)
+    picture = pictures[shown[0]](args, ranks)
     if args.svg is None or args.svg == "-":
         print(picture, end="")
         return 0
@@ -216,14 +229,25 @@ def _strategy_picture(args: argparse.Namespace, ranks: list[int] | None) -> str:
     from ..train.cli.choice import chosen
     from . import show_strategy
 
-    if args.values or args.root or args.collective:
-        raise UsageError("--values, --root and --collective are for algorithms, not for --strategy")
     with refused():
         choice = chosen(args)
         pattern = choice.pattern(args.size)
     if args.svg is not None:
         return show_strategy.svg(str(choice), pattern, args.size, args.steps)
     return show_strategy.text(str(choice), pattern, args.size, args.steps, ranks)
+
+
+def _pipeline_picture(args: argparse.Namespace, stages: list[int] | None) -> str:
+    from ..train.pipeline.registry import find
+    from . import show_pipeline
+
+    if args.micro_batches is None:
+        raise UsageError("--pipeline needs -m, the number of micro-batches")
+    with refused():
+        kind = find(args.pipeline)
+        schedule = kind() if args.chunks is None else kind(args.chunks)
+        picture = show_pipeline.picture(schedule, args.size, args.micro_batches)
+    return show_pipeline.text(picture, stages) if args.svg is None else show_pipeline.svg(picture)
 
 
 def _schedule_picture(args: argparse.Namespace, ranks: list[int] | None) -> str:

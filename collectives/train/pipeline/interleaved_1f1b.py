@@ -9,8 +9,8 @@ from .instructions import Instruction, Kind, PipelineSchedule
 
 
 class Interleaved1F1B(PipelineSchedule):
-    """1F1B with v chunks a stage (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
-    Megatron-LM", SC 2021, section 2.2.2).
+    """1F1B with v chunks a stage (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters
+    Using Megatron-LM", SC 2021, section 2.2.2).
 
     Hypothesis: to fill and to drain a pipeline takes as many computations of a chunk as there are stages, and those are
     v times shorter. Each activation crosses v times as many borders.

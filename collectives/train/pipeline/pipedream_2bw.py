@@ -9,8 +9,8 @@ from .instructions import Instruction, Kind, PipelineSchedule
 
 
 class PipeDream2BW(PipelineSchedule):
-    """1F1B with double-buffered weights (Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021,
-    section 3.1).
+    """1F1B with double-buffered weights (Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML
+    2021, section 3.1).
 
     Hypothesis: a batch of at least K micro-batches between steps makes two versions of the weights enough, on every
     stage, and all stages use the same version for one micro-batch.

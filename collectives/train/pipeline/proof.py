@@ -32,9 +32,10 @@ def verify(
 ) -> list[Held]:
     """Prove a schedule for so many stages and micro-batches, and that it keeps its promises; what each stage holds.
 
-    ``edges`` between virtual stages are those of a chain by default. ``activation_bytes`` has the size of a micro-batch's
-    activation on each virtual stage (default: 1). Sends may be ahead of receives by ``buffers`` messages between the same
-    virtual stages; with 0 they are synchronous. ScheduleError if the proof fails, ValueError if there is no such schedule.
+    ``edges`` between virtual stages are those of a chain by default. ``activation_bytes`` has, for each virtual stage,
+    the size of the activation of a micro-batch (default: 1). Sends may be ahead of receives by ``buffers`` messages
+    between the same virtual stages; with 0 they are synchronous. ScheduleError if the proof fails, ValueError if there
+    is no such schedule or an edge does not lead to a later virtual stage.
     """
     edges = chain(schedule.chunks * stages) if edges is None else edges
     programs = lowered(schedule, stages, micro_batches, edges)

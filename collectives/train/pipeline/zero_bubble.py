@@ -37,7 +37,7 @@ class ZeroBubble(PipelineSchedule):
         yield Instruction(Kind.STEP, micro_batches - 1, version=1)
 
     def bubble(self, stages: int, micro_batches: int) -> Fraction:
-        """(K-1) / (3M+K-1), and with M < K the same with 2K-1-M instead of K-1, as there are too few gradients to fill."""
+        """(K-1) / (3M+K-1). With M < K there are too few gradients to fill the time: 2K-1-M takes the place of K-1."""
         idle = 2 * stages - 1 - min(stages, micro_batches)
         return Fraction(idle, 3 * micro_batches + idle)
 
