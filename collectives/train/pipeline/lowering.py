@@ -55,7 +55,10 @@ def lowered(
 
     ValueError if there is no such schedule for so many stages and micro-batches, or as :func:`lower`.
     """
-    edges = chain(schedule.chunks * stages) if edges is None else edges
+    last = schedule.chunks * stages - 1
+    edges = chain(last + 1) if edges is None else edges
+    if wrong := [edge for edge in edges if max(edge) > last]:
+        raise ValueError(f"edge {wrong[0]} leads to a virtual stage that is not there: the last one is {last}")
     programs = schedule.programs(stages, micro_batches)
     return [list(lower(program, stage, stages, edges)) for stage, program in enumerate(programs)]
 
