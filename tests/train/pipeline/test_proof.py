@@ -151,13 +151,14 @@ def test_messages_in_another_order_are_found():
 
 
 def test_a_deadlock_is_found():
-    """Stage 1 waits for its second activation before it sends the gradient that stage 0 waits for."""
+    """Stage 1 waits for all activations before it sends the gradient that stage 0 waits for."""
     programs = lowered(find("1f1b")(), 2, 3)
-    second = programs[1].index(Instruction(Kind.RECEIVE_ACTIVATION, 2, peer=0))
-    moved = programs[1].pop(second)
-    programs[1].insert(programs[1].index(Instruction(Kind.SEND_GRADIENT, 0, peer=0)), moved)
+    for micro_batch in (1, 2):
+        receive = Instruction(Kind.RECEIVE_ACTIVATION, micro_batch, peer=0)
+        programs[1].remove(receive)
+        programs[1].insert(programs[1].index(Instruction(Kind.SEND_GRADIENT, 0, peer=0)), receive)
     said = refused(find("1f1b")(), 2, 3, programs)
-    assert said.startswith("deadlock with 2 buffers: stage 0 at RG0>1, stage 1 at RA")
+    assert said == "deadlock with 2 buffers: stage 0 at RG0>1, stage 1 at RA2>0 wait for each other"
 
 
 def test_stages_step_together():

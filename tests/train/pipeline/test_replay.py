@@ -26,17 +26,20 @@ def test_every_start_of_1f1b():
 
 
 def test_the_slowest_stage_sets_the_pace():
-    """Stage 1 takes 5 times as long, and never waits once it has begun: 20 forward and backward passes of 15."""
+    """Stage 1 takes 5 times as long, and never waits once it has begun: 20 forward and backward passes, 15 together.
+
+    Before it is a forward pass of stage 0, after it a backward pass of that."""
     durations = Durations([1, 5, 1], [2, 10, 2], [1, 5, 1], [1, 5, 1])
     timeline = run("1f1b", 3, 20, durations)
-    assert timeline.length == 1 + 20 * 15 + (1 + 2) + 2
+    assert timeline.length == 1 + 20 * 15 + 2
     assert timeline.idle(1) == timeline.length - 20 * 15
 
 
 def test_a_step_lasts():
+    """Stage 1 has three steps before the gradient of the last micro-batch; stage 0 has one after it."""
     part = [1, 1]
     timeline = run("pipedream", 2, 4, Durations(part, part, part, part, step=3))
-    assert timeline.length == 1 + 4 * (1 + 1 + 3) + 1 + 3
+    assert timeline.length == 1 + 3 * (1 + 1 + 3) + (1 + 1) + (1 + 3)
 
 
 def test_a_transfer_delays_the_fill_and_the_drain():
@@ -54,9 +57,10 @@ def test_a_send_waits_for_a_buffer():
     assert waits == {0: [0, 9, 9], 1: [0, 0, 8], 2: [0, 0, 0]}
 
 
-@pytest.mark.parametrize(("buffers", "length"), [(0, 8), (1, 6)])
+@pytest.mark.parametrize(("buffers", "length"), [(0, 9), (1, 6)])
 def test_a_synchronous_send_takes_the_time_of_its_transfer(buffers, length):
-    """Stage 0: two forward passes, each with a transfer if sends are synchronous; then stage 1's and the way back."""
+    """Stage 1 waits 1 + 1 for its first activation and computes for 4. Synchronous transfers overlap with nothing: the
+    second one on the way forward and both on the way back last 1 each."""
     durations = Durations([1, 1], [1, 1], [1, 1], [1, 1], transfer=1)
     spans = run("gpipe", 2, 2, durations, buffers).stages[1]
     assert next(s.end for s in spans if s.instruction.kind is Kind.STEP) == length

@@ -12,9 +12,7 @@ from collectives.train.pipeline.registry import SCHEDULES, find
 from collectives.train.pipeline.replay import Durations, replay
 
 SHAPES = [
-    (name, chunks)
-    for name, schedule in SCHEDULES.items()
-    for chunks in (range(1, 5) if schedule.interleaved else [1])
+    (name, chunks) for name, schedule in SCHEDULES.items() for chunks in (range(1, 5) if schedule.interleaved else [1])
 ]
 
 
