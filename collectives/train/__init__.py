@@ -4,12 +4,13 @@ All communication goes through mpi4py's methods of the communicator that is give
 MPI nor scikit-learn nor matplotlib.
 """
 
-from . import checkpoint, threads
+from . import checkpoint, tensor, threads
 from .agree import communicator
 from .compression import BFloat16Wire, Compression, Float16Wire, Int8, PowerSGD, TopK
 from .data.datasets import Dataset, digits, load_npz, stratified_split
 from .data.loader import Loader
 from .data.sources import SampleError
+from .data.text import Text, characters
 from .distribute import distribute
 from .flat.tree import allreduce_tree
 from .models.classifiers import cnn, mlp
@@ -38,6 +39,7 @@ from .strategies import (
     DiLoCo,
     FedAvg,
     LocalSGD,
+    ModelRanks,
     NeighborAveraging,
     NoComm,
     ParameterServer,
@@ -76,6 +78,7 @@ __all__ = [
     "LocalSGD",
     "Loss",
     "MaxPool2d",
+    "ModelRanks",
     "NeighborAveraging",
     "NoComm",
     "Output",
@@ -93,10 +96,12 @@ __all__ = [
     "Strategy",
     "Table",
     "TensorBoard",
+    "Text",
     "TopK",
     "TorchRandom",
     "WeightsDiverged",
     "allreduce_tree",
+    "characters",
     "check_weights",
     "checkpoint",
     "cnn",
@@ -115,5 +120,6 @@ __all__ = [
     "schedules",
     "set_lr",
     "stratified_split",
+    "tensor",
     "threads",
 ]

@@ -11,12 +11,13 @@ import numpy as np
 
 from ..agree import raise_on_all
 from ..compression import Compression
-from ..flat.memory import allocate, is_narrow, squares
+from ..flat.memory import allocate, is_narrow
 from ..flat.model import narrow
 from ..models.nn import Array
 from .base import Strategy
 from .loss_scale import SMALLEST, LossScale
 from .means import Means, averages
+from .model_ranks import ModelRanks
 from .parts import Part, load_state, state_of
 from .pattern import GRADIENTS, Pattern, together
 
@@ -48,6 +49,8 @@ class AllReduce(Strategy):
       bucket, and steps that. With 2 (sec. 5.2), a rank keeps gradients of its p-th only, and sends in every backward
       pass, also within `no_sync`. The optimizer must work element by element, as SGD and Adam do. Its state becomes
       `Shard` leaves, which any number of ranks can load. The default, 0, shards nothing.
+    * `model_ranks`: the other ranks that hold parts of the same model, if it is cut into parts. The norm is that of the
+      whole model then, and all ranks of the model clip, skip and raise alike. Default: each rank has a whole model.
     * `loss_scale`: a number or "dynamic", the factor of `scale` (default 1; see `LossScale`). Steps divide by it.
 
     Parameters of 16 bits (float16, bfloat16) get float32 master weights, which the optimizer changes (Micikevicius et
@@ -63,7 +66,7 @@ class AllReduce(Strategy):
     def __init__(
         self, average: bool = True, bucket_bytes: int | None = None, algorithm: str | None = None, *,
         compression: Compression[Any] | None = None, clip_norm: float | None = None, nonfinite: str = "raise",
-        shard: int = 0, loss_scale: float | str = 1.0,
+        shard: int = 0, loss_scale: float | str = 1.0, model_ranks: ModelRanks | None = None,
     ) -> None:  # fmt: skip
         if bucket_bytes is not None and bucket_bytes < 1:
             raise ValueError(f"bucket_bytes must be at least 1, not {bucket_bytes}")
@@ -84,7 +87,7 @@ class AllReduce(Strategy):
             compression,
         )
         self.clip_norm, self.nonfinite, self.shard = clip_norm, nonfinite, shard
-        self.loss_scale = LossScale(loss_scale)
+        self.loss_scale, self.model_ranks = LossScale(loss_scale), model_ranks
         self.sends_parameters = shard > 0
         self.keep_grads, self.every_pass = shard < 2, shard == 2
         self.norm, self.skipped = math.nan, 0
@@ -233,15 +236,34 @@ class AllReduce(Strategy):
         from mpi4py import MPI
 
         looks = stepping and (self.nonfinite != "allow" or self.clip_norm is not None or self.loss_scale.dynamic)
-        found = sum(squares(part.inspected) for part in self._parts) if looks else 0.0
+        duplicates = frozenset() if self.model_ranks is None else self.model_ranks.duplicates
+        found = sum(part.squares(duplicates) for part in self._parts) if looks else 0.0
         status = np.array([float(stepping and self.problem is not None), found, float(stepping)])
-        self.comm.Allreduce(MPI.IN_PLACE, status, op=MPI.SUM)
-        if 0 < status[2] < self.comm.size:
-            raise RuntimeError(APART.format(int(status[2]), self.comm.size))
+        for comm in self._comms:
+            comm.Allreduce(MPI.IN_PLACE, status, op=MPI.SUM)
+        ranks = math.prod(comm.size for comm in self._comms)
+        if 0 < status[2] < ranks:
+            raise RuntimeError(APART.format(int(status[2]), ranks))
         if status[0]:
-            raise_on_all(self.comm, None if self.problem is None else RuntimeError(self.problem))
+            self._raise_problem()
         self.norm = math.sqrt(status[1]) / self._scaled if looks else math.nan
         return math.isfinite(status[1])
+
+    @property
+    def _comms(self) -> list[Any]:
+        """The communicators whose ranks together train the model: what is reduced over each of them is known to all."""
+        return [self.comm] if self.model_ranks is None else [self.comm, self.model_ranks.comm]
+
+    def _raise_problem(self) -> None:
+        """Raise on all ranks the problem that at least one of them has. Collective."""
+        error = None if self.problem is None else RuntimeError(self.problem)
+        for comm in self._comms:
+            try:
+                raise_on_all(comm, error)
+            except RuntimeError as found:
+                error = found
+        assert error is not None
+        raise error
 
     def _refuse(self) -> None:
         """Skip a step whose gradient is not finite, or raise FloatingPointError. Collective."""
@@ -259,7 +281,9 @@ class AllReduce(Strategy):
         slots = [slot for part in self._parts for slot in part.bucket.parameters]
         found = [order for part in self._parts for order in _bad(part)]
         order = self.comm.allreduce(min(found, default=len(slots)), op=MPI.MIN)
-        return next((slot.name for slot in slots if slot.order == order), "some parameter")
+        name = next((slot.name for slot in slots if slot.order == order), None)
+        names = [name] if self.model_ranks is None else self.model_ranks.comm.allgather(name)
+        return next((name for name in names if name is not None), "some parameter")
 
     def after_step(self) -> None:
         """Bring the optimizer's weights into the network."""
@@ -289,6 +313,8 @@ class AllReduce(Strategy):
         """Settings that must be equal on all ranks."""
         own = ("average", "algorithm", "clip_norm", "nonfinite", "shard")
         found = {key: getattr(self, key) for key in own}
+        if self.model_ranks is not None:
+            found["duplicates"] = sorted(self.model_ranks.duplicates)
         compression = {"compression": None} if self.compression is None else self.compression.settings()
         return {**super().settings(), **found, **compression, "loss_scale": self.loss_scale.value}
 

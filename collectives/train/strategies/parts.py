@@ -13,7 +13,7 @@ import numpy as np
 
 from ..checkpoint import Shard
 from ..flat.buckets import Bucket
-from ..flat.memory import allocate, cut, is_narrow, own
+from ..flat.memory import allocate, cut, is_narrow, own, squares
 from ..flat.model import Handle, Work
 from ..models.nn import Array
 
@@ -49,6 +49,18 @@ class Part:
         mine = own(self.total, comm.rank, comm.size)
         self.inspected = self.received if self.shard else self.received[slice(*mine)]
         self.inspected_start = mine[0]
+
+    def squares(self, duplicates: frozenset[str]) -> float:
+        """The sum of the squares of ``inspected``, without those of the parameters whose names are in `duplicates`."""
+        if not duplicates:
+            return squares(self.inspected)
+        begin, end = self.inspected_start, self.inspected_start + len(self.inspected)
+        total = 0.0
+        for slot in self.bucket.parameters:
+            low, high = max(slot.start, begin), min(slot.start + slot.size, end)
+            if low < high and slot.name not in duplicates:
+                total += squares(self.inspected[low - begin : high - begin])
+        return total
 
     def add_up(self, samples: int) -> None:
         """Add ``samples * received`` to the sum of the passes of this step."""

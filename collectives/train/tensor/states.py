@@ -1,0 +1,116 @@
+"""States of cut networks, gathered to those of whole networks, and cut again for any number of ranks.
+
+Networks and optimizers may be those of this package or torch's. Whole states have the form of ``state_dict`` of a
+network that is not cut, so such a network can load them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..agree import together
+from ..models.nn import Array
+from ..tensors import as_numpy, as_tensor, is_tensor
+from .cuts import Cut
+from .pairs import all_gather
+
+
+def cuts_of(net: Any) -> dict[str, Cut]:
+    """The `Cut` of each parameter of `net` that is cut, by the parameter's name."""
+    found = {}
+    for name, layer in _layers(net):
+        for key, cut in getattr(layer, "cuts", {}).items():
+            found[f"{name}.{key}" if name else key] = cut
+    return found
+
+
+def _layers(net: Any) -> Iterator[tuple[str, Any]]:
+    """The layers of a `Sequential`, or a torch module and all modules in it, with their names."""
+    if hasattr(net, "named_modules"):
+        yield from net.named_modules(remove_duplicate=False)
+    else:
+        yield from ((str(i), layer) for i, layer in enumerate(net.layers))
+
+
+def whole_state(net: Any, comm: Any) -> dict[str, Any]:
+    """``net.state_dict()`` with whole parameters, as copies, on all ranks of the tensor axis `comm`. Collective."""
+    change = _gathering(cuts_of(net), comm)
+    return {name: change(name, value) for name, value in net.state_dict().items()}
+
+
+def load_whole_state(net: Any, state: Mapping[str, Any], comm: Any) -> None:
+    """Load this rank's parts of a whole state, equal on all ranks, which any number of ranks has saved. Collective.
+
+    Raises on all ranks of `comm`: ValueError if a length differs, and what ``net.load_state_dict`` raises (RuntimeError
+    of torch's counts as ValueError).
+    """
+    change = _cutting(cuts_of(net), comm)
+
+    def load() -> None:
+        try:
+            net.load_state_dict({name: change(name, value) for name, value in state.items()})
+        except RuntimeError as error:
+            raise ValueError(str(error)) from error
+
+    together(comm, load)
+
+
+def whole_optimizer_state(opt: Any, net: Any, comm: Any) -> dict[str, Any]:
+    """``opt.state_dict()`` with whole arrays (momentum, for example), as copies. Collective over the tensor axis.
+
+    Raises ValueError if the optimizer works on flat arrays: with `shard`, or for parameters of 16 bits.
+    """
+    return _each(opt, net, opt.state_dict(), _gathering(cuts_of(net), comm))
+
+
+def load_whole_optimizer_state(opt: Any, net: Any, state: Mapping[str, Any], comm: Any) -> None:
+    """Load this rank's parts of a whole state, equal on all ranks. Collective. Errors are those of `load_whole_state`,
+    and of `whole_optimizer_state`."""
+    change = _cutting(cuts_of(net), comm)
+    together(comm, lambda: opt.load_state_dict(_each(opt, net, state, change)))
+
+
+Change = Callable[[str, Any], Any]
+
+
+def _gathering(cuts: Mapping[str, Cut], comm: Any) -> Change:
+    return _on_arrays(cuts, lambda array, cut: all_gather(array, comm, cut))
+
+
+def _cutting(cuts: Mapping[str, Cut], comm: Any) -> Change:
+    return _on_arrays(cuts, lambda array, cut: cut.part(array, comm.rank))
+
+
+def _on_arrays(cuts: Mapping[str, Cut], function: Callable[[Array, Cut], Array]) -> Change:
+    """A function of a name and its array or tensor: a copy, of those that are cut after `function`."""
+
+    def change(name: str, value: Any) -> Any:
+        array = as_numpy(value) if is_tensor(value) else np.asarray(value)
+        try:
+            made = np.array(function(array, cuts[name]) if name in cuts else array, order="C")
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+        return as_tensor(made) if is_tensor(value) else made
+
+    return change
+
+
+def _each(opt: Any, net: Any, state: Mapping[str, Any], change: Change) -> dict[str, Any]:
+    """The state of an optimizer after ``change(name, array)`` of each array that belongs to a parameter."""
+    if "buckets" in state:
+        raise ValueError("this optimizer works on flat arrays (shard, or parameters of 16 bits), which cannot be cut")
+    if not hasattr(net, "named_parameters"):
+        return {
+            key: {name: change(name, array) for name, array in value.items()} if isinstance(value, dict) else value
+            for key, value in state.items()
+        }
+    names = {p: name for name, p in net.named_parameters()}
+    order = [names[p] for group in opt.param_groups for p in group["params"]]
+    per_parameter = {
+        number: {key: change(order[number], v) if is_tensor(v) and v.dim() else v for key, v in values.items()}
+        for number, values in state["state"].items()
+    }
+    return {**state, "state": per_parameter}

@@ -1,0 +1,18 @@
+"""torch's cut layers and the transformer on real ranks, by programs in the folder ../programs."""
+
+import re
+
+import pytest
+from jobs import mpiexec
+
+NAMES = ("tensor_layers", "tensor_transformer")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", NAMES)
+def test_cut_layers_compute_what_whole_ones_do(name, ranks):
+    program = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/train/programs/{name}.py")
+    done = mpiexec("torch", ranks, *program, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"\d+ passed", done.stdout)) == ranks
+    assert ranks == 1 or "skipped" not in done.stdout
