@@ -6,6 +6,7 @@ network that is not cut, so such a network can load them.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -110,7 +111,10 @@ def _each(opt: Any, net: Any, state: Mapping[str, Any], change: Change) -> dict[
     names = {p: name for name, p in net.named_parameters()}
     order = [names[p] for group in opt.param_groups for p in group["params"]]
     per_parameter = {
-        number: {key: change(order[number], v) if is_tensor(v) and v.dim() else v for key, v in values.items()}
+        number: {
+            key: change(order[number], value) if is_tensor(value) and value.dim() else copy.deepcopy(value)
+            for key, value in values.items()
+        }
         for number, values in state["state"].items()
     }
     return {**state, "state": per_parameter}

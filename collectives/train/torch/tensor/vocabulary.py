@@ -52,7 +52,9 @@ def _own(numbers: torch.Tensor, cut: Cut, comm: Any, what: str) -> tuple[torch.T
     ValueError if some are not in the vocabulary.
     """
     if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < cut.total:
-        raise ValueError(f"{what} run from {int(numbers.min())} to {int(numbers.max())}, the vocabulary has {cut.total}")
+        raise ValueError(
+            f"{what} run from {int(numbers.min())} to {int(numbers.max())}, the vocabulary has {cut.total}"
+        )
     rank, _ = place(comm)
     local = numbers - cut.start(rank)
     mine = (local >= 0) & (local < cut.sizes[rank])
