@@ -19,7 +19,7 @@ def place(comm: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Cut:
-    """The cut of an array along ``axis``: rank r has ``sizes[r]`` consecutive elements of it, after those of rank r - 1.
+    """The cut of an array along ``axis``: rank r has ``sizes[r]`` of its elements, which follow those of rank r - 1.
 
     The axis may be negative, and then counts from the last one. Arrays may be NumPy's or torch's.
     """
@@ -61,15 +61,18 @@ def agreed(axis: int, length: int, comm: Any) -> Cut:
     return Cut(axis, tuple(int(size) for size in sizes))
 
 
-def layer_cut(layer: str, what: str, total: int, comm: Any, sizes: Sequence[int] | None = None, axis: int = 0) -> Cut:
+def layer_cut(
+    layer: str, what: str, total: int, comm: Any, sizes: Sequence[int] | None = None, axis: int = 0, **settings: Any
+) -> Cut:
     """The cut of a layer's `total` outputs, heads or the like (`what`), even unless `sizes` are given. Collective.
 
-    Raises ValueError on all ranks if the ranks' layers differ, if a rank would get nothing, or if `sizes` do not fit.
+    Raises ValueError on all ranks if the ranks' layers differ, also in further `settings`, if a rank would get nothing,
+    or if `sizes` do not fit.
     """
     _, ranks = place(comm)
     given = None if sizes is None else tuple(int(size) for size in sizes)
     if comm is not None:
-        same_as_rank_0(comm, {what: total, "sizes": given, "axis": axis}, layer)
+        same_as_rank_0(comm, {what: total, "sizes": given, **settings}, layer)
     cut = Cut.even(axis, total, ranks) if given is None else Cut(axis, given)
     if len(cut.sizes) != ranks or cut.total != total:
         raise ValueError(f"{layer}: sizes {list(cut.sizes)} are no cut of {total} {what} over {ranks} ranks")

@@ -28,7 +28,8 @@ class ColumnParallelLinear(Linear):
     def __init__(
         self, whole: Linear, comm: Any, *, sizes: Sequence[int] | None = None, gather_output: bool = False
     ) -> None:
-        cut = layer_cut("ColumnParallelLinear", "outputs", len(whole.weight.data), comm, sizes)
+        outputs, inputs = whole.weight.data.shape
+        cut = layer_cut("ColumnParallelLinear", "outputs", outputs, comm, sizes, inputs=inputs, gather=gather_output)
         self.cuts, self.comm = {"weight": cut, "bias": cut}, comm
         self.output = Cut(-1, cut.sizes) if gather_output else None
         self.weight = Parameter(cut.part(whole.weight.data, comm.rank).copy())
@@ -65,7 +66,8 @@ class RowParallelLinear(Linear):
     def __init__(
         self, whole: Linear, comm: Any, *, sizes: Sequence[int] | None = None, split_input: bool = False
     ) -> None:
-        cut = layer_cut("RowParallelLinear", "inputs", whole.weight.data.shape[1], comm, sizes, axis=1)
+        outputs, inputs = whole.weight.data.shape
+        cut = layer_cut("RowParallelLinear", "inputs", inputs, comm, sizes, 1, outputs=outputs, split=split_input)
         self.cuts, self.comm = {"weight": cut}, comm
         self.input = Cut(-1, cut.sizes) if split_input else None
         self.weight = Parameter(cut.part(whole.weight.data, comm.rank).copy())

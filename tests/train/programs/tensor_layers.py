@@ -291,6 +291,7 @@ def test_bad_layers_are_errors_on_all_ranks():
         f"ParallelCrossEntropy: {few} entries": lambda: tensor.ParallelCrossEntropy(few, COMM),
         "takes no padding_idx": lambda: tensor.ParallelEmbedding(torch.nn.Embedding(9, 3, padding_idx=0), COMM),
         "rank 0": lambda: tensor.ColumnParallelLinear(torch.nn.Linear(3, 9 + (RANK == 1)), COMM),
+        "inputs is|ranks differ": lambda: tensor.RowParallelLinear(torch.nn.Linear(9 + RANK, 3), COMM),
         "are no cut of 9 inputs": lambda: tensor.RowParallelLinear(torch.nn.Linear(9, 3), COMM, sizes=[9] * SIZE),
     }
     for words, make in cases.items():

@@ -38,7 +38,7 @@ class ParallelAttention(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.heads = layer_cut("ParallelAttention", "heads", heads, comm, axis=1)
+        self.heads = layer_cut("ParallelAttention", "heads", heads, comm, axis=1, width=width)
         if width % heads:
             raise ValueError(f"ParallelAttention: {heads} heads do not divide a width of {width}")
         self.size, self.causal = width // heads, causal

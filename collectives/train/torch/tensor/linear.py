@@ -44,7 +44,8 @@ class ColumnParallelLinear(torch.nn.Module):
         gather_output: bool = False,
     ) -> None:
         super().__init__()
-        cut = layer_cut("ColumnParallelLinear", "outputs", whole.out_features, comm, sizes)
+        settings = {"inputs": whole.in_features, "bias": whole.bias is not None, "gather": gather_output}
+        cut = layer_cut("ColumnParallelLinear", "outputs", whole.out_features, comm, sizes, **settings)
         self.comm, self.cuts = comm, {"weight": cut}
         self.output = Cut(-1, cut.sizes) if gather_output else None
         self.weight = part(whole.weight, cut, comm)
@@ -86,7 +87,8 @@ class RowParallelLinear(torch.nn.Module):
         split_input: bool = False,
     ) -> None:
         super().__init__()
-        cut = layer_cut("RowParallelLinear", "inputs", whole.in_features, comm, sizes, axis=1)
+        settings = {"outputs": whole.out_features, "bias": whole.bias is not None, "split": split_input}
+        cut = layer_cut("RowParallelLinear", "inputs", whole.in_features, comm, sizes, axis=1, **settings)
         self.comm, self.cuts = comm, {"weight": cut}
         self.input = Cut(-1, cut.sizes) if split_input else None
         self.weight = part(whole.weight, cut, comm)

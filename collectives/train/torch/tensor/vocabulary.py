@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from ...tensor.cuts import Cut, layer_cut, place
 from ...tensor.pairs import REDUCE, REDUCE_SCATTER
-from ...tensors import as_numpy
+from ...tensors import as_numpy, as_tensor
 from .linear import part
 from .pairs import paired
 
@@ -31,9 +31,11 @@ class ParallelEmbedding(torch.nn.Module):
 
     def __init__(self, whole: torch.nn.Embedding, comm: Any = None) -> None:
         super().__init__()
-        if whole.padding_idx is not None or whole.max_norm is not None or whole.sparse or whole.scale_grad_by_freq:
-            raise ValueError("ParallelEmbedding takes no padding_idx, max_norm, sparse or scale_grad_by_freq")
-        cut = layer_cut("ParallelEmbedding", "rows of the vocabulary", whole.num_embeddings, comm)
+        options = {name: getattr(whole, name) for name in ("padding_idx", "max_norm", "sparse", "scale_grad_by_freq")}
+        settings = {"width": whole.embedding_dim, **options}
+        cut = layer_cut("ParallelEmbedding", "rows of the vocabulary", whole.num_embeddings, comm, **settings)
+        if any(value is not None and value is not False for value in options.values()):
+            raise ValueError(f"ParallelEmbedding takes no {', '.join(options)}")
         self.comm, self.cuts = comm, {"weight": cut}
         self.weight = part(whole.weight, cut, comm)
 
@@ -66,9 +68,9 @@ class ParallelCrossEntropy(torch.nn.Module):
     sec. 3).
 
     ``loss(logits, targets)`` is the mean over all targets (...), integers below `vocabulary` that are the same on all
-    ranks of `comm`; logits (..., sizes[r]) are this rank's part, as a `ColumnParallelLinear` returns it: cut evenly. For
-    each target a rank gives all-reduces three numbers: the largest logit; the sum of exponentials and the target's
-    logit. Logits of 16 bits are widened to float32. Raises ValueError for other shapes and for targets out of range.
+    ranks of `comm`; logits (..., its part) are what an evenly cut `ColumnParallelLinear` returns. For each target a
+    rank gives all-reduces three numbers: the largest logit; the sum of exponentials and the target's logit. Logits of
+    16 bits are widened to float32. Raises ValueError for other shapes and for targets out of range.
 
     Making one is collective. Raises ValueError on all ranks if there are more ranks than entries of the vocabulary.
     """
@@ -117,12 +119,14 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _reduced(x: torch.Tensor, comm: Any, op: str) -> torch.Tensor:
-    """`x`, all-reduced in place by an op of MPI's."""
+    """`x`, all-reduced by an op of MPI's."""
     _, ranks = place(comm)
-    if ranks > 1:
-        from mpi4py import MPI
+    if ranks == 1:
+        return x
+    from mpi4py import MPI
 
-        array = as_numpy(x)
-        assert np.shares_memory(array, x.numpy())
-        comm.Allreduce(MPI.IN_PLACE, array, op=getattr(MPI, op))
-    return x
+    sent = as_numpy(x)
+    received = np.empty_like(sent)
+    comm.Allreduce(sent, received, op=getattr(MPI, op))
+    made: torch.Tensor = as_tensor(received)
+    return made
