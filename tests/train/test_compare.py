@@ -11,22 +11,14 @@ from jobs import mpiexec
 from mpi4py import MPI
 
 from collectives.train import compare, threads
+from collectives.train.cli.choice import Choice
+from collectives.train.cli.result import FOUND
+from collectives.train.compare.limits import misses
 from collectives.train.compare.pace import Pace
 from collectives.train.compare.report import rows, table
 from collectives.train.compare.tally import Tally
 
-KEYS = [
-    "strategy",
-    "ranks",
-    "seed",
-    "accuracy",
-    "seconds",
-    "steps",
-    "samples",
-    "bytes_sent",
-    "weights_sha256",
-    "stopped",
-]
+KEYS = {*FOUND, "strategy", "ranks", "seed", "bytes_sent", "weights_sha256", "stopped"}
 
 
 def main(*words):
@@ -65,7 +57,28 @@ def test_the_table():
     assert found["alone"].gain == 1
     text = table(list(found.values()), 0.9)
     assert len({len(line) for line in text.splitlines()}) == 1
-    assert text.splitlines()[4].split() == ["bad", "0.2000", "0.200-0.200", "10.00", "50", "5", "0.75", "-", "-"]
+    assert text.splitlines()[4].split() == [
+        "bad",
+        "0.2000",
+        "0.200-0.200",
+        "10.00",
+        "50",
+        "5",
+        "0.75",
+        "not",
+        "reached",
+        "-",
+    ]
+
+
+def test_the_limits():
+    def missed(**accuracies):
+        runs = {"alone": [run([0.9])], **{name: [run([accuracy])] for name, accuracy in accuracies.items()}}
+        found = {row.label: row for row in rows(runs, ["alone"], 0.9)}
+        return [line.partition(":")[0] for line in misses([Choice(name, {}) for name in accuracies], found)]
+
+    assert missed(allreduce=0.95, local_sgd=0.94, easgd=0.91, nocomm=0.49) == []
+    assert missed(allreduce=0.95, local_sgd=0.939, easgd=0.909, nocomm=0.5) == ["local_sgd", "easgd", "nocomm"]
 
 
 def test_nobody_waits_for_the_tally_and_all_end_at_the_same_total():
@@ -110,7 +123,7 @@ def test_one_rank(tmp_path, capsys):
     assert (tmp_path / "compare.png").stat().st_size > 20_000
     found = json.loads((tmp_path / "compare.json").read_text())
     assert [row["label"] for row in found["table"]] == ["one process, batch 32", "allreduce", "nocomm"]
-    assert all(set(KEYS) < set(one) for one in found["runs"])
+    assert all(set(one) == KEYS | {"options", "records"} for one in found["runs"])
     first, second = (found["runs"][i] for i in (2, 3))
     assert (first["strategy"], first["seed"], second["seed"]) == ("allreduce", 0, 1)
     assert first["weights_sha256"] == found["runs"][0]["weights_sha256"] != second["weights_sha256"]
@@ -167,11 +180,12 @@ def test_a_rank_that_is_four_times_slower(tmp_path):
     [
         (["--strategies", "nocomm,nocomm"], "a strategy is given twice"),
         (["--strategies", "nocomm", "--option", "every=3"], "none of the strategies has an option 'every'"),
-        (["--strategies", "ssp"], "ssp needs staleness=INT"),
+        (["--strategies", "ssp:staleness=-1"], "ssp: staleness must be at least 0, not -1"),
         (
             ["--strategies", "parameter_server"],
-            "parameter_server on 1 ranks: servers=1 of 1 ranks: none is left to train",
+            "parameter_server on 1 rank: servers=1 of 1 ranks: none is left to train",
         ),
+        (["--strategies", "nocomm", "--check"], "--check compares with allreduce, which is not among the strategies"),
         (["--strategies", "nocomm", "--straggler", "1x4"], "--straggler 1: the ranks are 0 to 0"),
         (["--strategies", "nocomm", "--straggler", "0x4", "--step", "0"], "--straggler needs a --step above 0"),
         (["--strategies", "nocomm", "--json", "/absent/x"], "cannot write /absent/x"),
@@ -185,7 +199,13 @@ def test_bad_input(capsys, words, said):
     assert said in err
 
 
-@pytest.mark.parametrize("words", [[], ["--strategies", "all"], ["--strategies", "nocomm", "--jitter", "-1"]])
+def test_a_limit_that_is_missed_is_the_exit_status(capsys):
+    words = ["--strategies", "allreduce,nocomm", "--epochs", "2", "--step", "0", "--model", "mlp", "--check"]
+    assert main(*words) == 1  # one rank alone has all labels
+    assert "missed: nocomm: accuracy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [[], ["--strategies", "every"], ["--strategies", "nocomm", "--jitter", "-1"]])
 def test_wrong_options(capsys, words):
     with pytest.raises(SystemExit) as end:
         main(*words)

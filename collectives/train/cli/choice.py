@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
 import textwrap
 import types
@@ -128,12 +129,24 @@ class Choice(NamedTuple):
         except (TypeError, ValueError) as error:
             raise ValueError(f"{self.name}: {error}") from None
 
+    def check(self, size: int) -> None:
+        """Raise ValueError as `make`, or if the strategy says by its pattern that it cannot be used on `size` ranks."""
+        with contextlib.suppress(NotImplementedError):
+            self._pattern(size)
+
     def pattern(self, size: int) -> Pattern:
         """Who talks to whom on `size` ranks. ValueError as for `make`, and if the strategy does not say."""
         try:
-            return self.make().pattern(size)
-        except (NotImplementedError, ValueError) as error:
-            raise ValueError(f"{self.name} on {size} ranks: {error}") from None
+            return self._pattern(size)
+        except NotImplementedError as error:
+            raise ValueError(f"{self.name}: {error}") from None
+
+    def _pattern(self, size: int) -> Pattern:
+        strategy = self.make()
+        try:
+            return strategy.pattern(size)
+        except ValueError as error:
+            raise ValueError(f"{self.name} on {size} {'rank' if size == 1 else 'ranks'}: {error}") from None
 
 
 def assignments(texts: Sequence[str]) -> dict[str, str]:
@@ -194,7 +207,9 @@ def chosen(args: argparse.Namespace) -> Choice:
 
 
 def choices(text: str) -> list[Choice]:
-    """An argparse type: strategies, joined by commas."""
+    """An argparse type: strategies, joined by commas; "all" are those of the registry, with their defaults."""
+    if text == "all":
+        return [Choice(name, {}) for name in STRATEGIES]
     return [_choice(part) for part in text.split(",")]
 
 

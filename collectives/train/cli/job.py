@@ -19,8 +19,8 @@ from ..strategies import NoComm, Strategy
 from ..weights import same_bits
 from .choice import chosen
 from .command import Say, run_command
-from .result import check_json, sha256, write_json
-from .task import Task, scale
+from .result import check_json, values, write_json
+from .task import Task
 from .traffic import Traffic, counted
 
 STOPPED = 75  # exit status: EX_TEMPFAIL of sysexits.h, "try again later"
@@ -58,7 +58,7 @@ def _train(name: str, label: str, strategy: Strategy, task: Task, args: argparse
         evaluate=test,
         settings={"label": label, "strategy": str(args.choice), **plain},
         progress=args.progress,
-        lr=task.rate(scale(strategy, comm.size)),
+        lr=task.rate(strategy.batches(comm.size)),
         checkpoint_every=args.checkpoint_every,
         keep=args.keep,
         resume=args.resume,
@@ -130,22 +130,11 @@ def _stopped(args: argparse.Namespace, run: Run, say: Say) -> int:
 
 def _write_json(args: argparse.Namespace, result: Result, comm: Any) -> None:
     """Write the file of ``--json``. Collective."""
-    sent = comm.gather(result.traffic.bytes, root=0)
-    if args.json is None:
-        return
-    values = {
-        "strategy": args.choice.name,
-        "ranks": comm.size,
-        "seed": args.seed,
-        "accuracy": result.accuracy.get("accuracy"),
-        "seconds": result.run.seconds,
-        "steps": result.run.step,
-        "samples": result.run.samples,
-        "bytes_sent": sent,
-        "weights_sha256": sha256(result.net),
-        "stopped": result.run.stopped,
-    }
-    on_rank_0(comm, lambda: write_json(args.json, values))
+    run = result.run
+    found = {**result.accuracy, "seconds": run.seconds, "steps": run.step, "samples": run.samples}
+    written = values(args.choice.name, args.seed, found, result.traffic, result.net, comm, run.stopped)
+    if args.json is not None:
+        on_rank_0(comm, lambda: write_json(args.json, written))
 
 
 def _draw(args: argparse.Namespace, task: Task, ranks: str) -> None:

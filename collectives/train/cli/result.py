@@ -5,10 +5,30 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from ...files import obstacle, replacing
 from ..models.nn import Sequential
+from .traffic import Traffic
+
+FOUND = ("accuracy", "seconds", "steps", "samples")
+
+
+def values(
+    strategy: str, seed: int, found: Mapping[str, Any], traffic: Traffic, net: Sequential, comm: Any,
+    stopped: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The values of ``--json``, whole on rank 0. `found` has those of `FOUND`, as far as there are any. Collective."""
+    return {
+        "strategy": strategy,
+        "ranks": comm.size,
+        "seed": seed,
+        **{key: found.get(key) for key in FOUND},
+        "bytes_sent": comm.gather(traffic.bytes, root=0),
+        "weights_sha256": sha256(net),
+        "stopped": stopped,
+    }
 
 
 def check_json(path: str | None) -> None:

@@ -15,7 +15,6 @@ from ..models.classifiers import MODELS
 from ..models.nn import Sequential
 from ..optim.schedules import Warmup, scaled
 from ..optim.sgd import SGD
-from ..strategies import Strategy
 
 
 class Task:
@@ -69,8 +68,3 @@ class Task:
         by the rule of ``--scale-lr``."""
         args = self._args
         return Warmup(scaled(args.lr, factor, args.scale_lr), args.warmup * len(self.data.y_train), args.lr)
-
-
-def scale(strategy: Strategy, ranks: int) -> int:
-    """Of how many ranks' batches an update of `strategy` is the mean: by that the learning rate may be scaled."""
-    return ranks if strategy.replicated else 1

@@ -14,12 +14,14 @@ from ..cli.command import Say, run_command
 from ..cli.result import check_json, write_json
 from ..cli.task import Task
 from ..run.plot import COLUMNS, draw_curves
+from .limits import check_reference, misses
 from .pace import Pace
 from .report import rows, table
 from .training import Values, train
 
 ALONE = Choice("nocomm", {})  # the strategy of one process
 NAP = 0.01  # seconds between looks of ranks that wait for one process alone
+MISSED = 1  # exit status
 BYTES = ("bytes", "bytes sent by a rank")
 
 
@@ -30,7 +32,9 @@ def _prepared(args: argparse.Namespace, comm: Any) -> list[Choice]:
     if unknown:
         raise ValueError(f"none of the strategies has an option {unknown[0]!r}")
     for choice in found:
-        choice.pattern(comm.size)
+        choice.check(comm.size)
+    if args.check:
+        check_reference(found)
     if len(set(map(str, found))) < len(found):
         raise ValueError("a strategy is given twice, with the same options")
     for rank in args.straggler:
@@ -97,7 +101,10 @@ def _job(args: argparse.Namespace, comm: Any, say: Say) -> int:
         "runs": [run for each in runs.values() for run in each],
     }
     on_rank_0(comm, lambda: _write(args, result, runs))
-    return 0
+    missed = misses(choices, {row.label: row for row in found}) if args.check else []
+    for line in missed:
+        say(f"missed: {line}")
+    return MISSED if missed else 0
 
 
 def _label(batch: int) -> str:
@@ -121,6 +128,7 @@ def _write(args: argparse.Namespace, result: Values, runs: dict[str, list[Values
 def main(args: argparse.Namespace, comm: Any = None) -> int:
     """Run ``compare`` with parsed `args` on `comm` (default: the world). Collective.
 
-    Returns the exit status: 0; 2 after an error that all ranks raise and rank 0 prints.
+    Returns the exit status: 0; 1 if ``--check`` finds a limit missed; 2 after an error that all ranks raise and rank 0
+    prints.
     """
     return run_command("compare", _job, args, comm)

@@ -79,5 +79,6 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         row.label, f"{row.accuracy:.4f}", f"{row.lowest:.3f}-{row.highest:.3f}", f"{row.seconds:.2f}",
         f"{row.steps:.0f}", f"{row.sent / 1000:.0f}", f"{row.efficiency:.2f}",
-        f"{row.time:.2f}" if math.isfinite(row.time) else "-", f"{row.gain:.2f}" if math.isfinite(row.gain) else "-",
+        f"{row.time:.2f}" if math.isfinite(row.time) else "not reached",
+        f"{row.gain:.2f}" if math.isfinite(row.gain) else "-",
     )  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from ..agree import communicator, role_of
 from ..cli.choice import Choice
-from ..cli.result import sha256
-from ..cli.task import Task, scale
+from ..cli.result import values
+from ..cli.task import Task
 from ..cli.traffic import Traffic, counted
 from ..data.loader import Loader
 from ..distribute import distribute
@@ -44,7 +44,7 @@ def train(
 ) -> Values:  # fmt: skip
     """Train a network for `epochs` epochs, `batch` samples a step of all ranks. Collective over `comm`.
 
-    The learning rate is multiplied by the scaling rule for `factor` (default: `scale` of the strategy).
+    The learning rate is multiplied by the scaling rule for `factor` (default: `Strategy.batches`).
     All ranks get the values of ``train --json``, and with them "options", the texts of the strategy's options, and
     "records": one for each epoch, with "seconds", "samples" of all ranks, "bytes" of a rank, "loss" and "accuracy".
     "steps" and "bytes" are means over the ranks that train. "accuracy" is the mean of the ranks' own networks.
@@ -57,22 +57,13 @@ def train(
     if role is None or role.trains:
         course = Course(strategy, net, traffic, communicator(comm))
         loader, sleeper = task.loader(course.comm, batch, seed), pace.of(comm.rank, seed)
-        rate = task.rate(scale(strategy, comm.size) if factor is None else factor)
+        rate = task.rate(strategy.batches(comm.size) if factor is None else factor)
         course.run(loader, epochs, sleeper.sleep, rate)
         found = course.found(task)
     strategy.close()
-    values: Values = {
-        "strategy": choice.name,
-        "options": choice.texts,
-        "ranks": comm.size,
-        "seed": seed,
-        **found,
-        "bytes_sent": comm.gather(traffic.bytes, root=0),
-        "weights_sha256": sha256(net),
-        "stopped": None,
-    }
-    values = comm.bcast(values, root=0)
-    return values
+    made = values(choice.name, seed, found, traffic, net, comm)
+    result: Values = comm.bcast({**made, "options": choice.texts, "records": found.get("records")}, root=0)
+    return result
 
 
 class Course:
@@ -144,5 +135,5 @@ class Course:
             before, seen = loss, samples
         last = records[-1]
         steps = sum(snapshots[-1].steps for snapshots in every) / len(every)
-        values = {key: last[key] for key in ("accuracy", "seconds", "samples")}
-        return {**values, "steps": steps, "records": records}
+        totals = {key: last[key] for key in ("accuracy", "seconds", "samples")}
+        return {**totals, "steps": steps, "records": records}

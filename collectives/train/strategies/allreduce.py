@@ -305,6 +305,10 @@ class AllReduce(Strategy):
             self._free.extend(self._full)
             self._full.clear()
 
+    def batches(self, ranks: int) -> int:
+        """All ranks', or 1 for a sum of gradients, which is already as many times longer than their mean."""
+        return ranks if self.average else 1
+
     def pattern(self, size: int) -> Pattern:
         """An all-reduce of the gradients after each step."""
         return together(GRADIENTS)

@@ -77,6 +77,10 @@ class AsyncEASGD(Central):
         """See `Central.meet`; workers keep their own parameters."""
         self._client.meet()
 
+    def batches(self, ranks: int) -> int:
+        """All ranks': the centre is a mean of the workers, which moves by the mean of their steps."""
+        return ranks
+
     def pattern(self, size: int) -> Pattern:
         """Parameters to all servers after each `every`-th step, and the centre back."""
         return self._exchange(size, PARAMETERS, self.every)

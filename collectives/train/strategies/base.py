@@ -114,6 +114,14 @@ class Strategy:
         """
         return consensus_distance([bucket.data for bucket in self.buckets.list], self.comm)
 
+    def batches(self, ranks: int) -> int:
+        """The mean of how many ranks' batches an update is, if the global batch is that of `ranks` ranks.
+
+        A learning rate that was chosen for the batch of one rank may be scaled by this number, see
+        ``train.schedules.scaled``. 1, as here, is right if each rank's gradient is an update of its own.
+        """
+        return 1
+
     def resize(self, comm: Any) -> None:
         """Go on with the ranks of `comm`, after others were lost. Raises ValueError if the strategy cannot."""
         raise ValueError(f"{type(self).__name__} cannot go on with other ranks than it began with")

@@ -217,6 +217,13 @@ class Central(Strategy):
             for bucket in self.buckets.list if not self.beside else []:
                 self._messages.Bcast(bucket.data.view(np.uint8), root=0)
 
+    def batches(self, ranks: int) -> int:
+        """All ranks', if updates are folded, or divided so that those of all workers together count as their mean.
+
+        1 if each worker's gradient is an update at the full rate.
+        """
+        return 1 if self.policy.rate == "full" and not self.policy.fold else ranks
+
     def pattern(self, size: int) -> Pattern:
         """Gradients to all servers after each step, and parameters back. Copies for a backup are left out."""
         return self._exchange(size, GRADIENTS, 1)

@@ -18,14 +18,15 @@ class DiLoCo(Rounds):
     ``v <- outer_momentum v + d``, then ``y <- y - outer_lr (d + outer_momentum v)`` with Nesterov's momentum, or
     ``y <- y - outer_lr v`` without. The next round begins at y on all ranks.
 
-    * `every` (default 500, as in the paper): steps of a round.
-    * `outer_lr` (default 0.7), `outer_momentum` (default 0.9), `nesterov` (default: True): those of the paper.
+    * `every` (default 8): steps of a round. The paper has 500, in runs of tens of thousands of steps.
+    * `outer_lr` (default 0.7, as in the paper), `outer_momentum` (default 0.8), `nesterov` (default: True). The paper's
+      momentum is 0.9, for hundreds of rounds; 0.8 is better for some tens of them.
     * `weighted` (default: True): w_r is in proportion to the samples of rank r in the round; else it is 1/p.
 
     **Hypotheses.** The inner optimizer, AdamW in the paper, is each rank's own and is not merged. With ``outer_lr=1``
     and ``outer_momentum=0`` this is `LocalSGD`, up to rounding. The outer momentum multiplies the way of a round by up
-    to ``outer_lr / (1 - outer_momentum)``: short rounds and few of them want less of it. The same program gives the
-    same bits, also after a stop and a resume.
+    to ``outer_lr / (1 - outer_momentum)``, so the inner learning rate is that of one rank, not one that was scaled for
+    the global batch. The same program gives the same bits, also after a stop and a resume.
 
     **Costs.** For n bytes of parameters a rank gives n / every bytes to an all-reduce per step. Memory: 2 n, for y
     and v.
@@ -34,7 +35,7 @@ class DiLoCo(Rounds):
     """
 
     def __init__(
-        self, every: int = 500, outer_lr: float = 0.7, outer_momentum: float = 0.9, nesterov: bool = True, *,
+        self, every: int = 8, outer_lr: float = 0.7, outer_momentum: float = 0.8, nesterov: bool = True, *,
         weighted: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(every, weighted)
@@ -69,6 +70,10 @@ class DiLoCo(Rounds):
                 change[...] = velocity
             outer -= number(self.outer_lr) * change
             data[...] = outer
+
+    def batches(self, ranks: int) -> int:
+        """1: the outer optimizer makes the way of a round longer already, so inner steps keep the rate of one rank."""
+        return 1
 
     def settings(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""

@@ -24,7 +24,7 @@ class EASGD(Local):
 
     With an optimizer with momentum this is EAMSGD (sec. 3.2); the paper's is ``torch.optim.SGD(nesterov=True)``.
 
-    * `every` (default 4): the communication period, tau of the paper.
+    * `every` (default 1): the communication period, tau of the paper.
     * `alpha`: the attraction. Default: 0.9 / p, so that beta is the paper's 0.9.
     * `rho`: instead of `alpha`, the weight of the penalty ``rho/2 |x_r - c|^2`` in the loss of each rank;
       ``alpha = lr rho`` with the learning rate of the step. The smaller, the further ranks explore.
@@ -38,7 +38,7 @@ class EASGD(Local):
     Raises ValueError for bad arguments.
     """
 
-    def __init__(self, every: int = 4, alpha: float | None = None, rho: float | None = None) -> None:
+    def __init__(self, every: int = 1, alpha: float | None = None, rho: float | None = None) -> None:
         super().__init__()
         if every < 1:
             raise ValueError(f"every must be at least 1, not {every}")

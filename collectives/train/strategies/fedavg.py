@@ -17,8 +17,8 @@ class FedAvg(Rounds):
     They make `every` steps apart. Then ``x <- sum_r n_r / N x_r`` over those ranks, on all ranks: n_r are the samples
     of rank r in the round, N is their sum.
 
-    * `every` (default 8): steps of a round. E passes over the data are ``every = E * len(loader)``.
-    * `fraction` (default 0.5): the part of the ranks that train in a round.
+    * `every` (default 2): steps of a round. E passes over the data are ``every = E * len(loader)``.
+    * `fraction` (default 0.75): the part of the ranks that train in a round.
     * `seed` (default 0): of the draws.
 
     Only parameters leave a rank. For data that no other rank can read, there is ``Loader(..., placement="local")``;
@@ -39,7 +39,7 @@ class FedAvg(Rounds):
     Raises ValueError unless ``every >= 1``, ``0 < fraction <= 1`` and ``seed >= 0``.
     """
 
-    def __init__(self, every: int = 8, fraction: float = 0.5, seed: int = 0) -> None:
+    def __init__(self, every: int = 2, fraction: float = 0.75, seed: int = 0) -> None:
         super().__init__(every)
         if not 0 < fraction <= 1:
             raise ValueError(f"fraction must be above 0 and at most 1, not {fraction}")
@@ -49,9 +49,13 @@ class FedAvg(Rounds):
 
     def drawn(self) -> list[int]:
         """The ranks that train in this round."""
-        count = max(1, math.floor(self.fraction * self.comm.size + 0.5))
-        draw = np.random.default_rng([self.seed, self.round]).choice(self.comm.size, count, replace=False)
+        size = self.comm.size
+        draw = np.random.default_rng([self.seed, self.round]).choice(size, self.batches(size), replace=False)
         return sorted(draw.tolist())
+
+    def batches(self, ranks: int) -> int:
+        """Those of the ranks that train in a round, of whose parameters the next ones are the mean."""
+        return max(1, math.floor(self.fraction * ranks + 0.5))
 
     @property
     def trains(self) -> bool:

@@ -50,6 +50,10 @@ class Local(Strategy):
         """Count the step."""
         self.steps += 1
 
+    def batches(self, ranks: int) -> int:
+        """All ranks': the ranks' mean moves by the mean of their steps, as one synchronous rank would."""
+        return ranks
+
     def resize(self, comm: Any) -> None:
         """Go on with the ranks of `comm`."""
         self.comm = comm

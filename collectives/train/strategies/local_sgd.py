@@ -19,7 +19,7 @@ class LocalSGD(Rounds):
 
     ``x_r <- x_r - lr g_r(x_r)`` in each step of rank r; after `every` steps, ``x_r <- sum_q w_q x_q`` on all ranks.
 
-    * `every` (default 8): steps of a round.
+    * `every` (default 4): steps of a round.
     * `start` (default 0): post-local SGD (Lin et al., ICLR 2020, sec. 3). Before so many steps have been made, training
       is synchronous: gradients are averaged in each step.
     * `stop` (default None: never): from this step on training is synchronous again. So the ranks explore apart from
@@ -42,7 +42,7 @@ class LocalSGD(Rounds):
     """
 
     def __init__(
-        self, every: int = 8, start: int = 0, stop: int | None = None, *, weighted: bool = True,
+        self, every: int = 4, start: int = 0, stop: int | None = None, *, weighted: bool = True,
         merge_optimizer: bool = False, master: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(every, weighted)

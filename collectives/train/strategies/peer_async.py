@@ -127,6 +127,10 @@ class PeerAsync(Strategy):
                 peer.close()
             self._closed = True
 
+    def batches(self, ranks: int) -> int:
+        """All ranks': each gradient counts 1 / ranks, so those of all ranks together count as their mean."""
+        return ranks
+
     def pattern(self, size: int) -> Pattern:
         """Gradients to all other ranks after each step."""
         others = [tuple(other for other in range(size) if other != rank) for rank in range(size)]

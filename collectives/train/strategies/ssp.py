@@ -11,7 +11,7 @@ from .central import Central
 class SSP(Central):
     """Stale synchronous parallel: a worker goes on unless it is more than `staleness` clocks ahead of the slowest one.
 
-    A clock is a step. Each gradient is an update as soon as it arrives, with 1 / workers of the learning rate, so that
+    `staleness` is 3 by default. A clock is a step. Each gradient is an update as soon as it arrives, with 1 / workers of the learning rate, so that
     a clock of all workers counts as much as a synchronous step. With a staleness of 0 the gradients of a clock are
     folded in rank order into one update instead, which is `ParameterServer`. (Ho et al. 2013, sec. 2 and 3; theorem 1
     bounds the regret of SGD for convex losses, with rates that fall as the root of the number of steps.)
@@ -23,7 +23,7 @@ class SSP(Central):
     staleness, TypeError for what is no number of clocks.
     """
 
-    def __init__(self, staleness: int, servers: int = 1, **how: Any) -> None:
+    def __init__(self, staleness: int = 3, servers: int = 1, **how: Any) -> None:
         check_staleness(staleness)
         super().__init__(servers, **how)
         self.replicated = self.lockstep = staleness == 0
