@@ -72,6 +72,7 @@ def test_the_command_line_joins_both_ways_of_giving_options():
         (["--option", "shard=one"], "allreduce: shard=one: expected INT"),
         (["--option", "average=maybe"], "allreduce: average=maybe: expected true|false"),
         (["--option", "clip_norm=-1"], "allreduce: clip_norm must be positive and finite, not -1.0"),
+        (["--strategy", "parameter_server"], "parameter_server on 1 rank: servers=1 of 1 ranks: none is left to train"),
         (["--strategy", "derived"], "derived needs staleness=INT"),
     ],
 )

@@ -185,6 +185,8 @@ def test_a_rank_that_is_four_times_slower(tmp_path):
             ["--strategies", "parameter_server"],
             "parameter_server on 1 rank: servers=1 of 1 ranks: none is left to train",
         ),
+        (["--strategies", "local_sgd:master=7"], "local_sgd on 1 rank: master must be one of 1 ranks, not 7"),
+        (["--strategies", "easgd:alpha=2"], "easgd on 1 rank: alpha must be at most 1/1 for 1 ranks, not 2"),
         (["--strategies", "nocomm", "--check"], "--check compares with allreduce, which is not among the strategies"),
         (["--strategies", "nocomm", "--straggler", "1x4"], "--straggler 1: the ranks are 0 to 0"),
         (["--strategies", "nocomm", "--straggler", "0x4", "--step", "0"], "--straggler needs a --step above 0"),

@@ -78,10 +78,11 @@ def _train(name: str, label: str, strategy: Strategy, task: Task, args: argparse
 def _prepared(args: argparse.Namespace, comm: Any) -> Strategy:
     """The strategy, after all options that need no data have been checked, and the files prepared."""
     args.choice = chosen(args)
-    strategy = args.choice.make()
+    args.choice.check(comm.size)
     if args.out is None and (args.resume or args.checkpoint_every):
         raise ValueError("--resume and --checkpoint-every need a folder: --out DIR")
     on_rank_0(comm, lambda: _prepare_files(args))
+    strategy: Strategy = args.choice.make()
     return strategy
 
 

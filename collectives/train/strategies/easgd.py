@@ -55,15 +55,10 @@ class EASGD(Local):
         self._attraction(handle.opt, comm.size)
 
     def _attraction(self, opt: Any, size: int) -> float:
-        """alpha of this step. ValueError if the centre would overshoot the ranks' mean."""
-        alpha = 0.9 / size
+        """alpha of this step. ValueError if it is too large for `size` ranks."""
         if self.rho is not None:
-            alpha = get_lr(opt) * self.rho
-        elif self.alpha is not None:
-            alpha = self.alpha
-        if alpha * size > 1 + 1e-9:
-            raise ValueError(f"alpha must be at most 1/{size} for {size} ranks, not {alpha:g}")
-        return alpha
+            return _stable(get_lr(opt) * self.rho, size)
+        return _stable(0.9 / size if self.alpha is None else self.alpha, size)
 
     def setup(self, net: Any, opt: Any, comm: Any) -> None:
         """See `Strategy.setup`."""
@@ -101,7 +96,11 @@ class EASGD(Local):
             data[...] = centre
 
     def pattern(self, size: int) -> Pattern:
-        """An all-reduce of the differences from the centre after each `every`-th step."""
+        """An all-reduce of the differences from the centre after each `every`-th step.
+
+        ValueError for an `alpha` that is too large for `size` ranks.
+        """
+        _stable(self.alpha or 0.0, size)
         return together("differences", lambda step: (step + 1) % self.every == 0)
 
     def settings(self) -> dict[str, Any]:
@@ -116,3 +115,10 @@ class EASGD(Local):
         """Restore a state that `state_dict` returned."""
         super().load_state_dict(state)
         self.take_by_name(self.centre, state["centre"])
+
+
+def _stable(alpha: float, size: int) -> float:
+    """`alpha`. ValueError if with it the centre of `size` ranks would overshoot their mean."""
+    if alpha * size > 1 + 1e-9:
+        raise ValueError(f"alpha must be at most 1/{size} for {size} ranks, not {alpha:g}")
+    return alpha

@@ -55,8 +55,11 @@ class LocalSGD(Rounds):
     def check(self, model: Model, handle: Handle, comm: Any) -> None:
         """Raise ValueError unless the network can be averaged and the master is a rank."""
         super().check(model, handle, comm)
-        if self.master is not None and not 0 <= self.master < comm.size:
-            raise ValueError(f"master must be one of {comm.size} ranks, not {self.master}")
+        self._check_master(comm.size)
+
+    def _check_master(self, size: int) -> None:
+        if self.master is not None and not 0 <= self.master < size:
+            raise ValueError(f"master must be one of {size} ranks, not {self.master}")
 
     def setup(self, net: Any, opt: Any, comm: Any) -> None:
         """See `Strategy.setup`."""
@@ -110,13 +113,13 @@ class LocalSGD(Rounds):
 
     def resize(self, comm: Any) -> None:
         """Go on with the ranks of `comm`. ValueError if the master is none of them."""
-        if self.master is not None and self.master >= comm.size:
-            raise ValueError(f"master must be one of {comm.size} ranks, not {self.master}")
+        self._check_master(comm.size)
         super().resize(comm)
         self._means = Means(comm, self._start_mean, None, weighted=True, guess=False)
 
     def pattern(self, size: int) -> Pattern:
         """All-reduces of the gradients in synchronous steps; parameters by an all-reduce or the master after rounds."""
+        self._check_master(size)
         merge = Meet(PARAMETERS) if self.master is None else Ask(self.master, PARAMETERS)
 
         def actions(rank: int, step: int) -> tuple[Action, ...]:

@@ -11,10 +11,11 @@ from .central import Central
 class SSP(Central):
     """Stale synchronous parallel: a worker goes on unless it is more than `staleness` clocks ahead of the slowest one.
 
-    `staleness` is 3 by default. A clock is a step. Each gradient is an update as soon as it arrives, with 1 / workers of the learning rate, so that
-    a clock of all workers counts as much as a synchronous step. With a staleness of 0 the gradients of a clock are
-    folded in rank order into one update instead, which is `ParameterServer`. (Ho et al. 2013, sec. 2 and 3; theorem 1
-    bounds the regret of SGD for convex losses, with rates that fall as the root of the number of steps.)
+    `staleness` is 3 by default. A clock is a step. Each gradient is an update as soon as it arrives, with 1 / workers
+    of the learning rate, so that a clock of all workers counts as much as a synchronous step. With a staleness of 0 the
+    gradients of a clock are folded in rank order into one update instead, which is `ParameterServer`. (Ho et al. 2013,
+    sec. 2 and 3; theorem 1 bounds the regret of SGD for convex losses, with rates that fall as the root of the number
+    of steps.)
 
     ``gap`` is the largest distance of clocks that servers have recorded, at most `staleness`; ``lag`` the largest
     number of updates by others between a worker's pull and the update by its gradient, at most ``(workers - 1) (2

@@ -8,6 +8,8 @@ from local_training import NEAR, Alone, adam, backward, batch, begin, flat, mome
 
 from collectives import train
 from collectives.train import graphs, threads
+from collectives.train.cli.choice import Choice
+from collectives.train.strategies.registry import STRATEGIES
 
 DETERMINISTIC = {
     "local_sgd": lambda: train.LocalSGD(4),
@@ -203,3 +205,10 @@ def test_the_consensus_distance_can_be_logged():
 
     for logged in threads.run(2, on_rank):
         assert [value < 1e-25 for value in logged] == [False, False, False, True] * 2
+
+
+def test_a_rate_is_scaled_by_the_batches_of_which_an_update_is_the_mean():
+    found = {name: Choice.parse(name).make().batches(8) for name in STRATEGIES}
+    one = {"nocomm", "diloco"}
+    assert found == {name: 1 if name in one else 6 if name == "fedavg" else 8 for name in STRATEGIES}
+    assert train.AllReduce(average=False).batches(8) == train.AsyncParameterServer(rate="full").batches(8) == 1
