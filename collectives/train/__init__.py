@@ -14,13 +14,16 @@ from .data.text import Text, characters
 from .distribute import distribute
 from .flat.tree import allreduce_tree
 from .models.classifiers import cnn, mlp
-from .models.layers import Conv2d, Flatten, Linear, MaxPool2d, ReLU
+from .mesh import Mesh
+from .models.layers import Add, Conv2d, Dropout, Flatten, Linear, MaxPool2d, ReLU
 from .models.loss import CrossEntropyLoss, Loss
 from .models.nn import Layer, Output, Parameter, Sequential
 from .optim import schedules
 from .optim.adam import Adam, AdamW
 from .optim.schedules import get_lr, set_lr
 from .optim.sgd import SGD
+from .pipeline.graph import Graph
+from .pipeline.pipeline import Pipeline
 from .random_streams import Random, TorchRandom
 from .reproducible import reproducible_backward
 from .run.callbacks import JSONL, Callback, Picture, TensorBoard
@@ -56,6 +59,7 @@ __all__ = [
     "JSONL",
     "SGD",
     "SSP",
+    "Add",
     "Adam",
     "AdamW",
     "AllReduce",
@@ -68,9 +72,11 @@ __all__ = [
     "CrossEntropyLoss",
     "Dataset",
     "DiLoCo",
+    "Dropout",
     "FedAvg",
     "Flatten",
     "Float16Wire",
+    "Graph",
     "Int8",
     "Layer",
     "Linear",
@@ -78,7 +84,7 @@ __all__ = [
     "LocalSGD",
     "Loss",
     "MaxPool2d",
-    "ModelRanks",
+    "Mesh",
     "NeighborAveraging",
     "NoComm",
     "Output",
@@ -86,6 +92,7 @@ __all__ = [
     "ParameterServer",
     "PeerAsync",
     "Picture",
+    "Pipeline",
     "PowerSGD",
     "PushSum",
     "Random",

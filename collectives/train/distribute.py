@@ -10,6 +10,7 @@ from .agree import communicator, role_of, same_as_rank_0, together
 from .flat.adapt import adapt
 from .flat.buckets import LONGEST, ON_ONE_MACHINE, UNUSED, Buckets
 from .flat.model import Handle, Model
+from .mesh import Mesh
 from .strategies import AllReduce, Strategy
 
 Net = TypeVar("Net")
@@ -17,8 +18,9 @@ Opt = TypeVar("Opt")
 
 
 def distribute(
-    net: Net, opt: Opt, strategy: Strategy | None = None, *, comm: Any = None, unused: str = "error"
-) -> tuple[Net, Opt]:
+    net: Net, opt: Opt, strategy: Strategy | None = None, *, comm: Any = None, mesh: Mesh | None = None,
+    unused: str = "error",
+) -> tuple[Net, Opt]:  # fmt: skip
     """Let `strategy` (default: `AllReduce`) act in ``loss.backward()`` and ``opt.step()``.
 
     `net` is a `Sequential` with an optimizer of this package, or a ``torch.nn.Module`` on the CPU with one of
@@ -26,6 +28,10 @@ def distribute(
     load states into the network, but do not move it to another type or device. Rank 0's parameters are broadcast. So
     are torch's buffers, the statistics of BatchNorm for example, now but not later: each rank then has statistics of
     its own samples. Collective over `comm` (default: a ``collectives.Communicator`` of the world).
+
+    With `mesh` instead of `comm`, the strategy acts over ``mesh.data``; `net` is then this rank's part of the model: a
+    `Pipeline`, or a network with pieces of layers. What a step decides for the whole model, the norm of the gradient for
+    ``clip_norm`` and whether it is finite, `AllReduce` agrees on over ``mesh.comm``.
 
     `unused` is what happens in ``opt.step()`` if parameters got no gradient: "error" (default) raises RuntimeError,
     which names them; "zero" gives them a gradient of zeros.
@@ -42,7 +48,11 @@ def distribute(
     parameter is read-only or not on the CPU, if `opt` is not over the parameters of `net`, or if `opt` or `strategy` is
     in use already; RuntimeError if an earlier training on these ranks still has its servers.
     """
+    if mesh is not None and comm is not None:
+        raise TypeError("distribute takes comm or mesh, not both")
     strategy = AllReduce() if strategy is None else strategy
+    if mesh is not None:
+        comm, strategy.whole = mesh.data, mesh.comm
     if role_of(comm) is not None:
         raise RuntimeError("the servers of an earlier training are still set apart: end it by opt.strategy.close()")
     comm = communicator(comm)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from ..models.nn import Sequential
 from ..tensors import loaded
@@ -16,8 +16,18 @@ def is_torch(net: Any) -> bool:
     return torch is not None and isinstance(net, torch.nn.Module)
 
 
+@runtime_checkable
+class Adaptable(Protocol):
+    """A network that has an interface of its own, as a `Pipeline` does."""
+
+    def adapted(self, opt: Any) -> tuple[Model, Handle]:
+        """The interface of this network and its optimizer. TypeError or ValueError as `adapt`."""
+
+
 def adapt(net: Any, opt: Any) -> tuple[Model, Handle]:
     """The interface of a network and its optimizer. Raises TypeError or ValueError unless they can be distributed."""
+    if isinstance(net, Adaptable):
+        return net.adapted(opt)
     if isinstance(net, Sequential):
         model, handle = numpy_model.adapt(net, opt)
         return model, handle

@@ -22,8 +22,10 @@ class Slot:
 
     ``name``, ``shape`` and ``dtype`` (NumPy's) are the parameter's, ``size`` is its number of elements. ``order`` is
     its number in the network, ``group`` that of its group in the optimizer. ``start`` is where it begins in the arrays
-    of its bucket.
+    of its bucket. ``copies`` is the number of ranks of one model that hold this same parameter (default: 1).
     """
+
+    copies = 1
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: Any, order: int, group: int) -> None:
         self.name, self.shape, self.dtype = name, shape, np.dtype(dtype)

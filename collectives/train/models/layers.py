@@ -1,4 +1,4 @@
-"""The layers: Linear, Conv2d, MaxPool2d, ReLU, Flatten. Images have PyTorch's shape (samples, channels, h, w)."""
+"""The layers: Linear, Conv2d, MaxPool2d, ReLU, Flatten, Dropout, Add. Images have PyTorch's shape (samples, channels, h, w)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import DTypeLike
 
+from ..random_streams import Random
 from .nn import Array, Layer, Parameter
 
 
@@ -20,6 +21,11 @@ def _positive(layer: str, **sizes: int) -> None:
     for name, value in sizes.items():
         if value < 1:
             raise ValueError(f"{layer}: {name} must be at least 1, not {value}")
+
+
+def _rows(grad: Array) -> Array:
+    """A gradient of shape (n, c, h, w) as (n * h * w, c)."""
+    return grad.transpose(0, 2, 3, 1).reshape(-1, grad.shape[1])
 
 
 class Linear(Layer):
@@ -40,11 +46,18 @@ class Linear(Layer):
             raise ValueError(f"Linear({inputs}, {outputs}) takes (samples, {inputs}), got {x.shape}")
         return x @ self.weight.data.T + self.bias.data, x
 
-    def backward(self, saved: Array, grad: Array, need_input: bool) -> Array | None:
-        """See `Layer.backward`."""
+    def backward_weight(self, saved: Array, grad: Array) -> None:
+        """See `Layer.backward_weight`."""
         self.weight.accumulate(np.matmul, grad.T, saved)
         self.bias.accumulate(np.sum, grad, axis=0)
-        return grad @ self.weight.data if need_input else None
+
+    def backward_input(self, saved: Array, grad: Array) -> Array:
+        """See `Layer.backward_input`."""
+        return grad @ self.weight.data
+
+    def flops(self, output: Array) -> float:
+        """See `Layer.flops`."""
+        return 2.0 * len(output) * self.weight.data.size
 
 
 class Conv2d(Layer):
@@ -86,16 +99,19 @@ class Conv2d(Layer):
         y = columns @ self.weight.data.reshape(outputs, c * k * k).T + self.bias.data
         return y.reshape(n, oh, ow, outputs).transpose(0, 3, 1, 2), (columns, padded.shape)
 
-    def backward(self, saved: Any, grad: Array, need_input: bool) -> Array | None:
-        """See `Layer.backward`."""
-        columns, padded_shape = saved
-        outputs, c, k, _ = self.weight.data.shape
-        n, _, oh, ow = grad.shape
-        rows = grad.transpose(0, 2, 3, 1).reshape(n * oh * ow, outputs)
+    def backward_weight(self, saved: Any, grad: Array) -> None:
+        """See `Layer.backward_weight`."""
+        columns, _ = saved
+        rows = _rows(grad)
         self.weight.accumulate(self._weight_gradient, rows, columns)
         self.bias.accumulate(np.sum, rows, axis=0)
-        if not need_input:
-            return None
+
+    def backward_input(self, saved: Any, grad: Array) -> Array:
+        """See `Layer.backward_input`."""
+        _, padded_shape = saved
+        outputs, c, k, _ = self.weight.data.shape
+        n, _, oh, ow = grad.shape
+        rows = _rows(grad)
         windows = (rows @ self.weight.data.reshape(outputs, c * k * k)).reshape(n, oh, ow, c, k, k)
         s, p = self.stride, self.padding
         below = np.zeros(padded_shape, grad.dtype)
@@ -103,6 +119,11 @@ class Conv2d(Layer):
             for j in range(k):
                 below[:, :, i : i + s * oh : s, j : j + s * ow : s] += windows[..., i, j].transpose(0, 3, 1, 2)
         return below[:, :, p : padded_shape[2] - p, p : padded_shape[3] - p]
+
+    def flops(self, output: Array) -> float:
+        """See `Layer.flops`."""
+        n, _, oh, ow = output.shape
+        return 2.0 * n * oh * ow * self.weight.data.size
 
     def _weight_gradient(self, rows: Array, columns: Array, out: Array | None = None) -> Array:
         """``rows^T columns`` in the weight's shape, written directly into `out` if it is given."""
@@ -168,3 +189,47 @@ class Flatten(Layer):
     def backward(self, saved: tuple[int, ...], grad: Array, need_input: bool) -> Array:
         """See `Layer.backward`."""
         return grad.reshape(saved)
+
+
+class Dropout(Layer):
+    """Sets each element to 0 with probability `p`, and divides the others by ``1 - p`` (Srivastava et al. 2014).
+
+    The elements are drawn from `random`, in order: one forward pass of a batch draws the same as passes of its
+    micro-batches one after the other. While ``training`` is False the layer changes nothing; see ``Sequential.eval``.
+    Raises ValueError unless 0 <= p < 1.
+    """
+
+    def __init__(self, p: float, *, random: Random) -> None:
+        if not 0 <= p < 1:
+            raise ValueError(f"Dropout: p must be in [0, 1), not {p}")
+        self.p, self.random, self.training = p, random, True
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """See the class."""
+        if not self.training:
+            return x, None
+        kept = self.random.generator.random(x.shape) >= self.p
+        factor = kept.astype(x.dtype) / x.dtype.type(1 - self.p)
+        return x * factor, factor
+
+    def backward(self, saved: Any, grad: Array, need_input: bool) -> Array:
+        """See `Layer.backward`."""
+        return grad if saved is None else grad * saved
+
+    def generators(self) -> list[np.random.Generator]:
+        """See `Layer.generators`."""
+        return [self.random.generator]
+
+
+class Add(Layer):
+    """The sum of several inputs of one shape, for a `Graph`: a skip connection, for example."""
+
+    def forward(self, *inputs: Array) -> tuple[Array, int]:
+        """See the class. Raises ValueError for inputs of different shapes."""
+        if len({x.shape for x in inputs}) > 1:
+            raise ValueError(f"Add takes inputs of one shape, got {', '.join(str(x.shape) for x in inputs)}")
+        return np.sum(inputs, axis=0), len(inputs)
+
+    def backward(self, saved: int, grad: Array, need_input: bool) -> Any:
+        """See `Layer.backward`."""
+        return (grad,) * saved

@@ -90,8 +90,34 @@ class Layer:
         raise NotImplementedError
 
     def backward(self, saved: Any, grad: Array, need_input: bool) -> Array | None:
-        """Add to the parameters' gradients. Returns the gradient of the input, or None if `need_input` is False."""
-        raise NotImplementedError
+        """Add to the parameters' gradients. Returns the gradient of the input, or None if `need_input` is False.
+
+        A layer with parameters overrides this method, or both of `backward_weight` and `backward_input`. A layer with
+        several inputs, which a `Graph` may have, returns a tuple of their gradients.
+        """
+        self.backward_weight(saved, grad)
+        return self.backward_input(saved, grad) if need_input else None
+
+    def backward_input(self, saved: Any, grad: Array) -> Array:
+        """Return the gradient of the input, and leave those of the parameters alone."""
+        if self.parameters():
+            raise NotImplementedError(f"{type(self).__name__} has no backward_input()")
+        below = self.backward(saved, grad, True)
+        assert below is not None
+        return below
+
+    def backward_weight(self, saved: Any, grad: Array) -> None:
+        """Add to the parameters' gradients only. A pipeline may do so later than `backward_input`, see ZeroBubble."""
+        if self.parameters():
+            raise NotImplementedError(f"{type(self).__name__} has no backward_weight()")
+
+    def flops(self, output: Array) -> float:
+        """Floating-point operations of the forward pass that made `output`: by default, one for each element."""
+        return float(output.size)
+
+    def generators(self) -> list[np.random.Generator]:
+        """The random generators that `forward` draws from."""
+        return []
 
 
 class Output:
@@ -152,6 +178,17 @@ class Sequential:
     def parameters(self) -> list[Parameter]:
         """All parameters, first layer first."""
         return list(self._parameters)
+
+    def train(self, mode: bool = True) -> Sequential:
+        """Let layers that differ in training and evaluation, such as `Dropout`, work for training. Returns itself."""
+        for layer in self.layers:
+            if hasattr(layer, "training"):
+                layer.training = mode
+        return self
+
+    def eval(self) -> Sequential:
+        """The same for evaluation."""
+        return self.train(False)
 
     def register_backward_end_hook(self, hook: Callable[[Sequential], None]) -> None:
         """Call ``hook(self)`` at the end of each backward pass."""

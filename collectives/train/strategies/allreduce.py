@@ -236,16 +236,14 @@ class AllReduce(Strategy):
         from mpi4py import MPI
 
         looks = stepping and (self.nonfinite != "allow" or self.clip_norm is not None or self.loss_scale.dynamic)
-        duplicates = frozenset() if self.model_ranks is None else self.model_ranks.duplicates
-        found = sum(part.squares(duplicates) for part in self._parts) if looks else 0.0
+        found = sum(_squares(part) for part in self._parts) if looks else 0.0
+        whole = self.comm if self.whole is None else self.whole
         status = np.array([float(stepping and self.problem is not None), found, float(stepping)])
-        for comm in self._comms:
-            comm.Allreduce(MPI.IN_PLACE, status, op=MPI.SUM)
-        ranks = math.prod(comm.size for comm in self._comms)
-        if 0 < status[2] < ranks:
-            raise RuntimeError(APART.format(int(status[2]), ranks))
+        whole.Allreduce(MPI.IN_PLACE, status, op=MPI.SUM)
+        if 0 < status[2] < whole.size:
+            raise RuntimeError(APART.format(int(status[2]), whole.size))
         if status[0]:
-            self._raise_problem()
+            raise_on_all(whole, None if self.problem is None else RuntimeError(self.problem))
         self.norm = math.sqrt(status[1]) / self._scaled if looks else math.nan
         return math.isfinite(status[1])
 
@@ -276,14 +274,12 @@ class AllReduce(Strategy):
 
     def _culprit(self) -> str:
         """The first parameter whose gradient is not finite. Collective."""
-        from mpi4py import MPI
-
         slots = [slot for part in self._parts for slot in part.bucket.parameters]
-        found = [order for part in self._parts for order in _bad(part)]
-        order = self.comm.allreduce(min(found, default=len(slots)), op=MPI.MIN)
-        name = next((slot.name for slot in slots if slot.order == order), None)
-        names = [name] if self.model_ranks is None else self.model_ranks.comm.allgather(name)
-        return next((name for name in names if name is not None), "some parameter")
+        bad = {order for part in self._parts for order in _bad(part)}
+        mine = min(((slot.order, slot.name) for slot in slots if slot.order in bad), default=None)
+        whole = self.comm if self.whole is None else self.whole
+        found = [one for one in whole.allgather(mine) if one is not None]
+        return min(found)[1] if found else "some parameter"
 
     def after_step(self) -> None:
         """Bring the optimizer's weights into the network."""
@@ -292,7 +288,12 @@ class AllReduce(Strategy):
                 request.Wait()
 
     def resize(self, comm: Any) -> None:
-        """Go on with the ranks of `comm`. With `shard`, the optimizer's state is to be loaded after that."""
+        """Go on with the ranks of `comm`. With `shard`, the optimizer's state is to be loaded after that.
+
+        ValueError on a mesh, where every rank has a part of the model that others lack.
+        """
+        if self.whole is not None:
+            raise ValueError("training on a mesh cannot go on without some of its ranks")
         self.comm = comm
         self.buckets.reset()
         self._begin(comm)
@@ -336,6 +337,17 @@ class AllReduce(Strategy):
         self._means.expected = float(state["samples"])
         if self.compression is not None:
             self.compression.load_state_dict(state["compression"])
+
+
+def _squares(part: Part) -> float:
+    """The sum of the squares of the gradients that this rank inspects; of a parameter with copies, its share."""
+    total = squares(part.inspected)
+    for slot in part.bucket.parameters:
+        if slot.copies > 1:
+            start = max(slot.start - part.inspected_start, 0)
+            stop = max(slot.start + slot.size - part.inspected_start, 0)
+            total -= (1 - 1 / slot.copies) * squares(part.inspected[start:stop])
+    return total
 
 
 def _bad(part: Part) -> list[int]:

@@ -31,6 +31,8 @@ class Strategy:
     do so either. ``hands_out`` says whether `take` deals samples to the ranks that have time for them (default: False).
     ``worker`` says whether this rank trains (default: True).
     ``keep_grads`` and ``every_pass`` are those of `Buckets`.
+    ``whole`` is the communicator of all ranks that hold parts of the model, with their replicas, if these are more than
+    ``comm`` has (see `Mesh`), else None.
     ``problem`` is what this rank found wrong with a step when `before_step` is called, or None. If a strategy does not
     raise an error for it on all ranks, `distribute` raises one on this rank.
     """
@@ -43,6 +45,7 @@ class Strategy:
     lockstep = True
     hands_out = False
     worker = True
+    whole: Any = None
     problem: str | None = None
 
     net: Any = None

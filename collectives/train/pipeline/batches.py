@@ -1,0 +1,48 @@
+"""A batch of samples, cut into micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+__all__ = ["MicroBatches"]
+
+Cut = Callable[[Any, int, int], Any]
+
+
+class MicroBatches:
+    """A batch ``(x, y)`` of n samples in `count` parts whose lengths differ by at most one; the longer ones come first.
+
+    `x` is an input of the model, of shape (n, ...), or a tuple of all its inputs; `y` are the labels, with a row for
+    each sample. ``cut(array, start, stop)`` gives rows. Raises ValueError if the inputs differ in length.
+    """
+
+    def __init__(self, x: Any, y: Any, count: int, cut: Cut) -> None:
+        self._inputs = tuple(x) if isinstance(x, tuple | list) else (x,)
+        self._labels, self.count, self._cut = y, count, cut
+        lengths = {len(array) for array in (*self._inputs, y)}
+        if len(lengths) != 1:
+            raise ValueError(f"inputs and labels of a batch have different lengths: {sorted(lengths)}")
+        (self.samples,) = lengths
+
+    def rows(self, micro_batch: int) -> int:
+        """The number of samples of a micro-batch; it may be 0."""
+        start, stop = self._range(micro_batch)
+        return stop - start
+
+    def _range(self, micro_batch: int) -> tuple[int, int]:
+        small, larger = divmod(self.samples, self.count)
+        start = micro_batch * small + min(micro_batch, larger)
+        return start, start + small + (micro_batch < larger)
+
+    def inputs(self, micro_batch: int) -> Mapping[int, Any]:
+        """The inputs by their numbers in a `Graph`: -1 for the first one, -2 for the second."""
+        return {-1 - i: self._cut(array, *self._range(micro_batch)) for i, array in enumerate(self._inputs)}
+
+    def labels(self, micro_batch: int) -> Any:
+        """The labels."""
+        return self._cut(self._labels, *self._range(micro_batch))
+
+    def key(self, micro_batch: int) -> Hashable:
+        """What the shapes of all activations follow from."""
+        return (self.rows(micro_batch), *(tuple(array.shape[1:]) for array in self._inputs))

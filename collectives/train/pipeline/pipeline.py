@@ -1,0 +1,255 @@
+"""``Pipeline``: a model in stages on the ranks of a communicator, trained by a schedule."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..agree import communicator, same_as_rank_0, together
+from ..flat.model import Handle, Model
+from ..models.nn import Array
+from .activations import Activations
+from .batches import MicroBatches
+from .executor import Executor, LossFunction
+from .feeds import BatchFeed, StreamFeed
+from .instructions import Instruction, Kind, PipelineSchedule
+from .layout import Layout
+from .lowering import lower
+from .model import StagesModel
+from .proof import verify
+from .registry import find
+from .report import Report, StepLoss
+from .stage import Stage
+from .tied import Tied
+from .transfers import Transfers
+from .watch import Watch
+
+__all__ = ["Pipeline"]
+
+
+class Pipeline:
+    """A model cut into stages, one on each rank of `comm` (default: the world), for example of ``mesh.pipeline``.
+
+    ``loss = pipe.step(x, y, loss_fn)`` does what ``loss = loss_fn(net(x), y); loss.backward()`` does in one process::
+
+        pipe = train.Pipeline(net, mesh.pipeline, schedule="1f1b", micro_batches=8)
+        opt = train.SGD(pipe.parameters(), 0.1)
+        pipe, opt = train.distribute(pipe, opt, train.AllReduce(clip_norm=1.0), mesh=mesh)
+        for x, y in loader:
+            opt.zero_grad()
+            loss = pipe.step(x, y, loss_fn)
+            opt.step()
+
+    * `net`: a `Sequential`, a ``torch.nn.Sequential`` or a `Graph`, the same on all ranks. A rank uses its own blocks.
+    * `schedule`: a name (gpipe, 1f1b, interleaved_1f1b, zero_bubble, pipedream, pipedream_2bw) or a `PipelineSchedule`.
+      It is proved for this model before it runs. The last two are without a flush: see `stream`.
+    * `micro_batches`: parts of a batch, which differ by at most one sample; those without samples are left out.
+    * `cut`: the first block of each virtual stage but the first one; or what is balanced: "parameters" (default),
+      "flops" or "time" on an input `sample`. The most expensive stage is then as cheap as it can be.
+    * `route`: "relay" (default) or "direct": how a value gets to a stage that is not the next one (see `Wiring`).
+    * `recompute`: keep only what comes from other stages, and repeat forward passes (Chen et al. 2016).
+
+    Gradients are means over the samples of the whole batch (of this rank's in ``mesh.data``), as in one process. A
+    parameter that blocks on several ranks share has a copy on each, and their gradients are added up.
+
+    Methods that are collective over `comm` say so; the constructor is. Raises on all ranks: TypeError for what is no
+    such model, ValueError for arguments that make no pipeline or differ between ranks, ScheduleError (a ValueError) for
+    a schedule that would not end.
+    """
+
+    def __init__(
+        self, net: Any, comm: Any = None, *, schedule: str | PipelineSchedule = "1f1b", micro_batches: int = 1,
+        cut: Any = "parameters", sample: Any = None, route: str = "relay", recompute: bool = False,
+    ) -> None:  # fmt: skip
+        self.comm = comm = communicator(comm)
+        self.micro_batches, self.recompute = micro_batches, recompute
+        self.schedule = together(comm, lambda: find(schedule)() if isinstance(schedule, str) else schedule)
+        stages = self.schedule.chunks * comm.size
+        layout = together(comm, lambda: Layout(net, stages, cut, sample, route))
+        bounds = comm.bcast(layout.bounds, root=0)  # measured times differ
+        self._layout = layout = layout.cut_at(bounds)
+        settings = {"schedule": self.schedule.name, "micro_batches": micro_batches, "recompute": recompute}
+        same_as_rank_0(comm, settings | layout.describe(), "Pipeline")
+        together(comm, lambda: self._check(layout))
+        mine = range(int(comm.rank), stages, int(comm.size))
+        self._activations = Activations()
+        self.stages: list[Stage] = [layout.stage(virtual, self._activations, recompute) for virtual in mine]
+        self._named = {name: p for stage in self.stages for name, p in stage.parameters.items()}
+        self.net = layout.model(mine, self._named)
+        self._uses = {name: sum(name in s.parameters for s in self.stages) for name in self._named}
+        self._tied = Tied(comm, layout.framework, self._named, layout.holders(int(comm.size)))
+        self._watch = Watch(comm)
+        self._executor = Executor(
+            layout.framework, self.stages, layout.wiring, Transfers(comm, layout.wiring.edges, self._watch),
+            int(comm.rank), int(comm.size), self._gradient_ready,
+        )  # fmt: skip
+        self._model: StagesModel | None = None
+        self._seconds = 0.0
+
+    def _check(self, layout: Layout) -> None:
+        """Raise ValueError unless the schedule serves this model and its micro-batches. A stream is proved for four
+        steps more than the versions of the weights that it needs."""
+        size, count = int(self.comm.size), self.micro_batches
+        layout.check(size)
+        if self.schedule.flushless:
+            if layout.is_tied(size):
+                raise ValueError(f"stages of {self.schedule.name} step at different times, and cannot share parameters")
+            count *= size + 4
+            steps = (i for i in self.schedule.programs(size, count)[0] if i.kind is Kind.STEP)
+            if (accumulated := next(steps).micro_batch + 1) != self.micro_batches:
+                raise ValueError(
+                    f"{self.schedule.name} steps after {accumulated} micro-batches, so micro_batches must be "
+                    f"{accumulated}, not {self.micro_batches}"
+                )
+        verify(self.schedule, size, count, edges=layout.wiring.edges)
+
+    def parameters(self) -> list[Any]:
+        """The trainable parameters of this rank's stages, for its optimizer."""
+        return list(self._named.values())
+
+    def named_parameters(self) -> list[tuple[str, Any]]:
+        """The same with their names in the whole model, ``<number of the block>.<name>``."""
+        return list(self._named.items())
+
+    def adapted(self, opt: Any) -> tuple[Model, Handle]:
+        """`Model` and `Handle` of this rank's stages, for `distribute`. TypeError or ValueError as there."""
+        inner, handle = self._layout.framework.adapt(self.net, opt)
+        self._model = StagesModel(inner, self._tied.copies)
+        return self._model, handle
+
+    def step(self, x: Any, y: Any, loss_fn: LossFunction, *, scale: float = 1.0) -> StepLoss:
+        """Run the passes of a batch, and add its gradient to the parameters'. Returns the mean loss. Collective.
+
+        `x` and `y` are the whole batch, the same on all ranks of the pipeline: x of shape (n, ...), or a tuple of all
+        inputs of the model; y with n rows. ``loss_fn(output, y)`` is the mean over a micro-batch. `scale` multiplies
+        the gradient, as a loss scale does.
+
+        Raises ValueError for inputs of different lengths, and for a schedule without a flush; what a stage raises on
+        its rank, and PeerFailure, which names it, on the others.
+        """
+        if self.schedule.flushless:
+            raise ValueError(f"{self.schedule.name} has many steps in a stream of batches; use pipe.stream")
+        batch = self._cut(x, y)
+        feed = BatchFeed(batch)
+        return self._run(self.micro_batches, feed, loss_fn, scale, lambda: ([feed.loss], [batch.samples]))[0]
+
+    def stream(self, batches: Iterable[tuple[Any, Any]], loss_fn: LossFunction, opt: Any) -> list[StepLoss]:
+        """Train on batches ``(x, y)`` without a flush: one step of `opt` for each. Returns their losses. Collective.
+
+        `batches` has a length, the same on all ranks. Each is cut into `micro_batches`, whose number is 1 for
+        "pipedream" and the schedule's ``accumulate`` for "pipedream_2bw". Gradients come from weights that are some
+        steps old, see the schedule. Raises ValueError for a schedule with a flush, for a batch with fewer samples than
+        micro-batches, and as `step`.
+        """
+        if not self.schedule.flushless:
+            raise ValueError(f"{self.schedule.name} has one step for each batch; use pipe.step")
+        lengths: list[int] = []
+
+        def cut() -> Iterable[MicroBatches]:
+            for x, y in batches:
+                lengths.append(len(y))
+                yield self._cut(x, y)
+
+        def step(batch: MicroBatches) -> None:
+            self._end_gradients(batch.samples)
+            opt.step()
+            opt.zero_grad()
+            self._begin_gradients(batch.samples)
+
+        feed = StreamFeed(cut(), self.micro_batches, step)
+        count = len(batches) * self.micro_batches  # type: ignore[arg-type]
+        return self._run(count, feed, loss_fn, 1.0, lambda: (feed.losses, lengths))
+
+    def _cut(self, x: Any, y: Any) -> MicroBatches:
+        return MicroBatches(x, y, self.micro_batches, self._layout.framework.part)
+
+    def _program(self, micro_batches: int) -> list[Instruction]:
+        rank, size = int(self.comm.rank), int(self.comm.size)
+        self.schedule.check(size, micro_batches)
+        return list(lower(self.schedule.instructions(rank, size, micro_batches), rank, size, self._layout.wiring.edges))
+
+    def _run(
+        self, count: int, feed: Any, loss_fn: LossFunction, scale: float,
+        found: Callable[[], tuple[list[float], list[int]]],
+    ) -> list[StepLoss]:  # fmt: skip
+        begin = time.perf_counter()
+        try:
+            program = self._program(count)
+            samples = feed.place(0)[0].samples if count else 0
+            self._begin_gradients(samples)
+            self._executor.run(program, feed, loss_fn, scale)
+            losses, lengths = found()
+            if not self.schedule.flushless:
+                self._end_gradients(samples)
+            values = [self._watch.settle(losses[i] if losses else 0.0)[-1] for i in range(len(lengths))]
+        except BaseException as error:
+            self._executor.clear()
+            self._watch.tell(error)
+            raise
+        self._seconds += time.perf_counter() - begin
+        return [StepLoss(value, length) for value, length in zip(values, lengths, strict=True)]
+
+    def _begin_gradients(self, samples: int) -> None:
+        self._missing = dict(self._uses)
+        if self._model is not None:
+            self._model.samples = samples
+
+    def _gradient_ready(self, chunk: int, name: str) -> None:
+        """Hand a gradient to the strategy, unless another chunk or stage still adds to it."""
+        self._missing[name] -= 1
+        if not self._missing[name] and name not in self._tied.copies:
+            self._hand_over(name)
+
+    def _hand_over(self, name: str) -> None:
+        del self._missing[name]
+        if self._model is not None:
+            self._model.ready(name)
+
+    def _end_gradients(self, samples: int) -> None:
+        """Add up the gradients of tied parameters, and hand over what is left."""
+        self._tied.reduce()
+        for name in reversed(list(self._missing)):
+            self._hand_over(name)
+        if self._model is not None:
+            self._model.end()
+
+    def report(self) -> Report:
+        """What was measured since the last report, on all stages. Collective."""
+        counts = (self._activations.peak_bytes, self._activations.peak_count)
+        mine = (self._executor.busy, self._seconds, *counts, self._executor.versions_held)
+        busy, seconds, nbytes, held, versions = map(list, zip(*self.comm.allgather(mine), strict=True))
+        size, longest = int(self.comm.size), max(seconds)
+        made = Report(
+            self.schedule.name, 1 - sum(busy) / (size * longest) if longest else 0.0,
+            float(self.schedule.bubble(size, self.micro_batches)), busy, longest, nbytes, held,
+            [self.schedule.activations(stage, size, self.micro_batches) for stage in range(size)], versions,
+        )  # fmt: skip
+        self._executor.busy, self._seconds = 0.0, 0.0
+        self._activations.reset()
+        return made
+
+    def state_dict(self) -> dict[str, Array]:
+        """Copies of this rank's parameters by their names in the whole model."""
+        return {name: self._layout.framework.values(p).copy() for name, p in self._named.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take this rank's parameters from a state of the whole model, of any cut, or of this one.
+
+        Raises ValueError, with nothing changed, for a parameter that is missing or has another shape.
+        """
+        for name, parameter in self._named.items():
+            shape = self._layout.framework.values(parameter).shape
+            if name not in state or tuple(np.shape(state[name])) != shape:
+                raise ValueError(f"the state has no parameter {name} of shape {shape}")
+        for name, parameter in self._named.items():
+            self._layout.framework.values(parameter)[...] = state[name]
+        if self._model is not None:
+            self._model.loaded()
+
+    def free(self) -> None:
+        """Free the pipeline's communicators. Collective."""
+        self._watch.close()
+        self._tied.free()

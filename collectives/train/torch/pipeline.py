@@ -1,0 +1,216 @@
+"""`Block` and `Framework` for torch's modules: the stages of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..models.nn import Array
+from ..pipeline.blocks import LossOf
+from ..tensors import as_numpy, as_tensor
+from . import adaptor
+
+__all__ = ["TorchFramework"]
+
+Saved = tuple[list[torch.Tensor], torch.Tensor, list[torch.Tensor], dict[int, int]]
+
+
+class TorchBlock:
+    """A module that takes tensors and returns one (see `Block`).
+
+    What it saves are its inputs, cut off from the graphs of other blocks, its result with the graph of this one, and
+    the parameters that were used. The halves of a backward pass both go through the graph, which costs the gradients
+    within the module twice; of a module with one operation, as Linear, it costs nothing.
+    """
+
+    def __init__(self, module: torch.nn.Module, names: Mapping[torch.nn.Parameter, str]) -> None:
+        self._module = module
+        self._own = {names[p]: p for p in module.parameters() if p.requires_grad}
+        self._paths = {names[p]: path for path, p in module.named_parameters() if p.requires_grad}
+        self._weights: Mapping[str, torch.Tensor] | None = None
+        self._sizes: dict[Any, dict[int, int]] = {}
+
+    @property
+    def parameters(self) -> Mapping[str, torch.nn.Parameter]:
+        """See `Block.parameters`."""
+        return self._own
+
+    def forward(
+        self, inputs: Sequence[torch.Tensor], differentiated: Sequence[bool], keep: bool
+    ) -> tuple[torch.Tensor, Saved | None]:
+        """See `Block.forward`."""
+        if not keep:
+            with torch.no_grad():
+                return self._call(inputs), None
+        own = [
+            x.detach().requires_grad_(asked and x.is_floating_point())
+            for x, asked in zip(inputs, differentiated, strict=True)
+        ]
+        memory: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            memory[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor.detach() if tensor.grad_fn is not None else tensor
+
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            output = self._call(own)
+        used = self._used()
+        for parameter in used:
+            memory.pop(parameter.untyped_storage().data_ptr(), None)
+        return output.detach(), (own, output, used, memory)
+
+    def _call(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        if self._weights is None:
+            return self._module(*inputs)
+        chosen = {path: self._weights[name] for name, path in self._paths.items()}
+        return torch.func.functional_call(self._module, chosen, tuple(inputs))
+
+    def _used(self) -> list[torch.Tensor]:
+        return list(self._own.values()) if self._weights is None else [self._weights[name] for name in self._own]
+
+    def backward(self, saved: Saved, grad: torch.Tensor) -> Sequence[torch.Tensor | None]:
+        """See `Block.backward`."""
+        inputs, output, used, _ = saved
+        asked = [x for x in inputs if x.requires_grad]
+        grads = _gradients(output, [*asked, *used], grad, again=False)
+        self._accumulate(grads[len(asked) :])
+        return _below(inputs, grads)
+
+    def backward_input(self, saved: Saved, grad: torch.Tensor) -> Sequence[torch.Tensor | None]:
+        """See `Block.backward_input`."""
+        inputs, output, used, _ = saved
+        asked = [x for x in inputs if x.requires_grad]
+        return _below(inputs, _gradients(output, asked, grad, again=bool(used)))
+
+    def backward_weight(self, saved: Saved, grad: torch.Tensor) -> None:
+        """See `Block.backward_weight`."""
+        _, output, used, _ = saved
+        self._accumulate(_gradients(output, used, grad, again=False))
+
+    def _accumulate(self, grads: Sequence[torch.Tensor | None]) -> None:
+        for parameter, grad in zip(self._own.values(), grads, strict=True):
+            if grad is None:
+                continue
+            if parameter.grad is None:
+                parameter.grad = grad.detach().clone(memory_format=torch.contiguous_format)
+            else:
+                parameter.grad += grad
+
+    def held(self, saved: Saved) -> Mapping[int, int]:
+        """See `Block.held`."""
+        return saved[3]
+
+    def use(self, weights: Mapping[str, torch.Tensor] | None) -> None:
+        """See `Block.use`."""
+        self._weights = weights
+
+    def copy_weights(self) -> dict[str, torch.Tensor]:
+        """See `Block.copy_weights`."""
+        return {name: parameter.detach().clone().requires_grad_() for name, parameter in self._own.items()}
+
+    def flops(self, inputs: Sequence[torch.Tensor]) -> float:
+        """See `Block.flops`. Of what torch does not count (element by element), one for each element of the result."""
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            output = self._module(*inputs)
+        return float(counter.get_total_flops() or output.numel())
+
+
+def _gradients(
+    output: torch.Tensor, wanted: Sequence[torch.Tensor], grad: torch.Tensor, again: bool
+) -> Sequence[torch.Tensor | None]:
+    if not wanted or not output.requires_grad:
+        return [None] * len(wanted)
+    return torch.autograd.grad(output, wanted, grad, retain_graph=again, allow_unused=True)
+
+
+def _below(inputs: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """The gradients of all inputs: zeros where one is asked for and does not count."""
+    found = iter(grads)
+    below: list[torch.Tensor | None] = []
+    for x in inputs:
+        grad = next(found) if x.requires_grad else None
+        below.append(torch.zeros_like(x) if grad is None and x.requires_grad else grad)
+    return below
+
+
+class Modules(torch.nn.Module):
+    """The modules of one rank as a network, whose parameters have the names of the whole model."""
+
+    def __init__(self, blocks: Mapping[int, torch.nn.Module]) -> None:
+        super().__init__()
+        for number, block in blocks.items():
+            self.add_module(str(number), block)
+
+
+class TorchFramework:
+    """torch's modules (see `Framework`). A shared parameter has the name by which the first module has it."""
+
+    copies_early = True
+
+    def __init__(self, blocks: Sequence[torch.nn.Module]) -> None:
+        self._names: dict[torch.nn.Parameter, str] = {}
+        for number, block in enumerate(blocks):
+            for name, parameter in block.named_parameters():
+                self._names.setdefault(parameter, f"{number}.{name}")
+
+    def block(self, number: int, block: torch.nn.Module) -> TorchBlock:
+        """See `Framework.block`."""
+        return TorchBlock(block, self._names)
+
+    def model(self, blocks: Mapping[int, Any], names: Mapping[str, Any]) -> Modules:
+        """See `Framework.model`."""
+        return Modules(blocks)
+
+    def adapt(self, model: Any, opt: Any) -> tuple[Any, Any]:
+        """See `Framework.adapt`."""
+        inner, handle = adaptor.adapt(model, opt)
+        for slot in inner.slots:
+            slot.name = self._names[slot.parameter]
+        return inner, handle
+
+    def part(self, batch: Any, start: int, stop: int) -> torch.Tensor:
+        """See `Framework.part`."""
+        return torch.as_tensor(batch)[start:stop]
+
+    def incoming(self, array: Any) -> torch.Tensor:
+        """See `Framework.incoming`."""
+        return array if isinstance(array, torch.Tensor) else as_tensor(array)
+
+    def outgoing(self, value: torch.Tensor) -> Array:
+        """See `Framework.outgoing`."""
+        return np.ascontiguousarray(as_numpy(value))
+
+    def random_state(self, blocks: Sequence[Any]) -> torch.Tensor:
+        """See `Framework.random_state`."""
+        return torch.get_rng_state()
+
+    def set_random_state(self, blocks: Sequence[Any], state: torch.Tensor) -> None:
+        """See `Framework.set_random_state`."""
+        torch.set_rng_state(state)
+
+    def loss(self, output: torch.Tensor, labels: Any, loss_fn: Callable[[Any, Any], Any]) -> LossOf:
+        """See `Framework.loss`."""
+        end = output.detach().requires_grad_()
+        with torch.enable_grad():
+            loss = loss_fn(end, labels)
+        (grad,) = torch.autograd.grad(loss, end)
+        return LossOf(float(loss.detach()), grad)
+
+    def scaled(self, grad: torch.Tensor, factor: float) -> torch.Tensor:
+        """See `Framework.scaled`."""
+        return grad * factor
+
+    def gradient(self, parameter: torch.nn.Parameter) -> Array:
+        """See `Framework.gradient`."""
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        return as_numpy(parameter.grad)
+
+    def values(self, parameter: torch.nn.Parameter) -> Array:
+        """See `Framework.values`."""
+        return as_numpy(parameter)
