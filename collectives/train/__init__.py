@@ -13,8 +13,8 @@ from .data.sources import SampleError
 from .data.text import Text, characters
 from .distribute import distribute
 from .flat.tree import allreduce_tree
-from .models.classifiers import cnn, mlp
 from .mesh import Mesh
+from .models.classifiers import cnn, mlp
 from .models.layers import Add, Conv2d, Dropout, Flatten, Linear, MaxPool2d, ReLU
 from .models.loss import CrossEntropyLoss, Loss
 from .models.nn import Layer, Output, Parameter, Sequential

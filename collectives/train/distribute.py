@@ -30,8 +30,8 @@ def distribute(
     its own samples. Collective over `comm` (default: a ``collectives.Communicator`` of the world).
 
     With `mesh` instead of `comm`, the strategy acts over ``mesh.data``; `net` is then this rank's part of the model: a
-    `Pipeline`, or a network with pieces of layers. What a step decides for the whole model, the norm of the gradient for
-    ``clip_norm`` and whether it is finite, `AllReduce` agrees on over ``mesh.comm``.
+    `Pipeline`, or a network with pieces of layers. What a step decides for the whole model (the norm of the gradient
+    for ``clip_norm``, and whether it is finite) `AllReduce` agrees on over ``mesh.comm``.
 
     `unused` is what happens in ``opt.step()`` if parameters got no gradient: "error" (default) raises RuntimeError,
     which names them; "zero" gives them a gradient of zeros.

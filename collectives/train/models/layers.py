@@ -1,4 +1,7 @@
-"""The layers: Linear, Conv2d, MaxPool2d, ReLU, Flatten, Dropout, Add. Images have PyTorch's shape (samples, channels, h, w)."""
+"""The layers: Linear, Conv2d, MaxPool2d, ReLU, Flatten, Dropout, Add. Images have PyTorch's shape.
+
+That is (samples, channels, h, w).
+"""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ class Executor:
     """
 
     def __init__(
-        self, framework: Framework, stages: Sequence[Stage], wiring: Wiring, transfers: Transfers, rank: int, ranks: int,
-        ready: Callable[[int, str], None],
+        self, framework: Framework, stages: Sequence[Stage], wiring: Wiring, transfers: Transfers, rank: int,
+        ranks: int, ready: Callable[[int, str], None],
     ) -> None:  # fmt: skip
         self._framework, self._stages, self._wiring, self._transfers = framework, stages, wiring, transfers
         self._rank, self._ranks, self._ready = rank, ranks, ready

@@ -31,7 +31,7 @@ class Report:
       of the schedule if all stages last equally long, and backward passes twice as long as forward passes.
     * ``busy``: seconds that each stage computed; ``seconds``: the time that the steps took, that of the slowest rank.
     * ``activation_bytes``: the most bytes that each stage kept for backward passes at once. ``activations``: the most
-      micro-batches of which it kept something, added up over its chunks. ``promised`` is the schedule's bound for these.
+      micro-batches of which it kept something, added up over its chunks. ``promised`` is the schedule's bound.
     * ``versions``: the most versions of its weights that each stage held at once.
     """
 
