@@ -27,7 +27,7 @@ def chain(dropout=False):
 
 
 def sgd(parameters):
-    return train.SGD(parameters, 0.1, momentum=0.9, weight_decay=0.01)
+    return train.SGD(parameters, 0.002, momentum=0.9, weight_decay=0.01)
 
 
 def alone(dropout=False, clip=None):

@@ -9,6 +9,7 @@ import numpy as np
 
 from collectives import PeerFailure
 
+from ..deaths import is_death
 from ..models.nn import Array
 
 __all__ = ["Watch"]
@@ -49,7 +50,7 @@ class Watch:
     def wait(self, request: Any) -> None:
         """Wait for a request. Raises PeerFailure, which names the stage, if a rank fails before."""
         begin, looks = time.monotonic(), 0
-        while not request.Test():
+        while not self._done(request):
             looks += 1
             if looks < SPIN:
                 time.sleep(0)
@@ -58,6 +59,16 @@ class Watch:
             if time.monotonic() - begin > SLOW:
                 self._meet()
             time.sleep(NAP)
+
+    def _done(self, request: Any) -> bool:
+        """Whether a request is complete. If it fails since a rank has ended, that rank's last words are the error."""
+        try:
+            return bool(request.Test())
+        except Exception as error:
+            if not isinstance(error, PeerFailure) and not is_death(error):
+                raise
+            self._look()
+            raise PeerFailure(f"a stage of the pipeline ended: {error}") from error
 
     def _look(self) -> None:
         if self._request.Test():

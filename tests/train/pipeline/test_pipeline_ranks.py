@@ -1,0 +1,22 @@
+"""Pipelines on real ranks, by programs in the folder above."""
+
+import re
+
+import pytest
+from jobs import ROOT, mpiexec
+
+RUNS = [("openmpi", "pipelines", 4), ("torch", "pipelines_torch", 2), ("torch", "pipelines_torch", 4)]
+RUNS += [
+    pytest.param("mpich", "pipelines", 4, marks=pytest.mark.slow),
+    pytest.param("impi", "pipelines", 4, marks=pytest.mark.slow),
+    pytest.param("openmpi", "pipelines", 8, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("mpi", "name", "ranks"), RUNS)
+def test_pipelines_train_on_ranks_as_in_one_process(mpi, name, ranks):
+    program = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/train/programs/{name}.py")
+    done = mpiexec(mpi, ranks, *program, timeout=300, env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"\d+ passed", done.stdout)) == ranks
+    assert "skipped" not in done.stdout
