@@ -11,8 +11,9 @@ from ...drawing import figure, save
 # Okabe and Ito's palette, for any kind of colour vision; line styles and markers differ as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", "-.", ":")
+MOST_NUMBERS = 4  # runs whose last accuracies are written into the picture; those of more would cover each other
 MARKERS = ("o", "s", "^", "D", "v", "*")
-ROWS = [("loss", "training loss, ranks' own samples"), ("accuracy", "test accuracy")]
+ROWS = [("loss", "training loss, own samples"), ("accuracy", "test accuracy")]
 COLUMNS = [("seconds", "seconds"), ("samples", "samples seen by all ranks")]
 
 
@@ -32,6 +33,8 @@ def draw_curves(
         for i, (value, _) in enumerate(ROWS):
             for j, (along, _) in enumerate(columns):
                 _line(axes[i, j], run["records"], along, value, label, style)
+    if len(log["runs"]) <= MOST_NUMBERS:
+        _finals(axes[1])
     _dress(axes, columns)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     made.legend(handles, labels, loc="outside lower center", ncols=len(columns), frameon=False, fontsize=11)
@@ -51,11 +54,17 @@ def _line(axis: Any, records: list[dict[str, Any]], along: str, value: str, labe
     xs = [r[along] for r in points]
     every = max(1, len(points) // 12)
     axis.plot(xs, [r[value] for r in points], label=label, linewidth=2, markersize=5, markevery=every, **style)
-    if value == "accuracy" and points:
-        _final(axis, xs[-1], points[-1][value], style["color"])
     if points and f"{value}_min" in points[0]:  # from the worst to the best rank
         low, high = ([r[f"{value}_{end}"] for r in points] for end in ("min", "max"))
         axis.fill_between(xs, low, high, color=style["color"], alpha=0.2, linewidth=0)
+
+
+def _finals(axes: Any) -> None:
+    """Write the last accuracy of each line to its end."""
+    for axis in axes:
+        for line in axis.lines:
+            if len(line.get_xdata()):
+                _final(axis, line.get_xdata()[-1], line.get_ydata()[-1], line.get_color())
 
 
 def _final(axis: Any, x: float, y: float, color: str) -> None:
@@ -75,7 +84,7 @@ def _final(axis: Any, x: float, y: float, color: str) -> None:
 
 
 def _dress(axes: Any, columns: Sequence[tuple[str, str]]) -> None:
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import EngFormatter, PercentFormatter
 
     for i, (_, y_label) in enumerate(ROWS):
         axes[i, 0].set_ylabel(y_label, fontsize=11)
@@ -91,4 +100,4 @@ def _dress(axes: Any, columns: Sequence[tuple[str, str]]) -> None:
     axes[1, 0].set_ylim(0, 1.02)
     axes[1, 0].yaxis.set_major_formatter(PercentFormatter(1.0))
     for axis in axes[1, 1:]:
-        axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
