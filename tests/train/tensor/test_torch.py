@@ -8,7 +8,7 @@ from jobs import mpiexec
 NAMES = ("tensor_layers", "tensor_transformer")
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [3, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (1, 2, 4))])
 @pytest.mark.parametrize("name", NAMES)
 def test_cut_layers_compute_what_whole_ones_do(name, ranks):
     program = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/train/programs/{name}.py")
