@@ -42,7 +42,6 @@ from .strategies import (
     DiLoCo,
     FedAvg,
     LocalSGD,
-    ModelRanks,
     NeighborAveraging,
     NoComm,
     ParameterServer,

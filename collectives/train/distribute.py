@@ -7,11 +7,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .agree import communicator, role_of, same_as_rank_0, together
-from .flat.adapt import adapt
+from .flat.adapt import Adaptable, adapt
 from .flat.buckets import LONGEST, ON_ONE_MACHINE, UNUSED, Buckets
 from .flat.model import Handle, Model
 from .mesh import Mesh
 from .strategies import AllReduce, Strategy
+from .tensor.replicas import count_copies
 
 Net = TypeVar("Net")
 Opt = TypeVar("Opt")
@@ -57,9 +58,22 @@ def distribute(
         raise RuntimeError("the servers of an earlier training are still set apart: end it by opt.strategy.close()")
     comm = communicator(comm)
     model, handle = together(comm, lambda: _check(net, opt, strategy, comm, unused))
+    if mesh is not None:
+        count_copies(net.net if isinstance(net, Adaptable) else net, model, mesh.tensor.size)
     settings = {**strategy.settings(), **handle.describe(), **model.describe(), "unused": unused}
     same_as_rank_0(comm, settings, "distribute")
 
+    strategy.buckets = _buckets(model, strategy, comm, unused)
+    strategy.model, strategy.handle = model, handle
+    strategy.setup(net, opt, comm)
+    setattr(opt, "strategy", strategy)  # noqa: B010  torch's optimizers have no such attribute
+    _connect(strategy)
+    strategy.begin()
+    return net, opt
+
+
+def _buckets(model: Model, strategy: Strategy, comm: Any, unused: str) -> Buckets:
+    """The buckets of a network, with rank 0's parameters on all ranks, as its other arrays. Collective."""
     for data, put in model.extras():
         comm.Bcast(data, root=0)
         put(data)
@@ -74,12 +88,7 @@ def distribute(
     )
     for bucket in buckets.list:
         comm.Bcast(bucket.data.view(np.uint8), root=0)
-    strategy.buckets, strategy.model, strategy.handle = buckets, model, handle
-    strategy.setup(net, opt, comm)
-    setattr(opt, "strategy", strategy)  # noqa: B010  torch's optimizers have no such attribute
-    _connect(strategy)
-    strategy.begin()
-    return net, opt
+    return buckets
 
 
 def _connect(strategy: Strategy) -> None:

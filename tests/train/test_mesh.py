@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from collectives import train
 from collectives.train import threads
 

@@ -18,7 +18,9 @@ def is_torch(net: Any) -> bool:
 
 @runtime_checkable
 class Adaptable(Protocol):
-    """A network that has an interface of its own, as a `Pipeline` does."""
+    """A network that has an interface of its own, as a `Pipeline` does. ``net`` is a network of its parameters."""
+
+    net: Any
 
     def adapted(self, opt: Any) -> tuple[Model, Handle]:
         """The interface of this network and its optimizer. TypeError or ValueError as `adapt`."""

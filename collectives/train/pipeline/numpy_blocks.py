@@ -90,10 +90,10 @@ def _address(array: Array) -> int:
 
 
 class Layers:
-    """The layers of one rank as a network: as much of a `Sequential` as `numpy_model.adapt` needs."""
+    """The layers of one rank as a network: as much of a `Sequential` as `distribute` needs."""
 
-    def __init__(self, parameters: Sequence[Parameter]) -> None:
-        self._parameters = list(parameters)
+    def __init__(self, layers: Sequence[Any], parameters: Sequence[Parameter]) -> None:
+        self.layers, self._parameters = list(layers), list(parameters)
 
     def parameters(self) -> list[Parameter]:
         """All parameters, first block first."""
@@ -116,7 +116,7 @@ class NumpyFramework:
         """See `Framework.model`."""
         for name, parameter in names.items():
             parameter.name = name
-        return Layers(list(names.values()))
+        return Layers(list(blocks.values()), list(names.values()))
 
     def adapt(self, model: Any, opt: Any) -> tuple[Any, Any]:
         """See `Framework.adapt`."""

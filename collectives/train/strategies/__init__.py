@@ -10,7 +10,6 @@ from .diloco import DiLoCo
 from .easgd import EASGD
 from .fedavg import FedAvg
 from .local_sgd import LocalSGD
-from .model_ranks import ModelRanks
 from .neighbor_averaging import NeighborAveraging
 from .nocomm import NoComm
 from .parameter_server import ParameterServer
@@ -28,7 +27,6 @@ __all__ = [
     "DiLoCo",
     "FedAvg",
     "LocalSGD",
-    "ModelRanks",
     "NeighborAveraging",
     "NoComm",
     "ParameterServer",

@@ -17,7 +17,6 @@ from ..models.nn import Array
 from .base import Strategy
 from .loss_scale import SMALLEST, LossScale
 from .means import Means, averages
-from .model_ranks import ModelRanks
 from .parts import Part, load_state, state_of
 from .pattern import GRADIENTS, Pattern, together
 
@@ -49,8 +48,6 @@ class AllReduce(Strategy):
       bucket, and steps that. With 2 (sec. 5.2), a rank keeps gradients of its p-th only, and sends in every backward
       pass, also within `no_sync`. The optimizer must work element by element, as SGD and Adam do. Its state becomes
       `Shard` leaves, which any number of ranks can load. The default, 0, shards nothing.
-    * `model_ranks`: the other ranks that hold parts of the same model, if it is cut into parts. The norm is that of the
-      whole model then, and all ranks of the model clip, skip and raise alike. Default: each rank has a whole model.
     * `loss_scale`: a number or "dynamic", the factor of `scale` (default 1; see `LossScale`). Steps divide by it.
 
     Parameters of 16 bits (float16, bfloat16) get float32 master weights, which the optimizer changes (Micikevicius et
@@ -66,7 +63,7 @@ class AllReduce(Strategy):
     def __init__(
         self, average: bool = True, bucket_bytes: int | None = None, algorithm: str | None = None, *,
         compression: Compression[Any] | None = None, clip_norm: float | None = None, nonfinite: str = "raise",
-        shard: int = 0, loss_scale: float | str = 1.0, model_ranks: ModelRanks | None = None,
+        shard: int = 0, loss_scale: float | str = 1.0,
     ) -> None:  # fmt: skip
         if bucket_bytes is not None and bucket_bytes < 1:
             raise ValueError(f"bucket_bytes must be at least 1, not {bucket_bytes}")
@@ -87,7 +84,7 @@ class AllReduce(Strategy):
             compression,
         )
         self.clip_norm, self.nonfinite, self.shard = clip_norm, nonfinite, shard
-        self.loss_scale, self.model_ranks = LossScale(loss_scale), model_ranks
+        self.loss_scale = LossScale(loss_scale)
         self.sends_parameters = shard > 0
         self.keep_grads, self.every_pass = shard < 2, shard == 2
         self.norm, self.skipped = math.nan, 0
@@ -236,7 +233,7 @@ class AllReduce(Strategy):
         from mpi4py import MPI
 
         looks = stepping and (self.nonfinite != "allow" or self.clip_norm is not None or self.loss_scale.dynamic)
-        found = sum(_squares(part) for part in self._parts) if looks else 0.0
+        found = sum(part.squares() for part in self._parts) if looks else 0.0
         whole = self.comm if self.whole is None else self.whole
         status = np.array([float(stepping and self.problem is not None), found, float(stepping)])
         whole.Allreduce(MPI.IN_PLACE, status, op=MPI.SUM)
@@ -246,22 +243,6 @@ class AllReduce(Strategy):
             raise_on_all(whole, None if self.problem is None else RuntimeError(self.problem))
         self.norm = math.sqrt(status[1]) / self._scaled if looks else math.nan
         return math.isfinite(status[1])
-
-    @property
-    def _comms(self) -> list[Any]:
-        """The communicators whose ranks together train the model: what is reduced over each of them is known to all."""
-        return [self.comm] if self.model_ranks is None else [self.comm, self.model_ranks.comm]
-
-    def _raise_problem(self) -> None:
-        """Raise on all ranks the problem that at least one of them has. Collective."""
-        error = None if self.problem is None else RuntimeError(self.problem)
-        for comm in self._comms:
-            try:
-                raise_on_all(comm, error)
-            except RuntimeError as found:
-                error = found
-        assert error is not None
-        raise error
 
     def _refuse(self) -> None:
         """Skip a step whose gradient is not finite, or raise FloatingPointError. Collective."""
@@ -318,8 +299,6 @@ class AllReduce(Strategy):
         """Settings that must be equal on all ranks."""
         own = ("average", "algorithm", "clip_norm", "nonfinite", "shard")
         found = {key: getattr(self, key) for key in own}
-        if self.model_ranks is not None:
-            found["duplicates"] = sorted(self.model_ranks.duplicates)
         compression = {"compression": None} if self.compression is None else self.compression.settings()
         return {**super().settings(), **found, **compression, "loss_scale": self.loss_scale.value}
 
@@ -337,17 +316,6 @@ class AllReduce(Strategy):
         self._means.expected = float(state["samples"])
         if self.compression is not None:
             self.compression.load_state_dict(state["compression"])
-
-
-def _squares(part: Part) -> float:
-    """The sum of the squares of the gradients that this rank inspects; of a parameter with copies, its share."""
-    total = squares(part.inspected)
-    for slot in part.bucket.parameters:
-        if slot.copies > 1:
-            start = max(slot.start - part.inspected_start, 0)
-            stop = max(slot.start + slot.size - part.inspected_start, 0)
-            total -= (1 - 1 / slot.copies) * squares(part.inspected[start:stop])
-    return total
 
 
 def _bad(part: Part) -> list[int]:

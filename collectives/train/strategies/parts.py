@@ -50,16 +50,14 @@ class Part:
         self.inspected = self.received if self.shard else self.received[slice(*mine)]
         self.inspected_start = mine[0]
 
-    def squares(self, duplicates: frozenset[str]) -> float:
-        """The sum of the squares of ``inspected``, without those of the parameters whose names are in `duplicates`."""
-        if not duplicates:
-            return squares(self.inspected)
-        begin, end = self.inspected_start, self.inspected_start + len(self.inspected)
-        total = 0.0
+    def squares(self) -> float:
+        """The sum of the squares of ``inspected``; of a parameter that other ranks of the model hold, its share."""
+        total = squares(self.inspected)
         for slot in self.bucket.parameters:
-            low, high = max(slot.start, begin), min(slot.start + slot.size, end)
-            if low < high and slot.name not in duplicates:
-                total += squares(self.inspected[low - begin : high - begin])
+            if slot.copies > 1:
+                start = max(slot.start - self.inspected_start, 0)
+                stop = max(slot.start + slot.size - self.inspected_start, 0)
+                total -= (1 - 1 / slot.copies) * squares(self.inspected[start:stop])
         return total
 
     def add_up(self, samples: int) -> None:

@@ -2,18 +2,17 @@
 
 from .cuts import Cut
 from .layers import ColumnParallelLinear, RowParallelLinear
-from .replicas import duplicates, model_ranks, replicate
+from .replicas import count_copies, replicate
 from .states import cuts_of, load_whole_optimizer_state, load_whole_state, whole_optimizer_state, whole_state
 
 __all__ = [
     "ColumnParallelLinear",
     "Cut",
     "RowParallelLinear",
+    "count_copies",
     "cuts_of",
-    "duplicates",
     "load_whole_optimizer_state",
     "load_whole_state",
-    "model_ranks",
     "replicate",
     "whole_optimizer_state",
     "whole_state",

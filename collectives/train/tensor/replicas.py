@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..flat.model import Model
 from ..models.nn import Array
-from ..strategies.model_ranks import ModelRanks
 from ..tensors import as_numpy
 from .states import cuts_of
 
@@ -31,11 +31,9 @@ def replicate(net: Any, comm: Any) -> None:
         comm.Bcast(data, root=0)
 
 
-def duplicates(net: Any, comm: Any) -> frozenset[str]:
-    """The names of the parameters that rank 0 of the tensor axis counts for this rank: on rank 0 there are none."""
-    return frozenset() if comm.rank == 0 else frozenset(name for name, _ in replicated(net))
-
-
-def model_ranks(net: Any, comm: Any) -> ModelRanks:
-    """What ``train.AllReduce(model_ranks=...)`` needs to know of a network that is cut over the ranks of `comm`."""
-    return ModelRanks(comm, duplicates(net, comm))
+def count_copies(net: Any, model: Model, ranks: int) -> None:
+    """Let `model`, the interface of `net`, know which parameters all `ranks` of a tensor axis hold: those not cut."""
+    cuts = cuts_of(net)
+    for slot in model.slots:
+        if slot.name not in cuts:
+            slot.copies *= ranks

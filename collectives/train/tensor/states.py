@@ -7,7 +7,7 @@ network that is not cut, so such a network can load them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,18 +22,15 @@ from .pairs import all_gather
 def cuts_of(net: Any) -> dict[str, Cut]:
     """The `Cut` of each parameter of `net` that is cut, by the parameter's name."""
     found = {}
-    for name, layer in _layers(net):
-        for key, cut in getattr(layer, "cuts", {}).items():
-            found[f"{name}.{key}" if name else key] = cut
-    return found
-
-
-def _layers(net: Any) -> Iterator[tuple[str, Any]]:
-    """The layers of a `Sequential`, or a torch module and all modules in it, with their names."""
     if hasattr(net, "named_modules"):
-        yield from net.named_modules(remove_duplicate=False)
+        for name, module in net.named_modules(remove_duplicate=False):
+            for key, cut in getattr(module, "cuts", {}).items():
+                found[f"{name}.{key}" if name else key] = cut
     else:
-        yield from ((str(i), layer) for i, layer in enumerate(net.layers))
+        for layer in net.layers:
+            for key, cut in getattr(layer, "cuts", {}).items():
+                found[layer.parameters()[key].name] = cut
+    return found
 
 
 def whole_state(net: Any, comm: Any) -> dict[str, Any]:

@@ -105,20 +105,16 @@ def test_the_whole_model_is_torch_s_own():
     assert (net(x) - expected).abs().max() < NEAR
 
 
-def mesh(tensor):
-    """The communicators of a data and a tensor axis; ranks of the tensor axis are neighbours."""
-    return COMM.Split(RANK % tensor, RANK), COMM.Split(RANK // tensor, RANK)
-
-
 @pytest.mark.parametrize("tensor", [ways for ways in (1, 2, 3, 4) if SIZE % ways == 0])
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_data_and_tensor_parallelism_with_clipping(tensor, sequence_parallel):
     losses, norms, whole = alone(clip=0.5)
     assert min(norms) > 0.5
-    data, axis = mesh(tensor)
+    mesh = train.Mesh(COMM, data=SIZE // tensor, tensor=tensor)
+    data, axis = mesh.data, mesh.tensor
     net, loss_fn = model(axis, sequence_parallel=sequence_parallel), ParallelCrossEntropy(VOCABULARY, axis)
-    strategy = train.AllReduce(clip_norm=0.5, model_ranks=train.tensor.model_ranks(net, axis), bucket_bytes=5000)
-    net, opt = train.distribute(net, torch.optim.AdamW(net.parameters(), 0.01), strategy, comm=data)
+    strategy = train.AllReduce(clip_norm=0.5, bucket_bytes=5000)
+    net, opt = train.distribute(net, torch.optim.AdamW(net.parameters(), 0.01), strategy, mesh=mesh)
     bounds = train.tensor.Cut.even(0, BATCH, data.size)  # uneven on some meshes
     for step in range(STEPS):
         opt.zero_grad()

@@ -20,16 +20,11 @@ def network(comm=None):
     return train.Sequential(first, train.ReLU(), second)
 
 
-def axes(comm, tensor):
-    """The communicators of the axes: ranks of the tensor axis are neighbours."""
-    return comm.Split(comm.rank % tensor, comm.rank), comm.Split(comm.rank // tensor, comm.rank)
-
-
 def begin(comm, tensor, **options):
-    data, axis = axes(comm, tensor)
-    net = network(axis)
-    strategy = train.AllReduce(model_ranks=train.tensor.model_ranks(net, axis), bucket_bytes=200, **options)
-    return *train.distribute(net, train.SGD(net.parameters(), 0.2, momentum=0.9), strategy, comm=data), data, axis
+    mesh = train.Mesh(comm, data=comm.size // tensor, tensor=tensor)
+    net, strategy = network(mesh.tensor), train.AllReduce(bucket_bytes=200, **options)
+    net, opt = train.distribute(net, train.SGD(net.parameters(), 0.2, momentum=0.9), strategy, mesh=mesh)
+    return net, opt, mesh.data, mesh.tensor
 
 
 def share(comm):
@@ -73,8 +68,8 @@ def test_the_norm_is_that_of_the_whole_model(ranks, tensor, shard):
     train.threads.run(ranks, work)
 
 
-def test_without_model_ranks_the_norm_is_wrong():
-    """What the option is for: each tensor rank would clip by the norm of its part."""
+def test_without_the_mesh_the_norm_is_wrong():
+    """What the argument is for: each tensor rank would clip by the norm of its part."""
     _, norm = alone(clip=math.inf, steps=1)
 
     def work(comm):
