@@ -9,7 +9,6 @@ import atexit
 import functools
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from collectives import CollectiveError, CollectiveMismatch, CollectiveTimeout
 
-from ..deaths import dead_ranks, is_death
+from ..deaths import dead_ranks, die, is_death
 from ..strategies import Strategy
 from .commits import copied, loadable, put_together, shards
 from .replacing import joined, joining, parents, with_new_ranks
@@ -89,14 +88,9 @@ class Elastic:
                 setattr(strategy, name, self._guarded(getattr(strategy, name)))
 
     def _end_process(self) -> None:
-        """The program ends within `steps`: if by an exception, then by a signal, so that MPI reports a dead rank.
-
-        In MPI_Finalize this process would wait for the others, and they for it. An exit code does not count as a death.
-        """
+        """The program ends within `steps`: if by an exception, then this rank counts as dead."""
         if getattr(sys, "last_value", None) is not None:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
 
     def _guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """`method`, which takes note of failures and does nothing after one; it returns False then."""

@@ -1,12 +1,12 @@
 """Who has died, or has ended the program without a word, among ranks that exchange messages only.
 
-Messages alone do not tell: a rank may wait for one that will never come. Collectives of a ``collectives.Communicator``
-do, since a rank that waits in one learns how the others end (docs/errors.md). So every rank begins a collective that
-ranks of another colour come to only when they need nobody any more. While it waits for messages, it looks at that.
+Messages alone do not tell: a rank may wait for one that will never come. `lifeline` returns what does.
 """
 
 from __future__ import annotations
 
+import atexit
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,76 +16,110 @@ import numpy as np
 
 from collectives import PeerFailure
 
-from ..deaths import dead_ranks
+from ..deaths import dead_ranks, die, is_death
 
 EVERY = 0.05  # seconds between looks
-NOTICE = 3.0  # seconds in which MPI reports a death that this library has found
-
+NAP = 1e-4  # seconds between looks at an agreement
 COLOURS = 2
 
 
 class Lifeline:
-    """Watches the ranks of `comm` whose `colour` (0 or 1) is another one. The constructor is collective.
+    """Watches the ranks of a communicator. The constructor is collective; `leave` ends the watch.
 
-    ``dead`` has the ranks that are known to have died, in a job that goes on without them (ULFM). These may be of the
-    same colour, too.
+    ``dead`` has the ranks that are known to have died, in a job that goes on without them (ULFM). Two threads of a rank
+    may use it.
     """
 
-    def __init__(self, comm: Any, colour: int) -> None:
-        self._comms = [comm.Dup() for _ in range(COLOURS)]
-        self._colour, self._request = colour, _meeting(self._comms[colour])
-        self._survives = getattr(comm, "why_no_shrink", "") is None
-        self._broken: set[int] = set()  # colours of communicators that a death has broken
+    def __init__(self) -> None:
+        self.dead: set[int] = set()
         self._lock = threading.Lock()
         self._next = 0.0
-        self.dead: set[int] = set()
+        self._leaving = self._left = False
 
     def look(self) -> None:
         """Note which ranks have died. PeerFailure if a rank has ended and the job cannot go on without it.
 
-        Two threads may call it. It looks every 50 ms.
+        It looks every 50 ms.
         """
-        if time.monotonic() < self._next or not self._lock.acquire(blocking=False):
+        if self._left or time.monotonic() < self._next or not self._lock.acquire(blocking=False):
             return
         try:
             self._next = time.monotonic() + EVERY
-            if self._colour not in self._broken:
-                self._outlive(self._colour, self._request.Test)
-            if self._survives:
-                self.dead.update(dead_ranks(self._comms[self._colour]))
+            self._look()
         finally:
             self._lock.release()
 
-    def _outlive(self, colour: int, call: Callable[[], Any]) -> None:
-        """Call a method of a meeting. If it fails by a death, note the dead, once MPI knows them, too.
+    def leave(self) -> bool:
+        """Need nobody any more, and begin to wait. Returns whether no live rank needs this one; PeerFailure as `look`.
 
-        PeerFailure if MPI hears of none.
+        It is called again until it is True.
         """
-        try:
-            call()
-        except PeerFailure:
-            comm, end = self._comms[colour], time.monotonic() + NOTICE
-            if not self._survives:
-                raise
-            while not dead_ranks(comm):
-                if time.monotonic() > end:
-                    raise
-                time.sleep(EVERY)
-            self.dead.update(dead_ranks(comm))
-            self._broken.add(colour)
+        with self._lock:
+            if not self._leaving:
+                self._leaving = True
+                self._begin()
+        return self.left()
 
-    def end(self) -> None:
-        """Need nobody any more, and wait until no rank needs this one. Collective over the ranks that live.
+    def left(self) -> bool:
+        """What `leave` returns, without leaving."""
+        with self._lock:
+            if self._leaving and not self._left:
+                self._left = self._all_leave()
+            return self._left
 
-        PeerFailure as in `look`.
+    def together(self, work: Callable[[Any], None]) -> bool:
+        """Call ``work(comm)``, which is collective on a communicator of all ranks. Collective.
+
+        Returns whether it has ended well on all ranks. All live ranks get the same answer, and none calls `work` after
+        a death that is known before it; what it has done is to be dropped then.
         """
-        for colour, comm in enumerate(self._comms):
-            if colour == self._colour and colour not in self._broken:
-                self._outlive(colour, self._request.Wait)
-            elif colour not in self._broken:
-                self._outlive(colour, lambda comm=comm: _meeting(comm).Wait())  # type: ignore[misc]
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Use this object no more. Collective, after `leave`."""
+
+    def _look(self) -> None:
+        raise NotImplementedError
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _all_leave(self) -> bool:
+        raise NotImplementedError
+
+
+class Meetings(Lifeline):
+    """A lifeline in a job that ends when a rank dies. It watches the ranks whose `colour`, 0 or 1, is another one.
+
+    A rank that waits in a collective of a ``collectives.Communicator`` learns how the others end (docs/errors.md). So
+    every rank begins a collective that ranks of another colour come to only when they need nobody any more. While a
+    rank waits for messages, it looks at that.
+    """
+
+    def __init__(self, comm: Any, colour: int) -> None:
+        super().__init__()
+        self._comm, self._colour = comm, colour
+        self._comms = [comm.Dup() for _ in range(COLOURS)]
+        self._meetings = [_meeting(self._comms[colour])]
+
+    def _look(self) -> None:
+        self._meetings[0].Test()
+
+    def _begin(self) -> None:
+        self._meetings.append(_meeting(self._comms[1 - self._colour]))
+
+    def _all_leave(self) -> bool:
+        return all([meeting.Test() for meeting in self._meetings])
+
+    def together(self, work: Callable[[Any], None]) -> bool:
+        """See `Lifeline.together`. A death raises PeerFailure."""
+        work(self._comm)
+        return True
+
+    def close(self) -> None:
+        """Free the communicators."""
         for comm in self._comms:
-            (comm.shrink() if self._survives else comm).Free()
+            comm.Free()
 
 
 def _meeting(comm: Any) -> Any:
@@ -99,3 +133,119 @@ def _meeting(comm: Any) -> Any:
     chooses = hasattr(comm, "explain") and MPI.Query_thread() == MPI.THREAD_MULTIPLE
     how = {"algorithm": "linear"} if chooses else {}
     return comm.Ialltoall(np.zeros(comm.size, np.uint8), np.zeros(comm.size, np.uint8), **how)
+
+
+class Survival(Lifeline):
+    """A lifeline in a job that goes on when a rank dies (ULFM: MPI 5, chapter 12).
+
+    MPI tells which ranks have died. A rank whose program is ended by an exception counts as dead: it ends itself by a
+    signal, as it would otherwise wait in MPI_Finalize for the others, and they for its messages. With `strict` any end
+    before `leave` counts. So a rank either dies, which MPI tells all others, or goes on.
+
+    Ranks part by an agreement (MPI_Comm_iagree), not by a collective that messages of the dead may have completed on
+    some ranks only. An agreement is complete as soon as all ranks that live have begun it, also if others die meanwhile
+    or have died in it, and has the same result everywhere. As every live rank comes to it, and messages are handled
+    while it is under way, no rank waits for ever. What depends on whether a rank has died, and needs all, is decided by
+    an agreement, too: ranks learn of a death at different moments.
+    """
+
+    def __init__(self, comm: Any, strict: bool) -> None:
+        from mpi4py import MPI
+
+        super().__init__()
+        self._comm = comm.Dup()
+        self._plain = MPI.Intracomm(comm).Dup()
+        self._strict, self._whole = strict, True  # whether all ranks agree that none has died
+        self._agreement: Agreement | None = None
+        atexit.register(self._end_process)
+
+    def _end_process(self) -> None:
+        if self._strict or getattr(sys, "last_value", None) is not None:
+            die()
+
+    def forget(self) -> None:
+        """Go on without this lifeline: there is another one. A local call."""
+        self._left = True
+        atexit.unregister(self._end_process)
+
+    def _look(self) -> None:
+        self.dead.update(dead_ranks(self._plain))
+
+    def _begin(self) -> None:
+        self._look()
+        self._agreement = Agreement(self._plain, self._whole and not self.dead)
+
+    def _all_leave(self) -> bool:
+        assert self._agreement is not None
+        if not self._agreement.done():
+            return False
+        self._look()
+        self._whole = self._agreement.well
+        atexit.unregister(self._end_process)
+        return True
+
+    def _agree(self, well: bool) -> bool:
+        """Whether all live ranks are `well`. Collective."""
+        agreement = Agreement(self._plain, well)
+        while not agreement.done():
+            time.sleep(NAP)
+        self._look()
+        self._whole = agreement.well
+        return agreement.well
+
+    def together(self, work: Callable[[Any], None]) -> bool:
+        """See `Lifeline.together`."""
+        self._look()
+        if not self._agree(self._whole and not self.dead):
+            return False
+        well = True
+        try:
+            work(self._comm)
+        except Exception as error:
+            if not (isinstance(error, PeerFailure) or is_death(error)):
+                raise
+            well = False
+        if not self._agree(well):
+            self._comm = self._comm.shrink()  # it is broken on some ranks; MPI_Finalize would wait for what is left
+        return self._whole
+
+    def close(self) -> None:
+        """Free the communicators, unless a rank has died: MPI keeps those."""
+        if self._whole:
+            self._comm.Free()
+            self._plain.Free()
+
+
+class Agreement:
+    """An agreement that is under way on `comm`, a communicator of MPI's: whether all live ranks are `well`."""
+
+    def __init__(self, comm: Any, well: bool) -> None:
+        self._flag = np.array([int(well)], np.int32)
+        self._request = comm.Iagree(self._flag)
+
+    def done(self) -> bool:
+        """Whether it is complete; ``well`` is the result then."""
+        if self._request is not None:
+            try:
+                if not self._request.Test():
+                    return False
+            except Exception as error:  # the flag is set all the same
+                if not is_death(error):
+                    raise
+            self._request = None
+        return True
+
+    @property
+    def well(self) -> bool:
+        """The result, the same on all live ranks."""
+        return bool(self._flag[0])
+
+
+def lifeline(comm: Any, colour: int) -> Lifeline:
+    """A lifeline of the ranks of `comm`. Collective. Each of them exchanges messages with ranks of another `colour`."""
+    return Survival(comm, strict=True) if survives(comm) else Meetings(comm, colour)
+
+
+def survives(comm: Any) -> bool:
+    """Whether the job goes on when a rank of `comm` dies."""
+    return getattr(comm, "why_no_shrink", "") is None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from collectives import PeerFailure
 
 from .lifeline import Lifeline
 from .messages import COPIED, COPY, HEAD, REPLIES, REQUEST, Bytes, Kind, pack, unpack
@@ -34,10 +36,14 @@ class Server:
         self._outgoing: list[Transfer] = []
         self._buried: set[int] = set()
 
-    def serve(self) -> None:
-        """Serve until all workers have left or died. PeerFailure if a rank has ended and the job cannot go on."""
+    def serve(self, over: Callable[[], bool]) -> None:
+        """Serve until all workers have left or died, and ``over()`` says that no rank needs this one any more.
+
+        A worker whose server dies while it leaves begins to need this one, if this is the backup. PeerFailure if all
+        workers have died, or if a rank has ended and the job cannot go on without it.
+        """
         pause = Pause()
-        while not self._ended():
+        while not (self._ended() and over()):
             if self._pass():
                 pause.reset()
             else:
@@ -101,6 +107,8 @@ class Server:
             if rank in self._workers:
                 del self._workers[rank]
                 self._drop(rank, self._leads)
+                if not self._workers:
+                    raise PeerFailure(f"all workers have died, rank {rank} as the last one")
 
     def _lead(self, shards: set[int]) -> None:
         """Serve the workers of the rank that has died; those that have died, too, are known here."""

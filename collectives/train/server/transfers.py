@@ -32,7 +32,7 @@ class Transfer:
         """Receive nothing any more, if nothing has come; what is ready by then is lost."""
         if not (self._complete or self.failed) and hasattr(self._request, "Cancel"):  # ranks that are threads need not
             self._request.Cancel()
-            self._request.Wait()
+            self._tried(self._request.Wait)
 
     def _tried(self, call: Callable[[], Any]) -> Any:
         try:

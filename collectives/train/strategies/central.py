@@ -15,8 +15,9 @@ from ..roles import Role, begin, end
 from ..server.assembly import Assembly
 from ..server.clocks import Policy
 from ..server.layout import Places, ranges
-from ..server.lifeline import Lifeline
+from ..server.lifeline import lifeline
 from ..server.tables import Table
+from ..server.transfers import Pause
 from .base import Strategy
 from .pattern import GRADIENTS, Pattern, central
 
@@ -92,7 +93,7 @@ class Central(Strategy):
         self.worker = comm.rank in places.workers
         serves = places.served_by(comm.rank) is not None
         self._messages = comm.Dup()
-        self._lifeline = Lifeline(comm, comm.rank % 2 if self.beside else int(self.worker))
+        self._lifeline = lifeline(comm, comm.rank % 2 if self.beside else int(self.worker))
         self._role: Role | None = None
         if not self.beside:
             self.comm = comm.Split(int(self.worker), comm.rank)
@@ -113,13 +114,13 @@ class Central(Strategy):
             self._thread = threading.Thread(target=self._serve_beside, name="parameter server", daemon=True)
             self._thread.start()
         elif self._server is not None:
-            self._server.serve()
+            self._server.serve(self._lifeline.leave)
             self._part()
 
     def _serve_beside(self) -> None:
         try:
             assert self._server is not None
-            self._server.serve()
+            self._server.serve(self._lifeline.left)
         except BaseException as error:
             self._error = error
 
@@ -202,20 +203,35 @@ class Central(Strategy):
         if self.worker:
             self.finish()
             self._client.leave()
-            if self._thread is not None:
-                self._thread.join()
             self._part()
         self._closed = True
         if self._role is not None:
             end(self._role)
 
     def _part(self) -> None:
-        """Workers and servers part, with the same parameters."""
-        self._watch()
-        self._lifeline.end()
-        if not self._lifeline.dead:
-            for bucket in self.buckets.list if not self.beside else []:
-                self._messages.Bcast(bucket.data.view(np.uint8), root=0)
+        """Workers and servers part, with the same parameters if none has died."""
+        pause = Pause()
+        while not self._lifeline.leave():
+            self._watch()
+            pause.rest()
+        if self._thread is not None:
+            self._thread.join()
+            self._watch()
+        if not self.beside:
+            self._hand_over()
+        self._lifeline.close()
+
+    def _hand_over(self) -> None:
+        """Give the parameters to ranks that have served."""
+        given = [bucket.data.copy() for bucket in self.buckets.list]
+
+        def broadcast(comm: Any) -> None:
+            for data in given:
+                comm.Bcast(data.view(np.uint8), root=0)
+
+        if self._lifeline.together(broadcast):
+            for bucket, data in zip(self.buckets.list, given, strict=True):
+                bucket.data[...] = data
 
     def batches(self, ranks: int) -> int:
         """All ranks', if updates are folded, or divided so that those of all workers together count as their mean.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..flat.model import narrow
-from ..server.lifeline import Lifeline
+from ..server.lifeline import lifeline
 from ..server.transfers import Pause
 from .base import Strategy
 from .local import average
@@ -33,7 +33,8 @@ class PeerAsync(Strategy):
     the parameters, or fewer messages to slow ranks.
 
     `finish` exchanges what is left, uses it in a last step, and takes the mean of the ranks' parameters. If a rank dies
-    under Open MPI's ``mpiexec --with-ft ulfm``, the others go on. `check` raises ValueError for parameters of 16 bits.
+    under Open MPI's ``mpiexec --with-ft ulfm``, the others go on, and each keeps its own parameters in the end. `check`
+    raises ValueError for parameters of 16 bits.
     """
 
     lockstep = False
@@ -54,7 +55,7 @@ class PeerAsync(Strategy):
         """See `Strategy.setup`."""
         super().setup(net, opt, comm)
         messages = comm.Dup()
-        self._lifeline = Lifeline(comm, comm.rank % 2)
+        self._lifeline = lifeline(comm, comm.rank % 2)
         data = [bucket.data for bucket in self.buckets.list]
         self._arrived = [np.zeros_like(array) for array in data]
         self._peers = {rank: Peer(messages, rank, data) for rank in range(comm.size) if rank != comm.rank}
@@ -115,16 +116,22 @@ class PeerAsync(Strategy):
             self._finishing = True
             self.opt.step()
             self._finishing = False
-        if not self._lifeline.dead:
-            average(self.comm, [bucket.data for bucket in self.buckets.list])
+        means = [bucket.data.copy() for bucket in self.buckets.list]
+        if self._lifeline.together(lambda comm: average(comm, means)):
+            for bucket, mean in zip(self.buckets.list, means, strict=True):
+                bucket.data[...] = mean
 
     def close(self) -> None:
         """Finish, and part from the other ranks. Collective."""
         if not self._closed:
             self.finish()
-            self._lifeline.end()
+            pause = Pause()
+            while not self._lifeline.leave():
+                self._exchange(self._peers)
+                pause.rest()
             for peer in self._peers.values():
                 peer.close()
+            self._lifeline.close()
             self._closed = True
 
     def batches(self, ranks: int) -> int:
