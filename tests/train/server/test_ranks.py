@@ -53,7 +53,9 @@ def test_a_worker_that_raises_ends_all_ranks(mpi, name):
     done = central(mpi, 4, "raises", name)
     assert done.returncode
     assert "IndexError: mine" in done.stderr
-    told = r"PeerFailure: .*rank 1 (raised IndexError|died)|MPI_Abort instead of MPI_Finalize"  # MPI may be faster
+    told = r"PeerFailure: .*rank 1 (raised IndexError|died)"
+    if mpi != "openmpi":  # their MPI_Abort, of the rank that raises, may be faster
+        told += "|MPI_Abort instead of MPI_Finalize"
     assert re.search(told, done.stdout + done.stderr)
 
 
@@ -61,7 +63,7 @@ def test_a_worker_that_raises_ends_all_ranks(mpi, name):
 @pytest.mark.parametrize("name", ["async", "sync", "peers"])
 def test_the_others_go_on_without_a_worker_that_dies_and_no_acknowledged_update_is_lost(name, tmp_path):
     done = central("openmpi", 5, "dies", name, 1, tmp_path, flags=LIVE_ON["openmpi"])
-    check_counts(done, name, tmp_path, dead=1)
+    check_counts(done, name, tmp_path, dead={1})
 
 
 @pytest.mark.slow
@@ -69,28 +71,48 @@ def test_the_others_go_on_without_a_worker_that_dies_and_no_acknowledged_update_
 @pytest.mark.parametrize("victim", [3, 4])
 def test_the_others_go_on_if_one_of_two_servers_dies_and_no_acknowledged_update_is_lost(name, victim, tmp_path):
     done = central("openmpi", 5, "dies", name, victim, tmp_path, flags=LIVE_ON["openmpi"])
-    check_counts(done, name, tmp_path, dead=victim)
+    check_counts(done, name, tmp_path, dead={victim})
+
+
+def acknowledged_by(folder, rank):
+    """The number of steps that a rank knew to be acknowledged."""
+    path = folder / f"acknowledged-{rank}"
+    return int(path.read_text() or 0) if path.exists() else 0
 
 
 def check_counts(done, name, folder, dead, ranks=5, steps=60):
-    """Survivors' gradients were each used once; those of the dead worker as often as was acknowledged, or once more."""
-    trains = range(ranks if name == "peers" else ranks - 2)
+    """Survivors' gradients were each used once; those of the dead as often as was acknowledged, or once more."""
+    trains = set(range(ranks if name == "peers" else ranks - 2))
     lines = re.findall(r"^rank (\d) steps (\d+) counts (.*)$", done.stdout, re.MULTILINE)
     told = {int(rank): [float(n) for n in counts.split()] for rank, _, counts in lines if int(rank) in trains}
-    assert set(told) == set(trains) - {dead}, done.stdout + done.stderr
-    share = {"sync": None, "syncbackup": None, "peers": 1 / ranks}.get(name, 1.0)
+    assert told.keys() >= trains - dead, done.stdout + done.stderr
     for counts in told.values():
-        if share is not None:
-            for rank in set(trains) - {dead}:
-                assert counts[rank] == pytest.approx(share * steps, rel=1e-12)
-            if dead in trains:
-                acknowledged = int((folder / "acknowledged").read_text())
-                least = 0 if name == "peers" else acknowledged  # nobody acknowledges what is for peers
-                assert share * least - 1e-9 <= counts[dead] <= share * (acknowledged + 1) + 1e-9
-        else:  # in clocks with all n workers each counts 1 / n
-            survivors = [counts[rank] for rank in sorted(set(trains) - {dead})]
-            assert len(set(survivors)) == 1
+        if name.startswith("sync"):  # in clocks with all n workers each counts 1 / n
+            assert len({counts[rank] for rank in trains - dead}) == 1
             assert sum(counts) == pytest.approx(steps, rel=1e-12)
+            continue
+        share = 1 / ranks if name == "peers" else 1.0
+        for rank in trains - dead:
+            assert counts[rank] == pytest.approx(share * steps, rel=1e-12)
+        for rank in trains & dead:
+            acknowledged = acknowledged_by(folder, rank)
+            least = 0 if name == "peers" else acknowledged  # nobody acknowledges what is for peers
+            assert share * least - 1e-9 <= counts[rank] <= share * (acknowledged + 1) + 1e-9
+
+
+KILLS = [
+    ("async", "1"), ("async", "0,2"), ("sync", "0"), ("sync", "1,2"), ("backup", "3"), ("backup", "1,4"),
+    ("syncbackup", "4"), ("syncbackup", "0,3"), ("peers", "2"), ("peers", "1,4"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(("name", "victims"), KILLS)
+def test_deaths_at_random_moments_lose_no_acknowledged_update(name, victims, seed, tmp_path):
+    """Of one or two ranks, also while the ranks part: the others end, and in time."""
+    done = central("openmpi", 5, "killed", name, victims, seed, tmp_path, flags=LIVE_ON["openmpi"])
+    check_counts(done, name, tmp_path, dead=set(map(int, victims.split(","))))
 
 
 @pytest.mark.parametrize("victim", [1, 4])
