@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
+
+from collectives import PeerFailure
 
 NAMES = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
 
@@ -35,3 +39,25 @@ def die() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_if_raised() -> None:
+    """At the end of the program: `die` if an exception ended it."""
+    if getattr(sys, "last_value", None) is not None:
+        die()
+
+
+def survives(comm: Any) -> bool:
+    """Whether the job goes on when a rank of `comm` dies."""
+    return getattr(comm, "why_no_shrink", "") is None
+
+
+@contextlib.contextmanager
+def naming_the_dead(comm: Any) -> Iterator[None]:
+    """Turn errors by which MPI says that a rank of `comm` has died into PeerFailure, which names the dead ranks."""
+    try:
+        yield
+    except Exception as error:
+        if not is_death(error):
+            raise
+        raise PeerFailure(f"rank {', '.join(map(str, dead_ranks(comm)))} died") from error

@@ -9,14 +9,13 @@ import atexit
 import functools
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from collectives import CollectiveError, CollectiveMismatch, CollectiveTimeout
 
-from ..deaths import dead_ranks, die, is_death
+from ..deaths import dead_ranks, die_if_raised, is_death
 from ..strategies import Strategy
 from .commits import copied, loadable, put_together, shards
 from .replacing import joined, joining, parents, with_new_ranks
@@ -88,9 +87,8 @@ class Elastic:
                 setattr(strategy, name, self._guarded(getattr(strategy, name)))
 
     def _end_process(self) -> None:
-        """The program ends within `steps`: if by an exception, then this rank counts as dead."""
-        if getattr(sys, "last_value", None) is not None:
-            die()
+        """The program ends within `steps`."""
+        die_if_raised()
 
     def _guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """`method`, which takes note of failures and does nothing after one; it returns False then."""

@@ -6,7 +6,6 @@ Messages alone do not tell: a rank may wait for one that will never come. `lifel
 from __future__ import annotations
 
 import atexit
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import numpy as np
 
 from collectives import PeerFailure
 
-from ..deaths import dead_ranks, die, is_death
+from ..deaths import dead_ranks, die, is_death, survives
 
 EVERY = 0.05  # seconds between looks
 NAP = 1e-4  # seconds between looks at an agreement
@@ -138,9 +137,9 @@ def _meeting(comm: Any) -> Any:
 class Survival(Lifeline):
     """A lifeline in a job that goes on when a rank dies (ULFM: MPI 5, chapter 12).
 
-    MPI tells which ranks have died. A rank whose program is ended by an exception counts as dead: it ends itself by a
-    signal, as it would otherwise wait in MPI_Finalize for the others, and they for its messages. With `strict` any end
-    before `leave` counts. So a rank either dies, which MPI tells all others, or goes on.
+    MPI tells which ranks have died. A rank whose program ends before `leave`, by an exception for example, ends itself
+    by a signal and counts as dead: otherwise it would wait in MPI_Finalize for the others, and they for its messages.
+    So a rank either dies, which MPI tells all others, or goes on.
 
     Ranks part by an agreement (MPI_Comm_iagree), not by a collective that messages of the dead may have completed on
     some ranks only. An agreement is complete as soon as all ranks that live have begun it, also if others die meanwhile
@@ -149,24 +148,18 @@ class Survival(Lifeline):
     an agreement, too: ranks learn of a death at different moments.
     """
 
-    def __init__(self, comm: Any, strict: bool) -> None:
+    def __init__(self, comm: Any) -> None:
         from mpi4py import MPI
 
         super().__init__()
         self._comm = comm.Dup()
         self._plain = MPI.Intracomm(comm).Dup()
-        self._strict, self._whole = strict, True  # whether all ranks agree that none has died
+        self._whole = True  # whether all ranks agree that none has died
         self._agreement: Agreement | None = None
         atexit.register(self._end_process)
 
     def _end_process(self) -> None:
-        if self._strict or getattr(sys, "last_value", None) is not None:
-            die()
-
-    def forget(self) -> None:
-        """Go on without this lifeline: there is another one. A local call."""
-        self._left = True
-        atexit.unregister(self._end_process)
+        die()
 
     def _look(self) -> None:
         self.dead.update(dead_ranks(self._plain))
@@ -181,7 +174,6 @@ class Survival(Lifeline):
             return False
         self._look()
         self._whole = self._agreement.well
-        atexit.unregister(self._end_process)
         return True
 
     def _agree(self, well: bool) -> bool:
@@ -211,6 +203,7 @@ class Survival(Lifeline):
 
     def close(self) -> None:
         """Free the communicators, unless a rank has died: MPI keeps those."""
+        atexit.unregister(self._end_process)
         if self._whole:
             self._comm.Free()
             self._plain.Free()
@@ -243,9 +236,4 @@ class Agreement:
 
 def lifeline(comm: Any, colour: int) -> Lifeline:
     """A lifeline of the ranks of `comm`. Collective. Each of them exchanges messages with ranks of another `colour`."""
-    return Survival(comm, strict=True) if survives(comm) else Meetings(comm, colour)
-
-
-def survives(comm: Any) -> bool:
-    """Whether the job goes on when a rank of `comm` dies."""
-    return getattr(comm, "why_no_shrink", "") is None
+    return Survival(comm) if survives(comm) else Meetings(comm, colour)

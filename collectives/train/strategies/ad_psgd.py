@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..deaths import naming_the_dead
 from ..models.nn import Array
 from .gossip import Gossip
 from .graphs import Graph, Mixing, roles
@@ -70,18 +71,24 @@ class ADPSGD(Gossip):
     def on_bucket(self, bucket: Bucket) -> None:
         """Let messages proceed; the parameters are in use."""
         super().on_bucket(bucket)
-        self._role.arrived()
+        with naming_the_dead(self.messages):
+            self._role.arrived()
 
     def before_step(self) -> None:
         """Take what has arrived."""
-        self.exchanges += self._role.look()
+        self._look()
+
+    def _look(self) -> None:
+        with naming_the_dead(self.messages):
+            self.exchanges += self._role.look()
 
     def after_step(self) -> None:
         """Take what has arrived, and ask a neighbour if no answer is due."""
         super().after_step()
-        self.exchanges += self._role.look()
+        self._look()
         if isinstance(self._role, Active) and self.partners and not self._role.asking:
-            self._role.ask(self._draw(self.comm.rank, self.steps, self.partners))
+            with naming_the_dead(self.messages):
+                self._role.ask(self._draw(self.comm.rank, self.steps, self.partners))
 
     def _draw(self, rank: int, step: int, partners: Sequence[int]) -> int:
         """The neighbour that `rank` asks in a step."""
@@ -102,7 +109,7 @@ class ADPSGD(Gossip):
             self._answer()
 
     def _answer(self) -> None:
-        self.exchanges += self._role.look()
+        self._look()
         time.sleep(NAP)
 
     def pattern(self, size: int) -> Pattern:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..deaths import die_if_raised, naming_the_dead, survives
 from ..models.nn import Array
 from .graphs import Graph, Mixing, named
 from .local import Local, average
@@ -35,9 +37,10 @@ class Exchange:
         self._requests = receives + [self._comm.Isend(self._array, target, tag=self._tag) for target in targets]
 
     def wait(self) -> dict[int, Array]:
-        """Wait for the messages; the neighbours' arrays by rank."""
-        for request in self._requests:
-            request.Wait()
+        """Wait for the messages; the neighbours' arrays by rank. PeerFailure under ULFM if one of them has died."""
+        with naming_the_dead(self._comm):
+            for request in self._requests:
+                request.Wait()
         return self._received
 
     def mix(self, parts: Mapping[int, float]) -> None:
@@ -57,6 +60,9 @@ class Gossip(Local):
     """Averages with neighbours, by the mixing matrices of a graph (see `Mixing`).
 
     With `final_average` (default: True), `finish` replaces the parameters by the mean of all ranks.
+
+    If a rank dies under Open MPI's ``mpiexec --with-ft ulfm``, those that need it raise PeerFailure, and then those
+    that need them; in a run with ``elastic`` they all go on.
     """
 
     def __init__(self, graph: str | Graph | Array, final_average: bool = True) -> None:
@@ -86,6 +92,8 @@ class Gossip(Local):
     def _connect(self) -> None:
         """Make a communicator for these messages, which meet no others there. Collective."""
         self.messages = self.comm.Dup()
+        if survives(self.comm):
+            atexit.register(die_if_raised)  # MPI tells those that wait for this rank
         self.prepare()
 
     def prepare(self) -> None:

@@ -115,6 +115,16 @@ def test_deaths_at_random_moments_lose_no_acknowledged_update(name, victims, see
     check_counts(done, name, tmp_path, dead=set(map(int, victims.split(","))))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ad_psgd", "neighbor_averaging", "push_sum"])
+def test_ranks_that_gossip_raise_an_error_that_names_the_dead_or_go_on_in_an_elastic_run(name):
+    done = central("openmpi", 4, "gossips", name, flags=LIVE_ON["openmpi"])
+    assert re.search(r"PeerFailure: .*rank 1\b.* died", done.stderr), done.stderr
+    assert "finished" not in done.stdout
+    done = central("openmpi", 4, "elastic", name, flags=LIVE_ON["openmpi"])
+    assert done.stdout.count("ended on 3 with 450") == 3, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("victim", [1, 4])
 def test_without_a_way_to_go_on_the_error_names_the_rank_that_died(victim, tmp_path):
     done = central("impi", 5, "dies", "async", victim, tmp_path, flags=LIVE_ON["impi"])

@@ -144,6 +144,36 @@ def killed(name, victims, seed, folder, steps=60):
     say("rank", COMM.rank, "steps", steps, "counts", *counting.counts())
 
 
+GOSSIP = {"ad_psgd": train.ADPSGD, "neighbor_averaging": train.NeighborAveraging, "push_sum": train.PushSum}
+
+
+def gossips(name):
+    """Rank 1 is killed among ranks that gossip, without a run that is elastic."""
+    counting = Counting(GOSSIP[name]())
+    for step in range(300):
+        if COMM.rank == 1 and step == 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.005)
+        counting.step()
+    counting.opt.strategy.finish()
+    say("finished")
+
+
+def elastic(name):
+    """Rank 1 is killed in an elastic run."""
+    data = train.Loader(samples(), 20, seed=1, comm=COMM)
+    net = train.mlp((6,), 2, rng=np.random.default_rng(0), dtype=np.float64)
+    net, opt = train.distribute(net, train.SGD(net.parameters(), 0.05), GOSSIP[name](), comm=COMM)
+    run = train.Run(comm=COMM, state={"net": net, "opt": opt, "data": data}, elastic=True, commit_every=3)
+    for x, y in run.steps(data, epochs=5):
+        if run.comm.size == COMM.size and run.comm.rank == 1 and run.step == 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+        opt.zero_grad()
+        train.CrossEntropyLoss()(net(x), y).backward()
+        opt.step()
+    say("ended on", run.comm.size, "with", run.samples)
+
+
 def throughput(seconds=2.0):
     """Steps of 4 workers in a second, of which one takes 4 times longer: synchronous, and asynchronous."""
     found = {}
