@@ -75,9 +75,8 @@ def test_the_others_go_on_if_one_of_two_servers_dies_and_no_acknowledged_update_
 
 
 def acknowledged_by(folder, rank):
-    """The number of steps that a rank knew to be acknowledged."""
-    path = folder / f"acknowledged-{rank}"
-    return int(path.read_text() or 0) if path.exists() else 0
+    """The number of steps that a rank knew to be acknowledged: the bytes in its file."""
+    return (folder / f"acknowledged-{rank}").stat().st_size
 
 
 def check_counts(done, name, folder, dead, ranks=5, steps=60):

@@ -106,10 +106,15 @@ def serve_until_killed(serve):
     serve()
 
 
+def acknowledged(folder):
+    """A file to which this rank writes a byte for each step that was acknowledged: a death cannot tear that."""
+    return (Path(folder) / f"acknowledged-{COMM.rank}").open("ab", buffering=0)
+
+
 def dies(name, victim, folder, steps=60):
     """The rank `victim` is killed in the run. A worker notes each step that was acknowledged."""
     strategy = strategy_of(name)
-    victim, note = int(victim), Path(folder) / f"acknowledged-{COMM.rank}"
+    victim, note = int(victim), acknowledged(folder)
     if victim == COMM.rank and name != "peers" and COMM.rank >= COMM.size - 2:
         strategy.begin = functools.partial(serve_until_killed, strategy.begin)
     counting = Counting(strategy)
@@ -121,7 +126,7 @@ def dies(name, victim, folder, steps=60):
         counting.step()
         mine += 1
         if COMM.rank == victim:
-            note.write_text(str(mine))
+            note.write(b".")
     strategy.close()
     say("rank", COMM.rank, "steps", mine, "counts", *counting.counts())
 
@@ -129,16 +134,16 @@ def dies(name, victim, folder, steps=60):
 def killed(name, victims, seed, folder, steps=60):
     """The ranks `victims`, "1,3" for example, die at random moments: in the run, or while the ranks part."""
     strategy = strategy_of(name)
-    begin, note = strategy.begin, Path(folder) / f"acknowledged-{COMM.rank}"
+    begin, note = strategy.begin, acknowledged(folder)
     dies_in = np.random.default_rng([int(seed), COMM.rank]).uniform(0.05, 2.2)  # the run takes 1.9 s or more
     if str(COMM.rank) in victims.split(","):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # at once, also within MPI
         strategy.begin = lambda: (signal.setitimer(signal.ITIMER_REAL, dies_in), begin())
     counting = Counting(strategy)
-    for step in range(steps if strategy.worker else 0):
+    for _ in range(steps if strategy.worker else 0):
         time.sleep(0.03)
         counting.step()
-        note.write_text(str(step + 1))
+        note.write(b".")
     strategy.close()
     signal.setitimer(signal.ITIMER_REAL, 0)
     say("rank", COMM.rank, "steps", steps, "counts", *counting.counts())
