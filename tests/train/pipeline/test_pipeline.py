@@ -161,8 +161,7 @@ def test_streams_follow_their_law_of_staleness(schedule, ranks, micro):
     for state, report, losses in found:
         assert len(losses) == len(batches)
         assert report.versions == ([ranks - s for s in range(ranks)] if schedule == "pipedream" else [2] * ranks)
-        if schedule == "pipedream_2bw":  # all stages use the same version, as the law in one process does
-            assert_same(state, expected)
+        assert_same(state, expected)
 
 
 def test_a_stage_that_raises_is_named_on_all_ranks():

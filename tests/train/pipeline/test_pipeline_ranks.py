@@ -5,8 +5,9 @@ import re
 import pytest
 from jobs import ROOT, mpiexec
 
-RUNS = [("openmpi", "pipelines", 4), ("torch", "pipelines_torch", 2), ("torch", "pipelines_torch", 4)]
+RUNS = [("openmpi", "pipelines", 4), ("torch", "pipelines_torch", 2)]
 RUNS += [
+    pytest.param("torch", "pipelines_torch", 4, marks=pytest.mark.slow),
     pytest.param("mpich", "pipelines", 4, marks=pytest.mark.slow),
     pytest.param("impi", "pipelines", 4, marks=pytest.mark.slow),
     pytest.param("openmpi", "pipelines", 8, marks=pytest.mark.slow),
