@@ -47,8 +47,11 @@ class Watch:
             if rank != self._comm.rank:
                 self._sent.append((self._comm.Isend(words, rank, NOTICE), words))
 
-    def wait(self, request: Any) -> None:
-        """Wait for a request. Raises PeerFailure, which names the stage, if a rank fails before."""
+    def wait(self, request: Any, message: bool = True) -> None:
+        """Wait for a request: a message's, or a collective's, which itself finds the deaths of ranks.
+
+        Raises PeerFailure, which names the stage, if a rank fails before.
+        """
         begin, looks = time.monotonic(), 0
         while not self._done(request):
             looks += 1
@@ -56,7 +59,7 @@ class Watch:
                 time.sleep(0)
                 continue
             self._look()
-            if time.monotonic() - begin > SLOW:
+            if message and time.monotonic() - begin > SLOW:
                 self._meet()
             time.sleep(NAP)
 
@@ -84,15 +87,15 @@ class Watch:
         """The numbers `mine` of all ranks, by rank. Collective; also ends the collectives that waits have begun."""
         given = np.array([mine, self._begun], np.float64)
         found = np.zeros((self._comm.size, 2))
-        self.wait(self._comm.Iallgather(given, found))
+        self.wait(self._comm.Iallgather(given, found), message=False)
         most = int(found[:, 1].max())
         while self._begun < most:
             if self._meeting is not None:
-                self.wait(self._meeting)
+                self.wait(self._meeting, message=False)
             self._meeting = _begin(self._meetings)
             self._begun += 1
         if self._meeting is not None:
-            self.wait(self._meeting)
+            self.wait(self._meeting, message=False)
             self._meeting = None
         return [float(number) for number in found[:, 0]]
 

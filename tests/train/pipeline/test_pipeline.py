@@ -1,8 +1,10 @@
 """Pipelines on ranks that are threads: the gradients and weights of one process; and errors."""
 
+import time
+
 import numpy as np
 import pytest
-from pipeline_training import LOSS, X, Y, alone, assert_same, chain, delayed, linear, on_mesh, sgd, stream
+from pipeline_training import LOSS, STEPS, X, Y, alone, assert_same, chain, delayed, linear, on_mesh, sgd, stream
 
 from collectives import PeerFailure, train
 from collectives.train import threads
@@ -179,6 +181,35 @@ def test_a_stage_that_raises_is_named_on_all_ranks():
 
     found = threads.run(3, on_rank, timeout=20)
     assert found[0] == found[2] == "stage 1 of the pipeline failed: ArithmeticError: too hot"
+
+
+def test_waits_that_are_long_enough_to_ask_whether_others_live():
+    """Every stage waits longer than SLOW, and not as often as the others."""
+    expected, _ = alone()
+
+    def slow(layer):
+        plain = layer.forward
+
+        def forward(x):
+            time.sleep(0.3)
+            return plain(x)
+
+        layer.forward = forward
+
+    def on_rank(comm):
+        net = chain()
+        slow(net.layers[2 + 6 * comm.rank])
+        pipe = train.Pipeline(net, comm, micro_batches=2, cut=[5, 11])
+        opt = sgd(pipe.parameters())
+        for _ in range(STEPS):
+            opt.zero_grad()
+            pipe.step(X, Y, LOSS)
+            opt.step()
+        pipe.free()
+        return pipe.state_dict()
+
+    for state in threads.run(3, on_rank, timeout=20):
+        assert_same(state, expected)
 
 
 @pytest.mark.parametrize(
