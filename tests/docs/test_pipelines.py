@@ -6,12 +6,19 @@ import shlex
 import subprocess
 import sys
 
-from jobs import ROOT
+from jobs import ROOT, mpiexec
 
 from collectives.train.pipeline.registry import SCHEDULES
 
 PAGE = (ROOT / "docs/pipelines.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def run(*words):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=env, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_every_block(tmp_path):
@@ -21,16 +28,18 @@ def test_every_block(tmp_path):
             assert printed == block
             compared += 1
             continue
-        words = shlex.split(block)[1:]
         if language == "python":
-            program = tmp_path / "program.py"
+            program = tmp_path / re.match(r"# (.*)\n", block)[1]
             program.write_text(block)
-            words = [str(program)]
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT, env=env, timeout=60)
-        assert done.returncode == 0, done.stderr
-        printed = done.stdout
-    assert compared == PAGE.count("```text") == 4
+            if f"python {program.name}\n" not in PAGE:
+                printed = run(sys.executable, str(program))
+        elif ranks := re.fullmatch(r"mpiexec -n (\d) python (.*)\n", block):
+            done = mpiexec("openmpi", int(ranks[1]), str(tmp_path / ranks[2]), timeout=100)
+            assert done.returncode == 0, done.stderr
+            printed = done.stdout
+        else:
+            printed = run(sys.executable, *shlex.split(block)[1:])
+    assert compared == PAGE.count("```text") == 5
 
 
 def test_the_table_has_every_schedule():
