@@ -100,7 +100,7 @@ def test_a_busy_server_is_named(capsys):
         (("--strategy", "nocomm", "--servers", "2"), "nocomm: no option 'servers'"),
         (("--strategy", "nocomm", "--option", "x"), "'x' is not of the form"),
         (("--strategy", "asynchronous:servers=two"), "servers=two: expected INT"),
-        (("--strategy", "silent"), "silent on 4 ranks: Silent has no pattern()"),
+        (("--strategy", "silent"), "silent: Silent has no pattern()"),
         (("--strategy", "asynchronous", "--servers", "4"), "leave no rank to train"),
         (("--strategy", "nocomm", "--straggler", "4x2"), "straggler 4: the ranks that train are 0 to 3"),
         (("--strategy", "nocomm", "--straggler", "1"), "'1' is not a rank and a factor such as 1x4"),

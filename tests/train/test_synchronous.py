@@ -5,8 +5,8 @@ import re
 import pytest
 from jobs import mpiexec
 
-RUNS = [(name, ranks) for name in ("synchronous_torch", "torch_traps", "torch_hostile") for ranks in (2, 3)]
-RUNS += [("averaging_torch", 3), pytest.param("averaging_torch", 2, marks=pytest.mark.slow)]
+NAMES = ("synchronous_torch", "torch_traps", "torch_hostile", "averaging_torch")
+RUNS = [(name, 3) for name in NAMES] + [pytest.param(name, 2, marks=pytest.mark.slow) for name in NAMES]
 
 
 @pytest.mark.parametrize(("name", "ranks"), RUNS)
