@@ -94,11 +94,7 @@ def stream(comm, schedule, micro_batches, batches):
     if schedule == "pipedream_2bw":
         schedule = PipeDream2BW(accumulate=micro_batches)
     pipe = train.Pipeline(chain(), comm, schedule=schedule, micro_batches=micro_batches)
-    losses = pipe.stream(batches, LOSS, sgd_of(pipe))
+    losses = pipe.stream(batches, LOSS, sgd(pipe.parameters()))
     report, state = pipe.report(), pipe.state_dict()
     pipe.free()
     return state, report, losses
-
-
-def sgd_of(pipe):
-    return sgd(pipe.parameters())

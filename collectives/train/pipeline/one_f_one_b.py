@@ -24,13 +24,18 @@ class OneFOneB(PipelineSchedule):
 
     def instructions(self, stage: int, stages: int, micro_batches: int) -> Iterator[Instruction]:
         """K-1-i forward passes to warm up, then a forward and a backward pass by turns, the other backward passes."""
-        ahead = stages - 1 - stage
-        for micro_batch in range(micro_batches + ahead):
-            if micro_batch < micro_batches:
-                yield Instruction(Kind.FORWARD, micro_batch)
-            if micro_batch >= ahead:
-                yield Instruction(Kind.BACKWARD, micro_batch - ahead)
+        for kind, micro_batch in self.order(stage, stages, micro_batches):
+            yield Instruction(kind, micro_batch)
         yield Instruction(Kind.STEP, micro_batches - 1, version=1)
+
+    def order(self, stage: int, stages: int, micro_batches: int) -> Iterator[tuple[Kind, int]]:
+        """The passes of a stage in order, each with its micro-batch; schedules without a flush have it, too."""
+        ahead = stages - 1 - stage
+        for number in range(micro_batches + ahead):
+            if number < micro_batches:
+                yield Kind.FORWARD, number
+            if number >= ahead:
+                yield Kind.BACKWARD, number - ahead
 
     def bubble(self, stages: int, micro_batches: int) -> Fraction:
         """(K-1) / (M+K-1)."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 
-from .instructions import Instruction, Kind, PipelineSchedule
+from .instructions import Instruction, Kind
+from .one_f_one_b import OneFOneB
 
 
-class PipeDream(PipelineSchedule):
+class PipeDream(OneFOneB):
     """1F1B with weight stashing (Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training",
     SOSP 2019, sections 3.2 and 3.3).
 
@@ -22,29 +22,16 @@ class PipeDream(PipelineSchedule):
 
     name = "pipedream"
     flushless = True
-    bubble_formula = "(K-1)/(M+K-1)"
-    activations_formula = "min(K-i, M)"
     versions_formula = "K-i"
     staleness_formula = "K-1-i"
 
     def instructions(self, stage: int, stages: int, micro_batches: int) -> Iterator[Instruction]:
         """K-1-i forward passes with the first weights; then by turns a forward pass, a backward pass and a step."""
         ahead = stages - 1 - stage
-        for number in range(micro_batches + ahead):
-            if number < micro_batches:
-                yield Instruction(Kind.FORWARD, number, version=max(number - ahead, 0))
-            if number >= ahead:
-                done = number - ahead
-                yield Instruction(Kind.BACKWARD, done, version=max(done - ahead, 0))
-                yield Instruction(Kind.STEP, done, version=done + 1)
-
-    def bubble(self, stages: int, micro_batches: int) -> Fraction:
-        """(K-1) / (M+K-1)."""
-        return Fraction(stages - 1, micro_batches + stages - 1)
-
-    def activations(self, stage: int, stages: int, micro_batches: int) -> int:
-        """K-i, or M if that is less."""
-        return min(stages - stage, micro_batches)
+        for kind, micro_batch in self.order(stage, stages, micro_batches):
+            yield Instruction(kind, micro_batch, version=max(micro_batch - ahead, 0))
+            if kind is Kind.BACKWARD:
+                yield Instruction(Kind.STEP, micro_batch, version=micro_batch + 1)
 
     def versions(self, stage: int, stages: int) -> int:
         """K-i."""

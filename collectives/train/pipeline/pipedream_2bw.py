@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 
-from .instructions import Instruction, Kind, PipelineSchedule
+from .instructions import Instruction, Kind
+from .one_f_one_b import OneFOneB
 
 
-class PipeDream2BW(PipelineSchedule):
+class PipeDream2BW(OneFOneB):
     """1F1B with double-buffered weights (Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML
     2021, section 3.1).
 
@@ -23,8 +23,6 @@ class PipeDream2BW(PipelineSchedule):
 
     name = "pipedream_2bw"
     flushless = True
-    bubble_formula = "(K-1)/(M+K-1)"
-    activations_formula = "min(K-i, M)"
     versions_formula = "2"
     staleness_formula = "1"
 
@@ -45,26 +43,14 @@ class PipeDream2BW(PipelineSchedule):
 
     def instructions(self, stage: int, stages: int, micro_batches: int) -> Iterator[Instruction]:
         """The order of 1F1B, with a step after the backward passes of each batch."""
-        ahead, batch = stages - 1 - stage, self._batch(stages)
-        for number in range(micro_batches + ahead):
-            if number < micro_batches:
-                yield Instruction(Kind.FORWARD, number, version=max(number // batch - 1, 0))
-            if number >= ahead:
-                done = number - ahead
-                yield Instruction(Kind.BACKWARD, done, version=max(done // batch - 1, 0))
-                if (done + 1) % batch == 0:
-                    yield Instruction(Kind.STEP, done, version=done // batch + 1)
+        batch = self._batch(stages)
+        for kind, micro_batch in self.order(stage, stages, micro_batches):
+            yield Instruction(kind, micro_batch, version=max(micro_batch // batch - 1, 0))
+            if kind is Kind.BACKWARD and (micro_batch + 1) % batch == 0:
+                yield Instruction(Kind.STEP, micro_batch, version=micro_batch // batch + 1)
 
     def _batch(self, stages: int) -> int:
         return stages if self.accumulate is None else self.accumulate
-
-    def bubble(self, stages: int, micro_batches: int) -> Fraction:
-        """(K-1) / (M+K-1)."""
-        return Fraction(stages - 1, micro_batches + stages - 1)
-
-    def activations(self, stage: int, stages: int, micro_batches: int) -> int:
-        """K-i, or M if that is less."""
-        return min(stages - stage, micro_batches)
 
     def versions(self, stage: int, stages: int) -> int:
         """2."""

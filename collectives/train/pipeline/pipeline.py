@@ -86,6 +86,7 @@ class Pipeline:
             layout.framework, self.stages, layout.wiring, Transfers(comm, layout.wiring.edges, self._watch),
             int(comm.rank), int(comm.size), self._gradient_ready,
         )  # fmt: skip
+        self._programs: dict[int, list[Instruction]] = {}  # the last one, which most steps run again
         self._model: StagesModel | None = None
         self._seconds = 0.0
 
@@ -168,8 +169,11 @@ class Pipeline:
 
     def _program(self, micro_batches: int) -> list[Instruction]:
         rank, size = int(self.comm.rank), int(self.comm.size)
-        self.schedule.check(size, micro_batches)
-        return list(lower(self.schedule.instructions(rank, size, micro_batches), rank, size, self._layout.wiring.edges))
+        if micro_batches not in self._programs:
+            self.schedule.check(size, micro_batches)
+            computations = self.schedule.instructions(rank, size, micro_batches)
+            self._programs = {micro_batches: list(lower(computations, rank, size, self._layout.wiring.edges))}
+        return self._programs[micro_batches]
 
     def _run(
         self, count: int, feed: Any, loss_fn: LossFunction, scale: float,

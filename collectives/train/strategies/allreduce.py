@@ -234,7 +234,7 @@ class AllReduce(Strategy):
 
         looks = stepping and (self.nonfinite != "allow" or self.clip_norm is not None or self.loss_scale.dynamic)
         found = sum(part.squares() for part in self._parts) if looks else 0.0
-        whole = self.comm if self.whole is None else self.whole
+        whole = self._ranks
         status = np.array([float(stepping and self.problem is not None), found, float(stepping)])
         whole.Allreduce(MPI.IN_PLACE, status, op=MPI.SUM)
         if 0 < status[2] < whole.size:
@@ -243,6 +243,11 @@ class AllReduce(Strategy):
             raise_on_all(whole, None if self.problem is None else RuntimeError(self.problem))
         self.norm = math.sqrt(status[1]) / self._scaled if looks else math.nan
         return math.isfinite(status[1])
+
+    @property
+    def _ranks(self) -> Any:
+        """The communicator of all ranks that train the model: on a mesh, more than those that average gradients."""
+        return self.comm if self.whole is None else self.whole
 
     def _refuse(self) -> None:
         """Skip a step whose gradient is not finite, or raise FloatingPointError. Collective."""
@@ -258,8 +263,7 @@ class AllReduce(Strategy):
         slots = [slot for part in self._parts for slot in part.bucket.parameters]
         bad = {order for part in self._parts for order in _bad(part)}
         mine = min(((slot.order, slot.name) for slot in slots if slot.order in bad), default=None)
-        whole = self.comm if self.whole is None else self.whole
-        found = [one for one in whole.allgather(mine) if one is not None]
+        found = [one for one in self._ranks.allgather(mine) if one is not None]
         return min(found)[1] if found else "some parameter"
 
     def after_step(self) -> None:

@@ -2,14 +2,13 @@
 
 from .cuts import Cut
 from .layers import ColumnParallelLinear, RowParallelLinear
-from .replicas import count_copies, replicate
+from .replicas import replicate
 from .states import cuts_of, load_whole_optimizer_state, load_whole_state, whole_optimizer_state, whole_state
 
 __all__ = [
     "ColumnParallelLinear",
     "Cut",
     "RowParallelLinear",
-    "count_copies",
     "cuts_of",
     "load_whole_optimizer_state",
     "load_whole_state",
