@@ -79,6 +79,7 @@ cdef extern from "transport/mpi_transport.h" nogil:
         int (*initialized)() noexcept nogil
         const char *(*library_version)() noexcept nogil
         coll_endpoint *(*endpoint_new)(intptr_t) noexcept nogil
+        size_t (*unannounced)() noexcept nogil
         int (*poll)(coll_endpoint *) noexcept nogil
         int (*reduce_local)(intptr_t, intptr_t, const void *, void *, size_t) noexcept nogil
         int (*request_start)(intptr_t *, int **) noexcept nogil

@@ -43,7 +43,15 @@ cdef class Endpoint:
     cdef coll_endpoint *endpoint
     cdef object owner
     cdef readonly int rank, size, tag_limit
-    cdef readonly size_t message_limit
+
+    @property
+    def message_limit(self):
+        """The most bytes of one message. All ranks must set the same, while no call is under way."""
+        return self.endpoint.message_limit
+
+    @message_limit.setter
+    def message_limit(self, size_t nbytes):
+        self.endpoint.message_limit = nbytes
 
     @property
     def mpi_error(self):
@@ -64,7 +72,6 @@ cdef Endpoint make_endpoint(coll_endpoint *endpoint, object owner):
     made.rank = endpoint.rank
     made.size = endpoint.size
     made.tag_limit = endpoint.tag_limit
-    made.message_limit = endpoint.message_limit
     return made
 
 
@@ -126,6 +133,10 @@ cdef class MPILibrary:
     def endpoint(self, uintptr_t comm, owner):
         """An endpoint on the communicator with handle ``comm``, which ``owner`` keeps alive."""
         return make_endpoint(self.api.endpoint_new(<intptr_t>comm), owner)
+
+    def unannounced(self):
+        """The most bytes of a message that goes to another host without an answer first; 0 if that is not known."""
+        return self.api.unannounced()
 
 
 cdef class Life:

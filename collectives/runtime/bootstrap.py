@@ -40,6 +40,7 @@ class Hello(NamedTuple):
     background: bool  # whether its calls may go on by themselves
     conditions: tuple[int, ...] | None  # in the first communicator of several ranks; a tuple is short when pickled
     link: Link | None  # between hosts, if its process knows one
+    unannounced: int  # the most bytes of a message that its MPI sends to another host at once; 0: not known
 
 
 class Known(NamedTuple):
@@ -58,11 +59,13 @@ class Known(NamedTuple):
     background: bool  # whether the calls of all may go on by themselves
     advice: list[str]  # on rank 0: what is wrong with the start of the ranks on its machine
     link: Link | None  # the slowest latency and rate that a rank knows, if all know a link
+    unannounced: int  # the most bytes of a message that the MPI of all ranks sends at once; 0 if one does not know
 
 
 def hello(
-    rank: int, size: int, offer: shared_memory.Offer | None, settings: bytes, timeline: bool, background: bool
-) -> Hello:
+    rank: int, size: int, offer: shared_memory.Offer | None, settings: bytes, timeline: bool, background: bool,
+    unannounced: int,
+) -> Hello:  # fmt: skip
     """This rank's :class:`Hello`; ``settings`` is used on rank 0 only."""
     name = machine.node_name()
     identity = f"{name}/{os.getpid()}/{next(_serial)}" if rank == 0 else ""
@@ -72,8 +75,9 @@ def hello(
     settings = settings if rank == 0 else b""
     given = _conditions() if size > 1 else None
     return Hello(
-        identity, settings, name, mask, address, offer, lifetime.dead(), timeline, background, given, links.known()
-    )
+        identity, settings, name, mask, address, offer, lifetime.dead(), timeline, background, given, links.known(),
+        unannounced,
+    )  # fmt: skip
 
 
 _judged = False  # whether this process has told its conditions; they are told once
@@ -88,6 +92,7 @@ def _conditions() -> tuple[int, ...] | None:
 def introduce(rank: int, mine: Hello, all_ranks: Iterable[Hello]) -> Known:
     """Reduce all ranks' hellos to a :class:`Known`; also frees the communicators that are dead on all their ranks."""
     identity, settings, cores, timeline, background, link = "", b"", 0, False, True, mine.link
+    unannounced = mine.unannounced
     judged = _Judged()
     ranks_on, votes = Counter[str](), Counter[tuple[str, int]]()
     homes: set[tuple[str, int, int] | None] = {None}
@@ -104,6 +109,7 @@ def introduce(rank: int, mine: Hello, all_ranks: Iterable[Hello]) -> Known:
         timeline |= theirs.timeline
         background &= theirs.background
         link = Link(*map(max, link, theirs.link)) if link and theirs.link else None
+        unannounced = min(unannounced, theirs.unannounced)
         if theirs.machine == mine.machine:
             cores |= (mask := int.from_bytes(theirs.cores, "little"))
             if rank == 0 and theirs.conditions is not None:
@@ -121,7 +127,8 @@ def introduce(rank: int, mine: Hello, all_ranks: Iterable[Hello]) -> Known:
     apart = len(homes) > 2
     told = judged.advice(here, len(hosts))
     return Known(
-        identity, settings, ranks_on, layout, here, usable, neighbours, offers, apart, timeline, background, told, link
+        identity, settings, ranks_on, layout, here, usable, neighbours, offers, apart, timeline, background, told, link,
+        unannounced,
     )  # fmt: skip
 
 

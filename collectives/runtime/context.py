@@ -44,14 +44,16 @@ class Context(Waiting):
     # Set-up
 
     def introduce(
-        self, gather: bootstrap.Gather, settings: bytes, timeline: bool = False, background: bool = True
-    ) -> bootstrap.Known:
+        self, gather: bootstrap.Gather, settings: bytes, timeline: bool = False, background: bool = True,
+        unannounced: int = 0,
+    ) -> bootstrap.Known:  # fmt: skip
         """Tell the others who this rank is, and hear who they are; ``settings`` are rank 0's for all.
 
-        ``background``: this rank's MPI lets a thread beside the program's progress calls.
+        ``background``: this rank's MPI lets a thread beside the program's progress calls. ``unannounced`` is as in
+        :class:`collectives.runtime.bootstrap.Hello`.
         """
         offer, self._area = shared_memory.offer()
-        mine = bootstrap.hello(self.rank, self.size, offer, settings, timeline, background)
+        mine = bootstrap.hello(self.rank, self.size, offer, settings, timeline, background, unannounced)
         known = bootstrap.introduce(self.rank, mine, gather(mine))
         self.identity, self.neighbours = known.identity, known.neighbours
         self.yield_at_once = known.here > known.usable_cores

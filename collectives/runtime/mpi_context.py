@@ -89,7 +89,8 @@ class MPIContext(MPIWaiting, Context):
         super().__init__(self.internal.rank, self.internal.size)
         gather = functools.partial(making.gather, self.internal)
         background = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        known = self.introduce(gather, self._settings(), recording.is_recording(), background)
+        told = self._settings(), recording.is_recording(), background, self.library.unannounced()
+        known = self.introduce(gather, *told)
         agreed: settings.Agreed | Exception = pickle.loads(known.settings)
         if isinstance(agreed, Exception):
             self.internal.Free()
@@ -99,6 +100,8 @@ class MPIContext(MPIWaiting, Context):
         self.locks_ops = mpi_library.locks_ops()
         self.background = known.background
         self.endpoint = self.library.endpoint(self.internal.handle, self.internal)
+        if known.hosts is not None and known.unannounced:
+            self.endpoint.message_limit = known.unannounced
         self._divide_tags()
         self._meet(known, gather)
         self.join(known, gather, self.library, self.endpoint)

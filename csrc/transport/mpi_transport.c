@@ -158,6 +158,46 @@ static coll_endpoint *endpoint_new(intptr_t handle) {
     return &e->base;
 }
 
+#ifdef OPEN_MPI
+/* A number among the settings of the MPI library; 0 if it has no such setting, or not in the parts that it uses. */
+static size_t setting(const char *name) {
+    MPI_T_cvar_handle handle;
+    uint64_t value = 0;
+    int index, count;
+    if (MPI_T_cvar_get_index(name, &index) != MPI_SUCCESS ||
+        MPI_T_cvar_handle_alloc(index, NULL, &handle, &count) != MPI_SUCCESS)
+        return 0;
+    if (count != 1 || MPI_T_cvar_read(handle, &value) != MPI_SUCCESS)
+        value = 0;
+    MPI_T_cvar_handle_free(&handle);
+    return (size_t)value;
+}
+
+/* Open MPI forgets the settings of parts that it has closed. Where parts for faster networks are open, messages need
+ * not go by TCP. */
+static size_t unannounced(void) {
+    static size_t found;
+    static int asked;
+    const size_t header = 256; /* more than Open MPI puts before a message */
+    size_t limit = 0;
+    int provided;
+    if (asked)
+        return found;
+    if (MPI_T_init_thread(MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
+        return 0;
+    if (setting("pml_ob1_priority") && !setting("btl_openib_eager_limit"))
+        limit = setting("btl_tcp_eager_limit");
+    MPI_T_finalize();
+    found = limit > 2 * header ? limit - header : 0;
+    asked = 1;
+    return found;
+}
+#else
+static size_t unannounced(void) {
+    return 0;
+}
+#endif
+
 static int poll_mpi(coll_endpoint *e) {
     int flag;
     int code = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, ((mpi_endpoint *)e)->comm, &flag, MPI_STATUS_IGNORE);
@@ -279,6 +319,6 @@ static void abort_all(int code) {
 }
 
 extern __attribute__((visibility("default"))) const coll_mpi_api coll_mpi;
-const coll_mpi_api coll_mpi = {COLL_MPI_VERSION, ABI,          initialized,   library_version,  endpoint_new,
-                               poll_mpi,         reduce_local, request_start, request_complete, on_release,
-                               at_finalize,      life_new,     life_free,     abort_all};
+const coll_mpi_api coll_mpi = {COLL_MPI_VERSION, ABI,         initialized,  library_version, endpoint_new,
+                               unannounced,      poll_mpi,    reduce_local, request_start,   request_complete,
+                               on_release,       at_finalize, life_new,     life_free,       abort_all};

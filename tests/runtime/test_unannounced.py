@@ -1,0 +1,24 @@
+"""Between hosts a message is no longer than what MPI sends without the receiver's answer, where that is known."""
+
+import pytest
+from jobs import mpiexec
+
+PROGRAM = "tests/runtime/programs/unannounced.py"
+LIMIT = ["--mca", "btl_tcp_eager_limit"]
+
+
+@pytest.mark.parametrize(
+    ("mpi", "flags", "most"),
+    [
+        ("openmpi", [], 65536 - 256),
+        ("openmpi", [*LIMIT, "4096"], 4096 - 256),
+        ("openmpi", [*LIMIT, "300"], 1 << 30),  # too short to be worth it
+        ("openmpi", ["--mca", "btl", "self,sm"], 1 << 30),
+        ("mpich", [], 1 << 30),
+    ],
+    ids=["default", "short", "too short", "no TCP", "mpich"],
+)
+def test_long_messages_are_cut(mpi, flags, most):
+    done = mpiexec(mpi, 3, PROGRAM, str(most), flags=flags, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("right on rank") == 3, done.stdout
