@@ -103,7 +103,7 @@ def set_up(endpoint: _core.Endpoint) -> tuple[Any, int]:
     rank, size = endpoint.rank, endpoint.size
     offer, area = shared_memory.offer()
     assert offer is not None
-    mine = bootstrap.hello(0, size, offer, pickle.dumps(settings.agreed()), False, True)
+    mine = bootstrap.hello(0, size, offer, pickle.dumps(settings.agreed()), False, True, 0)
     frames = np.empty((size, meeting.FRAME), np.uint8)
     for peer in range(size):
         host = peer // PER_HOST

@@ -1,4 +1,4 @@
-"""Long messages between ranks that take themselves for those of two hosts: argument 1 is the most bytes of a message."""
+"""Long messages of ranks that take themselves for those of two hosts: argument 1 is the most bytes of a message."""
 
 import sys
 
