@@ -14,8 +14,8 @@ __all__ = ["DEPTH", "INPUT", "MOST", "SCRATCH", "VECTOR", "Call", "Part", "Place
 DEPTH = 4  # segments of one call in flight, and so tags of one call; as COLL_HIERARCHY_RUNS
 INPUT, VECTOR, SCRATCH = range(len(_core.PLACES))
 LEADER = 8 << 10  # bytes up to which one member of a node sends, so that there are fewer messages
-SEGMENT = 1 << 20  # bytes of a segment,
-MOST = 256  # unless there would be more than this number of them
+SEGMENT, SLICE = 1 << 20, 128 << 10  # most bytes of a segment, and of a lane's slice of it,
+MOST = 256  # unless there would be more than this number of segments
 
 
 class Place(NamedTuple):
@@ -53,9 +53,13 @@ class Part(NamedTuple):
     order: tuple[int, ...] = ()
 
 
-def segments(elements: int, itemsize: int, most: int = MOST) -> list[tuple[int, int]]:
-    """First element and number of elements of each segment, ``most`` at most; all but the last are equally long."""
-    number = min(most, -(-elements * itemsize // SEGMENT)) or 1
+def segments(elements: int, itemsize: int, lanes: int, most: int = MOST) -> list[tuple[int, int]]:
+    """First element and number of elements of each segment, ``most`` at most; all but the last are equally long.
+
+    The fewer ``lanes`` share a segment, the shorter it is: no link carries anything while the first segment is reduced
+    on the nodes, nor while the last one is gathered.
+    """
+    number = min(most, -(-elements * itemsize // min(SEGMENT, lanes * SLICE))) or 1
     each = max(1, -(-elements // number))
     return [(first, min(each, elements - first)) for first in range(0, elements, each)] or [(0, 0)]
 
@@ -72,7 +76,7 @@ class Call:
         self.nodes, self.rank, self.shape, self.root = nodes, rank, shape, shape.root
         self.length = shape.elements if length is None else length
         self.width = 1 if self.length * shape.itemsize <= LEADER else nodes.width
-        self.segments = segments(self.length, shape.itemsize, most)
+        self.segments = segments(self.length, shape.itemsize, self.width, most)
         self.node = nodes.node_of(rank)
         self.alone, self.home = len(self.node) == 1, self.root in self.node
         self.members = nodes.members(self.node, self.width, self.root)

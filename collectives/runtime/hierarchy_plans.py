@@ -107,7 +107,7 @@ class _Maker:
 
     def __init__(self, nodes: Nodes, shape: Shape, engine: _core.Node | None, endpoint: _core.Endpoint):
         self.nodes, self.shape, self.engine, self.endpoint = nodes, shape, engine, endpoint
-        self.pieces = len(segments(shape.elements, shape.itemsize))
+        self.pieces = len(segments(shape.elements, shape.itemsize, nodes.width))
         self.made: dict[Any, _core.Plan | _core.NodePlan] = {}
 
     def task(self, part: Part) -> _core.Plan | _core.NodePlan:
