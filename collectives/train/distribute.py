@@ -41,8 +41,8 @@ def distribute(
     them, or call ``strategy.wait()`` first. A torch network whose gradients were changed nevertheless is an error in
     the step. ``opt.step(closure)`` calls the closure once, before the step.
 
-    With a parameter server on ranks of its own (see `Central`), these ranks serve here, and return when training has
-    ended.
+    With a parameter server on ranks of its own (see `ParameterServer`), these ranks serve here, and return when
+    training has ended.
 
     Raises on all ranks, before any array is sent: TypeError for what is no network or no optimizer, for tensors that
     are sparse or of a type that cannot be averaged; ValueError if the ranks' networks or settings differ, if a

@@ -23,17 +23,18 @@ class WeightsDiverged(RuntimeError):
         self.tensors = tensors
 
 
-def same_bits(net: Any, comm: Any) -> bool:
+def same_bits(net: Any, comm: Any = None) -> bool:
     """Whether the parameters of `net` have the same bits on all ranks. Collective; see `check_weights`."""
     return _all_equal(dict(digests(net)), communicator(comm))
 
 
-def check_weights(net: Any, comm: Any, step: int | None = None) -> None:
+def check_weights(net: Any, comm: Any = None, step: int | None = None) -> None:
     """Raise WeightsDiverged on all ranks unless the parameters of `net` have the same bits on all ranks. Collective.
 
     `net` is a NumPy network of this package or a ``torch.nn.Module``; buffers of a module, which are each rank's own,
-    are not compared. A rank diverged in a tensor if its bits are not those of more than half of the ranks. If no bits
-    are (two ranks that differ, for example), all ranks are named. `step` is for the message.
+    are not compared. `comm` is by default the world. A rank diverged in a tensor if its bits are not those of more than
+    half of the ranks. If no bits are (two ranks that differ, for example), all ranks are named. `step` is for the
+    message.
 
     Cost: a rank reads its weights once for the hashes (SHA-256, about 1 GB/s of a core), and an all-reduce of 32 bytes
     if all agree. Only if they do not, 16 bytes for each tensor are gathered from each rank. For 100 MB of weights every

@@ -9,7 +9,7 @@ PROGRAM, COMMAND, PRINTED, *_ = re.findall(r"^```\w+\n(.*?)^```$", PAGE, re.DOTA
 
 
 def test_the_program(tmp_path):
-    (tmp_path / "elastic.py").write_text(PROGRAM.replace('"out"', repr(str(tmp_path / "out"))))
+    (tmp_path / "elastic.py").write_text(PROGRAM.replace('"elastic-out"', repr(str(tmp_path / "out"))))
     assert COMMAND == "mpiexec --with-ft ulfm -n 4 python elastic.py\n"
     done = mpiexec("openmpi", 4, str(tmp_path / "elastic.py"), timeout=60, flags=LIVE_ON["openmpi"])
     assert done.stdout.endswith(PRINTED), done.stdout + done.stderr

@@ -252,6 +252,17 @@ def test_the_default_communicator_is_the_threads():
         threads.run(0, lambda comm: None)
 
 
+def test_functions_without_a_communicator(tmp_path):
+    def on_rank(comm):
+        train.checkpoint.save(tmp_path / "one", {"own": {"rank": comm.rank}}, per_rank=["own"])
+        net = train.mlp((4,), 2, rng=np.random.default_rng(comm.rank))
+        with pytest.raises(train.WeightsDiverged):
+            train.check_weights(net)
+        return train.checkpoint.load(tmp_path / "one").state("own")["rank"], train.same_bits(net)
+
+    assert threads.run(2, on_rank) == [(0, False), (1, False)]
+
+
 def test_errors_of_scripts(tmp_path):
     script = tmp_path / "prog.py"
     script.write_text(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..agree import on_rank_0, together
+from ..agree import communicator, on_rank_0, together
 from ..tensors import as_tensor
 from .arrays import type_of
 from .manifest import Corrupt, check_file, file_name, read_manifest
@@ -90,14 +90,15 @@ class Checkpoint:
         return self._places[file]
 
 
-def load(folder: str | Path, comm: Any) -> Checkpoint:
-    """The checkpoint in `folder`, whose files are checked before anything of them is used. Collective.
+def load(folder: str | Path, comm: Any = None) -> Checkpoint:
+    """The checkpoint in `folder`, whose files are checked before anything of them is used. Collective over `comm`
+    (default: the world).
 
     Each rank checks some of the files, which all ranks must be able to read. On all ranks alike: `Corrupt`, which is a
     ValueError, if a file is not what was written; ValueError for a folder that is no checkpoint or one of a newer
     format; OSError if files cannot be read.
     """
-    folder = Path(folder)
+    folder, comm = Path(folder), communicator(comm)
     manifest: dict[str, Any] = on_rank_0(comm, lambda: read_manifest(folder))
     found = list(manifest["files"].items())
 

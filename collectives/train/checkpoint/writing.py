@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..agree import on_rank_0, together
+from ..agree import communicator, on_rank_0, together
 from .files import Written, sync_folder
 from .manifest import Part, file_name, write_manifest
 from .snapshot import Snapshot, take
@@ -69,19 +69,20 @@ def remove(folder: Path) -> None:
 def save(
     folder: str | Path,
     states: Mapping[str, Any],
-    comm: Any,
+    comm: Any = None,
     *,
     step: int = 0,
     per_rank: Collection[str] = (),
     info: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the `states` (by name) of all ranks as the checkpoint `folder`, which must not exist yet. Collective.
+    """Write the `states` (by name) of all ranks as the checkpoint `folder`, which must not exist yet. Collective over
+    `comm` (default: the world).
 
     Arrays, tensors and numbers are rank 0's; `Shard`s are each rank's, and so are all states named in `per_rank`.
     `info` is a dict of JSON values. All ranks need the same folder. On all ranks alike: TypeError or ValueError for
     what cannot be saved, OSError if the disk does not take it; nothing is left then.
     """
-    folder = Path(folder)
+    folder, comm = Path(folder), communicator(comm)
 
     def write() -> tuple[Snapshot, Part]:
         if folder.exists():

@@ -47,8 +47,8 @@ class Loader:
       the labels. Only for arrays; the labels are read into memory.
 
     Ranks' parts of a batch differ by at most one sample. The order of the samples depends on `seed` (default 0) and on
-    the epoch; with ``"strided"`` and ``"sorted"`` also on the rank. It is computed as it is needed (see `Permutation`)
-    and takes no memory.
+    the epoch; with ``"strided"`` and ``"sorted"`` also on the rank. It is computed as it is needed, and takes no
+    memory.
 
     `placement`: with ``"shared"`` (default) every rank is given the same data set. With ``"local"`` every rank is given
     one of its own, whose samples it alone uses. Their lengths may differ and may be 0. The parts of a batch are in

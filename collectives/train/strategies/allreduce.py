@@ -47,8 +47,9 @@ class AllReduce(Strategy):
     * `shard`: ZeRO (Rajbhandari et al. 2020). With 1 (sec. 5.1), each rank has the optimizer's state of a p-th of every
       bucket, and steps that. With 2 (sec. 5.2), a rank keeps gradients of its p-th only, and sends in every backward
       pass, also within `no_sync`. The optimizer must work element by element, as SGD and Adam do. Its state becomes
-      `Shard` leaves, which any number of ranks can load. The default, 0, shards nothing.
-    * `loss_scale`: a number or "dynamic", the factor of `scale` (default 1; see `LossScale`). Steps divide by it.
+      `checkpoint.Shard` leaves, which any number of ranks can load. The default, 0, shards nothing.
+    * `loss_scale`: the factor of `scale`, a number (default 1) or "dynamic". Steps divide by it. "dynamic" begins at
+      65536, is halved after a step whose gradients were not finite, and doubled after 2000 steps without one.
 
     Parameters of 16 bits (float16, bfloat16) get float32 master weights, which the optimizer changes (Micikevicius et
     al. 2018, sec. 3.1). A compression gets their gradients as float32, and the optimizer gets its result as it is. With

@@ -25,8 +25,8 @@ class AsyncEASGD(Central):
 
     The optimizer works on the workers, and may be any; with momentum this is EAMSGD. A worker sends and receives the
     parameters' bytes once in `every` steps. The analysis (sec. 4) is for a quadratic loss, and asks ``0 <= a <= 1`` and
-    ``workers a <= 1``. Other arguments are those of `Central`. Raises ValueError for an `every` below 1 and another
-    `attraction`.
+    ``workers a <= 1``. Other arguments are those of `ParameterServer`. Raises ValueError for an `every` below 1 and
+    another `attraction`.
     """
 
     lockstep = False

@@ -20,9 +20,9 @@ class AsyncParameterServer(Central):
       g that was computed from w_old and arrives at w. Servers then keep the parameters that each worker has read.
       Default 0: none.
 
-    Other arguments are those of `Central`. Bytes are those of `ParameterServer`; the pace is each worker's own. The
-    bounds on convergence assume that the lag is bounded, which nothing here does: see `SSP`. Raises ValueError for
-    another `rate` and a negative `compensation`.
+    Other arguments, and the bytes, are those of `ParameterServer`; the pace is each worker's own. The bounds on
+    convergence assume that the lag is bounded, which nothing here does: see `SSP`. Raises ValueError for another
+    `rate` and a negative `compensation`.
     """
 
     lockstep = False

@@ -19,9 +19,9 @@ class Strategy:
     needs.
 
     `distribute` calls `setup` once, after the parameters were broadcast. Before that it sets ``buckets``, whose
-    ``list`` has the network's parameters and gradients as flat arrays (see `Bucket`), ``model`` and ``handle``, which
-    are the interfaces of network and optimizer. A strategy that works on flat arrays serves NumPy's and torch's
-    networks alike.
+    ``list`` has the network's parameters and gradients as flat arrays (``collectives.train.flat.buckets.Bucket``),
+    ``model`` and ``handle``, which are the interfaces of network and optimizer. A strategy that works on flat arrays
+    serves NumPy's and torch's networks alike.
 
     ``replicated`` says whether all ranks hold the same parameters after every step (default: False).
     ``sends_parameters`` says whether the arrays ``data`` of buckets are communicated (default: True); if not, they are
@@ -30,7 +30,9 @@ class Strategy:
     ``lockstep`` says whether ranks wait for each other in every step (default: True). If not, `Run` does not make them
     do so either. ``hands_out`` says whether `take` deals samples to the ranks that have time for them (default: False).
     ``worker`` says whether this rank trains (default: True).
-    ``keep_grads`` and ``every_pass`` are those of `Buckets`.
+    ``keep_grads`` says whether a bucket has memory of its own for gradients (default: True); if not, the strategy calls
+    ``bucket.gather``. ``every_pass`` says whether buckets are handed over in each backward pass, also within `no_sync`
+    (default: False).
     ``whole`` is the communicator of all ranks that hold parts of the model, with their replicas, if these are more than
     ``comm`` has (see `Mesh`), else None.
     ``problem`` is what this rank found wrong with a step when `before_step` is called, or None. If a strategy does not

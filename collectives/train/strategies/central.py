@@ -29,25 +29,7 @@ if TYPE_CHECKING:
 class Central(Strategy):
     """Parameters are held by servers: workers push gradients, and pull parameters (Li et al., OSDI 2014).
 
-    A derived class gives a `Policy`. The optimizer works on the servers, each of which has a copy of it for its part
-    of the parameters; it must work element by element, as SGD and Adam do. ``opt.step()`` pushes and pulls. The
-    state of the optimizer, but for its learning rates, is on the servers, and so in the strategy's.
-
-    * `servers`: the number of servers (default 1). Parameters are divided among them by bytes.
-    * `beside`: whether servers are threads of the first ranks, which train, too. By default the last ranks are servers
-      and do not train: they serve within `distribute`. Threads need MPI.THREAD_MULTIPLE.
-    * `backup`: whether each part is on two servers. An update is acknowledged when both have it. If one of them dies,
-      under Open MPI's ``mpiexec --with-ft ulfm``, the others go on with the other one.
-    * `tables`: `Table`s by name, whose rows are on the servers only.
-    * `bucket_bytes`: the longest bucket, see `Strategy`.
-
-    The end: `close` lets the servers go, as `Run` does after its last step. Then all ranks go on together, with the
-    same parameters. ``worker`` says whether this rank trains. Until `close` the functions of this package, if they are
-    given the communicator of all ranks, work on the one of the ranks that train, ``comm``.
-
-    Raises ValueError for `servers` below 1, and for `backup` with one server. `distribute` raises ValueError on all
-    ranks for as many servers as ranks or, with `beside`, for more; for parameters of 16 bits, for an optimizer that has
-    made steps, and for `beside` without MPI.THREAD_MULTIPLE.
+    A derived class gives a `Policy`. Arguments, what the program must know, and errors are those of `ParameterServer`.
     """
 
     policy: Policy

@@ -19,7 +19,7 @@ class SSP(Central):
 
     ``gap`` is the largest distance of clocks that servers have recorded, at most `staleness`; ``lag`` the largest
     number of updates by others between a worker's pull and the update by its gradient, at most ``(workers - 1) (2
-    staleness + 1)``. Other arguments are those of `Central`, bytes those of `ParameterServer`. Delays that pass cost
+    staleness + 1)``. Other arguments, and the bytes, are those of `ParameterServer`. Delays that pass cost
     nothing up to `staleness` clocks; a worker that is slow for good sets the pace. Raises ValueError for a negative
     staleness, TypeError for what is no number of clocks.
     """
