@@ -126,8 +126,8 @@ def _add_model(model: argparse._ArgumentGroup) -> None:
         "--scale-lr",
         choices=RULES,
         default="linear",
-        help="multiply the learning rate by the number of ranks whose gradients a step averages, which the strategy says "
-        "(linear, default), by its root (sqrt), or not (none)",
+        help="multiply the learning rate by the number of ranks whose gradients the strategy averages (linear, "
+        "default), by its root (sqrt), or not (none)",
     )
     model.add_argument(
         "--warmup",

@@ -57,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_pace(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--step", type=number(float, 0), default=0.01, metavar="SECONDS",
-        help="sleep of a rank for its part of a batch, besides what the network really takes; for more or fewer samples "
-        "in proportion (%(default)s)",
+        help="a rank sleeps so long for its part of a batch, besides what the network really takes; for more or fewer "
+        "samples in proportion (%(default)s)",
     )  # fmt: skip
     group.add_argument(
         "--straggler", type=stragglers, default={}, metavar="RANKxFACTOR", help="slower ranks: 1x4, or 1x4,2x1.5"
