@@ -143,3 +143,12 @@ def test_what_cannot_be_elastic(mpi):
 def test_a_strategy_that_keeps_its_ranks_cannot_be_elastic():
     done = mpiexec("openmpi", 1, "-c", REFUSED, "ours", "NoComm", timeout=120, **ELASTIC)
     assert done.stdout == "elastic: NoComm cannot go on with other ranks than it began with\n", done.stderr
+
+
+@pytest.mark.parametrize("strategy", ["PushSum", pytest.param("NeighborAveraging", marks=pytest.mark.slow)])
+def test_who_waits_for_a_neighbour_that_gave_up_the_step(strategy):
+    """In a ring of four the rank opposite to the dead one hears of the death by its neighbours only."""
+    program = LOOP.replace("train.AllReduce()", f"train.{strategy}('ring')")
+    program += "\nloop()\nprint('ended', run.comm.size, run.step, flush=True)"
+    done = mpiexec("openmpi", 4, "-c", program, timeout=90, **ELASTIC)
+    assert done.stdout.splitlines().count("ended 3 29") == 3, done.stdout + done.stderr

@@ -108,6 +108,9 @@ class Elastic:
         """Take note of a loss of ranks; raise any other error."""
         if not is_loss(error):
             raise error
+        if self.failure is None:
+            for strategy in self._strategies:
+                strategy.give_up()
         self.failure = error
 
     def steps(self, begin: Callable[[], Iterator[T]]) -> Iterator[T]:

@@ -127,6 +127,9 @@ class Strategy:
         """
         return 1
 
+    def give_up(self) -> None:
+        """After a loss of ranks: let no live rank wait for messages of this one any longer. A local call."""
+
     def resize(self, comm: Any) -> None:
         """Go on with the ranks of `comm`, after others were lost. Raises ValueError if the strategy cannot."""
         raise ValueError(f"{type(self).__name__} cannot go on with other ranks than it began with")

@@ -118,6 +118,10 @@ class Gossip(Local):
         if self.final_average:
             average(self.comm, self.parameters)
 
+    def give_up(self) -> None:
+        """End the exchanges under way on all ranks: those that are no neighbours of a dead rank learn of it so."""
+        self.messages.Revoke()
+
     def resize(self, comm: Any) -> None:
         """Go on with the ranks of `comm`, and with the graph for so many ranks. ValueError if there is none."""
         self._place(comm)
