@@ -14,8 +14,9 @@ class AsyncParameterServer(Central):
 
     * `rate`: what the learning rate of an update is multiplied by. "staleness" (default): 1 / max(1, lag), where lag
       counts the updates by others since the worker read the parameters (Zhang et al. 2016, eq. 6). "shared": 1 /
-      workers, so that the workers' gradients together count as much as their mean in a synchronous step. "full": 1,
-      which diverges at rates that are stable without delay.
+      workers, so that the workers' gradients together count as much as their mean in a synchronous step. "full": 1.
+      With plain SGD, a curvature L and gradients that are always t updates late, "full" diverges from the rate ``2
+      sin(pi / (4 t + 2)) / L`` on, "staleness" converges up to 1 / L.
     * `compensation`: lambda of DC-ASGD (Zheng et al. 2017, eq. 10): ``lambda g g (w - w_old)`` is added to a gradient
       g that was computed from w_old and arrives at w. Servers then keep the parameters that each worker has read.
       Default 0: none.

@@ -62,25 +62,6 @@ def test_a_clock_is_one_update_by_the_mean_over_all_samples():
     np.testing.assert_allclose(servers.parameters(), before - 0.5 * (1 * 1.0 + 5 * 3.0) / 6, rtol=1e-14)
 
 
-def delayed(policy, rate, workers=8, rounds=60):
-    """The largest parameter after `rounds` steps of each worker in turn on a quadratic with curvature 1."""
-    servers = Servers(*parts(lr=rate), workers, policy)
-    for step in range(rounds * workers):
-        worker = step % workers
-        servers.step(worker, [data.copy() for data in servers.data[worker]], rate=rate)
-    return np.abs(servers.parameters()).max()
-
-
-def test_the_rate_by_staleness_converges_where_the_full_rate_diverges():
-    """With 7 updates of delay the full rate is stable up to 2 sin(pi / 30), about 0.21; without delay up to 2."""
-    start = np.abs(Servers(*parts(), 8, Policy()).parameters()).max()
-    assert delayed(ASYNC["full"], 0.15) < 0.01 * start
-    assert delayed(ASYNC["full"], 0.5) > 1e3 * start
-    assert delayed(ASYNC["staleness"], 0.5) < 0.01 * start
-    assert delayed(ASYNC["shared"], 0.5) < 0.01 * start
-    assert delayed(Policy(), 0.5) < 0.01 * start
-
-
 def test_delay_compensation():
     """Zheng et al. 2017, eq. 10, for two workers of which the second is one update late."""
     servers = Servers(*parts(), 2, Policy(float("inf"), False, compensation=0.5))
