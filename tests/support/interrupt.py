@@ -9,10 +9,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from jobs import RANK, descendants, environment
 
-__all__ = ["end_all", "interrupt", "ranks_of"]
+__all__ = ["end_all", "interrupt", "newest", "ranks_of"]
 
 PATIENCE = 120  # seconds
 
@@ -20,6 +21,17 @@ PATIENCE = 120  # seconds
 def ranks_of(job: subprocess.Popen) -> list[int]:
     """The processes of a job's ranks."""
     return [pid for pid in descendants(job.pid) if RANK.search(environment(pid))]
+
+
+def rank_of(pid: int) -> int | None:
+    """The rank that a process is; None if it is none."""
+    found = RANK.search(environment(pid))
+    return int(found["rank"]) if found else None
+
+
+def newest(out: Path) -> int:
+    """The step of the newest checkpoint of a run in the folder ``out``; 0 if there is none."""
+    return max((int(path.name.removeprefix("step-")) for path in out.glob("checkpoints/*/step-*")), default=0)
 
 
 def end_all(job: subprocess.Popen, ranks: list[int]) -> None:
@@ -31,8 +43,9 @@ def end_all(job: subprocess.Popen, ranks: list[int]) -> None:
     job.wait()
 
 
-def interrupt(job: subprocess.Popen, ready: Callable[[], bool], signum: int, whom: str) -> tuple[int, str]:
-    """Send a signal to ``whom`` of a job (one rank: "one", "all" ranks, the "launcher") as soon as it is ``ready``.
+def interrupt(job: subprocess.Popen, ready: Callable[[], bool], signum: int, whom: str | int) -> tuple[int, str]:
+    """Send a signal to ``whom`` of a job as soon as it is ``ready``: the rank of this number, "one" rank, "all" ranks
+    or the "launcher".
 
     Returns the launcher's exit code, and what was printed. AssertionError if the job ends before it is ready, does not
     get ready, or does not end.
@@ -46,7 +59,8 @@ def interrupt(job: subprocess.Popen, ready: Callable[[], bool], signum: int, who
             time.sleep(0.002)
         ranks = ranks_of(job)
         assert ranks, "it has ended by itself"
-        for pid in {"one": [random.choice(ranks)], "all": ranks, "launcher": [job.pid]}[whom]:
+        chosen = {"one": [random.choice(ranks)], "all": ranks, "launcher": [job.pid]}
+        for pid in [pid for pid in ranks if rank_of(pid) == whom] if isinstance(whom, int) else chosen[whom]:
             with contextlib.suppress(ProcessLookupError):  # the launcher ends the others after the first
                 os.kill(pid, signum)
         printed, _ = job.communicate(timeout=PATIENCE)

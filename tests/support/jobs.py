@@ -53,7 +53,7 @@ def torch_for(mpi: str) -> dict[str, str]:
 
 
 #: What tells a rank from its launcher.
-RANK = re.compile(rb"(^|\0)(OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)=")
+RANK = re.compile(rb"(^|\0)(OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)=(?P<rank>\d+)")
 PATIENCE = 20  # seconds that a launcher may outlive its ranks
 LAUNCHER_STAYED = "(all ranks had ended; their launcher had not, and was ended)"
 #: What Open MPI's launcher says when it gave up before it had started anything, which happens on a busy machine.

@@ -10,9 +10,8 @@ import random
 import signal
 import time
 
-import numpy as np
 import pytest
-from interrupt import interrupt
+from interrupt import interrupt, newest
 from jobs import MPIS, mpiexec, packages_of, start
 
 TIMES = {"openmpi": 8, "mpich": 6, "impi": 6}  # 20 times by SIGKILL, and as often by SIGTERM
@@ -20,17 +19,6 @@ RANKS, EPOCHS, BATCH, STEPS = 2, 20, 64, 460
 STOPPED = 75
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    """scikit-learn's digits in a file, for environments without scikit-learn."""
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    file = tmp_path_factory.mktemp("data") / "digits.npz"
-    np.savez(file, x=data.images / 16, y=data.target)
-    return str(file)
 
 
 @pytest.fixture
@@ -50,11 +38,6 @@ def result(tmp_path):
     file.unlink()
     assert found.pop("seconds") > 0
     return found
-
-
-def newest(out):
-    """The step of the newest checkpoint; 0 if there is none."""
-    return max((int(path.name.removeprefix("step-")) for path in out.glob("checkpoints/*/step-*")), default=0)
 
 
 def disturb(mpi, command, out, signum, steps):

@@ -14,7 +14,8 @@ from ..cli.command import Say, run_command
 from ..cli.result import check_json, write_json
 from ..cli.task import Task
 from ..run.plot import COLUMNS, draw_curves
-from .limits import check_reference, misses
+from .gains import gains
+from .limits import check_reference, misses, pace_misses
 from .pace import Pace
 from .report import rows, table
 from .training import Values, train
@@ -87,6 +88,10 @@ def _job(args: argparse.Namespace, comm: Any, say: Say) -> int:
             add(str(choice), train(task, choice, seed, args.epochs, task.batch, pace, comm))
     found = rows(runs, [_label(batch) for batch in alone], args.target)
     say("\n" + table(found, args.target))
+    labelled = {row.label: row for row in found}
+    paces = gains(choices, labelled, pace, task.batch, comm.size)
+    if paces:
+        say("\n".join(["", *(gain.text for gain in paces)]))
     about = {
         "ranks": comm.size,
         "batch": task.batch,
@@ -98,10 +103,11 @@ def _job(args: argparse.Namespace, comm: Any, say: Say) -> int:
     result = {
         "comparison": about,
         "table": [row._asdict() for row in found],
+        "gains": [gain._asdict() for gain in paces],
         "runs": [run for each in runs.values() for run in each],
     }
     on_rank_0(comm, lambda: _write(args, result, runs))
-    missed = misses(choices, {row.label: row for row in found}) if args.check else []
+    missed = [*misses(choices, labelled), *pace_misses(paces, bool(args.straggler))] if args.check else []
     for line in missed:
         say(f"missed: {line}")
     return MISSED if missed else 0

@@ -1,4 +1,4 @@
-"""Parameter servers on the ranks of three MPIs: results, memory, throughput, and deaths."""
+"""Parameter servers on the ranks of three MPIs: results, memory, and deaths."""
 
 import re
 import time
@@ -34,17 +34,6 @@ def test_a_table_that_is_larger_than_the_memory_of_a_worker():
     done = central("openmpi", 4, "capped")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.split() == ["capped"] * 4
-
-
-@pytest.mark.alone
-def test_throughput_where_one_rank_is_four_times_slower():
-    """Compute is emulated by sleeping. Asynchronous workers would ideally make 3.25 times as many steps."""
-    done = central("openmpi", 5, "throughput")
-    found = dict(re.findall(r"(\w+) ([\d.]+)", done.stdout))
-    rate = {name: float(value) for name, value in found.items()}
-    assert rate["async"] > 0.8 * 3.25 * rate["sync"], rate
-    assert rate["easgd"] > 0.8 * 3.25 * rate["sync"], rate
-    assert rate["ssp"] < 1.25 * rate["sync"], rate  # a worker that is slow for good sets the pace
 
 
 @pytest.mark.parametrize("name", ["sync", "async", "peers"])
@@ -99,29 +88,44 @@ def check_counts(done, name, folder, dead, ranks=5, steps=60):
             assert share * least - 1e-9 <= counts[rank] <= share * (acknowledged + 1) + 1e-9
 
 
-KILLS = [
-    ("async", "1"), ("async", "0,2"), ("sync", "0"), ("sync", "1,2"), ("backup", "3"), ("backup", "1,4"),
-    ("syncbackup", "4"), ("syncbackup", "0,3"), ("peers", "2"), ("peers", "1,4"),
+#: Strategies and who dies: 20 times each a worker, one of two servers with copies of each other's part, and a peer.
+KILLS = [("async", "1", 20), ("backup", "3", 20), ("peers", "2", 20)]
+KILLS += [
+    (name, victims, 10)
+    for name, victims in (
+        ("async", "0,2"), ("sync", "0"), ("sync", "1,2"), ("backup", "1,4"), ("syncbackup", "4"), ("syncbackup", "0,3"),
+        ("peers", "1,4"),
+    )
 ]  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize(("name", "victims"), KILLS)
+@pytest.mark.parametrize(
+    ("name", "victims", "seed"), [(name, victims, seed) for name, victims, times in KILLS for seed in range(times)]
+)
 def test_deaths_at_random_moments_lose_no_acknowledged_update(name, victims, seed, tmp_path):
     """Of one or two ranks, also while the ranks part: the others end, and in time."""
     done = central("openmpi", 5, "killed", name, victims, seed, tmp_path, flags=LIVE_ON["openmpi"])
     check_counts(done, name, tmp_path, dead=set(map(int, victims.split(","))))
 
 
+GOSSIP = ("ad_psgd", "neighbor_averaging", "push_sum")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ad_psgd", "neighbor_averaging", "push_sum"])
-def test_ranks_that_gossip_raise_an_error_that_names_the_dead_or_go_on_in_an_elastic_run(name):
+@pytest.mark.parametrize("name", GOSSIP)
+def test_ranks_that_gossip_raise_an_error_that_names_the_dead(name):
     done = central("openmpi", 4, "gossips", name, flags=LIVE_ON["openmpi"])
     assert re.search(r"PeerFailure: .*rank 1\b.* died", done.stderr), done.stderr
     assert "finished" not in done.stdout
-    done = central("openmpi", 4, "elastic", name, flags=LIVE_ON["openmpi"])
-    assert done.stdout.count("ended on 3 with 450") == 3, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "seed"), [(name, seed) for name in GOSSIP for seed in range(20)])
+def test_ranks_that_gossip_go_on_in_an_elastic_run(name, seed):
+    """One of them dies at a random moment."""
+    done = central("openmpi", 4, "elastic", name, seed, flags=LIVE_ON["openmpi"])
+    assert done.stdout.count("ended on 3 with 5400") == 3, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("victim", [1, 4])

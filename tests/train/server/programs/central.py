@@ -164,44 +164,21 @@ def gossips(name):
     say("finished")
 
 
-def elastic(name):
-    """Rank 1 is killed in an elastic run."""
+def elastic(name, seed):
+    """Rank 1 is killed at a random moment of an elastic run."""
     data = train.Loader(samples(), 20, seed=1, comm=COMM)
     net = train.mlp((6,), 2, rng=np.random.default_rng(0), dtype=np.float64)
     net, opt = train.distribute(net, train.SGD(net.parameters(), 0.05), GOSSIP[name](), comm=COMM)
     run = train.Run(comm=COMM, state={"net": net, "opt": opt, "data": data}, elastic=True, commit_every=3)
-    for x, y in run.steps(data, epochs=5):
-        if run.comm.size == COMM.size and run.comm.rank == 1 and run.step == 8:
-            os.kill(os.getpid(), signal.SIGKILL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # at once, also within MPI
+    if COMM.rank == 1:
+        signal.setitimer(signal.ITIMER_REAL, np.random.default_rng(int(seed)).uniform(0.05, 2.9))
+    for x, y in run.steps(data, epochs=60):
         opt.zero_grad()
         train.CrossEntropyLoss()(net(x), y).backward()
+        time.sleep(0.01)  # the run takes 3 s or more
         opt.step()
     say("ended on", run.comm.size, "with", run.samples)
-
-
-def throughput(seconds=2.0):
-    """Steps of 4 workers in a second, of which one takes 4 times longer: synchronous, and asynchronous."""
-    found = {}
-    for name, strategy in {
-        "sync": train.ParameterServer(),
-        "async": train.AsyncParameterServer(),
-        "ssp": train.SSP(3),
-        "easgd": train.AsyncEASGD(4),
-    }.items():
-        counting = Counting(strategy)
-        steps, begin = 0, time.perf_counter()
-        unit = 0.02 * (4 if COMM.rank == 0 else 1)
-        while strategy.worker and (
-            steps < seconds / 0.08 if name in ("sync", "ssp") else time.perf_counter() < begin + seconds
-        ):
-            time.sleep(unit)
-            counting.step()
-            steps += 1
-        spent = time.perf_counter() - begin
-        total = COMM.allreduce(steps / spent if strategy.worker else 0.0) if strategy.close() is None else 0.0
-        found[name] = total
-    if COMM.rank == 0:
-        say(*(f"{name} {rate:.3f}" for name, rate in found.items()))
 
 
 def capped():
