@@ -61,4 +61,6 @@ def ended(mpi, command, file):
     """The results of a training that ends by itself, and what it printed."""
     done = mpiexec(mpi, RANKS, *command, env=packages_of("openmpi"))
     assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(file.read_text()), done.stdout
+    found = json.loads(file.read_text())
+    file.unlink()
+    return found, done.stdout
