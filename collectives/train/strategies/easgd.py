@@ -25,12 +25,17 @@ class EASGD(Local):
     With an optimizer with momentum this is EAMSGD (sec. 3.2); the paper's is ``torch.optim.SGD(nesterov=True)``.
 
     * `every` (default 1): the communication period, tau of the paper.
-    * `alpha`: the attraction. Default: 0.9 / p, so that beta is the paper's 0.9.
+    * `alpha`: the attraction. Default: 1 / p, so that the centre becomes the mean of the ranks as they were; 1/2 on one
+      rank. The paper's experiments have 0.9 / p. The more, the nearer ranks stay to each other.
     * `rho`: instead of `alpha`, the weight of the penalty ``rho/2 |x_r - c|^2`` in the loss of each rank;
       ``alpha = lr rho`` with the learning rate of the step. The smaller, the further ranks explore.
 
-    **Hypotheses.** ``p alpha`` is at most 1, so that the centre is a mean of its old value and of the ranks; more is a
-    ValueError. The same program gives the same bits, also after a stop and a resume.
+    **Hypotheses.** ``beta = p alpha`` is at most 1, so that the centre is a mean of its old value and of the ranks; more
+    is a ValueError. Samples have the same distribution on all ranks: if they have not, ranks are drawn apart in every
+    step, and the centre is less accurate than synchronous training. On a quadratic loss with curvature h, plain SGD with
+    ``every = 1`` is stable if and only if ``lr h (2 - beta) < 4 - 2 beta (1 + 1/p)``: up to ``lr h < 2 - 2/p`` with the
+    default. With beta = 1 one rank and the centre would only change places. The same program gives the same bits, also
+    after a stop and a resume.
 
     **Costs.** For n bytes of parameters a rank gives n / every bytes to an all-reduce per step. Memory: 2 n, for the
     centre, of which every rank has a copy with the same bits, and for the differences.
@@ -58,7 +63,7 @@ class EASGD(Local):
         """alpha of this step. ValueError if it is too large for `size` ranks."""
         if self.rho is not None:
             return _stable(get_lr(opt) * self.rho, size)
-        return _stable(0.9 / size if self.alpha is None else self.alpha, size)
+        return _stable(1 / max(2, size) if self.alpha is None else self.alpha, size)
 
     def setup(self, net: Any, opt: Any, comm: Any) -> None:
         """See `Strategy.setup`."""

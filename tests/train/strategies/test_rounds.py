@@ -196,7 +196,7 @@ def test_a_rank_that_was_not_drawn_may_leave_out_the_backward_pass():
 @pytest.mark.parametrize("size", RANKS)
 @pytest.mark.parametrize("options", [{}, {"alpha": 0.2}, {"rho": 2.0}])
 def test_easgd_follows_its_recursion(options, size):
-    alpha = options.get("alpha", 0.05 * options["rho"] if "rho" in options else 0.9 / size)
+    alpha = options.get("alpha", 0.05 * options["rho"] if "rho" in options else 1 / max(2, size))
     alone = Alone(size, momentum)
     c = alone.x[0]
     centres = []
@@ -222,6 +222,29 @@ def test_easgd_follows_its_recursion(options, size):
     assert near(np.stack([own for own, _ in results]), alone.x)
     last = c + alpha * (alone.x - c).sum(axis=0)
     assert near(np.stack([end for _, end in results]), last)
+
+
+@pytest.mark.parametrize("size", RANKS)
+@pytest.mark.parametrize("beta", [None, 0.9, 0.3])
+def test_easgd_is_stable_up_to_the_rate_that_its_docstring_has(beta, size):
+    """The loss is half the square of weight + bias, along which the curvature is 2."""
+    how = {} if beta is None else {"alpha": beta / size}
+    beta = beta or (1.0 if size > 1 else 0.5)
+    limit = (4 - 2 * beta * (1 + 1 / size)) / (2 - beta)
+
+    def grown(comm, rate):
+        net = train.Sequential(train.Linear(1, 1, rng=np.random.default_rng(0), dtype=np.float64))
+        net, opt = train.distribute(net, train.SGD(net.parameters(), rate), train.EASGD(**how), comm=comm)
+        begin = flat(net).sum()
+        for _ in range(200):
+            opt.zero_grad()
+            out = net(np.ones((1, 1)))
+            out.backward(out.data)
+            opt.step()
+        return abs(flat(net).sum() / begin)
+
+    assert max(threads.run(size, lambda comm: grown(comm, 0.9 * limit / 2))) < 0.2
+    assert min(threads.run(size, lambda comm: grown(comm, 1.1 * limit / 2))) > 5
 
 
 def test_a_finished_round_is_the_same_on_all_ranks():
