@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..analysis.draw import BAND, INK, REDUCED, STORED, TOP, canvas, column
 from ..train.strategies.pattern import GRADIENTS, PARAMETERS, Action, Ask, Meet, Pattern, Post, Send
 
-__all__ = ["Frame", "Message", "frames", "svg", "text"]
+__all__ = ["Frame", "Message", "frames", "period", "svg", "text"]
 
 
 class Message(NamedTuple):
@@ -36,17 +36,31 @@ class Frame(NamedTuple):
 
 
 def frames(pattern: Pattern, size: int, steps: int) -> list[Frame]:
-    """The first ``steps`` steps; those after each other that are alike are one frame."""
-    found: list[Frame] = []
-    for step in range(steps):
-        done = [(rank, action) for rank in pattern.workers(size) for action in pattern.actions(rank, step)]
-        meeting = next((_part(action.what, action.share) for _, action in done if isinstance(action, Meet)), None)
-        messages = tuple(message for rank, action in done for message in _messages(rank, action))
-        if found and found[-1][2:] == (meeting, messages):
+    """The first ``steps`` steps, or the first ones of them that are repeated (see `period`).
+
+    Steps after each other that are alike are one frame.
+    """
+    repeated, found = period(pattern, size, steps), list[Frame]()
+    for step in range(steps if repeated == 1 else repeated):
+        content = _content(pattern, size, step)
+        if found and found[-1][2:] == content:
             found[-1] = found[-1]._replace(last=step)
         else:
-            found.append(Frame(step, step, meeting, messages))
+            found.append(Frame(step, step, *content))
     return found
+
+
+def period(pattern: Pattern, size: int, steps: int) -> int:
+    """The number of steps of which the first ``steps`` steps are repetitions, at least two; else ``steps``."""
+    done = [_content(pattern, size, step) for step in range(steps)]
+    return next((n for n in range(1, steps // 2 + 1) if done[n:] == done[:-n]), steps)
+
+
+def _content(pattern: Pattern, size: int, step: int) -> tuple[str | None, tuple[Message, ...]]:
+    """What a frame of one step has: what is all-reduced, and the messages."""
+    done = [(rank, action) for rank in pattern.workers(size) for action in pattern.actions(rank, step)]
+    meeting = next((_part(action.what, action.share) for _, action in done if isinstance(action, Meet)), None)
+    return meeting, tuple(message for rank, action in done for message in _messages(rank, action))
 
 
 def _messages(rank: int, action: Action) -> list[Message]:
@@ -65,9 +79,11 @@ def _part(what: str, share: float) -> str:
     return what if share == 1 else f"{what}/{1 / share:.3g}"
 
 
-def _title(name: str, pattern: Pattern, size: int) -> str:
-    serve = f", {len(pattern.servers)} of them serve" if pattern.servers else ""
-    return f"{name}, p = {size}{serve}{' and train' if pattern.servers and pattern.beside else ''}"
+def _title(name: str, pattern: Pattern, size: int, steps: int) -> str:
+    count, repeated = len(pattern.servers), period(pattern, size, steps)
+    serve, train = ("serves", " and trains") if count == 1 else ("serve", " and train")
+    servers = f", {count} of them {serve}{train if pattern.beside else ''}" if count else ""
+    return f"{name}, p = {size}{servers}{f', the same every {repeated} steps' if 1 < repeated < steps else ''}"
 
 
 def _head(rank: int, pattern: Pattern) -> str:
@@ -97,7 +113,7 @@ def text(name: str, pattern: Pattern, size: int, steps: int, ranks: Sequence[int
     cells = [cell for _, row in rows for cell in row]
     width = max(len(line) for lines in (heads, *cells) for line in lines) + 2
     left = max(len(label) for label, _ in rows) + 3
-    lines = [_title(name, pattern, size), "", (" " * left + "".join(f"{head:<{width}}" for head in heads)).rstrip()]
+    lines = [_title(name, pattern, size, steps), "", (" " * left + "".join(f"{head:<{width}}" for head in heads)).rstrip()]
     for label, row in rows:
         lines.append("")
         for i in range(max(1, *map(len, row))):
@@ -156,10 +172,10 @@ def svg(name: str, pattern: Pattern, size: int, steps: int) -> str:
     """
     rows = frames(pattern, size, steps)
     heads, below = [_head(rank, pattern) for rank in range(size)], 76 if pattern.servers else 56
-    parts = canvas(_title(name, pattern, size), [frame.name for frame in rows], heads, below=below, indent=12)
+    parts = canvas(_title(name, pattern, size, steps), [frame.name for frame in rows], heads, below=below, indent=12)
     for number, frame in enumerate(rows):
         parts += _drawn(frame, TOP + BAND * number, pattern, size)
-    return "\n".join([*parts, *_svg_legend(TOP + BAND * len(rows) + 30, pattern), "</svg>"]) + "\n"
+    return "\n".join([*parts, *_svg_legend(TOP + BAND * len(rows) + 30, rows, pattern), "</svg>"]) + "\n"
 
 
 def _drawn(frame: Frame, y: int, pattern: Pattern, size: int) -> list[str]:
@@ -176,7 +192,7 @@ def _drawn(frame: Frame, y: int, pattern: Pattern, size: int) -> list[str]:
         top, end = y + 12, y + BAND - 12
         if asked:
             top, end = (top, y + BAND // 2) if message.target in pattern.servers else (y + BAND // 2, end)
-        how = "reduced" if message.what.startswith(GRADIENTS) else "stored"
+        how = _how(message.what)
         title = f"<title>rank {message.source} to rank {message.target}: {message.what}</title>"
         x1, x2 = column(message.source), column(message.target)
         if x1 == x2:  # a server beside the rank
@@ -188,17 +204,25 @@ def _drawn(frame: Frame, y: int, pattern: Pattern, size: int) -> list[str]:
     return parts
 
 
+def _how(what: str) -> str:
+    """The class of a line."""
+    return "reduced" if what.startswith(GRADIENTS) else "stored"
+
+
 def _colour(what: str) -> str:
     return REDUCED if what.startswith(GRADIENTS) else STORED
 
 
-def _svg_legend(y: int, pattern: Pattern) -> list[str]:
-    parts = []
-    for x, how, words in ((20, "reduced", GRADIENTS), (180, "stored", PARAMETERS)):
-        parts.append(f'<line class="{how}" x1="{x}" y1="{y}" x2="{x + 44}" y2="{y}"/>')
+def _svg_legend(y: int, rows: list[Frame], pattern: Pattern) -> list[str]:
+    """What the kinds of lines mean that there are."""
+    sent = {_how(message.what) for frame in rows for message in frame.messages}
+    found = [(f'class="{how}"', words) for how, words in (("reduced", GRADIENTS), ("stored", PARAMETERS)) if how in sent]
+    if any(frame.meeting for frame in rows):
+        found.append((f'stroke="{INK}" stroke-width="5"', "all-reduce"))
+    parts = [] if found else [f'<text x="20" y="{y + 4}">no rank sends anything</text>']
+    for x, (look, words) in zip(range(20, 500, 164), found, strict=False):
+        parts.append(f'<line {look} x1="{x}" y1="{y}" x2="{x + 44}" y2="{y}"/>')
         parts.append(f'<text x="{x + 54}" y="{y + 4}">{words}</text>')
-    parts.append(f'<line x1="348" y1="{y}" x2="392" y2="{y}" stroke="{INK}" stroke-width="5"/>')
-    parts.append(f'<text x="402" y="{y + 4}">all-reduce</text>')
     if pattern.servers:
         parts.append(f'<text x="20" y="{y + 26}">{_answers(pattern)}</text>')
     return parts

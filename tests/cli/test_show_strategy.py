@@ -37,6 +37,17 @@ steps 6-7   -             -
     )
 
 
+def test_steps_that_are_repeated_are_shown_once(capsys):
+    lines = show(capsys, "--strategy", "local_sgd:every=3", "-p", "2", "--steps", "8").splitlines()
+    assert lines[0] == "local_sgd:every=3, p = 2, the same every 3 steps"
+    assert [line.split("  ")[0] for line in lines if line.startswith("step")] == ["steps 0-1", "step 2"]
+    once = show(capsys, "--strategy", "local_sgd:every=5", "-p", "2", "--steps", "8").splitlines()
+    assert once[0] == "local_sgd:every=5, p = 2"
+    assert [line.split("  ")[0] for line in once if line.startswith("step")] == ["steps 0-3", "step 4", "steps 5-7"]
+    (head,) = [line for line in show(capsys, "--strategy", "async_easgd", "-p", "4").splitlines() if "p = 4" in line]
+    assert head == "async_easgd, p = 4, 1 of them serves, the same every 4 steps"
+
+
 def test_servers_have_columns_of_their_own(capsys):
     assert (
         show(capsys, "--strategy", "ssp:staleness=2:servers=2", "-p", "5")
@@ -81,8 +92,15 @@ def test_every_strategy_is_drawn(capsys, tmp_path, name):
     arrows = [
         line for line in root.iter("{http://www.w3.org/2000/svg}line") if line.get("class") in ("reduced", "stored")
     ]
-    assert len(arrows) == 2 + sum(len(frame.messages) for frame in frames(pattern, 4, 16))  # 2 in the legend
-    heads = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text") if text.get("class") == "head"]
+    shown = frames(pattern, 4, 16)
+    kinds = {message.what.partition("/")[0] for frame in shown for message in frame.messages}
+    assert len(arrows) == len(kinds) + sum(len(frame.messages) for frame in shown)  # each kind is in the legend
+    texts = list(root.iter("{http://www.w3.org/2000/svg}text"))
+    said = {text.text for text in texts}
+    assert said >= kinds
+    assert ("all-reduce" in said) == any(frame.meeting for frame in shown)
+    assert ("no rank sends anything" in said) == (name == "nocomm")
+    heads = [text.text for text in texts if text.get("class") == "head"]
     assert len(heads) == 4
     assert sum("server" in head for head in heads) == len(pattern.servers)
 
