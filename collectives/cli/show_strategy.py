@@ -113,7 +113,8 @@ def text(name: str, pattern: Pattern, size: int, steps: int, ranks: Sequence[int
     cells = [cell for _, row in rows for cell in row]
     width = max(len(line) for lines in (heads, *cells) for line in lines) + 2
     left = max(len(label) for label, _ in rows) + 3
-    lines = [_title(name, pattern, size, steps), "", (" " * left + "".join(f"{head:<{width}}" for head in heads)).rstrip()]
+    top = " " * left + "".join(f"{head:<{width}}" for head in heads)
+    lines = [_title(name, pattern, size, steps), "", top.rstrip()]
     for label, row in rows:
         lines.append("")
         for i in range(max(1, *map(len, row))):
@@ -216,7 +217,8 @@ def _colour(what: str) -> str:
 def _svg_legend(y: int, rows: list[Frame], pattern: Pattern) -> list[str]:
     """What the kinds of lines mean that there are."""
     sent = {_how(message.what) for frame in rows for message in frame.messages}
-    found = [(f'class="{how}"', words) for how, words in (("reduced", GRADIENTS), ("stored", PARAMETERS)) if how in sent]
+    kinds = (("reduced", GRADIENTS), ("stored", PARAMETERS))
+    found = [(f'class="{how}"', words) for how, words in kinds if how in sent]
     if any(frame.meeting for frame in rows):
         found.append((f'stroke="{INK}" stroke-width="5"', "all-reduce"))
     parts = [] if found else [f'<text x="20" y="{y + 4}">no rank sends anything</text>']
