@@ -70,7 +70,7 @@ def acknowledged_by(folder, rank):
 
 def check_counts(done, name, folder, dead, ranks=5, steps=60):
     """Survivors' gradients were each used once; those of the dead as often as was acknowledged, or once more."""
-    trains = set(range(ranks if name == "peers" else ranks - 2))
+    trains = set(range(ranks if name in ("peers", "beside") else ranks - 2))
     lines = re.findall(r"^rank (\d) steps (\d+) counts (.*)$", done.stdout, re.MULTILINE)
     told = {int(rank): [float(n) for n in counts.split()] for rank, _, counts in lines if int(rank) in trains}
     assert told.keys() >= trains - dead, done.stdout + done.stderr
@@ -94,7 +94,7 @@ KILLS += [
     (name, victims, 10)
     for name, victims in (
         ("async", "0,2"), ("sync", "0"), ("sync", "1,2"), ("backup", "1,4"), ("syncbackup", "4"), ("syncbackup", "0,3"),
-        ("peers", "1,4"),
+        ("peers", "1,4"), ("beside", "0"), ("beside", "1,3"),
     )
 ]  # fmt: skip
 

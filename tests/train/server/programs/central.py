@@ -85,6 +85,7 @@ def strategy_of(name):
         "async": functools.partial(train.AsyncParameterServer, 2, rate="full"),
         "backup": functools.partial(train.AsyncParameterServer, 2, rate="full", backup=True),
         "syncbackup": functools.partial(train.ParameterServer, 2, backup=True),
+        "beside": functools.partial(train.AsyncParameterServer, 2, rate="full", backup=True, beside=True),
         "peers": train.PeerAsync,
     }
     return makers[name]()
