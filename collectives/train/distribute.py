@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .agree import communicator, role_of, same_as_rank_0, together
-from .flat.adapt import Adaptable, adapt
+from .flat.adapt import adapt
 from .flat.buckets import LONGEST, ON_ONE_MACHINE, UNUSED, Buckets
 from .flat.model import Handle, Model
 from .mesh import Mesh
@@ -59,7 +59,7 @@ def distribute(
     comm = communicator(comm)
     model, handle = together(comm, lambda: _check(net, opt, strategy, comm, unused))
     if mesh is not None:
-        count_copies(net.net if isinstance(net, Adaptable) else net, model, mesh.tensor.size)
+        count_copies(net, model, mesh.tensor.size)
     settings = {**strategy.settings(), **handle.describe(), **model.describe(), "unused": unused}
     same_as_rank_0(comm, settings, "distribute")
 

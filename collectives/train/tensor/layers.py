@@ -40,12 +40,17 @@ class ColumnParallelLinear(Linear):
         y, saved = super().forward(COPY.forward(x, self.comm, None))
         return y if self.output is None else GATHER.forward(y, self.comm, self.output), saved
 
-    def backward(self, saved: Array, grad: Array, need_input: bool) -> Array | None:
-        """See `Layer.backward`. `grad` is that of the result, equal on all ranks if the result is whole."""
-        if self.output is not None:
-            grad = GATHER.backward(grad, self.comm, self.output)
-        below = super().backward(saved, grad, need_input)
-        return None if below is None else COPY.backward(below, self.comm, None)
+    def backward_weight(self, saved: Array, grad: Array) -> None:
+        """See `Layer.backward_weight`. `grad` is that of the result, equal on all ranks if the result is whole."""
+        super().backward_weight(saved, self._own(grad))
+
+    def backward_input(self, saved: Array, grad: Array) -> Array:
+        """See `Layer.backward_input`; `grad` as in `backward_weight`."""
+        return COPY.backward(super().backward_input(saved, self._own(grad)), self.comm, None)
+
+    def _own(self, grad: Array) -> Array:
+        """The gradient of this rank's part of the result."""
+        return grad if self.output is None else GATHER.backward(grad, self.comm, self.output)
 
 
 class RowParallelLinear(Linear):
@@ -81,7 +86,11 @@ class RowParallelLinear(Linear):
             raise ValueError(f"RowParallelLinear takes (samples, {self.weight.data.shape[1]}) here, got {x.shape}")
         return REDUCE.forward(x @ self.weight.data.T, self.comm, None) + self.bias.data, x
 
-    def backward(self, saved: Array, grad: Array, need_input: bool) -> Array | None:
-        """See `Layer.backward`. `grad` is equal on all ranks, and so is the gradient of the bias."""
-        below = super().backward(saved, REDUCE.backward(grad, self.comm, None), need_input)
-        return below if below is None or self.input is None else SPLIT.backward(below, self.comm, self.input)
+    def backward_weight(self, saved: Array, grad: Array) -> None:
+        """See `Layer.backward_weight`. `grad` is equal on all ranks, and so is the gradient of the bias."""
+        super().backward_weight(saved, REDUCE.backward(grad, self.comm, None))
+
+    def backward_input(self, saved: Array, grad: Array) -> Array:
+        """See `Layer.backward_input`; `grad` as in `backward_weight`."""
+        below = super().backward_input(saved, REDUCE.backward(grad, self.comm, None))
+        return below if self.input is None else SPLIT.backward(below, self.comm, self.input)

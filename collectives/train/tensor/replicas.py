@@ -7,7 +7,7 @@ from typing import Any
 
 from ..flat.model import Model
 from ..models.nn import Array
-from ..tensors import as_numpy
+from ..tensors import as_numpy, is_tensor
 from .states import cuts_of
 
 
@@ -15,7 +15,7 @@ def replicated(net: Any) -> Iterator[tuple[str, Array]]:
     """Name and memory of each parameter of `net` that is not cut."""
     cuts = cuts_of(net)
     if hasattr(net, "named_parameters"):
-        named = ((name, as_numpy(p)) for name, p in net.named_parameters())
+        named = ((name, as_numpy(p) if is_tensor(p) else p.data) for name, p in net.named_parameters())
     else:
         named = ((p.name, p.data) for p in net.parameters())
     yield from ((name, data) for name, data in named if name not in cuts)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..agree import together
+from ..flat.adapt import Adaptable
 from ..models.nn import Array
 from ..tensors import as_numpy, as_tensor, is_tensor
 from .cuts import Cut
@@ -20,14 +21,21 @@ from .pairs import all_gather
 
 
 def cuts_of(net: Any) -> dict[str, Cut]:
-    """The `Cut` of each parameter of `net` that is cut, by the parameter's name."""
+    """The `Cut` of each parameter of `net` that is cut, by the parameter's name.
+
+    A parameter that several modules share has an entry for each of its names. `net` may be a `Pipeline`, of which these
+    are the parameters of this rank's stages.
+    """
     found = {}
-    if hasattr(net, "named_modules"):
-        for name, module in net.named_modules(remove_duplicate=False):
+    inner = net.net if isinstance(net, Adaptable) else net
+    if hasattr(inner, "named_modules"):
+        names = {parameter: name for name, parameter in net.named_parameters()}
+        for path, module in inner.named_modules(remove_duplicate=False):
             for key, cut in getattr(module, "cuts", {}).items():
-                found[f"{name}.{key}" if name else key] = cut
+                own = f"{path}.{key}" if path else key
+                found[own] = found[names.get(getattr(module, key), own)] = cut
     else:
-        for layer in net.layers:
+        for layer in inner.layers:
             for key, cut in getattr(layer, "cuts", {}).items():
                 found[layer.parameters()[key].name] = cut
     return found

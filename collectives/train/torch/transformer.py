@@ -98,6 +98,7 @@ def transformer(
     comm: Any = None,
     sequence_parallel: bool = False,
     dropout: float = 0.0,
+    tied: bool = False,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> torch.nn.Sequential:
@@ -106,8 +107,9 @@ def transformer(
     Tokens (samples, positions), of at most `context` positions, become logits (samples, positions, vocabulary). With
     `comm`, the layers are cut over its ranks, and a rank returns its part of the logits: train it with
     ``ParallelCrossEntropy(vocabulary, comm)``. With `sequence_parallel`, activations between the layers are cut along
-    the positions, too (Korthikanti et al. 2022). Whatever `comm` is, the whole weights depend on `seed` and the sizes
-    only. torch's generator is left as it was.
+    the positions, too (Korthikanti et al. 2022). With `tied`, the head uses the weight of the embedding (Press and Wolf
+    2017). Whatever `comm` is, the whole weights depend on `seed` and the sizes only. torch's generator is left as it
+    was.
 
     Collective over `comm`. Raises ValueError on all ranks unless heads divide the width and each rank has at least one
     head and one entry of the vocabulary.
@@ -115,8 +117,9 @@ def transformer(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         blocks = [Block(width, heads, comm, sequence_parallel, dropout, dtype) for _ in range(layers)]
-        return torch.nn.Sequential(
-            Embedding(vocabulary, context, width, comm, sequence_parallel, dropout, dtype),
-            *blocks,
-            Head(vocabulary, width, comm, sequence_parallel, dtype),
-        )
+        first = Embedding(vocabulary, context, width, comm, sequence_parallel, dropout, dtype)
+        last = Head(vocabulary, width, comm, sequence_parallel, dtype)
+    if tied:
+        first.tokens.weight.data *= width**-0.5  # the logits of normed activations then have a variance of 1
+        last.logits.weight = first.tokens.weight
+    return torch.nn.Sequential(first, *blocks, last)
