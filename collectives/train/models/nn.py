@@ -58,6 +58,20 @@ class Parameter:
         self.grad = np.broadcast_to(np.zeros((), self.data.dtype), self.data.shape)
         self._fresh = True
 
+    @property
+    def fresh(self) -> bool:
+        """Whether no backward pass has added to ``grad`` since `zero_grad` or `renew_grad`."""
+        return self._fresh
+
+    def settled_grad(self) -> Array:
+        """``grad``, to be changed in place: zeros if it is `fresh`. Later backward passes add to it."""
+        if self._fresh and not self.grad.flags.writeable:
+            self.grad = np.zeros_like(self.data)
+        elif self._fresh:
+            self.grad.fill(0)
+        self._fresh = False
+        return self.grad
+
     def accumulate(self, function: Callable[..., Array], *args: Any, **kwargs: Any) -> None:
         """``grad += function(*args, **kwargs)``. The first time after ``zero_grad`` this needs no temporary array."""
         if not self._fresh:

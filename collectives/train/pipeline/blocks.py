@@ -65,6 +65,12 @@ class Framework(Protocol):
     def model(self, blocks: Mapping[int, Any], names: Mapping[str, Any]) -> Any:
         """The blocks of one rank as a network whose parameters have the `names` of the whole model."""
 
+    def state(self, model: Any) -> dict[str, Array]:
+        """All parameters of what `model` returned, and other arrays that it keeps, by their names in the whole model.
+
+        They are the model's own, to be changed in place.
+        """
+
     def adapt(self, model: Any, opt: Any) -> tuple[Any, Any]:
         """`Model` and `Handle` (see train.flat) of what `model` returned, and of its optimizer."""
 
@@ -91,6 +97,9 @@ class Framework(Protocol):
 
     def gradient(self, parameter: Any) -> Array:
         """The gradient of a parameter as an array of its shape, to be changed in place; zeros if it has none."""
+
+    def take_gradient(self, parameter: Any) -> Array | None:
+        """The gradient of a parameter, which it then lacks; None if it has none."""
 
     def values(self, parameter: Any) -> Array:
         """The parameter as an array of its shape, to be changed in place."""

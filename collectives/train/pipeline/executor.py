@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from .batches import MicroBatches
 from .blocks import Framework
 from .instructions import LAST, SENDS, Instruction, Kind
+from .placement import Placement
 from .stage import Stage
 from .transfers import Channel, Transfers
 from .versions import Versions
@@ -47,18 +48,22 @@ class Executor:
     """
 
     def __init__(
-        self, framework: Framework, stages: Sequence[Stage], wiring: Wiring, transfers: Transfers, rank: int,
-        ranks: int, ready: Callable[[int, str], None],
+        self, framework: Framework, stages: Sequence[Stage], wiring: Wiring, transfers: Transfers,
+        placement: Placement, ready: Callable[[int, str], None],
     ) -> None:  # fmt: skip
         self._framework, self._stages, self._wiring, self._transfers = framework, stages, wiring, transfers
-        self._rank, self._ranks, self._ready = rank, ranks, ready
+        self._placement, self._ready = placement, ready
         self._result = wiring.bounds[-1] - 1  # the value that is the model's
         self.busy = 0.0
         self.versions_held = 1
-        self.clear()
+        self._clear()
 
-    def clear(self) -> None:
-        """Forget the passes under way, after an error too."""
+    def abandon(self) -> None:
+        """Forget the passes and messages under way, after an error."""
+        self._clear()
+        self._transfers.abandon()
+
+    def _clear(self) -> None:
         self._inputs: dict[tuple[int, int], dict[int, Any]] = defaultdict(dict)
         self._grads: dict[tuple[int, int], dict[int, Any]] = defaultdict(dict)
         self._outputs: dict[tuple[int, int, bool], dict[int, Any]] = {}
@@ -86,12 +91,9 @@ class Executor:
         self.versions_held = max(self.versions_held, *(versions.peak for versions in self._versions))
         self._transfers.finish()
 
-    def _virtual(self, chunk: int) -> int:
-        return chunk * self._ranks + self._rank
-
     def _channel(self, instruction: Instruction) -> Channel:
         back = instruction.kind in (Kind.SEND_GRADIENT, Kind.RECEIVE_GRADIENT)
-        here, there = self._virtual(instruction.chunk), instruction.peer
+        here, there = self._placement.virtual(instruction.chunk), instruction.peer
         assert there is not None
         return Channel(min(here, there), max(here, there), back)
 
@@ -152,14 +154,14 @@ class Executor:
 
     def _forward_done(self, chunk: int, micro_batch: int, values: dict[int, Any]) -> None:
         """Hand values to other chunks of this rank, keep those that are sent, and end the model with the loss."""
-        virtual = self._virtual(chunk)
+        virtual = self._placement.virtual(chunk)
         if virtual == self._wiring.stages - 1:
             self._take_loss(chunk, micro_batch, values[self._result])
         remote: dict[int, Any] = {}
         for target, sent in self._wiring.sent(virtual).items():
             chosen = {value: values[value] for value in sent}
-            if target % self._ranks == self._rank:
-                self._inputs[target // self._ranks, micro_batch] |= chosen
+            if self._placement.has(target):
+                self._inputs[self._placement.chunk(target), micro_batch] |= chosen
             else:
                 remote |= chosen
         if remote:
@@ -174,12 +176,12 @@ class Executor:
 
     def _backward_done(self, chunk: int, micro_batch: int, below: dict[int, Any]) -> None:
         """Hand gradients to other chunks of this rank, and keep those that are sent."""
-        virtual = self._virtual(chunk)
+        virtual = self._placement.virtual(chunk)
         remote: dict[int, Any] = {}
         for (source, target), values in self._wiring.values.items():
             chosen = {value: below[value] for value in values} if target == virtual else {}
-            if source % self._ranks == self._rank:
-                self._add((source // self._ranks, micro_batch), chosen)
+            if self._placement.has(source):
+                self._add((self._placement.chunk(source), micro_batch), chosen)
             else:
                 remote |= chosen
         if remote:
@@ -196,25 +198,25 @@ class Executor:
         outputs = self._outputs[instruction.chunk, instruction.micro_batch, channel.back]
         values = self._wiring.values[channel.source, channel.target]
         arrays = [self._framework.outgoing(outputs[value]) for value in values]
-        self._transfers.send(channel, self._key(instruction.micro_batch), arrays)
+        self._transfers.send(channel, instruction.micro_batch, self._key(instruction.micro_batch), arrays)
         if self._is_last_send(instruction, channel):
             del self._outputs[instruction.chunk, instruction.micro_batch, channel.back]
 
     def _is_last_send(self, instruction: Instruction, channel: Channel) -> bool:
         """Whether no later instruction sends the same outputs; sends are in the order of their peers."""
-        here = self._virtual(instruction.chunk)
+        here = self._placement.virtual(instruction.chunk)
         ends = [t if s == here else s for s, t in self._wiring.edges if here == (t if channel.back else s)]
-        return instruction.peer == max(end for end in ends if end % self._ranks != self._rank)
+        return instruction.peer == max(end for end in ends if not self._placement.has(end))
 
     def _receive(self, instruction: Instruction) -> None:
         channel, place = self._channel(instruction), (instruction.chunk, instruction.micro_batch)
         waiting = self._expected[channel]
         while waiting.popleft() != instruction.micro_batch:
             pass
-        arrays = self._transfers.receive(channel, self._key(instruction.micro_batch))
+        arrays = self._transfers.receive(channel, instruction.micro_batch, self._key(instruction.micro_batch))
         following = next((m for m in waiting if self._feed.has_samples(m)), None)
         if following is not None:
-            self._transfers.expect(channel, self._key(following))
+            self._transfers.expect(channel, following, self._key(following))
         values = self._wiring.values[channel.source, channel.target]
         chosen = {value: self._framework.incoming(array) for value, array in zip(values, arrays, strict=True)}
         if channel.back:

@@ -12,6 +12,7 @@ from .costs import costs
 from .graph import graph_of, is_torch_block
 from .numpy_blocks import NumpyFramework
 from .partition import balanced, bounds_of
+from .placement import Placement
 from .stage import Stage
 from .tied import holders
 from .wiring import Wiring
@@ -20,16 +21,20 @@ __all__ = ["Layout"]
 
 
 class Layout:
-    """The blocks of a model on so many virtual stages. Arguments and errors as those of `Pipeline`."""
+    """The blocks of a model on the virtual stages of a `Placement`, of which each stage has as many `chunks`.
 
-    def __init__(self, net: Any, stages: int, cut: Any, sample: Any, route: str) -> None:
+    Other arguments and errors as those of `Pipeline`.
+    """
+
+    def __init__(self, net: Any, placement: Placement, chunks: int, cut: Any, sample: Any, route: str) -> None:
         self._graph = graph_of(net)
-        self._route = route
+        self._placement, self._route = placement, route
+        stages = chunks * placement.stages
         self.framework = _framework(self._graph.blocks)
         blocks = {number: self.framework.block(number, block) for number, block in enumerate(self._graph.blocks)}
         self._names = {number: list(block.parameters) for number, block in blocks.items()}
         if isinstance(cut, str):
-            bounds = balanced(costs(self._graph, blocks, self.framework, cut, sample), stages)
+            bounds = balanced(costs(self._graph, blocks, self.framework, cut, sample), placement.replicas * chunks)
         else:
             bounds = bounds_of(cut, len(self._graph), stages)
         self.bounds = bounds
@@ -56,21 +61,21 @@ class Layout:
         numbers = [number for virtual in virtuals for number in self.wiring.blocks(virtual)]
         return self.framework.model({number: self._graph.blocks[number] for number in numbers}, names)
 
-    def check(self, ranks: int) -> None:
+    def check(self) -> None:
         """Raise ValueError if a rank has no parameters, so that it would have nothing to train."""
-        used = {rank for held in self.holders(ranks).values() for rank in held}
-        if idle := sorted(set(range(ranks)) - used):
+        used = {self._placement.stage_of(rank) for held in self.holders().values() for rank in held}
+        if idle := sorted(set(range(self._placement.stages)) - used):
             raise ValueError(f"cut at {self.bounds[1:-1]}, stage {idle[0]} has no parameters; give cut=[...] by hand")
 
-    def holders(self, ranks: int) -> dict[str, list[int]]:
+    def holders(self) -> dict[str, list[int]]:
         """The ranks that hold each parameter."""
         stages = range(self.wiring.stages)
         used = [(stage, name) for stage in stages for block in self.wiring.blocks(stage) for name in self._names[block]]
-        return holders(used, ranks)
+        return holders(used, self._placement)
 
-    def is_tied(self, ranks: int) -> bool:
+    def is_tied(self) -> bool:
         """Whether ranks share a parameter."""
-        return any(len(held) > 1 for held in self.holders(ranks).values())
+        return any(len(held) > 1 for held in self.holders().values())
 
 
 def _framework(blocks: Sequence[Any]) -> Framework:

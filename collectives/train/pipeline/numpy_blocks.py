@@ -118,6 +118,10 @@ class NumpyFramework:
             parameter.name = name
         return Layers(list(blocks.values()), list(names.values()))
 
+    def state(self, model: Layers) -> dict[str, Array]:
+        """See `Framework.state`."""
+        return {parameter.name: parameter.data for parameter in model.parameters()}
+
     def adapt(self, model: Any, opt: Any) -> tuple[Any, Any]:
         """See `Framework.adapt`."""
         return numpy_model.adapt(model, opt)
@@ -157,7 +161,13 @@ class NumpyFramework:
 
     def gradient(self, parameter: Parameter) -> Array:
         """See `Framework.gradient`."""
-        return parameter.grad
+        return parameter.settled_grad()
+
+    def take_gradient(self, parameter: Parameter) -> Array | None:
+        """See `Framework.take_gradient`."""
+        taken = None if parameter.fresh else parameter.grad.copy()
+        parameter.renew_grad()
+        return taken
 
     def values(self, parameter: Parameter) -> Array:
         """See `Framework.values`."""

@@ -10,14 +10,15 @@ __all__ = ["BALANCES", "balanced", "bounds_of"]
 BALANCES = ("parameters", "flops", "time")
 
 
-def balanced(costs: Sequence[float], parts: int) -> list[int]:
-    """Bounds that cut `costs`, one number for each block, into `parts` runs whose largest sum is as small as possible.
+def balanced(costs: Sequence[float], workers: Sequence[int]) -> list[int]:
+    """Bounds that cut `costs`, one number for each block, into runs whose largest sum is as small as possible.
 
-    Run i has the blocks from ``bounds[i]`` to ``bounds[i + 1]``, and at least one. This is the linear partition
-    problem, solved exactly by dynamic programming in O(parts * n^2) steps for n blocks. Among equal solutions the
-    earlier runs are the shorter ones. Raises ValueError if there are fewer blocks than parts, or a negative cost.
+    Run i has the blocks from ``bounds[i]`` to ``bounds[i + 1]``, and at least one; its sum is shared by ``workers[i]``
+    ranks. This is the linear partition problem, solved exactly by dynamic programming in O(r n^2) steps for r runs of n
+    blocks. Among equal solutions the earlier runs are the shorter ones. Raises ValueError if there are fewer blocks
+    than runs, or a negative cost.
     """
-    count = len(costs)
+    count, parts = len(costs), len(workers)
     if not 1 <= parts <= count:
         raise ValueError(f"{count} blocks cannot be cut into {parts} stages of at least one block")
     if any(not cost >= 0 for cost in costs):
@@ -25,13 +26,14 @@ def balanced(costs: Sequence[float], parts: int) -> list[int]:
     sums = [0.0]
     for cost in costs:
         sums.append(sums[-1] + cost)
-    best = [list(sums)]  # best[k][n]: the largest sum if the first n blocks are cut into k + 1 runs
+    # best[k][n]: the largest sum if the first n blocks are cut into k + 1 runs
+    best = [[total / workers[0] for total in sums]]
     cuts: list[list[int]] = [[0] * (count + 1)]
     for part in range(1, parts):
         row, where = [float("inf")] * (count + 1), [0] * (count + 1)
         for end in range(part + 1, count + 1):
             for start in range(part, end):
-                largest = max(best[part - 1][start], sums[end] - sums[start])
+                largest = max(best[part - 1][start], (sums[end] - sums[start]) / workers[part])
                 if largest < row[end]:
                     row[end], where[end] = largest, start
         best.append(row)

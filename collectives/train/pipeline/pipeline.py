@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from .instructions import Instruction, Kind, PipelineSchedule
 from .layout import Layout
 from .lowering import lower
 from .model import StagesModel
+from .placement import Placement
 from .proof import verify
 from .registry import find
 from .report import Report, StepLoss
@@ -31,7 +32,7 @@ __all__ = ["Pipeline"]
 
 
 class Pipeline:
-    """A model cut into stages, one on each rank of `comm` (default: the world), for example of ``mesh.pipeline``.
+    """A model cut into stages on the ranks of `comm` (default: the world), for example of ``mesh.pipeline``.
 
     ``loss = pipe.step(x, y, loss_fn)`` does what ``loss = loss_fn(net(x), y); loss.backward()`` does in one process::
 
@@ -47,6 +48,8 @@ class Pipeline:
     * `schedule`: a name (gpipe, 1f1b, interleaved_1f1b, zero_bubble, pipedream, pipedream_2bw) or a `PipelineSchedule`.
       It is proved for this model before it runs. The last two are without a flush: see `stream`.
     * `micro_batches`: parts of a batch, which differ by at most one sample; those without samples are left out.
+    * `replicas`: how many ranks have each stage, one after the other (default: 1). They share its micro-batches in
+      turn, and add up their gradients. A cost of a stage is divided by their number.
     * `cut`: the first block of each virtual stage but the first one; or what is balanced: "parameters" (default),
       "flops" or "time" on an input `sample`. The most expensive stage is then as cheap as it can be.
     * `route`: "relay" (default) or "direct": how a value gets to a stage that is not the next one (see `Wiring`).
@@ -62,29 +65,32 @@ class Pipeline:
 
     def __init__(
         self, net: Any, comm: Any = None, *, schedule: str | PipelineSchedule = "1f1b", micro_batches: int = 1,
-        cut: Any = "parameters", sample: Any = None, route: str = "relay", recompute: bool = False,
+        replicas: Sequence[int] | None = None, cut: Any = "parameters", sample: Any = None, route: str = "relay",
+        recompute: bool = False,
     ) -> None:  # fmt: skip
         self.comm = comm = communicator(comm)
         self.micro_batches, self.recompute = micro_batches, recompute
         self.schedule = together(comm, lambda: find(schedule)() if isinstance(schedule, str) else schedule)
-        stages = self.schedule.chunks * comm.size
-        layout = together(comm, lambda: Layout(net, stages, cut, sample, route))
+        placement = together(comm, lambda: Placement(int(comm.rank), int(comm.size), replicas))
+        self._placement = placement
+        layout = together(comm, lambda: Layout(net, placement, self.schedule.chunks, cut, sample, route))
         bounds = comm.bcast(layout.bounds, root=0)  # measured times differ
         self._layout = layout = layout.cut_at(bounds)
         settings = {"schedule": self.schedule.name, "micro_batches": micro_batches, "recompute": recompute}
+        settings["replicas"] = placement.replicas
         same_as_rank_0(comm, settings | layout.describe(), "Pipeline")
         together(comm, lambda: self._check(layout))
-        mine = range(int(comm.rank), stages, int(comm.size))
+        mine = [placement.virtual(chunk) for chunk in range(self.schedule.chunks)]
         self._activations = Activations()
         self.stages: list[Stage] = [layout.stage(virtual, self._activations, recompute) for virtual in mine]
         self._named = {name: p for stage in self.stages for name, p in stage.parameters.items()}
         self.net = layout.model(mine, self._named)
         self._uses = {name: sum(name in s.parameters for s in self.stages) for name in self._named}
-        self._tied = Tied(comm, layout.framework, self._named, layout.holders(int(comm.size)))
-        self._watch = Watch(comm)
+        self._watch = Watch(comm, str(placement))
+        self._tied = Tied(comm, layout.framework, self._named, layout.holders(), self._watch)
         self._executor = Executor(
-            layout.framework, self.stages, layout.wiring, Transfers(comm, layout.wiring.edges, self._watch),
-            int(comm.rank), int(comm.size), self._gradient_ready,
+            layout.framework, self.stages, layout.wiring,
+            Transfers(comm, layout.wiring.edges, placement, self._watch), placement, self._gradient_ready,
         )  # fmt: skip
         self._programs: dict[int, list[Instruction]] = {}  # the last one, which most steps run again
         self._model: StagesModel | None = None
@@ -93,19 +99,19 @@ class Pipeline:
     def _check(self, layout: Layout) -> None:
         """Raise ValueError unless the schedule serves this model and its micro-batches. A stream is proved for four
         steps more than the versions of the weights that it needs."""
-        size, count = int(self.comm.size), self.micro_batches
-        layout.check(size)
+        stages, count = self._placement.stages, self.micro_batches
+        layout.check()
         if self.schedule.flushless:
-            if layout.is_tied(size):
-                raise ValueError(f"stages of {self.schedule.name} step at different times, and cannot share parameters")
-            count *= size + 4
-            steps = (i for i in self.schedule.programs(size, count)[0] if i.kind is Kind.STEP)
+            if layout.is_tied():
+                raise ValueError(f"ranks of {self.schedule.name} step at different times, and cannot share parameters")
+            count *= stages + 4
+            steps = (i for i in self.schedule.programs(stages, count)[0] if i.kind is Kind.STEP)
             if (accumulated := next(steps).micro_batch + 1) != self.micro_batches:
                 raise ValueError(
                     f"{self.schedule.name} steps after {accumulated} micro-batches, so micro_batches must be "
                     f"{accumulated}, not {self.micro_batches}"
                 )
-        verify(self.schedule, size, count, edges=layout.wiring.edges)
+        verify(self.schedule, stages, count, edges=layout.wiring.edges)
 
     def parameters(self) -> list[Any]:
         """The trainable parameters of this rank's stages, for its optimizer."""
@@ -168,11 +174,12 @@ class Pipeline:
         return MicroBatches(x, y, self.micro_batches, self._layout.framework.part)
 
     def _program(self, micro_batches: int) -> list[Instruction]:
-        rank, size = int(self.comm.rank), int(self.comm.size)
+        stage, stages = self._placement.stage, self._placement.stages
         if micro_batches not in self._programs:
-            self.schedule.check(size, micro_batches)
-            computations = self.schedule.instructions(rank, size, micro_batches)
-            self._programs = {micro_batches: list(lower(computations, rank, size, self._layout.wiring.edges))}
+            self.schedule.check(stages, micro_batches)
+            computations = self.schedule.instructions(stage, stages, micro_batches)
+            lowered = lower(computations, stage, stages, self._layout.wiring.edges)
+            self._programs = {micro_batches: self._placement.own(lowered)}
         return self._programs[micro_batches]
 
     def _run(
@@ -188,16 +195,20 @@ class Pipeline:
             losses, lengths = found()
             if not self.schedule.flushless:
                 self._end_gradients(samples)
-            values = [self._watch.settle(losses[i] if losses else 0.0)[-1] for i in range(len(lengths))]
+            values = [sum(self._watch.settle(losses[i] if losses else 0.0)) for i in range(len(lengths))]
         except BaseException as error:
-            self._executor.clear()
-            self._watch.tell(error)
-            raise
+            failure = self._watch.explained(error)
+            self._executor.abandon()
+            self._watch.tell(failure)
+            if failure is error:
+                raise
+            raise failure from error
         self._seconds += time.perf_counter() - begin
         return [StepLoss(value, length) for value, length in zip(values, lengths, strict=True)]
 
     def _begin_gradients(self, samples: int) -> None:
         self._missing = dict(self._uses)
+        self._tied.begin()
         if self._model is not None:
             self._model.samples = samples
 
@@ -225,31 +236,32 @@ class Pipeline:
         counts = (self._activations.peak_bytes, self._activations.peak_count)
         mine = (self._executor.busy, self._seconds, *counts, self._executor.versions_held)
         busy, seconds, nbytes, held, versions = map(list, zip(*self.comm.allgather(mine), strict=True))
-        size, longest = int(self.comm.size), max(seconds)
+        size, stages, longest = int(self.comm.size), self._placement.stages, max(seconds)
+        promised = [self.schedule.activations(stage, stages, self.micro_batches) for stage in range(stages)]
         made = Report(
             self.schedule.name, 1 - sum(busy) / (size * longest) if longest else 0.0,
-            float(self.schedule.bubble(size, self.micro_batches)), busy, longest, nbytes, held,
-            [self.schedule.activations(stage, size, self.micro_batches) for stage in range(size)], versions,
+            float(self.schedule.bubble(stages, self.micro_batches)), busy, longest, nbytes, held,
+            [promised[self._placement.stage_of(rank)] for rank in range(size)], versions,
         )  # fmt: skip
         self._executor.busy, self._seconds = 0.0, 0.0
         self._activations.reset()
         return made
 
     def state_dict(self) -> dict[str, Array]:
-        """Copies of this rank's parameters by their names in the whole model."""
-        return {name: self._layout.framework.values(p).copy() for name, p in self._named.items()}
+        """Copies of this rank's parameters by their names in the whole model, and of other arrays that blocks keep."""
+        return {name: array.copy() for name, array in self._layout.framework.state(self.net).items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take this rank's parameters from a state of the whole model, of any cut, or of this one.
+        """Take this rank's arrays from a state of the whole model, of any cut, or of this one.
 
-        Raises ValueError, with nothing changed, for a parameter that is missing or has another shape.
+        Raises ValueError, with nothing changed, for an array that is missing or has another shape.
         """
-        for name, parameter in self._named.items():
-            shape = self._layout.framework.values(parameter).shape
-            if name not in state or tuple(np.shape(state[name])) != shape:
-                raise ValueError(f"the state has no parameter {name} of shape {shape}")
-        for name, parameter in self._named.items():
-            self._layout.framework.values(parameter)[...] = state[name]
+        own = self._layout.framework.state(self.net)
+        for name, array in own.items():
+            if name not in state or tuple(np.shape(state[name])) != array.shape:
+                raise ValueError(f"the state has no parameter {name} of shape {array.shape}")
+        for name, array in own.items():
+            array[...] = state[name]
         if self._model is not None:
             self._model.loaded()
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..models.nn import Array
 from ..tensors import OF_ML_DTYPES, extended_type
-from .watch import NOTICE, Watch
+from .placement import Placement
+from .watch import NOTICE, Watch, kept_for_ever
 
 __all__ = ["Channel", "Transfers"]
 
@@ -27,7 +28,6 @@ class Channel(NamedTuple):
 
 
 class _Posted(NamedTuple):
-    key: Hashable
     arrays: list[Array]
     requests: list[Any]
 
@@ -35,31 +35,29 @@ class _Posted(NamedTuple):
 class Transfers:
     """Sends and receives lists of arrays along the `edges` of a pipeline, in the order of the calls on each edge.
 
-    `key` stands for the shapes of the arrays: they are sent once for each key and edge, before the first activations of
-    that key. Gradients have the shapes of the activations. Sends do not wait. `expect` posts a receive in advance, so
+    `placement` says which rank is at the other end for a micro-batch. `key` stands for the shapes of the arrays: they
+    are sent once for each key, edge and rank, before the first activations of that key. Gradients have the shapes of
+    the activations. Sends do not wait. `expect` posts a receive in advance, so
     that one message arrives while the one before is computed with. Raises ValueError if arrays of a key have other
     shapes than before, PeerFailure if another stage fails.
     """
 
-    def __init__(self, comm: Any, edges: Sequence[tuple[int, int]], watch: Watch) -> None:
-        self._comm, self._watch = comm, watch
+    def __init__(self, comm: Any, edges: Sequence[tuple[int, int]], placement: Placement, watch: Watch) -> None:
+        self._comm, self._placement, self._watch = comm, placement, watch
         self._numbers = {edge: number for number, edge in enumerate(edges)}
-        self._shapes: dict[tuple[int, int, Hashable], list[tuple[tuple[int, ...], np.dtype[Any]]]] = {}
+        self._shapes: dict[tuple[int, int, int, Hashable], list[tuple[tuple[int, ...], np.dtype[Any]]]] = {}
         self._posted: dict[Channel, _Posted] = {}
         self._sent: deque[tuple[Any, Array]] = deque()
-
-    def _peer(self, virtual: int) -> int:
-        return virtual % int(self._comm.size)
 
     def _tag(self, channel: Channel, header: bool = False) -> int:
         number = self._numbers[channel.source, channel.target]
         return NOTICE + 1 + 3 * number + (2 if header else int(channel.back))
 
-    def send(self, channel: Channel, key: Hashable, arrays: Sequence[Array]) -> None:
+    def send(self, channel: Channel, micro_batch: int, key: Hashable, arrays: Sequence[Array]) -> None:
         """Send arrays, which must not change any more."""
-        peer = self._peer(channel.source if channel.back else channel.target)
+        peer = self._placement.rank(channel.source if channel.back else channel.target, micro_batch)
         told = [(array.shape, array.dtype) for array in arrays]
-        known = self._shapes.setdefault((channel.source, channel.target, key), [])
+        known = self._shapes.setdefault((channel.source, channel.target, peer, key), [])
         if not known:
             known.extend(told)
             self._post(_encoded(told), peer, self._tag(channel, header=True))
@@ -77,24 +75,29 @@ class Transfers:
         while self._sent and self._sent[0][0].Test():
             self._sent.popleft()
 
-    def expect(self, channel: Channel, key: Hashable) -> None:
+    def expect(self, channel: Channel, micro_batch: int, key: Hashable) -> None:
         """Post the receives of the next arrays of a channel, if their shapes are known and none are posted."""
-        shapes = self._shapes.get((channel.source, channel.target, key))
+        peer = self._sender(channel, micro_batch)
+        shapes = self._shapes.get((channel.source, channel.target, peer, key))
         if channel in self._posted or shapes is None:
             return
         arrays = [np.empty(shape, dtype) for shape, dtype in shapes]
-        peer = self._peer(channel.target if channel.back else channel.source)
         requests = [self._comm.Irecv(_as_bytes(array), peer, self._tag(channel)) for array in arrays]
-        self._posted[channel] = _Posted(key, arrays, requests)
+        self._posted[channel] = _Posted(arrays, requests)
 
-    def receive(self, channel: Channel, key: Hashable) -> list[Array]:
-        """Wait for the next arrays of a channel."""
-        edge = (channel.source, channel.target, key)
+    def _sender(self, channel: Channel, micro_batch: int) -> int:
+        """The rank from which the arrays of a micro-batch come on a channel."""
+        return self._placement.rank(channel.target if channel.back else channel.source, micro_batch)
+
+    def receive(self, channel: Channel, micro_batch: int, key: Hashable) -> list[Array]:
+        """Wait for the next arrays of a channel, those of a micro-batch."""
+        peer = self._sender(channel, micro_batch)
+        edge = (channel.source, channel.target, peer, key)
         if edge not in self._shapes:
             header = np.zeros(HEADER, np.uint8)
-            self._wait(self._comm.Irecv(header, self._peer(channel.source), self._tag(channel, header=True)))
+            self._wait(self._comm.Irecv(header, peer, self._tag(channel, header=True)))
             self._shapes[edge] = _decoded(header)
-        self.expect(channel, key)
+        self.expect(channel, micro_batch, key)
         posted = self._posted.pop(channel)
         for request in posted.requests:
             self._wait(request)
@@ -103,6 +106,16 @@ class Transfers:
     def _wait(self, request: Any) -> None:
         self._watch.wait(request)
         self.progress()
+
+    def abandon(self) -> None:
+        """Give up what is under way, after an error. Its memory stays, since other stages may still send."""
+        for posted in self._posted.values():
+            for array in posted.arrays:
+                kept_for_ever(array)
+        for _, array in self._sent:
+            kept_for_ever(array)
+        self._posted.clear()
+        self._sent.clear()
 
     def finish(self) -> None:
         """Wait until all that was sent has gone."""

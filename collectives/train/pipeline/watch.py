@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from collectives import PeerFailure
+from collectives import CollectiveTimeout, PeerFailure
 
-from ..deaths import is_death
+from ..deaths import dead_ranks, is_death
 from ..models.nn import Array
 
-__all__ = ["Watch"]
+__all__ = ["NOTICE", "Watch", "kept_for_ever"]
 
 NOTICE = 1  # the tag of a failing stage's last words
 LONGEST = 1000  # bytes of these
 SPIN = 200  # looks before a wait sleeps between them
 NAP = 5e-5  # seconds between looks
+GLANCE = 0.01  # seconds for a late stage to come after all, once the time is over
 SLOW = 0.25  # seconds of waiting after which a stage asks whether the others still live
 
 
@@ -26,41 +29,60 @@ class Watch:
 
     A rank that raises an error tells the others by `tell`. A rank that dies cannot: so a rank that waits for long
     begins a collective on a communicator of its own, to which all come sooner or later. Of a
-    ``collectives.Communicator`` it fails if a rank ends that has not come (docs/errors.md). At the end of a step, in
-    `settle`, the ranks come to as many of these collectives. The constructor is collective.
+    ``collectives.Communicator`` it fails if a rank ends that has not come (docs/errors.md), and after the timeout of
+    `comm` it tells who has not. At the end of a step, in `settle`, the ranks come to as many of these collectives.
+
+    `name` is what others call this rank. The constructor is collective.
     """
 
-    def __init__(self, comm: Any) -> None:
-        self._comm, self._meetings = comm, comm.Dup()
-        self._begun, self._meeting = 0, None
-        self._notice = np.zeros(LONGEST, np.uint8)
+    def __init__(self, comm: Any, name: str) -> None:
+        self._comm, self._name, self._meetings = comm, name, comm.Dup()
+        self._begun = 0
+        self._meeting: Any = None
+        self._notice = kept_for_ever(np.zeros(LONGEST, np.uint8))
         self._request = comm.Irecv(self._notice, tag=NOTICE)
-        self._sent: list[Any] = []
 
     def tell(self, error: BaseException) -> None:
-        """Tell the other ranks that this one fails."""
-        text = f"stage {self._comm.rank} of the pipeline failed: {type(error).__name__}: {error}"
-        words = np.zeros(LONGEST, np.uint8)
+        """Tell the other ranks that this one fails, as far as they live."""
+        text = f"{self._name} of the pipeline failed: {type(error).__name__}: {error}"
+        words = kept_for_ever(np.zeros(LONGEST, np.uint8))
         told = text.encode()[:LONGEST]
         words[: len(told)] = np.frombuffer(told, np.uint8)
         for rank in range(self._comm.size):
             if rank != self._comm.rank:
-                self._sent.append((self._comm.Isend(words, rank, NOTICE), words))
+                try:
+                    self._comm.Isend(words, rank, NOTICE)
+                except Exception as failure:
+                    if not is_death(failure):
+                        raise
+
+    def explained(self, error: BaseException) -> BaseException:
+        """`error`, or PeerFailure, which names the dead, if it is one by which MPI says that ranks have died."""
+        if not isinstance(error, Exception) or not is_death(error):
+            return error
+        dead = dead_ranks(self._comm)
+        if not dead:
+            return PeerFailure(f"a stage of the pipeline ended: {error}")
+        return PeerFailure(f"rank {_listed(dead)} of the pipeline died{_in_the_world(self._comm, dead)}")
 
     def wait(self, request: Any, message: bool = True) -> None:
         """Wait for a request: a message's, or a collective's, which itself finds the deaths of ranks.
 
-        Raises PeerFailure, which names the stage, if a rank fails before.
+        Raises PeerFailure, which names the stage, if a rank fails before; CollectiveTimeout, which names the ranks that
+        are late, if the wait lasts longer than the communicator's timeout.
         """
-        begin, looks = time.monotonic(), 0
+        begin, looks, limit = time.monotonic(), 0, getattr(self._comm, "timeout", None)
         while not self._done(request):
             looks += 1
             if looks < SPIN:
                 time.sleep(0)
                 continue
             self._look()
-            if message and time.monotonic() - begin > SLOW:
+            waited = time.monotonic() - begin
+            if message and waited > SLOW:
                 self._meet()
+            if limit is not None and waited > limit:
+                self._end_late(limit)
             time.sleep(NAP)
 
     def _done(self, request: Any) -> bool:
@@ -71,11 +93,24 @@ class Watch:
             if not isinstance(error, PeerFailure) and not is_death(error):
                 raise
             self._look()
+            if is_death(error):
+                raise
             raise PeerFailure(f"a stage of the pipeline ended: {error}") from error
 
     def _look(self) -> None:
         if self._request.Test():
             raise PeerFailure(bytes(self._notice).rstrip(b"\0").decode(errors="replace"))
+
+    def _end_late(self, limit: float) -> None:
+        """Raise CollectiveTimeout, which names the ranks that have not come to the collective of those that wait."""
+        self._meet()
+        said = f"{self._name} of the pipeline waited for {limit:g} s"
+        self._meetings.timeout = GLANCE
+        try:
+            self._meeting.Wait()
+        except CollectiveTimeout as error:
+            raise CollectiveTimeout(f"{said}; {str(error).partition('; ')[2]}") from error
+        raise CollectiveTimeout(f"{said}, and so did the others")
 
     def _meet(self) -> None:
         """Take part in a collective of the ranks that live. It raises PeerFailure if one does not."""
@@ -104,6 +139,27 @@ class Watch:
         self._comm.Isend(self._notice, self._comm.rank, NOTICE).Wait()
         self._request.Wait()
         self._meetings.Free()
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def _in_the_world(comm: Any, ranks: Sequence[int]) -> str:
+    """Text with the numbers in MPI_COMM_WORLD of ranks of `comm`, if these are others."""
+    from mpi4py import MPI
+
+    world = MPI.Group.Translate_ranks(comm.Get_group(), list(ranks), MPI.COMM_WORLD.Get_group())
+    return "" if list(world) == list(ranks) else f" (rank {_listed(world)} of MPI_COMM_WORLD)"
+
+
+def kept_for_ever(array: Array) -> Array:
+    """`array`, whose memory is never freed: that of a message which may still be under way when the interpreter ends.
+
+    MPI is finalized after that.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(array))
+    return array
 
 
 def _begin(comm: Any) -> Any:

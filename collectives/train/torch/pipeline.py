@@ -166,6 +166,11 @@ class TorchFramework:
         """See `Framework.model`."""
         return Modules(blocks)
 
+    def state(self, model: Modules) -> dict[str, Array]:
+        """See `Framework.state`."""
+        found = model.state_dict(keep_vars=True)
+        return {self._names.get(tensor, key): as_numpy(tensor) for key, tensor in found.items()}
+
     def adapt(self, model: Any, opt: Any) -> tuple[Any, Any]:
         """See `Framework.adapt`."""
         inner, handle = adaptor.adapt(model, opt)
@@ -210,6 +215,11 @@ class TorchFramework:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         return as_numpy(parameter.grad)
+
+    def take_gradient(self, parameter: torch.nn.Parameter) -> Array | None:
+        """See `Framework.take_gradient`."""
+        taken, parameter.grad = parameter.grad, None
+        return None if taken is None else as_numpy(taken)
 
     def values(self, parameter: torch.nn.Parameter) -> Array:
         """See `Framework.values`."""

@@ -1,6 +1,8 @@
 """Pipelines of NumPy stages on real ranks: the weights of one process on every mesh of as many ranks; and a failure."""
 
 import pytest
+from mesh_training import alone as graph_alone
+from mesh_training import compare, trained
 from mpi4py import MPI
 from pipeline_training import LOSS, X, Y, alone, assert_same, chain, on_mesh
 
@@ -21,6 +23,20 @@ MESHES = [
 def test_every_mesh_trains_as_one_process(shape, schedule):
     expected, loss = alone(clip=0.5)
     state, value, _ = on_mesh(COMM, shape, schedule, clip=0.5, micro_batches=4, recompute=schedule == "gpipe")
+    assert_same(state, expected)
+    assert value == pytest.approx(loss, abs=1e-12)
+
+
+@pytest.mark.parametrize("route", ["relay", "direct"])
+@pytest.mark.parametrize("shape", [{"pipeline": 2, "tensor": 2}, {"pipeline": 4}], ids=str)
+def test_a_graph_on_stages_with_cut_layers(shape, route):
+    compare([trained(COMM, {**shape, "data": COMM.size // 4}, route=route)], graph_alone(), whole=False)
+
+
+def test_several_ranks_for_a_stage():
+    expected, loss = alone(clip=0.5)
+    replicas = [1, 2, COMM.size - 3]
+    state, value, _ = on_mesh(COMM, {"pipeline": COMM.size}, clip=0.5, micro_batches=7, replicas=replicas)
     assert_same(state, expected)
     assert value == pytest.approx(loss, abs=1e-12)
 
