@@ -51,6 +51,7 @@ from .strategies import (
     graphs,
 )
 from .weights import WeightsDiverged, check_weights, same_bits
+from .whole import WholeNet, WholeOptimizer
 
 __all__ = [
     "ADPSGD",
@@ -106,6 +107,8 @@ __all__ = [
     "TopK",
     "TorchRandom",
     "WeightsDiverged",
+    "WholeNet",
+    "WholeOptimizer",
     "allreduce_tree",
     "characters",
     "check_weights",

@@ -7,6 +7,7 @@ when the disk has all of it. Nothing in it is executed when it is read.
 from .manifest import Corrupt
 from .reading import Checkpoint, load
 from .sharded import Shard, Stored
+from .slices import Slice, StoredArray
 from .writing import save
 
-__all__ = ["Checkpoint", "Corrupt", "Shard", "Stored", "load", "save"]
+__all__ = ["Checkpoint", "Corrupt", "Shard", "Slice", "Stored", "StoredArray", "load", "save"]

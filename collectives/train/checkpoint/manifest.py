@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .files import Written, measure, write
+from .slices import check_blocks
 from .snapshot import Snapshot
 
 NAME = "manifest.json"
@@ -34,25 +35,34 @@ def file_name(rank: int) -> str:
     return f"rank-{rank:05d}.safetensors"
 
 
-def check_cover(parts: Sequence[Part]) -> dict[str, list[list[int]]]:
-    """The pieces [rank, start, stop] of each vector that is stored in parts. ValueError if they do not cover it."""
-    pieces: dict[str, list[list[int]]] = {}
+def check_cover(parts: Sequence[Part]) -> dict[str, list[list[Any]]]:
+    """The pieces [rank, start, stop] of each vector or array that is stored in parts. ValueError if they do not cover
+    it."""
+    pieces: dict[str, list[list[Any]]] = {}
     first: dict[str, list[Any]] = {}
     for rank, part in enumerate(parts):
         for name, (kind, start, stop, total) in part.shards.items():
             if first.setdefault(name, [kind, total]) != [kind, total]:
                 raise ValueError(f"{name}: rank {rank} has a part of {total} {kind}, other ranks {first[name][::-1]}")
-            pieces.setdefault(name, []).append([rank, start, stop])
+            known = pieces.setdefault(name, [])
+            if start is not None:
+                known.append([rank, start, stop])
     for name, found in pieces.items():
-        end = 0
-        for rank, start, stop in sorted(found, key=lambda piece: piece[1:]):
-            if start != end and start != stop:
-                what = "nobody has" if start > end else "two ranks have"
-                raise ValueError(f"{name}: {what} elements {min(start, end)} to {max(start, end)} (rank {rank})")
-            end = max(end, stop)
-        if end != first[name][1]:
-            raise ValueError(f"{name}: nobody has elements {end} to {first[name][1]}")
+        total = first[name][1]
+        (check_blocks if isinstance(total, list) else _check_line)(name, found, total)
     return pieces
+
+
+def _check_line(name: str, pieces: Sequence[list[int]], total: int) -> None:
+    """ValueError unless the pieces cover a vector of `total` elements."""
+    end = 0
+    for rank, start, stop in sorted(pieces, key=lambda piece: piece[1:]):
+        if start != end and start != stop:
+            what = "nobody has" if start > end else "two ranks have"
+            raise ValueError(f"{name}: {what} elements {min(start, end)} to {max(start, end)} (rank {rank})")
+        end = max(end, stop)
+    if end != total:
+        raise ValueError(f"{name}: nobody has elements {end} to {total}")
 
 
 def write_manifest(folder: Path, snapshot: Snapshot, parts: Sequence[Part]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from ..tensors import as_tensor
 from .arrays import type_of
 from .manifest import Corrupt, check_file, file_name, read_manifest
 from .sharded import Piece, Stored
+from .slices import Block, StoredArray
 from .tensor_file import Place, places, read_tensor
 from .tree import unpack
 
@@ -39,8 +41,8 @@ class Checkpoint:
         """The state that was saved under `name`; of one that each rank has saved for itself, that of `rank`.
 
         `rank` is this rank by default. Arrays and tensors are new NumPy arrays, or, with `tensors`, torch tensors where
-        tensors were saved. A vector that was saved as shards is a `Stored`. ValueError if there is no such state, or if
-        a file does not fit the manifest.
+        tensors were saved. A vector that was saved as shards is a `Stored`, an array in slices a `StoredArray`.
+        ValueError if there is no such state, or if a file does not fit the manifest.
         """
         rank = self._rank if rank is None else rank
         if name not in self.names:
@@ -64,6 +66,9 @@ class Checkpoint:
         dtype = type_of(entry["type"])
         if "shard" in entry:
             pieces = self._manifest["pieces"][entry["shard"]]
+            if isinstance(entry["total"], list):
+                blocks = [self._block(entry["shard"], owner, start, stop, dtype) for owner, start, stop in pieces]
+                return StoredArray(blocks, tuple(entry["total"]), dtype)
             found = [self._piece(entry["shard"], owner, start, stop, dtype) for owner, start, stop in pieces]
             return Stored(found, entry["total"], dtype)
         file = file_name(rank)
@@ -83,6 +88,21 @@ class Checkpoint:
             return read_tensor(path, part, dtype, (high - low,))
 
         return Piece(start, stop, read)
+
+    def _block(self, name: str, rank: int, start: list[int], stop: list[int], dtype: Any) -> Block:
+        path, place = self.folder / file_name(rank), self._places_in(file_name(rank))[name]
+        shape = tuple(b - a for a, b in zip(start, stop, strict=True))
+        row = math.prod(shape[1:]) * dtype.itemsize
+        if place.size != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"{path}: {name} has {place.size} bytes for {shape} elements of {dtype}")
+
+        def read(low: int, high: int) -> Any:
+            if not shape:
+                return read_tensor(path, place, dtype, ())
+            part = Place(place.offset + low * row, (high - low) * row)
+            return read_tensor(path, part, dtype, (high - low, *shape[1:]))
+
+        return Block(tuple(start), tuple(stop), read)
 
     def _places_in(self, file: str) -> dict[str, Place]:
         if file not in self._places:

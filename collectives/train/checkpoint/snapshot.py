@@ -11,6 +11,7 @@ import numpy as np
 from ..tensors import Array, is_tensor
 from .arrays import as_numpy, copied, is_array, type_name
 from .sharded import Shard
+from .slices import Slice, bounds
 from .tree import pack
 
 
@@ -19,7 +20,8 @@ class Snapshot:
     """Copies of the arrays that a rank writes, and the JSON values that name them.
 
     ``trees`` are the states of replicated objects by name (on rank 0 only), ``own`` those of objects whose state is
-    each rank's own. ``shards`` says for each vector in parts which elements this rank has: [type, start, stop, total].
+    each rank's own. ``shards`` says which elements this rank has of each vector or array in parts: [type,
+    start, stop, total]. Of an array the last three are lists; start and stop are None if this rank has nothing of it.
     ``tensors`` are the arrays by their names in the rank's file. ``info`` is a dict of JSON values about the whole run.
     """
 
@@ -61,6 +63,8 @@ class _Keeper:
     def __call__(self, path: str, leaf: Any) -> dict[str, Any]:
         if isinstance(leaf, Shard):
             return self._shard(path, leaf)
+        if isinstance(leaf, Slice):
+            return self._slice(path, leaf)
         try:
             array = as_numpy(leaf)
             kind = type_name(array.dtype)
@@ -85,6 +89,13 @@ class _Keeper:
         name = self._keep(path, array)
         self._into.shards[name] = [type_name(array.dtype), start, stop, total]
         return {"type": type_name(array.dtype), "shard": name, "total": total}
+
+    def _slice(self, path: str, part: Slice) -> dict[str, Any]:
+        array = as_numpy(part.array)
+        name = self._keep(path, array)
+        kind, shape = type_name(array.dtype), [int(length) for length in part.shape]
+        self._into.shards[name] = [kind, *bounds(path, part), shape]
+        return {"type": kind, "shard": name, "total": shape}
 
     def _keep(self, path: str, array: Array) -> str:
         name, number = path, 1

@@ -13,12 +13,13 @@ from typing import Any
 
 from .arrays import is_array
 from .sharded import Shard
+from .slices import Slice
 
 DEPTH = 64  # a state that contains itself has no end
 
 
 def pack(value: Any, keep: Callable[[str, Any], Any], path: str = "", depth: int = 0) -> Any:
-    """`value` as JSON. ``keep(path, leaf)`` gives the JSON value of an array, a tensor or a `Shard`.
+    """`value` as JSON. ``keep(path, leaf)`` gives the JSON value of an array, a tensor, a `Shard` or a `Slice`.
 
     `path` names the place of a value in messages and files: keys and indices, joined by "/". TypeError for values of
     other types, and for keys that are neither strings nor integers. ValueError for a nesting without end.
@@ -27,7 +28,7 @@ def pack(value: Any, keep: Callable[[str, Any], Any], path: str = "", depth: int
         raise ValueError(f"{path[:80]}...: nested more than {DEPTH} deep")
     if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, Shard) or is_array(value):
+    if isinstance(value, Shard | Slice) or is_array(value):
         return {"array": keep(path, value)}
     if isinstance(value, int):
         return int(value)

@@ -78,9 +78,9 @@ def save(
     """Write the `states` (by name) of all ranks as the checkpoint `folder`, which must not exist yet. Collective over
     `comm` (default: the world).
 
-    Arrays, tensors and numbers are rank 0's; `Shard`s are each rank's, and so are all states named in `per_rank`.
-    `info` is a dict of JSON values. All ranks need the same folder. On all ranks alike: TypeError or ValueError for
-    what cannot be saved, OSError if the disk does not take it; nothing is left then.
+    Arrays, tensors and numbers are rank 0's; `Shard`s and `Slice`s are each rank's, and so are all states named in
+    `per_rank`. `info` is a dict of JSON values. All ranks need the same folder. On all ranks alike: TypeError or
+    ValueError for what cannot be saved, OSError if the disk does not take it; nothing is left then.
     """
     folder, comm = Path(folder), communicator(comm)
 
