@@ -188,7 +188,7 @@ def test_a_checkpoint_of_another_model(tmp_path, monkeypatch):
     monkeypatch.setattr(f"{__name__}.SIZES", (6, 7, 5, 9, 5, 8, 6, 4, 3))
     raised(2, {"pipeline": 2}, tmp_path / "one", r"arrays missing: \['11.bias', '11.weight'")
     monkeypatch.setattr(f"{__name__}.SIZES", (6, 7, 5, 9, 5, 12, 5))
-    raised(2, {"pipeline": 2}, tmp_path / "one", r"6.bias has the shape \(12,\), in the state \(8,\)")
+    raised(2, {"pipeline": 2}, tmp_path / "one", r"6.weight has the shape \(12, 5\), in the state \(8, 5\)")
     monkeypatch.undo()
     raised(1, {}, tmp_path / "one", "the state has no velocity", kind=train.SGD)
 
