@@ -2,6 +2,7 @@
 
 from .cuts import Cut
 from .layers import ColumnParallelLinear, RowParallelLinear
+from .networks import cut_linear
 from .replicas import replicate
 from .states import cuts_of, load_whole_optimizer_state, load_whole_state, whole_optimizer_state, whole_state
 
@@ -9,6 +10,7 @@ __all__ = [
     "ColumnParallelLinear",
     "Cut",
     "RowParallelLinear",
+    "cut_linear",
     "cuts_of",
     "load_whole_optimizer_state",
     "load_whole_state",
