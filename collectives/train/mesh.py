@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 from .agree import communicator, same_as_rank_0, together
@@ -64,6 +65,11 @@ class Mesh:
         lengths = ", ".join(f"{axis}={self.shape[axis]}" for axis in reversed(AXES))
         place = ", ".join(f"{axis} {self.place[axis]}" for axis in reversed(AXES) if self.shape[axis] > 1)
         return f"<Mesh({lengths}){' at ' if place else ''}{place}>"
+
+
+def named(shape: Mapping[str, int]) -> str:
+    """The axes that are longer than 1, as text: ``data=2, pipeline=2``."""
+    return ", ".join(f"{axis}={shape[axis]}" for axis in reversed(AXES) if shape.get(axis, 1) > 1) or "data=1"
 
 
 def _checked(given: dict[str, Any], ranks: int) -> dict[str, int]:

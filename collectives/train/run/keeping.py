@@ -15,6 +15,7 @@ from ..checkpoint.manifest import Corrupt
 from ..checkpoint.reading import Checkpoint, load
 from ..checkpoint.saver import Saver, Vote
 from ..checkpoint.snapshot import Snapshot, take
+from .options import check_parts
 from .states import OWN, RUN, Position, restore, states
 
 
@@ -154,6 +155,8 @@ class Keeping:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         comm = self._comm
+        saved, mine = checkpoint.state(RUN), self._run.position()[RUN]
+        check_parts(checkpoint.folder, saved.get("mesh"), mine.get("mesh"))
         restore(self._objects, checkpoint, comm)
 
         def go_to() -> None:

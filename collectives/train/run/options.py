@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..agree import communicator, role_of
 from ..data.loader import Loader, left_to
+from ..mesh import Mesh, named
 from ..roles import Role
 from ..strategies import Strategy
+
+
+def ranks_of(comm: Any, mesh: Mesh | None, elastic: bool) -> tuple[Any, Any, Role | None]:
+    """The communicator of a run, that of the ranks whose samples differ, and this rank's role.
+
+    TypeError for `comm` and `mesh`, ValueError for a mesh that is to lose ranks.
+    """
+    if mesh is None:
+        role, comm = role_of(comm), communicator(comm)
+        return comm, comm, role
+    if comm is not None:
+        raise TypeError("Run takes comm or mesh, not both")
+    if elastic:
+        raise ValueError("training on a mesh cannot go on without some of its ranks: elastic needs comm, not mesh")
+    return communicator(mesh.comm), communicator(mesh.data), role_of(mesh.comm)
+
+
+def parts_of(mesh: Mesh | None) -> dict[str, Any]:
+    """What a checkpoint says of a mesh whose ranks hold parts of a model: ``{"mesh": {axis: length}}``, else nothing.
+
+    The tasks are not among the axes: each has checkpoints of its own.
+    """
+    axes = {} if mesh is None else {axis: length for axis, length in mesh.shape.items() if axis != "tasks"}
+    return {"mesh": axes} if axes.get("pipeline", 1) * axes.get("tensor", 1) > 1 else {}
+
+
+def check_parts(folder: Any, saved: Mapping[str, Any] | None, mine: Mapping[str, Any] | None) -> None:
+    """ValueError for a checkpoint in `folder` of parts that this run does not have. Axes are those of `parts_of`."""
+    if saved != mine:
+        was, now = ("whole models" if axes is None else f"a mesh of {named(axes)}" for axes in (saved, mine))
+        raise ValueError(f"{folder} is of {was}, this run of {now}: the parts of a model go on on the same mesh only")
 
 
 def check_options(state: dict[str, Any], every: int, lr: Any, elastic: bool, replace_ranks: bool) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..agree import communicator, on_rank_0, role_of
+from ..agree import on_rank_0, role_of
 from ..data.loader import Loader
+from ..mesh import Mesh
 from ..optim.schedules import get_lr, set_lr
 from ..strategies import Strategy
 from ..weights import check_weights as compare_weights
@@ -20,7 +21,7 @@ from .callbacks import Callback
 from .elastic import Elastic
 from .improvement import Improvement
 from .keeping import Keeping
-from .options import check_options, leave_out_servers
+from .options import check_options, leave_out_servers, parts_of, ranks_of
 from .records import Means
 from .reports import Reports
 from .signals import Signals
@@ -32,7 +33,8 @@ class Run:
     """Runs a training loop on all ranks: records what it logs, saves checkpoints, goes on from them. Collective.
 
     * `out`: folder for ``log.json`` and ``checkpoints/<name>/``, the same for all ranks. None (default): no files.
-    * `comm`: the communicator (default: the world).
+    * `comm`: the communicator (default: the world). Or `mesh`: the run is of one task on a `Mesh`, whose pipelines and
+      tensor ranks count a sample once. Ranks save their own parts of a model, and only the same mesh can go on.
     * `state`: the objects of the run by name, each with ``state_dict`` and ``load_state_dict``; "opt" is the optimizer.
       The loader that `steps` gets must be among them if there are checkpoints. What a strategy keeps is saved, too.
     * `name`: the run's name in the log. Runs of different names may share a folder.
@@ -99,8 +101,9 @@ class Run:
         elastic: bool = False,
         commit_every: int = 10,
         replace_ranks: bool = False,
+        mesh: Mesh | None = None,
     ) -> None:
-        self.comm, self._role = communicator(comm), role_of(comm)
+        self.comm, self._dealt, self._role = ranks_of(comm, mesh, elastic)
         self.state = dict(state or {})
         check(self.state)
         check_options(self.state, every, lr, elastic, replace_ranks)
@@ -110,7 +113,7 @@ class Run:
         if self._role is not None:
             leave_out_servers(self._strategy, self._role, self.state.values())
         self.name, self.every, self.settings = name, every, dict(settings or {})
-        self._evaluate, self._lr = evaluate, lr
+        self._evaluate, self._lr, self._parts = evaluate, lr, parts_of(mesh)
         self._check_weights, self._replicas = check_weights, replicas(self.state, check_weights)
         log = None if out is None else Path(out) / "log.json"
         self._reports = Reports(self.comm, name, log, settings=self.settings, callbacks=callbacks, mode=progress)
@@ -308,7 +311,7 @@ class Run:
 
     def _record(self, epoch: int) -> dict[str, Any]:
         """Make a record: the means, over all ranks, of the values logged since the last one. Collective."""
-        samples, means = self._means.reduce(self.comm)
+        samples, means = self._means.reduce(self._dealt)
         self._recorded = self.step
         self.samples += samples
         record: dict[str, Any] = {
@@ -354,6 +357,7 @@ class Run:
             "seconds": self.seconds,
             "records": list(self.records),
             "best": self._improvement.state_dict(),
+            **self._parts,
         }
         return {RUN: common, OWN: self._means.state_dict()}
 
@@ -369,7 +373,7 @@ class Run:
 
     def move(self, comm: Any) -> None:
         """Go on with the ranks of `comm`, after others were lost. Collective. What was under way is dropped."""
-        self.comm, self._votes = comm, Votes(comm)
+        self.comm, self._dealt, self._votes = comm, comm, Votes(comm)
         self._keeping.move(comm)
 
     @property

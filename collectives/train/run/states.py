@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..agree import together
 from ..checkpoint.reading import Checkpoint
+from ..strategies import Strategy
 
 RUN, OWN = "run", "run.rank"  # the run's own states: the same on all ranks, and of each rank
 STRATEGY = ".strategy"
@@ -92,7 +93,7 @@ def replicas(objects: Mapping[str, Any], every: int | None) -> list[Any]:
     if every < 1 or not strategies:
         raise ValueError("check_weights is a number of steps, at least 1, and needs an optimizer with a strategy")
     for strategy in strategies:
-        if not strategy.replicated:
+        if _differs(strategy):
             raise ValueError(f"check_weights: {type(strategy).__name__} lets the weights of ranks differ")
     return [strategy.net for strategy in strategies]
 
@@ -101,12 +102,10 @@ def members(objects: Mapping[str, Any]) -> dict[str, Member]:
     """`objects` and the strategies of their optimizers, by name.
 
     What a strategy leaves different on every rank (parameters, the optimizer's state, the strategy itself) each rank
-    saves for itself, as well as what has ``per_rank = True``.
+    saves for itself, as well as what has ``per_rank = True``; so does a rank that has a part of a model (see `Mesh`).
     """
     strategies = {key: s for key, thing in objects.items() if (s := getattr(thing, "strategy", None)) is not None}
-    apart = [
-        thing for key, s in strategies.items() if not s.replicated for thing in (objects[key], getattr(s, "net", None))
-    ]
+    apart = [thing for key, s in strategies.items() if _differs(s) for thing in (objects[key], getattr(s, "net", None))]
     found = {}
     for key, thing in objects.items():
         differs = any(thing is other for other in apart)
@@ -114,6 +113,12 @@ def members(objects: Mapping[str, Any]) -> dict[str, Member]:
     for key, strategy in strategies.items():
         found[key + STRATEGY] = Member(strategy, True, True)
     return found
+
+
+def _differs(strategy: Strategy) -> bool:
+    """Whether ranks of a run have other parameters than others."""
+    whole = getattr(strategy, "whole", None)
+    return not strategy.replicated or (whole is not None and whole.size > strategy.comm.size)
 
 
 def states(objects: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
