@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
-__all__ = ["BACKWARDS", "LAST", "SENDS", "Instruction", "Kind", "PipelineSchedule", "ScheduleError"]
+__all__ = ["BACKWARDS", "LAST", "SENDS", "Instruction", "Kind", "PipelineSchedule", "ScheduleError", "check_step"]
 
 
 class Kind(enum.Enum):
@@ -133,3 +133,16 @@ class PipelineSchedule(ABC):
     def staleness(self, stage: int, stages: int) -> int:
         """The most steps by which weights that a gradient comes from are older than those that the step changes."""
         return 0
+
+
+def check_step(schedule: PipelineSchedule, stages: int, micro_batches: int) -> None:
+    """ValueError unless there is such a schedule for batches of so many micro-batches, with a step after each."""
+    if not schedule.flushless:
+        schedule.check(stages, micro_batches)
+        return
+    schedule.check(stages, micro_batches * stages)
+    steps = (i for i in schedule.programs(stages, micro_batches * stages)[0] if i.kind is Kind.STEP)
+    if (after := next(steps).micro_batch + 1) != micro_batches:
+        raise ValueError(
+            f"{schedule.name} steps after {after} micro-batches, so micro_batches must be {after}, not {micro_batches}"
+        )

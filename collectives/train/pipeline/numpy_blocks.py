@@ -99,6 +99,10 @@ class Layers:
         """All parameters, first block first."""
         return list(self._parameters)
 
+    def state_dict(self) -> dict[str, Array]:
+        """Copies of all parameters by name."""
+        return {p.name: p.data.copy() for p in self._parameters}
+
 
 class NumpyFramework:
     """This package's layers (see `Framework`). `dtype` is the type of the inputs of the model's layers."""

@@ -15,7 +15,7 @@ from .activations import Activations
 from .batches import MicroBatches
 from .executor import Executor, LossFunction
 from .feeds import BatchFeed, StreamFeed
-from .instructions import Instruction, Kind, PipelineSchedule
+from .instructions import Instruction, PipelineSchedule, check_step
 from .layout import Layout
 from .lowering import lower
 from .model import StagesModel
@@ -94,7 +94,7 @@ class Pipeline:
         )  # fmt: skip
         self._programs: dict[int, list[Instruction]] = {}  # the last one, which most steps run again
         self._model: StagesModel | None = None
-        self._seconds = 0.0
+        self._seconds, self._runs, self._run_batches = 0.0, 0, 0
 
     def _check(self, layout: Layout) -> None:
         """Raise ValueError unless the schedule serves this model and its micro-batches. A stream is proved for four
@@ -104,13 +104,8 @@ class Pipeline:
         if self.schedule.flushless:
             if layout.is_tied():
                 raise ValueError(f"ranks of {self.schedule.name} step at different times, and cannot share parameters")
+            check_step(self.schedule, stages, count)
             count *= stages + 4
-            steps = (i for i in self.schedule.programs(stages, count)[0] if i.kind is Kind.STEP)
-            if (accumulated := next(steps).micro_batch + 1) != self.micro_batches:
-                raise ValueError(
-                    f"{self.schedule.name} steps after {accumulated} micro-batches, so micro_batches must be "
-                    f"{accumulated}, not {self.micro_batches}"
-                )
         verify(self.schedule, stages, count, edges=layout.wiring.edges)
 
     def parameters(self) -> list[Any]:
@@ -204,6 +199,7 @@ class Pipeline:
                 raise
             raise failure from error
         self._seconds += time.perf_counter() - begin
+        self._runs, self._run_batches = self._runs + 1, self._run_batches + count
         return [StepLoss(value, length) for value, length in zip(values, lengths, strict=True)]
 
     def _begin_gradients(self, samples: int) -> None:
@@ -237,13 +233,14 @@ class Pipeline:
         mine = (self._executor.busy, self._seconds, *counts, self._executor.versions_held)
         busy, seconds, nbytes, held, versions = map(list, zip(*self.comm.allgather(mine), strict=True))
         size, stages, longest = int(self.comm.size), self._placement.stages, max(seconds)
-        promised = [self.schedule.activations(stage, stages, self.micro_batches) for stage in range(stages)]
+        count = round(self._run_batches / self._runs) if self._runs else self.micro_batches  # a stream has more
+        promised = [self.schedule.activations(stage, stages, count) for stage in range(stages)]
         made = Report(
             self.schedule.name, 1 - sum(busy) / (size * longest) if longest else 0.0,
-            float(self.schedule.bubble(stages, self.micro_batches)), busy, longest, nbytes, held,
+            float(self.schedule.bubble(stages, count)), busy, longest, nbytes, held,
             [promised[self._placement.stage_of(rank)] for rank in range(size)], versions,
         )  # fmt: skip
-        self._executor.busy, self._seconds = 0.0, 0.0
+        self._executor.busy, self._seconds, self._runs, self._run_batches = 0.0, 0.0, 0, 0
         self._activations.reset()
         return made
 
