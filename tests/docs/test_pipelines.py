@@ -14,9 +14,9 @@ PAGE = (ROOT / "docs/pipelines.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
-def run(*words):
+def run(*words, cwd=ROOT):
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=env, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=env, timeout=200)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -32,14 +32,15 @@ def test_every_block(tmp_path):
             program = tmp_path / re.match(r"# (.*)\n", block)[1]
             program.write_text(block)
             if f"python {program.name}\n" not in PAGE:
-                printed = run(sys.executable, str(program))
-        elif ranks := re.fullmatch(r"mpiexec -n (\d) python (.*)\n", block):
-            done = mpiexec("openmpi", int(ranks[1]), str(tmp_path / ranks[2]), timeout=100)
+                printed = run(sys.executable, str(program), cwd=tmp_path)
+        elif ranks := re.fullmatch(r"mpiexec -n (\d) python (.*)\n", block.replace("\\\n", "")):
+            words = [str(tmp_path / word) if word.endswith((".py", ".json")) else word for word in ranks[2].split()]
+            done = mpiexec("openmpi", int(ranks[1]), *words, timeout=300)
             assert done.returncode == 0, done.stderr
             printed = done.stdout
         else:
             printed = run(sys.executable, *shlex.split(block)[1:])
-    assert compared == PAGE.count("```text") == 5
+    assert compared == PAGE.count("```text") == 6
 
 
 def test_the_table_has_every_schedule():

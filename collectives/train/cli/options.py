@@ -10,6 +10,7 @@ from ..models.classifiers import MODELS
 from ..optim.schedules import RULES
 from ..run.progress import MODES
 from .choice import add_choice, listing
+from .plan import add_mesh
 from .values import number
 
 DESCRIPTION = """\
@@ -24,6 +25,7 @@ examples:
   mpiexec -n 2 python -m collectives train --data images.npz --shard shuffled --epochs 5
   mpiexec -n 4 python -m collectives train --strategy allreduce --option clip_norm=1 --option shard=1
   mpiexec -n 4 python -m collectives train --out out --checkpoint-every 100   saves; with --resume it goes on
+  mpiexec -n 4 python -m collectives train --mesh data=2,pipeline=2 --pipeline 1f1b --micro-batches 8
 
 exit status: 0; 2 after an error; 75 if SIGTERM or SIGUSR1 stopped the training before its end."""
 
@@ -42,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add_task(parser)
     _add_strategy(parser.add_argument_group("strategy"))
+    add_mesh(parser.add_argument_group("mesh"))
     parser.add_argument(
         "--progress",
         choices=MODES,
@@ -76,7 +79,9 @@ def _add_files(files: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         help="write there: strategy, ranks, seed, accuracy, seconds, steps, samples, bytes_sent (for each rank, the "
         "bytes of the vectors that it gave to collectives or messages), weights_sha256 (of rank 0's parameters), "
-        "stopped (by which signal)",
+        "stopped (by which signal); with --mesh also mesh, pipeline, micro_batches, bubble (measured and by the "
+        "schedule's formula) and activation_bytes (the most that each stage held) of rank 0's pipeline; with several "
+        "tasks, all that for each in the list tasks",
     )
 
 

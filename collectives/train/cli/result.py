@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...files import obstacle, replacing
+from ..mesh import AXES
 from ..models.nn import Sequential
+from ..pipeline.report import Report
+from .plan import Plan
 from .traffic import Traffic
 
 FOUND = ("accuracy", "seconds", "steps", "samples")
@@ -29,6 +32,19 @@ def values(
         "weights_sha256": sha256(net),
         "stopped": stopped,
     }
+
+
+def of_mesh(plan: Plan, report: Report | None) -> dict[str, Any]:
+    """The values of ``--json`` about a mesh, and about this rank's pipeline if there is any."""
+    found: dict[str, Any] = {
+        "mesh": {axis: plan.shape[axis] for axis in reversed(AXES)},
+        "pipeline": None, "micro_batches": None, "bubble": None, "activation_bytes": None,
+    }  # fmt: skip
+    if plan.schedule is not None and report is not None:
+        found["pipeline"], found["micro_batches"] = plan.schedule.name, plan.micro_batches
+        found["bubble"] = {"measured": report.bubble, "formula": report.predicted}
+        found["activation_bytes"] = report.activation_bytes
+    return found
 
 
 def check_json(path: str | None) -> None:
