@@ -325,6 +325,7 @@ COMMANDS = [
     Command(
         "simulate", "time schedules, or strategies of training, on a modelled network", *imported("simulation.cli")
     ),
+    Command("advise", "which parallelism for a model on these ranks, with the numbers", *imported("advise.cli")),
     Command("bench", "measure collectives as the OSU benchmarks do (under mpiexec)", *imported("bench.cli")),
     Command("plot", "draw results of bench and of benchmarks/peers.py", *imported("bench.plot")),
     Command("tune", "measure here and write the selection table (under mpiexec)", *imported("tune.cli")),

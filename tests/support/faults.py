@@ -43,15 +43,15 @@ def _ip(*words: str) -> None:
 class Hosts:
     """``number`` hosts, 10.78.N.1 and so on, for a ``with`` block; RuntimeError where there can be none.
 
-    ``rate``, such as ``200mbit``, limits each link, each way.
+    ``rate``, such as ``200mbit``, limits each link, each way; at rest a link lets ``burst`` bytes through at once.
     """
 
-    def __init__(self, number: int, rate: str = ""):
+    def __init__(self, number: int, rate: str = "", burst: int = BURST):
         tools = ("ip", "nsenter", "tc", "unshare")
         if os.geteuid() != 0 or not all(map(shutil.which, tools)):
             raise RuntimeError(f"hosts of their own need root, and {', '.join(tools)} on the PATH")
         self._holders: list[subprocess.Popen[str]] = []
-        self.number, self.rate = number, rate
+        self.number, self.rate, self.burst = number, rate, burst
 
     def __enter__(self) -> Hosts:
         self._take_network()
@@ -100,7 +100,7 @@ class Hosts:
         _ip("-n", space, "link", "set", "eth0", "up")
         _ip("-n", space, "link", "set", "lo", "up")
         if self.rate:
-            self._limit(host, self.rate, BURST, 8 << 20)
+            self._limit(host, self.rate, self.burst, 8 << 20)
         names = "".join(f"{self.address(i)} {self.name(i)}\\n" for i in range(self.number))
         script = (
             f"hostname {space}; mount -t tmpfs tmpfs /dev/shm; printf '127.0.0.1 localhost\\n{names}' >/dev/shm/h; "
@@ -190,7 +190,7 @@ class Hosts:
         subprocess.run(["tc", "qdisc", "del", "dev", link, "root"], capture_output=True)
         _ip("link", "set", link, "master", self.bridge)
         if self.rate:
-            self._limit(host, self.rate, BURST, 8 << 20)
+            self._limit(host, self.rate, self.burst, 8 << 20)
 
     def reaches(self, host: int, other: int, seconds: float = 5) -> bool:
         """Whether a connection from one host to another is answered within the time."""

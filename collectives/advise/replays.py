@@ -1,0 +1,89 @@
+"""How long the passes of a step last on a pipeline: by a replay of its schedule, which long ones continue regularly."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from ..train.pipeline.instructions import LAST
+from ..train.pipeline.lowering import lowered
+from ..train.pipeline.one_f_one_b import OneFOneB
+from ..train.pipeline.registry import find
+from ..train.pipeline.replay import Durations, replay
+
+__all__ = ["Passes", "Run", "least", "run"]
+
+ROUNDS = 3  # micro-batches for each stage after which a pipeline goes on regularly
+
+
+class Passes(NamedTuple):
+    """Seconds of the passes of a micro-batch on a virtual stage."""
+
+    forward: float
+    backward_input: float
+    backward_weight: float
+
+    @property
+    def backward(self) -> float:
+        """The whole backward pass."""
+        return self.backward_input + self.backward_weight
+
+    @property
+    def both(self) -> float:
+        """Forward and backward pass."""
+        return self.forward + self.backward
+
+
+class Run(NamedTuple):
+    """Seconds of all passes of a step, and when each stage has ended its last one."""
+
+    length: float
+    ends: tuple[float, ...]
+
+
+def run(schedule: str, stages: int, count: int, passes: tuple[Passes, ...], transfer: float) -> Run:
+    """Replay ``count`` micro-batches on ``stages`` ranks; ``passes`` are those of all virtual stages.
+
+    Without a flush it is a batch among many, whose pipeline never drains.
+    """
+    regular = ROUNDS * stages
+    if find(schedule).flushless:
+        first, second = (_replayed(OneFOneB.name, stages, n, passes, transfer) for n in (regular, regular + stages))
+        length = count * (second.length - first.length) / stages
+        return Run(length, (length,) * stages)
+    if count <= regular + stages:
+        return _replayed(schedule, stages, count, passes, transfer)
+    first, second = (_replayed(schedule, stages, n, passes, transfer) for n in (regular, regular + stages))
+    rounds = (count - regular) / stages
+    ends = zip(first.ends, second.ends, strict=True)
+    return Run(
+        first.length + rounds * (second.length - first.length), tuple(a + rounds * (b - a) for a, b in ends)
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)
+def _replayed(schedule: str, stages: int, count: int, passes: tuple[Passes, ...], transfer: float) -> Run:
+    kind = find(schedule)
+    made = kind(len(passes) // stages) if kind.interleaved else kind()
+    durations = Durations(
+        [one.forward for one in passes], [one.backward for one in passes], [one.backward_input for one in passes],
+        [one.backward_weight for one in passes], transfer,
+    )  # fmt: skip
+    timeline = replay(lowered(made, stages, count), durations)
+    ends = [max(span.end for span in spans if span.instruction.kind in LAST) for spans in timeline.stages]
+    return Run(timeline.length, tuple(ends))
+
+
+def least(schedule: str, stages: int, count: int, passes: tuple[Passes, ...]) -> float:
+    """Seconds that `run` takes at least, without a replay.
+
+    A stage begins after the first forward pass of those before it, works on all micro-batches, and ends before the last
+    backward passes of those before it.
+    """
+    kind = find(schedule)
+    most, ahead = 0.0, 0.0
+    for stage in range(stages):
+        busy = count * sum(one.both for one in passes[stage::stages])
+        most = max(most, busy if kind.flushless else ahead + busy)
+        ahead += passes[stage].forward + (passes[stage].backward_input if kind.split else passes[stage].backward)
+    return most
