@@ -121,7 +121,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add(f"--{axis}", type=integer, metavar="P", help=f"the length of the axis {axis} (any)")
     add("--micro-batch", type=integer, metavar="N", help="samples of a micro-batch (any)")
     add("--schedules", type=_words(tuple(SCHEDULES)), default=list(Choices.schedules), metavar="NAME,...",
-        help="of pipelines (gpipe,1f1b,interleaved_1f1b,zero_bubble)")  # fmt: skip
+        help="of pipelines (1f1b,interleaved_1f1b,zero_bubble)")  # fmt: skip
     add("--recompute", type=_words(RECOMPUTE), default=list(Choices.recompute), metavar="WHAT,...",
         help="none,attention,block,stage (the first three)")  # fmt: skip
     add("--zero", type=_stages, default=list(Choices.zero), metavar="STAGE,...", help="of ZeRO, 0 to 3 (0,1)")

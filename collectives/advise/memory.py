@@ -72,19 +72,24 @@ def _messages(plan: Plan, stage: int, all_parts: tuple[Part, ...]) -> float:
 
 
 def _activations(plan: Plan, stage: int, mine: tuple[Part, ...]) -> float:
-    """The most bytes that a stage keeps at once, for micro-batches of one sample."""
-    restored = max(part.restored for part in mine)
+    """The most bytes that a stage keeps at once, for micro-batches of one sample.
+
+    A chunk that keeps more than the others, with logits for example, counts as often as it is kept.
+    """
     stages, count = plan.mesh.pipeline, plan.micro_batches
-    if len(mine) == 1:
-        return plan.pipeline().activations(stage, stages, count) * mine[0].kept + restored
-    return _of_chunks(plan.schedule, stage, stages, count, tuple(part.kept for part in mine)) + restored
+    least = min(part.kept for part in mine)
+    nbytes = plan.pipeline().activations(stage, stages, count) * least + max(part.restored for part in mine)
+    for chunk, part in enumerate(mine):
+        if part.kept > least:
+            nbytes += (part.kept - least) * _of_chunk(plan.schedule, stage, stages, count, chunk, len(mine))
+    return nbytes
 
 
 @functools.cache
-def _of_chunks(schedule: str, stage: int, stages: int, count: int, kept: tuple[float, ...]) -> float:
-    """The most bytes of several chunks, counted along the program of a stage.
+def _of_chunk(schedule: str, stage: int, stages: int, count: int, chunk: int, chunks: int) -> float:
+    """The most activations of one of several chunks at once, counted along the program of a stage.
 
     After three rounds of micro-batches a program has begun to repeat itself, so more need not be counted.
     """
-    program = find(schedule)(len(kept)).instructions(stage, stages, min(count, 3 * stages))
-    return held(list(program), kept).activation_bytes
+    program = find(schedule)(chunks).instructions(stage, stages, min(count, 3 * stages))
+    return held(list(program), [float(i == chunk) for i in range(chunks)]).activation_bytes

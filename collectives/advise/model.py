@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["Block", "Model", "Precision", "Shape", "perceptron", "shape_of", "transformer"]
 
-ASPECT = 128  # hidden width over layers, of a transformer of which only the parameters are known
-HEAD = 128  # elements of a head, likewise
+ASPECT = 128  # width over layers, of a transformer of which only the parameters are known
 
 
 @dataclass(frozen=True)
@@ -100,16 +99,22 @@ class Shape:
 
 
 def shape_of(parameters: float, sequence: int = 2048, vocabulary: int = 51200) -> Shape:
-    """A transformer of about so many parameters: a width of 128 times the layers, and heads of 128 elements.
+    """A transformer of about so many parameters, whose width is about 128 times its layers.
 
-    That is GPT-3's form (Brown et al. 2020, table 2.1: 96 layers of 12288). The layers have 12 L h^2 parameters.
-    ValueError for fewer parameters than one layer has.
+    That is GPT-3's form (Brown et al. 2020, table 2.1: 96 layers of 12288). Widths and layers are round numbers, so
+    that they can be cut. ValueError for fewer parameters than one layer and the words have.
     """
-    layers = round((parameters / (12 * ASPECT**2)) ** (1 / 3)) if 0 < parameters < math.inf else 0
+    ideal = ASPECT * (parameters / (12 * ASPECT**2)) ** (1 / 3) if 0 < parameters < math.inf else 0.0
+    unit, head = (1024, 128) if ideal >= 2048 else (128, 64)
+    width = max(1, round(ideal / unit)) * unit
+    layers = round((parameters - vocabulary * width) / (12 * width**2)) if ideal else 0
+    if layers >= 24:
+        layers = 4 * round(layers / 4)
     if layers < 1:
-        raise ValueError(f"{parameters:g} parameters are less than one layer; give --layers and --width")
-    width = max(1, round(math.sqrt(parameters / (12 * layers)) / HEAD)) * HEAD
-    return Shape(layers, width, width // HEAD, sequence, vocabulary)
+        raise ValueError(
+            f"{parameters:g} parameters are less than one layer and {vocabulary} words; give --layers and --width"
+        )
+    return Shape(layers, width, width // head, sequence, vocabulary)
 
 
 def transformer(shape: Shape, precision: Precision | None = None, element: int = 2, tied: bool = True) -> Model:

@@ -16,6 +16,8 @@ __all__ = ["RECOMPUTE", "Choices", "Mesh", "Plan", "meshes", "plans"]
 #: the blocks' inputs (Chen et al. 2016), all but what a stage receives (``Pipeline(recompute=True)``).
 RECOMPUTE = ("none", "attention", "block", "stage")
 
+MOST_CHUNKS = 8  # of a stage: more of them shorten the bubble little, and each needs messages
+
 
 @dataclass(frozen=True, order=True)
 class Mesh:
@@ -84,7 +86,7 @@ class Choices:
     pipeline: int | None = None
     tensor: int | None = None
     micro_batch: int | None = None
-    schedules: Sequence[str] = ("gpipe", "1f1b", "interleaved_1f1b", "zero_bubble")
+    schedules: Sequence[str] = ("1f1b", "interleaved_1f1b", "zero_bubble")
     recompute: Sequence[str] = RECOMPUTE[:3]
     zero: Sequence[int] = (0, 1)
     sequence: bool = True
@@ -158,7 +160,7 @@ def _schedules(model: Model, stages: int, count: int, names: Sequence[str]) -> I
         kind = find(name)
         if kind.interleaved:
             most = (len(model.blocks) - 2) // stages
-            yield from ((name, v) for v in divisors(most) if 1 < v and count % stages == 0)
+            yield from ((name, v) for v in divisors(most) if 1 < v <= MOST_CHUNKS and count % stages == 0)
         elif name == "pipedream_2bw":
             yield from [(name, 1)] * (count >= stages)
         elif name != "pipedream" or count == 1:

@@ -13,7 +13,7 @@ from ..train.pipeline.replay import Durations, replay
 
 __all__ = ["Passes", "Run", "least", "run"]
 
-ROUNDS = 3  # micro-batches for each stage after which a pipeline goes on regularly
+ROUNDS = 2  # micro-batches for each stage after which a pipeline goes on regularly
 
 
 class Passes(NamedTuple):
@@ -74,16 +74,19 @@ def _replayed(schedule: str, stages: int, count: int, passes: tuple[Passes, ...]
     return Run(timeline.length, tuple(ends))
 
 
-def least(schedule: str, stages: int, count: int, passes: tuple[Passes, ...]) -> float:
+def least(schedule: str, stages: int, count: int, passes: tuple[Passes, ...], transfer: float) -> float:
     """Seconds that `run` takes at least, without a replay.
 
     A stage begins after the first forward pass of those before it, works on all micro-batches, and ends before the last
-    backward passes of those before it.
+    backward passes of those before it. With split passes some of its own are left for then, as many as the stage's
+    number.
     """
     kind = find(schedule)
-    most, ahead = 0.0, 0.0
+    most, ahead, behind = 0.0, 0.0, 0.0
     for stage in range(stages):
         busy = count * sum(one.both for one in passes[stage::stages])
-        most = max(most, busy if kind.flushless else ahead + busy)
-        ahead += passes[stage].forward + (passes[stage].backward_input if kind.split else passes[stage].backward)
+        left = min(stage, count) * passes[stage].backward_weight if kind.split else 0.0
+        most = max(most, busy if kind.flushless else ahead + busy + max(0.0, behind - left))
+        ahead += passes[stage].forward + transfer
+        behind += (passes[stage].backward_input if kind.split else passes[stage].backward) + transfer
     return most

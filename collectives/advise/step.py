@@ -56,16 +56,16 @@ class Estimate:
         self._parameters = [sum(p.parameters for p in self.parts[s :: mesh.pipeline]) for s in stages]
         self._update = max(map(self._update_of, self._parameters))
         self._sharding = plan.micro_batches * sum(map(self._sharded, self.parts, self.passes))
-        shortest = least(plan.schedule, mesh.pipeline, plan.micro_batches, self.passes)
+        border = max(part.border for part in self.parts)
+        self._transfer = self.links.transfer(plan.micro_batch * border) if mesh.pipeline > 1 else 0.0
+        shortest = least(plan.schedule, mesh.pipeline, plan.micro_batches, self.passes, self._transfer)
         after = min(self._data_after(stage, shortest, shortest) for stage in stages)
         self.least = shortest + after + self._sharding + self._update
 
     def step(self) -> Step:
         """The terms."""
         plan, stages = self.plan, self.plan.mesh.pipeline
-        border = max(part.border for part in self.parts)
-        transfer = self.links.transfer(plan.micro_batch * border) if stages > 1 else 0.0
-        found = run(plan.schedule, stages, plan.micro_batches, self.passes, transfer)
+        found = run(plan.schedule, stages, plan.micro_batches, self.passes, self._transfer)
         without = run(plan.schedule, stages, plan.micro_batches, self.passes, 0.0).length
         busy, tensor = max(
             (plan.micro_batches * sum(one.both for one in self.passes[s::stages]),

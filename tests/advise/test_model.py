@@ -90,12 +90,13 @@ def test_stages_are_even_in_operations():
 
 
 @pytest.mark.parametrize(
-    ("parameters", "layers", "width"), [(175e9, 96, 12288), (7e9, 33, 4224), (1e12, 172, 22016), (350e6, 12, 1536)]
+    ("parameters", "layers", "width", "heads"),
+    [(175e9, 96, 12288, 96), (7e9, 32, 4096, 32), (1e12, 180, 21504, 168), (350e6, 10, 1536, 24)],
 )
-def test_a_form_of_so_many_parameters(parameters, layers, width):
+def test_a_form_of_so_many_parameters(parameters, layers, width, heads):
     shape = shape_of(parameters)
-    assert (shape.layers, shape.width, shape.heads) == (layers, width, width // 128)
-    assert 12 * layers * width**2 == pytest.approx(parameters, rel=0.05)
+    assert (shape.layers, shape.width, shape.heads) == (layers, width, heads)
+    assert transformer(shape).parameters == pytest.approx(parameters, rel=0.06)
 
 
 @pytest.mark.parametrize(
