@@ -10,8 +10,8 @@ cores. What the advice is told comes from other measurements in the same job: me
 block alone on each rank, and one step of an optimizer. No step of a configuration enters them.
 
 Memory is counted, not measured: bytes of the weights, gradients and states that the library holds, and the most bytes
-of activations that `Pipeline.report` has counted; the rank with the most. Times are medians over rounds, in which the
-configurations take turns in an order drawn for that round; the slowest rank counts.
+of activations that `Pipeline.report` has counted; the rank with the most. Messages are left out. Times are medians over
+rounds, in which the configurations take turns in an order drawn for that round; the slowest rank counts.
 
 --check: memory is within 10 % for every configuration; of all pairs of configurations whose measured times differ by
 more than 5 %, at least 90 % are predicted in the right order; the configuration that is predicted to be the fastest
@@ -40,7 +40,7 @@ from _peers_jobs import ENVIRONMENTS, ROOT, VARIABLES, last_words, python_of  # 
 from faults import Hosts  # noqa: E402
 
 from collectives.advise.machine import Machine  # noqa: E402
-from collectives.advise.memory import Memory  # noqa: E402
+from collectives.advise.memory import Memory, memories  # noqa: E402
 from collectives.advise.model import Precision, perceptron  # noqa: E402
 from collectives.advise.ranking import judged  # noqa: E402
 from collectives.advise.step import Step  # noqa: E402
@@ -87,7 +87,7 @@ def lines(found: dict[str, Any]) -> list[Line]:
     made = []
     for name, seconds, counted in found["configurations"]:
         entry = judged(model, machine, of(name))
-        nbytes = entry.memory.total - entry.memory.buffers
+        nbytes = max(one.total - one.buffers for one in memories(model, of(name)))
         made.append(
             Line(name, entry.step.seconds, statistics.median(seconds), nbytes, counted, entry.step, entry.memory)
         )

@@ -27,16 +27,10 @@ class Comparison(NamedTuple):
     pace: Pace
     speedup: float
 
-    def __str__(self) -> str:
-        """What it says, as a sentence."""
-        found = self.pace
-        told = (
-            f"{self.strategy}: {self.speedup:.3g} times the steps of allreduce, waiting {found.waiting:.0%} of the "
-            f"time, gradients {found.lag:.3g} steps old"
-        )
-        if self.speedup <= 1:
-            return f"{told}; it does not pay."
-        return f"{told}; it pays if it needs less than {self.speedup:.3g} times as many steps for the same accuracy."
+    @property
+    def verdict(self) -> str:
+        """When it pays. Nothing here says how many more steps old parameters cost."""
+        return f"if it needs less than {self.speedup:.3g} times as many steps" if self.speedup > 1 else "no"
 
 
 def conditions(advice: Advice, entry: Entry, jitter: float, stragglers: Mapping[int, float]) -> Conditions:

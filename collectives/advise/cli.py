@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from ..files import obstacle, replacing
@@ -130,7 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--jitter", type=part, default=0.0, metavar="X", help="mean random part of a step: 0.1, 10%% (0)")
     add("--straggler", type=stragglers, default={}, metavar="RANKxFACTOR", help="slower data ranks: 1x4, or 1x4,2x1.5")
     add("--strategy", type=choices, metavar="NAME,...", help=f"that are compared ({STRATEGIES})")
-    parser.add_argument("--top", type=integer, default=8, metavar="N", help="meshes that are shown (%(default)s)")
+    parser.add_argument("--top", type=integer, default=6, metavar="N", help="meshes that are shown (%(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write all numbers there as well")
 
 
@@ -188,7 +189,7 @@ def _choices(args: argparse.Namespace) -> Choices:
 
 
 def _asynchronous(advice: Advice, args: argparse.Namespace) -> list[str]:
-    """What other strategies would do for the best mesh, in sentences."""
+    """What other strategies would do for the best mesh: lines of text."""
     best = advice.ranked[0]
     ranks = best.plan.mesh.data
     if ranks == 1:
@@ -197,11 +198,13 @@ def _asynchronous(advice: Advice, args: argparse.Namespace) -> list[str]:
         return ["Synchronous: there is one data rank, which waits for no other."]
     strategies: list[Choice] = args.strategy or [Choice.parse(text) for text in STRATEGIES.split(",")]
     reference, found = compared(advice, best, strategies, args.jitter, args.straggler)
-    head = (
-        f"On its {ranks} data ranks, with {args.jitter:.0%} jitter and {len(args.straggler)} stragglers, all-reduces "
-        f"wait {reference.waiting:.0%} of the time if nothing hides them."
-    )
-    return [head, *map(str, found)]
+    slow = ",".join(f"{rank}x{factor:g}" for rank, factor in args.straggler.items()) or "none"
+    head = f"other strategies on its {ranks} data ranks, jitter {args.jitter:.0%}, stragglers {slow}"
+    rows = [("strategy", "x allreduce", "waiting", "lag", "it pays")]
+    rows.append(("allreduce", "1", f"{reference.waiting:.1%}", f"{reference.lag:.3g}", ""))
+    rows += [(str(one.strategy), f"{one.speedup:.3g}", f"{one.pace.waiting:.1%}", f"{one.pace.lag:.3g}", one.verdict)
+             for one in found]  # fmt: skip
+    return [head, *_aligned(rows, (0, 4))]
 
 
 # --- text and data --------------------------------------------------------------------------------------------------
@@ -210,14 +213,15 @@ def _asynchronous(advice: Advice, args: argparse.Namespace) -> list[str]:
 def _print_about(advice: Advice) -> None:
     model, machine = advice.model, advice.machine
     precision = model.precision
+    print(model.name)
     print(
-        f"{model.name}: {model.parameters:.4g} parameters of {precision.weight:g} + {precision.gradient:g} + "
-        f"{precision.optimizer:g} bytes, {model.flops:.3g} operations forward; {advice.batch} samples a step"
+        f"{model.parameters:.4g} parameters of {precision.weight:g} + {precision.gradient:g} + {precision.optimizer:g} "
+        f"bytes; {model.flops:.3g} operations forward for a sample; {advice.batch} samples a step"
     )
     print(
-        f"{machine.ranks} ranks, {machine.per_host} a host, each {gigabytes(machine.memory)} and "
-        f"{machine.flops:.3g} operations/s; a host's port {duration(machine.alpha)}, {machine.beta / 1e9:g} GB/s; "
-        f"on a host {duration(machine.local_alpha)}, {machine.local_beta / 1e9:g} GB/s"
+        f"{machine.ranks} ranks, {machine.per_host} a host, of {gigabytes(machine.memory)} and {machine.flops:.3g} "
+        f"operations a second; port {duration(machine.alpha)}, {machine.beta / 1e9:g} GB/s; on a host "
+        f"{duration(machine.local_alpha)}, {machine.local_beta / 1e9:g} GB/s"
     )
 
 
@@ -246,10 +250,17 @@ def _print_tables(advice: Advice) -> None:
 def _print_rows(head: tuple[str, ...], rows: list[tuple[Any, ...]], digits: int) -> None:
     """A table: two columns of text, then numbers."""
     texts = [head, *((*row[:2], *(f"{value:.{digits}f}" for value in row[2:])) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    for row in texts:
-        cells = [c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        print("  ".join(cells).rstrip())
+    print(*_aligned(texts, (0, 1)), sep="\n")
+
+
+def _aligned(rows: Sequence[tuple[str, ...]], left: tuple[int, ...]) -> list[str]:
+    """Lines with aligned columns, of which some are text."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        .rstrip()
+        for row in rows
+    ]  # fmt: skip
 
 
 def _values(advice: Advice, answers: list[str]) -> dict[str, Any]:

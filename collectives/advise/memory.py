@@ -12,7 +12,7 @@ from .model import Model
 from .plan import Plan
 from .stages import Part, differing, parts
 
-__all__ = ["Memory", "memory"]
+__all__ = ["Memory", "memories", "memory"]
 
 
 class Memory(NamedTuple):
@@ -31,14 +31,20 @@ class Memory(NamedTuple):
 
 
 def memory(model: Model, plan: Plan) -> Memory:
-    """The terms of the stage that needs the most. A stage has all versions of its weights that its schedule needs.
+    """The terms of the stage that needs the most."""
+    return max(memories(model, plan), key=sum)
 
-    Of stages that are alike the first one needs the most, as it keeps activations for the longest time.
+
+def memories(model: Model, plan: Plan) -> list[Memory]:
+    """The terms of the stages. A stage has all versions of its weights that its schedule needs.
+
+    Of stages that are alike only the first one is there. It needs the most, as it keeps activations for the longest
+    time.
     """
     stages, tensor = plan.mesh.pipeline, plan.mesh.tensor
     found = parts(model, stages * plan.chunks, tensor, plan.recompute, plan.sequence)
     first_ones = differing(model, stages, plan.chunks, tensor, plan.recompute, plan.sequence)
-    return max((_of(model, plan, stage, found[stage::stages], found) for stage in first_ones), key=sum)
+    return [_of(model, plan, stage, found[stage::stages], found) for stage in first_ones]
 
 
 def _of(model: Model, plan: Plan, stage: int, mine: tuple[Part, ...], all_parts: tuple[Part, ...]) -> Memory:

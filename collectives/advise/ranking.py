@@ -81,12 +81,13 @@ class _Candidates:
 
     def best(self) -> Entry:
         """The fastest plan, or one that is less than NEAR slower; of equal ones the one that needs the least memory."""
-        found: list[Entry] = []
+        found: list[tuple[float, float, Estimate, Memory]] = []
         for estimate, needed in self._fitting:
-            if found and estimate.least * NEAR > min(entry.step.seconds for entry in found):
+            if found and estimate.least * NEAR > min(found, key=lambda one: one[0])[0]:
                 break
-            found.append(Entry(estimate.plan, estimate.step(), needed))
-        return min(found, key=lambda entry: (round(entry.step.seconds, 9), entry.memory.total))
+            found.append((round(estimate.seconds, 9), needed.total, estimate, needed))
+        *_, estimate, needed = min(found, key=lambda one: one[:2])
+        return Entry(estimate.plan, estimate.step(), needed)
 
 
 def advise(model: Model, machine: Machine, batch: int, choices: Choices | None = None, top: int = 10) -> Advice:

@@ -28,7 +28,7 @@ def reasons(advice: Advice) -> list[str]:
 def _wins(entry: Entry) -> str:
     shares = sorted(zip(entry.step, Step._fields, strict=True), reverse=True)
     parts = [f"{name} {part / entry.step.seconds:.0%}" for part, name in shares if part > 0.005 * entry.step.seconds]
-    return f"{entry.plan.mesh} is the fastest that fits. Its step is {', '.join(parts)}."
+    return f"{entry.plan.mesh.form} is the fastest that fits. Its step is {', '.join(parts)}."
 
 
 def _loses(entry: Entry, best: Entry, machine: Machine) -> str:
@@ -36,18 +36,18 @@ def _loses(entry: Entry, best: Entry, machine: Machine) -> str:
     more = {name: mine - theirs for name, mine, theirs in zip(Step._fields, entry.step, best.step, strict=True)}
     worst = max(more, key=lambda name: more[name])
     if factor < CLOSE:
-        return f"{entry.plan.mesh} is as fast, within {factor - 1:.1%}."
-    told = f"{entry.plan.mesh} takes {factor:.2f} times as long: {_cause(worst, entry, machine)}"
+        return f"{entry.plan.mesh.form} is as fast, within {factor - 1:.1%}."
+    told = f"{entry.plan.mesh.form} takes {factor:.2f} times as long: {_cause(worst, entry, best, machine)}"
     less = min(more, key=lambda name: more[name])
     gain = f", and {duration(-more[less])} less of {less}" if -more[less] > 0.02 * best.step.seconds else ""
     return f"{told}, {duration(more[worst])} more of {worst}{gain}."
 
 
-def _cause(term: str, entry: Entry, machine: Machine) -> str:
+def _cause(term: str, entry: Entry, best: Entry, machine: Machine) -> str:
     plan, mesh = entry.plan, entry.plan.mesh
     if term == "compute":
         again = f"it computes again what recompute={plan.recompute} does not keep"
-        return again if plan.recompute != "none" else "its busiest stage has more to do than others"
+        return again if plan.recompute != best.plan.recompute else "its busiest stage has more to do than the others"
     if term == "tensor":
         hosts = Links(machine, mesh.pipeline, mesh.data, mesh.tensor).tensor.hosts
         return f"the layers are cut over {mesh.tensor} ranks" + (f" on {hosts} hosts" if hosts > 1 else "")
@@ -64,7 +64,7 @@ def _too_large(excess: Excess, machine: Machine) -> str:
     needed = excess.memory
     largest, name = max(zip(needed, needed._fields, strict=True))
     return (
-        f"{excess.plan.mesh} does not fit: with {excess.plan.settings} it needs {gigabytes(needed.total)}, "
+        f"{excess.plan.mesh.form} does not fit: with {excess.plan.settings} it needs {gigabytes(needed.total)}, "
         f"{gigabytes(needed.total - machine.memory)} too much; {name} alone {'is' if name == 'optimizer' else 'are'} "
         f"{gigabytes(largest)}."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from ..train.pipeline.instructions import LAST
+from ..train.pipeline.instructions import LAST, Instruction
 from ..train.pipeline.lowering import lowered
 from ..train.pipeline.one_f_one_b import OneFOneB
 from ..train.pipeline.registry import find
@@ -63,15 +63,19 @@ def run(schedule: str, stages: int, count: int, passes: tuple[Passes, ...], tran
 
 @functools.lru_cache(maxsize=4096)
 def _replayed(schedule: str, stages: int, count: int, passes: tuple[Passes, ...], transfer: float) -> Run:
-    kind = find(schedule)
-    made = kind(len(passes) // stages) if kind.interleaved else kind()
     durations = Durations(
         [one.forward for one in passes], [one.backward for one in passes], [one.backward_input for one in passes],
         [one.backward_weight for one in passes], transfer,
     )  # fmt: skip
-    timeline = replay(lowered(made, stages, count), durations)
+    timeline = replay(_programs(schedule, stages, count, len(passes) // stages), durations)
     ends = [max(span.end for span in spans if span.instruction.kind in LAST) for spans in timeline.stages]
     return Run(timeline.length, tuple(ends))
+
+
+@functools.lru_cache(maxsize=8)
+def _programs(schedule: str, stages: int, count: int, chunks: int) -> list[list[Instruction]]:
+    kind = find(schedule)
+    return lowered(kind(chunks) if kind.interleaved else kind(), stages, count)
 
 
 def least(schedule: str, stages: int, count: int, passes: tuple[Passes, ...], transfer: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from .links import Links
 from .machine import Machine
 from .model import Model
 from .plan import Plan
-from .replays import Passes, least, run
+from .replays import Passes, Run, least, run
 from .stages import Part, parts
 
 __all__ = ["Estimate", "Step"]
@@ -41,7 +42,7 @@ class Step(NamedTuple):
 class Estimate:
     """The time of a step of a plan. ``links`` are those of the plan's mesh.
 
-    ``least`` are the seconds that it takes at least, known at once; `step` replays the pipeline.
+    ``least`` are the seconds that it takes at least, known at once. ``seconds`` and `step` replay the pipeline.
     """
 
     def __init__(self, model: Model, machine: Machine, plan: Plan, links: Links | None = None) -> None:
@@ -62,18 +63,31 @@ class Estimate:
         after = min(self._data_after(stage, shortest, shortest) for stage in stages)
         self.least = shortest + after + self._sharding + self._update
 
+    @functools.cached_property
+    def _run(self) -> Run:
+        return run(self.plan.schedule, self.plan.mesh.pipeline, self.plan.micro_batches, self.passes, self._transfer)
+
+    @functools.cached_property
+    def _data(self) -> float:
+        """What averages add to the passes."""
+        found = self._run
+        return self._sharding + max(self._data_after(s, end, found.length) for s, end in enumerate(found.ends))
+
+    @property
+    def seconds(self) -> float:
+        """The length of the step."""
+        return self._run.length + self._data + self._update
+
     def step(self) -> Step:
         """The terms."""
         plan, stages = self.plan, self.plan.mesh.pipeline
-        found = run(plan.schedule, stages, plan.micro_batches, self.passes, self._transfer)
         without = run(plan.schedule, stages, plan.micro_batches, self.passes, 0.0).length
         busy, tensor = max(
             (plan.micro_batches * sum(one.both for one in self.passes[s::stages]),
              plan.micro_batches * sum(self._tensor[s::stages])) for s in range(stages)
         )  # fmt: skip
-        after = max(self._data_after(stage, found.ends[stage], found.length) for stage in range(stages))
-        data = after + self._sharding
-        return Step(busy - tensor, tensor, without - busy, found.length - without, data, self._update)
+        transfers = self._run.length - without
+        return Step(busy - tensor, tensor, max(0.0, without - busy), transfers, self._data, self._update)
 
     def _passes(self, part: Part) -> tuple[Passes, float]:
         """The passes of a micro-batch, and the seconds of their all-reduces. Backward there are twice the operations of

@@ -31,7 +31,7 @@ def test_the_terms_add_up(capsys, tmp_path):
     assert code == 0
     told = json.loads(file.read_text())
     assert len(told["ranked"]) == 5
-    rows = [line.split() for line in text.splitlines() if re.match(r"\d+x\d+x\d+ ", line)]
+    rows = [line.split() for line in text.splitlines() if re.match(r"\d+x\d+x\d+ +\d+ x ", line)]
     assert len(rows) == 10
     assert "time of a step in ms" in text
     assert "memory of a rank in GB" in text or "memory of a rank in MB" in text
@@ -54,22 +54,22 @@ def test_the_terms_add_up(capsys, tmp_path):
 def test_of_parameters_only(capsys):
     code, text = run(capsys, "--parameters", "125M", "--batch", "64", "--ranks", "8", "--memory", "80GB", "--top", "2")
     assert code == 0
-    assert "transformer of 4 layers, width 1152, 18 heads, 2048 positions, 51200 words: 1.251e+08 parameters" in text
+    assert "transformer of 4 layers, width 1152, 18 heads, 2048 positions, 51200 words\n1.251e+08 parameters" in text
     assert "is the fastest that fits" in text
-    assert "async_parameter_server: " in text
+    assert re.search(r"^async_parameter_server +[\d.]+ +[\d.]+% +[\d.]+  (no|if it needs)", text, re.MULTILINE)
 
 
 def test_a_perceptron(capsys):
     words = ("--layers", "8", "--width", "960", "--hidden", "32", "--precision", "float32", "--optimizer", "momentum")
     code, text = run(capsys, *words, "--batch", "128", *RIG, "--machine", "cpu")
     assert code == 0
-    assert "perceptron of 8 blocks, width 960, hidden 32: 4.995e+05 parameters of 4 + 4 + 4 bytes" in text
+    assert "perceptron of 8 blocks, width 960, hidden 32\n4.995e+05 parameters of 4 + 4 + 4 bytes" in text
 
 
 def test_what_does_not_fit_is_named(capsys):
     code, text = run(capsys, *SMALL, "--ranks", "8", "--memory", "200MB", "--recompute", "none", "--zero", "0")
     assert code == 0
-    assert re.search(r"data=8 pipeline=1 tensor=1 does not fit: with .* it needs [\d.]+ GB, [\d.]+ GB too much", text)
+    assert re.search(r"8x1x1 does not fit: with .* it needs [\d.]+ GB, [\d.]+ GB too much", text)
 
 
 def test_one_data_rank_waits_for_nobody(capsys):
@@ -81,8 +81,8 @@ def test_one_data_rank_waits_for_nobody(capsys):
 def test_stragglers_and_strategies(capsys):
     code, text = run(capsys, *SMALL, *RIG, "--data", "8", "--straggler", "1x4", "--strategy", "ssp:staleness=3")
     assert code == 0
-    assert "1 stragglers, all-reduces wait" in text
-    assert re.search(r"^ssp:staleness=3: [\d.]+ times the steps of allreduce", text, re.MULTILINE)
+    assert "8 data ranks, jitter 0%, stragglers 1x4" in text
+    assert re.search(r"^ssp:staleness=3 +[\d.]+ +[\d.]+% +[\d.]+  (no|if it needs)", text, re.MULTILINE)
     assert "local_sgd" not in text
 
 
@@ -130,7 +130,8 @@ def test_counts(text, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("156T", 156e12), ("156TFLOP/s", 156e12), ("50 GFLOPS", 50e9), ("1e14", 1e14), ("2PFLOP/s", 2e15)]
+    ("text", "value"),
+    [("156T", 156e12), ("156TFLOP/s", 156e12), ("50 GFLOPS", 50e9), ("1e14", 1e14), ("2PFLOP/s", 2e15)],
 )
 def test_operations(text, value):
     assert operations(text) == pytest.approx(value)

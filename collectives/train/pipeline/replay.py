@@ -37,14 +37,13 @@ class Durations:
 
     def of(self, kind: Kind, virtual_stage: int) -> float:
         """How long a computation or a step lasts on a virtual stage."""
+        if kind is Kind.FORWARD:
+            return self.forward[virtual_stage]
+        if kind is Kind.BACKWARD:
+            return self.backward[virtual_stage]
         if kind is Kind.STEP:
             return self.step
-        return {
-            Kind.FORWARD: self.forward,
-            Kind.BACKWARD: self.backward,
-            Kind.BACKWARD_INPUT: self.backward_input,
-            Kind.BACKWARD_WEIGHT: self.backward_weight,
-        }[kind][virtual_stage]
+        return (self.backward_input if kind is Kind.BACKWARD_INPUT else self.backward_weight)[virtual_stage]
 
 
 @dataclass(frozen=True)
