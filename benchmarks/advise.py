@@ -47,7 +47,7 @@ from collectives.advise.step import Step  # noqa: E402
 
 WORKER = Path(__file__).with_name("_advise_worker.py")
 HOSTS, EACH = 4, 2
-BURST = 32 << 10  # bytes
+BURST = 8 << 10  # bytes
 MEMORY, PAIRS, LOSS, SAME = 0.10, 0.90, 1.05, 1.05
 
 
