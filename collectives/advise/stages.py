@@ -41,7 +41,7 @@ def bounds(model: Model, stages: int) -> tuple[int, ...]:
 
     That is ``Pipeline(..., cut="flops")``.
     """
-    return tuple(balanced([block.flops for block in model.blocks], stages))
+    return tuple(balanced([block.flops for block in model.blocks], [1] * stages))
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from ..models.nn import Sequential
 from ..pipeline.instructions import PipelineSchedule, check_step
 from ..pipeline.layout import Layout
 from ..pipeline.pipedream_2bw import PipeDream2BW
+from ..pipeline.placement import Placement
 from ..pipeline.registry import SCHEDULES, find
 from ..strategies import Strategy
 from ..strategies.central import Central
@@ -111,8 +112,8 @@ class Plan(NamedTuple):
             return []
         ranks = self.shape["pipeline"]
         try:
-            layout = Layout(net, self.schedule.chunks * ranks, "parameters", None, "relay")
-            layout.check(ranks)
+            layout = Layout(net, Placement(0, ranks), self.schedule.chunks, "parameters", None, "relay")
+            layout.check()
         except ValueError as error:
             chunks = f" with {self.schedule.chunks} chunks each" if self.schedule.chunks > 1 else ""
             why = str(error).partition(";")[0]
