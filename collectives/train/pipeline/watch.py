@@ -149,8 +149,11 @@ def _in_the_world(comm: Any, ranks: Sequence[int]) -> str:
     """Text with the numbers in MPI_COMM_WORLD of ranks of `comm`, if these are others."""
     from mpi4py import MPI
 
-    world = MPI.Group.Translate_ranks(comm.Get_group(), list(ranks), MPI.COMM_WORLD.Get_group())
-    return "" if list(world) == list(ranks) else f" (rank {_listed(world)} of MPI_COMM_WORLD)"
+    mine, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    there = list(mine.Translate_ranks(list(ranks), world))
+    mine.Free()
+    world.Free()
+    return "" if there == list(ranks) else f" (rank {_listed(there)} of MPI_COMM_WORLD)"
 
 
 def kept_for_ever(array: Array) -> Array:
