@@ -94,3 +94,18 @@ def test_what_a_run_on_a_mesh_cannot_be():
             trained(comm, {"pipeline": 2}, 1, check_weights=2)
 
     threads.run(2, on_rank)
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+def test_parts_of_a_model_need_the_mesh(tmp_path, elastic):
+    """Without it a checkpoint would have the parts of rank 0 alone."""
+
+    def run(comm):
+        mesh = train.Mesh(comm, pipeline=2)
+        pipe = train.Pipeline(network(), mesh.pipeline)
+        pipe, opt = train.distribute(pipe, train.SGD(pipe.parameters(), 0.1), train.AllReduce(), mesh=mesh)
+        with pytest.raises(ValueError, match="Run needs mesh=, not comm"):
+            train.Run(tmp_path / "out", comm=comm, state={"net": pipe, "opt": opt}, elastic=elastic)
+
+    threads.run(2, run)
+    assert not (tmp_path / "out").exists()

@@ -43,8 +43,14 @@ def check_parts(folder: Any, saved: Mapping[str, Any] | None, mine: Mapping[str,
         raise ValueError(f"{folder} is of {was}, this run of {now}: the parts of a model go on on the same mesh only")
 
 
-def check_options(state: dict[str, Any], every: int, lr: Any, elastic: bool, replace_ranks: bool) -> None:
+def check_options(
+    state: dict[str, Any], every: int, lr: Any, elastic: bool, replace_ranks: bool, mesh: Mesh | None
+) -> None:
     """ValueError for options that do not fit together."""
+    strategy = getattr(state.get("opt"), "strategy", None)
+    whole = getattr(strategy, "whole", None)
+    if mesh is None and strategy is not None and whole is not None and whole.size > strategy.comm.size:
+        raise ValueError('state["opt"] is of a mesh whose ranks hold parts of a model: Run needs mesh=, not comm')
     if every < 1:
         raise ValueError(f"every must be at least 1, not {every}")
     if lr is not None and "opt" not in state:

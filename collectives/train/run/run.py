@@ -106,7 +106,7 @@ class Run:
         self.comm, self._dealt, self._role = ranks_of(comm, mesh, elastic)
         self.state = dict(state or {})
         check(self.state)
-        check_options(self.state, every, lr, elastic, replace_ranks)
+        check_options(self.state, every, lr, elastic, replace_ranks, mesh)
         self.trains = self._role is None or self._role.trains
         if not self.trains:  # nothing of the run is this rank's
             out, checkpoint_every, checkpoint_seconds, best, patience, callbacks = None, None, None, None, None, ()
