@@ -176,10 +176,11 @@ def test_it_goes_on(tmp_path, capsys):
     assert whole.pop("seconds") > 0
     assert rest.pop("seconds") > half["seconds"]
     assert rest == whole != half
-    log = json.loads((tmp_path / "out" / "log.json").read_text())
-    assert [record["epoch"] for record in log["runs"]["allreduce"]["records"]] == [1, 2, 3, 4]
+    log = (tmp_path / "out" / "log.json").read_text()
+    assert [record["epoch"] for record in json.loads(log)["runs"]["allreduce"]["records"]] == [1, 2, 3, 4]
     assert main(*QUICK, *saving) == 2
     assert "has checkpoints of an earlier run" in capsys.readouterr().err
+    assert (tmp_path / "out" / "log.json").read_text() == log
 
 
 def test_the_result_as_json(tmp_path):

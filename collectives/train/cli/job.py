@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...drawing import require_matplotlib
 from ..agree import on_rank_0, raise_on_all
+from ..checkpoint.folder import Folder
 from ..mesh import Mesh
 from ..models.nn import Sequential
 from ..run.plot import draw_curves
@@ -131,9 +132,13 @@ def _prepare_files(args: argparse.Namespace) -> None:
     check_json(args.json)
     if args.out is not None:
         require_matplotlib()  # now, not after the training
-        if not args.resume:
-            for log in (Path(args.out) / "log.json", *Path(args.out).glob("task-*/log.json")):
-                log.unlink(missing_ok=True)
+        folders = Path(args.out), *Path(args.out).glob("task-*")
+        refused = args.checkpoint_every and any(
+            Folder(saved).steps() for folder in folders for saved in folder.glob("checkpoints/*")
+        )
+        if not (args.resume or refused):  # the run refuses checkpoints of an earlier one, whose log stays
+            for folder in folders:
+                (folder / "log.json").unlink(missing_ok=True)
 
 
 def _job(args: argparse.Namespace, comm: Any, say: Say) -> int:
