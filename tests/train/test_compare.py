@@ -203,7 +203,15 @@ def test_on_ranks(tmp_path):
     assert table["local_sgd:every=2"]["sent"] < 0.7 * table["allreduce"]["sent"]
 
 
-SLOW = "--option beside=true --shard shuffled --model mlp --step 0.03 --epochs 12 --check".split()
+SLOW = "--option beside=true --shard shuffled --model mlp --step 0.03 --epochs 20".split()
+
+
+def measured(found):
+    """The gains in a file of results, where JSON has no infinite numbers."""
+    return [
+        Gain(**{**gain, "staleness": math.inf if gain["staleness"] is None else gain["staleness"]})
+        for gain in found["gains"]
+    ]
 
 
 @pytest.mark.slow
@@ -211,14 +219,15 @@ SLOW = "--option beside=true --shard shuffled --model mlp --step 0.03 --epochs 1
 def test_a_rank_that_is_four_times_slower(tmp_path):
     """Where nobody waits, training goes on at 0.8 or more of its ideal 3.25 times the pace of synchronous training.
 
-    With a bound on staleness the slow rank sets the pace. All reach the accuracy of synchronous training.
+    With a bound on staleness the slow rank sets the pace. All reach an accuracy of 0.9.
     """
     strategies = "allreduce,async_parameter_server,async_easgd,ad_psgd,peer_async,ssp"
     found = compared(tmp_path, 4, "--strategies", strategies, "--straggler", "1x4", *SLOW)
     gains = {gain["label"].partition(":")[0]: gain for gain in found["gains"]}
     assert list(gains) == strategies.split(",")[1:]
     assert all(gain["ideal"] == pytest.approx(3.25) for gain in gains.values())
-    assert all(math.isfinite(row["time"]) for row in found["table"])
+    assert pace_misses(measured(found), straggler=True) == []
+    assert all(row["time"] is not None for row in found["table"])
 
 
 @pytest.mark.slow
@@ -228,6 +237,7 @@ def test_delays_that_pass(tmp_path):
     found = compared(tmp_path, 4, "--strategies", "allreduce,async_parameter_server,ssp", "--jitter", "0.03", *SLOW)
     ideal = (1 + 1 / 2 + 1 / 3 + 1 / 4 + 1) / (1 + 1)
     assert all(gain["ideal"] == pytest.approx(ideal, rel=0.02) for gain in found["gains"])
+    assert pace_misses(measured(found), straggler=False) == []
     free, bounded = found["gains"]
     assert 1.2 < bounded["measured"] <= 1.1 * free["measured"]
 

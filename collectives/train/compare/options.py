@@ -16,7 +16,7 @@ EPILOG = """\
 examples:
   mpiexec -n 4 python -m collectives compare --strategies allreduce,local_sgd:every=4,push_sum --out out
   mpiexec -n 4 python -m collectives compare --strategies allreduce,ad_psgd --straggler 1x4 --seeds 5 --json found.json
-  mpiexec -n 4 python -m collectives compare --strategies all --seeds 5 --check
+  mpiexec -n 4 python -m collectives compare --strategies all --seeds 5 --model mlp --check
   mpiexec -n 4 python -m collectives compare --strategies allreduce,peer_async,ssp --option beside=true \\
       --shard shuffled --model mlp --step 0.03 --straggler 1x4 --check
 
