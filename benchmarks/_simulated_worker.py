@@ -26,7 +26,7 @@ from collectives.schedules.registry import ScheduleAlgorithm
 
 WORLD = MPI.COMM_WORLD
 BURST = 384 << 10  # bytes: more than a link lets through at once
-SHORT, MESSAGE, LONG = 8, 1 << 20, (2 << 20, 8 << 20)  # bytes of messages, and of exchanges of several
+SHORT, MESSAGE, LONG = 8, 32 << 10, (2 << 20, 8 << 20)  # bytes of messages, and of exchanges of several
 SHORT_TIMES, LONG_TIMES = 100, 2
 MANY = 500  # short messages in a row
 FOLD = 1 << 20  # bytes
@@ -58,7 +58,7 @@ def ping(peer: int, first: bool) -> float:
 
 
 def exchange(peer: int, nbytes: int, number: int = LONG_TIMES) -> float:
-    """Seconds in which two ranks send each other bytes, in messages of 1 MiB that are all under way at once.
+    """Seconds in which two ranks send each other bytes, in messages of 32 KiB that are all under way at once.
 
     So no direction of the link rests, and the rate is that of the link rather than of one message's protocol.
     """
