@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from collectives import CollectiveError
 
 from .roles import Role, role_in
 from .threads.job import current
 
 T = TypeVar("T")
 
-AGREED = (OSError, TypeError, ValueError)  # errors of one rank that `together` raises on all ranks
 KINDS: dict[str, type[Exception]] = {
     kind.__name__: kind for kind in (TypeError, OSError, ImportError, RuntimeError, ValueError)
 }
@@ -52,25 +54,39 @@ def role_of(comm: Any = None) -> Role | None:
 def on_rank_0(comm: Any, make: Callable[[], T]) -> T:
     """The result of ``make()``, which runs on rank 0 only. The result is pickled and sent to all ranks. Collective.
 
-    A ValueError, OSError or ImportError of ``make()`` is raised on every rank.
+    An exception of ``make()`` is raised on every rank: a ValueError, OSError or ImportError as it is, any other one as
+    what `error_of` makes of it, except on rank 0. `is_own` says which exceptions are left to rank 0 alone.
     """
     result: tuple[T | None, Exception | None] = (None, None)
+    mine: Exception | None = None
     if comm.rank == 0:
         try:
             result = (make(), None)
         except (ValueError, OSError, ImportError) as error:
             result = (None, error)
+        except Exception as error:
+            if not is_own(error):
+                raise
+            mine, result = error, (None, error_of(0, failure_of(error)))
     value, failure = comm.bcast(result, root=0)
     if failure is not None:
-        raise failure
+        raise mine or failure
     result_of_rank_0: T = value
     return result_of_rank_0
 
 
+def is_own(error: Exception) -> bool:
+    """Whether `error` is this rank's own. If a collective failed, no other collective can tell the other ranks."""
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    return not isinstance(error, CollectiveError) and (mpi is None or not isinstance(error, mpi.Exception))
+
+
 def failure_of(error: Exception) -> Failure:
-    """What other ranks are to know of an error of this rank; of a kind that is not in KINDS, a ValueError."""
-    kind = next((name for name, known in KINDS.items() if isinstance(error, known)), "ValueError")
+    """What other ranks are to know of an error of this rank; of a kind not in KINDS, a ValueError that names it."""
+    kind = next((name for name, known in KINDS.items() if isinstance(error, known)), None)
     number = error.errno if isinstance(error, OSError) else None
+    if kind is None:
+        return "ValueError", None, f"{type(error).__name__}: {error}"
     text = str(error)
     if isinstance(error, OSError) and error.strerror is not None:
         text = error.strerror + ("" if error.filename is None else f": {error.filename}")
@@ -98,14 +114,17 @@ def raise_on_all(comm: Any, mine: Exception | None) -> None:
 
 
 def together(comm: Any, work: Callable[[], T]) -> T:
-    """The result of ``work()`` on this rank. If it raises OSError, TypeError or ValueError anywhere, all ranks raise.
+    """The result of ``work()`` on this rank. If it raises an exception on any rank, all ranks raise.
 
-    Collective; see `raise_on_all`. What one rank has changed in its memory before another one failed stays changed.
+    Collective; see `raise_on_all`, and `is_own` for exceptions that are left to their rank. What one rank has changed
+    in its memory before another one failed stays changed.
     """
     mine: Exception | None = None
     try:
         result = work()
-    except AGREED as error:
+    except Exception as error:
+        if not is_own(error):
+            raise
         mine = error
     raise_on_all(comm, mine)
     return result

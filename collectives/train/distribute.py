@@ -52,6 +52,8 @@ def distribute(
     if mesh is not None and comm is not None:
         raise TypeError("distribute takes comm or mesh, not both")
     strategy = AllReduce() if strategy is None else strategy
+    if not isinstance(strategy, Strategy):
+        raise TypeError(f"strategy must be an object of a class derived from train.Strategy, not {strategy!r}")
     if mesh is not None:
         comm, strategy.whole = mesh.data, mesh.comm
     if role_of(comm) is not None:

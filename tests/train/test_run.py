@@ -1,6 +1,7 @@
 """Run: records, log file, progress, errors."""
 
 import json
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -63,6 +64,63 @@ def test_not_a_number_ends_the_run():
         next(steps)
 
 
+def evaluated(values, **options):
+    """The last record of a run on two ranks whose evaluation returns `values`; or what each of them raises."""
+
+    def rank(comm):
+        data = train.Loader((np.zeros((8, 2)),), 4, comm=comm)
+        run = train.Run(comm=comm, evaluate=lambda: values, progress="lines", **options)
+        try:
+            list(run.steps(data, epochs=1))
+        except Exception as error:
+            return error
+        return run.records[-1]
+
+    return train.threads.run(2, rank, timeout=10)
+
+
+def test_numbers_of_numpy_are_logged_as_pythons(tmp_path):
+    """JSON has no numbers of NumPy: rank 0 raised an error that the others did not, which waited for it for ever."""
+    found = {"a": np.float32(0.5), "b": np.int64(3), "c": np.full((1,), 2.0), "d": True}
+    record, _ = evaluated(found, out=tmp_path)
+    assert {key: (record[key], type(record[key])) for key in found} == {
+        "a": (0.5, float), "b": (3, int), "c": (2.0, float), "d": (True, bool),
+    }  # fmt: skip
+    assert train.read_log(tmp_path / "log.json")["runs"]["train"]["records"][-1]["a"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "text"),
+    [
+        (None, TypeError, "a dict of numbers, not None"),
+        ({"a": np.zeros(3)}, TypeError, "'a' is array"),
+        ({"a": "good"}, TypeError, "'a' is 'good'"),
+        ({(1, 2): 3}, TypeError, r"named by texts, not by \(1, 2\)"),
+        ({"step": 3}, ValueError, "'step' is a value of the record that the run sets itself"),
+    ],
+)
+def test_an_evaluation_that_finds_no_numbers(found, kind, text):
+    for error in evaluated(found):
+        assert type(error) is kind
+        assert re.search(text, str(error))
+
+
+def test_names_of_the_run_are_not_logged():
+    run = train.Run(comm=MPI.COMM_SELF)
+    next(run.steps(loader(), epochs=1))
+    with pytest.raises(ValueError, match="'epoch' is a value of the record"):
+        run.log(epoch=3)
+
+
+def test_an_error_of_a_callback_is_raised_on_all_ranks():
+    class Broken(train.Callback):
+        def record(self, record):
+            raise KeyError("key")
+
+    own, other = evaluated({}, callbacks=[Broken()])
+    assert (type(own), type(other), str(other)) == (KeyError, ValueError, "rank 0: KeyError: 'key'")
+
+
 def test_goes_on_from_the_loader_position():
     data = loader()
     data.load_state_dict({**data.state_dict(), "epoch": 1, "position": 8})
@@ -76,10 +134,20 @@ def test_bad_arguments(tmp_path):
         train.Run(comm=comm, state={"net": 3})
     with pytest.raises(ValueError, match="every"):
         train.Run(comm=comm, every=0)
+    for count in ("every", "checkpoint_every", "keep"):
+        with pytest.raises(TypeError, match=f"{count} must be an integer, not 2.5"):
+            train.Run(tmp_path, comm=comm, state={"data": loader()}, **{count: 2.5})
+    for name in ("", ".", "..", 5):
+        with pytest.raises(ValueError, match="name must be a text"):
+            train.Run(comm=comm, name=name)
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        train.Run(tmp_path, comm=comm, settings={"a": np.zeros(2)})
     with pytest.raises(ValueError, match="auto, bar, lines"):
         train.Run(comm=comm, progress="loud")
     with pytest.raises(ValueError, match="epochs"):
         next(train.Run(comm=comm).steps(loader(), epochs=0))
+    with pytest.raises(TypeError, match="epochs must be an integer, not 1.5"):
+        next(train.Run(comm=comm).steps(loader(), epochs=1.5))
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         train.Run(tmp_path / "file", comm=comm)

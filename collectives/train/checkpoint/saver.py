@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..agree import AGREED, raise_on_all
+from ..agree import is_own, raise_on_all
 from .folder import Folder
 from .manifest import Part
 from .snapshot import Snapshot
@@ -63,7 +63,9 @@ class Saver:
             waiting[0].part.exception()  # waits
         try:
             snapshot = take()
-        except AGREED as error:
+        except Exception as error:
+            if not is_own(error):
+                raise
             self._error = self._error or error
             snapshot = Snapshot(step, {})
         part = self._thread.submit(_known, write_part, self.folder.path(step), self.comm.rank, snapshot)
@@ -135,7 +137,7 @@ def _known(work: Callable[..., Any], *args: Any) -> Any:
     """The result of ``work(*args)``; errors of kinds that other ranks do not know become OSError."""
     try:
         return work(*args)
-    except AGREED:
+    except (OSError, TypeError, ValueError):
         raise
     except Exception as error:
         raise OSError(f"{type(error).__name__}: {error}") from error

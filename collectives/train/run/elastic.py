@@ -18,6 +18,7 @@ from collectives import CollectiveError, CollectiveMismatch, CollectiveTimeout
 from ..deaths import dead_ranks, die_if_raised, is_death
 from ..strategies import Strategy
 from .commits import copied, loadable, put_together, shards
+from .options import at_least_1
 from .replacing import joined, joining, parents, with_new_ranks
 from .states import members
 
@@ -65,8 +66,7 @@ class Elastic:
     """
 
     def __init__(self, comm: Any, objects: dict[str, Any], *, every: int = 10, replace: bool = False) -> None:
-        if every < 1:
-            raise ValueError(f"commit_every must be at least 1, not {every}")
+        at_least_1("commit_every", every)
         why = getattr(comm, "why_no_shrink", "this is no collectives.Communicator")
         if why is not None:
             raise ValueError(f"elastic: {why}; without elastic, the same command goes on from the newest checkpoint")

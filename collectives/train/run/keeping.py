@@ -15,7 +15,7 @@ from ..checkpoint.manifest import Corrupt
 from ..checkpoint.reading import Checkpoint, load
 from ..checkpoint.saver import Saver, Vote
 from ..checkpoint.snapshot import Snapshot, take
-from .options import check_parts
+from .options import at_least_1, check_parts
 from .states import OWN, RUN, Position, restore, states
 
 
@@ -42,8 +42,8 @@ class Keeping:
         best: bool,
     ) -> None:
         for key, value in {"keep": keep, "checkpoint_every": every}.items():
-            if value is not None and value < 1:
-                raise ValueError(f"{key} must be at least 1, not {value}")
+            if value is not None:
+                at_least_1(key, value)
         if seconds is not None and not seconds > 0:
             raise ValueError(f"checkpoint_seconds must be positive, not {seconds}")
         timed = every is not None or seconds is not None
@@ -153,8 +153,18 @@ class Keeping:
             raise ValueError(f"all checkpoints in {folder.root} are corrupt")
         return None
 
+    def _check_name(self, checkpoint: Checkpoint) -> None:
+        """ValueError for a checkpoint of a run whose name differs, but gives the same folder."""
+        name = checkpoint.state(RUN).get("name", self._run.name) if RUN in checkpoint.names else self._run.name
+        if name != self._run.name:
+            raise ValueError(
+                f"{checkpoint.folder} is of the run {name!r}; the name {self._run.name!r} gives the same folder, so "
+                "choose another one, or another folder"
+            )
+
     def _restore(self, checkpoint: Checkpoint) -> None:
         comm = self._comm
+        together(comm, lambda: self._check_name(checkpoint))
         saved, mine = checkpoint.state(RUN), self._run.position()[RUN]
         check_parts(checkpoint.folder, saved.get("mesh"), mine.get("mesh"))
         restore(self._objects, checkpoint, comm)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -44,19 +45,30 @@ def check_parts(folder: Any, saved: Mapping[str, Any] | None, mine: Mapping[str,
 
 
 def check_options(
-    state: dict[str, Any], every: int, lr: Any, elastic: bool, replace_ranks: bool, mesh: Mesh | None
+    name: str, state: dict[str, Any], every: int, lr: Any, elastic: bool, replace_ranks: bool, mesh: Mesh | None
 ) -> None:
-    """ValueError for options that do not fit together."""
+    """ValueError for options that do not fit together, and for a name that is no folder's."""
+    if not isinstance(name, str) or name in ("", ".", ".."):
+        raise ValueError(f"name must be a text other than '', '.' and '..', not {name!r}")
     strategy = getattr(state.get("opt"), "strategy", None)
     whole = getattr(strategy, "whole", None)
     if mesh is None and strategy is not None and whole is not None and whole.size > strategy.comm.size:
         raise ValueError('state["opt"] is of a mesh whose ranks hold parts of a model: Run needs mesh=, not comm')
-    if every < 1:
-        raise ValueError(f"every must be at least 1, not {every}")
+    at_least_1("every", every)
     if lr is not None and "opt" not in state:
         raise ValueError('lr needs state["opt"], the optimizer whose rate it sets')
     if replace_ranks and not elastic:
         raise ValueError("replace_ranks needs elastic=True")
+
+
+def at_least_1(name: str, value: Any) -> None:
+    """TypeError unless `value` is an integer, ValueError if it is below 1."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, not {value!r}") from None
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}")
 
 
 def leave_out_servers(strategy: Strategy | None, role: Role, things: Iterable[Any]) -> None:

@@ -12,6 +12,7 @@ from ...files import replacing
 from ..tensors import is_tensor
 
 FORMAT = 1
+OWN = ("epoch", "step", "samples", "seconds", "lr")  # what a run writes into its records itself
 
 
 class Means:
@@ -26,8 +27,9 @@ class Means:
         self._sums: dict[str, list[float]] = {}  # name: [sum of value * samples, samples]
 
     def add(self, values: Mapping[str, Any], samples: int) -> None:
-        """Add `values`, each a mean over `samples` samples of this rank."""
+        """Add `values`, each a mean over `samples` samples of this rank. ValueError for a name of `OWN`."""
         for key, value in values.items():
+            check_name(key)
             total = self._sums.setdefault(key, [0.0, 0.0])
             if samples:
                 total[0] += float(value.detach() if is_tensor(value) else value) * samples
@@ -63,6 +65,30 @@ class Means:
             key: [math.fsum(state["sums"][key][i] for state in states if key in state["sums"]) for i in (0, 1)]
             for key in dict.fromkeys(key for state in states for key in state["sums"])
         }
+
+
+def check_name(name: Any) -> None:
+    """TypeError if `name` cannot be that of a value in a record, ValueError if it is one of `OWN`."""
+    if not isinstance(name, str):
+        raise TypeError(f"values of a record are named by texts, not by {name!r}")
+    if name in OWN:
+        raise ValueError(f"{name!r} is a value of the record that the run sets itself; choose another name")
+
+
+def numbers(found: Any) -> dict[str, float | int]:
+    """What an evaluation has found, as Python's numbers. TypeError for what is no dict of numbers, ValueError for a
+    name of `OWN`."""
+    if not isinstance(found, Mapping):
+        raise TypeError(f"evaluate returns a dict of numbers, not {found!r}")
+    return {key: _number(key, value) for key, value in found.items()}
+
+
+def _number(name: Any, value: Any) -> float | int:
+    check_name(name)
+    plain = value.item() if getattr(value, "size", None) == 1 or is_tensor(value) and value.numel() == 1 else value
+    if not isinstance(plain, int | float):
+        raise TypeError(f"evaluate returns a dict of numbers; {name!r} is {value!r}")
+    return plain
 
 
 def read_log(path: str | Path) -> dict[str, Any]:

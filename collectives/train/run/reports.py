@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -33,10 +34,10 @@ class Reports:
         self._bar = on_rank_0(comm, lambda: wants_bar(mode))
 
     def prepare(self) -> None:
-        """Make the folder of the log. OSError if it cannot be written to."""
+        """Make the folder of the log. OSError if it cannot be written to, TypeError if it cannot have the settings."""
         if self._log is not None:
             folder = self._log.parent
-            on_rank_0(self._comm, lambda: _make(folder))
+            on_rank_0(self._comm, lambda: (json.dumps(self._settings), _make(folder)))
 
     @contextlib.contextmanager
     def during(self, comm: Any, records: Sequence[Record], data: Loader, epochs: int) -> Iterator[None]:

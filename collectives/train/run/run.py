@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..agree import on_rank_0, role_of
+from ..agree import on_rank_0, role_of, together
 from ..data.loader import Loader
 from ..mesh import Mesh
 from ..optim.schedules import get_lr, set_lr
@@ -21,8 +21,8 @@ from .callbacks import Callback
 from .elastic import Elastic
 from .improvement import Improvement
 from .keeping import Keeping
-from .options import check_options, leave_out_servers, parts_of, ranks_of
-from .records import Means
+from .options import at_least_1, check_options, leave_out_servers, parts_of, ranks_of
+from .records import Means, numbers
 from .reports import Reports
 from .signals import Signals
 from .states import OWN, RUN, Itself, check, replicas
@@ -39,7 +39,7 @@ class Run:
       The loader that `steps` gets must be among them if there are checkpoints. What a strategy keeps is saved, too.
     * `name`: the run's name in the log. Runs of different names may share a folder.
     * `evaluate`: a collective function without arguments, called after each epoch. Its dict of numbers goes into the
-      record of that epoch.
+      record of that epoch. Numbers are also those of NumPy, and arrays and tensors of one element.
     * `every`: steps between records (default 50). There is a record after each epoch, too. For a record, the logged
       values are averaged over the ranks. With a strategy in which ranks do not wait for each other in every step
       (``lockstep`` is False), they do so for records and checkpoints only.
@@ -106,7 +106,7 @@ class Run:
         self.comm, self._dealt, self._role = ranks_of(comm, mesh, elastic)
         self.state = dict(state or {})
         check(self.state)
-        check_options(self.state, every, lr, elastic, replace_ranks, mesh)
+        check_options(name, self.state, every, lr, elastic, replace_ranks, mesh)
         self.trains = self._role is None or self._role.trains
         if not self.trains:  # nothing of the run is this rank's
             out, checkpoint_every, checkpoint_seconds, best, patience, callbacks = None, None, None, None, None, ()
@@ -154,8 +154,7 @@ class Run:
 
         A rank that has served has no steps. At the end the strategy is closed, and all ranks have the records.
         """
-        if epochs < 1:
-            raise ValueError(f"epochs must be at least 1, not {epochs}")
+        at_least_1("epochs", epochs)
         if self._keeping.saves and all(data is not thing for thing in self.state.values()):
             raise ValueError("a checkpoint needs the position in the data: put the loader into state")
         if self._role is None and role_of(self.comm) is not None:
@@ -337,7 +336,8 @@ class Run:
         if last and self._strategy is not None:
             self._strategy.finish()
         if self._evaluate is not None:
-            record.update(self._evaluate())
+            found = self._evaluate()
+            record.update(together(self.comm, lambda: numbers(found)))
         better = on_rank_0(self.comm, lambda: self._improvement.judge(record))
         self._reports.epoch(self.records)
         self._improvement.note(better, self.step)
@@ -351,6 +351,7 @@ class Run:
     def position(self) -> dict[str, Any]:
         """The states of the run itself, by name, for a checkpoint: that of all ranks, and this rank's own."""
         common = {
+            "name": self.name,
             "step": self.step,
             "samples": self.samples,
             "recorded": self._recorded,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from ..agree import together
+from ..agree import is_own, together
 from ..checkpoint.reading import Checkpoint
 from ..strategies import Strategy
 
@@ -26,6 +26,7 @@ class Position(Protocol):
     """What a run tells of itself, and takes back."""
 
     comm: Any
+    name: str
 
     @property
     def best(self) -> dict[str, Any] | None:
@@ -151,7 +152,13 @@ def restore(objects: Mapping[str, Any], checkpoint: Checkpoint, comm: Any) -> No
             try:
                 if state is not None:
                     found[key].thing.load_state_dict(state)
-            except (KeyError, RuntimeError) as error:  # which torch raises for parameters of other names or shapes
+            except KeyError as error:
+                raise ValueError(
+                    f"{checkpoint.folder}: the state of {key} has no {error}; it is of other options"
+                ) from error
+            except RuntimeError as error:  # which torch raises for parameters of other names or shapes
+                if not is_own(error):
+                    raise
                 raise ValueError(f"{checkpoint.folder}, {key}: {error}") from error
 
     together(comm, load)
