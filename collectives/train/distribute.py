@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,8 @@ from .tensor.replicas import count_copies
 
 Net = TypeVar("Net")
 Opt = TypeVar("Opt")
+#: Parameters whose gradients a strategy gets, by their ``id``. An attribute would go into pickles.
+TAKEN: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def distribute(
@@ -46,8 +49,8 @@ def distribute(
 
     Raises on all ranks, before any array is sent: TypeError for what is no network or no optimizer, for tensors that
     are sparse or of a type that cannot be averaged; ValueError if the ranks' networks or settings differ, if a
-    parameter is read-only or not on the CPU, if `opt` is not over the parameters of `net`, or if `opt` or `strategy` is
-    in use already; RuntimeError if an earlier training on these ranks still has its servers.
+    parameter is read-only or not on the CPU, if `opt` is not over the parameters of `net`, or if `opt`, `strategy` or a
+    parameter is in use already; RuntimeError if an earlier training on these ranks still has its servers.
     """
     if mesh is not None and comm is not None:
         raise TypeError("distribute takes comm or mesh, not both")
@@ -65,6 +68,7 @@ def distribute(
     settings = {**strategy.settings(), **handle.describe(), **model.describe(), "unused": unused}
     same_as_rank_0(comm, settings, "distribute")
 
+    TAKEN.update({id(slot.parameter): slot.parameter for slot in model.slots})
     strategy.buckets = _buckets(model, strategy, comm, unused)
     strategy.model, strategy.handle = model, handle
     strategy.setup(net, opt, comm)
@@ -130,5 +134,10 @@ def _check(net: Any, opt: Any, strategy: Strategy, comm: Any, unused: str) -> tu
         raise ValueError("this optimizer is distributed already")
     if strategy.net is not None:
         raise ValueError("this strategy serves another network already")
+    if taken := [slot.name for slot in model.slots if TAKEN.get(id(slot.parameter)) is slot.parameter]:
+        raise ValueError(
+            f"{', '.join(taken)}: distributed already, with another optimizer; for another training, distribute a copy "
+            "of the network (copy.deepcopy)"
+        )
     strategy.check(model, handle, comm)
     return model, handle

@@ -230,6 +230,13 @@ def test_what_is_no_checkpoint(tmp_path):
         checkpoint.load(tmp_path / "absent", COMM)
 
 
+@pytest.mark.parametrize("left", ["manifest.json.sha256", "rank-00000.safetensors"])
+def test_a_checkpoint_that_someone_began_to_remove_is_corrupt(tmp_path, left):
+    (tmp_path / left).write_text("")
+    with pytest.raises(checkpoint.Corrupt, match="has no manifest.json"):
+        checkpoint.load(tmp_path, COMM)
+
+
 class Failing:
     """Stands for the module os: the operation of a given number fails, or ends the process."""
 

@@ -1,5 +1,8 @@
 """Buckets and distribute in one process; what happens between ranks is in tests/mpi/test_train_mpi.py."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -138,6 +141,27 @@ def test_what_cannot_be_distributed():
         train.distribute(parts()[0], object(), comm=MPI.COMM_SELF)
     with pytest.raises(ValueError, match="unused must be one of error, zero"):
         train.distribute(*parts(), comm=MPI.COMM_SELF, unused="no")
+
+
+def test_a_network_is_distributed_once_and_its_copies_are_free():
+    """Two strategies would both exchange the gradients of one parameter."""
+    net, opt = train.distribute(*parts(), comm=MPI.COMM_SELF)
+    with pytest.raises(ValueError, match=r"1.weight, .*5.bias: distributed already"):
+        train.distribute(net, train.SGD(net.parameters(), 0.1), comm=MPI.COMM_SELF)
+    for made in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        backward(made)  # which the strategy does not notice
+        _, other = train.distribute(made, train.SGD(made.parameters(), 0.1), comm=MPI.COMM_SELF)
+        backward(made)
+        other.step()
+        assert any((p.data != q.data).any() for p, q in zip(made.parameters(), net.parameters(), strict=True))
+    backward(net)
+    opt.step()
+
+
+def test_what_is_no_strategy():
+    for strategy in (train.AllReduce, "allreduce"):
+        with pytest.raises(TypeError, match="derived from train.Strategy, not"):
+            train.distribute(*parts(), strategy, comm=MPI.COMM_SELF)
 
 
 def test_a_strategy_is_called_at_its_moments():

@@ -98,6 +98,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         if path.exists():
             raise Corrupt(f"{folder} has no {SUM}") from error
+        if (folder / SUM).exists() or any(folder.glob("rank-*.safetensors")):  # someone began to remove it
+            raise Corrupt(f"{folder} has no {NAME}") from error
         raise ValueError(f"{folder} is not a checkpoint: it has no {NAME}") from error
     if expected[:1] != [measure(path).sha256]:
         raise Corrupt(f"{path} is corrupt: its SHA-256 is not that in {SUM}")

@@ -22,10 +22,12 @@ class Slot:
 
     ``name``, ``shape`` and ``dtype`` (NumPy's) are the parameter's, ``size`` is its number of elements. ``order`` is
     its number in the network, ``group`` that of its group in the optimizer. ``start`` is where it begins in the arrays
-    of its bucket. ``copies`` is the number of ranks of one model that hold this same parameter (default: 1).
+    of its bucket. ``parameter`` is the network's own object. ``copies`` is the number of ranks of one model that hold
+    this same parameter (default: 1).
     """
 
     copies = 1
+    parameter: Any
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: Any, order: int, group: int) -> None:
         self.name, self.shape, self.dtype = name, shape, np.dtype(dtype)
@@ -142,6 +144,11 @@ class Handle:
     def fresh(self) -> bool:
         """Whether the optimizer has made no step."""
         raise NotImplementedError
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether it steps each element alone, as far as is known, so that it can work on pieces of parameters."""
+        return True
 
     def take_over(self, before: Callable[[], bool], after: Callable[[], None], clear: Callable[[], None]) -> None:
         """Make ``opt.step()`` call ``before()``, then step, then call ``after()``; only the first if it is False.

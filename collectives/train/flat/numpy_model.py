@@ -72,7 +72,7 @@ class NumpyModel:
     def listen(self, ready: Callable[[Slot], None], end: Callable[[], None]) -> None:
         """See `Model.listen`."""
         for slot in self.slots:
-            slot.parameter.register_post_accumulate_grad_hook(lambda _, slot=slot: ready(slot))  # type: ignore[misc]
+            slot.parameter.register_post_accumulate_grad_hook(lambda _, slot=slot: ready(slot))
         self._net.register_backward_end_hook(lambda _: end())
 
     def clear(self) -> None:

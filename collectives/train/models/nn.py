@@ -31,6 +31,10 @@ class Parameter:
     def __repr__(self) -> str:
         return f"Parameter({self.name or 'unnamed'}, {self.data.shape}, {self.data.dtype})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles get: hooks are not among it, for they act on this parameter's gradient."""
+        return {**vars(self), "_hooks": []}
+
     def register_post_accumulate_grad_hook(self, hook: Callable[[Parameter], None]) -> None:
         """Call ``hook(self)`` each time a backward pass has completed this gradient, as in PyTorch."""
         self._hooks.append(hook)
@@ -203,6 +207,10 @@ class Sequential:
     def eval(self) -> Sequential:
         """The same for evaluation."""
         return self.train(False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles get: hooks are not among it, as in `Parameter`."""
+        return {**vars(self), "_ended": [], "_loaded": []}
 
     def register_backward_end_hook(self, hook: Callable[[Sequential], None]) -> None:
         """Call ``hook(self)`` at the end of each backward pass."""

@@ -37,7 +37,12 @@ class Reports:
         """Make the folder of the log. OSError if it cannot be written to, TypeError if it cannot have the settings."""
         if self._log is not None:
             folder = self._log.parent
-            on_rank_0(self._comm, lambda: (json.dumps(self._settings), _make(folder)))
+
+            def ready() -> None:
+                json.dumps(self._settings)
+                _make(folder)
+
+            on_rank_0(self._comm, ready)
 
     @contextlib.contextmanager
     def during(self, comm: Any, records: Sequence[Record], data: Loader, epochs: int) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -86,6 +87,10 @@ class TorchModel:
         self._frozen = [(name, p) for name, p in net.named_parameters() if not p.requires_grad]
         self._ended = True  # until a gradient comes
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let copies and pickles of the network, whose hooks refer to this object, have one that nobody listens to."""
+        return copyreg.__newobj__, (TorchModel,)  # type: ignore[attr-defined]
+
     def listen(self, ready: Callable[[Slot], None], end: Callable[[], None]) -> None:
         """See `Model.listen`."""
         self._end = end
@@ -126,7 +131,11 @@ class TorchModel:
 
     def on_load(self, hook: Callable[[], None]) -> None:
         """See `Model.on_load`."""
-        self._net.register_load_state_dict_post_hook(lambda *_: hook())
+        self._loaded = hook
+        self._net.register_load_state_dict_post_hook(self._refresh)
+
+    def _refresh(self, *_: Any) -> None:
+        getattr(self, "_loaded", lambda: None)()  # absent in a copy
 
     def describe(self) -> dict[str, Any]:
         """See `Model.describe`."""
@@ -178,6 +187,10 @@ def _check(net: torch.nn.Module) -> None:
                 _numpy_dtype(p.dtype)
             except TypeError as error:
                 raise TypeError(f"parameter {name}: {error}") from None
+    places: dict[int, str] = {}
+    for name, p in net.named_parameters():
+        if p.numel() and (other := places.setdefault(p.data_ptr(), name)) != name:
+            raise ValueError(f"{other} and {name} share memory, which ends when they move; make them one Parameter")
     for name, module in net.named_modules():
         if getattr(module, "sparse", False) is True:
             raise TypeError(f"layer {name} makes sparse gradients; use sparse=False")

@@ -30,6 +30,11 @@ class TorchHandle(Handle):
         """See `Handle.fresh`."""
         return not self.opt.state
 
+    @property
+    def elementwise(self) -> bool:
+        """See `Handle.elementwise`."""
+        return type(self.opt).__name__ not in ("Adafactor", "Muon")
+
     def take_over(self, before: Callable[[], bool], after: Callable[[], None], clear: Callable[[], None]) -> None:
         """See `Handle.take_over`. With a closure, ``opt.step(closure)`` calls the closure first, once."""
         super().take_over(before, after, clear)

@@ -4,6 +4,7 @@ Run on any number of ranks: ``mpiexec -n 3 python -m pytest tests/train/programs
 """
 
 import copy
+import io
 import threading
 import time
 
@@ -355,3 +356,32 @@ def test_a_batch_of_one_sample_for_all_ranks():
         backward(plain, x, y)
         other.step()
     assert (flat(net) - flat(plain)).abs().max() < NEAR
+
+
+def test_a_network_is_distributed_once_and_its_copies_are_free():
+    net = mlp()
+    net, opt = train.distribute(net, torch.optim.SGD(net.parameters(), 0.1), comm=COMM)
+    with pytest.raises(ValueError, match="distributed already"):
+        train.distribute(net, torch.optim.SGD(net.parameters(), 0.1), comm=COMM)
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    for made in (copy.deepcopy(net), torch.load(file, weights_only=False)):
+        made(X[:2]).sum().backward()  # which the strategy does not notice
+        train.distribute(made, torch.optim.SGD(made.parameters(), 0.1), comm=COMM)
+        assert all(p.data_ptr() != q.data_ptr() for p, q in zip(made.parameters(), net.parameters(), strict=True))
+    backward(net, *mine())
+    opt.step()
+
+
+def test_parameters_that_share_memory_are_refused():
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    net[1].weight.data = net[0].weight.data
+    with pytest.raises(ValueError, match="0.weight and 1.weight share memory"):
+        train.distribute(net, torch.optim.SGD(net.parameters(), 0.1), comm=COMM)
+
+
+def test_optimizers_that_need_whole_parameters_are_not_sharded():
+    for options, net in (({"shard": 1}, mlp()), ({}, mlp().bfloat16())):
+        with pytest.raises(ValueError, match="Adafactor needs whole parameters"):
+            train.distribute(net, torch.optim.Adafactor(net.parameters()), train.AllReduce(**options), comm=COMM)
