@@ -148,7 +148,8 @@ def test_of_16_bit_gradients_a_compression_loses_what_it_keeps_in_float32(kind, 
         mine = strategy.state_dict()["compression"]["0"]["residual"]
         assert mine.dtype == np.float32
         left = COMM.allreduce(mine.astype(np.float64)) / SIZE
-        assert kind == "int8" or np.abs(left).max() > 1
+        exact = kind == "powersgd" and SIZE == 1  # one rank's gradient has rank 1
+        assert kind == "int8" or exact or np.abs(left).max() > 1
     gone = before - opt.state_dict()["masters"]["bucket 0"]
     np.testing.assert_allclose(gone + left, 5 * expected, rtol=0, atol=80 * near)
     assert train.same_bits(net, COMM)
