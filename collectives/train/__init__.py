@@ -31,7 +31,7 @@ from .run.evaluate import evaluate
 from .run.plot import draw_curves
 from .run.records import read_log
 from .run.run import Run
-from .server import Table
+from .server import Lifeline, Table, lifeline
 from .strategies import (
     ADPSGD,
     EASGD,
@@ -50,6 +50,7 @@ from .strategies import (
     Strategy,
     graphs,
 )
+from .traffic import Traffic, counted
 from .weights import WeightsDiverged, check_weights, same_bits
 from .whole import WholeNet, WholeOptimizer
 
@@ -79,6 +80,7 @@ __all__ = [
     "Graph",
     "Int8",
     "Layer",
+    "Lifeline",
     "Linear",
     "Loader",
     "LocalSGD",
@@ -106,6 +108,7 @@ __all__ = [
     "Text",
     "TopK",
     "TorchRandom",
+    "Traffic",
     "WeightsDiverged",
     "WholeNet",
     "WholeOptimizer",
@@ -115,12 +118,14 @@ __all__ = [
     "checkpoint",
     "cnn",
     "communicator",
+    "counted",
     "digits",
     "distribute",
     "draw_curves",
     "evaluate",
     "get_lr",
     "graphs",
+    "lifeline",
     "load_npz",
     "mlp",
     "read_log",

@@ -10,7 +10,7 @@ from mpi4py import MPI
 import collectives
 from collectives import train
 from collectives.train import graphs
-from collectives.train.cli.traffic import Traffic, counted
+from collectives.train.traffic import Traffic, counted
 
 COMM = collectives.Communicator(MPI.COMM_WORLD)
 RANK, SIZE = COMM.rank, COMM.size

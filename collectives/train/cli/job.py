@@ -17,13 +17,13 @@ from ..run.plot import draw_curves
 from ..run.records import read_log
 from ..run.run import Run
 from ..strategies import NoComm, Strategy
+from ..traffic import Traffic, counted
 from .choice import chosen
 from .command import ERRORS, Say, run_command
 from .part import Part
 from .plan import Plan
 from .result import check_json, of_mesh, values, write_json
 from .task import Task
-from .traffic import Traffic, counted
 
 STOPPED = 75  # exit status: EX_TEMPFAIL of sysexits.h, "try again later"
 T = TypeVar("T")

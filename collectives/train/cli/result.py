@@ -12,8 +12,8 @@ from ...files import obstacle, replacing
 from ..mesh import AXES
 from ..models.nn import Sequential
 from ..pipeline.report import Report
+from ..traffic import Traffic
 from .plan import Plan
-from .traffic import Traffic
 
 FOUND = ("accuracy", "seconds", "steps", "samples")
 

@@ -11,7 +11,6 @@ from ..agree import communicator, role_of
 from ..cli.choice import Choice
 from ..cli.result import values
 from ..cli.task import Task
-from ..cli.traffic import Traffic, counted
 from ..data.loader import Loader
 from ..distribute import distribute
 from ..models.loss import CrossEntropyLoss
@@ -19,6 +18,7 @@ from ..models.nn import Array, Sequential
 from ..optim.schedules import set_lr
 from ..run.evaluate import evaluate
 from ..strategies import Strategy
+from ..traffic import Traffic, counted
 from .pace import Pace
 from .tally import Tally
 

@@ -10,6 +10,7 @@ and what becomes an update; `strategies/` has the policies. The parts, from the 
 * `loop`: what a server does until all workers have left; `client`: the worker's side.
 """
 
+from .lifeline import Lifeline, lifeline
 from .tables import Table
 
-__all__ = ["Table"]
+__all__ = ["Lifeline", "Table", "lifeline"]

@@ -76,8 +76,8 @@ class Client:
     """Pushes the gradients of `buckets` to all servers, and pulls their parameters.
 
     ``links`` has a link for each server, `layout` which elements of which bucket it has. ``place`` of ``workers`` is
-    this rank's number among the workers. ``gap`` and ``lag`` are the largest that any server has recorded (see
-    `Clocks`).
+    this rank's number among the workers. ``gap``, ``lag`` and ``dropped`` are the largest that any server has recorded
+    (see `Clocks`).
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Client:
     ) -> None:  # fmt: skip
         self._links, self._layout, self._buckets = list(links), layout, list(buckets)
         self.place, self.workers, self.servers = place, workers, len(links)
-        self.gap = self.lag = 0
+        self.gap = self.lag = self.dropped = 0
 
     def push(self, bucket: int, samples: int, data: Array) -> None:
         """Begin to push `data`, of the length of a bucket: its gradient over `samples` samples, for example."""
@@ -119,6 +119,7 @@ class Client:
         for link, mine in zip(self._links, self._layout, strict=True):
             reply = link.reply()
             self.gap, self.lag = max(self.gap, reply.first), max(self.lag, reply.second)
+            self.dropped = max(self.dropped, reply.third)
             start = 0
             for part in mine if into is not None else []:
                 target = as_bytes(into[part.bucket][part.start : part.stop])  # type: ignore[index]

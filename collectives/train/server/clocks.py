@@ -18,6 +18,8 @@ class Policy:
       staleness of 0. Otherwise each gradient is an update as soon as it is there.
     * ``rate``: what the learning rate of such an update is multiplied by. "full": 1; "shared": 1 / workers;
       "staleness": 1 / max(1, lag), with the lag of the gradient (see `Clocks`).
+    * ``oldest``: the largest lag at which a gradient becomes an update; an older one is dropped (Gorila). Infinite for
+      none. It needs updates without ``fold``.
     * ``compensation``: lambda of DC-ASGD, 0 for none.
     * ``attraction``: if it is not 0, workers push parameters, and the server's are a centre that is moved so far to
       them (EASGD).
@@ -26,6 +28,7 @@ class Policy:
     staleness: float = 0
     fold: bool = True
     rate: str = "full"
+    oldest: float = math.inf
     compensation: float = 0.0
     attraction: float = 0.0
 
@@ -41,27 +44,33 @@ class Clocks:
     the update by the gradient that it computed from that. Without ``fold`` it is at most (workers - 1) (2 s + 1): when
     a worker goes on at clock c, the others are at c - s or later; as long as it is at c, they get to c + s + 1. With
     ``fold`` it is 0. (Ho et al. 2013, sec. 2.)
+
+    A gradient whose lag is above `oldest` is no update; ``dropped`` counts those.
     """
 
-    def __init__(self, workers: Iterable[int], staleness: float, fold: bool) -> None:
+    def __init__(self, workers: Iterable[int], staleness: float, fold: bool, oldest: float = math.inf) -> None:
         if fold and staleness:
             raise ValueError("a clock's gradients can be folded into one update with a staleness of 0 only")
-        self._staleness, self._fold = staleness, fold
+        self._staleness, self._fold, self._oldest = staleness, fold, oldest
         self.clock = dict.fromkeys(workers, 0)
         self._resting: set[int] = set()  # workers for which nobody waits
         self._read = dict.fromkeys(self.clock, 0)  # the version that a worker's gradient will be computed from
         self._ended: set[int] = set()  # workers whose gradients of the current clock are there
-        self.version = self.gap = self.lag = 0
+        self.version = self.gap = self.lag = self.dropped = 0
 
     @property
     def _running(self) -> set[int]:
         return self.clock.keys() - self._resting
 
     def end(self, worker: int) -> int:
-        """`worker` ends its clock; without ``fold`` that is an update. Returns the lag of its gradient."""
+        """`worker` ends its clock; without ``fold`` that is an update. Returns the lag of its gradient, -1 if it is too
+        old."""
         self._resting.discard(worker)
         self.clock[worker] += 1
         lag = self.version - self._read[worker]
+        if lag > self._oldest:
+            self.dropped += 1
+            return -1
         self.lag = max(self.lag, lag)
         if self._fold:
             self._ended.add(worker)

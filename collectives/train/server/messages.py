@@ -12,7 +12,7 @@ from ..models.nn import Array
 
 Bytes = NDArray[np.uint8]
 
-FIELDS = 7
+FIELDS = 8
 HEAD = 8 * FIELDS  # bytes of the header
 CHUNK = 1 << 20  # bytes to which messages are cut whose length the number of parameters does not bound
 
@@ -40,7 +40,7 @@ class Kind(enum.IntEnum):
 class Message(NamedTuple):
     """A message of or to `worker` about `shard`. ``number`` counts the worker's messages to that shard, from 1.
 
-    A reply has the number of its message.
+    A reply has the number of its message. ``third`` is for replies.
     """
 
     kind: int
@@ -49,14 +49,17 @@ class Message(NamedTuple):
     number: int
     first: int
     second: int
+    third: int
     payload: Bytes
 
 
-def pack(kind: int, worker: int, shard: int, number: int, first: int, second: int, *arrays: Array) -> Bytes:
+def pack(
+    kind: int, worker: int, shard: int, number: int, first: int, second: int, *arrays: Array, third: int = 0
+) -> Bytes:
     """A message as one array of bytes: the header, and all `arrays`, one after the other."""
     size = sum(array.nbytes for array in arrays)
     packed = np.empty(HEAD + size, np.uint8)
-    packed[:HEAD].view(np.int64)[:] = kind, worker, shard, number, first, second, size
+    packed[:HEAD].view(np.int64)[:] = kind, worker, shard, number, first, second, third, size
     start = HEAD
     for array in arrays:
         packed[start : start + array.nbytes] = as_bytes(array)
@@ -66,8 +69,8 @@ def pack(kind: int, worker: int, shard: int, number: int, first: int, second: in
 
 def unpack(packed: Bytes) -> Message:
     """The message that `pack` made, at the beginning of a buffer. Its payload is a view."""
-    kind, worker, shard, number, first, second, size = packed[:HEAD].view(np.int64).tolist()
-    return Message(kind, worker, shard, number, first, second, packed[HEAD : HEAD + size])
+    kind, worker, shard, number, first, second, third, size = packed[:HEAD].view(np.int64).tolist()
+    return Message(kind, worker, shard, number, first, second, third, packed[HEAD : HEAD + size])
 
 
 def as_bytes(array: Array) -> Bytes:

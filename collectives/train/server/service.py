@@ -112,14 +112,18 @@ class Service:
             number, before = self._stepping.pop(worker)
             self.shard.pull(worker)
             data = self.shard.parameters() if before is None else before
-            replies.append(pack(Kind.STEP, worker, self._number, number, clocks.gap, clocks.lag, *data))
+            replies.append(self._parameters(Kind.STEP, worker, number, data))
         if self._meeting and self._meeting.keys() >= self.workers:
             self.shard.meet()
             data = self.shard.parameters()
             for worker, number in self._meeting.items():
-                replies.append(pack(Kind.MEET, worker, self._number, number, clocks.gap, clocks.lag, *data))
+                replies.append(self._parameters(Kind.MEET, worker, number, data))
             self._meeting.clear()
         return replies
+
+    def _parameters(self, kind: Kind, worker: int, number: int, data: list[Array]) -> Bytes:
+        clocks = self.shard.clocks
+        return pack(kind, worker, self._number, number, clocks.gap, clocks.lag, *data, third=clocks.dropped)
 
     def _load(self, start: int, total: int, part: Bytes) -> None:
         if start == 0:

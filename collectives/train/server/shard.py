@@ -62,7 +62,7 @@ class Shard:
         handle.replace(self.pieces)
         workers = list(workers)
         self._share = 1 / len(workers)
-        self.clocks = Clocks(workers, policy.staleness, policy.fold)
+        self.clocks = Clocks(workers, policy.staleness, policy.fold, policy.oldest)
         self._staged = {worker: Staged(self.pieces) for worker in workers}
         self._rates: dict[int, list[float]] = {}
         self._old = {worker: self.copies() for worker in workers} if policy.compensation else {}
@@ -108,7 +108,10 @@ class Shard:
             self._update({w: self._staged[w].samples / total if total else 0.0 for w in workers}, 1.0)
 
     def _update_by(self, worker: int, lag: int) -> None:
-        """Make an update by one gradient."""
+        """Make an update by one gradient, unless it is too old."""
+        if lag < 0:
+            self._staged[worker].rows.clear()
+            return
         factor = {"full": 1.0, "shared": self._share, "staleness": 1 / max(1, lag)}[self.policy.rate]
         staged = self._staged[worker]
         if self.policy.compensation:

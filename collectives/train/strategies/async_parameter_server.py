@@ -17,25 +17,32 @@ class AsyncParameterServer(Central):
       workers, so that the workers' gradients together count as much as their mean in a synchronous step. "full": 1.
       With plain SGD, a curvature L and gradients that are always t updates late, "full" diverges from the rate ``2
       sin(pi / (4 t + 2)) / L`` on, "staleness" converges up to 1 / L.
+    * `oldest`: the largest lag at which a gradient is used; older ones are dropped, as by the servers of Gorila (Nair
+      et al. 2015, section 4.3). ``dropped`` counts them. Default: any.
     * `compensation`: lambda of DC-ASGD (Zheng et al. 2017, eq. 10): ``lambda g g (w - w_old)`` is added to a gradient
       g that was computed from w_old and arrives at w. Servers then keep the parameters that each worker has read.
       Default 0: none.
 
     Other arguments, and the bytes, are those of `ParameterServer`; the pace is each worker's own. The bounds on
     convergence assume that the lag is bounded, which nothing here does: see `SSP`. Raises ValueError for another
-    `rate` and a negative `compensation`.
+    `rate`, and for a negative `compensation` or `oldest`.
     """
 
     lockstep = False
     hands_out = True
 
-    def __init__(self, servers: int = 1, *, rate: str = "staleness", compensation: float = 0.0, **how: Any) -> None:
+    def __init__(
+        self, servers: int = 1, *, rate: str = "staleness", oldest: float = math.inf, compensation: float = 0.0,
+        **how: Any,
+    ) -> None:  # fmt: skip
         super().__init__(servers, **how)
         if rate not in RATES:
             raise ValueError(f"rate must be one of {', '.join(RATES)}, not {rate!r}")
         if not 0 <= compensation < math.inf:
             raise ValueError(f"compensation must be finite and not negative, not {compensation}")
-        self.policy = Policy(staleness=math.inf, fold=False, rate=rate, compensation=compensation)
+        if not oldest >= 0:
+            raise ValueError(f"oldest must be at least 0, not {oldest}")
+        self.policy = Policy(staleness=math.inf, fold=False, rate=rate, oldest=oldest, compensation=compensation)
 
     def batches(self, ranks: int) -> int:
         """1: gradients come from parameters of any age, for which a rate that suits their mean is too long."""

@@ -164,6 +164,11 @@ class Central(Strategy):
         """The most updates by others between a worker's pull and the update by its gradient, so far."""
         return self._client.lag
 
+    @property
+    def dropped(self) -> int:
+        """The gradients of all workers that were too old to become updates, so far (see `Policy`)."""
+        return self._client.dropped
+
     def take(self, count: int) -> int:
         """See `Strategy.take`."""
         return self._client.take(count)

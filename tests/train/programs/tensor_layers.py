@@ -11,9 +11,9 @@ from torch.nn import functional
 
 import collectives
 from collectives import train
-from collectives.train.cli.traffic import Traffic, counted
 from collectives.train.tensor import Cut, pairs
 from collectives.train.torch import tensor
+from collectives.train.traffic import Traffic, counted
 
 torch.set_num_threads(1)
 COMM = collectives.Communicator(MPI.COMM_WORLD)

@@ -99,6 +99,27 @@ def test_nobody_waits_for_a_worker_that_rests_or_has_left():
     assert not clocks.may_pull(2)
 
 
+def test_gradients_that_are_too_old_are_no_updates():
+    clocks = Clocks(range(3), math.inf, fold=False, oldest=2)
+    for worker in range(3):
+        clocks.pull(worker)
+    assert [clocks.end(0), clocks.end(0)] == [0, 1]  # it pushes again without a pull
+    assert clocks.end(1) == 2
+    assert clocks.end(2) == -1
+    assert (clocks.version, clocks.lag, clocks.dropped) == (3, 2, 1)
+    clocks.pull(2)
+    assert clocks.end(2) == 0
+    assert (clocks.version, clocks.dropped) == (4, 1)
+
+
+@pytest.mark.parametrize("oldest", [0, 1, 3])
+def test_no_update_is_by_an_older_gradient(oldest):
+    clocks = simulate(Clocks(range(6), math.inf, fold=False, oldest=oldest), 20_000, 5, 6)
+    assert clocks.lag == oldest
+    assert clocks.version + clocks.dropped == 20_000
+    assert clocks.dropped > 0
+
+
 @pytest.mark.parametrize(("wrong", "kind"), [(-1, ValueError), (0.5, TypeError), (True, TypeError), ("2", TypeError)])
 def test_staleness_is_a_number_of_clocks(wrong, kind):
     with pytest.raises(kind, match="staleness"):

@@ -52,6 +52,20 @@ def test_parameters_are_cut_by_bytes(servers):
     assert max(sizes) - min(sizes) <= 8 * len(buckets)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_gradients_that_are_too_old_change_nothing(count):
+    servers = Servers(*parts(), 3, Policy(float("inf"), fold=False, oldest=1), servers=count)
+    grads = [np.ones_like(bucket.data) for bucket in servers.buckets]
+    before = servers.parameters()
+    for worker in range(3):  # all from the same parameters: with lags of 0, 1 and 2
+        servers.step(worker, grads, rate=0.25)
+    np.testing.assert_allclose(servers.parameters(), before - 2 * 0.25)
+    assert [service.shard.clocks.dropped for service in servers.services] == [1] * count
+    servers.step(2, grads, rate=0.25)
+    np.testing.assert_allclose(servers.parameters(), before - 3 * 0.25)
+    np.testing.assert_array_equal(np.concatenate(servers.data[2]), servers.parameters())
+
+
 def test_a_clock_is_one_update_by_the_mean_over_all_samples():
     servers = Servers(*parts(momentum=0.9), 3, Policy())
     before = servers.parameters()

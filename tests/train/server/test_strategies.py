@@ -307,6 +307,7 @@ def test_too_many_servers_are_an_error_on_all_ranks(strategy, text):
         (lambda: train.ParameterServer(1, backup=True), "backup needs at least 2"),
         (lambda: train.AsyncParameterServer(rate="fast"), "rate must be one of"),
         (lambda: train.AsyncParameterServer(compensation=-1.0), "compensation"),
+        (lambda: train.AsyncParameterServer(oldest=-1), "oldest must be at least 0"),
         (lambda: train.AsyncEASGD(0), "every must be at least 1"),
         (lambda: train.AsyncEASGD(attraction=1.5), "attraction must be between 0 and 1"),
     ],

@@ -12,6 +12,8 @@ _COLLECTIVES = (
 )  # fmt: skip
 _MESSAGES = ("Send", "Ssend", "Bsend", "Rsend", "Sendrecv")
 _FROM_ROOT = ("Bcast", "Scatter", "Scatterv")
+#: Methods that call other ones of these, where ranks are threads.
+_BY_OTHERS = (*_COLLECTIVES, *_MESSAGES, *_FROM_ROOT, "Ireduce_scatter_block")
 _MAKERS = ("Dup", "Clone", "Split", "Split_type", "Create", "Create_group")
 
 
@@ -41,22 +43,27 @@ def counted(comm: Any, traffic: Traffic) -> Any:
     Counted are blocking and non-blocking calls on arrays; of a broadcast or scatter those of its root. So are calls on
     the communicators that are made from this one.
     """
-    base = type(comm)
-    methods: dict[str, Any] = {}
+    base, threads = type(comm), hasattr(comm, "same_ranks")
+    methods: dict[str, Any] = {"traffic": traffic}
     for name in (*_COLLECTIVES, *_MESSAGES, *_FROM_ROOT):
         for method in (name, f"I{name.lower()}"):
-            if hasattr(base, method):
+            if hasattr(base, method) and not (threads and method in _BY_OTHERS):
                 methods[method] = _counting(getattr(base, method), traffic, from_root=name in _FROM_ROOT)
     for name in _MAKERS:
         if hasattr(base, name):
             methods[name] = _making(getattr(base, name), traffic)
-    return type(f"Counted{base.__name__}", (base,), methods)(comm)
+    counting = type(f"Counted{base.__name__}", (base,), methods)
+    if threads:
+        made = comm.Dup()
+        made.__class__ = counting
+        return made
+    return counting(comm)
 
 
 def _making(method: Callable[..., Any], traffic: Traffic) -> Callable[..., Any]:
     def make(self: Any, *args: Any, **kwargs: Any) -> Any:
         made = method(self, *args, **kwargs)
-        return counted(made, traffic) if made and not isinstance(made, type(self)) else made
+        return counted(made, traffic) if made and not hasattr(made, "traffic") else made
 
     return make
 
