@@ -33,7 +33,7 @@ ifeq ($(SYSTEM_MPICC),)
 else
 	MPICC=$(SYSTEM_MPICC) .venv/bin/python $(PIP) install --no-binary=mpi4py mpi4py
 endif
-	.venv/bin/python $(PIP) install scikit-learn matplotlib tqdm safetensors
+	.venv/bin/python $(PIP) install scikit-learn matplotlib tqdm safetensors gymnasium ale-py
 	touch $@
 
 .venv/built: .venv/ready $(SOURCES)

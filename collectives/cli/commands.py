@@ -333,6 +333,7 @@ COMMANDS = [
     Command(
         "compare", "train with several strategies, and compare them (run under mpiexec)", *imported("train.compare")
     ),
+    Command("rl", "learn to act: DQN, Ape-X or Gorila (the latter two under mpiexec)", *imported("rl.cli")),
     Command("trace", "what a timeline of a run says, as a table or a picture", *imported("trace.report")),
     Command("run", "run a program that ends as a whole when one rank fails (under mpiexec)", *imported("launch.run")),
 ]

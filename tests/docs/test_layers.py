@@ -76,15 +76,21 @@ def test_train_uses_public_names_only(reading):
             assert within(link.target, ["train", "__init__", "files", "drawing"]), link
 
 
+def test_rl_uses_public_names_of_train_only(reading):
+    for link in reading.links:
+        if within(link.source, ["rl"]) and within(link.target, ["train"]):
+            assert link.target in ("train", "train.checkpoint"), link
+
+
 def test_torch_is_imported_by_its_adaptors_only():
     for module, file in files():
-        if not within(module, ["torch", "horovod", "train.torch"]):
+        if not within(module, ["torch", "horovod", "train.torch", "rl.torch"]):
             assert "torch" not in imported(file), file
 
 
 def test_imports_of_heavy_packages_are_lazy():
     for module, file in files():
-        if not within(module, ["torch", "horovod", "train.torch"]):
+        if not within(module, ["torch", "horovod", "train.torch", "rl.torch"]):
             assert not set(imported(file, ast.parse(file.read_text()).body)) & HEAVY, file
 
 

@@ -44,6 +44,11 @@ def launch(mpi: str, ranks: int, command: Sequence[str], env: dict[str, str] | N
 def packages_of(environment: str) -> dict[str, str]:
     """The variables by which programs find the packages of another environment behind those of their own."""
     (site,) = (ROOT / ".venvs" / environment / "lib").glob("python3*/site-packages")
+    return packages_behind(site)
+
+
+def packages_behind(site: Path | str) -> dict[str, str]:
+    """The variables by which programs find the packages in a folder behind those of their own."""
     return {"SITE_BEHIND": str(site), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support/site_behind'}"}
 
 

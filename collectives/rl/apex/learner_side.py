@@ -1,0 +1,78 @@
+"""``LearnerSide``: the learner's rank."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..learning import Learner
+from ..mail import Kind, Mail, Message, pack
+from ..replay import Sample
+from ..settings import Settings
+from ..transitions import Form
+from .places import BATCHES, ERRORS, PARAMETERS, TO_LEARNER, Places
+
+_NOWHERE = np.zeros(0, np.int64)  # where a batch lies is known to its shard alone
+
+
+class LearnerSide:
+    """Learns from the batches that shards send, returns their priorities, and gives actors parameters."""
+
+    def __init__(self, learner: Learner, mail: Mail, places: Places, settings: Settings, form: Form) -> None:
+        self.learner, self._mail, self._settings, self._form = learner, mail, settings, form
+        longest = settings.batch * (form.nbytes + 4)
+        self._shards = [mail.inbox(places.rank_of_shard(s), BATCHES, longest) for s in range(places.shards)]
+        self._actors = [mail.inbox(places.rank_of_actor(a), TO_LEARNER, 0) for a in range(places.actors)]
+        self._steps = [0] * places.shards  # that each shard has told of
+
+    def free(self, until: int) -> None:
+        """Learn until the actors have taken `until` steps, and all ranks rest."""
+        sending, playing, resting = len(self._shards), len(self._actors), False
+        while sending or playing:
+            found = False
+            for inbox in self._actors:
+                if (message := inbox.take()) is not None:
+                    found = True
+                    if message.kind == Kind.REST:
+                        playing -= 1
+                    else:
+                        self._give(inbox.peer)
+            for number, inbox in enumerate(self._shards):
+                if (message := inbox.take()) is not None:
+                    found = True
+                    if message.kind == Kind.REST:
+                        sending -= 1
+                    else:
+                        self._learn(number, message)
+            if not resting and sum(self._steps) >= until:
+                resting = True
+                for inbox in self._shards:
+                    self._mail.send("learner to replay", inbox.peer, ERRORS, pack(Kind.REST))
+            if not found:
+                self._mail.nap()
+        self._mail.flush()
+
+    def lockstep(self, rounds: int) -> None:
+        """In each round give actors parameters, if it is time, and learn from the batches of each shard, in order."""
+        since = self._settings.fetch_every
+        for _ in range(rounds):
+            if since >= self._settings.fetch_every:
+                since = 0
+                for inbox in self._actors:
+                    self._mail.wait(inbox)
+                    self._give(inbox.peer)
+            since += self._settings.chunk
+            for number, inbox in enumerate(self._shards):
+                for _ in range(self._mail.wait(inbox).number):
+                    self._learn(number, self._mail.wait(inbox))
+        self._mail.flush()
+
+    def _learn(self, shard: int, message: Message) -> None:
+        self._steps[shard] = message.number
+        transitions, weights = message.transitions(self._form)
+        errors = self.learner.update(Sample(transitions, weights, _NOWHERE, _NOWHERE))
+        peer = self._shards[shard].peer
+        self._mail.send("learner to replay", peer, ERRORS, pack(Kind.ERRORS, 0, len(errors), errors))
+
+    def _give(self, actor: int) -> None:
+        flat = self.learner.values.flat()
+        self._mail.send("learner to actors", actor, PARAMETERS, pack(Kind.PARAMETERS, 0, len(flat), flat))

@@ -1,0 +1,134 @@
+"""``ApeX``: Ape-X as one rank sees it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ... import train
+from ..acting import Actor
+from ..exploration import apex_epsilon
+from ..learning import Learner
+from ..mail import Mail
+from ..memory import Memory
+from ..settings import Settings
+from ..tasks import Task
+from .actor_side import ActorSide
+from .learner_side import LearnerSide
+from .places import Places
+from .shard_side import ShardSide
+
+
+class ApeX:
+    """Ape-X on the ranks of `comm`: the learner is rank 0, then come `shards` of the replay, all others are actors.
+
+    In `lockstep` every actor takes a chunk of steps, then the learner learns what is due, and so on: the same seed and
+    the same ranks give the same bits. Otherwise nobody waits for others but at the pace that the replay sets. It is a
+    `Player`. Collective. ValueError on all ranks if there are not enough.
+    """
+
+    trains = True
+
+    def __init__(
+        self, task: Task, settings: Settings, seed: int, comm: Any, *, shards: int = 1, lockstep: bool = False
+    ) -> None:
+        places = Places(comm.size, shards)
+        places.check()
+        network, optimizer = settings.makers(task, seed)
+        self.comm, self._places, self._settings, self._lockstep = comm, places, settings, lockstep
+        self.values = network()
+        self.steps = self.updates = 0
+        self._watch = train.lifeline(comm, int(comm.rank == 0))
+        self._mail = Mail(comm.Dup(), self._watch.look)
+        self._learner: Learner | None = None
+        self.memory: Memory | None = None
+        self._actor: Actor | None = None
+        self.side: LearnerSide | ShardSide | ActorSide
+        if comm.rank == 0:
+            target = network()
+            self._learner = Learner(
+                self.values,
+                target,
+                optimizer(self.values),
+                target_every=settings.target_every,
+                clip=settings.clip,
+            )
+            self.side = LearnerSide(self._learner, self._mail, places, settings, task.form)
+        elif comm.rank <= shards:
+            number = comm.rank - 1
+            self.memory = Memory(task, settings, seed, number, shards, len(places.actors_of(number)))
+            self.side = ShardSide(self.memory, self._mail, places, number, settings, task.form)
+        else:
+            number = comm.rank - 1 - shards
+            epsilon = apex_epsilon(number, places.actors, base=settings.epsilon_base, alpha=settings.epsilon_alpha)
+            random = train.Random(seed, "actor", number)
+            self._actor = Actor(task, self.values, random, settings.n, settings.gamma, lambda steps: epsilon)
+            self.side = ActorSide(self._actor, self._mail, places, number, settings)
+
+    def advance(self, until: int) -> None:
+        """See `Player.advance`. Episodes under way at the end are given up."""
+        if self._lockstep:
+            chunks = self._settings.chunk * self._places.actors
+            self.side.lockstep(math.ceil((until - self.steps) / chunks))
+        elif isinstance(self.side, LearnerSide):
+            self.side.free(until)
+        else:
+            self.side.free()
+        self._meet()
+
+    def _meet(self) -> None:
+        """Let all ranks know the counts and the learner's network."""
+        mine = (self._actor.steps if self._actor else 0, self._learner.updates if self._learner else 0)
+        found = self.comm.allgather(mine)
+        self.steps, self.updates = sum(steps for steps, _ in found), found[0][1]
+        flat = np.ascontiguousarray(self.values.flat())
+        self.comm.Bcast(flat, root=0)
+        self.values.put(flat)
+
+    def traffic(self) -> dict[str, int]:
+        """The bytes of messages by path, of all ranks. Collective."""
+        total: dict[str, int] = {}
+        for mine in self.comm.allgather(self._mail.bytes):
+            for path, count in mine.items():
+                total[path] = total.get(path, 0) + count
+        return dict(sorted(total.items()))
+
+    def counts(self) -> dict[str, Any]:
+        """The environment steps of each actor. Collective."""
+        found = self.comm.allgather(self._actor.steps if self._actor else None)
+        return {"actor_steps": [steps for steps in found if steps is not None]}
+
+    def close(self) -> None:
+        """Part. Collective."""
+        if self._actor:
+            self._actor.close()
+        self._mail.close()
+        while not self._watch.leave():
+            self._mail.nap()
+        self._watch.close()
+        self._mail.comm.Free()
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state, between calls of `advance`."""
+        state: dict[str, Any] = {"bytes": dict(self._mail.bytes), "net": self.values.net.state_dict()}
+        if self._learner:
+            state |= {"opt": self._learner.opt.state_dict(), "learner": self._learner.state_dict()}
+        for name, part in (("memory", self.memory), ("actor", self._actor)):
+            if part is not None:
+                state[name] = part.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore this rank's state. Collective."""
+        self.values.net.load_state_dict(state["net"])
+        self._mail.bytes = {path: int(count) for path, count in state["bytes"].items()}
+        if self._learner:
+            self._learner.opt.load_state_dict(state["opt"])
+            self._learner.load_state_dict(state["learner"])
+        for name, part in (("memory", self.memory), ("actor", self._actor)):
+            if part is not None:
+                part.load_state_dict(state[name])
+        self._meet()

@@ -1,0 +1,171 @@
+"""``python -m collectives rl``: the job, and its result."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from .. import train
+from ..drawing import require_matplotlib
+from ..files import obstacle, replacing
+from .apex.player import ApeX
+from .course import Course, follow
+from .dqn import DQN
+from .experience import joined, read_experience, write_experience
+from .gorila import Gorila
+from .options import add_arguments, given
+from .picture import draw
+from .saving import Checkpoints
+from .settings import Settings, settings
+from .tasks import Task, task
+from .transitions import Transitions
+
+__all__ = ["add_arguments", "main"]
+
+FAILED = 2  # exit status
+ERRORS = (ValueError, OSError, ImportError)
+Say = Callable[[str], None]
+
+
+def main(args: argparse.Namespace, comm: Any = None) -> int:
+    """Run ``rl`` with parsed `args` on `comm` (default: the world). Collective. Returns the exit status, 0 or 2."""
+    comm = train.communicator(comm)
+
+    def say(text: str) -> None:
+        if comm.rank == 0:
+            print(text, flush=True)
+
+    try:
+        chosen, numbers = task(args.env), settings(args.algorithm, args.env, **given(args.set))
+        _check(args, comm)
+        recorded = None if args.experience is None else read_experience(args.experience, chosen.form)
+        player = _player(args, chosen, numbers, comm)
+    except ERRORS as error:
+        return _failed(str(error), comm)
+    course = problem = None
+    if player.trains:
+        try:
+            kept = _filled(args, player, recorded, numbers, comm, say)
+        except ERRORS as error:  # on all ranks that train
+            problem = str(error)
+        else:
+            course = follow(player, chosen, numbers, args.seed, say, lambda: _save(player, kept))
+    player.close()
+    problem = next((text for text in comm.allgather(problem) if text is not None), None)
+    if problem is not None:
+        return _failed(problem, comm)
+    _record(args, player, comm)
+    found = _result(args, player, course, comm)
+    if comm.rank == 0:
+        _report(args, found, say)
+    return 0
+
+
+def _failed(text: str, comm: Any) -> int:
+    if comm.rank == 0:
+        print(f"rl: error: {text}", file=sys.stderr, flush=True)
+    return FAILED
+
+
+def _check(args: argparse.Namespace, comm: Any) -> None:
+    """Raise on all ranks what can be known to be wrong before the run."""
+    if args.algorithm == "dqn" and comm.size > 1:
+        raise ValueError("dqn is one process: start it without mpiexec, or on one rank")
+    if args.resume and args.checkpoints is None:
+        raise ValueError("--resume needs a folder: --checkpoints DIR")
+    problem = None
+    if comm.rank == 0:
+        paths = [path for path in (args.json, args.picture, args.record) if path is not None]
+        problem = next((f"cannot write {path}: {why}" for path in paths if (why := obstacle(path))), None)
+    if (problem := comm.bcast(problem, root=0)) is not None:
+        raise OSError(problem)
+    if args.picture is not None:
+        require_matplotlib()
+
+
+def _player(args: argparse.Namespace, chosen: Task, numbers: Settings, comm: Any) -> Any:
+    if args.algorithm == "dqn":
+        return DQN(chosen, numbers, args.seed)
+    if args.algorithm == "apex":
+        return ApeX(chosen, numbers, args.seed, comm, shards=args.shards, lockstep=args.lockstep)
+    return Gorila(chosen, numbers, args.seed, comm, servers=args.servers, lockstep=args.lockstep)
+
+
+def _filled(
+    args: argparse.Namespace, player: Any, recorded: Transitions | None, numbers: Settings, comm: Any, say: Say
+) -> Checkpoints | None:
+    """Give the player what was recorded, or the state of a checkpoint. Collective over the ranks that train."""
+    if recorded is not None and player.memory is not None:
+        player.memory.recall(recorded)
+    if args.checkpoints is None:
+        return None
+    names = ("algorithm", "env", "seed", "lockstep", "shards", "servers")
+    described = {**{name: getattr(args, name) for name in names}, "settings": _plain(numbers)}
+    ranks = comm if player.comm is None else player.comm
+    kept = Checkpoints(args.checkpoints, ranks, described, tensors=numbers.library == "torch")
+    state = kept.load() if args.resume else None
+    if state is not None:
+        player.load_state_dict(state)
+        say(f"goes on from the checkpoint of step {player.steps}")
+    return kept
+
+
+def _save(player: Any, kept: Checkpoints | None) -> None:
+    if kept is not None:
+        kept.save(player.steps, player.state_dict())
+
+
+def _plain(numbers: Settings) -> dict[str, Any]:
+    """The settings that runs must have in common that go on from each other's checkpoints, as JSON has them."""
+    found = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(numbers).items()}
+    del found["max_steps"]
+    return found
+
+
+def _record(args: argparse.Namespace, player: Any, comm: Any) -> None:
+    """Write what the replays have, if that is wanted. Collective."""
+    if args.record is None:
+        return
+    parts = comm.gather(None if player.memory is None else player.memory.replay.storage.ordered(), root=0)
+    if comm.rank == 0:
+        write_experience(args.record, joined([part for part in parts if part is not None]))
+
+
+def _result(args: argparse.Namespace, player: Any, course: Course | None, comm: Any) -> dict[str, Any]:
+    """The values of ``--json``, whole on rank 0. Collective."""
+    traffic, counts = player.traffic(), player.counts()
+    if course is None:
+        return {}
+    final = course.final
+    return {
+        "algorithm": args.algorithm,
+        "ranks": comm.size,
+        "env": args.env,
+        "seed": args.seed,
+        **final._asdict(),
+        "solved": course.solved,
+        "trials": [trial._asdict() for trial in course.trials],
+        "bytes": traffic,
+        "bytes_per_step": sum(traffic.values()) / final.env_steps,
+        **counts,
+    }
+
+
+def _report(args: argparse.Namespace, found: dict[str, Any], say: Say) -> None:
+    """Print the result, and write the files, on rank 0."""
+    say(
+        f"{args.algorithm}, {args.env}: mean greedy return {found['mean_return']:.1f} after {found['env_steps']} "
+        f"environment steps and {found['updates']} updates in {found['seconds']:.1f} s"
+        f"{', solved' if found['solved'] else ''}"
+    )
+    for path, count in found["bytes"].items():
+        say(f"{path:20} {count:12} bytes, {count / found['env_steps']:10.1f} for each environment step")
+    if args.json is not None:
+        with replacing(args.json) as file:
+            file.write(json.dumps(found, indent=1) + "\n")
+    if args.picture is not None:
+        draw([found], args.picture)

@@ -1,0 +1,140 @@
+"""``Mail``: messages between ranks, whose bytes are counted by path; ``Inbox``: what has come from one rank."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .transitions import Form, Transitions
+
+Bytes = NDArray[np.uint8]
+HEAD = 24  # bytes of the header: three integers
+NAP = 1e-4  # seconds between looks that found nothing
+
+
+class Kind(enum.IntEnum):
+    """What a message is."""
+
+    ADD = 0  # actor to replay: transitions and their priorities; number = environment steps that they stand for
+    LAST = 1  # as ADD, the last one of an actor before it rests
+    GO = 2  # replay to actor: an ADD was handled; number = 1 if the actor is to rest
+    BATCH = 3  # replay to learner: transitions and their weights; number = environment steps that the replay has seen
+    ROUND = 4  # replay to learner, in lockstep: number = batches of this round
+    REST = 5  # replay to learner: no more batches; learner to replay: no more are wanted; actor to learner: it rests
+    ERRORS = 6  # learner to replay: the priorities of the oldest batch that has none
+    ASK = 7  # actor to learner: parameters are wanted
+    PARAMETERS = 8  # learner to actor
+
+
+class Message(NamedTuple):
+    """A message: its kind, a number, and `rows` values or transitions, as bytes."""
+
+    kind: int
+    number: int
+    rows: int
+    payload: Bytes
+
+    def numbers(self) -> NDArray[np.float32]:
+        """The payload of ERRORS and PARAMETERS: ``rows`` numbers."""
+        return self.payload[: 4 * self.rows].view(np.float32)
+
+    def transitions(self, form: Form) -> tuple[Transitions, NDArray[np.float32]]:
+        """The payload of ADD, LAST and BATCH: transitions, and a number for each."""
+        parts = form.empty(self.rows)
+        start = 0
+        for array in parts:
+            array.reshape(-1).view(np.uint8)[:] = self.payload[start : start + array.nbytes]
+            start += array.nbytes
+        return parts, self.payload[start : start + 4 * self.rows].view(np.float32).copy()
+
+
+def pack(kind: int, number: int = 0, count: int = 0, *arrays: Any) -> Bytes:
+    """A message as one array of bytes: kind, number, count, and all `arrays`."""
+    head = np.array([kind, number, count], np.int64)
+    return np.concatenate([np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (head, *arrays)])
+
+
+def unpack(packed: Bytes) -> Message:
+    """The message that `pack` made, at the beginning of a buffer. Its payload is a view."""
+    kind, number, count = packed[:HEAD].view(np.int64).tolist()
+    return Message(kind, number, count, packed[HEAD:])
+
+
+class Inbox:
+    """Messages from rank `peer` with `tag`, each received into memory that is there before it comes."""
+
+    def __init__(self, comm: Any, peer: int, tag: int, longest: int) -> None:
+        self._comm, self.peer, self._tag = comm, peer, tag
+        self._buffers = [np.empty(longest, np.uint8) for _ in range(2)]
+        self._request = self._next()
+
+    def _next(self) -> Any:
+        self._buffers.reverse()
+        return self._comm.Irecv(self._buffers[0], source=self.peer, tag=self._tag)
+
+    def take(self) -> Message | None:
+        """The next message if it is there. It is valid until the next call."""
+        if not self._request.Test():
+            return None
+        taken = unpack(self._buffers[0])
+        self._request = self._next()
+        return taken
+
+    def close(self) -> None:
+        """Expect no message any more."""
+        if hasattr(self._request, "Cancel"):  # ranks that are threads need not
+            self._request.Cancel()
+            self._request.Wait()
+
+
+class Mail:
+    """A rank's messages on `comm`. ``watch()`` is called while it waits; it raises if another rank has ended.
+
+    ``bytes`` counts what this rank has sent, by the name of the path.
+    """
+
+    def __init__(self, comm: Any, watch: Callable[[], None]) -> None:
+        self.comm, self._watch = comm, watch
+        self.bytes: dict[str, int] = {}
+        self._under_way: list[tuple[Any, Bytes]] = []
+        self._inboxes: list[Inbox] = []
+
+    def inbox(self, peer: int, tag: int, longest: int) -> Inbox:
+        """An inbox of this rank, for messages whose payload has at most `longest` bytes."""
+        self._inboxes.append(Inbox(self.comm, peer, tag, HEAD + longest))
+        return self._inboxes[-1]
+
+    def send(self, path: str, peer: int, tag: int, message: Bytes) -> None:
+        """Begin to send a message, which must not change any more."""
+        self._under_way = [(request, kept) for request, kept in self._under_way if not request.Test()]
+        self._under_way.append((self.comm.Isend(message, dest=peer, tag=tag), message))
+        self.bytes[path] = self.bytes.get(path, 0) + len(message)
+
+    def wait(self, inbox: Inbox) -> Message:
+        """The next message of an inbox."""
+        while (found := inbox.take()) is None:
+            self.nap()
+        return found
+
+    def nap(self) -> None:
+        """Rest for a moment, as nothing was found."""
+        self._watch()
+        time.sleep(NAP)
+
+    def flush(self) -> None:
+        """Wait until all that was sent has left."""
+        while self._under_way:
+            self._under_way = [(request, kept) for request, kept in self._under_way if not request.Test()]
+            if self._under_way:
+                self.nap()
+
+    def close(self) -> None:
+        """Send and receive nothing any more."""
+        self.flush()
+        for inbox in self._inboxes:
+            inbox.close()

@@ -1,0 +1,95 @@
+"""Actors and evaluation, in a corridor whose best actions are known."""
+
+import numpy as np
+import pytest
+from corridor import LENGTH, LONGEST, corridor
+
+from collectives import rl, train
+from collectives.rl.acting import priorities
+
+
+class Fixed:
+    """Values that always prefer one action."""
+
+    def __init__(self, action):
+        self.row = np.eye(2, dtype=np.float32)[action]
+
+    def __call__(self, observations):
+        return np.tile(self.row, (len(observations), 1))
+
+
+def actor(values, epsilon=0.0, n=1, seed=0):
+    return rl.Actor(corridor(), values, train.Random(seed, "actor", 0), n, 0.5, lambda steps: epsilon)
+
+
+def test_going_right_ends_with_a_reward():
+    player = actor(Fixed(1))
+    found = player.play(40)
+    assert found.rows == player.steps == 40
+    assert (found.actions == 1).all()
+    np.testing.assert_allclose(found.next_observations[:, 0] - found.observations[:, 0], 1 / LENGTH, rtol=1e-5)
+    ends = found.next_observations[:, 0] == 1
+    assert ends.sum() == len(player.returns) >= 6
+    np.testing.assert_array_equal(found.rewards, ends)
+    np.testing.assert_array_equal(found.discounts, np.where(ends, 0, 0.5).astype(np.float32))
+
+
+def test_episodes_that_are_cut_off_keep_a_value():
+    player = actor(Fixed(0))
+    found = player.play(2 * LONGEST)
+    assert player.returns == [0.0, 0.0]
+    assert (found.discounts == 0.5).all()
+
+
+def test_epsilon_is_the_part_of_random_actions():
+    player = rl.Actor(
+        corridor(), Fixed(0), train.Random(0, "actor", 0), 1, 0.9, lambda steps: 0.6 if steps < 4000 else 0.0
+    )
+    assert player.play(4000).actions.mean() == pytest.approx(0.3, abs=0.03)
+    assert player.play(100).actions.sum() == 0
+
+
+def test_what_is_given_up_is_not_lost():
+    player = actor(Fixed(0), n=3)
+    found = [player.play(10), player.give_up()]
+    assert [part.rows for part in found] == [8, 2]
+    np.testing.assert_allclose(found[1].discounts, [0.25, 0.5])
+    assert player.give_up().rows == 0
+    assert player.play(1).rows == 0  # of a new episode
+
+
+def test_a_state_goes_on_alike():
+    first, second = actor(Fixed(0), 0.5), actor(Fixed(0), 0.5, seed=0)
+    first.play(30)
+    with pytest.raises(ValueError, match="between episodes"):
+        first.state_dict()
+    first.give_up()
+    second.load_state_dict(first.state_dict())
+    for one, other in zip(first.play(50), second.play(50), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert first.returns == second.returns
+
+
+def test_priorities_by_hand():
+    found = actor(Fixed(1)).play(12)
+    wanted = np.abs(1 - (found.rewards + found.discounts * 1))
+    np.testing.assert_allclose(priorities(Fixed(1), found), wanted)
+
+
+def test_evaluation():
+    assert rl.evaluate(corridor(), Fixed(1), 7, seed=3) == [1.0] * 7
+    assert rl.evaluate(corridor(), Fixed(0), 3, seed=3) == [0.0] * 3
+
+
+@pytest.mark.parametrize("episodes", [1, 11])
+def test_ranks_share_an_evaluation(episodes):
+    class Undecided:
+        """Goes right, but not from the leftmost place: the return depends on where an episode begins."""
+
+        def __call__(self, observations):
+            return np.stack([observations[:, 0] < 0.1, observations[:, 0] > 0.1], axis=1).astype(float)
+
+    alone = rl.evaluate(corridor(), Undecided(), episodes, seed=5)
+    found = train.threads.run(3, lambda comm: rl.evaluate(corridor(), Undecided(), episodes, 5, comm))
+    assert found == [alone] * 3
+    assert episodes == 1 or set(alone) == {0.0, 1.0}
