@@ -159,3 +159,20 @@ def test_a_state_of_other_buckets_is_refused():
     short = {"bucket 0": leaf._replace(array=leaf.array[:-1])}
     with pytest.raises(ValueError, match="a shard of another cut"):
         sharded(1 << 20).load_state_dict({**state, "optimizer": {**state["optimizer"], "velocity": short}})
+
+
+def test_networks_that_ranks_step_in_another_order():
+    """Their gradients were summed up, without a word, if the networks had the same shapes."""
+
+    def rank(comm):
+        pairs = []
+        for seed in (1, 2):
+            net = train.mlp((4,), 2, rng=np.random.default_rng(seed))
+            pairs.append(train.distribute(net, train.SGD(net.parameters(), 0.1), comm=comm))
+        net, opt = pairs[comm.rank]
+        train.CrossEntropyLoss()(net(np.ones((2, 4))), np.zeros(2, int)).backward()
+        with pytest.raises(RuntimeError, match="in another order than other ranks"):
+            opt.step()
+        return True
+
+    assert train.threads.run(2, rank, timeout=10) == [True, True]

@@ -105,11 +105,37 @@ def test_an_evaluation_that_finds_no_numbers(found, kind, text):
         assert re.search(text, str(error))
 
 
+@pytest.mark.parametrize(("name", "values"), [("checkpoint_every", [2, 3]), ("every", [2, 3]), ("name", ["a", "b"])])
+def test_options_that_differ_on_ranks(tmp_path, name, values):
+    """The ranks waited for each other in different collectives, after many steps."""
+
+    def rank(comm):
+        data = train.Loader((np.zeros((8, 2)),), 4, comm=comm)
+        with pytest.raises(ValueError, match="Run: ") as error:
+            train.Run(tmp_path, comm=comm, state={"data": data}, **{name: values[comm.rank]})
+        return str(error.value)
+
+    _, told = train.threads.run(2, rank, timeout=10)
+    assert told == f"Run: {name} is {values[1]} on rank 1, {values[0]} on rank 0"
+
+
 def test_names_of_the_run_are_not_logged():
     run = train.Run(comm=MPI.COMM_SELF)
     next(run.steps(loader(), epochs=1))
     with pytest.raises(ValueError, match="'epoch' is a value of the record"):
         run.log(epoch=3)
+
+
+def test_a_run_of_another_name_with_the_same_folder(tmp_path):
+    """The name with a blank and the one without have the same folder: the second run had nothing left to do."""
+    for name in ("a b", "a_b"):
+        data = loader()
+        how = {"comm": MPI.COMM_SELF, "state": {"data": data}, "name": name, "checkpoint_every": 1}
+        if name == "a_b":
+            with pytest.raises(ValueError, match="is of the run 'a b'"):
+                train.Run(tmp_path, **how)
+        else:
+            list(train.Run(tmp_path, **how).steps(data, epochs=1))
 
 
 def test_an_error_of_a_callback_is_raised_on_all_ranks():

@@ -79,6 +79,8 @@ class ArraySource:
         if len(set(lengths)) != 1:
             raise ValueError(f"the arrays of a data set need the same number of rows; these have {lengths}")
         for name, array in named:
+            if isinstance(array, np.ma.MaskedArray):
+                raise TypeError(f"{name} has a mask, which batches would not have; fill it, or leave these samples out")
             if str(array.dtype) == "object":
                 raise TypeError(f"{name} holds Python objects; a data set needs arrays of numbers")
         self.fields: Fields | None = [[str(a.dtype), list(a.shape[1:])] for a in self.arrays]

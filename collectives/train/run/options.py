@@ -12,6 +12,16 @@ from ..mesh import Mesh, named
 from ..roles import Role
 from ..strategies import Strategy
 
+COMPARED = (
+    "name", "every", "keep", "checkpoint_every", "checkpoint_seconds", "best", "patience", "resume", "check_weights",
+    "elastic", "commit_every",
+)  # fmt: skip
+
+
+def compared(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What must be equal on all ranks, of the arguments of a run. The folder may be named differently."""
+    return {**{name: given[name] for name in COMPARED}, "out": None if given["out"] is None else "a folder"}
+
 
 def ranks_of(comm: Any, mesh: Mesh | None, elastic: bool) -> tuple[Any, Any, Role | None]:
     """The communicator of a run, that of the ranks whose samples differ, and this rank's role.

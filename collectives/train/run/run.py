@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..agree import on_rank_0, role_of, together
+from ..agree import on_rank_0, role_of, same_as_rank_0, together
 from ..data.loader import Loader
 from ..mesh import Mesh
 from ..optim.schedules import get_lr, set_lr
@@ -21,7 +21,7 @@ from .callbacks import Callback
 from .elastic import Elastic
 from .improvement import Improvement
 from .keeping import Keeping
-from .options import at_least_1, check_options, leave_out_servers, parts_of, ranks_of
+from .options import at_least_1, check_options, compared, leave_out_servers, parts_of, ranks_of
 from .records import Means, numbers
 from .reports import Reports
 from .signals import Signals
@@ -112,6 +112,7 @@ class Run:
             out, checkpoint_every, checkpoint_seconds, best, patience, callbacks = None, None, None, None, None, ()
         if self._role is not None:
             leave_out_servers(self._strategy, self._role, self.state.values())
+        same_as_rank_0(self.comm, compared(locals()), "Run")
         self.name, self.every, self.settings = name, every, dict(settings or {})
         self._evaluate, self._lr, self._parts = evaluate, lr, parts_of(mesh)
         self._check_weights, self._replicas = check_weights, replicas(self.state, check_weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,17 @@ if TYPE_CHECKING:
 
 NONFINITE = ("raise", "skip", "allow")
 APART = "after backward(), {} of {} ranks called opt.step(), the others opt.zero_grad(): has a rank left out a step?"
+ORDER = "ranks have called opt.step() or opt.zero_grad() of several networks in another order than other ranks"
+#: How many networks were distributed on a communicator, by its ``id``; the reference tells whether it still exists.
+_NUMBERS: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+
+def _number_on(comm: Any) -> int:
+    """How many networks were distributed on `comm` so far, with this one: the same on all its ranks."""
+    known, count = _NUMBERS.get(id(comm), (None, 0))
+    count = count + 1 if known is not None and known() is comm else 1
+    _NUMBERS[id(comm)] = weakref.ref(comm), count
+    return count
 
 
 class AllReduce(Strategy):
@@ -105,6 +117,7 @@ class AllReduce(Strategy):
     def setup(self, net: Any, opt: Any, comm: Any) -> None:
         """See `Strategy.setup`."""
         super().setup(net, opt, comm)
+        self._number = _number_on(comm)
         self._begin(comm)
         self._divide(comm)
         if self.shard == 2:
@@ -239,8 +252,11 @@ class AllReduce(Strategy):
         looks = stepping and (self.nonfinite != "allow" or self.clip_norm is not None or self.loss_scale.dynamic)
         found = sum(part.squares() for part in self._parts) if looks else 0.0
         whole = self._ranks
-        status = np.array([float(stepping and self.problem is not None), found, float(stepping)])
+        number = float(self._number)
+        status = np.array([float(stepping and self.problem is not None), found, float(stepping), number, number**2])
         whole.Allreduce(MPI.IN_PLACE, status, op=MPI.SUM)
+        if status[3] ** 2 != whole.size * status[4]:  # equal only if all numbers are
+            raise RuntimeError(ORDER)
         if 0 < status[2] < whole.size:
             raise RuntimeError(APART.format(int(status[2]), whole.size))
         if status[0]:
