@@ -107,12 +107,12 @@ class Run:
         self.state = dict(state or {})
         check(self.state)
         check_options(name, self.state, every, lr, elastic, replace_ranks, mesh)
+        same_as_rank_0(self.comm, compared(locals()), "Run")
         self.trains = self._role is None or self._role.trains
         if not self.trains:  # nothing of the run is this rank's
             out, checkpoint_every, checkpoint_seconds, best, patience, callbacks = None, None, None, None, None, ()
         if self._role is not None:
             leave_out_servers(self._strategy, self._role, self.state.values())
-        same_as_rank_0(self.comm, compared(locals()), "Run")
         self.name, self.every, self.settings = name, every, dict(settings or {})
         self._evaluate, self._lr, self._parts = evaluate, lr, parts_of(mesh)
         self._check_weights, self._replicas = check_weights, replicas(self.state, check_weights)
@@ -126,12 +126,11 @@ class Run:
         )  # fmt: skip
         self._votes, self._signals = Votes(self.comm), Signals()
         self.records: list[dict[str, Any]] = []
-        self.step = self.samples = 0
+        self.step = self.samples = self._recorded = 0  # the last one is the step of the last record
         self.stopped: str | None = None
         self._batch = 0  # samples of this rank's current batch
         self._begin: float | None = None  # when steps began, while they run
         self._seconds = 0.0  # of training before
-        self._recorded = 0  # step of the last record
         self._means = Means()
         objects = {**self.state, RUN: Itself(self)}
         self._elastic = Elastic(self.comm, objects, every=commit_every, replace=replace_ranks) if elastic else None
