@@ -30,8 +30,9 @@ EPILOG = """\
   python -m collectives simulate --strategy local_sgd,ssp:staleness=3 -p 4,16,64 --jitter 10% --straggler 1x4
 
 'x bound' is the time divided by what the busiest link of a host needs at least for its bytes (all-reduce 2n(h-1)/h on h
-hosts). 'by' says what simulated: clocks, where no two messages share a port, or events. Where ranks share hosts, an
-algorithm that may runs in the order of ranks which the communicator would choose, unless --order own."""
+hosts). 'by' says what simulated: clocks, where no two messages share a port, or events. 'took' is how long that took.
+Where ranks share hosts, the order of ranks is the one that the communicator would choose, and stands beside the
+algorithm's name; --order own keeps the ranks' own order. docs/simulation.md describes the model."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

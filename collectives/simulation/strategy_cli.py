@@ -129,17 +129,17 @@ def break_even(strategy: Choice, size: int, conditions: Conditions, steps: int, 
 
 
 def _answer(row: Row, price: float) -> str:
-    """When to leave all-reduces for the strategy, in words."""
+    """When the strategy is faster than all-reduces, in words."""
     head = f"{row.ranks} ranks: {row.strategy} makes {row.speedup:.3g} times the steps of allreduce"
     if row.speedup > 1:
         head += f", and is ahead if it needs less than {row.speedup:.3g} times as many for the same accuracy"
-    needs = f"at {price:g} times as many"
+    needs = f"if it needs {'as many' if price == 1 else f'{price:g} times as many'} steps,"
     if row.pays_from is None:
-        tail = f"{needs} it does not pay, up to one rank that is {LARGEST:g} times slower"
+        tail = f"{needs} it does not pay, even with one rank that takes {LARGEST:g} times as long"
     elif row.pays_from == 1:
         tail = f"{needs} it pays without any straggler"
     else:
-        tail = f"{needs} leave synchronous for it from one rank on that is {row.pays_from:.2f} times slower"
+        tail = f"{needs} it pays as soon as one rank takes {row.pays_from:.2f} times as long"
     if row.pace.busiest is not None and row.pace.busiest > BUSY:
         tail += f"; a server is in use for {row.pace.busiest:.0%} of the time, so more servers would help"
     return f"{head}; {tail}."
