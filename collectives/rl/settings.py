@@ -32,7 +32,8 @@ class Settings:
       threshold, and at the end, over `episodes`.
     * Ape-X: an actor sends `chunk` transitions at once, and asks for parameters every `fetch_every` of its steps;
       `ahead` batches wait at the learner.
-    * Gorila: `oldest`, the most updates by others for which a gradient is still used; `deviations`, see `Outliers`.
+    * Gorila: `oldest`, the most updates by others for which a gradient is still used; `deviations`, by how many
+      standard deviations a loss may exceed the running mean; a gradient of a larger loss is dropped.
     """
 
     hidden: tuple[int, ...] = (128, 128)
@@ -101,7 +102,7 @@ class Settings:
         pixels = len(task.form.shape) == 3
         if self.library == "torch":
             if pixels:
-                raise ValueError("networks for frames are there for --library numpy only")
+                raise ValueError("a network for frames needs library=numpy, not torch")
             from . import torch
 
             return lambda: torch.values(self, task, seed), lambda values: torch.adam(values, self.lr)
