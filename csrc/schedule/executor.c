@@ -32,25 +32,29 @@ static void finished(const coll_exec *e, cursor *c, int action) {
         open_rounds(e, c);
 }
 
-static int post_piece(coll_exec *e, cursor *c, int action, char *at, size_t bytes) {
+/* `met`: the send waits for the receiver. The first piece does so, of the first segment's messages that are cut: MPI
+ * sends pieces at once, and a late receiver would have to keep those of any number of calls. */
+static int post_piece(coll_exec *e, cursor *c, int action, char *at, size_t bytes, int met) {
     const coll_action *a = &e->program->actions[action];
     const coll_transport *t = e->endpoint->transport;
     int slot = e->free_slots[--e->nfree];
     e->owner[slot].cursor = (int)(c - e->cursors);
     e->owner[slot].action = action;
-    return a->kind == COLL_SEND ? t->send(e->messages, slot, at, bytes, a->peer, c->tag)
-                                : t->recv(e->messages, slot, at, bytes, a->peer, c->tag);
+    if (a->kind == COLL_RECV)
+        return t->recv(e->messages, slot, at, bytes, a->peer, c->tag);
+    return (met ? t->send_met : t->send)(e->messages, slot, at, bytes, a->peer, c->tag);
 }
 
 static int post(coll_exec *e, cursor *c, int action) {
     const coll_action *a = &e->program->actions[action];
     size_t bytes = length(e, c, a), limit = e->endpoint->message_limit;
     char *at = address(e, c, a, a->kind == COLL_SEND ? a->left : a->dst, a->block);
-    int error = COLL_OK, empty = bytes == 0; /* both sides know the partition, so both omit an empty message */
+    int error = COLL_OK, met = bytes > limit && c->segment == 0;
+    int empty = bytes == 0; /* both sides know the partition, so both omit an empty message */
     c->waits[action] = (int32_t)pieces(e, bytes);
-    for (; bytes && error == COLL_OK; at += limit) {
+    for (; bytes && error == COLL_OK; at += limit, met = 0) {
         size_t piece = bytes < limit ? bytes : limit;
-        error = post_piece(e, c, action, at, piece);
+        error = post_piece(e, c, action, at, piece, met);
         bytes -= piece;
     }
     release(e, c, a->on_start, a->on_done);

@@ -179,9 +179,9 @@ static void inproc_endpoint_free(coll_endpoint *endpoint) {
     (void)endpoint; /* the group owns it */
 }
 
-static const coll_transport inproc_transport = {inproc_messages_new, inproc_messages_free, inproc_send,
-                                                inproc_recv,         inproc_test,          inproc_cancel,
-                                                inproc_endpoint_free};
+static const coll_transport inproc_transport = {inproc_messages_new,  inproc_messages_free, inproc_send,
+                                                inproc_recv,          inproc_test,          inproc_cancel,
+                                                inproc_endpoint_free, inproc_send};
 
 coll_inproc *coll_inproc_new(int size, unsigned seed) {
     coll_inproc *g = calloc(1, sizeof *g);

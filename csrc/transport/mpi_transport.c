@@ -15,6 +15,8 @@
 #error "This MPI is neither of the MPICH family nor Open MPI"
 #endif
 
+static const size_t most = (size_t)1 << 30; /* bytes of a message, or elements of a reduction; MPI counts in ints */
+
 typedef struct {
     coll_endpoint base;
     MPI_Comm comm;
@@ -62,11 +64,20 @@ static void mpi_messages_free(coll_messages *m) {
     free(m);
 }
 
-static int mpi_send(coll_messages *m, int slot, const void *buf, size_t bytes, int peer, int tag) {
+static int send_by(int (*isend)(const void *, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request *), coll_messages *m,
+                   int slot, const void *buf, size_t bytes, int peer, int tag) {
     m->used = slot >= m->used ? slot + 1 : m->used;
     m->expected[slot] = 0;
-    int code = MPI_Isend(buf, (int)bytes, MPI_BYTE, peer, tag, m->endpoint->comm, &m->requests[slot]);
+    int code = isend(buf, (int)bytes, MPI_BYTE, peer, tag, m->endpoint->comm, &m->requests[slot]);
     return code == MPI_SUCCESS ? COLL_OK : failed(&m->endpoint->base, code);
+}
+
+static int mpi_send(coll_messages *m, int slot, const void *buf, size_t bytes, int peer, int tag) {
+    return send_by(MPI_Isend, m, slot, buf, bytes, peer, tag);
+}
+
+static int mpi_send_met(coll_messages *m, int slot, const void *buf, size_t bytes, int peer, int tag) {
+    return send_by(MPI_Issend, m, slot, buf, bytes, peer, tag);
 }
 
 static int mpi_recv(coll_messages *m, int slot, void *buf, size_t bytes, int peer, int tag) {
@@ -127,8 +138,8 @@ static void mpi_endpoint_free(coll_endpoint *e) {
     free(e);
 }
 
-static const coll_transport mpi_transport = {mpi_messages_new, mpi_messages_free, mpi_send,         mpi_recv,
-                                             mpi_test,         mpi_cancel,        mpi_endpoint_free};
+static const coll_transport mpi_transport = {mpi_messages_new, mpi_messages_free, mpi_send,          mpi_recv,
+                                             mpi_test,         mpi_cancel,        mpi_endpoint_free, mpi_send_met};
 
 static int initialized(void) {
     int flag = 0;
@@ -149,7 +160,7 @@ static coll_endpoint *endpoint_new(intptr_t handle) {
         return NULL;
     e->comm = (MPI_Comm)handle;
     e->base.transport = &mpi_transport;
-    e->base.message_limit = (size_t)1 << 30;
+    e->base.message_limit = most;
     MPI_Comm_rank(e->comm, &e->base.rank);
     MPI_Comm_size(e->comm, &e->base.size);
     int found = 0, *limit = NULL;
@@ -188,7 +199,8 @@ static size_t unannounced(void) {
     if (setting("pml_ob1_priority") && !setting("btl_openib_eager_limit"))
         limit = setting("btl_tcp_eager_limit");
     MPI_T_finalize();
-    found = limit > 2 * header ? limit - header : 0;
+    limit = limit > 2 * header ? limit - header : 0;
+    found = limit < most ? limit : most;
     asked = 1;
     return found;
 }
@@ -205,7 +217,6 @@ static int poll_mpi(coll_endpoint *e) {
 }
 
 static int reduce_local(intptr_t op, intptr_t datatype, const void *in, void *inout, size_t n) {
-    const size_t most = 1 << 30; /* counts of MPI_Reduce_local are ints */
     MPI_Aint lower, extent;
     int code = MPI_Type_get_extent((MPI_Datatype)datatype, &lower, &extent);
     for (size_t i = 0; i < n && code == MPI_SUCCESS; i += most) {

@@ -21,6 +21,8 @@ typedef struct {
     /* Cancel the receives that no message has reached; returns how many others are incomplete. */
     int (*cancel)(coll_messages *);
     void (*endpoint_free)(coll_endpoint *);
+    /* A send that completes only once its receive has been posted. */
+    int (*send_met)(coll_messages *, int slot, const void *buf, size_t bytes, int peer, int tag);
 } coll_transport;
 
 struct coll_endpoint {
