@@ -191,10 +191,11 @@ static size_t unannounced(void) {
     static int asked;
     const size_t header = 256; /* more than Open MPI puts before a message */
     size_t limit = 0;
-    int provided;
+    int level, provided;
     if (asked)
         return found;
-    if (MPI_T_init_thread(MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
+    MPI_Query_thread(&level); /* Open MPI takes the level given here for that of the whole library */
+    if (MPI_T_init_thread(level, &provided) != MPI_SUCCESS)
         return 0;
     if (setting("pml_ob1_priority") && !setting("btl_openib_eager_limit"))
         limit = setting("btl_tcp_eager_limit");
