@@ -15,7 +15,7 @@ from slurm import Slurm
 
 os.environ.pop("PYTHONUNBUFFERED", None)  # or a line comes in pieces, between which a launcher puts another rank's
 pytest.register_assert_rewrite("torch_jobs")
-LOCK = Path(tempfile.gettempdir()) / f"collectives-tests-{os.getuid()}.lock"
+LOCK, TURN = (Path(tempfile.gettempdir()) / f"collectives-tests-{os.getuid()}{end}" for end in (".lock", ".turn"))
 
 
 @pytest.fixture(params=MPIS)
@@ -64,8 +64,10 @@ def free_cores(request):
     if worker_of(request.config) is None:
         yield
         return
-    with LOCK.open("w") as file:
+    with TURN.open("w") as turn, LOCK.open("w") as file:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # while one waits to be alone, no other test begins: locks are not fair
         fcntl.flock(file, fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH)
+        fcntl.flock(turn, fcntl.LOCK_UN)
         yield
 
 
