@@ -206,7 +206,7 @@ def test_bytes_sent_are_those_of_the_buckets(tmp_path, images):
     alone = result(tmp_path, *options, "--strategy", "nocomm")
     assert alone["bytes_sent"] == [sum(sizes)]
     per_step = (found["bytes_sent"][0] - sum(sizes)) / found["steps"]
-    assert per_step == sum(sizes) + 4 * 8  # and the number of samples, and three numbers on which the ranks agree
+    assert per_step == sum(sizes) + 6 * 8  # and the number of samples, and five numbers on which the ranks agree
 
 
 @pytest.mark.parametrize(
