@@ -14,6 +14,7 @@ from kernel_lib import FLAGS, SOURCES, Kernels, build, compiling, objects_of
 from slurm import Slurm
 
 os.environ.pop("PYTHONUNBUFFERED", None)  # or a line comes in pieces, between which a launcher puts another rank's
+os.environ.pop("PYTEST_ADDOPTS", None)  # what tests start has options of its own
 pytest.register_assert_rewrite("torch_jobs")
 LOCK, TURN = (Path(tempfile.gettempdir()) / f"collectives-tests-{os.getuid()}{end}" for end in (".lock", ".turn"))
 
