@@ -8,6 +8,7 @@ import time
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from jobs import MPIS
 from kernel_lib import FLAGS, SOURCES, Kernels, build, compiling, objects_of
@@ -117,3 +118,14 @@ def pytest_terminal_summary(terminalreporter):
     sets = [value for report in passed for name, value in report.user_properties if name == "instruction set"]
     if sets:
         terminalreporter.write_line(f"instruction sets on which every type and op ran on ranks: {', '.join(sets)}")
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory) -> str:
+    """scikit-learn's digits in a file, for environments without scikit-learn."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    file = tmp_path_factory.mktemp("data") / "digits.npz"
+    np.savez(file, x=data.images / 16, y=data.target)
+    return str(file)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..simulation.network import Network
+
 __all__ = ["MACHINES", "Machine"]
 
 
@@ -23,11 +25,11 @@ class Machine:
     memory: float
     flops: float
     per_host: int = 8
-    alpha: float = 2e-6
-    beta: float = 12e9
-    local_alpha: float = 0.5e-6
-    local_beta: float = 10e9
-    fold: float = 20e9
+    alpha: float = Network.alpha
+    beta: float = Network.beta
+    local_alpha: float = Network.local_alpha
+    local_beta: float = Network.local_beta
+    fold: float = Network.fold
     update_rate: float = math.inf
 
     def __post_init__(self) -> None:

@@ -184,8 +184,8 @@ static size_t setting(const char *name) {
     return (size_t)value;
 }
 
-/* Open MPI forgets the settings of parts that it has closed. Where parts for faster networks are open, messages need
- * not go by TCP. */
+/* Open MPI forgets the settings of parts that it has closed. Messages go by TCP if ob1 is the part that sends them, but
+ * for openib, which Open MPI 4 had beside it; ofi and uct may be open for one-sided communication alone. */
 static size_t unannounced(void) {
     static size_t found;
     static int asked;

@@ -6,7 +6,6 @@ tests/support/slurm.py says what that needs; where it is not there these tests a
 import json
 import re
 
-import numpy as np
 import pytest
 from jobs import ROOT, torch_for
 from slurm import Slurm
@@ -30,17 +29,6 @@ def run(slurm):
         return done.stdout
 
     return run
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    """scikit-learn's digits in a file, for environments without scikit-learn."""
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    file = tmp_path_factory.mktemp("data") / "digits.npz"
-    np.savez(file, x=data.images / 16, y=data.target)
-    return str(file)
 
 
 @pytest.mark.parametrize("mpi", [pytest.param("mpich", marks=pytest.mark.slow), "openmpi"])

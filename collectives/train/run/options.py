@@ -60,9 +60,7 @@ def check_options(
     """ValueError for options that do not fit together, and for a name that is no folder's."""
     if not isinstance(name, str) or name in ("", ".", ".."):
         raise ValueError(f"name must be a text other than '', '.' and '..', not {name!r}")
-    strategy = getattr(state.get("opt"), "strategy", None)
-    whole = getattr(strategy, "whole", None)
-    if mesh is None and strategy is not None and whole is not None and whole.size > strategy.comm.size:
+    if mesh is None and getattr(getattr(state.get("opt"), "strategy", None), "in_parts", False):
         raise ValueError('state["opt"] is of a mesh whose ranks hold parts of a model: Run needs mesh=, not comm')
     at_least_1("every", every)
     if lr is not None and "opt" not in state:

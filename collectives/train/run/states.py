@@ -118,8 +118,7 @@ def members(objects: Mapping[str, Any]) -> dict[str, Member]:
 
 def _differs(strategy: Strategy) -> bool:
     """Whether ranks of a run have other parameters than others."""
-    whole = getattr(strategy, "whole", None)
-    return not strategy.replicated or (whole is not None and whole.size > strategy.comm.size)
+    return not strategy.replicated or getattr(strategy, "in_parts", False)
 
 
 def states(objects: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:

@@ -57,6 +57,11 @@ class Strategy:
     model: Model
     handle: Handle
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether ranks hold parts of the model that others lack (see `Mesh`)."""
+        return self.whole is not None and self.whole.size > self.comm.size
+
     def check(self, model: Model, handle: Handle, comm: Any) -> None:
         """Raise TypeError or ValueError unless this strategy serves the network and its optimizer. It sends nothing."""
 
