@@ -1,7 +1,8 @@
 """The ranks of a job of ``hosts.py``: time our default and the MPI library's own collective, in turns.
 
 Argument 1 is JSON: ``order``, the number in the job of each rank of the communicator; ``cases``, lists of a collective
-and the bytes of its vector; ``rounds``; ``rest``, seconds before each call. Rank 0 prints a line of JSON for each case.
+and the bytes of its vector; ``rounds``; ``rest``, seconds before each call; ``short`` and ``batch``: for a vector of at
+most ``short`` bytes, ``batch`` calls in a row are timed, without rests. Rank 0 prints a line of JSON for each case.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -24,26 +26,27 @@ WHOLE = ("allgather", "allgatherv", "gather", "scatter", "alltoall")  # a worklo
 def workload(comm: MPI.Intracomm, collective: str, nbytes: int) -> Workload:
     """The call on a float32 vector of about ``nbytes`` bytes, all blocks together."""
     count = nbytes // 4 // comm.size
-    return Workload(comm, collective, count if collective in WHOLE else count * comm.size)
+    return Workload(comm, collective, count if collective in WHOLE else count * comm.size or nbytes // 4)
 
 
-def seconds(comm: MPI.Intracomm, call: Callable[[], object], rest: float) -> float:
-    """Seconds from when the last rank begins a call until the last ends it, after the links have rested.
+def seconds(comm: MPI.Intracomm, call: Callable[[], object], rest: float, batch: int) -> float:
+    """Seconds of one of ``batch`` calls, from when the last rank begins the first until the last rank ends the last.
 
-    The hosts are namespaces of one machine, so the ranks have one clock.
+    The links rest before. The hosts are namespaces of one machine, so the ranks have one clock.
     """
     comm.Barrier()
     time.sleep(rest)
     comm.Barrier()
     times = np.array([time.monotonic(), 0.0])
-    call()
+    for _ in range(batch):
+        call()
     times[1] = time.monotonic()
     last = np.empty(2)
     comm.Allreduce(times, last, MPI.MAX)
-    return float(last[1] - last[0])
+    return float(last[1] - last[0]) / batch
 
 
-def measured(comm: MPI.Intracomm, collective: str, nbytes: int, rounds: int, rest: float) -> dict[str, object]:
+def measured(comm: MPI.Intracomm, collective: str, nbytes: int, told: dict[str, Any]) -> dict[str, object]:
     """Seconds by contestant and round, the bytes of the vector, and our algorithm."""
     own = comm
     ours = collectives.Communicator(comm)
@@ -55,9 +58,10 @@ def measured(comm: MPI.Intracomm, collective: str, nbytes: int, rounds: int, res
     chosen = ours.explain(collective, work["ours"].nbytes)
     calls = {name: each.call() for name, each in work.items()}
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(rounds):
+    rest, batch = (0.0, told["batch"]) if nbytes <= told["short"] else (told["rest"], 1)
+    for number in range(told["rounds"]):
         for name in random.Random(number).sample(sorted(calls), len(calls)):  # the same order on all ranks
-            times[name].append(seconds(own, calls[name], rest))
+            times[name].append(seconds(own, calls[name], rest, batch))
     nbytes = work["ours"].nbytes
     ours.Free()
     return {"collective": collective, "nbytes": nbytes, "algorithm": chosen, **times}
@@ -69,7 +73,7 @@ def main() -> None:
     world = MPI.COMM_WORLD
     comm = MPI.Intracomm(world.Split(0, told["order"].index(world.rank)))
     for collective, nbytes in told["cases"]:
-        found = measured(comm, collective, nbytes, told["rounds"], told["rest"])
+        found = measured(comm, collective, nbytes, told)
         if comm.rank == 0:
             print(json.dumps(found), flush=True)
 

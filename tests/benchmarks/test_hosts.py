@@ -27,7 +27,7 @@ def program():
 
 
 def test_a_row_for_each_case():
-    told = ["--layouts", "2x1,1+2", "--sizes", "64Ki,1Mi", "--collectives", "allreduce,bcast", "--mpis", "openmpi"]
+    told = ["--layouts", "2x1,1+2", "--sizes", "8,1Mi", "--collectives", "allreduce,bcast", "--mpis", "openmpi"]
     done = subprocess.run(
         [sys.executable, PROGRAM, *told, "--rounds", "2"], capture_output=True, text=True, timeout=240
     )
@@ -80,3 +80,9 @@ def test_what_is_beyond_the_limits(program, collective, ours, own, found):
     case = program.Case(program.Layout.of("4x2"), collective, 4 << 20, 1.0, times, "ring")
     beyond = case.beyond()
     assert (beyond == []) if found is None else (len(beyond) == 1 and found in beyond[0]), beyond
+
+
+@pytest.mark.parametrize(("layout", "ours", "beyond"), [("2x1", 1.14, 0), ("2x1", 1.16, 1), ("4x1", 1.14, 1)])
+def test_short_vectors_have_limits_of_their_own(program, layout, ours, beyond):
+    times = {"mpich": {"ours": [ours] * 3, "own": [1.0] * 3}}
+    assert len(program.Case(program.Layout.of(layout), "allreduce", 8, 0.0, times, "ring").beyond()) == beyond
