@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import drawing
+from .winner import winner
 
 __all__ = ["check", "draw"]
 
@@ -24,8 +25,9 @@ def check(path: str | Path) -> None:
 def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
     """Draw a panel for each collective: a field for each number of ranks and length, in the colour of the winner.
 
-    The number in a field is how many times as long the second one takes. OSError if ``path`` cannot be written; further
-    errors as of :func:`check`.
+    ``rows`` has a mapping for each algorithm, number of ranks and length, with the keys of ``simulate --json``. Of
+    equal times :func:`collectives.simulation.winner.winner` names the winner. The number in a field is how many times
+    as long the next one takes. OSError if ``path`` cannot be written; further errors as of :func:`check`.
     """
     check(path)
     from matplotlib.patches import Patch
@@ -56,15 +58,17 @@ def _panel(
     won = set()
     for x, size in enumerate(sizes):
         for y, length in enumerate(lengths):
-            here = sorted(
-                (row["seconds"], row["algorithm"]) for row in rows if (row["ranks"], row["bytes"]) == (size, length)
-            )
+            here = [row for row in rows if (row["ranks"], row["bytes"]) == (size, length)]
             if not here:
                 continue
-            won.add(here[0][1])
-            axis.add_patch(_field(x, y, colours[here[0][1]]))
-            if len(here) > 1 and here[0][0] > 0:
-                axis.text(x, y, f"{here[1][0] / here[0][0]:.2g}", ha="center", va="center", color="white", fontsize=8)
+            seconds = [row["seconds"] for row in here]
+            best = winner(seconds, [row["partners"] for row in here])
+            name, taken = here[best]["algorithm"], seconds.pop(best)
+            won.add(name)
+            axis.add_patch(_field(x, y, colours[name]))
+            if seconds and taken > 0:
+                text = f"{max(1.0, min(seconds) / taken):.2g}"
+                axis.text(x, y, text, ha="center", va="center", color="white", fontsize=8)
     axis.set_xlim(-0.5, len(sizes) - 0.5)
     axis.set_ylim(-0.5, len(lengths) - 0.5)
     axis.set_xticks(range(len(sizes)), [str(size) for size in sizes], rotation=45)
