@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives import PeerFailure
+
+from .. import train
 from .transitions import Form, Transitions
 
 Bytes = NDArray[np.uint8]
@@ -66,30 +69,21 @@ def unpack(packed: Bytes) -> Message:
 
 
 class Inbox:
-    """Messages from rank `peer` with `tag`, each received into memory that is there before it comes."""
+    """Messages from rank `peer` with `tag`, of at most `longest` bytes."""
 
     def __init__(self, comm: Any, peer: int, tag: int, longest: int) -> None:
-        self._comm, self.peer, self._tag = comm, peer, tag
-        self._buffers = [np.empty(longest, np.uint8) for _ in range(2)]
-        self._request = self._next()
-
-    def _next(self) -> Any:
-        self._buffers.reverse()
-        return self._comm.Irecv(self._buffers[0], source=self.peer, tag=self._tag)
+        self.peer, self._packed = peer, train.Inbox(comm, peer, tag, longest)
 
     def take(self) -> Message | None:
-        """The next message if it is there. It is valid until the next call."""
-        if not self._request.Test():
-            return None
-        taken = unpack(self._buffers[0])
-        self._request = self._next()
-        return taken
+        """The next message if it is there. It is valid until the next call. PeerFailure if the peer has died."""
+        packed = self._packed.take()
+        if packed is None and self._packed.failed:
+            raise PeerFailure(f"rank {self.peer} died")
+        return None if packed is None else unpack(packed)
 
     def close(self) -> None:
         """Expect no message any more."""
-        if hasattr(self._request, "Cancel"):  # ranks that are threads need not
-            self._request.Cancel()
-            self._request.Wait()
+        self._packed.close()
 
 
 class Mail:

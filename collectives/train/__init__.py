@@ -31,7 +31,7 @@ from .run.evaluate import evaluate
 from .run.plot import draw_curves
 from .run.records import read_log
 from .run.run import Run
-from .server import Lifeline, Table, lifeline
+from .server import Inbox, Lifeline, Table, lifeline
 from .strategies import (
     ADPSGD,
     EASGD,
@@ -78,6 +78,7 @@ __all__ = [
     "Flatten",
     "Float16Wire",
     "Graph",
+    "Inbox",
     "Int8",
     "Layer",
     "Lifeline",

@@ -1,7 +1,10 @@
 """Messages between ranks that are threads: what is packed comes out, in order, and is counted."""
 
 import numpy as np
+import pytest
+from mpi4py import MPI
 
+from collectives import PeerFailure
 from collectives.rl.mail import HEAD, Kind, Mail, pack, unpack
 from collectives.rl.transitions import Form
 from collectives.train import threads
@@ -54,3 +57,27 @@ def test_messages_come_in_order_and_are_counted():
     one, other = threads.run(2, on_rank, timeout=20)
     assert one == (list(range(20)), None, {"back": total})
     assert other == (list(range(20)), None, {"there": total})
+
+
+def test_who_waits_for_a_rank_that_dies_is_told():
+    """Its last message is taken first."""
+
+    class Dying:
+        def __init__(self):
+            self.left = [pack(Kind.GO, 7)]
+
+        def Irecv(self, buffer, source, tag):
+            if not self.left:
+                raise MPI.Exception(MPI.ERR_PROC_FAILED)
+            message = self.left.pop()
+            buffer[: len(message)] = message
+            return self
+
+        def Test(self):
+            return True
+
+    mail = Mail(Dying(), lambda: None)
+    inbox = mail.inbox(3, 5, 40)
+    assert mail.wait(inbox).number == 7
+    with pytest.raises(PeerFailure, match="rank 3 died"):
+        mail.wait(inbox)

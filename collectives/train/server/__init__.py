@@ -12,5 +12,6 @@ and what becomes an update; `strategies/` has the policies. The parts, from the 
 
 from .lifeline import Lifeline, lifeline
 from .tables import Table
+from .transfers import Inbox
 
-__all__ = ["Lifeline", "Table", "lifeline"]
+__all__ = ["Inbox", "Lifeline", "Table", "lifeline"]

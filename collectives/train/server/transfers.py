@@ -58,7 +58,7 @@ class Inbox:
     """Receives messages of one rank, each into memory that is there before it comes.
 
     So a rank that sends waits only while its own messages are handled, and what many ranks send at once takes no memory
-    but that.
+    but that. `capacity` is the length of the longest message, in bytes.
     """
 
     def __init__(self, comm: Any, peer: int, tag: int, capacity: int) -> None:
@@ -69,6 +69,11 @@ class Inbox:
     def _next(self) -> Transfer:
         self._buffers.reverse()
         return receive(self._comm, self._buffers[0], self.peer, self._tag)
+
+    @property
+    def failed(self) -> bool:
+        """Whether no message will come any more, since `peer` has died in a job that goes on (ULFM)."""
+        return self._coming.failed
 
     def take(self) -> Bytes | None:
         """The next message if it is there. It is valid until the next call."""
