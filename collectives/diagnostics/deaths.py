@@ -15,8 +15,10 @@ from ..system import mpi_library
 
 __all__ = ["are_told", "by_death", "failure", "means_death", "missed", "named"]
 
-#: Error classes that mean that a process died, or that another rank has noticed it; empty if this MPI has none.
-DEATHS = {getattr(MPI, name, 0) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")} - {0}
+NAMES = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
+#: Error classes that mean that a process died, or that another rank has noticed it; empty if this MPI has none, for
+#: which mpi4py has ERR_UNKNOWN in their place.
+DEATHS = {getattr(MPI, name, MPI.ERR_UNKNOWN) for name in NAMES} - {MPI.ERR_UNKNOWN}
 
 
 def means_death(code: int) -> bool:

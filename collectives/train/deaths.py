@@ -28,7 +28,8 @@ def is_death(error: Exception) -> bool:
     mpi: Any = sys.modules.get("mpi4py.MPI")
     if mpi is None or not isinstance(error, mpi.Exception):
         return False
-    return error.Get_error_class() in [getattr(mpi, name, None) for name in NAMES]
+    classes = {getattr(mpi, name, mpi.ERR_UNKNOWN) for name in NAMES}
+    return error.Get_error_class() in classes - {mpi.ERR_UNKNOWN}  # that is what mpi4py has where an MPI has none
 
 
 def die() -> None:
