@@ -6,6 +6,7 @@ only rows that they ask for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..checkpoint import Shard as Leaf
+from ..counts import count
 from ..flat.memory import own
 from ..models.nn import Array, Parameter
 from ..optim.base import Optimizer
@@ -41,20 +43,21 @@ class Table:
     other parameters. In a ``Run`` the table may be one of the objects of ``state``: each worker then reads and saves
     its part of the rows, so that part must fit into its memory.
 
-    Raises ValueError for a length below 1, and for a negative `scale`.
+    Raises ValueError for a length below 1, a negative `seed` and a `scale` that is negative or infinite; TypeError for
+    a `dtype` that is no floating type. `distribute` raises TypeError for an `optimizer` that makes another one.
     """
 
     def __init__(
         self, rows: int, width: int, *, dtype: DTypeLike = np.float32, optimizer: Maker | None = None,
         scale: float = 0.0, seed: int = 0,
     ) -> None:  # fmt: skip
-        if rows < 1 or width < 1:
-            raise ValueError(f"a table has at least 1 row and 1 column, not {rows} and {width}")
-        if not scale >= 0:
-            raise ValueError(f"scale must not be negative, not {scale}")
-        self.rows, self.width, self.dtype = rows, width, np.dtype(dtype)
+        if not 0 <= scale < math.inf:
+            raise ValueError(f"scale must be finite and not negative, not {scale}")
+        self.rows, self.width, self.dtype = count("rows", rows), count("width", width), np.dtype(dtype)
+        if self.dtype.kind != "f":
+            raise TypeError(f"dtype must be a floating type, not {self.dtype}")
         self.optimizer: Maker = optimizer or (lambda parameters: SGD(parameters, 0.01))
-        self.scale, self.seed = scale, seed
+        self.scale, self.seed = scale, count("seed", seed, 0)
         self._client: Client | None = None
         self._number = 0
 
@@ -62,6 +65,16 @@ class Table:
     def row_bytes(self) -> int:
         """Bytes of a row."""
         return self.width * self.dtype.itemsize
+
+    def check(self, name: str) -> None:
+        """Raise TypeError, which has the `name` of this table, unless its optimizer is one of this package."""
+        made = self._trial()
+        if not isinstance(made, Optimizer):
+            raise TypeError(f"the optimizer of table {name!r} makes {made!r}, no optimizer of this package")
+
+    def _trial(self) -> Optimizer:
+        """The optimizer for a table of one row."""
+        return self.optimizer([Parameter(np.zeros((1, self.width), self.dtype), "row")])
 
     def attach(self, client: Client, number: int) -> None:
         """Serve this worker, as table `number` of its servers."""
@@ -141,7 +154,7 @@ class Table:
 
     def _arrays(self) -> int:
         """The number of arrays of a row: itself, and what the optimizer keeps."""
-        return 1 + len(self.optimizer([Parameter(np.zeros((1, self.width), self.dtype), "row")]).arrays)
+        return 1 + len(self._trial().arrays)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state, of any number of workers and servers. Collective over the workers."""

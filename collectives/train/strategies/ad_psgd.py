@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..counts import count
 from ..deaths import naming_the_dead
 from ..models.nn import Array
 from .gossip import Gossip
@@ -55,9 +56,7 @@ class ADPSGD(Gossip):
 
     def __init__(self, graph: str | Graph | Array = "ring", seed: int = 0, final_average: bool = True) -> None:
         super().__init__(graph, final_average)
-        if seed < 0:
-            raise ValueError(f"seed must not be negative, not {seed}")
-        self.seed, self.exchanges = seed, 0
+        self.seed, self.exchanges = count("seed", seed, 0), 0
 
     def take_graph(self, mixing: Mixing, rank: int) -> None:
         """Keep this rank's role and its partners."""

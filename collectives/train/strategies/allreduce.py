@@ -12,6 +12,7 @@ import numpy as np
 
 from ..agree import raise_on_all
 from ..compression import Compression
+from ..counts import count
 from ..flat.memory import allocate, is_narrow
 from ..flat.model import narrow
 from ..models.nn import Array
@@ -78,8 +79,6 @@ class AllReduce(Strategy):
         compression: Compression[Any] | None = None, clip_norm: float | None = None, nonfinite: str = "raise",
         shard: int = 0, loss_scale: float | str = 1.0,
     ) -> None:  # fmt: skip
-        if bucket_bytes is not None and bucket_bytes < 1:
-            raise ValueError(f"bucket_bytes must be at least 1, not {bucket_bytes}")
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise ValueError(f"clip_norm must be positive and finite, not {clip_norm}")
         if nonfinite not in NONFINITE:
@@ -90,12 +89,8 @@ class AllReduce(Strategy):
             raise ValueError("compression exchanges means of whole gradients: with shard=0, average=True, no algorithm")
         if shard and algorithm is not None:
             raise ValueError("algorithm is that of an all-reduce, and with shard there is none")
-        self.average, self.bucket_bytes, self.algorithm, self.compression = (
-            average,
-            bucket_bytes,
-            algorithm,
-            compression,
-        )
+        self.bucket_bytes = None if bucket_bytes is None else count("bucket_bytes", bucket_bytes)
+        self.average, self.algorithm, self.compression = average, algorithm, compression
         self.clip_norm, self.nonfinite, self.shard = clip_norm, nonfinite, shard
         self.loss_scale = LossScale(loss_scale)
         self.sends_parameters = shard > 0

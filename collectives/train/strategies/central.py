@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..counts import count
 from ..flat.model import narrow
 from ..models.nn import Array
 from ..optim.schedules import get_lrs
@@ -39,11 +40,10 @@ class Central(Strategy):
         self, servers: int = 1, *, beside: bool = False, backup: bool = False,
         tables: Mapping[str, Table] | None = None, bucket_bytes: int | None = None,
     ) -> None:  # fmt: skip
-        if servers < 1:
-            raise ValueError(f"servers must be at least 1, not {servers}")
+        self.servers, self.beside, self.backup = count("servers", servers), beside, backup
         if backup and servers < 2:
             raise ValueError("backup needs at least 2 servers")
-        self.servers, self.beside, self.backup, self.bucket_bytes = servers, beside, backup, bucket_bytes
+        self.bucket_bytes = None if bucket_bytes is None else count("bucket_bytes", bucket_bytes)
         self.tables = dict(tables or {})
         self.worker = True
         self._closed, self._loaded = False, False
@@ -58,6 +58,8 @@ class Central(Strategy):
             raise ValueError(f"parameter {short} has 16 bits; servers hold float32 and float64")
         if not handle.fresh:
             raise ValueError("the optimizer has made steps already; distribute it before, and load its state after")
+        for name, table in self.tables.items():
+            table.check(name)
         if self.beside and not _has_threads(comm):
             raise ValueError("beside=True needs MPI.THREAD_MULTIPLE, which this MPI was not initialized with")
 

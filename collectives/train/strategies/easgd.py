@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..counts import count
 from ..flat.memory import allocate
 from ..optim.schedules import get_lr
 from .local import Local
@@ -45,14 +47,12 @@ class EASGD(Local):
 
     def __init__(self, every: int = 1, alpha: float | None = None, rho: float | None = None) -> None:
         super().__init__()
-        if every < 1:
-            raise ValueError(f"every must be at least 1, not {every}")
         if alpha is not None and rho is not None:
             raise ValueError("alpha is lr * rho: give one of both")
         for name, value in {"alpha": alpha, "rho": rho}.items():
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be positive, not {value}")
-        self.every, self.alpha, self.rho = every, alpha, rho
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be positive and finite, not {value}")
+        self.every, self.alpha, self.rho = count("every", every), alpha, rho
 
     def check(self, model: Model, handle: Handle, comm: Any) -> None:
         """Raise ValueError unless the network can be averaged and the centre is stable."""

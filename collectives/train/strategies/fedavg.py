@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..counts import count
 from .rounds import Rounds
 
 
@@ -43,9 +44,7 @@ class FedAvg(Rounds):
         super().__init__(every)
         if not 0 < fraction <= 1:
             raise ValueError(f"fraction must be above 0 and at most 1, not {fraction}")
-        if seed < 0:
-            raise ValueError(f"seed must not be negative, not {seed}")
-        self.fraction, self.seed = fraction, seed
+        self.fraction, self.seed = fraction, count("seed", seed, 0)
 
     def drawn(self) -> list[int]:
         """The ranks that train in this round."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from ..counts import count
 from ..models.nn import Array
 
 Links = set[tuple[int, int]]
@@ -72,8 +73,7 @@ def random(degree: int = 2, seed: int = 0, rounds: int = 8, directed: bool = Fal
     `degree` other ranks, and may hear from fewer or from more: that is for `PushSum`. Raises ValueError for bad
     arguments.
     """
-    if degree < 1 or rounds < 1 or seed < 0:
-        raise ValueError(f"degree and rounds must be at least 1, seed at least 0, not {degree}, {rounds} and {seed}")
+    degree, rounds, seed = count("degree", degree), count("rounds", rounds), count("seed", seed, 0)
     if degree % 2 and not directed:
         raise ValueError(f"degree must be even unless the graph is directed, not {degree}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..counts import count
 from .local import average
 from .means import Means
 from .pattern import GRADIENTS, PARAMETERS, Action, Ask, Meet, Pattern
@@ -46,11 +47,11 @@ class LocalSGD(Rounds):
         merge_optimizer: bool = False, master: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(every, weighted)
-        if start < 0:
-            raise ValueError(f"start must not be negative, not {start}")
-        if stop is not None and stop < start:
+        self.start, self.merge_optimizer = count("start", start, 0), merge_optimizer
+        self.stop = None if stop is None else count("stop", stop, 0)
+        self.master = None if master is None else count("master", master, 0)
+        if self.stop is not None and self.stop < self.start:
             raise ValueError(f"stop must not be before start, {start}, not {stop}")
-        self.start, self.stop, self.merge_optimizer, self.master = start, stop, merge_optimizer, master
 
     def check(self, model: Model, handle: Handle, comm: Any) -> None:
         """Raise ValueError unless the network can be averaged and the master is a rank."""
@@ -58,7 +59,7 @@ class LocalSGD(Rounds):
         self._check_master(comm.size)
 
     def _check_master(self, size: int) -> None:
-        if self.master is not None and not 0 <= self.master < size:
+        if self.master is not None and self.master >= size:
             raise ValueError(f"master must be one of {size} ranks, not {self.master}")
 
     def setup(self, net: Any, opt: Any, comm: Any) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..counts import count
 from ..flat.model import narrow
 from ..server.lifeline import lifeline
 from ..server.transfers import Pause
@@ -41,7 +42,7 @@ class PeerAsync(Strategy):
     sends_parameters = False
 
     def __init__(self, *, bucket_bytes: int | None = None) -> None:
-        self.bucket_bytes = bucket_bytes
+        self.bucket_bytes = None if bucket_bytes is None else count("bucket_bytes", bucket_bytes)
         self._late = 0  # gradients that have come since the last step
         self._finishing = self._closed = False
 

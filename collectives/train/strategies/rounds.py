@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..counts import count
 from .local import Local, average
 from .pattern import PARAMETERS, Pattern, together
 
@@ -20,9 +21,7 @@ class Rounds(Local):
 
     def __init__(self, every: int, weighted: bool = True) -> None:
         super().__init__()
-        if every < 1:
-            raise ValueError(f"every must be at least 1, not {every}")
-        self.every, self.weighted = every, weighted
+        self.every, self.weighted = count("every", every), weighted
         self.round = 0
         self.apart = 0  # steps of this round
         self.seen = 0  # samples of this rank in this round

@@ -283,40 +283,6 @@ def test_parameters_that_are_loaded_go_to_the_servers():
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "text"),
-    [
-        (functools.partial(train.ParameterServer, 3), "servers=3 of 3 ranks: none is left to train"),
-        (functools.partial(train.SSP, 1, 9), "servers=9 of 3 ranks"),
-        (functools.partial(train.AsyncEASGD, 2, 4, beside=True), "servers=4 of 3 ranks: more than ranks"),
-    ],
-)
-def test_too_many_servers_are_an_error_on_all_ranks(strategy, text):
-    def on_rank(comm):
-        with pytest.raises(ValueError, match=text):
-            train.distribute(*model(), strategy(), comm=comm)
-        return "raised"
-
-    assert threads.run(3, on_rank, timeout=60) == ["raised"] * 3
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: train.ParameterServer(0), "servers must be at least 1"),
-        (lambda: train.ParameterServer(1, backup=True), "backup needs at least 2"),
-        (lambda: train.AsyncParameterServer(rate="fast"), "rate must be one of"),
-        (lambda: train.AsyncParameterServer(compensation=-1.0), "compensation"),
-        (lambda: train.AsyncParameterServer(oldest=-1), "oldest must be at least 0"),
-        (lambda: train.AsyncEASGD(0), "every must be at least 1"),
-        (lambda: train.AsyncEASGD(attraction=1.5), "attraction must be between 0 and 1"),
-    ],
-)
-def test_wrong_arguments(make, text):
-    with pytest.raises(ValueError, match=text):
-        make()
-
-
 def test_misuse_is_an_error():
     def on_rank(comm):
         run_before = train.Run(comm=comm)

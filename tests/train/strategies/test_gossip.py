@@ -256,7 +256,7 @@ def test_an_unknown_graph_is_an_error_at_once():
     for strategy in (train.NeighborAveraging, train.PushSum, train.ADPSGD):
         with pytest.raises(ValueError, match="unknown graph 'rng'"):
             strategy("rng")
-    with pytest.raises(ValueError, match="seed must not be negative"):
+    with pytest.raises(ValueError, match="seed must be at least 0"):
         train.ADPSGD(seed=-1)
 
 

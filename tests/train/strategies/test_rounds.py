@@ -266,20 +266,37 @@ def test_a_finished_round_is_the_same_on_all_ranks():
     ("make", "words"),
     [
         (lambda: train.LocalSGD(0), "every must be at least 1"),
-        (lambda: train.LocalSGD(start=-1), "start must not be negative"),
+        (lambda: train.LocalSGD(start=-1), "start must be at least 0"),
         (lambda: train.LocalSGD(start=5, stop=4), "stop must not be before start"),
         (lambda: train.DiLoCo(1, 0.0), "outer_lr must be positive"),
         (lambda: train.DiLoCo(1, outer_momentum=1.0), r"outer_momentum must be in \[0, 1\)"),
         (lambda: train.FedAvg(fraction=0.0), "fraction must be above 0"),
-        (lambda: train.FedAvg(seed=-1), "seed must not be negative"),
+        (lambda: train.FedAvg(seed=-1), "seed must be at least 0"),
         (lambda: train.EASGD(0), "every must be at least 1"),
         (lambda: train.EASGD(alpha=0.1, rho=1.0), "one of both"),
         (lambda: train.EASGD(alpha=-0.1), "alpha must be positive"),
         (lambda: train.EASGD(rho=float("nan")), "rho must be positive"),
+        (lambda: train.EASGD(rho=float("inf")), "rho must be positive and finite"),
+        (lambda: train.LocalSGD(master=-1), "master must be at least 0"),
     ],
 )
 def test_arguments_that_make_no_sense(make, words):
     with pytest.raises(ValueError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: train.LocalSGD(float("nan")), "every must be an integer, not nan"),
+        (lambda: train.LocalSGD(stop=2.5), "stop must be an integer"),
+        (lambda: train.LocalSGD(master=1.0), "master must be an integer"),
+        (lambda: train.FedAvg(seed=None), "seed must be an integer"),
+        (lambda: train.EASGD(1.5), "every must be an integer"),
+    ],
+)
+def test_what_is_counted_is_an_integer(make, words):
+    with pytest.raises(TypeError, match=words):
         make()
 
 
