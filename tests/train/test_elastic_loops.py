@@ -101,7 +101,15 @@ def test_a_rank_that_an_exception_ends_counts_as_dead(raised):
 
 
 def test_a_rank_that_leaves_the_loop_alone_ends_all():
+    """Also if one of the others learns of it later than they: it does not take their end for deaths."""
     lines, errors = told("""
+        import time
+        agree = run._elastic._agree
+        def late(well):
+            if not well and run.comm.rank == 3:
+                time.sleep(2)
+            return agree(well)
+        run._elastic._agree = late
         def each():
             if run.step == 12 and run.comm.rank == 2:
                 sys.exit(0)

@@ -28,6 +28,7 @@ LOG = logging.getLogger("collectives")
 GUARDED = ("on_bucket", "before_step", "after_step", "discard")
 PATIENCE = 300.0  # seconds that ranks wait for each other in a recovery, unless the communicator has a timeout
 NEWS = 10.0  # seconds within which MPI hears of a death that a rank has noticed
+PARTING = 5.0  # seconds between such a look and the end of a rank, so that others look before that end is a death
 
 
 class Commit(NamedTuple):
@@ -173,27 +174,33 @@ class Elastic:
         from mpi4py import MPI
 
         plain, flag = MPI.Intracomm(self.comm), np.array([int(well)], np.int32)
-        request, begin = plain.Iagree(flag), time.monotonic()
+        request, begin, dead = plain.Iagree(flag), time.monotonic(), None
         try:
             while not request.Test():
-                self._raise_if_hopeless(time.monotonic() - begin)
+                seconds = time.monotonic() - begin
+                if dead is None and seconds >= min(NEWS, self._patience):
+                    dead = dead_ranks(self.comm)
+                if dead is not None:
+                    self._raise_if_hopeless(seconds, dead)
                 time.sleep(0.001)
         except MPI.Exception as error:  # the flag is set all the same
             if not is_loss(error):
                 raise
         return bool(flag[0])
 
-    def _raise_if_hopeless(self, seconds: float) -> None:
-        """End a wait for an agreement if ranks will not come to it. Not collective."""
-        if seconds < min(NEWS, self._patience):
-            return
-        dead = dead_ranks(self.comm)
+    def _raise_if_hopeless(self, seconds: float, dead: list[int]) -> None:
+        """End a wait of so many seconds for an agreement if ranks will not come to it. Not collective.
+
+        `dead` are the ranks that were dead when this rank looked first.
+        """
         if self.failure is not None and not dead:
-            raise RuntimeError(f"the run ends, although no rank has died; {_brief(self.failure)}") from self.failure
-        if seconds > self._patience:
+            if seconds >= min(NEWS, self._patience) + PARTING:
+                raise RuntimeError(f"the run ends, although no rank has died; {_brief(self.failure)}") from self.failure
+        elif seconds > self._patience:
             raise RuntimeError(
                 f"the run ends: not all live ranks came to an agreement in {seconds:.3g} s; of {self.comm.size} ranks "
-                f"these are dead: {dead}; this rank: {_brief(self.failure) if self.failure else 'no failure'}"
+                f"these are dead: {dead_ranks(self.comm)}; "
+                f"this rank: {_brief(self.failure) if self.failure else 'no failure'}"
             ) from self.failure
 
     def _recover(self) -> None:

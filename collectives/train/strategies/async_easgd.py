@@ -49,8 +49,10 @@ class AsyncEASGD(Central):
         self._centre = [np.empty_like(bucket.data) for bucket in self.buckets.list]
 
     def on_bucket(self, bucket: Bucket) -> None:
-        """Gradients are the worker's own."""
+        """Gradients are the worker's own; that of no samples may be NaN, and counts as zeros."""
         self._check_trains()
+        if not bucket.samples:
+            bucket.grads.fill(0)
 
     def discard(self) -> None:
         """Nothing was pushed."""

@@ -118,7 +118,7 @@ def test_rounds_are_connected_together_or_not_at_all():
 
 @pytest.mark.parametrize("options", [{"degree": 0}, {"degree": 3}, {"rounds": 0}, {"seed": -1}])
 def test_random_graphs_need_arguments_that_make_sense(options):
-    with pytest.raises(ValueError, match="degree"):
+    with pytest.raises(ValueError, match=next(iter(options))):
         graphs.random(**options)
 
 

@@ -54,3 +54,20 @@ def test_a_checkpoint_goes_on_with_another_number_of_servers(optimizer, tmp_path
     trained(COMM, train.ParameterServer(2, bucket_bytes=300), optimizer, folder, epochs=2)
     found = trained(COMM, train.ParameterServer(1, bucket_bytes=300), optimizer, folder, epochs=4)
     np.testing.assert_allclose(found, whole, atol=1e-12)
+
+
+def test_a_worker_without_samples_spoils_nothing():
+    """Its mean loss is NaN, and so are its gradients."""
+    torch.manual_seed(7)
+    net = torch.nn.Linear(6, 3)
+    strategy = train.AsyncEASGD(1)
+    net, opt = train.distribute(net, torch.optim.SGD(net.parameters(), lr=0.1), strategy, comm=COMM)
+    x, y = torch.ones(4, 6), torch.ones(4, dtype=torch.long)
+    count = 0 if COMM.rank == 0 else 4
+    for _ in range(5 if strategy.worker else 0):
+        opt.zero_grad()
+        torch.nn.functional.cross_entropy(net(x[:count]), y[:count]).backward()
+        opt.step()
+    strategy.close()
+    assert all(torch.isfinite(p).all() for p in net.parameters())
+    assert net(x).argmax(1).tolist() == [1] * 4
