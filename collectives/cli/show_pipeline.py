@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 from ..analysis.draw import INK, STYLE
 from ..train.pipeline.instructions import Kind, PipelineSchedule
-from ..train.pipeline.lowering import lowered
 from ..train.pipeline.memory import Held
 from ..train.pipeline.proof import verify
-from ..train.pipeline.replay import Durations, Span, Timeline, replay
+from ..train.pipeline.replay import Span, Timeline
 
 __all__ = ["Picture", "picture", "svg", "text"]
 
@@ -38,9 +37,8 @@ class Picture(NamedTuple):
 
 def picture(schedule: PipelineSchedule, stages: int, micro_batches: int) -> Picture:
     """Prove and time a schedule. ValueError if there is none for so many stages and micro-batches."""
-    held = verify(schedule, stages, micro_batches)
-    durations = Durations.equal(schedule.chunks * stages)
-    return Picture(schedule, micro_batches, replay(lowered(schedule, stages, micro_batches), durations), held)
+    proof = verify(schedule, stages, micro_batches)
+    return Picture(schedule, micro_batches, proof.timeline, proof.held)
 
 
 def _many(number: int, what: str) -> str:

@@ -190,7 +190,7 @@ class Pipeline:
             losses, lengths = found()
             if not self.schedule.flushless:
                 self._end_gradients(samples)
-            values = [sum(self._watch.settle(losses[i] if losses else 0.0)) for i in range(len(lengths))]
+            values = self._watch.settle(losses or [0.0] * len(lengths))
         except BaseException as error:
             failure = self._watch.explained(error)
             self._executor.abandon()

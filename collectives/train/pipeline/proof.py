@@ -14,11 +14,21 @@ from typing import NamedTuple
 from .instructions import LAST, Instruction, Kind, PipelineSchedule, ScheduleError
 from .lowering import chain, lowered
 from .memory import Held, held
-from .replay import BUFFERS, Durations, replay
+from .replay import BUFFERS, Durations, Timeline, replay
 
-__all__ = ["prove", "verify"]
+__all__ = ["Proof", "prove", "verify"]
 
 Edges = Sequence[tuple[int, int]]
+
+
+class Proof(NamedTuple):
+    """What the proof of a schedule has counted: what each stage holds, and when each instruction runs.
+
+    A forward pass takes one unit of time, a backward pass two, a transfer none.
+    """
+
+    held: list[Held]
+    timeline: Timeline
 
 
 def verify(
@@ -29,8 +39,8 @@ def verify(
     edges: Edges | None = None,
     activation_bytes: Sequence[float] | None = None,
     buffers: int = BUFFERS,
-) -> list[Held]:
-    """Prove a schedule for so many stages and micro-batches, and that it keeps its promises; what each stage holds.
+) -> Proof:
+    """Prove a schedule for so many stages and micro-batches, and that it keeps its promises.
 
     ``edges`` between virtual stages are those of a chain by default. ``activation_bytes`` has, for each virtual stage,
     the size of the activation of a micro-batch (default: 1). Sends may be ahead of receives by ``buffers`` messages
@@ -40,7 +50,7 @@ def verify(
     edges = chain(schedule.chunks * stages) if edges is None else edges
     programs = lowered(schedule, stages, micro_batches, edges)
     found = prove(programs, schedule.chunks, micro_batches, edges, activation_bytes=activation_bytes, buffers=buffers)
-    for stage, counted in enumerate(found):
+    for stage, counted in enumerate(found.held):
         promises = {
             "activations": (counted.activations, schedule.activations(stage, stages, micro_batches)),
             "versions": (counted.versions, schedule.versions(stage, stages)),
@@ -60,8 +70,8 @@ def prove(
     *,
     activation_bytes: Sequence[float] | None = None,
     buffers: int = BUFFERS,
-) -> list[Held]:
-    """Prove the lowered programs of all stages, whoever wrote them; what each stage holds. Arguments as :func:`verify`.
+) -> Proof:
+    """Prove the lowered programs of all stages, whoever wrote them. Arguments as :func:`verify`.
 
     ScheduleError, which names the stage and the instruction, if the proof fails.
     """
@@ -78,8 +88,7 @@ def prove(
     for stage, own in enumerate(steps):
         if own != steps[0]:
             raise ScheduleError(f"stage {stage} steps after micro-batches {own}, stage 0 after {steps[0]}")
-    replay(programs, Durations.equal(chunks * stages), buffers)
-    return found
+    return Proof(found, replay(programs, Durations.equal(chunks * stages), buffers))
 
 
 class _Fact(NamedTuple):

@@ -118,12 +118,13 @@ class Watch:
             self._meeting = _begin(self._meetings)
             self._begun += 1
 
-    def settle(self, mine: float) -> list[float]:
-        """The numbers `mine` of all ranks, by rank. Collective; also ends the collectives that waits have begun."""
-        given = np.array([mine, self._begun], np.float64)
-        found = np.zeros((self._comm.size, 2))
+    def settle(self, mine: Sequence[float]) -> list[float]:
+        """The sums of the numbers `mine` over all ranks, which give as many. Collective; also ends the collectives that
+        waits have begun."""
+        given = np.array([*mine, self._begun], np.float64)
+        found = np.zeros((self._comm.size, len(given)))
         self.wait(self._comm.Iallgather(given, found), message=False)
-        most = int(found[:, 1].max())
+        most = int(found[:, -1].max())
         while self._begun < most:
             if self._meeting is not None:
                 self.wait(self._meeting, message=False)
@@ -132,7 +133,7 @@ class Watch:
         if self._meeting is not None:
             self.wait(self._meeting, message=False)
             self._meeting = None
-        return [float(number) for number in found[:, 0]]
+        return [float(number) for number in found[:, :-1].sum(axis=0)]
 
     def close(self) -> None:
         """Free the communicator of the collectives. Collective, outside of steps."""

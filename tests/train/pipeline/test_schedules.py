@@ -39,7 +39,7 @@ def test_proof_bubble_and_activations(name, chunks):
     """Idle time and activations are what the formulas say, not less."""
     schedule, seen = find(name)(chunks), 0
     for stages, micro_batches in sizes(schedule):
-        held = verify(schedule, stages, micro_batches, buffers=1)
+        held = verify(schedule, stages, micro_batches, buffers=1).held
         assert idle(schedule, stages, micro_batches) == schedule.bubble(stages, micro_batches)
         assert [found.activations for found in held] == [
             schedule.activations(stage, stages, micro_batches) for stage in range(stages)
@@ -64,7 +64,7 @@ def test_formulas():
 
 @pytest.mark.parametrize("stages", range(1, 9))
 def test_pipedream_uses_weights_k_minus_1_minus_i_steps_old(stages):
-    for stage, held in enumerate(verify(find("pipedream")(), stages, 16)):
+    for stage, held in enumerate(verify(find("pipedream")(), stages, 16).held):
         late = stages - 1 - stage
         assert held.staleness == tuple(min(step, late) for step in range(16))
         assert held.versions == stages - stage
@@ -73,14 +73,14 @@ def test_pipedream_uses_weights_k_minus_1_minus_i_steps_old(stages):
 @pytest.mark.parametrize("stages", range(1, 9))
 def test_2bw_uses_weights_one_step_old_on_all_stages(stages):
     for batch in (stages, stages + 1):
-        for held in verify(PipeDream2BW(accumulate=batch), stages, 4 * batch):
+        for held in verify(PipeDream2BW(accumulate=batch), stages, 4 * batch).held:
             assert held.staleness == (0, 1, 1, 1)
             assert held.versions == 2
 
 
 @pytest.mark.parametrize("name", [name for name, schedule in SCHEDULES.items() if not schedule.flushless])
 def test_a_flush_means_one_step_of_fresh_weights(name):
-    for held in verify(find(name)(), 4, 8):
+    for held in verify(find(name)(), 4, 8).held:
         assert held.staleness == (0,)
         assert held.versions == 1
 
@@ -98,13 +98,13 @@ def test_synchronous_sends_are_enough_for_gpipe_only():
 def test_bytes():
     """In 1F1B stage i holds at most K-i activations, where GPipe holds M."""
     sizes = [100.0, 10.0, 50.0, 1.0]
-    assert [h.activation_bytes for h in verify(find("1f1b")(), 4, 8, activation_bytes=sizes)] == [400, 30, 100, 1]
-    assert [h.activation_bytes for h in verify(find("gpipe")(), 4, 8, activation_bytes=sizes)] == [800, 80, 400, 8]
+    assert [h.activation_bytes for h in verify(find("1f1b")(), 4, 8, activation_bytes=sizes).held] == [400, 30, 100, 1]
+    assert [h.activation_bytes for h in verify(find("gpipe")(), 4, 8, activation_bytes=sizes).held] == [800, 80, 400, 8]
 
 
 def test_bytes_of_chunks_that_differ():
     """Stage 0 holds most bytes when it holds all activations of chunk 0, which are 10 times as large."""
-    held = verify(find("interleaved_1f1b")(2), 2, 2, activation_bytes=[10.0, 0.0, 1.0, 0.0])
+    held = verify(find("interleaved_1f1b")(2), 2, 2, activation_bytes=[10.0, 0.0, 1.0, 0.0]).held
     assert [found.activation_bytes for found in held] == [22, 0]
 
 
