@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -29,16 +29,8 @@ if TYPE_CHECKING:
 NONFINITE = ("raise", "skip", "allow")
 APART = "after backward(), {} of {} ranks called opt.step(), the others opt.zero_grad(): has a rank left out a step?"
 ORDER = "ranks have called opt.step() or opt.zero_grad() of several networks in another order than other ranks"
-#: How many networks were distributed on a communicator, by its ``id``; the reference tells whether it still exists.
-_NUMBERS: dict[int, tuple[weakref.ref[Any], int]] = {}
-
-
-def _number_on(comm: Any) -> int:
-    """How many networks were distributed on `comm` so far, with this one: the same on all its ranks."""
-    known, count = _NUMBERS.get(id(comm), (None, 0))
-    count = count + 1 if known is not None and known() is comm else 1
-    _NUMBERS[id(comm)] = weakref.ref(comm), count
-    return count
+#: A number for each network that this process distributes. A network has that of rank 0.
+_NUMBERS = itertools.count(1)
 
 
 class AllReduce(Strategy):
@@ -112,14 +104,14 @@ class AllReduce(Strategy):
     def setup(self, net: Any, opt: Any, comm: Any) -> None:
         """See `Strategy.setup`."""
         super().setup(net, opt, comm)
-        self._number = _number_on(comm)
+        self._number = self._ranks.bcast(next(_NUMBERS), root=0)
         self._begin(comm)
         self._divide(comm)
         if self.shard == 2:
             longest = max(bucket.data.nbytes + bucket.dtype.itemsize for bucket in self.buckets.list)
             self._free = deque(allocate(comm, -(-longest // 8) * 8, np.uint8) for _ in range(2))
             self._full: deque[Array] = deque()
-        if self._replaces:
+        if self.flat:
             self.handle.override("state_dict", lambda opt: state_of(self._parts, self.handle))
             self.handle.override("load_state_dict", lambda opt, state: load_state(self._parts, self.handle, state))
             self.model.on_load(self._refresh)
@@ -128,8 +120,8 @@ class AllReduce(Strategy):
         """Give the optimizer of each rank its part of the buckets, without any state."""
         widens, buckets = self.compression is not None, self.buckets.list
         self._parts = [Part(bucket, comm, self.shard > 0, widens and is_narrow(bucket.dtype)) for bucket in buckets]
-        self._replaces = self.shard > 0 or any(part.master for part in self._parts)
-        if self._replaces:
+        self.flat = self.shard > 0 or any(part.master for part in self._parts)
+        if self.flat:
             self.handle.replace(self._parts)
 
     def _refresh(self) -> None:
@@ -295,6 +287,7 @@ class AllReduce(Strategy):
         if self.whole is not None:
             raise ValueError("training on a mesh cannot go on without some of its ranks")
         self.comm = comm
+        self._number = comm.bcast(self._number, root=0)  # new ranks have counted for themselves
         self.buckets.reset()
         self._begin(comm)
         if not self.shard:
