@@ -54,6 +54,11 @@ class Mesh:
         others = {name: (0 if name == axis else at) for name, at in self.place.items()}
         return comm.Split(_rank(others, self.shape), self.place[axis])
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether ranks hold parts of a model that others lack."""
+        return self.shape["pipeline"] * self.shape["tensor"] > 1
+
     def free(self) -> None:
         """Free the communicators of the axes. Collective. A second call does nothing."""
         if not self._freed:

@@ -130,7 +130,7 @@ class WholeOptimizer:
             read = {key: self._parts.read(kept) if isinstance(kept, dict) else kept for key, kept in state.items()}
             self._opt.load_state_dict(read)
             return
-        own, known = self._opt.state_dict()["param_groups"], state["state"]
+        own, known = self._opt.state_dict()["param_groups"], self._named(state["state"])
         if len(own) != len(state["param_groups"]):
             raise ValueError(f"the state has {len(state['param_groups'])} groups, the optimizer {len(own)}")
         if known:
@@ -141,6 +141,18 @@ class WholeOptimizer:
         }  # fmt: skip
         groups = [{**given, "params": mine["params"]} for given, mine in zip(state["param_groups"], own, strict=True)]
         self._opt.load_state_dict({"state": per_parameter, "param_groups": groups})
+
+    def _named(self, known: Mapping[Any, Any]) -> Mapping[str, Any]:
+        """What is kept, by name. The state of torch's own optimizer has numbers instead, of which a rank with stages
+        knows too few. ValueError for these."""
+        if not known or not all(isinstance(key, int) for key in known):
+            return known
+        if len(known) != len(self._order):
+            raise ValueError(
+                f"the state has {len(known)} parameters by number, of which this rank has {len(self._order)} and does "
+                "not know which: a WholeOptimizer saves them by name"
+            )
+        return {self._order[number]: values for number, values in known.items()}
 
     def _restored(self, name: str, value: Any) -> Any:
         if value is None or isinstance(value, bool | int | float | str):

@@ -1,6 +1,7 @@
 """``train --mesh`` on real ranks: its file, tasks side by side, runs that go on, and errors of one task."""
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -90,12 +91,28 @@ def test_it_goes_on(tmp_path, mesh):
     assert weights(rest) == weights(whole) != weights(half)
 
 
-def test_another_mesh_cannot_go_on(tmp_path):
-    saving = ["--out", str(tmp_path), "--checkpoint-every", "10"]
+def test_another_mesh_goes_on(tmp_path):
+    def records(folder):
+        (run,) = json.loads((folder / "log.json").read_text())["runs"].values()
+        return run["records"]
+
+    saving = [*SAME, "--checkpoint-every", "10"]
+    for name, epochs in ("whole", "2"), ("half", "1"):
+        job(4, *saving, "--mesh", "data=2,pipeline=2", "--epochs", epochs, "--out", str(tmp_path / name))
+    for ranks, mesh in (4, "pipeline=2,tensor=2"), (3, "pipeline=3"), (1, "data=1"):
+        out = tmp_path / mesh
+        shutil.copytree(tmp_path / "half", out)
+        job(ranks, *saving, "--mesh", mesh, "--out", str(out), "--resume")
+        for mine, one in zip(records(out), records(tmp_path / "whole"), strict=True):
+            assert [mine[key] for key in ("samples", "step")] == [one[key] for key in ("samples", "step")]
+            assert mine["loss"] == pytest.approx(one["loss"], rel=1e-4)  # weights of 32 bits
+
+
+def test_only_the_same_mesh_goes_on_if_data_ranks_differ(tmp_path):
+    saving = ["--strategy", "diloco:every=23", "--out", str(tmp_path), "--checkpoint-every", "10"]
     job(4, "--mesh", "data=2,pipeline=2", *saving)
-    for mesh, name in ("pipeline=2,tensor=2", "a mesh of tensor=2, pipeline=2"), ("data=4", "whole models"):
-        done = job(4, "--mesh", mesh, *saving, "--resume", rc=2)
-        assert f"is of a mesh of data=2, pipeline=2, this run of {name}: the parts of a model" in done.stderr
+    done = job(4, "--mesh", "pipeline=2,tensor=2", *saving, "--resume", rc=2)
+    assert "this run of a mesh of tensor=2, pipeline=2: net has arrays of each rank's own" in done.stderr
 
 
 def test_an_error_of_one_task_ends_all(tmp_path):

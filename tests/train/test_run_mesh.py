@@ -1,37 +1,60 @@
-"""Runs on a mesh: samples that count once, and checkpoints of parts of a model."""
+"""Runs on a mesh: samples that count once, and checkpoints of whole models, which any other mesh loads."""
+
+import shutil
 
 import numpy as np
 import pytest
 
 from collectives import train
 from collectives.train import threads
+from collectives.train.tensor import ColumnParallelLinear, RowParallelLinear
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((40, 6)), RNG.integers(0, 3, 40)
+NEAR = 1e-10
 LOSS = train.CrossEntropyLoss()
+SIZES = (6, 5, 4, 7, 3)
+TWICE = {"data": 2, "pipeline": 2}
 
 
-def network():
+def network(comm, dtype=np.float64):
+    """Layers that are cut by columns and by rows in turn over `comm`."""
     rng = np.random.default_rng(1)
-    sizes = (6, 5, 4, 3)
-    return train.Sequential(*(train.Linear(a, b, rng=rng) for a, b in zip(sizes, sizes[1:], strict=False)))
+    layers = []
+    for number, (a, b) in enumerate(zip(SIZES, SIZES[1:], strict=False)):
+        kind = ColumnParallelLinear if number % 2 == 0 else RowParallelLinear
+        whole = train.Linear(a, b, rng=rng, dtype=dtype)
+        layers.append(whole if comm.size == 1 else kind(whole, comm))
+    return train.Sequential(*layers)
 
 
-def trained(comm, shape, epochs, out=None, strategy=None, **options):
-    """The records, this rank's weights, and the step from which the run went on."""
+def sgd(parameters):
+    return train.SGD(parameters, 0.1, momentum=0.9)
+
+
+def adam(parameters):
+    return train.Adam(parameters, 0.05)
+
+
+def trained(comm, shape, epochs, out=None, strategy=None, kind=sgd, dtype=np.float64, stop=None, **options):
+    """The records, this rank's whole layers, and the step from which the run went on. It ends after `stop` steps."""
     mesh = train.Mesh(comm, **shape)
-    pipe = train.Pipeline(network(), mesh.pipeline, micro_batches=2)
-    opt = train.SGD(pipe.parameters(), 0.1, momentum=0.9)
+    pipe = train.Pipeline(network(mesh.tensor, dtype), mesh.pipeline, micro_batches=2)
+    opt = kind(pipe.parameters())
     pipe, opt = train.distribute(pipe, opt, strategy or train.AllReduce(), mesh=mesh)
-    data = train.Loader((X, Y), batch=8, seed=0, comm=mesh.data)
+    data = train.Loader((X.astype(dtype), Y), batch=8, seed=0, comm=mesh.data)
     state = {"net": pipe, "opt": opt, "data": data}
-    run = train.Run(out, mesh=mesh, state=state, checkpoint_every=3 if out else None, every=3, **options)
+    every = 3 if out else None
+    run = train.Run(out, mesh=mesh, state=state, checkpoint_every=every, every=4, **options)
     for x, y in run.steps(data, epochs=epochs):
+        if run.step == stop:
+            break
         opt.zero_grad()
         loss = pipe.step(x, y, LOSS)
         opt.step()
         run.log(loss=loss)
-    return run.records, pipe.state_dict(), run.resumed
+    run.finish()
+    return run.records, train.tensor.whole_state(pipe, mesh.tensor), run.resumed
 
 
 def values(records):
@@ -40,7 +63,7 @@ def values(records):
 
 def test_samples_and_means_do_not_depend_on_the_stages():
     expected = threads.run(1, lambda comm: trained(comm, {}, 2))[0][0]
-    assert [record["samples"] for record in expected] == [24, 40, 64, 80]
+    assert [record["samples"] for record in expected] == [32, 40, 72, 80]
     for records, _, _ in threads.run(4, lambda comm: trained(comm, {"data": 2, "pipeline": 2}, 2)):
         for mine, one in zip(records, expected, strict=True):
             assert mine["samples"] == one["samples"]
@@ -49,10 +72,9 @@ def test_samples_and_means_do_not_depend_on_the_stages():
 
 @pytest.mark.parametrize("strategy", [train.AllReduce, lambda: train.LocalSGD(every=5)])  # an end averages
 def test_parts_go_on_to_the_same_bits(tmp_path, strategy):
-    shape = {"data": 2, "pipeline": 2}
-    whole = threads.run(4, lambda comm: trained(comm, shape, 4, strategy=strategy()))
-    threads.run(4, lambda comm: trained(comm, shape, 2, tmp_path, strategy()))
-    rest = threads.run(4, lambda comm: trained(comm, shape, 4, tmp_path, strategy()))
+    whole = threads.run(4, lambda comm: trained(comm, TWICE, 4, strategy=strategy()))
+    threads.run(4, lambda comm: trained(comm, TWICE, 2, tmp_path, strategy()))
+    rest = threads.run(4, lambda comm: trained(comm, TWICE, 4, tmp_path, strategy()))
     for (records, state, _), (more, again, resumed) in zip(whole, rest, strict=True):
         assert resumed == 10
         assert values(more) == values(records)
@@ -62,18 +84,90 @@ def test_parts_go_on_to_the_same_bits(tmp_path, strategy):
     assert set(whole[0][1]).isdisjoint(whole[2][1])  # the stages
 
 
-def test_another_mesh_cannot_go_on(tmp_path):
-    threads.run(4, lambda comm: trained(comm, {"data": 2, "pipeline": 2}, 1, tmp_path))
+OTHERS = [(4, {"pipeline": 4}), (4, {"data": 2, "tensor": 2}), (1, {}), (4, TWICE)]
 
-    def on_rank(comm, shape):
-        with pytest.raises(ValueError, match="go on on the same mesh only") as caught:
-            trained(comm, shape, 2, tmp_path)
+
+@pytest.mark.parametrize("kind", [sgd, adam])
+def test_another_mesh_goes_on(tmp_path, kind):
+    """From a step within an epoch, and between two records."""
+    ((expected, weights, _),) = threads.run(1, lambda comm: trained(comm, {}, 3, kind=kind))
+    threads.run(4, lambda comm: trained(comm, TWICE, 3, tmp_path / "saved", kind=kind, stop=6))
+    for ranks, shape in OTHERS:
+        folder = tmp_path / str(shape)
+        shutil.copytree(tmp_path / "saved", folder)
+        found = threads.run(ranks, lambda comm, shape=shape, folder=folder: trained(comm, shape, 3, folder, kind=kind))
+        assert {name for _, state, _ in found for name in state} == set(weights)
+        for records, state, resumed in found:
+            assert resumed == 6
+            assert [record["samples"] for record in records] == [record["samples"] for record in expected]
+            assert [r["loss"] for r in records] == pytest.approx([r["loss"] for r in expected], abs=NEAR)
+            for name, array in state.items():
+                np.testing.assert_allclose(array, weights[name], atol=NEAR, err_msg=name)
+
+
+def test_a_run_without_a_mesh_goes_on_from_parts_and_back(tmp_path):
+    """Back: parts from a run of data ranks."""
+    ((expected, weights, _),) = threads.run(1, lambda comm: trained(comm, {}, 3))
+    threads.run(4, lambda comm: trained(comm, {"pipeline": 2, "tensor": 2}, 1, tmp_path))
+
+    def alone(comm):
+        net = network(comm.Split(comm.rank))
+        net, opt = train.distribute(net, sgd(net.parameters()), comm=comm)
+        data = train.Loader((X, Y), batch=8, seed=0, comm=comm)
+        state = {"net": net, "opt": opt, "data": data}
+        run = train.Run(tmp_path, comm=comm, state=state, checkpoint_every=3, every=4)
+        for x, y in run.steps(data, epochs=2):
+            opt.zero_grad()
+            loss = LOSS(net(x), y)
+            loss.backward()
+            opt.step()
+            run.log(loss=loss)
+        return run.resumed
+
+    assert threads.run(2, alone) == [5, 5]
+    for records, state, resumed in threads.run(2, lambda comm: trained(comm, {"pipeline": 2}, 3, tmp_path)):
+        assert resumed == 10
+        assert records[-1]["loss"] == pytest.approx(expected[-1]["loss"], abs=NEAR)
+        for name, array in state.items():
+            np.testing.assert_allclose(array, weights[name], atol=NEAR, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"strategy": lambda: train.LocalSGD(every=2)}, "net has arrays of each rank's own"),
+        ({"strategy": lambda: train.AllReduce(compression=train.PowerSGD(1))}, "opt.strategy has arrays"),
+        ({"dtype": np.float16}, "net has arrays of each rank's own"),
+    ],
+)
+def test_arrays_of_a_rank_go_on_on_the_same_mesh_only(tmp_path, options, words):
+    def work(comm, shape, epochs):
+        strategy = options.get("strategy", train.AllReduce)()
+        return trained(comm, shape, epochs, tmp_path, strategy, dtype=options.get("dtype", np.float64))
+
+    def refused(comm):
+        words = "is of a mesh of data=2, pipeline=2, this run of a mesh of pipeline=4"
+        with pytest.raises(ValueError, match="the same mesh only") as caught:
+            work(comm, {"pipeline": 4}, 2)
+        assert words in str(caught.value)
         return str(caught.value)
 
-    found = threads.run(2, lambda comm: on_rank(comm, {"pipeline": 2}))
-    assert "is of a mesh of data=2, pipeline=2, this run of a mesh of pipeline=2:" in found[1]
-    found = threads.run(4, lambda comm: on_rank(comm, {"data": 4}))
-    assert "is of a mesh of data=2, pipeline=2, this run of whole models:" in found[3]
+    threads.run(4, lambda comm: work(comm, TWICE, 1))
+    assert words in threads.run(4, refused)[3]
+    assert [found[2] for found in threads.run(4, lambda comm: work(comm, TWICE, 2))] == [5] * 4
+
+
+def test_optimizers_of_parts_that_no_checkpoint_can_have(tmp_path):
+    def work(comm):
+        with pytest.raises(ValueError, match=r"state\['opt'\] has shards of a part of a model"):
+            trained(comm, {"pipeline": 2}, 1, tmp_path, train.AllReduce(shard=1))
+        mesh = train.Mesh(comm, pipeline=2)
+        pipe = train.Pipeline(network(mesh.tensor), mesh.pipeline)
+        with pytest.raises(ValueError, match=r"optimizer of a part of a model: call distribute\(..., mesh=mesh\)"):
+            train.Run(tmp_path, mesh=mesh, state={"net": pipe, "opt": sgd(pipe.parameters())})
+        return trained(comm, {"pipeline": 2}, 1, None, train.AllReduce(shard=1))[0][-1]["step"]
+
+    assert threads.run(2, work) == [5, 5]
 
 
 def test_meshes_of_data_alone_go_on_with_any_number_of_ranks(tmp_path):
@@ -102,7 +196,7 @@ def test_parts_of_a_model_need_the_mesh(tmp_path, elastic):
 
     def run(comm):
         mesh = train.Mesh(comm, pipeline=2)
-        pipe = train.Pipeline(network(), mesh.pipeline)
+        pipe = train.Pipeline(network(mesh.tensor), mesh.pipeline)
         pipe, opt = train.distribute(pipe, train.SGD(pipe.parameters(), 0.1), train.AllReduce(), mesh=mesh)
         with pytest.raises(ValueError, match="Run needs mesh=, not comm"):
             train.Run(tmp_path / "out", comm=comm, state={"net": pipe, "opt": opt}, elastic=elastic)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,15 @@ from ..checkpoint.manifest import Corrupt
 from ..checkpoint.reading import Checkpoint, load
 from ..checkpoint.saver import Saver, Vote
 from ..checkpoint.snapshot import Snapshot, take
-from .options import at_least_1, check_parts
-from .states import OWN, RUN, Position, restore, states
+from ..mesh import Mesh
+from .options import at_least_1
+from .states import OWN, RUN, Axes, Member, Position, axes_of, in_parts, inherited, members, restore, states
 
 
 class Keeping:
     """The checkpoints of a run in the folder `root`; none if `root` is None.
 
-    * `objects`: what is saved, by name, beside the `run` itself.
+    * `objects`: what is saved, by name, beside the `run` itself. See `members`, also for `mesh`.
     * `keep`, `every`, `seconds`: see `Run`. With `best` there is a checkpoint after each step for which ``wanted`` was
       set.
 
@@ -35,6 +37,7 @@ class Keeping:
         comm: Any,
         objects: Mapping[str, Any],
         run: Position,
+        mesh: Mesh | None,
         *,
         keep: int,
         every: int | None,
@@ -52,9 +55,11 @@ class Keeping:
             raise ValueError("checkpoints need a folder and a state: Run(out, state=...)")
         self.saves = can and (timed or best)
         self.wanted = False  # whether this step has a new best
-        self._comm, self._objects, self._run = comm, objects, run
+        self._comm, self._objects, self._run, self._mesh = comm, objects, run, mesh
         self._every, self._seconds = every, seconds
         self._saver = Saver(Folder(root), comm, keep) if root is not None and can else None
+        in_parts = mesh is not None and mesh.in_parts
+        self._members: dict[str, Member] = members(objects, mesh if in_parts else None) if can else {}
         self._prepared = False
         self._saved: set[int] = set()  # steps of checkpoints that need not be written again
         self._saved_at = time.monotonic()
@@ -122,10 +127,9 @@ class Keeping:
         self._saver.save(step, None if best is None else best["step"], lambda: self._snapshot(step))
 
     def _snapshot(self, step: int) -> Snapshot:
-        found, per_rank = states(self._objects)
-        return take(
-            {**found, **self._run.position()}, {*per_rank, OWN}, self._comm.rank, step, {"best": self._run.best}
-        )
+        found, per_rank = states(self._members)
+        info = {"best": self._run.best, "mesh": dict(axes_of(self._mesh, self._comm.size))}
+        return take({**found, **self._run.position()}, {*per_rank, OWN}, self._comm.rank, step, info)
 
     def resume(self, wanted: bool) -> int | None:
         """Load the newest checkpoint that is whole, if there is any; its step. Collective.
@@ -165,16 +169,26 @@ class Keeping:
     def _restore(self, checkpoint: Checkpoint) -> None:
         comm = self._comm
         together(comm, lambda: self._check_name(checkpoint))
-        saved, mine = checkpoint.state(RUN), self._run.position()[RUN]
-        check_parts(checkpoint.folder, saved.get("mesh"), mine.get("mesh"))
-        restore(self._objects, checkpoint, comm)
+        saved, mine = checkpoint.info.get("mesh", {"data": checkpoint.ranks}), axes_of(self._mesh, comm.size)
+        with self._readers(saved) as found:
+            restore(found, checkpoint, comm, saved, mine)
 
         def go_to() -> None:
-            if checkpoint.ranks == comm.size:
-                ranks = [comm.rank]
-            else:  # nothing may be lost: rank 0 takes over what the ranks had added up
-                ranks = list(range(checkpoint.ranks)) if comm.rank == 0 else []
+            ranks = inherited(saved, mine, comm.rank)
             self._run.go_to(checkpoint.state(RUN), [checkpoint.state(OWN, rank) for rank in ranks])
 
         together(comm, go_to)
         self._saved.add(checkpoint.step)
+
+    @contextlib.contextmanager
+    def _readers(self, saved: Axes) -> Iterator[dict[str, Member]]:
+        """What reads states of a run on the axes `saved`: the members, or such as can read what parts of a model have
+        saved. Collective."""
+        if not in_parts(saved) or (self._mesh is not None and self._mesh.in_parts):
+            yield self._members
+            return
+        mesh = Mesh(self._comm, data=self._comm.size)
+        try:
+            yield members(self._objects, mesh)
+        finally:
+            mesh.free()

@@ -6,21 +6,18 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..agree import communicator, role_of
+from ..agree import communicator, role_of, same_as_rank_0
 from ..data.loader import Loader, left_to
-from ..mesh import Mesh, named
+from ..mesh import Mesh
 from ..roles import Role
 from ..strategies import Strategy
-
-COMPARED = (
-    "name", "every", "keep", "checkpoint_every", "checkpoint_seconds", "best", "patience", "resume", "check_weights",
-    "elastic", "commit_every",
-)  # fmt: skip
+from .states import check
 
 
-def compared(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be equal on all ranks, of the arguments of a run. The folder may be named differently."""
-    return {**{name: given[name] for name in COMPARED}, "out": None if given["out"] is None else "a folder"}
+def check_same(comm: Any, out: Any, state: Mapping[str, Any], **given: Any) -> None:
+    """ValueError on all ranks unless what a run is given is the same on all of them. Folders may have other names."""
+    mine = {**given, "state": sorted(state), "out": None if out is None else "a folder"}
+    same_as_rank_0(comm, mine, "Run")
 
 
 def ranks_of(comm: Any, mesh: Mesh | None, elastic: bool) -> tuple[Any, Any, Role | None]:
@@ -38,26 +35,11 @@ def ranks_of(comm: Any, mesh: Mesh | None, elastic: bool) -> tuple[Any, Any, Rol
     return communicator(mesh.comm), communicator(mesh.data), role_of(mesh.comm)
 
 
-def parts_of(mesh: Mesh | None) -> dict[str, Any]:
-    """What a checkpoint says of a mesh whose ranks hold parts of a model: ``{"mesh": {axis: length}}``, else nothing.
-
-    The tasks are not among the axes: each has checkpoints of its own.
-    """
-    axes = {} if mesh is None else {axis: length for axis, length in mesh.shape.items() if axis != "tasks"}
-    return {"mesh": axes} if axes.get("pipeline", 1) * axes.get("tensor", 1) > 1 else {}
-
-
-def check_parts(folder: Any, saved: Mapping[str, Any] | None, mine: Mapping[str, Any] | None) -> None:
-    """ValueError for a checkpoint in `folder` of parts that this run does not have. Axes are those of `parts_of`."""
-    if saved != mine:
-        was, now = ("whole models" if axes is None else f"a mesh of {named(axes)}" for axes in (saved, mine))
-        raise ValueError(f"{folder} is of {was}, this run of {now}: the parts of a model go on on the same mesh only")
-
-
 def check_options(
     name: str, state: dict[str, Any], every: int, lr: Any, elastic: bool, replace_ranks: bool, mesh: Mesh | None
 ) -> None:
-    """ValueError for options that do not fit together, and for a name that is no folder's."""
+    """ValueError for options that do not fit together, for a name that is no folder's, and for a bad `state`."""
+    check(state)
     if not isinstance(name, str) or name in ("", ".", ".."):
         raise ValueError(f"name must be a text other than '', '.' and '..', not {name!r}")
     if mesh is None and getattr(getattr(state.get("opt"), "strategy", None), "in_parts", False):
@@ -79,8 +61,11 @@ def at_least_1(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be at least 1, not {value}")
 
 
-def leave_out_servers(strategy: Strategy | None, role: Role, things: Iterable[Any]) -> None:
-    """Deal the samples of loaders among `things` to the ranks that train. Collective over these."""
+def leave_out_servers(strategy: Strategy | None, role: Role | None, things: Iterable[Any]) -> None:
+    """Deal the samples of loaders among `things` to the ranks that train, if there are servers. Collective over these
+    ranks."""
+    if role is None:
+        return
     if strategy is None:
         raise ValueError('with servers, state needs "opt": the run lets them go at its end')
     for data in things if role.trains else ():

@@ -19,15 +19,16 @@ from .records import write_log
 class Reports:
     """Progress, log and callbacks of the run `name`. Methods are collective unless they say otherwise.
 
-    `log`: the log file, None for none. `settings` are kept in it. `callbacks`: rank 0's are called. `mode`: how
-    progress is shown, see `wants_bar`. OSError, ValueError and ImportError of rank 0 are raised on all ranks.
+    `out`: the folder of the log file, None for none. `settings` are kept in it. `callbacks`: rank 0's are called.
+    `mode`: how progress is shown, see `wants_bar`. All ranks raise OSError, ValueError and ImportError of rank 0.
     """
 
     def __init__(
-        self, comm: Any, name: str, log: Path | None, *, settings: dict[str, Any], callbacks: Sequence[Callback],
+        self, comm: Any, name: str, out: str | Path | None, *, settings: dict[str, Any], callbacks: Sequence[Callback],
         mode: str,
     ) -> None:  # fmt: skip
-        self._comm, self._name, self._log, self._settings = comm, name, log, settings
+        self._comm, self._name, self._settings = comm, name, settings
+        self._log = None if out is None else Path(out) / "log.json"
         self._callbacks = list(callbacks)
         self._called = False  # whether rank 0 has callbacks
         self._progress: Progress | None = None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..agree import on_rank_0, role_of, same_as_rank_0, together
+from ..agree import on_rank_0, role_of, together
 from ..data.loader import Loader
 from ..mesh import Mesh
 from ..optim.schedules import get_lr, set_lr
@@ -21,11 +21,11 @@ from .callbacks import Callback
 from .elastic import Elastic
 from .improvement import Improvement
 from .keeping import Keeping
-from .options import at_least_1, check_options, compared, leave_out_servers, parts_of, ranks_of
+from .options import at_least_1, check_options, check_same, leave_out_servers, ranks_of
 from .records import Means, numbers
 from .reports import Reports
 from .signals import Signals
-from .states import OWN, RUN, Itself, check, replicas
+from .states import OWN, RUN, Itself, replicas
 from .votes import News, Votes
 
 
@@ -34,7 +34,9 @@ class Run:
 
     * `out`: folder for ``log.json`` and ``checkpoints/<name>/``, the same for all ranks. None (default): no files.
     * `comm`: the communicator (default: the world). Or `mesh`: the run is of one task on a `Mesh`, whose pipelines and
-      tensor ranks count a sample once. Ranks save their own parts of a model, and only the same mesh can go on.
+      tensor ranks count a sample once. Checkpoints have the whole model (see `WholeNet`), so any other mesh can go on;
+      only the same one if ranks keep arrays of their own: with strategies that let them differ, compressed gradients,
+      or parameters of 16 bits.
     * `state`: the objects of the run by name, each with ``state_dict`` and ``load_state_dict``; "opt" is the optimizer.
       The loader that `steps` gets must be among them if there are checkpoints. What a strategy keeps is saved, too.
     * `name`: the run's name in the log. Runs of different names may share a folder.
@@ -105,23 +107,24 @@ class Run:
     ) -> None:
         self.comm, self._dealt, self._role = ranks_of(comm, mesh, elastic)
         self.state = dict(state or {})
-        check(self.state)
         check_options(name, self.state, every, lr, elastic, replace_ranks, mesh)
-        same_as_rank_0(self.comm, compared(locals()), "Run")
+        check_same(
+            self.comm, out, self.state, name=name, every=every, checkpoint_every=checkpoint_every, keep=keep, best=best,
+            checkpoint_seconds=checkpoint_seconds, patience=patience, resume=resume, check_weights=check_weights,
+            elastic=elastic, commit_every=commit_every, replace_ranks=replace_ranks,
+        )  # fmt: skip
         self.trains = self._role is None or self._role.trains
         if not self.trains:  # nothing of the run is this rank's
             out, checkpoint_every, checkpoint_seconds, best, patience, callbacks = None, None, None, None, None, ()
-        if self._role is not None:
-            leave_out_servers(self._strategy, self._role, self.state.values())
+        leave_out_servers(self._strategy, self._role, self.state.values())
         self.name, self.every, self.settings = name, every, dict(settings or {})
-        self._evaluate, self._lr, self._parts = evaluate, lr, parts_of(mesh)
+        self._evaluate, self._lr = evaluate, lr
         self._check_weights, self._replicas = check_weights, replicas(self.state, check_weights)
-        log = None if out is None else Path(out) / "log.json"
-        self._reports = Reports(self.comm, name, log, settings=self.settings, callbacks=callbacks, mode=progress)
-        self._improvement = Improvement(best, patience)
+        self._reports = Reports(self.comm, name, out, settings=self.settings, callbacks=callbacks, mode=progress)
+        self._improvement, self._means = Improvement(best, patience), Means()
         self._keeping = Keeping(
             None if out is None else Path(out) / "checkpoints" / re.sub(r"[^\w.-]", "_", name),
-            self.comm, self.state, self, keep=keep, every=checkpoint_every, seconds=checkpoint_seconds,
+            self.comm, self.state, self, mesh, keep=keep, every=checkpoint_every, seconds=checkpoint_seconds,
             best=best is not None,
         )  # fmt: skip
         self._votes, self._signals = Votes(self.comm), Signals()
@@ -131,7 +134,6 @@ class Run:
         self._batch = 0  # samples of this rank's current batch
         self._begin: float | None = None  # when steps began, while they run
         self._seconds = 0.0  # of training before
-        self._means = Means()
         objects = {**self.state, RUN: Itself(self)}
         self._elastic = Elastic(self.comm, objects, every=commit_every, replace=replace_ranks) if elastic else None
         self.resumed: int | None = None
@@ -159,8 +161,7 @@ class Run:
             raise ValueError("a checkpoint needs the position in the data: put the loader into state")
         if self._role is None and role_of(self.comm) is not None:
             raise ValueError("make the run after distribute, which has set servers apart")
-        if self._role is not None:
-            leave_out_servers(self._strategy, self._role, [data])
+        leave_out_servers(self._strategy, self._role, [data])
         if self.trains:
             yield from self._guarded(data, epochs)
         self._close()
@@ -358,7 +359,6 @@ class Run:
             "seconds": self.seconds,
             "records": list(self.records),
             "best": self._improvement.state_dict(),
-            **self._parts,
         }
         return {RUN: common, OWN: self._means.state_dict()}
 

@@ -8,14 +8,21 @@ from typing import Any, NamedTuple, Protocol
 
 from ..agree import is_own, together
 from ..checkpoint.reading import Checkpoint
-from ..strategies import Strategy
+from ..flat.adapt import Adaptable, is_torch
+from ..mesh import Mesh, named
+from ..models.nn import Sequential
+from ..optim.base import Optimizer
+from ..whole import WholeNet, WholeOptimizer
 
 RUN, OWN = "run", "run.rank"  # the run's own states: the same on all ranks, and of each rank
 STRATEGY = ".strategy"
 
 
 class Member(NamedTuple):
-    """An object of a run: whether each rank saves its own state of it, and whether new ranks take that of another."""
+    """An object of a run: whether each rank saves its own state of it, and whether new ranks take that of another.
+
+    On a mesh `thing` is the `WholeNet` or the `WholeOptimizer` of the object, if it can be.
+    """
 
     thing: Any
     per_rank: bool
@@ -94,55 +101,120 @@ def replicas(objects: Mapping[str, Any], every: int | None) -> list[Any]:
     if every < 1 or not strategies:
         raise ValueError("check_weights is a number of steps, at least 1, and needs an optimizer with a strategy")
     for strategy in strategies:
-        if _differs(strategy):
+        if not strategy.replicated or strategy.in_parts:
             raise ValueError(f"check_weights: {type(strategy).__name__} lets the weights of ranks differ")
     return [strategy.net for strategy in strategies]
 
 
-def members(objects: Mapping[str, Any]) -> dict[str, Member]:
-    """`objects` and the strategies of their optimizers, by name.
+def members(objects: Mapping[str, Any], mesh: Mesh | None = None) -> dict[str, Member]:
+    """`objects` and the strategies of their optimizers, by name. With a `mesh` collective over ``mesh.comm``.
 
     What a strategy leaves different on every rank (parameters, the optimizer's state, the strategy itself) each rank
-    saves for itself, as well as what has ``per_rank = True``; so does a rank that has a part of a model (see `Mesh`).
+    saves for itself, as well as what has ``per_rank = True``. Other networks and optimizers are saved on a mesh as
+    those of the whole model. ValueError for an optimizer of parts of a model whose state cannot be saved.
     """
     strategies = {key: s for key, thing in objects.items() if (s := getattr(thing, "strategy", None)) is not None}
-    apart = [thing for key, s in strategies.items() if _differs(s) for thing in (objects[key], getattr(s, "net", None))]
+    parts = mesh is not None and mesh.in_parts
+    own = [(key, s) for key, s in strategies.items() if not s.replicated or (parts and s.flat)]
+    apart = [thing for key, s in own for thing in (objects[key], getattr(s, "net", None))]
+    differs = {key: any(thing is other for other in apart) for key, thing in objects.items()}
+    things = dict(objects)
+    if mesh is not None:
+        for key in sorted(objects):  # in one order on all ranks
+            if mesh.in_parts:
+                _check_optimizer(key, objects[key])
+            if not differs[key]:
+                things[key] = _whole(objects[key], mesh)
     found = {}
     for key, thing in objects.items():
-        differs = any(thing is other for other in apart)
-        found[key] = Member(thing, differs or bool(getattr(thing, "per_rank", False)), differs)
+        found[key] = Member(things[key], differs[key] or bool(getattr(thing, "per_rank", False)), differs[key])
     for key, strategy in strategies.items():
         found[key + STRATEGY] = Member(strategy, True, True)
     return found
 
 
-def _differs(strategy: Strategy) -> bool:
-    """Whether ranks of a run have other parameters than others."""
-    return not strategy.replicated or getattr(strategy, "in_parts", False)
+def _check_optimizer(key: str, thing: Any) -> None:
+    """ValueError for an optimizer of a part of a model that has no state which a checkpoint could have."""
+    strategy = getattr(thing, "strategy", None)
+    if strategy is None and (isinstance(thing, Optimizer) or hasattr(thing, "param_groups")):
+        raise ValueError(f"state[{key!r}] is an optimizer of a part of a model: call distribute(..., mesh=mesh) before")
+    if getattr(strategy, "shard", 0):
+        raise ValueError(f"state[{key!r}] has shards of a part of a model, which have no checkpoints: leave out shard")
 
 
-def states(objects: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
+def _whole(thing: Any, mesh: Mesh) -> Any:
+    """A network or an optimizer as one of the whole model; anything else as it is."""
+    strategy = getattr(thing, "strategy", None)
+    if strategy is not None:
+        return thing if strategy.flat else WholeOptimizer(thing, strategy.net, mesh)
+    return WholeNet(thing, mesh) if isinstance(thing, Adaptable | Sequential) or is_torch(thing) else thing
+
+
+def states(found: Mapping[str, Member]) -> tuple[dict[str, Any], set[str]]:
     """The states of `members` by name, and the names of those that every rank saves for itself."""
-    found = members(objects)
     return {key: m.thing.state_dict() for key, m in found.items()}, {key for key, m in found.items() if m.per_rank}
 
 
-def restore(objects: Mapping[str, Any], checkpoint: Checkpoint, comm: Any) -> None:
+Axes = Mapping[str, int]  # the lengths of the axes of a mesh, in one task
+
+
+def axes_of(mesh: Mesh | None, ranks: int) -> Axes:
+    """The axes of a run with so many ranks, all of them data ranks without a mesh."""
+    return {"data": ranks} if mesh is None else {axis: n for axis, n in mesh.shape.items() if axis != "tasks"}
+
+
+def inherited(saved: Axes, mine: Axes, rank: int) -> list[int]:
+    """The ranks of a checkpoint whose `OWN` states `rank` takes over: of the ranks with the same samples one counts.
+
+    With another number of data ranks nothing may be lost: the first one takes over what all had added up.
+    """
+    if saved == mine:
+        return [rank]
+    tensor, data = saved.get("tensor", 1), rank // mine.get("tensor", 1) % mine["data"]
+    if saved["data"] == mine["data"]:
+        return [data * tensor]
+    return [of_data * tensor for of_data in range(saved["data"])] if data == 0 else []
+
+
+def in_parts(axes: Axes) -> bool:
+    """Whether ranks hold parts of a model that others lack."""
+    return axes.get("pipeline", 1) * axes.get("tensor", 1) > 1
+
+
+def _has_arrays(state: Any) -> bool:
+    """Whether there is an array in a state that is more than one number."""
+    if isinstance(state, Mapping):
+        return any(map(_has_arrays, state.values()))
+    if isinstance(state, list | tuple):
+        return any(map(_has_arrays, state))
+    return len(getattr(state, "shape", ())) > 0
+
+
+def restore(found: Mapping[str, Member], checkpoint: Checkpoint, comm: Any, saved: Axes, mine: Axes) -> None:
     """Load the states of a checkpoint into the `members`. Collective.
 
     With another number of ranks, a rank that the checkpoint does not know leaves an object with ``per_rank = True`` as
     it is; of what a strategy leaves different on every rank, it takes the state of rank (own rank mod saved ranks).
-    On all ranks alike: ValueError if the checkpoint is of other objects, which is found out before anything is changed;
-    and what ``load_state_dict`` raises.
+    `saved` and `mine` are the axes of the checkpoint and of the run. If ranks hold other parts of a model than
+    before, arrays that are a rank's own fit nowhere.
+    On all ranks alike: ValueError if the checkpoint is of other objects or has such arrays, which is found out before
+    anything is changed; and what ``load_state_dict`` raises.
     """
-    found = members(objects)
+    moved = saved != mine and (in_parts(saved) or in_parts(mine))
     names = checkpoint.names - {RUN, OWN}
     if names != set(found):
         lacking, more = sorted(set(found) - names), sorted(names - set(found))
         raise ValueError(f"{checkpoint.folder} is of another run; states missing: {lacking}, unexpected: {more}")
 
     def read() -> dict[str, Any]:
-        return {key: _read(checkpoint, key, member, comm.rank) for key, member in found.items()}
+        loaded = {key: _read(checkpoint, key, member, comm.rank) for key, member in found.items()}
+        for key in loaded if moved else ():
+            if found[key].shared and _has_arrays(loaded[key]):
+                raise ValueError(
+                    f"{checkpoint.folder} is of a mesh of {named(saved)}, this run of a mesh of {named(mine)}: {key} "
+                    "has arrays of each rank's own, and goes on on the same mesh only"
+                )
+        return loaded
 
     loaded = together(comm, read)
 

@@ -33,6 +33,7 @@ class Strategy:
     ``keep_grads`` says whether a bucket has memory of its own for gradients (default: True); if not, the strategy calls
     ``bucket.gather``. ``every_pass`` says whether buckets are handed over in each backward pass, also within `no_sync`
     (default: False).
+    ``flat`` says whether the optimizer works on flat arrays of its own instead of parameters (default: False).
     ``whole`` is the communicator of all ranks that hold parts of the model, with their replicas, if these are more than
     ``comm`` has (see `Mesh`), else None.
     ``problem`` is what this rank found wrong with a step when `before_step` is called, or None. If a strategy does not
@@ -47,6 +48,7 @@ class Strategy:
     lockstep = True
     hands_out = False
     worker = True
+    flat = False
     whole: Any = None
     problem: str | None = None
 
