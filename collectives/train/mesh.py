@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping
 from typing import Any
 
 from .agree import communicator, same_as_rank_0, together
+from .counts import count
 
 __all__ = ["AXES", "Mesh"]
 
@@ -79,14 +79,7 @@ def named(shape: Mapping[str, int]) -> str:
 
 def _checked(given: dict[str, Any], ranks: int) -> dict[str, int]:
     """The lengths of the axes as integers. Raises TypeError or ValueError as `Mesh`."""
-    shape = {}
-    for axis, length in given.items():
-        try:
-            shape[axis] = operator.index(length)
-        except TypeError:
-            raise TypeError(f"Mesh: {axis} must be an integer, not {length!r}") from None
-        if shape[axis] < 1:
-            raise ValueError(f"Mesh: {axis} must be at least 1, not {length}")
+    shape = {axis: count(f"Mesh: {axis}", length) for axis, length in given.items()}
     product = math.prod(shape.values())
     if product != ranks:
         factors = " x ".join(f"{axis}={shape[axis]}" for axis in AXES)

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from collectives import CollectiveError, CollectiveMismatch, CollectiveTimeout
 
+from ..counts import count
 from ..deaths import dead_ranks, die_if_raised, is_death
 from ..strategies import Strategy
 from .commits import copied, loadable, put_together, shards
-from .options import at_least_1
 from .replacing import joined, joining, parents, with_new_ranks
 from .states import members
 
@@ -67,7 +67,7 @@ class Elastic:
     """
 
     def __init__(self, comm: Any, objects: dict[str, Any], *, every: int = 10, replace: bool = False) -> None:
-        at_least_1("commit_every", every)
+        count("commit_every", every)
         why = getattr(comm, "why_no_shrink", "this is no collectives.Communicator")
         if why is not None:
             raise ValueError(f"elastic: {why}; without elastic, the same command goes on from the newest checkpoint")

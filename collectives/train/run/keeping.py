@@ -16,8 +16,8 @@ from ..checkpoint.manifest import Corrupt
 from ..checkpoint.reading import Checkpoint, load
 from ..checkpoint.saver import Saver, Vote
 from ..checkpoint.snapshot import Snapshot, take
+from ..counts import count
 from ..mesh import Mesh
-from .options import at_least_1
 from .states import OWN, RUN, Axes, Member, Position, axes_of, in_parts, inherited, members, restore, states
 
 
@@ -46,7 +46,7 @@ class Keeping:
     ) -> None:
         for key, value in {"keep": keep, "checkpoint_every": every}.items():
             if value is not None:
-                at_least_1(key, value)
+                count(key, value)
         if seconds is not None and not seconds > 0:
             raise ValueError(f"checkpoint_seconds must be positive, not {seconds}")
         timed = every is not None or seconds is not None

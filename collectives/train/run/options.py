@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..agree import communicator, role_of, same_as_rank_0
+from ..counts import count
 from ..data.loader import Loader, left_to
 from ..mesh import Mesh
 from ..roles import Role
@@ -44,21 +44,11 @@ def check_options(
         raise ValueError(f"name must be a text other than '', '.' and '..', not {name!r}")
     if mesh is None and getattr(getattr(state.get("opt"), "strategy", None), "in_parts", False):
         raise ValueError('state["opt"] is of a mesh whose ranks hold parts of a model: Run needs mesh=, not comm')
-    at_least_1("every", every)
+    count("every", every)
     if lr is not None and "opt" not in state:
         raise ValueError('lr needs state["opt"], the optimizer whose rate it sets')
     if replace_ranks and not elastic:
         raise ValueError("replace_ranks needs elastic=True")
-
-
-def at_least_1(name: str, value: Any) -> None:
-    """TypeError unless `value` is an integer, ValueError if it is below 1."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, not {value!r}") from None
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1, not {value}")
 
 
 def leave_out_servers(strategy: Strategy | None, role: Role | None, things: Iterable[Any]) -> None:

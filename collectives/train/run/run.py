@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..agree import on_rank_0, role_of, together
+from ..counts import count
 from ..data.loader import Loader
 from ..mesh import Mesh
 from ..optim.schedules import get_lr, set_lr
@@ -21,7 +22,7 @@ from .callbacks import Callback
 from .elastic import Elastic
 from .improvement import Improvement
 from .keeping import Keeping
-from .options import at_least_1, check_options, check_same, leave_out_servers, ranks_of
+from .options import check_options, check_same, leave_out_servers, ranks_of
 from .records import Means, numbers
 from .reports import Reports
 from .signals import Signals
@@ -156,7 +157,7 @@ class Run:
 
         A rank that has served has no steps. At the end the strategy is closed, and all ranks have the records.
         """
-        at_least_1("epochs", epochs)
+        count("epochs", epochs)
         if self._keeping.saves and all(data is not thing for thing in self.state.values()):
             raise ValueError("a checkpoint needs the position in the data: put the loader into state")
         if self._role is None and role_of(self.comm) is not None:
