@@ -21,6 +21,7 @@ __all__ = ["MPIQueries"]
 
 
 REFUSAL = 0.05  # seconds to wait for a refusal, which a machine sends for a closed port
+LAST_LOOK = 0.002  # seconds to wait for another refusal just before a message goes out
 AT_ONCE = 256  # most ranks whose ports are tried together
 PATIENCE = 1.0  # seconds to wait for another thread that sends or receives; MPI may keep that thread for ever
 
@@ -51,7 +52,8 @@ class MPIQueries:
         self._probes = Probes(ports)
         self._ports = ports
         self._due: dict[int, float] = {}  # by rank: the time after which its port counts as open
-        self._question = self.QUESTION + b"null"
+        self._questions: dict[int, bytes] = {}  # by rank: what to ask it when its port counts as open
+        self._numbers: dict[int, list[int | None]] = {}  # by rank: the calls that it has asked for, to be answered then
         self.answers: dict[int, Answer] = {}
 
     @contextlib.contextmanager
@@ -68,24 +70,46 @@ class MPIQueries:
         """Ask ``ranks`` what they do, and what their call with ``number`` was, unless a question is under way."""
         with self._alone(PATIENCE) as alone:
             if alone:
-                self._question = self.QUESTION + json.dumps(number).encode()
-                ranks = [rank for rank in ranks if rank not in self._due]
-                self._probes.probe(rank for rank in ranks if rank in self._ports)
-                self._due.update(dict.fromkeys(ranks, time.monotonic() + (REFUSAL if self._ports else 0)))
-                self._put_questions()
+                ranks = list(ranks)
+                self._questions.update(dict.fromkeys(ranks, self.QUESTION + json.dumps(number).encode()))
+                self._expect(ranks)
+                self._put()
 
-    def _put_questions(self) -> None:
+    def _expect(self, ranks: Iterable[int]) -> None:
+        """Try the ports of ranks for which there is a message."""
+        ranks = [rank for rank in ranks if rank not in self._due]
+        self._probes.probe(rank for rank in ranks if rank in self._ports)
+        self._due.update(dict.fromkeys(ranks, time.monotonic() + (REFUSAL if self._ports else 0)))
+
+    def _put(self) -> None:
+        """Send what is for ranks whose ports have not refused in time, and drop what is for others."""
+        now = time.monotonic()
+        due = [rank for rank, end in self._due.items() if now >= end]
+        if self._probes.repeat(due):  # a process may have ended since the first datagram
+            time.sleep(LAST_LOOK)
         self._probes.look()
-        for rank, due in list(self._due.items()):
-            if rank in self._probes.refused:
-                self._due.pop(rank, None)
-                self.answers[rank] = Answer(rank, silent="its machine refuses its port: its process has ended")
-            elif time.monotonic() >= due:
-                self._due.pop(rank, None)
+        for rank in self._probes.refused & self._due.keys():
+            self._take(rank)
+            self.answers[rank] = Answer(rank, silent="its machine refuses its port: its process has ended")
+        for rank in due:
+            if rank in self._due:
+                question, numbers = self._take(rank)
                 self._probes.leave(rank)
-                if rank not in self._asked:
+                if question is not None and rank not in self._asked:
                     self._asked.add(rank)
-                    self._send(rank, self._question)
+                    self._send(rank, question)
+                for number in numbers:
+                    self._answer(rank, number)
+
+    def _take(self, rank: int) -> tuple[bytes | None, list[int | None]]:
+        """The question to a rank, and the calls that it has asked for; nothing is due to it any more."""
+        del self._due[rank]
+        return self._questions.pop(rank, None), self._numbers.pop(rank, [])
+
+    def _answer(self, rank: int, number: int | None) -> None:
+        context = self._context()
+        if context is not None:
+            self._send(rank, self.ANSWER + pack(context.describe(number=number)))
 
     def _send(self, rank: int, text: bytes) -> None:
         for message in list(self._sent):
@@ -142,14 +166,15 @@ class MPIQueries:
                 self._serve_all()
 
     def _serve_all(self) -> None:
-        if self._due:
-            self._put_questions()
         try:
             self._serve()
         except MPI.Exception:  # a rank died: receives from MPI_ANY_SOURCE fail until that is acknowledged
             if deaths.are_told():
                 with contextlib.suppress(MPI.Exception):
                     self._comm.Ack_failed()
+        self._expect(self._numbers)
+        if self._due:
+            self._put()
 
     def _serve(self) -> None:
         status = MPI.Status()
@@ -167,5 +192,5 @@ class MPIQueries:
                     context.hear(answer)
                 if context is not None and answer.left:
                     context.left[source] = answer
-            elif context is not None:
-                self._send(source, self.ANSWER + pack(context.describe(number=json.loads(data[1:]))))
+            else:
+                self._numbers.setdefault(source, []).append(json.loads(data[1:]))

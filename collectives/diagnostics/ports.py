@@ -83,6 +83,19 @@ class Probes:
             made = (_connected(address, known.port) for address in known.addresses if address not in own)
             self._sockets[rank] = [sock for sock in made if sock is not None]
 
+    def repeat(self, ranks: Iterable[int]) -> bool:
+        """Send to the ports of ``ranks`` once more; whether there are any that may refuse."""
+        tried = [(rank, sock) for rank in ranks for sock in self._sockets.get(rank, [])]
+        for rank, sock in tried:
+            try:
+                sock.send(b"")
+            except ConnectionRefusedError:  # of the datagram before
+                self.refused.add(rank)
+                self.leave(rank)
+            except OSError:
+                pass
+        return bool(tried)
+
     def look(self) -> None:
         """Add the ranks whose refusals have arrived to ``refused``."""
         for rank in [rank for rank, socks in self._sockets.items() if any(map(_refused, socks))]:

@@ -56,3 +56,11 @@ def kill(mpi, hosts, folder, collective, tally, each):
         assert line["time"] - died < WITHIN + (0 if mpi == "openmpi" else TIMEOUT), line
     assert job.code is not None, output
     assert job.left == 0
+
+
+def test_a_dead_rank_gets_no_answer(mpi, hosts, tmp_path, tally):
+    tally.trials += 1
+    with Job(mpi, hosts, tmp_path, "", "", LIVE_ON[mpi], program="asked_and_died.py") as job:
+        job.join()
+    told = job.told()
+    assert told.get(2, {}).get("raised") in ("CollectiveTimeout", "PeerFailure"), f"{told}\n{job.code}\n{job.output}"

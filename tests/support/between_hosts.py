@@ -43,21 +43,22 @@ def hosts_or_skip(number: int) -> Iterator[Hosts]:
 
 
 class Job:
-    """A job of `programs/between_hosts.py`, started and, at the end of a ``with`` block, gone.
+    """A job of a program of `programs`, started and, at the end of a ``with`` block, gone.
 
     There are ``each`` ranks on every host. After the block ``code`` is the launcher's exit code, None if it was ended
     from here; ``output`` is what the job printed, ``left`` the number of its processes that had to be ended.
     """
 
     def __init__(
-        self, mpi: str, hosts: Hosts, folder: Path, collective: str, what: str, flags: Sequence[str] = (), each: int = 1
-    ):
+        self, mpi: str, hosts: Hosts, folder: Path, collective: str, what: str, flags: Sequence[str] = (),
+        each: int = 1, program: str = "between_hosts.py",
+    ):  # fmt: skip
         self._results, self._mark, self._since = folder / "results", uuid.uuid4().hex, time.time()
         self._results.touch()
         env = {MARK: self._mark, "TIMEOUT": str(TIMEOUT), "RESULTS": str(self._results), "PYTHONPATH": str(ROOT)}
         env["OMP_NUM_THREADS"] = "1"
         flags = [*flags, *hosts.flags(mpi, folder, each, env)]
-        line, how = launch(mpi, hosts.number * each, [str(PROGRAMS / "between_hosts.py"), collective, what], env, flags)
+        line, how = launch(mpi, hosts.number * each, [str(PROGRAMS / program), collective, what], env, flags)
         self._printed = folder / "printed"
         with self._printed.open("w") as file:
             self._process = subprocess.Popen(line, stdout=file, stderr=subprocess.STDOUT, **how)
