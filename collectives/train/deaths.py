@@ -6,11 +6,14 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from collectives import PeerFailure
+from collectives import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 
+NEWS = 2.0  # seconds within which MPI hears of a death that another rank has noticed,
+SOON = 0.5  # and of one that this rank has noticed; PeerFailure may also mean that a rank lives and has failed
 NAMES = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
 
 
@@ -53,12 +56,54 @@ def survives(comm: Any) -> bool:
     return getattr(comm, "why_no_shrink", "") is None
 
 
+def explained(comm: Any, error: BaseException) -> BaseException:
+    """`error`; or PeerFailure, which names dead ranks of `comm`, if they may be its cause.
+
+    They may be the cause of MPI's own errors of deaths, and of errors of collectives but for a mismatch and a timeout.
+    """
+    by_mpi = isinstance(error, Exception) and is_death(error)
+    collective = isinstance(error, CollectiveError) and not isinstance(error, CollectiveMismatch | CollectiveTimeout)
+    if not by_mpi and not (collective and survives(comm)):
+        return error
+    from mpi4py import MPI
+
+    end = time.monotonic() + (SOON if isinstance(error, PeerFailure) else NEWS)
+    while not (dead := dead_ranks(comm)) and time.monotonic() < end:
+        MPI.COMM_SELF.Iprobe()  # lets MPI hear of it
+        time.sleep(0.01)
+    if dead:
+        return PeerFailure(f"rank {_listed(dead)} died{_in_the_world(comm, dead)}")
+    return PeerFailure(f"a rank ended: {error}") if by_mpi else error
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def _in_the_world(comm: Any, ranks: Sequence[int]) -> str:
+    """Text with the numbers in MPI_COMM_WORLD of ranks of `comm`, if these are others."""
+    from mpi4py import MPI
+
+    mine, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    there = list(mine.Translate_ranks(list(ranks), world))
+    mine.Free()
+    world.Free()
+    known = MPI.UNDEFINED not in there and there != list(ranks)
+    return f" (rank {_listed(there)} of MPI_COMM_WORLD)" if known else ""
+
+
 @contextlib.contextmanager
-def naming_the_dead(comm: Any) -> Iterator[None]:
-    """Turn errors by which MPI says that a rank of `comm` has died into PeerFailure, which names the dead ranks."""
+def naming_the_dead(comm: Any, then: Callable[[], None] | None = None) -> Iterator[None]:
+    """Turn errors that come from the death of ranks of `comm` into PeerFailure, which names them (see `explained`).
+
+    ``then()`` is called before one is raised.
+    """
     try:
         yield
     except Exception as error:
-        if not is_death(error):
+        failure = explained(comm, error)
+        if failure is error:
             raise
-        raise PeerFailure(f"rank {', '.join(map(str, dead_ranks(comm)))} died") from error
+        if then is not None:
+            then()
+        raise failure from error

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import numpy as np
 
 from .agree import communicator, role_of, same_as_rank_0, together
-from .flat.adapt import adapt
+from .deaths import naming_the_dead
+from .flat.adapt import Adaptable, adapt
 from .flat.buckets import LONGEST, ON_ONE_MACHINE, UNUSED, Buckets
 from .flat.model import Handle, Model
 from .mesh import Mesh
@@ -73,7 +76,9 @@ def distribute(
     strategy.model, strategy.handle = model, handle
     strategy.setup(net, opt, comm)
     setattr(opt, "strategy", strategy)  # noqa: B010  torch's optimizers have no such attribute
-    _connect(strategy)
+    if mesh is not None and isinstance(net, Adaptable):
+        net.join(mesh)
+    _connect(strategy, mesh)
     strategy.begin()
     return net, opt
 
@@ -97,24 +102,34 @@ def _buckets(model: Model, strategy: Strategy, comm: Any, unused: str) -> Bucket
     return buckets
 
 
-def _connect(strategy: Strategy) -> None:
+def _connect(strategy: Strategy, mesh: Mesh | None) -> None:
     """Let the strategy be called by the buckets and by the optimizer."""
     buckets = strategy.buckets
     buckets.on_bucket = lambda bucket: strategy.on_bucket(bucket)
 
+    def naming() -> AbstractContextManager[None]:
+        """On a mesh, ranks learn here of the death of ranks that they do not wait for."""
+        return contextlib.nullcontext() if mesh is None else naming_the_dead(mesh.comm, mesh.give_up)
+
     def before() -> bool:
-        strategy.problem = buckets.close()
-        go = strategy.before_step()
+        with naming():
+            strategy.problem = buckets.close()
+            go = strategy.before_step()
         if strategy.problem is not None:
             raise RuntimeError(strategy.problem)
         return go is not False
 
+    def after() -> None:
+        with naming():
+            strategy.after_step()
+
     def clear() -> None:
-        if buckets.discard():
-            strategy.discard()
+        with naming():
+            if buckets.discard():
+                strategy.discard()
         strategy.model.clear()
 
-    strategy.handle.take_over(before, lambda: strategy.after_step(), clear)
+    strategy.handle.take_over(before, after, clear)
 
 
 def _longest(comm: Any) -> int:

@@ -59,6 +59,12 @@ class Mesh:
         """Whether ranks hold parts of a model that others lack."""
         return self.shape["pipeline"] * self.shape["tensor"] > 1
 
+    def give_up(self) -> None:
+        """After the death of a rank: let no live rank wait for this one in a collective of the mesh. A local call."""
+        for comm in (self.data, self.tensor, self.comm):
+            if comm.size > 1:
+                comm.Revoke()
+
     def free(self) -> None:
         """Free the communicators of the axes. Collective. A second call does nothing."""
         if not self._freed:

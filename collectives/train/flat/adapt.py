@@ -25,6 +25,9 @@ class Adaptable(Protocol):
     def adapted(self, opt: Any) -> tuple[Model, Handle]:
         """The interface of this network and its optimizer. TypeError or ValueError as `adapt`."""
 
+    def join(self, mesh: Any) -> None:
+        """Take the `Mesh` over which the network is distributed."""
+
 
 def adapt(net: Any, opt: Any) -> tuple[Model, Handle]:
     """The interface of a network and its optimizer. Raises TypeError or ValueError unless they can be distributed."""

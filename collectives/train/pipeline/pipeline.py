@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..agree import communicator, same_as_rank_0, together
+from ..deaths import explained
 from ..flat.model import Handle, Model
+from ..mesh import Mesh
 from ..models.nn import Array
 from .activations import Activations
 from .batches import MicroBatches
@@ -94,6 +96,7 @@ class Pipeline:
         )  # fmt: skip
         self._programs: dict[int, list[Instruction]] = {}  # the last one, which most steps run again
         self._model: StagesModel | None = None
+        self._mesh: Mesh | None = None
         self._seconds, self._runs, self._run_batches = 0.0, 0, 0
 
     def _check(self, layout: Layout) -> None:
@@ -121,6 +124,11 @@ class Pipeline:
         inner, handle = self._layout.framework.adapt(self.net, opt)
         self._model = StagesModel(inner, self._tied.copies)
         return self._model, handle
+
+    def join(self, mesh: Mesh) -> None:
+        """Take the mesh of which ``comm`` is an axis: of a rank that has died all its ranks learn. `distribute` calls
+        this."""
+        self._mesh = mesh
 
     def step(self, x: Any, y: Any, loss_fn: LossFunction, *, scale: float = 1.0) -> StepLoss:
         """Run the passes of a batch, and add its gradient to the parameters'. Returns the mean loss. Collective.
@@ -192,11 +200,13 @@ class Pipeline:
                 self._end_gradients(samples)
             values = self._watch.settle(losses or [0.0] * len(lengths))
         except BaseException as error:
-            failure = self._watch.explained(error)
+            failure = explained(self.comm if self._mesh is None else self._mesh.comm, error)
             self._executor.abandon()
             self._watch.tell(failure)
             if failure is error:
                 raise
+            if self._mesh is not None:
+                self._mesh.give_up()
             raise failure from error
         self._seconds += time.perf_counter() - begin
         self._runs, self._run_batches = self._runs + 1, self._run_batches + count

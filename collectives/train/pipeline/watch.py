@@ -11,7 +11,7 @@ import numpy as np
 
 from collectives import CollectiveTimeout, PeerFailure
 
-from ..deaths import dead_ranks, is_death
+from ..deaths import is_death
 from ..models.nn import Array
 
 __all__ = ["NOTICE", "Watch", "kept_for_ever"]
@@ -55,15 +55,6 @@ class Watch:
                 except Exception as failure:
                     if not is_death(failure):
                         raise
-
-    def explained(self, error: BaseException) -> BaseException:
-        """`error`, or PeerFailure, which names the dead, if it is one by which MPI says that ranks have died."""
-        if not isinstance(error, Exception) or not is_death(error):
-            return error
-        dead = dead_ranks(self._comm)
-        if not dead:
-            return PeerFailure(f"a stage of the pipeline ended: {error}")
-        return PeerFailure(f"rank {_listed(dead)} of the pipeline died{_in_the_world(self._comm, dead)}")
 
     def wait(self, request: Any, message: bool = True) -> None:
         """Wait for a request: a message's, or a collective's, which itself finds the deaths of ranks.
@@ -140,21 +131,6 @@ class Watch:
         self._comm.Isend(self._notice, self._comm.rank, NOTICE).Wait()
         self._request.Wait()
         self._meetings.Free()
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks))
-
-
-def _in_the_world(comm: Any, ranks: Sequence[int]) -> str:
-    """Text with the numbers in MPI_COMM_WORLD of ranks of `comm`, if these are others."""
-    from mpi4py import MPI
-
-    mine, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
-    there = list(mine.Translate_ranks(list(ranks), world))
-    mine.Free()
-    world.Free()
-    return "" if there == list(ranks) else f" (rank {_listed(there)} of MPI_COMM_WORLD)"
 
 
 def kept_for_ever(array: Array) -> Array:

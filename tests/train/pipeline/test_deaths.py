@@ -28,6 +28,17 @@ def test_a_killed_stage_is_named_by_all_others(victim, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("victim", range(4))
+def test_a_killed_stage_is_named_on_the_whole_mesh(victim, tmp_path):
+    """Also by the ranks of the other pipeline, whose own stages live."""
+    found = told(tmp_path, 4, victim, 0, ["data=2", "pipeline=2"], timeout=30)
+    assert sorted(found) == [rank for rank in range(4) if rank != victim]
+    for seconds, kind, text in found.values():
+        assert (kind, text) == ("PeerFailure", f"rank {victim} died")
+        assert seconds < 15
+
+
+@pytest.mark.slow
 def test_a_late_stage_is_named_after_the_timeout(tmp_path):
     found = told(tmp_path, 4, 2, 8, ["pipeline=4"], timeout=2)
     assert sorted(found) == [0, 1, 2, 3]
