@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,11 +93,12 @@ class Pipeline:
         self._tied = Tied(comm, layout.framework, self._named, layout.holders(), self._watch)
         self._executor = Executor(
             layout.framework, self.stages, layout.wiring,
-            Transfers(comm, layout.wiring.edges, placement, self._watch), placement, self._gradient_ready,
+            Transfers(layout.wiring.edges, placement, self._watch), placement, self._gradient_ready,
         )  # fmt: skip
         self._programs: dict[int, list[Instruction]] = {}  # the last one, which most steps run again
         self._model: StagesModel | None = None
         self._mesh: Mesh | None = None
+        self._failed = ""  # the error that ended a step
         self._seconds, self._runs, self._run_batches = 0.0, 0, 0
 
     def _check(self, layout: Layout) -> None:
@@ -138,13 +140,14 @@ class Pipeline:
         the gradient, as a loss scale does.
 
         Raises ValueError for inputs of different lengths, and for a schedule without a flush; what a stage raises on
-        its rank, and PeerFailure, which names it, on the others.
+        its rank, and PeerFailure, which names it, on the others. After an error the pipeline cannot be used any more.
         """
         if self.schedule.flushless:
             raise ValueError(f"{self.schedule.name} has many steps in a stream of batches; use pipe.stream")
-        batch = self._cut(x, y)
-        feed = BatchFeed(batch)
-        return self._run(self.micro_batches, feed, loss_fn, scale, lambda: ([feed.loss], [batch.samples]))[0]
+        with self._telling():
+            batch = self._cut(x, y)
+            feed = BatchFeed(batch)
+            return self._run(self.micro_batches, feed, loss_fn, scale, lambda: ([feed.loss], [batch.samples]))[0]
 
     def stream(self, batches: Iterable[tuple[Any, Any]], loss_fn: LossFunction, opt: Any) -> list[StepLoss]:
         """Train on batches ``(x, y)`` without a flush: one step of `opt` for each. Returns their losses. Collective.
@@ -169,9 +172,10 @@ class Pipeline:
             opt.zero_grad()
             self._begin_gradients(batch.samples)
 
-        feed = StreamFeed(cut(), self.micro_batches, step)
-        count = len(batches) * self.micro_batches  # type: ignore[arg-type]
-        return self._run(count, feed, loss_fn, 1.0, lambda: (feed.losses, lengths))
+        with self._telling():
+            feed = StreamFeed(cut(), self.micro_batches, step)
+            count = len(batches) * self.micro_batches  # type: ignore[arg-type]
+            return self._run(count, feed, loss_fn, 1.0, lambda: (feed.losses, lengths))
 
     def _cut(self, x: Any, y: Any) -> MicroBatches:
         return MicroBatches(x, y, self.micro_batches, self._layout.framework.part)
@@ -190,17 +194,29 @@ class Pipeline:
         found: Callable[[], tuple[list[float], list[int]]],
     ) -> list[StepLoss]:  # fmt: skip
         begin = time.perf_counter()
+        program = self._program(count)
+        samples = feed.place(0)[0].samples if count else 0
+        self._begin_gradients(samples)
+        self._executor.run(program, feed, loss_fn, scale)
+        losses, lengths = found()
+        if not self.schedule.flushless:
+            self._end_gradients(samples)
+        values = self._agreed(losses or [0.0] * len(lengths), lengths)
+        self._seconds += time.perf_counter() - begin
+        self._runs, self._run_batches = self._runs + 1, self._run_batches + count
+        return [StepLoss(value, length) for value, length in zip(values, lengths, strict=True)]
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Tell the other ranks of an error in this context. Messages may be left on their way: there is no other step
+        after it."""
+        if self._failed:
+            raise RuntimeError(f"this pipeline failed in an earlier step ({self._failed}): make a new one")
         try:
-            program = self._program(count)
-            samples = feed.place(0)[0].samples if count else 0
-            self._begin_gradients(samples)
-            self._executor.run(program, feed, loss_fn, scale)
-            losses, lengths = found()
-            if not self.schedule.flushless:
-                self._end_gradients(samples)
-            values = self._watch.settle(losses or [0.0] * len(lengths))
+            yield
         except BaseException as error:
             failure = explained(self.comm if self._mesh is None else self._mesh.comm, error)
+            self._failed = f"{type(failure).__name__}: {failure}"
             self._executor.abandon()
             self._watch.tell(failure)
             if failure is error:
@@ -208,9 +224,14 @@ class Pipeline:
             if self._mesh is not None:
                 self._mesh.give_up()
             raise failure from error
-        self._seconds += time.perf_counter() - begin
-        self._runs, self._run_batches = self._runs + 1, self._run_batches + count
-        return [StepLoss(value, length) for value, length in zip(values, lengths, strict=True)]
+
+    def _agreed(self, losses: Sequence[float], lengths: Sequence[int]) -> list[float]:
+        """The losses, which the last stage knows. ValueError unless all ranks had as many samples. Collective."""
+        found = self._watch.settle(np.array([losses, lengths]))
+        if (found[:, 1] != lengths).any():
+            differ = [list(map(int, of_rank)) for of_rank in found[:, 1]]
+            raise ValueError(f"the ranks of a pipeline need the same batches; theirs have {differ} samples")
+        return [float(value) for value in found[:, 0].sum(axis=0)]
 
     def _begin_gradients(self, samples: int) -> None:
         self._missing = dict(self._uses)

@@ -42,8 +42,8 @@ class Transfers:
     shapes than before, PeerFailure if another stage fails.
     """
 
-    def __init__(self, comm: Any, edges: Sequence[tuple[int, int]], placement: Placement, watch: Watch) -> None:
-        self._comm, self._placement, self._watch = comm, placement, watch
+    def __init__(self, edges: Sequence[tuple[int, int]], placement: Placement, watch: Watch) -> None:
+        self._comm, self._placement, self._watch = watch.messages, placement, watch
         self._numbers = {edge: number for number, edge in enumerate(edges)}
         self._shapes: dict[tuple[int, int, int, Hashable], list[tuple[tuple[int, ...], np.dtype[Any]]]] = {}
         self._posted: dict[Channel, _Posted] = {}

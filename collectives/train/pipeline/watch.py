@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,22 +24,24 @@ SLOW = 0.25  # seconds of waiting after which a stage asks whether the others st
 
 
 class Watch:
-    """Waits for requests on `comm`, and raises PeerFailure if another rank fails meanwhile.
+    """Waits for requests on ``messages``, and raises PeerFailure if another rank fails meanwhile.
 
-    A rank that raises an error tells the others by `tell`. A rank that dies cannot: so a rank that waits for long
-    begins a collective on a communicator of its own, to which all come sooner or later. Of a
-    ``collectives.Communicator`` it fails if a rank ends that has not come (docs/errors.md), and after the timeout of
-    `comm` it tells who has not. At the end of a step, in `settle`, the ranks come to as many of these collectives.
+    ``messages`` is a communicator of the ranks of `comm`, which no other pipeline has. A rank that raises an error
+    tells the others by `tell`. A rank that dies cannot: so a rank that waits for long begins a collective on another
+    such communicator, to which all come sooner or later. Of a ``collectives.Communicator`` it fails if a rank ends that
+    has not come (docs/errors.md), and after the timeout of `comm` it tells who has not. At the end of a step, in
+    `settle`, the ranks come to as many of these collectives.
 
     `name` is what others call this rank. The constructor is collective.
     """
 
     def __init__(self, comm: Any, name: str) -> None:
-        self._comm, self._name, self._meetings = comm, name, comm.Dup()
+        self._comm, self._name = comm, name
+        self.messages, self._meetings = comm.Dup(), comm.Dup()
         self._begun = 0
         self._meeting: Any = None
         self._notice = kept_for_ever(np.zeros(LONGEST, np.uint8))
-        self._request = comm.Irecv(self._notice, tag=NOTICE)
+        self._request = self.messages.Irecv(self._notice, tag=NOTICE)
 
     def tell(self, error: BaseException) -> None:
         """Tell the other ranks that this one fails, as far as they live."""
@@ -51,7 +52,7 @@ class Watch:
         for rank in range(self._comm.size):
             if rank != self._comm.rank:
                 try:
-                    self._comm.Isend(words, rank, NOTICE)
+                    self.messages.Isend(words, rank, NOTICE)
                 except Exception as failure:
                     if not is_death(failure):
                         raise
@@ -109,12 +110,11 @@ class Watch:
             self._meeting = _begin(self._meetings)
             self._begun += 1
 
-    def settle(self, mine: Sequence[float]) -> list[float]:
-        """The sums of the numbers `mine` over all ranks, which give as many. Collective; also ends the collectives that
-        waits have begun."""
-        given = np.array([*mine, self._begun], np.float64)
+    def settle(self, mine: Array) -> Array:
+        """The numbers `mine` of all ranks, by rank. Collective; also ends the collectives that waits have begun."""
+        given = np.append(mine, self._begun).astype(np.float64)
         found = np.zeros((self._comm.size, len(given)))
-        self.wait(self._comm.Iallgather(given, found), message=False)
+        self.wait(self.messages.Iallgather(given, found), message=False)
         most = int(found[:, -1].max())
         while self._begun < most:
             if self._meeting is not None:
@@ -124,12 +124,13 @@ class Watch:
         if self._meeting is not None:
             self.wait(self._meeting, message=False)
             self._meeting = None
-        return [float(number) for number in found[:, :-1].sum(axis=0)]
+        return found[:, :-1].reshape(len(found), *mine.shape)
 
     def close(self) -> None:
-        """Free the communicator of the collectives. Collective, outside of steps."""
-        self._comm.Isend(self._notice, self._comm.rank, NOTICE).Wait()
+        """Free the communicators. Collective, outside of steps."""
+        self.messages.Isend(self._notice, self._comm.rank, NOTICE).Wait()
         self._request.Wait()
+        self.messages.Free()
         self._meetings.Free()
 
 

@@ -183,6 +183,45 @@ def test_a_stage_that_raises_is_named_on_all_ranks():
     assert found[0] == found[2] == "stage 1 of the pipeline failed: ArithmeticError: too hot"
 
 
+def test_an_error_of_one_of_two_pipelines_is_named_there_and_ends_it():
+    """Messages of the failed step are under way: another step could take them for its own."""
+
+    def on_rank(comm):
+        pipes = [train.Pipeline(chain(), comm, micro_batches=4) for _ in range(2)]
+        if comm.rank == 1:
+            pipes[1].net.layers[0].forward = broken
+        with pytest.raises(ArithmeticError if comm.rank == 1 else PeerFailure, match="too hot"):
+            pipes[1].step(X, Y, LOSS)
+        with pytest.raises(RuntimeError, match=r"failed in an earlier step \(.*too hot\): make a new one"):
+            pipes[1].step(X, Y, LOSS)
+        opt = sgd(pipes[0].parameters())
+        for _ in range(STEPS):
+            opt.zero_grad()
+            pipes[0].step(X, Y, LOSS)
+            opt.step()
+        return pipes[0].state_dict()
+
+    def broken(x):
+        raise ArithmeticError("too hot")
+
+    expected, _ = alone()
+    for state in threads.run(2, on_rank, timeout=20):
+        assert_same(state, expected)
+
+
+def test_ranks_need_the_same_batch():
+    def on_rank(comm):
+        pipe = train.Pipeline(chain(), comm, micro_batches=2)
+        count = 20 + 2 * comm.rank
+        with pytest.raises(ValueError, match=r"need the same batches; theirs have \[\[20\], \[22\]\] samples"):
+            pipe.step(X[:count], Y[:count], LOSS)
+        pipe = train.Pipeline(chain(), comm, micro_batches=2)
+        with pytest.raises(PeerFailure if comm.rank else ValueError, match=r"different lengths: \[20, 22\]"):
+            pipe.step(X, Y[: 20 + 2 * comm.rank], LOSS)
+
+    threads.run(2, on_rank, timeout=20)
+
+
 def test_waits_that_are_long_enough_to_ask_whether_others_live():
     """Every stage waits longer than SLOW, and not as often as the others."""
     expected, _ = alone()

@@ -1,5 +1,8 @@
 """Pipelines of torch modules on real ranks: the weights of one process."""
 
+import contextlib
+import tempfile
+
 import pytest
 import torch
 from mpi4py import MPI
@@ -151,3 +154,34 @@ def test_a_stream_without_a_flush():
     assert len(losses) == len(batches)
     assert_same(pipe.state_dict(), one_step_late(batches))
     pipe.free()
+
+
+@pytest.mark.parametrize("kind", [sgd, lambda parameters: torch.optim.Adam(parameters, 0.01)])
+def test_a_run_goes_on_on_another_mesh(kind):
+    """With the optimizer's state, from stages to whole models and back."""
+
+    def trained(shape, epochs, out=None):
+        mesh = train.Mesh(COMM, **shape)
+        pipe = train.Pipeline(torch.nn.Sequential(*blocks()), mesh.pipeline, micro_batches=2)
+        pipe, opt = train.distribute(pipe, kind(pipe.parameters()), mesh=mesh)
+        data = train.Loader((X, Y), batch=6, seed=0, comm=mesh.data)
+        state = {"net": pipe, "opt": opt, "data": data}
+        run = train.Run(out, mesh=mesh, state=state, checkpoint_every=3 if out else None)
+        for x, y in run.steps(data, epochs=epochs):
+            opt.zero_grad()
+            pipe.step(x, y, LOSS)
+            opt.step()
+        return pipe.state_dict(), run.resumed
+
+    stages, whole = {"pipeline": COMM.size}, {"data": COMM.size}
+    expected, _ = trained(whole, 3)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory()) if COMM.rank == 0 else None
+        out = COMM.bcast(folder)
+        assert trained(stages, 1, out)[1] is None
+        assert trained(whole, 2, out)[1] == 4
+        found, resumed = trained(stages, 3, out)
+        COMM.Barrier()
+    assert resumed == 8
+    for name, array in found.items():
+        assert abs(array - expected[name]).max() < 1e-10
