@@ -46,6 +46,11 @@ class Layout:
         made.bounds, made.wiring = list(bounds), Wiring(self._graph, bounds, self._route)
         return made
 
+    @property
+    def inputs(self) -> int:
+        """The number of inputs of the model."""
+        return self._graph.inputs
+
     def describe(self) -> dict[str, Any]:
         """What must be equal on all ranks."""
         return {"blocks": len(self._graph), "sources": self._graph.sources, "route": self._route, "names": self._names}

@@ -178,6 +178,10 @@ class Pipeline:
             return self._run(count, feed, loss_fn, 1.0, lambda: (feed.losses, lengths))
 
     def _cut(self, x: Any, y: Any) -> MicroBatches:
+        """A batch in micro-batches. ValueError unless it has the inputs of the model, and a label for each sample."""
+        given = len(x) if isinstance(x, tuple | list) else 1
+        if given != self._layout.inputs:
+            raise ValueError(f"the model has {self._layout.inputs} inputs, this batch a {type(x).__name__} of {given}")
         return MicroBatches(x, y, self.micro_batches, self._layout.framework.part)
 
     def _program(self, micro_batches: int) -> list[Instruction]:

@@ -42,7 +42,9 @@ class TorchSlot(Slot):
     def collect(self) -> str | None:
         """See `Slot.collect`."""
         grad = self.parameter.grad
-        if grad is not None and grad is not self._grad:
+        if grad is None:  # a stage without samples, or a branch that was not taken
+            self.put_zeros()
+        elif grad is not self._grad:
             if grad.layout is not torch.strided:
                 return f"{self.name} has a sparse gradient; use sparse=False"
             self._grad.copy_(grad)

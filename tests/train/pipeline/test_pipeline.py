@@ -219,6 +219,10 @@ def test_ranks_need_the_same_batch():
         with pytest.raises(PeerFailure if comm.rank else ValueError, match=r"different lengths: \[20, 22\]"):
             pipe.step(X, Y[: 20 + 2 * comm.rank], LOSS)
 
+        pipe = train.Pipeline(chain(), comm, micro_batches=2)
+        with pytest.raises(ValueError, match="the model has 1 inputs, this batch a list of 22"):
+            pipe.step(X.tolist(), Y, LOSS)
+
     threads.run(2, on_rank, timeout=20)
 
 

@@ -156,6 +156,41 @@ def test_a_stream_without_a_flush():
     pipe.free()
 
 
+def test_a_branch_that_is_not_taken_has_a_gradient_of_zeros():
+    """Not that of the step before."""
+
+    class Branches(torch.nn.Module):
+        """Takes both branches in the first step, one in the second."""
+
+        def __init__(self):
+            super().__init__()
+            self.one, self.other, self.step = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8), 0
+
+        def forward(self, x):
+            return self.one(x) if self.step else self.one(x) + self.other(x)
+
+    def made():
+        torch.manual_seed(2)
+        return torch.nn.Sequential(*(Branches().double() for _ in range(COMM.size)), torch.nn.Linear(8, 3).double())
+
+    def train_steps(net, opt, step):
+        for number in range(2):
+            for block in net:
+                block.step = number
+            opt.zero_grad()
+            step()
+            opt.step()
+
+    alone, net = made(), made()
+    train_steps(alone, torch.optim.SGD(alone.parameters(), 0.1), lambda: LOSS(alone(X), Y).backward())
+    mesh = train.Mesh(COMM, pipeline=COMM.size)
+    pipe = train.Pipeline(net, mesh.pipeline, micro_batches=1)
+    strategy = train.AllReduce(average=False)
+    pipe, opt = train.distribute(pipe, torch.optim.SGD(pipe.parameters(), 0.1), strategy, mesh=mesh)
+    train_steps(net, opt, lambda: pipe.step(X, Y, LOSS))
+    assert_same(pipe.state_dict(), alone)
+
+
 @pytest.mark.parametrize("kind", [sgd, lambda parameters: torch.optim.Adam(parameters, 0.01)])
 def test_a_run_goes_on_on_another_mesh(kind):
     """With the optimizer's state, from stages to whole models and back."""
