@@ -20,14 +20,16 @@ class ThreadComm:
     The rank that comes last to a collective runs it for all: reductions are folds in rank order, with the bits that
     ranks of one node get from this library. Objects are copied (``copy.deepcopy``), messages too. Point-to-point calls
     do not wait for their receiver. ``algorithm`` may not be asked for; ``deterministic`` is always true. Status objects
-    are not filled in. A rank that waits longer than `timeout` of `run` raises CollectiveTimeout, which names the ranks
-    that have not come; if the function of a rank raised, the others raise PeerFailure, which names it.
+    are not filled in. A rank that waits longer than ``timeout``, by default that of `run`, raises CollectiveTimeout,
+    which names the ranks that have not come; if the function of a rank raised, the others raise PeerFailure, which
+    names it.
     """
 
     deterministic = True
 
     def __init__(self, group: Group, rank: int) -> None:
         self._group, self.rank, self.size = group, rank, group.size
+        self.timeout = group.job.timeout  # each rank may set its own
         self._number = 0
 
     def __repr__(self) -> str:
@@ -300,10 +302,13 @@ class ThreadComm:
 
     # What these are made of.
 
+    def _request(self, call: Call, then: Callable[[Call], Any] = lambda call: None) -> Request:
+        return Request(self._group, self.rank, call, lambda: self.timeout, then)
+
     def _begin(self, signature: str, part: Any, execute: Callable[[list[Any]], None]) -> Request:
         self._number += 1
         call = self._group.post(self.rank, self._number, signature.split()[0], signature, part, execute)
-        return Request(self._group, self.rank, call)
+        return self._request(call)
 
     def _exchange(self, what: str, mine: Any, choose: Callable[[list[Any], int], Any]) -> Any:
         """Give an object; returns a copy of what ``choose(objects, rank)`` names."""
@@ -334,20 +339,20 @@ class ThreadComm:
             self._group.send(self.rank, self._checked(dest), tag, data)
         done = Call("send", 0, self.size)
         done.done = True
-        return Request(self._group, self.rank, done)
+        return self._request(done)
 
     def _receive(self, source: Any, tag: Any, then: Callable[[Call], Any]) -> Request:
         any_source, any_tag = is_any(source, "ANY_SOURCE"), is_any(tag, "ANY_TAG")
         if not any_source and is_any(source, "PROC_NULL"):
             done = Call("receive", 0, self.size)
             done.done = True
-            return Request(self._group, self.rank, done)
+            return self._request(done)
 
         def fits(theirs: int, sent: int) -> bool:
             return (any_source or theirs == source) and (any_tag or sent == tag)
 
         call = self._group.receive(self.rank, None if any_source else self._checked(source), fits)
-        return Request(self._group, self.rank, call, then)
+        return self._request(call, then)
 
     def _checked(self, rank: Any) -> int:
         if not 0 <= operator.index(rank) < self.size:

@@ -124,16 +124,17 @@ class Group:
         self.job.lock.notify_all()
         raise kind(text) from cause
 
-    def wait(self, rank: int, call: Call) -> None:
-        """Wait until `call` is complete. Raises PeerFailure, CollectiveError or CollectiveTimeout, which name ranks."""
+    def wait(self, rank: int, call: Call, timeout: float | None) -> None:
+        """Wait until `call` is complete. Raises PeerFailure, CollectiveError, and CollectiveTimeout after so many
+        seconds, which name ranks."""
         job = self.job
         begin = time.monotonic()
         with job.lock:
             while not call.done:
                 missing = self.look(rank, call)
-                left = None if job.timeout is None else begin + job.timeout - time.monotonic()
+                left = None if timeout is None else begin + timeout - time.monotonic()
                 if left is not None and left <= 0:
-                    text = f"{call} on rank {rank} of {self.size}: not complete after {job.timeout:g} s; "
+                    text = f"{call} on rank {rank} of {self.size}: not complete after {timeout:g} s; "
                     self._break(f"{text}waiting for {_named(missing)}", CollectiveTimeout)
                 job.lock.wait(left)
 

@@ -9,10 +9,15 @@ from .job import Call, Group
 
 
 class Request:
-    """A call under way. `Wait` ends it; `Test` says whether it has ended. Either may be called again afterwards."""
+    """A call under way. `Wait` ends it; `Test` says whether it has ended. Either may be called again afterwards.
 
-    def __init__(self, group: Group, rank: int, call: Call, then: Callable[[Call], Any] = lambda call: None) -> None:
-        self._group, self._rank, self._call, self._then = group, rank, call, then
+    ``timeout()`` is the longest wait in seconds, None for ever.
+    """
+
+    def __init__(
+        self, group: Group, rank: int, call: Call, timeout: Callable[[], float | None], then: Callable[[Call], Any]
+    ) -> None:
+        self._group, self._rank, self._call, self._timeout, self._then = group, rank, call, timeout, then
         self._taken, self._result = False, None
 
     def Wait(self, status: Any = None) -> bool:
@@ -22,7 +27,7 @@ class Request:
 
     def wait(self, status: Any = None) -> Any:
         """As `Wait`; returns the object that was received, None for other calls."""
-        self._group.wait(self._rank, self._call)
+        self._group.wait(self._rank, self._call, self._timeout())
         if not self._taken:
             self._taken, self._result = True, self._then(self._call)
         return self._result

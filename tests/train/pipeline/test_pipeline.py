@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pipeline_training import LOSS, STEPS, X, Y, alone, assert_same, chain, delayed, linear, on_mesh, sgd, stream
 
-from collectives import PeerFailure, train
+from collectives import CollectiveTimeout, PeerFailure, train
 from collectives.train import threads
 
 PLAIN = [("gpipe", 1), ("gpipe", 3), ("1f1b", 4), ("interleaved_1f1b", 2), ("interleaved_1f1b", 4), ("zero_bubble", 3)]
@@ -224,6 +224,17 @@ def test_ranks_need_the_same_batch():
             pipe.step(X.tolist(), Y, LOSS)
 
     threads.run(2, on_rank, timeout=20)
+
+
+def test_ranks_that_wait_for_each_other_are_named_after_the_timeout():
+    def on_rank(comm):
+        pipes = [train.Pipeline(chain(), comm, micro_batches=2) for _ in range(2)]
+        comm.timeout = 0.5
+        with pytest.raises((CollectiveTimeout, PeerFailure), match="waiting for rank [01]") as caught:
+            pipes[comm.rank].step(X, Y, LOSS)
+        return type(caught.value)
+
+    assert CollectiveTimeout in threads.run(2, on_rank, timeout=20)
 
 
 def test_waits_that_are_long_enough_to_ask_whether_others_live():
