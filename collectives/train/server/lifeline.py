@@ -90,25 +90,31 @@ class Lifeline:
 class Meetings(Lifeline):
     """A lifeline in a job that ends when a rank dies. It watches the ranks whose `colour`, 0 or 1, is another one.
 
-    A rank that waits in a collective of a ``collectives.Communicator`` learns how the others end (docs/errors.md). So
-    every rank begins a collective that ranks of another colour come to only when they need nobody any more. While a
-    rank waits for messages, it looks at that.
+    A rank that waits in a collective of a ``collectives.Communicator`` learns how the others end (docs/errors.md). So a
+    rank that looks for the first time begins a collective that ranks of another colour come to only when they need
+    nobody any more. While it waits for messages, it looks at that.
     """
 
     def __init__(self, comm: Any, colour: int) -> None:
         super().__init__()
         self._comm, self._colour = comm, colour
         self._comms = [comm.Dup() for _ in range(COLOURS)]
-        self._meetings = [_meeting(self._comms[colour])]
+        self._meetings: dict[int, Any] = {}  # by colour
+
+    def _come_to(self, colour: int) -> None:
+        if colour not in self._meetings:
+            self._meetings[colour] = _meeting(self._comms[colour])
 
     def _look(self) -> None:
-        self._meetings[0].Test()
+        self._come_to(self._colour)
+        self._meetings[self._colour].Test()
 
     def _begin(self) -> None:
-        self._meetings.append(_meeting(self._comms[1 - self._colour]))
+        for colour in range(COLOURS):
+            self._come_to(colour)
 
     def _all_leave(self) -> bool:
-        return all([meeting.Test() for meeting in self._meetings])
+        return all([meeting.Test() for meeting in self._meetings.values()])
 
     def together(self, work: Callable[[Any], None]) -> bool:
         """See `Lifeline.together`. A death raises PeerFailure."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterable, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..deaths import die_if_raised, naming_the_dead, survives
 from ..models.nn import Array
+from ..server.lifeline import Lifeline, lifeline
+from ..server.transfers import Pause
 from .graphs import Graph, Mixing, named
 from .local import Local, average
 from .pattern import Pattern, neighbours
@@ -18,14 +22,18 @@ if TYPE_CHECKING:
     from ..flat.model import Handle, Model
 
 
+LONG = 1.0  # seconds of a wait after which a rank looks whether the others are there
+
+
 class Exchange:
     """Exchanges `array`, of shape (n,), with neighbours. Between `start` and `mix` it must not be changed.
 
     `most` is the largest number of neighbours that send; there is room for so many arrays. `tag` is that of messages.
+    ``look()`` is called in a long wait; it raises if a neighbour has ended the program.
     """
 
-    def __init__(self, comm: Any, array: Array, most: int, tag: int) -> None:
-        self._comm, self._array, self._tag = comm, array, tag
+    def __init__(self, comm: Any, array: Array, most: int, tag: int, look: Callable[[], None]) -> None:
+        self._comm, self._array, self._tag, self._look = comm, array, tag, look
         self._room = [np.empty_like(array) for _ in range(most)]
         self._received: dict[int, Array] = {}
         self._requests: list[Any] = []
@@ -37,10 +45,13 @@ class Exchange:
         self._requests = receives + [self._comm.Isend(self._array, target, tag=self._tag) for target in targets]
 
     def wait(self) -> dict[int, Array]:
-        """Wait for the messages; the neighbours' arrays by rank. PeerFailure under ULFM if one of them has died."""
+        """Wait for the messages; the neighbours' arrays by rank. PeerFailure if one of them will not come."""
+        pause, begin = Pause(), time.monotonic()
         with naming_the_dead(self._comm):
-            for request in self._requests:
-                request.Wait()
+            while not all([request.Test() for request in self._requests]):
+                pause.rest()
+                if time.monotonic() > begin + LONG:
+                    self._look()
         return self._received
 
     def mix(self, parts: Mapping[int, float]) -> None:
@@ -61,9 +72,12 @@ class Gossip(Local):
 
     With `final_average` (default: True), `finish` replaces the parameters by the mean of all ranks.
 
-    If a rank dies under Open MPI's ``mpiexec --with-ft ulfm``, those that need it raise PeerFailure, and then those
-    that need them; in a run with ``elastic`` they all go on.
+    If a rank raises or dies, those that wait for it raise PeerFailure, and then those that wait for them. Under Open
+    MPI's ``mpiexec --with-ft ulfm``, in a run with ``elastic``, they all go on. Without `Run`, all ranks call `finish`
+    after the last step.
     """
+
+    _lifeline: Lifeline | None = None
 
     def __init__(self, graph: str | Graph | Array, final_average: bool = True) -> None:
         super().__init__()
@@ -102,10 +116,17 @@ class Gossip(Local):
 
     def exchange_of(self, array: Array, tag: int) -> Exchange:
         """The exchange of an array with the neighbours."""
-        return Exchange(self.messages, array, max(map(len, self._rows)), tag)
+        return Exchange(self.messages, array, max(map(len, self._rows)), tag, self._look_at_others)
+
+    def _look_at_others(self) -> None:
+        if self._lifeline is not None:
+            self._lifeline.look()
 
     def start(self, exchange: Exchange) -> None:
         """Start an exchange with the neighbours of this step."""
+        if self._lifeline is None and not survives(self.comm):  # else MPI tells
+            self._lifeline = lifeline(self.comm, self.comm.rank % 2)
+            atexit.register(self._end_process)
         exchange.start(self.row, self._targets[self.steps % len(self._targets)])
 
     @property
@@ -114,9 +135,32 @@ class Gossip(Local):
         return self._rows[self.steps % len(self._rows)]
 
     def finish(self) -> None:
-        """Replace the parameters by the ranks' mean, unless that is not wanted."""
+        """Replace the parameters by the ranks' mean, unless that is not wanted. Collective."""
+        self._part()
         if self.final_average:
-            average(self.comm, self.parameters)
+            self.merge()
+
+    def merge(self) -> None:
+        """Replace the parameters by the ranks' mean."""
+        average(self.comm, self.parameters)
+
+    def close(self) -> None:
+        """Part from the other ranks. Collective."""
+        self._part()
+
+    def _part(self) -> None:
+        if self._lifeline is not None:
+            pause = Pause()
+            while not self._lifeline.leave():
+                pause.rest()
+            self._lifeline.close()
+            self._lifeline = None
+            atexit.unregister(self._end_process)
+
+    def _end_process(self) -> None:
+        """The program ends without `finish`: begin to part, unless an exception has ended it."""
+        if self._lifeline is not None and getattr(sys, "last_value", None) is None:
+            self._lifeline.leave()
 
     def give_up(self) -> None:
         """End the exchanges under way on all ranks: those that are no neighbours of a dead rank learn of it so."""

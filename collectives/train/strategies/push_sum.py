@@ -72,11 +72,10 @@ class PushSum(Gossip):
             for data in self.parameters:
                 data *= data.dtype.type(factor)
 
-    def finish(self) -> None:
-        """Replace the parameters by the mean of x, unless that is not wanted."""
-        if self.final_average:
-            average(self.comm, self.parameters, float(self.weight[0]))
-            self.weight[0] = 1
+    def merge(self) -> None:
+        """Replace the parameters by the mean of x."""
+        average(self.comm, self.parameters, float(self.weight[0]))
+        self.weight[0] = 1
 
     def resize(self, comm: Any) -> None:
         """Go on with the ranks of `comm`, from their z, with weights of 1."""

@@ -36,7 +36,7 @@ def test_a_table_that_is_larger_than_the_memory_of_a_worker():
     assert done.stdout.split() == ["capped"] * 4
 
 
-@pytest.mark.parametrize("name", ["sync", "async", "peers"])
+@pytest.mark.parametrize("name", ["sync", "async", "peers", "neighbor_averaging", "push_sum"])
 @pytest.mark.in_turn
 def test_a_worker_that_raises_ends_all_ranks(mpi, name):
     done = central(mpi, 4, "raises", name)

@@ -16,6 +16,7 @@ from collectives import train
 
 COMM = collectives.Communicator(MPI.COMM_WORLD)
 RATE = 2.0**-10
+GOSSIP = {"ad_psgd": train.ADPSGD, "neighbor_averaging": train.NeighborAveraging, "push_sum": train.PushSum}
 
 
 def say(*what):
@@ -87,6 +88,7 @@ def strategy_of(name):
         "syncbackup": functools.partial(train.ParameterServer, 2, backup=True),
         "beside": functools.partial(train.AsyncParameterServer, 2, rate="full", backup=True, beside=True),
         "peers": train.PeerAsync,
+        **GOSSIP,
     }
     return makers[name]()
 
@@ -148,9 +150,6 @@ def killed(name, victims, seed, folder, steps=60):
     strategy.close()
     signal.setitimer(signal.ITIMER_REAL, 0)
     say("rank", COMM.rank, "steps", steps, "counts", *counting.counts())
-
-
-GOSSIP = {"ad_psgd": train.ADPSGD, "neighbor_averaging": train.NeighborAveraging, "push_sum": train.PushSum}
 
 
 def gossips(name):
