@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -124,9 +125,10 @@ class Gossip(Local):
 
     def start(self, exchange: Exchange) -> None:
         """Start an exchange with the neighbours of this step."""
-        if self._lifeline is None and not survives(self.comm):  # else MPI tells
+        if self._lifeline is None and _only_collectives_tell(self.comm):
             self._lifeline = lifeline(self.comm, self.comm.rank % 2)
-            atexit.register(self._end_process)
+            self._at_exit = functools.partial(_end_process, self._lifeline)
+            atexit.register(self._at_exit)
         exchange.start(self.row, self._targets[self.steps % len(self._targets)])
 
     @property
@@ -155,12 +157,7 @@ class Gossip(Local):
                 pause.rest()
             self._lifeline.close()
             self._lifeline = None
-            atexit.unregister(self._end_process)
-
-    def _end_process(self) -> None:
-        """The program ends without `finish`: begin to part, unless an exception has ended it."""
-        if self._lifeline is not None and getattr(sys, "last_value", None) is None:
-            self._lifeline.leave()
+            atexit.unregister(self._at_exit)
 
     def give_up(self) -> None:
         """End the exchanges under way on all ranks: those that are no neighbours of a dead rank learn of it so."""
@@ -185,3 +182,17 @@ class Gossip(Local):
     def settings(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""
         return {**super().settings(), "graph": self._digest, "final_average": self.final_average}
+
+
+def _only_collectives_tell(comm: Any) -> bool:
+    """Whether a rank that waits for a message does not learn that another has ended, as it does in a collective.
+
+    Under ULFM it learns that from MPI, and of threads in any call. MPI's own communicators never tell.
+    """
+    return getattr(comm, "why_no_shrink", None) is not None
+
+
+def _end_process(lifeline: Lifeline) -> None:
+    """The program ends without `finish`: begin to part, unless an exception has ended it."""
+    if getattr(sys, "last_value", None) is None:
+        lifeline.leave()
