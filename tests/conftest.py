@@ -1,6 +1,7 @@
 """Fixtures for all tests, and which tests belong to make test and make attack."""
 
 import fcntl
+import functools
 import os
 import re
 import tempfile
@@ -37,13 +38,23 @@ def slurm(tmp_path_factory):
         yield made
 
 
+@functools.cache
+def uses_torch(module: Path) -> bool:
+    """Whether a module's tests import torch, or run programs in its environment."""
+    return re.search(r"""import torch\b|torch_(for|jobs|training)|\.venvs/torch|\(\s*"torch"|"torch": |= "torch"$""",
+                     module.read_text(), re.MULTILINE) is not None  # fmt: skip
+
+
 def pytest_collection_modifyitems(items):
     """Divide the tests between make test, make attack and make test-all, the same way each time.
 
     A test that is marked ``in_turn`` is a slow one on two of the MPIs; which of them differs from test to test. One
-    that is marked ``sampled`` is slow, and ``left_out`` of make attack but for one case in so many.
+    that is marked ``sampled`` is slow, and ``left_out`` of make attack but for one case in so many. A module that uses
+    torch, or its environment, is marked ``torch``.
     """
     for item in items:
+        if uses_torch(item.path):
+            item.add_marker("torch")
         name = re.sub("^tests/(?!attack/).*/", "tests/", item.nodeid)  # the same wherever the module lies
         on = getattr(item, "callspec", None) and item.callspec.params.get("mpi")
         if on and item.get_closest_marker("in_turn"):

