@@ -1,5 +1,7 @@
 """Compares `collectives` and Gloo in one job: torch.distributed's all_reduce and a step of DistributedDataParallel.
 
+    make build .venvs/torch/ready
+    export PATH=$PWD/.venvs/torch/bin:$PATH PYTHONPATH=$PWD
     mpiexec -n 2 python benchmarks/torch_gloo.py
     mpiexec -n 2 python benchmarks/torch_gloo.py --sizes 8,1Mi --rounds 31
     mpiexec -n 2 python benchmarks/torch_gloo.py --check --json FILE      exit 1 when a target is missed

@@ -1,10 +1,12 @@
 """benchmarks/torch_gloo.py: what it measures, and that its targets are those of its figures."""
 
 import json
+import re
 import statistics
+import subprocess
 
 import pytest
-from jobs import mpiexec
+from jobs import ROOT, mpiexec, variables
 
 OPTIONS = ("--sizes", "8,2Mi", "--buckets", "3x1Ki", "--rounds", "3", "--batch", "0.2", "--models", "mlp")
 
@@ -34,3 +36,15 @@ def test_bad_options():
     done = mpiexec("torch", 1, "benchmarks/torch_gloo.py", "--models", "rnn", timeout=60)
     assert done.returncode == 2
     assert "--models: rnn: neither mlp nor cnn" in done.stderr
+
+
+@pytest.mark.slow
+def test_its_commands_run_as_they_stand():
+    """Those of its docstring, but for the one that makes the environment; with options that make them short."""
+    page = (ROOT / "benchmarks/torch_gloo.py").read_text().split('"""')[1]
+    export, command = re.findall(r"^    ((?:export|mpiexec -n 2) .*)$", page, re.MULTILINE)[:2]
+    clean = {name: value for name, value in variables().items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    line = f"{export}; timeout 100 {command} {' '.join(OPTIONS)}"
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=clean, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^\s*3x1Ki .*", done.stdout, re.MULTILINE), done.stdout

@@ -1,5 +1,7 @@
 """The package py-collectives-mpi, for Spack: `spack repo add packaging/spack`, in a checkout."""
 
+from pathlib import Path
+
 from spack.package import depends_on, license, variant, version
 from spack_repo.builtin.build_systems.python import PythonPackage
 
@@ -7,10 +9,10 @@ from spack_repo.builtin.build_systems.python import PythonPackage
 class PyCollectivesMpi(PythonPackage):
     """Collectives for Python programs on MPI clusters, with the algorithm chosen per call."""
 
-    # There is no release yet: `spack develop --path CHECKOUT py-collectives-mpi@main` names the sources.
-    has_code = True
+    git = f"file://{Path(__file__).resolve().parents[4]}"  # this checkout, as long as there is no release
+
     license("BSD-3-Clause")
-    version("main")
+    version("main", branch="main")
 
     variant("mpi", default=True, description="Build the transport for an MPI")
 
