@@ -81,8 +81,9 @@ class Place:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("COLLECTIVES_", "VIRTUAL_ENV", "PYTHON"))}
         kept.pop("MPICC", None)
         self.variables = {
-            **kept, "HOME": str(self.home), "PIP_NO_CACHE_DIR": "1", "UV_CACHE_DIR": str(folder / "uv"),
-            "UV_LINK_MODE": "copy", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "PIP_CACHE_DIR": str(Path.home() / ".cache/pip"), **kept, "HOME": str(self.home),
+            "UV_CACHE_DIR": str(folder / "uv"), "UV_LINK_MODE": "copy",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMP_NUM_THREADS": "1",
         }  # fmt: skip
 
@@ -188,7 +189,7 @@ def sdist_runs(place: Place, source: Path, mpi: str) -> None:
     binaries = place.environment(f"sdist-{mpi}")
     before = set(place.run(binaries / "python", "-c", STRAY).splitlines())
     place.run(binaries / "python", "-m", "pip", "install", mpi)
-    said = place.run(binaries / "python", "-m", "pip", "install", f"{source}[mpi]")
+    said = place.run(binaries / "python", "-m", "pip", "install", "--no-cache-dir", f"{source}[mpi]")
     if "without_mpi" in said:
         raise Wrong(f"the build in isolation did not find {mpi}: {said}")
     place.example(binaries)
@@ -200,7 +201,7 @@ def no_mpi(place: Place, source: Path, torch: bool) -> None:
     binaries = place.environment("no-mpi")
     hidden = {"COLLECTIVES_MPICC": "none"} if shutil.which("mpicc") else {}
     python, before = binaries / "python", set(place.run(binaries / "python", "-c", STRAY).splitlines())
-    said = place.run(python, "-m", "pip", "install", source, **hidden)
+    said = place.run(python, "-m", "pip", "install", "--no-cache-dir", source, **hidden)
     if "without_mpi" not in said:
         raise Wrong(f"pip does not say that there is no MPI: {said}")
     listed = place.run(python, "-m", "pip", "list", "--format=freeze").splitlines()
@@ -221,7 +222,7 @@ def no_mpi(place: Place, source: Path, torch: bool) -> None:
 
 
 def readme_installs(place: Place, block: str, number: int) -> None:
-    """A block of the README's section Install, in a fresh checkout; then the example."""
+    """A block of the README's section Install, in a fresh checkout, with what it says for root; then the example."""
     checkout = place.checkout(f"readme-{number}")
     tools = place.folder / "tools"
     tools.mkdir(exist_ok=True)
@@ -229,7 +230,8 @@ def readme_installs(place: Place, block: str, number: int) -> None:
         if not (tools / name).exists():
             (tools / name).symlink_to(target)
     (checkout / "example.py").write_text(EXAMPLE)
-    lines = f"set -e\n{block}\nmpiexec -n 2 python example.py\n"
+    for_root = next(b for b in readme_blocks("sh", "Install") if "ALLOW_RUN_AS_ROOT" in b)
+    lines = f"set -e\nunset ${{!OMPI_ALLOW*}}\n{for_root}{block}mpiexec -n 2 python example.py\n"
     said = place.run("bash", "-c", lines, cwd=checkout, PATH=f"{tools}:{place.variables['PATH']}")
     if PRINTED not in said:
         raise Wrong(f"the example printed {said[-2000:]!r}")
