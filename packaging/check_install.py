@@ -222,16 +222,18 @@ def no_mpi(place: Place, source: Path, torch: bool) -> None:
 
 
 def readme_installs(place: Place, block: str, number: int) -> None:
-    """A block of the README's section Install, in a fresh checkout, with what it says for root; then the example."""
+    """A block of the README's section Install, in a fresh checkout, with what it says for root; then the example, in
+    another folder."""
     checkout = place.checkout(f"readme-{number}")
-    tools = place.folder / "tools"
+    tools, elsewhere = place.folder / "tools", place.folder / "elsewhere"
     tools.mkdir(exist_ok=True)
+    elsewhere.mkdir(exist_ok=True)
     for name, target in (("python", sys.executable), ("uv", place.folder / "environments/tools/bin/uv")):
         if not (tools / name).exists():
             (tools / name).symlink_to(target)
-    (checkout / "example.py").write_text(EXAMPLE)
+    (elsewhere / "example.py").write_text(EXAMPLE)
     for_root = next(b for b in readme_blocks("sh", "Install") if "ALLOW_RUN_AS_ROOT" in b)
-    lines = f"set -e\nunset ${{!OMPI_ALLOW*}}\n{for_root}{block}mpiexec -n 2 python example.py\n"
+    lines = f"set -e\nunset ${{!OMPI_ALLOW*}}\n{for_root}{block}cd {elsewhere}\nmpiexec -n 2 python example.py"
     said = place.run("bash", "-c", lines, cwd=checkout, PATH=f"{tools}:{place.variables['PATH']}")
     if PRINTED not in said:
         raise Wrong(f"the example printed {said[-2000:]!r}")

@@ -58,7 +58,9 @@ def test_without_a_compiler(uncompiled):
         done = python("-m", "collectives", *command, path=uncompiled)
         assert done.returncode == 0, done.stderr
         assert "ring" in done.stdout
-    assert "make build" in refuses("", uncompiled)
+    message = refuses("", uncompiled)
+    assert "make build" in message
+    assert "outside of the checkout" in message
 
 
 def test_without_mpi4py():
