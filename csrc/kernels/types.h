@@ -40,8 +40,9 @@ typedef struct {
 /* X(name, element, accumulator, access, class, twin).
  * access: PLAIN if the accumulator is the element, HALF if elements are converted (half.h).
  * class: says which ops the type has (ops.h).
- * twin: the type whose loops serve where signedness does not matter: sums of int32 and uint32 have the same bits. */
-#define COLL_TYPES(X)                                                                                                  \
+ * twin: the type whose loops serve where signedness does not matter: sums of int32 and uint32 have the same bits.
+ * The last type is not in the list for CUDA devices (csrc/cuda), which have no long double. */
+#define COLL_DEVICE_TYPES(X)                                                                                           \
     X(bool, uint8_t, uint8_t, PLAIN, BOOL, bool)                                                                       \
     X(int8, int8_t, int8_t, PLAIN, SIGNED, uint8)                                                                      \
     X(int16, int16_t, int16_t, PLAIN, SIGNED, uint16)                                                                  \
@@ -61,7 +62,9 @@ typedef struct {
     X(double_int, coll_double_int_t, coll_double_int_t, PLAIN, PAIR, double_int)                                       \
     X(long_int, coll_long_int_t, coll_long_int_t, PLAIN, PAIR, long_int)                                               \
     X(two_int, coll_two_int_t, coll_two_int_t, PLAIN, PAIR, two_int)                                                   \
-    X(short_int, coll_short_int_t, coll_short_int_t, PLAIN, PAIR, short_int)                                           \
+    X(short_int, coll_short_int_t, coll_short_int_t, PLAIN, PAIR, short_int)
+#define COLL_TYPES(X)                                                                                                  \
+    COLL_DEVICE_TYPES(X)                                                                                               \
     X(long_double_int, coll_long_double_int_t, coll_long_double_int_t, PLAIN, PAIR, long_double_int)
 
 #define COLL_TYPE_NUMBER(name, element, accumulator, access, class, twin) COLL_TYPE_##name,

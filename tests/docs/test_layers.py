@@ -17,7 +17,7 @@ PURE = ("schedules", "algorithms", "analysis", "selection", "files", "trace.span
 LIGHT = {"numpy", NAME}  # all that pure modules import besides the standard library
 HEAVY = {"matplotlib", "sklearn", "torch", "tqdm", "gymnasium"}
 #: The rooms of csrc from the ground up.
-C_LAYERS = ["base", "simulate", "kernels", "heap", "transport", "schedule", "node", "progress", "hierarchy"]
+C_LAYERS = ["base", "simulate", "kernels", "cuda", "heap", "transport", "schedule", "node", "progress", "hierarchy"]
 
 
 @pytest.fixture(scope="module")
