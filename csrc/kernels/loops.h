@@ -2,6 +2,7 @@
  * has a file that includes this one. That file defines COLL_ISA, its name; COLL_F16C if it converts float16; and
  * COLL_NEXT if it leaves out entries. It also switches the compiler to the instruction set. */
 #include "half.h"
+#include "half_blocks.h"
 #include "copies.h"
 
 #define COLL_INLINE static inline __attribute__((always_inline))
