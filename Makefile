@@ -1,4 +1,5 @@
-# make demo | test | test-torch | test-mpi4py | test-all | attack | fuzz | check-install | lint | build | build-all | clean
+# make demo | test | test-torch | test-mpi4py | test-all | attack | fuzz | check-install | lint | build | build-all | cuda
+# | clean
 # The first run of a target sets up what it needs, in .venv and .venvs.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -17,7 +18,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-torch test-mpi4py test-all attack fuzz check-install lint build build-all torch-for-cpu clean
+.PHONY: demo test test-torch test-mpi4py test-all attack fuzz check-install lint build build-all torch-for-cpu cuda clean
 
 demo: build
 	$(MPIEXEC) $(OVERSUBSCRIBE) -n 4 .venv/bin/python -m collectives train --out out/demo
@@ -39,6 +40,12 @@ endif
 .venv/built: .venv/ready $(SOURCES)
 	COLLECTIVES_MPICC=$(MPICC) .venv/bin/python $(PIP) install --no-build-isolation --no-deps --editable .
 	touch $@
+
+# The CUDA kernels, for every device that nvcc knows. Without nvcc a sentence says that they are not built.
+cuda: collectives/cuda/kernels.fatbin
+
+collectives/cuda/kernels.fatbin: $(wildcard csrc/cuda/build.py csrc/cuda/kernels.* csrc/kernels/*.h)
+	$(PYTHON) csrc/cuda/build.py
 
 # Tools for the tests.
 .venv/test-ready: .venv/ready pyproject.toml
@@ -105,7 +112,8 @@ lint: build .venv/test-ready
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	.venv/bin/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.[ch]' 'tests/csrc/*.[ch]')
+	.venv/bin/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.[ch]' 'csrc/*.cu' 'csrc/*.cpp' \
+	    'tests/csrc/*.[ch]')
 
 # Two workers, since many tests wait more than they compute; those that measure run alone.
 WORKERS := -n 2 --dist loadfile
@@ -140,4 +148,4 @@ check-install: .venv/ready
 	.venv/bin/python packaging/check_install.py
 
 clean:
-	rm -rf build out collectives/core/_core.c collectives/core/*.so .venv/built *.egg-info
+	rm -rf build out collectives/core/_core.c collectives/core/*.so collectives/cuda/kernels.* .venv/built *.egg-info

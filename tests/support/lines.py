@@ -20,7 +20,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 FILE, FUNCTION = 400, 60  # most lines
 SHOWN = 5
-PYTHON, C = (".py", ".pyi", ".pyx", ".pxi", ".pxd"), (".c", ".h")
+PYTHON, C = (".py", ".pyi", ".pyx", ".pxi", ".pxd"), (".c", ".h", ".cu", ".cpp")
 #: Folders of sources; in the first two every folder is a package.
 FOLDERS = ("collectives", "csrc", "tests", "benchmarks", "examples")
 #: Packages that are not part of the core: what is built on it, and its data and models.
