@@ -24,9 +24,9 @@ WITHOUT_MPI = "no mpicc found: building without MPI; set COLLECTIVES_MPICC, or p
 
 
 def sources() -> list[str]:
-    """All C files except the transport, which needs mpi.h."""
-    found = HERE.glob("csrc/*/*.c")
-    return sorted(str(f.relative_to(HERE)) for f in found if str(f.relative_to(HERE)) != TRANSPORT)
+    """The C files of the core: all except the transport, which needs mpi.h, and what is for GPUs."""
+    found = (f.relative_to(HERE) for f in HERE.glob("csrc/*/*.c"))
+    return sorted(str(f) for f in found if str(f) != TRANSPORT and f.parent.name != "cuda")
 
 
 def compiler_wrappers() -> list[str]:
