@@ -6,12 +6,11 @@
 
 enum {
     VECTOR = 16, /* bytes: the widest load of a thread */
-    BLOCK = 256,
     /* Up to this many blocks each thread has one vector. Of longer arrays it has several, to share the costs of a
      * block, but few, so that the last blocks end at nearly the same time. */
     SPREAD = 2048,
     EACH = 4,
-    MOST_BLOCKS = 1 << 20
+    MOST = 1 << 20
 };
 
 /* The numbers of the kernels. Number 0 is the copy, so that 0 in the table of ops means none. */
@@ -72,10 +71,10 @@ static size_t least(size_t a, size_t b) {
 
 /* Threads for so many vectors, or single elements, of which each thread takes one at a time. */
 static void spread(struct coll_cuda_launch *launch, size_t count) {
-    size_t one = count / BLOCK + (count % BLOCK != 0), several = count / (BLOCK * EACH);
+    size_t one = count / COLL_CUDA_BLOCK + (count % COLL_CUDA_BLOCK != 0), several = count / (COLL_CUDA_BLOCK * EACH);
     size_t grid = one <= SPREAD ? one : several > SPREAD ? several : SPREAD;
-    launch->grid = (unsigned)least(grid, MOST_BLOCKS);
-    launch->block = BLOCK;
+    launch->grid = (unsigned)least(grid, MOST);
+    launch->block = COLL_CUDA_BLOCK;
 }
 
 /* Fill in what depends on addresses. All arrays must lie alike to be read as vectors. */

@@ -91,7 +91,7 @@ struct copy : type_uint8 {
 };
 
 #define KERNEL(name, Op)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ coll_cuda_args args) {              \
+    extern "C" __global__ void __launch_bounds__(COLL_CUDA_BLOCK) name(const __grid_constant__ coll_cuda_args args) {  \
         reduce<Op>(args);                                                                                              \
     }
 KERNEL(coll_copy, copy)

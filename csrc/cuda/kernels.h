@@ -19,8 +19,8 @@
 extern "C" {
 #endif
 
-/* The most sources of one launch. */
-enum { COLL_CUDA_SOURCES = 128 };
+/* The most sources of one launch, and the threads of a block. */
+enum { COLL_CUDA_SOURCES = 128, COLL_CUDA_BLOCK = 256 };
 
 /* What a kernel is given, by value. Elements head to head + vectors * (16 / size) are read and written 16 bytes at a
  * time, the others one by one. */
