@@ -148,5 +148,5 @@ check-install: .venv/ready
 	.venv/bin/python packaging/check_install.py
 
 clean:
-	rm -rf build out collectives/core/_core.c collectives/core/*.so collectives/cuda/kernels.fatbin \
-	    collectives/cuda/kernels.json .venv/built *.egg-info
+	rm -rf build out collectives/core/_core.c collectives/core/_cuda.c collectives/core/*.so \
+	    collectives/cuda/kernels.fatbin collectives/cuda/kernels.json .venv/built *.egg-info

@@ -154,4 +154,11 @@ core = Extension(
     extra_compile_args=CFLAGS,
     extra_link_args=["-pthread"],
 )
-setup(ext_modules=[core], cmdclass={"build_ext": Build, "bdist_wheel": Wheel, "build_transport": Transports})
+cuda = Extension(
+    "collectives.core._cuda",
+    ["collectives/core/_cuda.pyx", "csrc/cuda/driver.c"],
+    include_dirs=["csrc"],
+    depends=["csrc/cuda/driver.h"],
+    extra_compile_args=CFLAGS,
+)
+setup(ext_modules=[core, cuda], cmdclass={"build_ext": Build, "bdist_wheel": Wheel, "build_transport": Transports})

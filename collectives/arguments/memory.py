@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,11 +12,12 @@ from mpi4py import MPI
 from ..core import _core
 from .datatypes import Type, of_mpi, of_name, of_numpy
 
-__all__ = ["Memory", "memory_of"]
+__all__ = ["Memory", "OnDevice", "Placed", "dlpack_name", "memory_of"]
 
 #: Device types of DLPack: those whose memory the processor can read, and others.
 _HOST = {1: "CPU", 3: "CUDA, page-locked on the host", 11: "ROCm, page-locked on the host", 13: "CUDA, managed"}
-_DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU", 17: "MAIA"}
+_CUDA = 2
+_DEVICES = {_CUDA: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU", 17: "MAIA"}
 
 
 class Memory(NamedTuple):
@@ -25,6 +27,20 @@ class Memory(NamedTuple):
     nbytes: int
     type: Type
     hold: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Memory whose place is known already, in the place of the array that it is; the processor may not reach it."""
+
+    address: int
+    nbytes: int
+    type: Type
+    hold: Any
+
+
+class OnDevice(TypeError):
+    """An argument is an array on a GPU of NVIDIA's, which blocking calls can serve (:mod:`collectives.cuda`)."""
 
 
 def memory_of(thing: Any, datatype: Any, argument: str, writable: bool) -> Memory:
@@ -84,10 +100,13 @@ def _buffer(thing: Any, view: memoryview, datatype: Any, argument: str, writable
 
 def _foreign(thing: Any, datatype: Any, argument: str, writable: bool, error: Exception) -> Memory:
     """The memory of an object with DLPack. CUDA's array interface does not say whether the memory is on the host."""
+    if isinstance(thing, Placed):
+        kind = thing.type if datatype is None else of_mpi(datatype, argument)
+        return Memory(thing.address, thing.nbytes, kind, thing)
     if not hasattr(thing, "__dlpack__"):
-        why = "is on a GPU; this build moves arrays in host memory only"
         if hasattr(thing, "__cuda_array_interface__"):
-            raise TypeError(f"{argument}: an object with __cuda_array_interface__ ({type(thing).__name__}) {why}")
+            what = f"an object with __cuda_array_interface__ ({type(thing).__name__})"
+            raise OnDevice(f"{argument}: {what} is on a GPU; this call moves arrays in host memory only")
         raise TypeError(f"{argument}: expected a buffer, not {type(thing).__name__} ({error})")
     if hasattr(thing, "__dlpack_device__"):  # asked first, because an export may wait for the device, or copy
         _check_device(int(thing.__dlpack_device__()[0]), argument)
@@ -100,7 +119,7 @@ def _foreign(thing: Any, datatype: Any, argument: str, writable: bool, error: Ex
     if datatype is not None:
         kind = of_mpi(datatype, argument)
     else:
-        kind = of_name(_dlpack_name(code, bits, lanes, argument))
+        kind = of_name(dlpack_name(code, bits, lanes, argument))
     return Memory(held.address, held.nbytes, kind, held)
 
 
@@ -116,10 +135,11 @@ def _check_device(device: int, argument: str) -> None:
     """TypeError for the memory of a device that the processor cannot read; ``device`` is DLPack's number."""
     if device not in _HOST:
         name = _DEVICES.get(device, f"DLPack's number {device}")
-        raise TypeError(f"{argument}: an array on a device ({name}); this build moves arrays in host memory only")
+        kind = OnDevice if device == _CUDA else TypeError
+        raise kind(f"{argument}: an array on a device ({name}); this call moves arrays in host memory only")
 
 
-def _dlpack_name(code: int, bits: int, lanes: int, argument: str) -> str:
+def dlpack_name(code: int, bits: int, lanes: int, argument: str) -> str:
     """Name of a DLPack element type; TypeError if it is unknown."""
     if code == 2 and lanes == 2:
         code, bits, lanes = 5, 2 * bits, 1
@@ -132,7 +152,8 @@ def _dlpack_name(code: int, bits: int, lanes: int, argument: str) -> str:
 def _tensor(tensor: Any, datatype: Any, argument: str, writable: bool) -> Memory:
     """The memory of a PyTorch tensor, or of an object with the same data_ptr, is_contiguous and numel."""
     if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
-        raise TypeError(f"{argument}: a tensor on {tensor.device}; this build moves tensors in host memory only")
+        kind = OnDevice if tensor.device.type == "cuda" else TypeError
+        raise kind(f"{argument}: a tensor on {tensor.device}; this call moves tensors in host memory only")
     if not tensor.is_contiguous():
         raise ValueError(f"{argument}: the tensor is strided; pass tensor.contiguous()")
     for lazy, resolved in (("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")):  # the memory has other values

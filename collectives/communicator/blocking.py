@@ -15,6 +15,7 @@ from ..arguments import movement, reductions
 from ..arguments.buffers import op_code
 from ..arguments.calls import COLLECTIVES, Arguments, Collective, Draft, Options, checked_root
 from ..arguments.datatypes import DTYPE_CODES, of_any
+from ..arguments.memory import OnDevice
 from ..arguments.packing import region
 from ..arguments.shape import Shape, describing, kind_of_call
 from ..arguments.timeouts import checked_timeout
@@ -79,7 +80,13 @@ class Blocking:
     ) -> None:  # fmt: skip
         """Run a blocking call, once this thread has the turn."""
         tick = _core.ticks()
-        draft, choice = self._prepare(collective, arguments, options)
+        try:
+            draft, choice = self._prepare(collective, arguments, options)
+        except OnDevice as found:
+            from . import device_calls  # nothing for GPUs is loaded before the first array on one
+
+            device_calls.run(self, context, collective, arguments, options, found)
+            return
         self._remember(seen, draft, choice, options)
         if choice.algorithm.name == "mpi":
             self._check(draft, choice, options.timeout)
@@ -155,14 +162,14 @@ class Blocking:
     ) -> tuple[Draft, Choice]:
         """Check a call's arguments and choose its algorithm; ``threads``: the progress thread may have to run it."""
         context = self._enter()
-        if options.stream is not None:
-            raise ValueError("stream: this build moves arrays in host memory only")
         options.timeout = checked_timeout(options.timeout)
         if options.algorithm is not None and not isinstance(options.algorithm, str):
             raise TypeError(f"algorithm: expected a name, not {type(options.algorithm).__name__}")
         if options.engine not in (None, "c", "python"):
             raise ValueError(f"engine: {options.engine!r} is not one of 'c', 'python'")
         draft = self._draft(context, collective, arguments)
+        if options.stream is not None:
+            raise ValueError("stream: no argument is an array on a GPU")
         obstacle = draft.obstacle
         if obstacle is None and threads:
             obstacle = context.obstacle_to_threads(collective.reduces and op_code(arguments.op) is None)

@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from ..arguments.buffers import AVG, REPRODUCIBLE_SUM, op_code
 from ..arguments.calls import checked_root
-from ..arguments.datatypes import DTYPE_CODES
+from ..arguments.datatypes import DTYPE_CODES, of_any
 from ..arguments.timeouts import checked_timeout
 from ..core import _core
 from ..core.interfaces import Caller
@@ -196,17 +196,24 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
         context = self._enter()
         return Trace(context.internal, os.fspath(path), events, context.identity)
 
-    def explain(self, collective: str, nbytes: int, dtype: Any = "float32", op: Any = MPI.SUM) -> str:
+    def explain(
+        self, collective: str, nbytes: int, dtype: Any = "float32", op: Any = MPI.SUM, *, gpu: bool = False
+    ) -> str:  # fmt: skip
         """Which algorithm a blocking call with a vector of ``nbytes`` bytes would run, and why, as text.
 
         ``nbytes`` counts all blocks together. ``dtype`` (a name, a NumPy dtype, an MPI datatype) and ``op`` matter if
         the collective reduces. If a selection table has made the choice, the text has the time that its model expects.
-        If the ranks do not share memory, it has the reason, as far as this rank knows.
+        If the ranks do not share memory, it has the reason, as far as this rank knows. With ``gpu`` it says how a call
+        on arrays of a GPU would run (docs/gpu.md).
         """
-        context = self._enter()
+        context, path = self._enter(), ""
+        if gpu:
+            from . import device_calls
+
+            nbytes, path = device_calls.foresee(collective, nbytes, of_any(dtype).size, context.size)
         choice = self._foresee(collective, nbytes, dtype, op)
         seconds = context.rules.expected(collective, choice, context.size, nbytes, DEPTH)
-        told = str(choice) if seconds is None else f"{choice}; expected {seconds * 1e6:.3g} us"
+        told = f"{path}{choice}" if seconds is None else f"{path}{choice}; expected {seconds * 1e6:.3g} us"
         return told if context.apart is None else f"{told} ({context.apart})"
 
     @property

@@ -22,7 +22,7 @@ NAME = "collectives"
 #: Packages, or modules beside them, from the ground up; those of one row may import each other.
 LAYERS = [
     "errors", "files", "drawing", "schedules", "algorithms", "analysis", "selection", "core", "system", "arguments",
-    "diagnostics", "waiting", "trace", "runtime", "communicator", "__init__", "train", "rl", "torch", "horovod",
+    "cuda", "diagnostics", "waiting", "trace", "runtime", "communicator", "__init__", "train", "rl", "torch", "horovod",
     "launch", "bench", "tune", "simulation", "advise", "cli", "__main__",
 ]  # fmt: skip
 #: What Cython code calls objects of these classes.

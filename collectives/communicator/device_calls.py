@@ -1,0 +1,203 @@
+"""Blocking calls on arrays of a GPU: checked like those on arrays of the host, then run by :mod:`collectives.cuda`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..arguments.buffers import in_place
+from ..arguments.calls import COLLECTIVES, Arguments, Collective, Draft, Options
+from ..arguments.memory import OnDevice, memory_of
+from ..arguments.shape import Shape
+from ..core import _core
+from ..cuda import driver
+from ..cuda.arrays import Array, array_of, stream_of
+from ..cuda.lanes import lane_of
+from ..cuda.staging import ALL, Side, Staging, pieces
+from ..errors import CollectiveMismatch
+from ..runtime.mpi_context import MPIContext
+from ..selection.policy import Choice
+
+if TYPE_CHECKING:
+    from .blocking import Blocking
+
+__all__ = ["foresee", "run"]
+
+#: Collectives with a block for each rank on the side of the input, and on that of the result.
+_SOURCE_BLOCKS = ("scatter", "alltoall", "reduce_scatter")
+_TARGET_BLOCKS = ("gather", "allgather", "alltoall")
+#: What may be the reason of a mismatch.
+PIECES = "(on a GPU this call has {} pieces, so all ranks must pass arrays on GPUs, or none: docs/gpu.md)"
+
+
+@dataclass
+class _Call:
+    """A checked call: a draft on the addresses of the arrays, and its two sides."""
+
+    draft: Draft
+    source: Side | None
+    target: Side | None
+    reads: bool
+    writes: bool
+
+
+def run(
+    comm: Blocking, context: MPIContext, collective: Collective, arguments: Arguments, options: Options, found: OnDevice
+) -> None:  # fmt: skip
+    """Run a blocking call, whose check has ``found`` an array on a GPU, while this thread has the turn."""
+    tick = _core.ticks()
+    why = driver.why_not()
+    if why is not None:
+        raise TypeError(f"{found}: {why}")
+    if options.algorithm == "mpi":
+        raise TypeError(f"{found} with algorithm 'mpi'")
+    stream = None if options.stream is None else stream_of(options.stream)
+    placed, arrays = _placed(collective, arguments, context)
+    options = replace(options, stream=None)
+    call = _call(collective, placed, arrays, comm._draft(context, collective, placed), context)
+    timeout = context.timeout if options.timeout is None else options.timeout
+    deadline = None if timeout is None else time.monotonic() + timeout
+    staging = Staging(
+        lane_of(_device(arrays)), list(arrays.values()), call.source, call.target, reads=call.reads, writes=call.writes,
+        stream=stream, deadline=deadline,
+    )  # fmt: skip
+    draft, begun = call.draft, context.begun
+    choice: Choice | None = None
+
+    def serve(source: int, target: int, begin: int, end: int) -> None:
+        nonlocal choice
+        part = _part(draft, source, target, begin, end, context.size)
+        choice = comm._choose(part, options, options.algorithm, mpi="never")
+        left = None if deadline is None else max(1e-3, deadline - time.monotonic())
+        comm._run_parts(part, choice, replace(options, timeout=left))
+
+    cuts = _cuts(collective, draft.shape.nbytes, draft.shape.itemsize, context.size)
+    try:
+        staging.run(cuts, serve)
+    except BaseException as e:
+        if isinstance(e, CollectiveMismatch) and len(cuts) > 1:
+            e.args = (f"{e}\n  {PIECES.format(len(cuts))}",)
+        if context.begun != begun and context.broken is None:
+            context.torn(collective.name, e)
+        raise
+    assert choice is not None
+    comm._done(draft, choice, tick)
+
+
+def foresee(collective: str, nbytes: int, itemsize: int, size: int) -> tuple[int, str]:
+    """Bytes of a piece of a call on arrays of a GPU with a vector of ``nbytes`` bytes, and what ``explain`` says of it.
+
+    ``size`` is that of the communicator.
+    """
+    called = COLLECTIVES[collective]
+    cuts = _cuts(called, nbytes, itemsize, size)
+    each = nbytes if cuts[0][1] == ALL else cuts[0][1] * _blocks(called.base, size)
+    why = driver.why_not()
+    if why is not None:
+        return each, f"none, since {why}; it would be "
+    number = "one piece" if len(cuts) == 1 else f"{len(cuts)} pieces of up to {each} bytes"
+    return each, f"staging through pinned memory of the host in {number}, served by "
+
+
+def _placed(
+    collective: Collective, arguments: Arguments, context: MPIContext
+) -> tuple[Arguments, dict[str, Array]]:  # fmt: skip
+    """The arguments with the places of arrays on a GPU instead of the arrays, and these arrays."""
+    arrays: dict[str, Array] = {}
+    root = arguments.root == context.rank
+
+    def replaced(spec: Any, side: str, argument: str, writable: bool) -> Any:
+        thing = spec[0] if isinstance(spec, (list, tuple)) and spec else spec
+        try:
+            memory_of(thing, None, argument, writable)
+        except OnDevice:
+            arrays[side] = array_of(thing, argument, writable)
+        except (TypeError, ValueError):
+            pass  # the check of the call says what is wrong, if the argument matters on this rank
+        if side not in arrays:
+            return spec
+        return arrays[side].memory if spec is thing else [arrays[side].memory, *spec[1:]]
+
+    bcast = collective.name == "bcast"
+    send = replaced(arguments.sendbuf, "source", "buf" if bcast else "sendbuf", bcast and not root)
+    receives = not bcast and (root or collective.name not in ("reduce", "gather", "gatherv"))
+    recv = replaced(arguments.recvbuf, "target", "recvbuf", True) if receives else arguments.recvbuf
+    return replace(arguments, sendbuf=send, recvbuf=recv), arrays
+
+
+def _device(arrays: dict[str, Array]) -> int:
+    """The number of the GPU whose arrays these are; ValueError if there are several."""
+    numbers = {array.device for array in arrays.values() if array.nbytes} or {0}
+    if len(numbers) > 1:
+        raise ValueError(f"sendbuf and recvbuf are on different GPUs, {' and '.join(map(str, sorted(numbers)))}")
+    return numbers.pop()
+
+
+def _call(
+    collective: Collective, arguments: Arguments, arrays: dict[str, Array], draft: Draft, context: MPIContext
+) -> _Call:  # fmt: skip
+    """The sides of a call; TypeError for what only a copy by the host could serve: elements or blocks with gaps."""
+    rank, root = context.rank, arguments.root == context.rank
+    same = in_place(arguments.sendbuf)
+    spare_input = same and collective.base == "alltoall"  # of in-place calls whose blocks arrive in the way
+    spare_result = same and collective.base == "reduce_scatter"
+    if len(draft.loads) > spare_input or len(draft.stores) > spare_result:
+        raise TypeError("sendbuf, recvbuf: elements or blocks with gaps between them, on a GPU")
+    if draft.obstacle is not None:
+        raise TypeError(f"arrays on a GPU: {draft.obstacle}")
+    lengths = _lengths(draft, rank, context.size)
+    inward = "target" if same and collective.base not in ("bcast", "scatter") else "source"
+    outward = "source" if collective.base == "bcast" else "target"
+    source = _side(draft.target if spare_input else draft.source, lengths[0], inward in arrays)
+    if draft.source == draft.target and lengths[0] == lengths[1] and not spare_input:
+        target = source
+    else:
+        target = _side(draft.source if spare_result else draft.target, lengths[1], outward in arrays)
+    reads = collective.base != "bcast" or root
+    writes = not (collective.base == "bcast" and root or collective.name == "exscan" and rank == 0)
+    return _Call(draft, source, target, reads, writes)
+
+
+def _side(address: int, lengths: tuple[int, int], on_device: bool) -> Side | None:
+    return Side(address, *lengths, on_device) if address and lengths[1] else None
+
+
+def _blocks(base: str, size: int) -> int:
+    """Number of blocks that the vector of a collective has."""
+    return size if base in _SOURCE_BLOCKS or base in _TARGET_BLOCKS else 1
+
+
+def _lengths(draft: Draft, rank: int, size: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Number of blocks and bytes of a block, of the input and of the result; blocks of different lengths are one."""
+    shape, base = draft.shape, draft.collective.base
+    inward, outward = base in _SOURCE_BLOCKS, base in _TARGET_BLOCKS
+    if shape.cuts is None:
+        block = shape.nbytes // _blocks(base, size)
+        return (size if inward else 1, block), (size if outward else 1, block)
+    mine = (shape.cuts[rank + 1] - shape.cuts[rank]) * shape.itemsize
+    whole = (shape.input_cuts or shape.cuts)[-1] * shape.itemsize, shape.cuts[-1] * shape.itemsize
+    return (1, whole[0] if inward else mine), (1, whole[1] if outward else mine)
+
+
+def _cuts(collective: Collective, nbytes: int, itemsize: int, size: int) -> list[tuple[int, int]]:
+    """The pieces of a call with a vector of ``nbytes`` bytes, as bytes of a block.
+
+    All ranks must make the same pieces. So a call with a root has one, since ranks other than the root may have no array
+    on a GPU, or no array at all. Calls with blocks of different lengths have one too.
+    """
+    if collective.rooted or collective.vector:
+        return [(0, ALL)]
+    blocks = _blocks(collective.base, size)
+    return pieces(nbytes // blocks, blocks, itemsize)
+
+
+def _part(draft: Draft, source: int, target: int, begin: int, end: int, size: int) -> Draft:
+    """The call on the piece from ``begin`` to ``end``, at these addresses of host memory."""
+    shape: Shape = draft.shape._replace(in_place=source == target != 0 or draft.collective.base == "bcast")
+    if end != ALL:
+        shape = shape._replace(elements=_blocks(draft.collective.base, size) * ((end - begin) // shape.itemsize))
+    return replace(
+        draft, shape=shape, source=source, target=target, agreed=shape.nbytes if draft.collective.agreed else 0,
+        loads=[], stores=[], spare=None,
+    )  # fmt: skip

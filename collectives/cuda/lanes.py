@@ -1,0 +1,159 @@
+"""What a process needs of a GPU to copy through host memory: a context, two streams, and pinned memory in slots."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import mmap
+import time
+from collections.abc import Iterator
+from types import TracebackType
+
+import numpy as np
+
+from ..core import _core, _cuda
+from ..errors import CollectiveError, CollectiveTimeout
+from ..system import heap
+from .driver import driver
+
+__all__ = ["SLOT", "Lane", "Slot", "lane_of"]
+
+#: Bytes of pinned memory in a slot for a piece of a call, and the most bytes that are kept for later calls.
+SLOT = 4 << 20
+KEPT = 64 << 20
+#: How a wait for an event looks: at first without a pause, then with pauses of this many seconds.
+LOOKS = 200
+PAUSE = 20e-6
+
+
+class Slot:
+    """``nbytes`` bytes of pinned memory at ``address``; ``event`` stands for the last copy from or to it."""
+
+    def __init__(self, own: _cuda.CudaDriver, nbytes: int):
+        self._driver, self.nbytes = own, nbytes
+        room = nbytes + mmap.PAGESIZE
+        try:
+            self._memory = heap.empty(room, np.uint8)  # from where the other ranks of the node read in place
+        except (MemoryError, CollectiveError):
+            self._memory = np.empty(room, np.uint8)
+        self.address = -(-_core.address(self._memory) // mmap.PAGESIZE) * mmap.PAGESIZE
+        own.pin(self.address, nbytes)
+        try:
+            self.event = own.event()
+        except BaseException:
+            own.unpin(self.address)
+            raise
+
+    def free(self) -> None:
+        """Give the memory back; no copy may be under way."""
+        self._driver.free_event(self.event)
+        self._driver.unpin(self.address)
+
+
+class Lane:
+    """The copies of this process from and to one GPU: ``down`` and ``up`` are streams of their own.
+
+    In a ``with`` block the GPU's primary context, which other libraries use too, is the thread's current one.
+    """
+
+    def __init__(self, number: int):
+        self.number, self.driver = number, driver()
+        self.context = self.driver.retain(number)
+        self._idle: list[Slot] = []
+        self._lost: list[Slot] = []
+        self._events: list[int] = []
+        streams: list[int] = []
+        try:
+            with self:
+                streams.append(self.driver.stream())
+                streams.append(self.driver.stream())
+        except BaseException:
+            with self:
+                for stream in streams:
+                    self.driver.free_stream(stream)
+            self.driver.release(number)
+            raise
+        self.down, self.up = streams
+
+    def __enter__(self) -> Lane:
+        self.driver.push(self.context)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.driver.pop()
+
+    def take(self, nbytes: int) -> Slot:
+        """A slot of at least ``nbytes`` bytes; copies of an earlier call may be under way from or to it."""
+        fitting = [slot for slot in self._idle if slot.nbytes >= nbytes]
+        if fitting:
+            found = min(fitting, key=lambda slot: slot.nbytes)
+            self._idle.remove(found)
+            return found
+        return Slot(self.driver, max(1, -(-nbytes // SLOT)) * SLOT)
+
+    def give(self, slot: Slot) -> None:
+        """Give a slot back, from which no host call reads any more."""
+        self._idle.append(slot)
+        while sum(idle.nbytes for idle in self._idle) > KEPT:
+            longest = max(self._idle, key=lambda idle: idle.nbytes)
+            self._idle.remove(longest)
+            self.wait(longest.event, None)
+            longest.free()
+
+    def lose(self, slots: list[Slot]) -> None:
+        """Keep the slots of a call that failed: its copies, or messages of other ranks, may be under way still."""
+        self._lost += slots
+
+    @contextlib.contextmanager
+    def moment(self) -> Iterator[int]:
+        """An event for the block; what the block has ordered by it stays so when the event is used again."""
+        event = self._events.pop() if self._events else self.driver.event()
+        try:
+            yield event
+        finally:
+            self._events.append(event)
+
+    def wait(self, event: int, deadline: float | None) -> None:
+        """Wait until an event has passed; CollectiveTimeout after the ``deadline``, in seconds of the monotonic clock."""
+        looks = 0
+        while not self.driver.passed(event):
+            looks += 1
+            if looks > LOOKS:
+                if deadline is not None and time.monotonic() > deadline:
+                    raise CollectiveTimeout(f"GPU {self.number} has not done its work on the array in time")
+                time.sleep(PAUSE)
+
+    def close(self) -> None:
+        """Give everything back to the driver."""
+        with contextlib.suppress(_cuda.CudaError, MemoryError), self:
+            for stream in (self.down, self.up):
+                self.driver.finish(stream)
+                self.driver.free_stream(stream)
+            for slot in self._idle + self._lost:
+                slot.free()
+            for event in self._events:
+                self.driver.free_event(event)
+        self._idle, self._events = [], []
+        with contextlib.suppress(_cuda.CudaError, MemoryError):
+            self.driver.release(self.number)
+
+
+_lanes: dict[int, Lane] = {}
+
+
+def lane_of(device: int) -> Lane:
+    """The lane to the GPU with this number, which the first call makes."""
+    found = _lanes.get(device)
+    if found is None:
+        if not _lanes:
+            atexit.register(_close)
+        found = _lanes[device] = Lane(device)
+    return found
+
+
+def _close() -> None:
+    """Give back what the lanes hold, before the driver ends with the process."""
+    while _lanes:
+        _lanes.popitem()[1].close()
