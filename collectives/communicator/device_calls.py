@@ -183,8 +183,8 @@ def _lengths(draft: Draft, rank: int, size: int) -> tuple[tuple[int, int], tuple
 def _cuts(collective: Collective, nbytes: int, itemsize: int, size: int) -> list[tuple[int, int]]:
     """The pieces of a call with a vector of ``nbytes`` bytes, as bytes of a block.
 
-    All ranks must make the same pieces. So a call with a root has one, since ranks other than the root may have no array
-    on a GPU, or no array at all. Calls with blocks of different lengths have one too.
+    All ranks must make the same pieces. So a call with a root has one, since other ranks may have no array on a GPU, or
+    no array at all. Calls with blocks of different lengths have one too.
     """
     if collective.rooted or collective.vector:
         return [(0, ALL)]

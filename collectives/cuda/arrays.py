@@ -50,7 +50,7 @@ class Array:
 
 
 def array_of(thing: Any, argument: str, writable: bool) -> Array:
-    """The array on a GPU that ``thing`` is: a tensor of torch's, or an array with ``__cuda_array_interface__`` or DLPack.
+    """The array on a GPU that ``thing`` is: torch's tensor, or an array with ``__cuda_array_interface__`` or DLPack.
 
     TypeError or ValueError, with the name of the ``argument``, if it cannot be used.
     """

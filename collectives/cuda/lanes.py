@@ -116,7 +116,7 @@ class Lane:
             self._events.append(event)
 
     def wait(self, event: int, deadline: float | None) -> None:
-        """Wait until an event has passed; CollectiveTimeout after the ``deadline``, in seconds of the monotonic clock."""
+        """Wait until an event has passed; CollectiveTimeout after the ``deadline``, a time of the monotonic clock."""
         looks = 0
         while not self.driver.passed(event):
             looks += 1
