@@ -8,10 +8,10 @@ import sys
 
 import numpy as np
 from mpi4py import MPI
-from stand_in import Array, WithoutStream, driver
+from stand_in import Array, ByDLPack, WithoutStream, driver
 
 import collectives
-from collectives.cuda import lanes, staging
+from collectives.cuda import arrays, lanes, staging
 
 WORLD = MPI.COMM_WORLD
 TRIALS = 30
@@ -19,7 +19,7 @@ COUNT = 4 * 2048 + 100  # float64: five pieces of 16 KiB
 #: For each wait the scenario that needs it.
 WAITS = {
     "follow down": "between", "follow up": "overwritten", "fetch down": "in place", "settle host": "from device",
-    "settle host again": "to device", "lead caller": "between", "lead host": "unknown",
+    "settle host again": "to device", "lead caller": "between", "lead host": "unknown", "export": "dlpack",
 }  # fmt: skip
 
 
@@ -56,6 +56,14 @@ def watch():
             wait(event, deadline)
 
     lane.wait = waiting
+    export = arrays.Array.export
+
+    def exporting(array, to):
+        watched.seen.add("export")
+        if watched.left_out != "export":
+            export(array, to)
+
+    arrays.Array.export = exporting
     return watched
 
 
@@ -63,10 +71,9 @@ def scenario(comm, name, stream, trial):
     """One call of a scenario; whether the result is right."""
     mine = np.arange(COUNT) % 7.0 + comm.rank + trial
     right = comm.size * (np.arange(COUNT) % 7 + trial) + comm.size * (comm.size - 1) / 2
-    make = WithoutStream if name == "unknown" else Array
-    arrays = [make(np.zeros(COUNT), stream), make(np.full(COUNT, -1.0), stream)]
-    send, recv = arrays
-    for array in arrays:
+    make = {"unknown": WithoutStream, "dlpack": ByDLPack}.get(name, Array)
+    both = send, recv = make(np.zeros(COUNT), stream), make(np.full(COUNT, -1.0), stream)
+    for array in both:
         array.get()  # from here on only what the scenario does is under way
     if name == "in place":
         recv.fill(mine)
@@ -88,7 +95,7 @@ def scenario(comm, name, stream, trial):
         send.fill(mine)
         comm.Allreduce(send, recv)
         found = recv.get()
-    for array in arrays:
+    for array in both:
         array.free()
     return bool(np.array_equal(found, right))
 

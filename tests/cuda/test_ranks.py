@@ -1,0 +1,69 @@
+"""Arrays on a GPU on ranks of Open MPI, where a stand-in plays NVIDIA's driver."""
+
+import pytest
+import stand_in
+from jobs import LIVE_ON, ROOT, mpiexec
+
+PROGRAMS = ROOT / "tests/cuda/programs"
+CLEAN = "left at exit: [0, 0, 0, 0]"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    return stand_in.build(tmp_path_factory.mktemp("stand_in"))
+
+
+def run(environment, ranks, program, *arguments, flags=()):
+    done = mpiexec("openmpi", ranks, str(PROGRAMS / f"{program}.py"), *arguments, env=environment, flags=flags)
+    return done.returncode, done.stdout, done.stdout + done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_results_of_all_collectives_in_any_mixture_of_host_and_device(environment, ranks):
+    code, output, told = run(environment, ranks, "results")
+    assert code == 0, told
+    assert output.count("calls, 0 wrong") == ranks, told
+    assert output.count(CLEAN) == ranks, told
+
+
+@pytest.mark.slow
+def test_a_wait_that_is_left_out_makes_results_wrong(environment):
+    code, output, told = run(environment, 2, "order")
+    assert code == 0, told
+    assert output.count("left out: noticed") == 2 * 8, told
+    assert "NOT NOTICED" not in output, told
+    assert output.count(": 0 wrong of 3") == 2 * 7, told
+    assert output.count("waits without a scenario: []") == 2, told
+    assert output.count(CLEAN) == 2, told
+
+
+def test_a_function_of_the_driver_that_fails_is_an_error_after_which_calls_work(environment):
+    code, output, told = run(environment, 2, "failures")
+    assert code == 0, told
+    assert output.count("13 failures, 0 wrong") == 2, told
+    assert output.count(CLEAN) == 2, told
+
+
+def test_a_device_that_fails_in_the_middle_is_an_error_on_all_ranks(environment):
+    _, output, told = run(environment, 2, "failures", "fault")
+    assert "rank 1: CudaError: cuMemcpyHtoDAsync" in output, told
+    assert "rank 0: CollectiveError: allreduce" in output, told
+    assert "rank 1 gave up" in output, told
+
+
+def test_a_rank_that_is_killed_in_the_middle_is_a_peer_failure(environment):
+    _, output, told = run(environment, 2, "failures", "killed", flags=LIVE_ON["openmpi"])
+    assert "rank 0: PeerFailure: allreduce" in output, told
+    assert "rank 1 died" in output, told
+
+
+def test_what_cannot_be_served_is_refused(environment):
+    code, output, told = run(environment, 2, "refusals")
+    assert code == 0, told
+    assert output.count("16 refusals") == 2, told
+
+
+def test_without_a_driver_arrays_are_refused_with_the_reason(environment):
+    code, output, told = run({**environment, stand_in.VARIABLE: "/nowhere.so"}, 1, "refusals", "off")
+    assert code == 0, told
+    assert "1 refusals" in output, told
