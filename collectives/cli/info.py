@@ -6,6 +6,7 @@ Each section is gathered independently, so that a missing MPI or compiled core d
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import math
 import os
@@ -33,6 +34,7 @@ VARIABLES = {
     "COLLECTIVES_STALL": "seconds after which a call that waits without a timeout is reported once (60; 0: never)",
     "COLLECTIVES_TRACE": "file for a timeline of all collectives",
     "COLLECTIVES_TRACE_EVENTS": "calls and spans of a rank that a timeline holds",
+    "COLLECTIVES_CUDA_DRIVER": "library in the place of NVIDIA's driver, for tests",
     "COLLECTIVES_MPICC": "MPI compiler wrappers, read when the library is built",
 }
 
@@ -69,6 +71,7 @@ def gather() -> dict[str, Section]:
         "cpu": _cpu(compiled),
         "transports": {"built": _transports(), "in_use": mpi["abi"] if engines["c"]["on"] else None},
         "engines": engines,
+        "gpu": _gpu(mpi, compiled),
         **({"hosts": hosts} if hosts else {}),
         "environment": _environment(),
     }
@@ -195,6 +198,33 @@ def _hosts(mpi: Section, engines: Section) -> Section:
     }
 
 
+def _gpu(mpi: Section, core: Section) -> Section:
+    """Whether calls take arrays on GPUs, by which path, and whether the MPI says that it takes them itself."""
+    why = mpi.get("missing") or core.get("missing")
+    try:
+        from ..cuda import driver
+    except ImportError as error:
+        why = why or str(error)
+    why = why or driver.why_not()
+    if why is not None:
+        return {"on": False, "why": why}
+    own = driver.driver()
+    return {
+        "on": True,
+        "driver": own.library,
+        "cuda": ".".join(map(str, own.version())),
+        "devices": own.devices(),
+        "path": "staging",
+        "mpi_takes_gpu_arrays": _cuda_aware(mpi["file"]),
+    }
+
+
+def _cuda_aware(file: str | None) -> str:
+    """What the MPI library says of arrays on GPUs; it is not used for them yet."""
+    query = getattr(ctypes.CDLL(file) if file else None, "MPIX_Query_cuda_support", None)
+    return "unknown" if query is None else "yes, not used yet" if query() else "no"
+
+
 def _environment() -> Section:
     """The COLLECTIVES_ variables that are set; unknown ones are included, since they may be misspelt."""
     found = {}
@@ -228,12 +258,18 @@ def text(found: dict[str, Section]) -> str:
     """The sections as aligned text for a terminal."""
     engines = {name: "on" if state["on"] else f"off: {state['why']}" for name, state in found["engines"].items()}
     variables = {name: f"{entry['value']}  ({entry['meaning']})" for name, entry in found["environment"].items()}
-    shown = {**found, "engines": engines, "environment": variables or {"": "no COLLECTIVES_ variable is set"}}
+    gpu = found["gpu"] if found["gpu"]["on"] else {"arrays": f"off: {found['gpu']['why']}"}
+    shown = {
+        **found,
+        "engines": engines,
+        "gpu": gpu,
+        "environment": variables or {"": "no COLLECTIVES_ variable is set"},
+    }
     sections = {title: _lines(section) for title, section in shown.items()}
     width = max(len(label) for lines in sections.values() for label, _ in lines)
     blocks = []
     for title, lines in sections.items():
-        heading = title.upper() if title in ("mpi", "cpu") else title.capitalize()
+        heading = title.upper() if title in ("mpi", "cpu", "gpu") else title.capitalize()
         blocks.append("\n".join([heading, *(f"  {label:{width}}  {value}".rstrip() for label, value in lines)]))
     return "\n\n".join(blocks)
 

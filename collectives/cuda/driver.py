@@ -7,10 +7,8 @@ import os
 
 from ..core import _cuda
 
-__all__ = ["VARIABLE", "driver", "why_not"]
+__all__ = ["driver", "why_not"]
 
-#: Environment variable with another library in the place of the driver's.
-VARIABLE = "COLLECTIVES_CUDA_DRIVER"
 _LIBRARY = "libcuda.so.1"
 
 
@@ -18,7 +16,7 @@ _LIBRARY = "libcuda.so.1"
 def _load() -> _cuda.CudaDriver | str:
     """The driver, or why there is none."""
     try:
-        found = _cuda.CudaDriver(os.environ.get(VARIABLE) or _LIBRARY)
+        found = _cuda.CudaDriver(os.environ.get("COLLECTIVES_CUDA_DRIVER") or _LIBRARY)
         return found if found.devices() else "NVIDIA's driver finds no GPU"
     except (OSError, _cuda.CudaError, MemoryError) as e:
         return f"NVIDIA's driver cannot be used: {e}"

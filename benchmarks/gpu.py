@@ -1,0 +1,257 @@
+"""Collectives on arrays of NVIDIA's GPUs: results against NumPy, and how fast the way through host memory is.
+
+    mpiexec -n 2 python benchmarks/gpu.py
+    mpiexec -n 2 python benchmarks/gpu.py --check       exit 1 if a result is wrong, 77 if there is no GPU
+    mpiexec -n 4 python benchmarks/gpu.py --mib 256 --json gpu.json
+
+Ranks take the GPUs in turn and may share one. `share` is the rate of the all-reduce on the GPU divided by the least of
+the rates that it consists of: the copies down and up, and the all-reduce on the host. Needs nothing but NVIDIA's driver;
+with torch there are checks of its tensors, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import collectives
+from collectives.cuda import driver
+from collectives.cuda.lanes import lane_of
+
+WORLD = MPI.COMM_WORLD
+NO_GPU = 77
+DTYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16")
+OPS = {
+    "sum": (MPI.SUM, np.add),
+    "prod": (MPI.PROD, np.multiply),
+    "min": (MPI.MIN, np.minimum),
+    "max": (MPI.MAX, np.maximum),
+}
+LENGTHS = (0, 1, 1000, 3 << 20)
+
+
+class Device:
+    """Memory of one GPU, by the driver's own functions."""
+
+    def __init__(self, number: int):
+        self.library = ctypes.CDLL(driver.driver().library)
+        self.number, context = number, ctypes.c_void_p()
+        self("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
+        self("cuCtxPushCurrent_v2", context)
+
+    def __call__(self, name: str, *arguments: Any) -> None:
+        """Call a function of the driver; RuntimeError if it fails."""
+        code = getattr(self.library, name)(*arguments)
+        if code:
+            raise RuntimeError(f"{name}: error {code}")
+
+
+class Array:
+    """An array on a GPU, with CUDA's array interface; its work is on the default stream."""
+
+    def __init__(self, device: Device, values: np.ndarray):
+        self.device, self.shape, self.dtype, self.nbytes = device, values.shape, values.dtype, values.nbytes
+        self._address = ctypes.c_size_t()
+        device("cuMemAlloc_v2", ctypes.byref(self._address), ctypes.c_size_t(max(1, self.nbytes)))
+        self.put(values)
+
+    def put(self, values: np.ndarray) -> None:
+        """Copy values to the GPU."""
+        values, size = np.ascontiguousarray(values), ctypes.c_size_t(self.nbytes)
+        self.device("cuMemcpyHtoDAsync_v2", self._address, ctypes.c_void_p(values.ctypes.data), size, None)
+        self.device("cuStreamSynchronize", None)
+
+    def get(self) -> np.ndarray:
+        """The values."""
+        values, size = np.empty(self.shape, self.dtype), ctypes.c_size_t(self.nbytes)
+        self.device("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(values.ctypes.data), self._address, size, None)
+        self.device("cuStreamSynchronize", None)
+        return values
+
+    def free(self) -> None:
+        """Give the memory back."""
+        self.device("cuMemFree_v2", self._address)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape, "typestr": self.dtype.str, "data": (self._address.value if self.nbytes else 0, False),
+            "version": 3, "strides": None, "stream": 1,
+        }  # fmt: skip
+
+
+def served(
+    comm: collectives.Communicator, device: Device, n: int, dtype: str, call: Callable[[Any, Any], None]
+) -> bool:
+    """Whether a call on arrays of the GPU gives the bytes that it gives on arrays of the host."""
+    values = (np.arange(n * comm.size) % 5 + comm.rank + 1).astype(dtype)
+    target = np.zeros(n * comm.size, dtype)
+    x, y = Array(device, values), Array(device, target)
+    call(values, target)
+    call(x, y)
+    same = y.get().tobytes() == target.tobytes()
+    x.free()
+    y.free()
+    return bool(same)
+
+
+def reductions(comm: collectives.Communicator, device: Device) -> list[str]:
+    """The reductions whose results are wrong, of all types, ops and lengths; they are exact in every order."""
+    wrong = []
+    for dtype in DTYPES:
+        for name, (op, function) in OPS.items():
+            if dtype[0] == "c" and name in ("min", "max"):
+                continue
+            for n in LENGTHS if dtype == "f4" else LENGTHS[:3]:
+                every = [(np.arange(n) % 2 + (r == 0)).astype(dtype) for r in range(comm.size)]
+                right = every[0]
+                for other in every[1:]:
+                    right = function(right, other)
+                x, y = Array(device, every[comm.rank]), Array(device, np.zeros(n, dtype))
+                comm.Allreduce(x, y, op)
+                if not np.array_equal(y.get(), right):
+                    wrong.append(f"allreduce {name} of {n} {dtype}")
+                x.free()
+                y.free()
+    return wrong
+
+
+def movements(comm: collectives.Communicator, device: Device) -> list[str]:
+    """The collectives whose results on the GPU are not those on the host."""
+    part = lambda array, n: [array, n, MPI.DOUBLE]  # noqa: E731
+    calls: dict[str, Callable[[Any, Any, int], None]] = {
+        "bcast": lambda x, y, n: comm.Bcast(y if comm.rank else x),
+        "reduce": lambda x, y, n: comm.Reduce(x, y),
+        "gather": lambda x, y, n: comm.Gather(part(x, n), part(y, n) if comm.rank == 0 else None),
+        "scatter": lambda x, y, n: comm.Scatter(part(x, n) if comm.rank == 0 else None, part(y, n)),
+        "allgather": lambda x, y, n: comm.Allgather(part(x, n), part(y, n)),
+        "alltoall": lambda x, y, n: comm.Alltoall(part(x, n), part(y, n)),
+        "reduce_scatter_block": lambda x, y, n: comm.Reduce_scatter_block(part(x, n * comm.size), part(y, n)),
+    }
+    return [
+        f"{name} of {n} doubles"
+        for name, call in calls.items() for n in LENGTHS[1:]
+        if not served(comm, device, n, lambda x, y, call=call, n=n: call(x, y, n))
+    ]  # fmt: skip
+
+
+def tensors(comm: collectives.Communicator, number: int) -> list[str]:
+    """The checks of torch's tensors that fail: their own stream, work that is under way before and after the call."""
+    import torch
+
+    wrong = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        with torch.cuda.device(number), torch.cuda.stream(torch.cuda.Stream()):
+            x = torch.zeros(1 << 20, dtype=dtype, device="cuda")
+            torch.cuda._sleep(10_000_000)
+            x += comm.rank + 1
+            comm.Allreduce(MPI.IN_PLACE, x)
+            x += 1
+            if not bool((x == comm.size * (comm.size + 1) // 2 + 1).all()):
+                wrong.append(f"torch, {dtype}")
+    return wrong
+
+
+def seconds(comm: collectives.Communicator, call: Callable[[], object], rounds: int = 7) -> float:
+    """The median over rounds of the time of the slowest rank."""
+    times = []
+    for _ in range(rounds + 1):
+        comm.Barrier()
+        begin = time.perf_counter()
+        call()
+        times.append(comm.allreduce(time.perf_counter() - begin, MPI.MAX))
+    return statistics.median(times[1:])
+
+
+def copies(comm: collectives.Communicator, array: Array) -> tuple[float, float]:
+    """Seconds to copy an array down and up, all ranks at once, from and to pinned memory."""
+    lane = lane_of(array.device.number)
+    address = array.__cuda_array_interface__["data"][0]
+    with lane:
+        slot = lane.take(array.nbytes)
+
+        def down() -> None:
+            lane.driver.to_host(slot.address, address, array.nbytes, lane.down)
+            lane.driver.finish(lane.down)
+
+        def up() -> None:
+            lane.driver.to_device(address, slot.address, array.nbytes, lane.up)
+            lane.driver.finish(lane.up)
+
+        found = seconds(comm, down), seconds(comm, up)
+        lane.give(slot)
+    return found
+
+
+def speed(comm: collectives.Communicator, device: Device, mib: int) -> dict[str, Any]:
+    """Times and rates of an all-reduce on the GPU, and of what it consists of."""
+    n = (mib << 20) // 4
+    x, small = Array(device, np.ones(n, "f4")), Array(device, np.ones(2, "f4"))
+    host = comm.full(n, 1, np.float32)
+
+    def end(array: Array) -> None:
+        comm.Allreduce(MPI.IN_PLACE, array)
+        device("cuStreamSynchronize", None)
+
+    down, up = copies(comm, x)
+    times = {
+        "down": down, "up": up, "host": seconds(comm, lambda: comm.Allreduce(MPI.IN_PLACE, host)),
+        "gpu": seconds(comm, lambda: end(x)), "gpu, 8 bytes": seconds(comm, lambda: end(small), 101),
+    }  # fmt: skip
+    x.free()
+    small.free()
+    slowest = max(down, up, times["host"])
+    return {"mib": mib, "seconds": times, "share": slowest / times["gpu"]}
+
+
+def show(names: list[str], figures: dict[str, Any]) -> None:
+    """Print the figures as a table."""
+    print(f"{WORLD.size} ranks on {', '.join(sorted(set(names)))}")
+    for what, time_of in figures["seconds"].items():
+        rate = "" if "bytes" in what else f"{figures['mib'] / 1024 / time_of:10.2f} GiB/s"
+        print(f"{what:14}{1e6 * time_of:14.1f} us{rate}")
+    print(f"share of the slowest part: {figures['share']:.2f}")
+
+
+def main() -> int:
+    """Run the checks, then the measurement unless only checks are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="results only; exit 1 if one is wrong, 77 without a GPU")
+    parser.add_argument("--mib", type=int, default=64, help="length of the vector in MiB (64)")
+    parser.add_argument("--json", help="file for the figures")
+    args = parser.parse_args()
+    why = driver.why_not()
+    if WORLD.allreduce(why is not None, MPI.LOR):
+        print(f"rank {WORLD.rank}: no GPU: {why or 'on another rank'}", flush=True)
+        return NO_GPU
+    names = driver.driver().devices()
+    device = Device(WORLD.rank % len(names))
+    comm = collectives.Communicator(WORLD)
+    wrong = reductions(comm, device) + movements(comm, device)
+    if importlib.util.find_spec("torch") is not None:
+        wrong += tensors(comm, device.number)
+    wrong = sorted(set(comm.allreduce(wrong)))
+    if WORLD.rank == 0:
+        print("\n".join(wrong) or "all results are right", flush=True)
+    if not args.check:
+        figures = speed(comm, device, args.mib)
+        if WORLD.rank == 0:
+            show(names, figures)
+            if args.json:
+                with open(args.json, "w", encoding="utf-8") as file:
+                    json.dump({"ranks": WORLD.size, "devices": names, "wrong": wrong, **figures}, file, indent=1)
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
