@@ -5,7 +5,7 @@
     mpiexec -n 4 python benchmarks/gpu.py --mib 256 --json gpu.json
 
 Ranks take the GPUs in turn and may share one. `share` is the rate of the all-reduce on the GPU divided by the least of
-the rates that it consists of: the copies down and up, and the all-reduce on the host. Needs nothing but NVIDIA's driver;
+the rates that it consists of: the copies down and up, and the all-reduce on the host. It needs NVIDIA's driver only;
 with torch there are checks of its tensors, too.
 """
 

@@ -207,11 +207,11 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
         on arrays of a GPU would run (docs/gpu.md).
         """
         context, path = self._enter(), ""
+        choice = self._foresee(collective, nbytes, dtype, op)
         if gpu:
             from . import device_calls
 
-            nbytes, path = device_calls.foresee(collective, nbytes, of_any(dtype).size, context.size)
-        choice = self._foresee(collective, nbytes, dtype, op)
+            path = device_calls.foresee(collective, nbytes, of_any(dtype).size, context.size)
         seconds = context.rules.expected(collective, choice, context.size, nbytes, DEPTH)
         told = f"{path}{choice}" if seconds is None else f"{path}{choice}; expected {seconds * 1e6:.3g} us"
         return told if context.apart is None else f"{told} ({context.apart})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..arguments.buffers import in_place
 from ..arguments.calls import COLLECTIVES, Arguments, Collective, Draft, Options
@@ -17,10 +17,6 @@ from ..cuda.lanes import lane_of
 from ..cuda.staging import ALL, Side, Staging, pieces
 from ..errors import CollectiveMismatch
 from ..runtime.mpi_context import MPIContext
-from ..selection.policy import Choice
-
-if TYPE_CHECKING:
-    from .blocking import Blocking
 
 __all__ = ["foresee", "run"]
 
@@ -43,9 +39,9 @@ class _Call:
 
 
 def run(
-    comm: Blocking, context: MPIContext, collective: Collective, arguments: Arguments, options: Options, found: OnDevice
+    comm: Any, context: MPIContext, collective: Collective, arguments: Arguments, options: Options, found: OnDevice
 ) -> None:  # fmt: skip
-    """Run a blocking call, whose check has ``found`` an array on a GPU, while this thread has the turn."""
+    """Run a blocking call of a communicator, whose check has ``found`` an array on a GPU; this thread has the turn."""
     tick = _core.ticks()
     why = driver.why_not()
     if why is not None:
@@ -56,6 +52,7 @@ def run(
     placed, arrays = _placed(collective, arguments, context)
     options = replace(options, stream=None)
     call = _call(collective, placed, arrays, comm._draft(context, collective, placed), context)
+    choice = comm._choose(call.draft, options, options.algorithm, mpi="never")
     timeout = context.timeout if options.timeout is None else options.timeout
     deadline = None if timeout is None else time.monotonic() + timeout
     staging = Staging(
@@ -63,12 +60,9 @@ def run(
         stream=stream, deadline=deadline,
     )  # fmt: skip
     draft, begun = call.draft, context.begun
-    choice: Choice | None = None
 
     def serve(source: int, target: int, begin: int, end: int) -> None:
-        nonlocal choice
         part = _part(draft, source, target, begin, end, context.size)
-        choice = comm._choose(part, options, options.algorithm, mpi="never")
         left = None if deadline is None else max(1e-3, deadline - time.monotonic())
         comm._run_parts(part, choice, replace(options, timeout=left))
 
@@ -81,23 +75,19 @@ def run(
         if context.begun != begun and context.broken is None:
             context.torn(collective.name, e)
         raise
-    assert choice is not None
     comm._done(draft, choice, tick)
 
 
-def foresee(collective: str, nbytes: int, itemsize: int, size: int) -> tuple[int, str]:
-    """Bytes of a piece of a call on arrays of a GPU with a vector of ``nbytes`` bytes, and what ``explain`` says of it.
+def foresee(collective: str, nbytes: int, itemsize: int, size: int) -> str:
+    """What ``explain`` says of the path of a call on arrays of a GPU with a vector of ``nbytes`` bytes.
 
     ``size`` is that of the communicator.
     """
-    called = COLLECTIVES[collective]
-    cuts = _cuts(called, nbytes, itemsize, size)
-    each = nbytes if cuts[0][1] == ALL else cuts[0][1] * _blocks(called.base, size)
+    number = len(_cuts(COLLECTIVES[collective], nbytes, itemsize, size))
     why = driver.why_not()
     if why is not None:
-        return each, f"none, since {why}; it would be "
-    number = "one piece" if len(cuts) == 1 else f"{len(cuts)} pieces of up to {each} bytes"
-    return each, f"staging through pinned memory of the host in {number}, served by "
+        return f"none, since {why}; with a GPU "
+    return f"staging through pinned memory of the host in {number} piece{'s' * (number > 1)}, served by "
 
 
 def _placed(

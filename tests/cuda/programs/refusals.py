@@ -73,7 +73,9 @@ def on():
         done += refused(TypeError, "moves arrays in host memory only", COMM.Allreduce, x, y)
     COMM.Allreduce(x, y, stream=1)
     assert (y.get() == COMM.size).all()
-    assert COMM.explain("allreduce", 10 << 20, gpu=True).startswith("staging through pinned memory of the host in 3 ")
+    assert COMM.explain("allreduce", 10 << 20, gpu=True).startswith(
+        "staging through pinned memory of the host in 3 pieces"
+    )
     return done + mixed()
 
 
