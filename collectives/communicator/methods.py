@@ -57,7 +57,7 @@ _HOW = """
         Buffers are what mpi4py takes, and float16 and bfloat16 arrays. ``algorithm`` is a name of
         ``collectives.algorithms({base!r})``, by default chosen by the library. ``deterministic`` demands that a
         reduction folds in rank order (default: ``comm.deterministic``). ``timeout`` is in seconds (default:
-        ``comm.timeout``). ``stream`` is the CUDA stream of arrays on a GPU, by default the one that their library works on
+        ``comm.timeout``). ``stream`` is the CUDA stream of arrays on a GPU, by default that of the arrays' library
         (docs/gpu.md). ``engine="python"`` runs the schedule in the Python executor. Raises TypeError or ValueError
         for arguments that cannot be served, before anything is sent (but ``Reduce_scatter`` without ``recvcounts``
         gathers the counts of all ranks first); CollectiveTimeout, CollectiveMismatch or PeerFailure for a call that

@@ -42,7 +42,7 @@ class Array:
     @property
     def exports(self) -> bool:
         """Whether the array's library can make a stream wait for its own work (DLPack)."""
-        return self.stream is None and not hasattr(self.memory.hold, "__cuda_array_interface__")
+        return self.stream is None and hasattr(self.memory.hold, "__dlpack__")
 
     def export(self, stream: int) -> None:
         """Let ``stream`` wait for the work of the array's library on the array."""

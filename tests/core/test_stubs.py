@@ -1,4 +1,4 @@
-"""The type stub of the compiled core says what is there, and every public object says what it is for."""
+"""The type stubs of the compiled core say what is there, and every public object says what it is for."""
 
 import ast
 import inspect
@@ -9,18 +9,21 @@ import pytest
 
 import collectives
 from collectives import communicator
-from collectives.core import _core
+from collectives.core import _core, _cuda
 
-STUB = ast.parse(Path(_core.__file__).with_name("_core.pyi").read_text())
+MODULES = (_core, _cuda)
+HERE = [module.__name__ for module in MODULES]
 
 
 def compiled(scope):
     """Public names that Cython made in the module or a class; special methods other than inherited ones too."""
     names = set()
     for name, value in vars(scope).items():
-        own = getattr(value, "__module__", None) == _core.__name__ or inspect.isgetsetdescriptor(value)
+        own = getattr(value, "__module__", None) in [
+            module.__name__ for module in MODULES
+        ] or inspect.isgetsetdescriptor(value)
         data = isinstance(value, tuple)
-        method = inspect.isroutine(value) and scope is not _core
+        method = inspect.isroutine(value) and scope not in MODULES
         if not name.startswith("_") and (own or data or method):
             names.add(name)
     return names
@@ -52,24 +55,32 @@ def embedded(doc):
     return names, [name for name, word in zip(names, words, strict=True) if "=" in word]
 
 
-NAMES = written(STUB.body)
-ERRORS = {"GivenUpError", "MismatchError", "OpError"}  # Python's own constructors
+STUBS = {
+    module: written(
+        ast.parse(Path(module.__file__).with_name(module.__name__.rpartition(".")[2] + ".pyi").read_text()).body
+    )
+    for module in MODULES
+}
+NAMES = {name: node for stub in STUBS.values() for name, node in stub.items()}
+HOME = {name: module for module, stub in STUBS.items() for name in stub}
+ERRORS = {"CudaError", "GivenUpError", "MismatchError", "OpError"}  # Python's own constructors
 CLASSES = sorted(name for name, node in NAMES.items() if isinstance(node, ast.ClassDef) and name not in ERRORS)
 FUNCTIONS = sorted(name for name, node in NAMES.items() if isinstance(node, ast.FunctionDef))
 
 
-def test_the_stub_has_the_names_of_the_module():
-    assert set(NAMES) == compiled(_core)
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_the_stub_has_the_names_of_the_module(module):
+    assert set(STUBS[module]) == compiled(module)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_take_what_the_stub_says(name):
-    assert parameters(NAMES[name]) == embedded(getattr(_core, name).__doc__)
+    assert parameters(NAMES[name]) == embedded(getattr(HOME[name], name).__doc__)
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_classes_are_as_the_stub_says(name):
-    made, said = getattr(_core, name), written(NAMES[name].body)
+    made, said = getattr(HOME[name], name), written(NAMES[name].body)
     special = {"__init__", "__contains__", "__buffer__"}
     assert set(said) - special == compiled(made)
     for method, node in said.items():
@@ -96,14 +107,14 @@ def public_objects():
     for name in collectives.__all__:
         yield name, getattr(collectives, name)
     owners = [getattr(communicator, name) for name in communicator.__all__]
-    owners += [getattr(_core, name) for name in CLASSES]
+    owners += [getattr(HOME[name], name) for name in CLASSES]
     for owner in owners:
         yield owner.__name__, owner
         for name, value in vars(owner).items():
             if not name.startswith("_") and (inspect.isroutine(value) or isinstance(value, property)):
                 yield f"{owner.__name__}.{name}", value
     for name in FUNCTIONS:
-        yield f"_core.{name}", getattr(_core, name)
+        yield f"_core.{name}", getattr(HOME[name], name)
 
 
 @pytest.mark.parametrize(("name", "value"), [pytest.param(*item, id=item[0]) for item in public_objects()])
