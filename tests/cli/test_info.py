@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import stand_in
 from jobs import ROOT, mpiexec
 
 from collectives.cli import info
 from collectives.system import machine
 
-SECTIONS = ["software", "mpi", "cpu", "transports", "engines", "environment"]
+SECTIONS = ["software", "mpi", "cpu", "transports", "engines", "gpu", "environment"]
 
 
 def run(*words, code=None, path=ROOT, **variables):
@@ -119,6 +120,24 @@ def test_without_a_transport_for_this_mpi(copy):
     account = found(path=copy, code=ONLY_HERE)
     assert "without a transport for that ABI" in account["engines"]["python"]["why"]
     assert account["cpu"]["instruction_set"]
+
+
+def test_without_a_driver_for_gpus():
+    account = found(COLLECTIVES_CUDA_DRIVER="/nowhere.so")
+    assert account["gpu"]["on"] is False
+    assert account["gpu"]["why"].startswith("NVIDIA's driver cannot be used: /nowhere.so: cannot open")
+    assert re.search(r"^GPU\n  arrays +off: NVIDIA's driver", run(COLLECTIVES_CUDA_DRIVER="/nowhere.so"), re.MULTILINE)
+
+
+def test_with_a_driver_for_gpus(tmp_path):
+    library = stand_in.build(tmp_path)[stand_in.VARIABLE]
+    gpu = found(COLLECTIVES_CUDA_DRIVER=library)["gpu"]
+    assert gpu["on"] is True
+    assert (gpu["driver"], gpu["cuda"], gpu["path"]) == (library, "12.4", "staging")
+    assert gpu["devices"] == ["stand-in device 0", "stand-in device 1"]
+    broken = found(COLLECTIVES_CUDA_DRIVER=library, STAND_IN_BROKEN="100")["gpu"]
+    assert broken["on"] is False
+    assert "cuInit of" in broken["why"]
 
 
 def test_variables():
