@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import mmap
+import threading
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -59,6 +60,7 @@ class Lane:
     def __init__(self, number: int):
         self.number, self.driver = number, driver()
         self.context = self.driver.retain(number)
+        self._lock = threading.Lock()
         self._idle: list[Slot] = []
         self._lost: list[Slot] = []
         self._events: list[int] = []
@@ -86,19 +88,23 @@ class Lane:
 
     def take(self, nbytes: int) -> Slot:
         """A slot of at least ``nbytes`` bytes; copies of an earlier call may be under way from or to it."""
-        fitting = [slot for slot in self._idle if slot.nbytes >= nbytes]
-        if fitting:
-            found = min(fitting, key=lambda slot: slot.nbytes)
-            self._idle.remove(found)
-            return found
+        with self._lock:
+            fitting = [slot for slot in self._idle if slot.nbytes >= nbytes]
+            if fitting:
+                found = min(fitting, key=lambda slot: slot.nbytes)
+                self._idle.remove(found)
+                return found
         return Slot(self.driver, max(1, -(-nbytes // SLOT)) * SLOT)
 
     def give(self, slot: Slot) -> None:
         """Give a slot back, from which no host call reads any more."""
-        self._idle.append(slot)
-        while sum(idle.nbytes for idle in self._idle) > KEPT:
-            longest = max(self._idle, key=lambda idle: idle.nbytes)
-            self._idle.remove(longest)
+        surplus = []
+        with self._lock:
+            self._idle.append(slot)
+            while sum(idle.nbytes for idle in self._idle) > KEPT:
+                surplus.append(max(self._idle, key=lambda idle: idle.nbytes))
+                self._idle.remove(surplus[-1])
+        for longest in surplus:
             self.wait(longest.event, None)
             longest.free()
 
@@ -141,15 +147,17 @@ class Lane:
 
 
 _lanes: dict[int, Lane] = {}
+_making = threading.Lock()
 
 
 def lane_of(device: int) -> Lane:
     """The lane to the GPU with this number, which the first call makes."""
-    found = _lanes.get(device)
-    if found is None:
-        if not _lanes:
-            atexit.register(_close)
-        found = _lanes[device] = Lane(device)
+    with _making:
+        found = _lanes.get(device)
+        if found is None:
+            if not _lanes:
+                atexit.register(_close)
+            found = _lanes[device] = Lane(device)
     return found
 
 
