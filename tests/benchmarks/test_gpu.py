@@ -8,10 +8,14 @@ from jobs import mpiexec
 
 GPU = "benchmarks/gpu.py"
 #: The same program with another opinion of what a sum is.
-WRONG = (
-    "import sys, numpy; sys.path.insert(0, 'benchmarks'); import gpu; gpu.OPS['sum'] = (gpu.MPI.SUM, numpy.maximum); \
-sys.argv = ['gpu.py', '--check']; sys.exit(gpu.main())"
-)
+WRONG = """
+import sys
+sys.path.insert(0, "benchmarks")
+import gpu, numpy
+gpu.OPS["sum"] = gpu.MPI.SUM, numpy.maximum
+sys.argv = ["gpu.py", "--check"]
+sys.exit(gpu.main())
+"""
 
 
 @pytest.fixture(scope="module")
