@@ -12,6 +12,7 @@ with torch there are checks of its tensors, too.
 from __future__ import annotations
 
 import argparse
+import functools
 import ctypes
 import importlib.util
 import json
@@ -141,7 +142,7 @@ def movements(comm: collectives.Communicator, device: Device) -> list[str]:
     return [
         f"{name} of {n} doubles"
         for name, call in calls.items() for n in LENGTHS[1:]
-        if not served(comm, device, n, lambda x, y, call=call, n=n: call(x, y, n))
+        if not served(comm, device, n, "float64", functools.partial(call, n=n))
     ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ of the largest time over the ranks. Before each call every rank sends more than 
 the call meets the link's lasting rate.
 
 A line shows measured and simulated milliseconds, and the error of the latter. `wins` marks the fastest algorithm of a
-length and `predicted` the one that the simulation names, of equal ones that with the fewest partners
+length and `predicted` the one that the simulation names, of equal ones that with the fewest changes of partner
 (collectives/simulation/winner.py). With --check the exit code is 1 if the median error is above 15 %, or if a predicted
 algorithm takes over 10 % longer than the fastest.
 """
@@ -44,7 +44,7 @@ from collectives.schedules.registry import ScheduleAlgorithm
 from collectives.selection.policy import Choice, Demand, Rules, choose, segments_for
 from collectives.simulation.network import Network, placed
 from collectives.simulation.simulate import simulate
-from collectives.simulation.winner import partners, winner
+from collectives.simulation.winner import changes, winner
 
 WORKER = Path(__file__).with_name("_simulated_worker.py")
 FORWARDED = ("PYTHONPATH", *VARIABLES)
@@ -52,7 +52,7 @@ MOST_ERROR, MOST_LOSS = 0.15, 1.10
 
 
 class Line(NamedTuple):
-    """One call on one set of ranks: seconds measured and simulated. ``partners``: of rank 0, see winner.py."""
+    """One call on one set of ranks: seconds measured and simulated. ``changes``: of rank 0, see winner.py."""
 
     hosts: int
     ranks: int
@@ -61,7 +61,7 @@ class Line(NamedTuple):
     nbytes: int
     measured: float
     simulated: float
-    partners: int
+    changes: int
 
     @property
     def error(self) -> float:
@@ -99,12 +99,12 @@ def chosen(collective: str, name: str, hosts: np.ndarray, nbytes: int) -> Choice
 
 
 def simulated(network: Network, collective: str, name: str, nbytes: int) -> tuple[float, int]:
-    """Seconds of a call, with the segments that the library would use, and the partners of rank 0."""
+    """Seconds of a call, with the segments that the library would use, and the changes of rank 0."""
     choice = chosen(collective, name, network.hosts, nbytes)
     assert isinstance(choice.algorithm, ScheduleAlgorithm)
     segments = segments_for(choice, network.size, nbytes, DEPTH)
     outcome = simulate(choice.algorithm, network, nbytes, segments=segments, in_flight=DEPTH)
-    return outcome.seconds, partners(choice.algorithm, network.size)
+    return outcome.seconds, changes(choice.algorithm, network.size)
 
 
 def lines(found: Mapping[str, Any], hosts: int, each: int) -> list[Line]:
@@ -133,7 +133,7 @@ def show(network: Mapping[str, float], found: Sequence[Line]) -> list[float]:
     for key in dict.fromkeys((line.collective, line.nbytes) for line in found):
         group = [line for line in found if (line.collective, line.nbytes) == key]
         fastest = min(group, key=lambda x: x.measured)
-        named = group[winner([x.simulated for x in group], [x.partners for x in group])]
+        named = group[winner([x.simulated for x in group], [x.changes for x in group])]
         losses.append(named.measured / fastest.measured)
         for line in group:
             mark = "  wins" * (line is fastest) + "  predicted" * (line is named)

@@ -152,8 +152,8 @@ def dlpack_name(code: int, bits: int, lanes: int, argument: str) -> str:
 def _tensor(tensor: Any, datatype: Any, argument: str, writable: bool) -> Memory:
     """The memory of a PyTorch tensor, or of an object with the same data_ptr, is_contiguous and numel."""
     if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
-        kind = OnDevice if tensor.device.type == "cuda" else TypeError
-        raise kind(f"{argument}: a tensor on {tensor.device}; this call moves tensors in host memory only")
+        refusal = OnDevice if tensor.device.type == "cuda" else TypeError
+        raise refusal(f"{argument}: a tensor on {tensor.device}; this call moves tensors in host memory only")
     if not tensor.is_contiguous():
         raise ValueError(f"{argument}: the tensor is strided; pass tensor.contiguous()")
     for lazy, resolved in (("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")):  # the memory has other values

@@ -18,7 +18,7 @@ from .network import PLACEMENTS, Network, placed
 from .rounds import TooMany
 from .simulate import bound, simulate
 from .values import duration, factor, levels, part, rate, seconds, several
-from .winner import partners
+from .winner import changes
 
 __all__ = ["add_arguments", "main"]
 
@@ -179,7 +179,7 @@ def _row(algorithm: ScheduleAlgorithm, network: Network, nbytes: int, args: argp
         "bytes": nbytes,
         "segments": segments,
         "seconds": outcome.seconds,
-        "partners": partners(algorithm, network.size, args.root),
+        "changes": changes(algorithm, network.size, args.root),
         "times_bound": outcome.seconds / least if least else None,
         "messages": outcome.messages,
         "busiest_host_sent": float(outcome.sent.max()),

@@ -62,7 +62,7 @@ def _panel(
             if not here:
                 continue
             seconds = [row["seconds"] for row in here]
-            best = winner(seconds, [row["partners"] for row in here])
+            best = winner(seconds, [row["changes"] for row in here])
             name, taken = here[best]["algorithm"], seconds.pop(best)
             won.add(name)
             axis.add_patch(_field(x, y, colours[name]))
