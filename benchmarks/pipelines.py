@@ -159,7 +159,9 @@ def main() -> int:
     """Measure and print; 1 when a target is missed and --check is given."""
     parser = argparse.ArgumentParser(description="the bubble of pipelines, and their step time beside torch's")
     parser.add_argument("--micro-batches", type=int, default=8, metavar="M")
-    parser.add_argument("--ms", type=float, default=30.0, help="milliseconds of a forward pass of a stage (%(default)s)")
+    parser.add_argument(
+        "--ms", type=float, default=30.0, help="milliseconds of a forward pass of a stage (%(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
     parser.add_argument("--json", metavar="FILE", help="write the figures")
