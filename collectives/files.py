@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from typing import IO, Any
 
-__all__ = ["obstacle", "replacing"]
+__all__ = ["obstacle", "replacing", "say_where"]
 
 _numbers = itertools.count()
 
@@ -53,6 +53,12 @@ def _new_beside(target: str) -> tuple[int, str]:
         beside = os.path.join(folder, f"{name[:50]}.{os.getpid()}.{next(_numbers)}")  # a name has at most 255 bytes
         with contextlib.suppress(FileExistsError):
             return os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), beside
+
+
+def say_where(path: str | os.PathLike[str], mark: str = "") -> None:
+    """Print that a command has written ``path``, after ``mark``; nothing for a device, which may be the output."""
+    if os.path.isfile(path):
+        print(f"{mark}wrote {os.fspath(path)}", flush=True)
 
 
 def obstacle(path: str | os.PathLike[str]) -> str | None:

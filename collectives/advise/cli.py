@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..files import obstacle, replacing
+from ..files import obstacle, replacing, say_where
 from ..launch.usage import number_of_bytes, refused, size
 from ..simulation.values import duration, part, rate, seconds
 from ..train.cli.choice import Choice, choices
@@ -150,6 +150,7 @@ def main(args: argparse.Namespace) -> int:
         if args.json:
             with replacing(args.json) as file:
                 json.dump(_values(advice, answers), file, indent=1)
+            say_where(args.json)
     return 0
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import drawing
+from ..files import say_where
 from ..launch.usage import refused
 from ..system import machine
 from .curves import Curve, curves, groups, read, size_name, time_name
@@ -51,7 +52,7 @@ def main(args: argparse.Namespace) -> int:
     output = args.output or Path(args.files[0]).with_suffix(".png")
     with refused():
         draw([read(file) for file in args.files], output, args.title, args.only)
-    print(f"wrote {output}")
+    say_where(output)
     return 0
 
 

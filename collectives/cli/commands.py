@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..schedules.registry import Algorithm, ScheduleAlgorithm
+from ..files import say_where
 from ..launch.usage import UsageError, number_of_bytes, parsed, quiet_beside_rank_0, refused, size, sizes
 
 __all__ = ["COMMANDS", "Command", "main"]
@@ -222,6 +223,7 @@ def _show(args: argparse.Namespace) -> int:
             file.write(picture)
     except OSError as error:
         raise UsageError(f"--svg: cannot write {args.svg}: {error.strerror}") from None
+    say_where(args.svg)
     return 0
 
 

@@ -8,7 +8,7 @@ import json
 import sys
 from typing import Any
 
-from ..files import obstacle, replacing
+from ..files import obstacle, replacing, say_where
 from ..launch.usage import UsageError, number_of_bytes, sizes
 from ..schedules import registry
 from ..schedules.registry import ScheduleAlgorithm
@@ -94,10 +94,12 @@ def main(args: argparse.Namespace) -> int:
         if args.json:
             with replacing(args.json) as file:
                 json.dump({"simulation": _about(args), "results": rows}, file, indent=1)
+            say_where(args.json)
         if args.picture:
             from .picture import draw
 
             draw(rows, args.picture)
+            say_where(args.picture)
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from None
     except OSError as error:
@@ -227,7 +229,7 @@ def _export(algorithms: list[ScheduleAlgorithm], args: argparse.Namespace) -> in
     network = _network(args.sizes[0], args)
     with replacing(args.goal) as file:
         write(file, _in_order(algorithms[0], network, args)[0], network, args.nbytes[0], args.root)
-    print(f"wrote {args.goal}")
+    say_where(args.goal)
     return 0
 
 

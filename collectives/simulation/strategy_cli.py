@@ -9,7 +9,7 @@ import math
 import time
 from typing import Any, NamedTuple
 
-from ..files import replacing
+from ..files import replacing, say_where
 from ..train.cli.choice import Choice, assignments, choices, with_options
 from ..train.cli.values import number, stragglers
 from .strategies import Conditions, Pace, pace
@@ -70,6 +70,7 @@ def main(args: argparse.Namespace) -> int:
         found = {"simulation": about, "results": [_values(row) for row in rows], "answers": answers}
         with replacing(args.json) as file:
             json.dump(found, file, indent=1)
+        say_where(args.json)
     return 0
 
 

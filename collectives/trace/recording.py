@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from typing import Any
@@ -32,6 +32,7 @@ from .timeline import BLOCKING, EVENT, Part, part_file
 __all__ = ["EVENTS", "Trace", "end", "from_environment", "is_recording", "join", "leave"]
 
 EVENTS = 1_000_000  # default for the most records of a process
+_log = logging.getLogger("collectives")
 _TRAIN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "train") + os.sep
 _current: Trace | None = None
 
@@ -196,7 +197,7 @@ class Trace:
             return
         why = self._merge()
         if why is not None:
-            print(f"collectives: no timeline: {why}", file=sys.stderr, flush=True)
+            _log.warning("no timeline: %s", why)
 
     def _merge(self) -> str | None:
         """Compare clocks, gather the parts and write the file; returns why it failed, on the rank that writes."""

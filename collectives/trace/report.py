@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..files import say_where
 from . import perfetto
 from .timeline import Part
 
@@ -48,6 +49,7 @@ def main(args: argparse.Namespace) -> int:
             from . import picture
 
             picture.draw(events, about, args.svg, args.window, args.title)
+            say_where(args.svg)
         else:
             print(table(events, about))
     except BrokenPipeError:

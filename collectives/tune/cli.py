@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..files import say_where
 from ..launch import usage
 from ..selection import table
 from ..selection.policy import DEFAULT
@@ -78,6 +79,7 @@ def _offline(args: argparse.Namespace) -> int:
 
             text = in_json(tables[0]) if args.output.endswith(".json") else classic(tables[0])
             Path(args.output).write_text(text, encoding="utf-8")
+    say_where(args.output)
     return 0
 
 

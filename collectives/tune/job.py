@@ -19,6 +19,7 @@ from .. import __version__
 from ..bench.engine import printer
 from ..bench.settings import part
 from ..communicator import Communicator
+from ..files import say_where
 from ..selection.policy import NODE_LIMITS
 from ..selection.table import Entry, Table, load, merge, nearest, save
 from ..system import machine, mpi_library
@@ -93,7 +94,7 @@ def _tune(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: S
     if bench.comm.rank == 0:
         old = [load(args.output)] if Path(args.output).exists() else []
         save(merge([*old, Table([entry])]), args.output)
-        print(f"{args.output}: {entry.layout}, {entry.mpi}, {entry.machine}", flush=True)
+        print(f"wrote {args.output}: {entry.layout}, {entry.mpi}, {entry.machine}", flush=True)
         if wrong:
             print(f"models: {told(wrong)}, measured at the same times", flush=True)
         for line in warnings(entry.made):
@@ -221,3 +222,4 @@ def _write_json(path: str, bench: Bench, lines: Sequence[Line], where: tuple[str
         "collectives": __version__, "lines": as_json(lines),
     }  # fmt: skip
     Path(path).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    say_where(path)

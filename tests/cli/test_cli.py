@@ -70,7 +70,7 @@ def test_show_other_collectives(capsys):
 
 def test_show_svg(capsys, tmp_path):
     file = tmp_path / "ring.svg"
-    assert run(capsys, "show", "ring", "-p", "4", "--svg", str(file)) == (0, "", "")
+    assert run(capsys, "show", "ring", "-p", "4", "--svg", str(file)) == (0, f"wrote {file}\n", "")
     assert file.read_text().startswith("<svg ")
     assert run(capsys, "show", "ring", "-p", "4", "--svg", "-")[1] == file.read_text()
 
@@ -183,3 +183,22 @@ def test_a_reader_that_leaves_early_is_no_error():
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() in (0, 128 + 13)
+
+
+@pytest.mark.parametrize(("words", "written"), [
+    ("show ring -p 3 --svg {}", "a.svg"), ("simulate ring -p 4 -n 8 --json {}", "a.json"),
+    ("simulate ring -p 4 -n 8 --goal {}", "a.goal"), ("simulate --strategy ssp -p 4 -n 1MB --json {}", "a.json"),
+])  # fmt: skip
+def test_a_command_says_what_it_has_written(capsys, tmp_path, words, written):
+    path = tmp_path / written
+    code, out, _ = run(capsys, *words.format(path).split())
+    assert code == 0
+    assert path.exists()
+    assert out.splitlines()[-1] == f"wrote {path}"
+
+
+def test_a_device_is_not_named(capsys):
+    """It may be the output itself."""
+    code, out, _ = run(capsys, *"simulate ring -p 4 -n 8 --json /dev/null".split())
+    assert code == 0
+    assert "wrote" not in out

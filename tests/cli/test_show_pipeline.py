@@ -53,7 +53,7 @@ def test_every_schedule_is_drawn(capsys, tmp_path, name):
     """Boxes are as many as computations; those of a stage do not overlap."""
     assert show(capsys, name, "-p", "4", "-m", "8").startswith(name)
     file = tmp_path / "picture.svg"
-    assert show(capsys, name, "-p", "4", "-m", "8", "--svg", str(file)) == ""
+    assert show(capsys, name, "-p", "4", "-m", "8", "--svg", str(file)) == f"wrote {file}\n"
     root = ET.fromstring(file.read_text())
     rows = {}
     for box in root.iter(f"{SVG}rect"):

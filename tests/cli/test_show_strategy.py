@@ -86,7 +86,7 @@ def test_what_nobody_waits_for(capsys):
 def test_every_strategy_is_drawn(capsys, tmp_path, name):
     assert show(capsys, "--strategy", name, "-p", "4").startswith(name)
     file = tmp_path / "picture.svg"
-    assert show(capsys, "--strategy", name, "-p", "4", "--svg", str(file)) == ""
+    assert show(capsys, "--strategy", name, "-p", "4", "--svg", str(file)) == f"wrote {file}\n"
     root = ET.fromstring(file.read_text())
     pattern = Choice(name, {}).pattern(4)
     arrows = [
