@@ -8,10 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from ..drawing import require_matplotlib
+from ..files import say_where
 from ..launch import usage
 from ..launch.run import as_a_whole
 from ..launch.usage import UsageError
 from ..system import machine
+from . import start
 from .options import add_options, check
 from .programs import NAMES, Program, find
 from .results import Record, content, write
@@ -24,8 +26,8 @@ EPILOG = """\
   mpiexec -n 8 python -m collectives bench ialltoall --ranks 2,4,8 -t 10
   mpiexec -n 2 python -m collectives bench latency
 
-NAME is a collective; with i before it the non-blocking call, with _persistent after it the persistent one; latency or
-bw. docs/benchmarks.md says how to read the tables."""
+NAME is a collective; with i before it the non-blocking call, with _persistent after it the persistent one; latency, bw,
+bibw, multi_lat, mbw_mr or init. docs/benchmarks.md says how to read the tables."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +71,8 @@ def _files(program: Program, args: argparse.Namespace) -> list[str]:
 
 
 def _run(program: Program, args: argparse.Namespace) -> int:
+    if program.form == "init":
+        return start.run(program, args)
     from mpi4py import MPI
 
     from .engine import run
@@ -86,14 +90,17 @@ def _run(program: Program, args: argparse.Namespace) -> int:
         made = content(program, args, nodes, clock_overhead(), records)
         if args.json:
             write(args.json, made)
+            say_where(args.json, "# ")
         _draw(program, args, made)
     return code
 
 
 def _refusal(program: Program, args: argparse.Namespace, size: int) -> tuple[int, str] | None:
     """Exit code and message if the number of ranks does not suit the options, else None."""
-    if not program.collective and size != 2:
+    if program.pairs and not program.many_pairs and size != 2:
         return 1, "This test requires exactly two processes"
+    if program.many_pairs and size % 2:
+        return 1, "This test requires an even number of processes"
     if size < 2:
         return 1, "This test requires at least two processes"
     for ranks in args.ranks or []:
@@ -112,4 +119,6 @@ def _draw(program: Program, args: argparse.Namespace, made: Record) -> None:
         if kind == "tty":
             print("\n".join(plot.tty(plot.curves(made))), flush=True)
         else:
-            plot.draw([made], f"osu_{program.name}.{kind}")
+            path = f"osu_{program.name}.{kind}"
+            plot.draw([made], path)
+            say_where(path, "# ")

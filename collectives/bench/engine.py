@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from ..system import machine
 from . import overlap
+from .exchanges import Exchange
 from .options import iterations, message_sizes
 from .pairs import Pair
 from .programs import Program
@@ -23,6 +24,7 @@ from .workloads import Workload
 
 __all__ = ["Failure", "run"]
 
+WINDOW = 64  # messages under way at a time
 PERCENTILES = (50.0, 90.0, 99.0)
 REFUSALS = (ValueError, TypeError, KeyError, NotImplementedError)  # raised by calls that are impossible
 
@@ -43,7 +45,7 @@ def run(program: Program, args: argparse.Namespace, world: MPI.Intracomm) -> tup
         with part(world, ranks) as plain:
             if plain is not None:
                 try:
-                    for_ranks = _pairs if not program.collective else _collectives
+                    for_ranks = _pairs if program.pairs else _collectives
                     for_ranks(program, args, plain, records)
                 except Failure as failure:
                     code = failure.code
@@ -85,11 +87,14 @@ def _collectives(program: Program, args: argparse.Namespace, plain: MPI.Intracom
     shown = columns(program, args)
     for setting in settings(program, args, plain):
         say = printer(plain)
-        say(head(program, setting.type_name, setting.notes(), shown))
+        say(head(program, setting.type_name, setting.notes(), shown, args.title))
         ran: list[tuple[int, str]] = []
         waits = 0.0
+        buses: list[float] = []
         for nbytes in message_sizes(program, args):
             found = _measure(setting, nbytes, work)
+            if args.nccl and isinstance(found, tuple):
+                found = _both_places(found, _measure(setting.in_place(), nbytes, work), records, buses)
             if isinstance(found, str):
                 say(f"# {found}")
                 break
@@ -101,10 +106,30 @@ def _collectives(program: Program, args: argparse.Namespace, plain: MPI.Intracom
                 ran.append((record["bytes"], record["ran"]))
                 if record["validation"] not in (None, "Pass"):
                     raise Failure(1, f"{program.name}, {record['bytes']} bytes: {record['validation']}")
-        if setting.algorithm is None and ran:
+        if buses:
+            say(f"# Avg bus bandwidth    : {sum(buses) / len(buses):.6g}")
+        if setting.algorithm is None and program.ours and ran:
             say(f"# Algorithms: {_runs(ran)}.")
         if crowded := machine.busy(waits):
             say(f"# {crowded}")
+
+
+def _both_places(
+    outside: tuple[Record, dict[str, Any]], inside: Any, records: list[Record], buses: list[float]
+) -> tuple[Record, dict[str, Any]] | str:
+    """One row of both places: the record out of place, and the values of both; keeps the record in place.
+
+    ``buses`` gets both bus bandwidths. If the call cannot be made in place, returns the text that says so.
+    """
+    if not isinstance(inside, tuple):
+        return inside or "Cannot be made in place."
+    record, values = inside
+    records.append(record)
+    buses += [outside[1]["busbw"], values["busbw"]]
+    found = [outside[0]["validation"], record["validation"]]
+    wrong = next((text for text in found if text not in (None, "Pass")), None)
+    both = {**outside[1], **{f"{key}_in_place": value for key, value in values.items()}}
+    return {**outside[0], "validation": wrong or found[0]}, both | {"validation": "Fail" if wrong else found[0]}
 
 
 def _runs(ran: Iterable[tuple[int, str]]) -> str:
@@ -149,7 +174,7 @@ def _measure(setting: Setting, nbytes: int, work: overlap.Work | None) -> tuple[
     return record | {"core_waits": share}, values
 
 
-def _prepared(setting: Setting, workload: Workload) -> Any:
+def _prepared(setting: Setting, workload: Workload | Exchange) -> Any:
     """The call to be timed, after it has been made once without error."""
     form = setting.program.form
     if form == "plan":
@@ -165,7 +190,7 @@ def _prepared(setting: Setting, workload: Workload) -> Any:
     return call
 
 
-def _validated(setting: Setting, workload: Workload) -> str | None:
+def _validated(setting: Setting, workload: Workload | Exchange) -> str | None:
     """``Pass``, a text that says what is wrong, or None without --validation."""
     if not setting.args.validation:
         return None
@@ -177,7 +202,7 @@ def _validated(setting: Setting, workload: Workload) -> str | None:
 
 
 def _record(
-    setting: Setting, workload: Workload, mean: float, values: dict[str, Any], validation: str | None
+    setting: Setting, workload: Workload | Exchange, mean: float, values: dict[str, Any], validation: str | None
 ) -> Record:
     """One row as a record for JSON; adds validation and bandwidths to ``values``."""
     args = setting.args
@@ -186,7 +211,8 @@ def _record(
     values |= {"validation": validation if validation in (None, "Pass") else "Fail", "algbw": algbw, "busbw": busbw}
     us = {key: value for key, value in values.items() if key not in ("validation", "iterations", "algbw", "busbw")}
     return {
-        "ranks": setting.comm.size, "algorithm": setting.algorithm, "ran": last.algorithm if last else "mpi",
+        "ranks": setting.comm.size, "algorithm": setting.algorithm,
+        "ran": last.algorithm if last and setting.program.ours else "mpi",
         "type": setting.type_name, "bytes": workload.count and workload.message, "vector": workload.nbytes,
         "sets": workload.rotate, "heap": args.heap, "in_place": args.in_place, "root": args.root_rank,
         "engine": args.engine, "iterations": values["iterations"], "validation": validation,
@@ -194,7 +220,7 @@ def _record(
     }  # fmt: skip
 
 
-# --- two ranks ----------------------------------------------------------------------------------------------------
+# --- pairs of ranks -----------------------------------------------------------------------------------------------
 
 
 def _pairs(program: Program, args: argparse.Namespace, plain: MPI.Intracomm, records: list[Record]) -> None:
@@ -202,8 +228,11 @@ def _pairs(program: Program, args: argparse.Namespace, plain: MPI.Intracomm, rec
 
     comm, shown, say = Communicator(plain), columns(program, args), printer(plain)
     reuse = "in turn, out of the cache" if args.off_cache else "the same for every message"
+    notes = [f"Ranks: {comm.size}. Buffers: private, {reuse}."]
+    if program.form == "mbw_mr":
+        notes.append(f"[ pairs: {comm.size // 2} ] [ window size: {args.window_size or WINDOW} ]")
     for type_name in args.type:
-        say(head(program, type_name, [f"Ranks: 2. Buffers: private, {reuse}."], shown))
+        say(head(program, type_name, notes, shown, args.title))
         for nbytes in message_sizes(program, args):
             setting = Setting(program, args, comm, None, type_name)
             itemsize = np.dtype(setting.dtype).itemsize
@@ -216,10 +245,11 @@ def _pairs(program: Program, args: argparse.Namespace, plain: MPI.Intracomm, rec
             values, wrong = _pair(setting, Pair(comm, nbytes, setting.dtype, slots), nbytes)
             say(row(program, nbytes, values, shown))
             records.append({
-                "ranks": 2, "algorithm": None, "ran": "mpi", "type": type_name, "bytes": nbytes, "vector": nbytes,
-                "sets": slots, "validation": wrong or values["validation"], "iterations": values["iterations"],
-                "us": {k: v for k, v in values.items() if k not in ("validation", "iterations", "bandwidth")},
-                "MB/s": values.get("bandwidth"),
+                "ranks": comm.size, "algorithm": None, "ran": "mpi", "type": type_name, "bytes": nbytes,
+                "vector": nbytes, "sets": slots, "validation": wrong or values["validation"],
+                "iterations": values["iterations"],
+                "us": {k: v for k, v in values.items() if k not in ("validation", "iterations", "bandwidth", "rate")},
+                "MB/s": values.get("bandwidth"), "messages/s": values.get("rate"),
             })  # fmt: skip
             if wrong:
                 raise Failure(1, f"{program.name}, {nbytes} bytes: {wrong}")
@@ -227,19 +257,21 @@ def _pairs(program: Program, args: argparse.Namespace, plain: MPI.Intracomm, rec
 
 
 def _pair(setting: Setting, pair: Pair, nbytes: int) -> tuple[dict[str, Any], str | None]:
-    """One row of messages between two ranks, and what was received wrongly, or None."""
-    args, comm = setting.args, MPI.Intracomm(setting.comm)
-    timed, warm = iterations(setting.program, args, nbytes)
+    """One row of messages between pairs of ranks, and what was received wrongly, or None."""
+    program, args, comm = setting.program, setting.args, MPI.Intracomm(setting.comm)
+    timed, warm = iterations(program, args, nbytes)
     timed = max(timed, len(pair.sends))  # every buffer must be received
     values: dict[str, Any]
-    if setting.program.form == "latency":
-        samples = comm.bcast(pair.latency(timed, warm), 0)
-        values, _ = _columns_values(setting, samples)
+    if program.streams:
+        both = program.form == "bibw"
+        rates = comm.allgather(pair.rate(timed, warm, args.window_size or WINDOW, both))[: comm.size // 2]
+        rate = len(rates) / float(np.mean([1 / rate for rate in rates]))  # all messages by the pairs' mean time
+        values = {"bandwidth": rate * nbytes / 1e6, "rate": rate, "iterations": timed}
     else:
-        bandwidth = comm.bcast(pair.bandwidth(timed, warm, args.window_size or 64), 0)
-        values = {"bandwidth": bandwidth / 1e6, "iterations": timed}
+        samples = comm.allgather(pair.latency(timed, warm))[min(comm.rank, pair.peer)]
+        values, _ = _columns_values(setting, samples)
     wrong = None
     if args.validation:
-        receives = setting.program.form == "latency" or comm.rank == 1
+        receives = not pair.first or program.form not in ("bw", "mbw_mr")
         wrong = agreed(comm, pair.difference() if receives else None)
     return {**values, "validation": ("Fail" if wrong else "Pass") if args.validation else None}, wrong

@@ -21,7 +21,8 @@ TYPES = {
     "bfloat16": "bfloat16",
 }  # fmt: skip
 #: By form: (iterations, iterations of long messages, warm-up calls, warm-up calls of long messages).
-REPEATS = {"latency": (10_000, 1000, 100, 10), "bw": (100, 20, 10, 2)}
+_LATENCY, _STREAM = (10_000, 1000, 100, 10), (100, 20, 10, 2)
+REPEATS = {"latency": _LATENCY, "multi_lat": _LATENCY, "bw": _STREAM, "bibw": _STREAM, "mbw_mr": _STREAM}
 USUAL = (1000, 100, 100, 10)
 
 
@@ -55,7 +56,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("-k", "--root-rank", type=_root, default=0, metavar="fixed:R|rotate",
         help="root of a rooted collective: one rank (default fixed:0), or all in turn")  # fmt: skip
     add("-t", "--test-calls", type=_count(0), metavar="N", help="non-blocking: MPI_Test calls while computing")
-    add("-W", "--window-size", type=_count(1), metavar="N", help="bw: messages under way at a time (default 64)")
+    add("-W", "--window-size", type=_count(1), metavar="N",
+        help="bw, bibw, mbw_mr: messages under way at a time (default 64)")  # fmt: skip
+    add("-N", "--neighborhood", type=_torus, metavar="cart:D:R",
+        help="neighbours: ranks up to R away along D dimensions of a torus (default cart:1:1)")  # fmt: skip
+    add("buffers", nargs="*", type=_buffers, metavar="H|D", help="two letters: where the buffers are, H for the host")
     ours = parser.add_argument_group("beyond OMB")
     add = ours.add_argument
     add("--algorithm", metavar="NAME", help="an algorithm of the collective, mpi for the MPI library's own, all for a "
@@ -65,6 +70,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--off-cache", action="store_true", help="buffers in turn, so many that no call finds its data in the cache")
     add("--heap", action="store_true", help="arrays of comm.empty, which the ranks of a node share")
     add("--bw", action="store_true", help="bandwidths: algbw and busbw as nccl-tests define them")
+    add("--nccl", action="store_true", help="as nccl-tests: out of place, then in place, each with algbw and busbw; "
+        "at the end the average of busbw")  # fmt: skip
+    add("--title", choices=("collectives", "osu"), default="collectives",
+        help="osu: a first line that begins '# OSU MPI', for scripts that look for it")  # fmt: skip
     add("--json", metavar="FILE", help="everything that was measured, with the machine described")
 
 
@@ -72,16 +81,19 @@ def check(program: Program, args: argparse.Namespace) -> None:
     """UsageError for options that the program does not use, or that exclude each other."""
     single, starts = not program.collective, program.form == "start"
     useless = {
-        "--in-place": args.in_place and (single or program.collective in ("barrier", "bcast")),
+        "--in-place": args.in_place and not program.in_place,
+        "--nccl": args.nccl and not (program.in_place and program.form == "call"),
+        "--neighborhood": args.neighborhood is not None and not program.on_a_graph,
         "--root-rank": args.root_rank != 0 and not program.rooted,
         "--test-calls": args.test_calls is not None and not starts,
-        "--window-size": args.window_size is not None and program.form != "bw",
-        "--tail-lat": args.tail_lat is not None and (starts or program.form == "bw"),
+        "--window-size": args.window_size is not None and not program.streams,
+        "--tail-lat": args.tail_lat is not None and (starts or program.streams or program.form == "init"),
         "--bw": args.bw and (single or starts or not program.sized),
-        "--full": args.full and program.form == "bw",
-        "--engine": args.engine is not None and program.form != "call",
-        "--algorithm": args.algorithm is not None and single,
+        "--full": args.full and program.streams,
+        "--engine": args.engine is not None and not (program.ours and program.form == "call"),
+        "--algorithm": args.algorithm is not None and not program.ours,
         "--ranks": args.ranks is not None and single,
+        "--heap": args.heap and not program.ours,
         "--message-size": args.message_size is not None and not program.sized,
     }
     if single:
@@ -89,6 +101,10 @@ def check(program: Program, args: argparse.Namespace) -> None:
     for option, given in useless.items():
         if given:
             raise UsageError(f"{option}: {program.name} has no use for it")
+    if args.nccl and (args.in_place or args.bw):
+        raise UsageError("--nccl measures in place and has bandwidths: give neither --in-place nor --bw with it")
+    if len(args.buffers) not in (0, 2):
+        raise UsageError(f"{' '.join(args.buffers)}: expected two letters, such as H H")
     if args.algorithm == "mpi" and (args.engine or args.heap):
         raise UsageError("--algorithm mpi: the MPI library's own takes neither --engine nor --heap")
     if args.algorithm not in (None, "all"):
@@ -184,6 +200,21 @@ def _root(text: str) -> int | str:
     if not word.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is neither fixed:RANK nor rotate")
     return int(word)
+
+
+def _torus(text: str) -> tuple[int, int]:
+    words = text.split(":")
+    if len(words) != 3 or words[0] != "cart" or not all(word.isdecimal() and int(word) > 0 for word in words[1:]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not cart:DIMENSIONS:RADIUS, such as cart:2:1")
+    return int(words[1]), int(words[2])
+
+
+def _buffers(text: str) -> str:
+    if text in ("D", "M"):
+        raise argparse.ArgumentTypeError(f"{text}: this version moves arrays in host memory only (H)")
+    if text != "H":
+        raise argparse.ArgumentTypeError(f"{text!r} is neither H nor D")
+    return text
 
 
 def _accelerator(text: str) -> str:

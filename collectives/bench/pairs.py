@@ -1,4 +1,4 @@
-"""Measures messages between two ranks: latency of one message, bandwidth of many."""
+"""Measures messages between pairs of ranks: latency of one message, bandwidth of many, in one direction or both."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ TAG, ACK = 1, 2
 
 
 class Pair:
-    """``slots`` buffers of ``nbytes`` bytes, used in turn, on ranks 0 and 1, and the measurements with them."""
+    """``slots`` buffers of ``nbytes`` bytes, used in turn, and the measurements with them.
+
+    The first half of the ranks of ``comm`` are the first ranks of pairs, whose others are as many ranks further.
+    """
 
     def __init__(self, comm: Any, nbytes: int, dtype: Any, slots: int = 1):
-        self.comm, self.peer = comm, 1 - comm.rank
+        half = comm.size // 2
+        self.comm, self.first = comm, comm.rank < half
+        self.peer = comm.rank + half if self.first else comm.rank - half
         dtype = np.dtype(dtype)
         self.count = nbytes // dtype.itemsize
         self.sends = [page_aligned(self.count, dtype) for _ in range(slots)]
@@ -30,20 +35,21 @@ class Pair:
     def fill(self) -> None:
         """Fill the send buffers with this rank's data, and the receive buffers with values that no message has."""
         for number, (send, recv) in enumerate(zip(self.sends, self.recvs, strict=True)):
-            send[:] = operand(send.dtype, self.comm.rank, 2, 0, self.count, number)
-            wanted = operand(send.dtype, self.peer, 2, 0, self.count, number)
+            send[:] = operand(send.dtype, self.comm.rank, self.comm.size, 0, self.count, number)
+            wanted = operand(send.dtype, self.peer, self.comm.size, 0, self.count, number)
             np.invert(wanted.view(np.uint8), out=recv.view(np.uint8))
 
     def difference(self) -> str | None:
         """A text with the first wrong element that this rank received, or None."""
         for number, recv in enumerate(self.recvs):
-            found = difference(recv, operand(recv.dtype, self.peer, 2, 0, self.count, number))
+            found = difference(recv, operand(recv.dtype, self.peer, self.comm.size, 0, self.count, number))
             if found is not None:
                 return f"rank {self.comm.rank}: element {found[0]} is {found[1]}"
         return None
 
     def latency(self, iterations: int, warmup: int) -> np.ndarray:
-        """Seconds of one way, float64: half of each round trip on rank 0. Rank 1 answers and returns an empty array.
+        """Seconds of one way, float64: half of each round trip on the pair's first rank. The other one answers and
+        returns an empty array.
 
         Uses MPI_Send and MPI_Recv in turn. Reading the clock is subtracted, as in :func:`.timing.sample`.
         """
@@ -53,7 +59,7 @@ class Pair:
         self.comm.Barrier()
         for i in range(warmup + iterations):
             there, back = self.sends[i % slots], self.recvs[i % slots]
-            if peer == 1:
+            if self.first:
                 begin = now()
                 send(there, peer, TAG)
                 recv(back, peer, TAG)
@@ -64,22 +70,28 @@ class Pair:
         seconds = np.array(times[warmup:], np.float64) - clock_overhead()
         return np.maximum(seconds, 0) * 0.5e-9
 
-    def bandwidth(self, iterations: int, warmup: int, window: int) -> float:
-        """Bytes per second from rank 0 to 1: windows of messages (MPI_Isend, MPI_Irecv), each window acknowledged."""
+    def rate(self, iterations: int, warmup: int, window: int, both_ways: bool = False) -> float:
+        """Messages per second from the first rank to the other one, or in both directions together.
+
+        Windows of messages (MPI_Isend, MPI_Irecv), each window acknowledged.
+        """
         from mpi4py import MPI
 
         slots, ack, peer = len(self.sends), np.zeros(1, np.int8), self.peer
-        post = self.comm.Isend if peer == 1 else self.comm.Irecv
-        buffers = self.sends if peer == 1 else self.recvs
+        posts = []
+        if both_ways or not self.first:
+            posts.append((self.comm.Irecv, self.recvs))
+        if both_ways or self.first:
+            posts.append((self.comm.Isend, self.sends))
         self.comm.Barrier()
         begin = 0.0
         for i in range(warmup + iterations):
             if i == warmup:
                 begin = time.perf_counter()
-            MPI.Request.Waitall([post(buffers[j % slots], peer, TAG) for j in range(window)])
-            if peer == 1:
+            MPI.Request.Waitall([post(buffers[j % slots], peer, TAG) for post, buffers in posts for j in range(window)])
+            if self.first:
                 self.comm.Recv(ack, peer, ACK)
             else:
                 self.comm.Send(ack, peer, ACK)
         seconds = time.perf_counter() - begin
-        return buffers[0].nbytes * window * iterations / seconds
+        return window * iterations * len(posts) / seconds

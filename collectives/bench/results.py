@@ -29,7 +29,8 @@ def bandwidths(collective: str, size: int, nbytes: int, seconds: float) -> tuple
     """
     algbw = nbytes / seconds / 1e9 if seconds else 0.0
     share = (size - 1) / size
-    factor = 2 * share if collective == "allreduce" else share if registry.spec(collective).blockwise else 1.0
+    blockwise = collective == "alltoallw" or collective in registry.NAMES and registry.spec(collective).blockwise
+    factor = 2 * share if collective == "allreduce" else share if blockwise else 1.0
     return algbw, algbw * factor
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mpi4py import MPI
@@ -15,6 +16,7 @@ from mpi4py import MPI
 from ..communicator import Communicator
 from ..schedules import registry
 from ..system.machine import last_level_cache
+from .exchanges import Exchange, on_torus
 from .options import TYPES
 from .programs import Program
 from .workloads import PAGE, Workload, footprint, usable_count
@@ -23,6 +25,7 @@ __all__ = ["Setting", "communicator", "part", "settings"]
 
 _VARIABLE = "COLLECTIVES_ALGORITHM"
 plain_mpi = MPI.Intracomm  # the class for algorithm "mpi"; tests replace it by one with wrong results
+NEAREST = 1, 1  # dimensions and radius of the torus of neighbours
 MOST_SETS = 4096  # sets of buffers
 MOST_PLANS = 64  # persistent requests, each of which may hold memory of the engine
 
@@ -44,6 +47,8 @@ class Setting:
 
     def count(self, nbytes: int, itemsize: int) -> int:
         """Number of elements in a message of at most ``nbytes`` bytes that the collective allows."""
+        if not self.program.ours:
+            return nbytes // itemsize
         return usable_count(self.program.collective, nbytes // itemsize, self.comm.size)
 
     def sets(self, count: int, itemsize: int) -> int:
@@ -58,6 +63,9 @@ class Setting:
         """Bytes of the buffers on the rank that needs most, for any root."""
         if not self.program.collective:
             return 2 * footprint("bcast", count, itemsize, 2, rotate=sets)
+        if not self.program.ours:
+            peers = len(self.comm.inoutedges[0]) if self.program.on_a_graph else self.comm.size
+            return footprint("alltoall", count, itemsize, peers, rotate=sets)
         arguments = self.program.collective, count, itemsize, self.comm.size
         return footprint(*arguments, in_place=self.args.in_place, rotate=sets)
 
@@ -69,8 +77,16 @@ class Setting:
         """What a table says in place of rows that do not fit in --mem-limit, from ``nbytes`` on."""
         return f"Left out: {nbytes} bytes and more, whose buffers need more than --mem-limit {self.args.mem_limit}."
 
-    def workload(self, count: int, sets: int) -> Workload:
+    def in_place(self) -> Setting:
+        """The same in place."""
+        args = copy.copy(self.args)
+        args.in_place = True
+        return replace(self, args=args)
+
+    def workload(self, count: int, sets: int) -> Workload | Exchange:
         """The buffers of the call, in ``sets`` sets, and the call."""
+        if not self.program.ours:
+            return Exchange(self.comm, self.program.collective, count, dtype=self.dtype, rotate=sets)
         root = range(self.comm.size) if self.args.root_rank == "rotate" else self.args.root_rank
         return Workload(
             self.comm, self.program.collective, count, dtype=self.dtype, root=root, in_place=self.args.in_place,
@@ -88,11 +104,26 @@ class Setting:
         kind = "arrays of comm.empty" if self.args.heap else "private"
         reuse = "in turn, out of the cache" if self.args.off_cache else "the same in every call"
         place = ", in place" if self.args.in_place else ""
-        return [f"Ranks: {self.comm.size}. Algorithm: {chosen}. Buffers: {kind}, {reuse}{place}."]
+        if not self.program.ours:
+            chosen = "the MPI library's own"
+        notes = [f"Ranks: {self.comm.size}. Algorithm: {chosen}. Buffers: {kind}, {reuse}{place}."]
+        if self.program.on_a_graph:
+            dimensions, radius = self.args.neighborhood or NEAREST
+            notes.append(f"Neighbours: {len(self.comm.inoutedges[0])}, on a torus: cart:{dimensions}:{radius}.")
+        return notes
 
 
 def settings(program: Program, args: argparse.Namespace, plain: MPI.Intracomm) -> Iterator[Setting]:
     """The settings of all tables for the ranks of ``plain``."""
+    if not program.ours:
+        comm = Communicator(plain)
+        used = on_torus(comm, *(args.neighborhood or NEAREST)) if program.on_a_graph else comm
+        for type_name in args.type:
+            yield Setting(program, args, used, None, type_name)
+        if used is not comm:
+            used.Free()
+        comm.Free()
+        return
     every = args.algorithm == "all"
     for name in registry.algorithms(program.collective) if every else [args.algorithm]:
         if name == "mpi" and (args.heap or args.engine):

@@ -26,8 +26,12 @@ class Column(NamedTuple):
 
 def columns(program: Program, args: argparse.Namespace) -> list[Column]:
     """The columns after the size; times are in us."""
-    if program.form == "bw":
+    if program.form == "mbw_mr":
+        made = [Column("bandwidth", "MB/s"), Column("rate", "Messages/s")]
+    elif program.streams:
         made = [Column("bandwidth", "Bandwidth (MB/s)")]
+    elif args.nccl:
+        made = _nccl()
     elif program.form == "start":
         made = _overlap(args.full)
     else:
@@ -43,6 +47,13 @@ def columns(program: Program, args: argparse.Namespace) -> list[Column]:
     return made
 
 
+def _nccl() -> list[Column]:
+    """The columns of nccl-tests, out of place and in place."""
+    titles = {"avg": "time(us)", "algbw": "algbw(GB/s)", "busbw": "busbw(GB/s)"}
+    return [Column(f"{key}{end}", f"{place} {title}", 22) for end, place in (("", "out"), ("_in_place", "in-place"))
+            for key, title in titles.items()]  # fmt: skip
+
+
 def _overlap(full: bool) -> list[Column]:
     made = [Column("overall", "Overall(us)"), Column("compute", "Compute(us)")]
     if full:
@@ -53,13 +64,22 @@ def _overlap(full: bool) -> list[Column]:
     return [*made, Column("overlap", "Overlap(%)")]
 
 
-def head(program: Program, type_name: str, notes: Sequence[str], shown: Sequence[Column]) -> str:
-    """The head of a table: an empty line, the title, comments, and the names of the columns."""
+def head(
+    program: Program, type_name: str, notes: Sequence[str], shown: Sequence[Column], title: str = "collectives"
+) -> str:
+    """The head of a table: an empty line, the title, comments, and the names of the columns.
+
+    ``title="osu"`` makes a title that scripts for OMB find, and a comment that says whose table it is.
+    """
     lines = ["", f"# OSU-format collectives {program.title} Test v{__version__}"]
+    if title == "osu":
+        lines[1:] = [f"# OSU {program.title} Test v{__version__}", f"# By collectives {__version__}, not by OMB."]
     if program.sized:
         label = type_name.upper() if type_name.startswith("mpi_") else TYPES[type_name]
         lines.append(f"# Datatype: {label}.")
     lines += [f"# {note}" for note in notes]
+    if not shown:
+        return "\n".join(lines)
     if program.sized:
         names = "# Size".ljust(SIZE) + shown[0].title.rjust(shown[0].width)
     else:

@@ -18,7 +18,9 @@ from ..arguments.calls import COLLECTIVES
 from .operands import Fold, check_dtype, difference, fold, operand
 from .programs import messages_of
 
-__all__ = ["Plan", "Workload", "blocks", "footprint", "lengths", "page_aligned", "usable_count"]
+__all__ = [
+    "Plan", "Workload", "blocks", "footprint", "in_turn", "lengths", "page_aligned", "typed", "usable_count",
+]  # fmt: skip
 
 PAGE = 4096
 CHUNK = 1 << 14  # elements that are made or compared at a time, so that temporaries stay in the cache
@@ -112,7 +114,7 @@ class Workload:
             raise ValueError(f"collective: {collective!r} is none of {', '.join(COLLECTIVES)}")
         self.comm, self.kind, self.count = comm, COLLECTIVES[collective], count
         self.rank, self.size = comm.rank, comm.size
-        self.dtype = _dtype(dtype)
+        self.dtype = typed(dtype)
         self.op = MPI.SUM if op is None else op
         self.fold = next((f for known, f in _FOLDS if known == self.op), None)
         self.roots = (root,) if isinstance(root, int) else tuple(root)
@@ -151,11 +153,11 @@ class Workload:
 
     def call(self, **keywords: Any) -> Callable[[], Any]:
         """A function without arguments that makes a blocking call with ``keywords`` (such as ``algorithm``)."""
-        return _in_turn(self._calls("call", keywords))
+        return in_turn(self._calls("call", keywords))
 
     def start(self, **keywords: Any) -> Callable[[], MPI.Request]:
         """A function without arguments that starts a non-blocking call and returns its request."""
-        return _in_turn(self._calls("start", keywords))
+        return in_turn(self._calls("start", keywords))
 
     def plan(self, **keywords: Any) -> Plan:
         """Persistent requests for all sets of buffers. Collective."""
@@ -322,7 +324,7 @@ class Plan:
             request.Free()
 
 
-def _in_turn(calls: list[Callable[[], Any]]) -> Callable[[], Any]:
+def in_turn(calls: list[Callable[[], Any]]) -> Callable[[], Any]:
     """A function that makes the next call each time; with one call that call itself, to save a Python call."""
     if len(calls) == 1:
         return calls[0]
@@ -334,7 +336,7 @@ def _pieces(count: int) -> Iterator[tuple[int, int]]:
     return ((first, min(first + CHUNK, count)) for first in range(0, count, CHUNK))
 
 
-def _dtype(dtype: Any) -> np.dtype:
+def typed(dtype: Any) -> np.dtype:
     """A NumPy dtype; ``"bfloat16"`` is the one of ml_dtypes."""
     if dtype == "bfloat16":
         import ml_dtypes

@@ -137,7 +137,7 @@ def test_options_without_use_are_refused_for_every_program():
         program = find(name)
         options.check(program, arguments(name))
         for words in (["-t", "1"], ["-W", "8"], ["-k", "rotate"]):
-            needed = {"-t": program.form == "start", "-W": name == "bw", "-k": program.rooted}[words[0]]
+            needed = {"-t": program.form == "start", "-W": program.streams, "-k": program.rooted}[words[0]]
             if needed:
                 options.check(program, arguments(name, *words))
             else:
@@ -196,6 +196,30 @@ def test_there_is_a_script_for_every_program():
         tree = ast.parse(path.read_text())
         assert ast.get_docstring(tree).startswith(find(name).title)
         assert ast.unparse(tree.body[-1]) == f"sys.exit(main('{name}'))"
+
+
+def test_starting_mpi_is_timed():
+    done = mpiexec("openmpi", 2, "benchmarks/osu/osu_init.py", "--title", "osu")
+    assert done.returncode == 0, done.stderr
+    number = r"\d+\.\d\d ms"
+    line = rf"min: ({number}), max: ({number}), avg: ({number})"
+    shown = re.fullmatch(
+        rf"\n# OSU MPI Init Test v[0-9.]+\n# By .*\nnprocs: 2, {line}\n# collectives.Communicator\(.*?: {line}\n",
+        done.stdout,
+    )
+    assert shown, done.stdout
+    low, high, mean = (float(text.split()[0]) for text in shown.groups()[:3])
+    assert 0 < low <= mean <= high
+
+
+def test_letters_say_where_the_buffers_are(capsys):
+    for words in (["-m", "8:8", "H", "H"], ["H", "H"]):
+        assert arguments("bw", *words[-2:]).buffers == ["H", "H"]
+    for words, why in ((["D", "D"], "host memory only"), (["H"], "two letters"), (["X", "H"], "neither H nor D")):
+        with pytest.raises(SystemExit) as ended:
+            main("bw", words)
+        assert ended.value.code == 2
+        assert why in capsys.readouterr().err
 
 
 def test_bandwidths_are_those_of_nccl_tests():

@@ -1,13 +1,17 @@
 """Workloads and timing of benchmarks, on every rank; and that a wrong result is found, whatever is wrong."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import collectives
 from collectives.arguments.calls import COLLECTIVES
-from collectives.bench import main
-from collectives.bench.programs import NAMES
+from collectives.bench import main, start
+from collectives.bench.exchanges import Exchange, neighbours, on_torus
+from collectives.bench.programs import EXCHANGES, NAMES, find
 from collectives.bench.timing import combine, sample
 from collectives.bench.workloads import Workload, usable_count
 
@@ -143,9 +147,17 @@ def test_calls_are_timed_one_by_one(comm):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_program_runs(name, capfd):
-    if name in ("latency", "bw") and SIZE != 2:
+    if name in ("latency", "bw", "bibw") and SIZE != 2:
         assert main(name, []) == 1
         assert RANK or "exactly two processes" in capfd.readouterr().err
+        return
+    if name in ("multi_lat", "mbw_mr") and SIZE % 2:
+        assert main(name, []) == 1
+        assert RANK or "even number of processes" in capfd.readouterr().err
+        return
+    if name == "init":  # MPI has been started here; tests/bench/test_bench.py starts it
+        with pytest.raises(RuntimeError, match="started already"):
+            start.run(find(name), None)
         return
     sizes = [] if "barrier" in name else ["-m", "4:64"]
     assert main(name, [*sizes, "-i", "2", "-x", "1", "-u", "1", "-c"]) == 0
@@ -180,3 +192,53 @@ def test_numbers_of_ranks(capfd):
     assert RANK or all(f"# Ranks: {p}." in shown for p in range(2, SIZE + 1))
     assert main("allgather", ["--ranks", f"2,{SIZE + 1}"]) == 2
     assert main("bcast", ["--root-rank", f"fixed:{SIZE}"]) == 2
+
+
+@pytest.mark.parametrize("collective", EXCHANGES)
+def test_wrong_blocks_of_exchanges_are_found(collective, comm, monkeypatch):
+    used = comm if collective == "alltoallw" else on_torus(comm, 1, 1)
+    load = Exchange(used, collective, 5, dtype="int32", rotate=2)
+    assert [load.validate(form) for form in ("call", "start", "plan")] == [None] * 3
+    monkeypatch.setattr(load, "_calls", lambda form, keywords: [lambda: None] * 2)  # nothing is sent
+    assert "element" in load.validate() if load.sources else load.validate() is None
+
+
+def test_neighbours_are_mutual():
+    for dims in ([1], [2], [5], [2, 3], [4, 4], [2, 2, 2]):
+        ranks = range(int(np.prod(dims)))
+        for radius in (1, 2):
+            every = [neighbours(rank, dims, radius) for rank in ranks]
+            assert all(a in every[b] for a in ranks for b in every[a])
+            assert all(a not in every[a] for a in ranks)
+            assert len({len(each) for each in every}) == 1
+    assert neighbours(0, [5], 1) == [1, 4]
+    assert neighbours(0, [4, 4], 1) == [1, 3, 4, 12]
+
+
+def test_pairs_print_what_omb_prints(capfd):
+    if SIZE % 2:
+        return
+    assert main("mbw_mr", ["-m", "8:8", "-i", "2", "-x", "0", "-W", "4", "H", "H", "--title", "osu"]) == 0
+    shown = capfd.readouterr().out.splitlines()
+    if RANK == 0:
+        assert shown[1].startswith("# OSU MPI Multiple Bandwidth / Message Rate Test v")
+        assert f"# [ pairs: {SIZE // 2} ] [ window size: 4 ]" in shown
+        assert shown[-2] == "# Size                  MB/s        Messages/s"
+        size, rate, messages = map(float, shown[-1].split())
+        assert rate == pytest.approx(size * messages / 1e6, abs=0.01)
+
+
+def test_both_places_as_nccl_tests(tmp_path_factory, capfd):
+    path = WORLD.bcast(str(tmp_path_factory.mktemp("nccl") / "a.json"), 0)
+    assert main("allreduce", ["--nccl", "-m", "8:16", "-i", "2", "-x", "0", "-c", "--json", path]) == 0
+    shown = capfd.readouterr().out.splitlines()
+    if RANK == 0:
+        rows = [line.split() for line in shown if line and line[0] != "#"]
+        assert [len(row) for row in rows] == [8, 8]
+        assert {row[-1] for row in rows} == {"Pass"}
+        buses = [float(row[i]) for row in rows for i in (3, 6)]
+        average = next(float(line.split(":")[1]) for line in shown if line.startswith("# Avg bus bandwidth"))
+        assert average == pytest.approx(sum(buses) / 4, abs=0.01)
+        records = json.loads(Path(path).read_text())["results"]
+        assert sorted((r["bytes"], r["in_place"]) for r in records) == [(8, False), (8, True), (16, False), (16, True)]
+        assert f"# wrote {path}" in shown

@@ -1,0 +1,7 @@
+"""MPI Alltoallw Latency Test, OSU format: see docs/benchmarks.md."""
+
+import sys
+
+from collectives.bench import main
+
+sys.exit(main("alltoallw"))

@@ -1,0 +1,7 @@
+"""MPI Persistent Alltoallw Latency Test, OSU format: see docs/benchmarks.md."""
+
+import sys
+
+from collectives.bench import main
+
+sys.exit(main("alltoallw_persistent"))

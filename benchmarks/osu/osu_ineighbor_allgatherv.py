@@ -1,0 +1,7 @@
+"""MPI Non-blocking Neighbor_allgatherv Latency Test, OSU format: see docs/benchmarks.md."""
+
+import sys
+
+from collectives.bench import main
+
+sys.exit(main("ineighbor_allgatherv"))

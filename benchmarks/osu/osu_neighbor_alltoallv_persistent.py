@@ -1,0 +1,7 @@
+"""MPI Persistent Neighbor_alltoallv Latency Test, OSU format: see docs/benchmarks.md."""
+
+import sys
+
+from collectives.bench import main
+
+sys.exit(main("neighbor_alltoallv_persistent"))

@@ -1,0 +1,7 @@
+"""MPI Neighbor_alltoallw Latency Test, OSU format: see docs/benchmarks.md."""
+
+import sys
+
+from collectives.bench import main
+
+sys.exit(main("neighbor_alltoallw"))
