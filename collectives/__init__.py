@@ -41,22 +41,24 @@ _REMEDY = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import the attribute ``name`` at its first use, if it needs MPI or the compiled core; see ``_LAZY``."""
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        value = getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
-    except (ImportError, RuntimeError) as e:  # mpi4py raises RuntimeError where it finds no MPI library
-        missing = "mpi4py" if isinstance(e, RuntimeError) else e.name or ""
-        if "'_core'" in str(e):  # from . import _core
-            missing = "collectives.core._core"
-        remedy = next((text for module, text in _REMEDY.items() if missing.startswith(module)), None)
-        raise ImportError(f"collectives.{name}: {remedy or e}", name=missing) from e
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # for whom it would be a promise of every name
+
+    def __getattr__(name: str) -> Any:
+        """Import the attribute ``name`` at its first use, if it needs MPI or the compiled core; see ``_LAZY``."""
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            value = getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+        except (ImportError, RuntimeError) as e:  # mpi4py raises RuntimeError where it finds no MPI library
+            missing = "mpi4py" if isinstance(e, RuntimeError) else e.name or ""
+            if "'_core'" in str(e):  # from . import _core
+                missing = "collectives.core._core"
+            remedy = next((text for module, text in _REMEDY.items() if missing.startswith(module)), None)
+            raise ImportError(f"collectives.{name}: {remedy or e}", name=missing) from e
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    """All names, including those that are imported at their first use."""
-    return sorted({*globals(), *__all__})
+    """What is public."""
+    return sorted([*__all__, "__version__"])

@@ -14,14 +14,14 @@ from .datatypes import Type
 from .memory import memory_of
 
 __all__ = [
-    "AVG", "REPRODUCIBLE_SUM", "Buffer", "addressed", "in_place", "op_code", "parse", "parts", "refuse_overlap",
-    "refuse_repeats", "within",
+    "AVG", "REPRODUCIBLE_SUM", "Average", "Buffer", "ReproducibleSum", "addressed", "in_place", "op_code", "parse",
+    "parts", "refuse_overlap", "refuse_repeats", "within",
 ]  # fmt: skip
 
 _OP_CODES = {name: code for code, name in enumerate(_core.OPS)}
 
 
-class _Average:
+class Average:
     """``collectives.AVG``: the sum over the ranks, divided by their number; for floating and complex types."""
 
     def __repr__(self) -> str:
@@ -31,7 +31,7 @@ class _Average:
         return "AVG"
 
 
-class _ReproducibleSum:
+class ReproducibleSum:
     """``collectives.REPRODUCIBLE_SUM``: the exact sum over the ranks, rounded once; for float32 and float64.
 
     The bits of the result do not depend on order, number of ranks, algorithm or alignment (docs/reproducibility.md).
@@ -44,8 +44,8 @@ class _ReproducibleSum:
         return "REPRODUCIBLE_SUM"
 
 
-AVG = _Average()
-REPRODUCIBLE_SUM = _ReproducibleSum()
+AVG = Average()
+REPRODUCIBLE_SUM = ReproducibleSum()
 #: Ops that only this library has, with the names of their kernels.
 _OWN_OPS = {AVG: "avg", REPRODUCIBLE_SUM: "reproducible_sum"}
 
@@ -118,7 +118,7 @@ def op_code(op: Any) -> int | None:
             name = next((name for name in ("REPLACE", "NO_OP") if op == getattr(MPI, name)), "OP_NULL")
             raise TypeError(f"op: MPI.{name} reduces nothing")
         return code
-    if isinstance(op, (_Average, _ReproducibleSum)):
+    if isinstance(op, (Average, ReproducibleSum)):
         return _OP_CODES[_OWN_OPS[op]]
     own = " or ".join(map(repr, _OWN_OPS))
     raise TypeError(f"op must be an mpi4py.MPI.Op, {own}, not {type(op).__name__}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,10 +25,9 @@ from ..runtime.meeting import Making, meeting
 from ..runtime.mpi_context import MPIContext, duplicate
 from ..system import heap, lifetime
 from ..trace.recording import EVENTS, Trace
+from .buffered import Buffered
 from .derived import Derived
 from .grouping import Groups
-from .methods import add_methods
-from .nonblocking import Nonblocking
 from .objects import Objects
 from .requests import Request
 
@@ -47,7 +47,7 @@ class Record:
     seconds: float
 
 
-class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
+class Communicator(Buffered, Objects, Derived, MPI.Intracomm):
     """An mpi4py intracommunicator whose collectives are this library's.
 
     Making one from an intracommunicator is collective. It works on duplicates, so that messages of the program and of
@@ -229,6 +229,22 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
     def deterministic(self, value: bool) -> None:
         self._enter().deterministic = bool(value)
 
+    def __repr__(self) -> str:
+        """This rank, the ranks and hosts, and by what the ranks exchange data: ``engine``; a local call."""
+        name = type(self).__name__
+        if self == MPI.COMM_NULL:
+            return f"<collectives.{name}: null>"
+        context = self._context
+        if context is None:
+            known = "" if MPI.Is_finalized() else f" rank {self.rank} of {self.size},"
+            return f"<collectives.{name}:{known} not set up>"
+        if context.life.ended:
+            return f"<collectives.{name}: freed>"
+        hosts = f"{context.layout.nodes} host{'s' if context.layout.nodes > 1 else ''}"
+        broken = "" if context.broken is None else f", broken: {context.broken}"
+        place = f"rank {context.rank} of {context.size} on {hosts}"
+        return f"<collectives.{name}: {place}, engine: {context.engine}{broken}>"
+
     # Arrays on the heap
 
     def empty(self, shape: Any, dtype: Any = np.float64) -> np.ndarray:
@@ -251,6 +267,15 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
         array[...] = fill_value
         return array
 
+    def share(self, array: Any) -> np.ndarray:
+        """A copy of ``array`` in memory that the ranks of this node share, as :meth:`empty` makes it; a local call.
+
+        Shape, type, order in memory and values are those of ``array``, which the copy does not replace: memory cannot
+        be moved under an array, nor under its views. So ``x = comm.share(x)`` before the first call. If ``array`` is
+        in shared memory already, it is returned itself. TypeError for arrays of Python objects.
+        """
+        return heap.share(array)
+
     @property
     def group(self) -> Groups:  # type: ignore[override]
         """mpi4py's group of the communicator; when it is called, a block of grouped calls (see :class:`Group`)."""
@@ -258,55 +283,24 @@ class Communicator(Nonblocking, Objects, Derived, MPI.Intracomm):
         made.comm = self
         return made
 
-    if TYPE_CHECKING:  # added by add_methods
-        Barrier: Any
-        Ibarrier: Any
-        Barrier_init: Any
-        Bcast: Any
-        Ibcast: Any
-        Bcast_init: Any
-        Gather: Any
-        Igather: Any
-        Gather_init: Any
-        Gatherv: Any
-        Igatherv: Any
-        Gatherv_init: Any
-        Scatter: Any
-        Iscatter: Any
-        Scatter_init: Any
-        Scatterv: Any
-        Iscatterv: Any
-        Scatterv_init: Any
-        Allgather: Any
-        Iallgather: Any
-        Allgather_init: Any
-        Allgatherv: Any
-        Iallgatherv: Any
-        Allgatherv_init: Any
-        Alltoall: Any
-        Ialltoall: Any
-        Alltoall_init: Any
-        Alltoallv: Any
-        Ialltoallv: Any
-        Alltoallv_init: Any
-        Reduce: Any
-        Ireduce: Any
-        Reduce_init: Any
-        Reduce_scatter_block: Any
-        Ireduce_scatter_block: Any
-        Reduce_scatter_block_init: Any
-        Reduce_scatter: Any
-        Ireduce_scatter: Any
-        Reduce_scatter_init: Any
-        Scan: Any
-        Iscan: Any
-        Scan_init: Any
-        Exscan: Any
-        Iexscan: Any
-        Exscan_init: Any
-        Allreduce: Any
-        Iallreduce: Any
-        Allreduce_init: Any
+    if TYPE_CHECKING:  # classes of this module, which Derived cannot name
+
+        def shrink(self) -> Communicator: ...  # noqa: D102
+        def Shrink(self) -> Communicator: ...  # noqa: D102
+        def Split(self, color: int = 0, key: int = 0) -> Communicator: ...  # noqa: D102
+        def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Communicator: ...  # noqa: D102
+        def Create(self, group: MPI.Group) -> Communicator: ...  # noqa: D102
+        def Create_group(self, group: MPI.Group, tag: int = 0) -> Communicator: ...  # noqa: D102
+        def Create_cart(self, dims: Any, periods: Any = None, reorder: bool = False) -> Cartcomm: ...  # noqa: D102
+        def Create_graph(self, index: Any, edges: Any, reorder: bool = False) -> Graphcomm: ...  # noqa: D102
+        def Create_dist_graph_adjacent(  # noqa: D102
+            self, sources: Any, destinations: Any, sourceweights: Any = None, destweights: Any = None,
+            info: MPI.Info = MPI.INFO_NULL, reorder: bool = False,
+        ) -> Distgraphcomm: ...  # fmt: skip
+        def Create_dist_graph(  # noqa: D102
+            self, sources: Any, degrees: Any, destinations: Any, weights: Any = None, info: MPI.Info = MPI.INFO_NULL,
+            reorder: bool = False,
+        ) -> Distgraphcomm: ...  # fmt: skip
 
     # Freeing
 
@@ -341,9 +335,6 @@ def _as_the_core_asks(comm: Communicator) -> Caller:
     return comm
 
 
-add_methods(Communicator)
-
-
 def _predefined(name: str) -> Any:
     """The communicator of this name in mpi4py.MPI."""
     return getattr(MPI, name)
@@ -364,6 +355,10 @@ class Graphcomm(Communicator, MPI.Graphcomm):
 class Distgraphcomm(Communicator, MPI.Distgraphcomm):
     """mpi4py's distributed graph communicator with this library's collectives."""
 
+
+for _part in (Objects, Derived):  # errors of wrong arguments have this name
+    for _method in filter(inspect.isfunction, vars(_part).values()):
+        _method.__qualname__ = f"Communicator.{_method.__name__}"
 
 Communicator._kinds.update({kind.__name__: kind for kind in (Communicator, Cartcomm, Graphcomm, Distgraphcomm)})
 

@@ -14,6 +14,9 @@ from ..runtime.mpi_context import MPIContext, duplicate
 from ..system import mpi_library
 from . import rehearsal
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 __all__ = ["Derived"]
 
 
@@ -35,7 +38,7 @@ class Derived(MPI.Intracomm):
 
         def _refuse_if_freed(self) -> None: ...
 
-    def Dup(self, info: MPI.Info | None = None) -> Any:
+    def Dup(self, info: MPI.Info | None = None) -> Self:
         """A duplicate of the same class, with the hints in ``info`` or this communicator's; collective."""
         if info is not None:
             rehearsal.rehearse("Dup", info)
@@ -44,11 +47,11 @@ class Derived(MPI.Intracomm):
 
     Clone = Dup
 
-    def Dup_with_info(self, info: MPI.Info) -> Any:
+    def Dup_with_info(self, info: MPI.Info) -> Self:
         """A duplicate of the same class, with the hints in ``info``; collective."""
         return self.Dup(info)
 
-    def Idup(self, info: MPI.Info | None = None) -> tuple[Any, MPI.Request]:
+    def Idup(self, info: MPI.Info | None = None) -> tuple[Self, MPI.Request]:
         """Begin a duplicate of the same class; returns it with a request.
 
         The duplicate can be used once the request is complete. Its first collective sets up the library's side.

@@ -72,6 +72,9 @@ _LASTS = """Persistent :meth:`{0}`; the returned request has ``Start`` and ``Wai
         ``Reduce_scatter_init`` without ``recvcounts`` waits for all ranks: it gathers their counts first.
 """
 
+#: What the fast path passes on for an argument that is not given.
+_MISSING = object()
+
 _BLOCKING = ("algorithm", "deterministic", "timeout", "stream", "engine")
 _LATER = ("algorithm", "deterministic", "stream")
 
@@ -98,6 +101,9 @@ def _signature(binding: Binding, options: tuple[str, ...], *more: inspect.Parame
 
 
 def _bind(name: str, binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    if any(arg is _MISSING for arg in args):
+        kwargs |= dict(zip(inspect.signature(binding).parameters, args, strict=False))
+        args, kwargs = (), {k: arg for k, arg in kwargs.items() if arg is not _MISSING}
     try:
         return binding(*args, **kwargs)
     except TypeError as e:
@@ -122,7 +128,7 @@ def _blocking(c: Collective, binding: Binding) -> Method:
         self._run(c, _bind(c.method, binding, args, kwargs), options)
 
     named = _named(method, c.method, _signature(binding, _BLOCKING), _WHAT[c.name] + _HOW.format(base=c.base))
-    return _core.fast_path(c.name, named, _first(c, Nonblocking._run), MPI.SUM)
+    return _core.fast_path(c.name, named, _first(c, Nonblocking._run), MPI.SUM, _MISSING)
 
 
 def _starting(c: Collective, binding: Binding) -> Method:
@@ -133,7 +139,7 @@ def _starting(c: Collective, binding: Binding) -> Method:
         return self._start(c, _bind(name, binding, args, kwargs), options)
 
     named = _named(method, name, _signature(binding, _LATER), _STARTS.format(c.method))
-    return _core.fast_path(c.name, named, _first(c, Nonblocking._start), MPI.SUM)
+    return _core.fast_path(c.name, named, _first(c, Nonblocking._start), MPI.SUM, _MISSING)
 
 
 def _lasting(c: Collective, binding: Binding) -> Method:

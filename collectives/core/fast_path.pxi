@@ -313,46 +313,48 @@ cdef object like_earlier(_Method method, object comm, Calls calls, coll_node_mes
     return None
 
 
-def fast_path(str collective, slow_path, first, SUM):
+def fast_path(str collective, slow_path, first, SUM, MISSING):
     """Make a method of a communicator: ordinary calls go to the engine or to a cached plan, others to ``slow_path``.
 
     ``first`` runs the first call with a key, and keeps its plan by :meth:`Calls.keep_plan`. The method is non-blocking
     if the name of ``slow_path`` is that of ``collective`` with an ``I`` before it. The methods are compiled, since a
-    Python function takes as long as a collective of 8 bytes. ``SUM`` is the default op.
+    Python function takes as long as a collective of 8 bytes. ``SUM`` is the default op. A buffer that is not given is
+    ``MISSING``, also for ``slow_path``, whose error names the method: an error of Cython's would name these functions.
     """
     cdef _Method method = _Method.__new__(_Method)
     method.kind, method.first = kind_of(collective), first
     method.starts = slow_path.__name__ == "I" + collective
 
-    def reducing(self, sendbuf, recvbuf, op=SUM, *more, **keywords):
+    def reducing(self=None, sendbuf=MISSING, recvbuf=MISSING, op=SUM, *more, **keywords):
         made = SLOW_PATH if more else serve(method, self, sendbuf, recvbuf, None, op, 0, keywords)
         return made if made is not SLOW_PATH else slow_path(self, sendbuf, recvbuf, op, *more, **keywords)
 
-    def scattering(self, sendbuf, recvbuf, recvcounts=None, op=SUM, *more, **keywords):
+    def scattering(self=None, sendbuf=MISSING, recvbuf=MISSING, recvcounts=None, op=SUM, *more, **keywords):
         ours = not more and recvcounts is not None
         made = serve(method, self, sendbuf, recvbuf, recvcounts, op, 0, keywords) if ours else SLOW_PATH
         return made if made is not SLOW_PATH else slow_path(self, sendbuf, recvbuf, recvcounts, op, *more, **keywords)
 
-    def reducing_to_root(self, sendbuf, recvbuf, op=SUM, root=0, *more, **keywords):
-        ours = not more and type(root) is int and -1 < root < 1 << 31
+    def reducing_to_root(self=None, sendbuf=MISSING, recvbuf=MISSING, op=SUM, root=0, *more, **keywords):
+        ours = not more and type(root) is int and -1 < root < 1 << 31 and recvbuf is not MISSING
         made = serve(method, self, sendbuf, recvbuf, None, op, root, keywords) if ours else SLOW_PATH
         return made if made is not SLOW_PATH else slow_path(self, sendbuf, recvbuf, op, root, *more, **keywords)
 
-    def moving(self, sendbuf, recvbuf, *more, **keywords):
+    def moving(self=None, sendbuf=MISSING, recvbuf=MISSING, *more, **keywords):
         made = SLOW_PATH if more else serve(method, self, sendbuf, recvbuf, None, None, 0, keywords)
         return made if made is not SLOW_PATH else slow_path(self, sendbuf, recvbuf, *more, **keywords)
 
-    def rooted(self, sendbuf, recvbuf, root=0, *more, **keywords):
+    def rooted(self=None, sendbuf=MISSING, recvbuf=MISSING, root=0, *more, **keywords):
         ours = not more and type(root) is int and -1 < root < 1 << 31
+        ours = ours and sendbuf is not MISSING and recvbuf is not MISSING  # of which some ranks need only one
         made = serve(method, self, sendbuf, recvbuf, None, None, root, keywords) if ours else SLOW_PATH
         return made if made is not SLOW_PATH else slow_path(self, sendbuf, recvbuf, root, *more, **keywords)
 
-    def bcast(self, buf, root=0, *more, **keywords):
+    def bcast(self=None, buf=MISSING, root=0, *more, **keywords):
         ours = not more and type(root) is int and -1 < root < 1 << 31
         made = serve(method, self, None, buf, None, None, root, keywords) if ours else SLOW_PATH
         return made if made is not SLOW_PATH else slow_path(self, buf, root, *more, **keywords)
 
-    def barrier(self, *more, **keywords):
+    def barrier(self=None, *more, **keywords):
         made = SLOW_PATH if more else serve(method, self, None, None, None, None, 0, keywords)
         return made if made is not SLOW_PATH else slow_path(self, *more, **keywords)
 

@@ -5,6 +5,7 @@ A change of a name here needs the same change in the .pxi files; mypy checks the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 __all__ = ["Caller", "Choice", "Exchange", "Shape"]
@@ -69,12 +70,30 @@ class Caller(Protocol):
     """A communicator, as the fast path and the calls with objects use it."""
 
     _context: Any
-    Bcast: Any
-    Allgather: Any
-    Alltoall: Any
-    Scatter: Any
-    Allgatherv: Any
-    Gatherv: Any
+
+    @property
+    def Bcast(self) -> Callable[..., None]:
+        """mpi4py's method of this name."""
+
+    @property
+    def Allgather(self) -> Callable[..., None]:
+        """mpi4py's method of this name."""
+
+    @property
+    def Alltoall(self) -> Callable[..., None]:
+        """mpi4py's method of this name."""
+
+    @property
+    def Scatter(self) -> Callable[..., None]:
+        """mpi4py's method of this name."""
+
+    @property
+    def Allgatherv(self) -> Callable[..., None]:
+        """mpi4py's method of this name."""
+
+    @property
+    def Gatherv(self) -> Callable[..., None]:
+        """mpi4py's method of this name."""
 
 
 class Exchange(Protocol):

@@ -71,6 +71,13 @@ class Context(Waiting):
         )
         self.nodes = Nodes.of(numbers)
 
+    @property
+    def engine(self) -> str:
+        """By what the ranks exchange data, as text."""
+        if self.apart is None:
+            return "shared memory"
+        return "MPI" if self.nodes.obstacle else "shared memory on each node, MPI between them"
+
     def register(self) -> None:
         """Begin to answer other ranks' questions about this rank's calls on this communicator."""
         peer_queries.register(self.identity, self)

@@ -16,7 +16,7 @@ import numpy as np
 from ..core import _core
 from ..errors import CollectiveError
 
-__all__ = ["attach", "empty", "forget_the_dead", "process_heap", "share_arrays", "why_not"]
+__all__ = ["attach", "empty", "forget_the_dead", "process_heap", "share", "share_arrays", "why_not"]
 
 SIZE = 64 << 30  # bytes of address space; pages get memory when they are used
 
@@ -89,6 +89,20 @@ def empty(shape: Any, dtype: Any = np.float64, *, zero: bool = False) -> np.ndar
         raise ValueError(f"shape: {shape} has too many elements for an array")
     block = _core.HeapBlock(heap, max(1, nbytes), zero)
     return np.ndarray(shape, dtype, buffer=memoryview(block))
+
+
+def share(array: Any) -> np.ndarray:
+    """A copy of ``array`` on this process's heap, with its order in memory if that is C's or Fortran's.
+
+    An array that is on the heap already is returned itself. Raises what :func:`empty` raises.
+    """
+    array = np.asarray(array)
+    if is_there() and array.nbytes and _core.address(array) in _usable_heap():
+        return array
+    fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+    made = empty(array.shape[::-1], array.dtype).T if fortran else empty(array.shape, array.dtype)
+    made[...] = array
+    return made
 
 
 def _lengths(shape: Any) -> tuple[int, ...]:

@@ -84,3 +84,14 @@ def test_the_wrong_transport_is_a_sentence(uncompiled):
     message = refuses("", uncompiled)
     assert "does not load" in message or "was linked to another MPI library" in message
     assert message.count("\n") == 1
+
+
+def test_dir_shows_what_is_public():
+    script = """
+import collectives
+import collectives.train
+assert dir(collectives) == sorted({*collectives.__all__, "__version__"}), dir(collectives)
+assert all(hasattr(collectives, name) for name in dir(collectives))
+"""
+    done = python("-c", script)
+    assert done.returncode == 0, done.stderr
