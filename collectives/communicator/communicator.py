@@ -30,6 +30,7 @@ from .derived import Derived
 from .grouping import Groups
 from .objects import Objects
 from .requests import Request
+from .started_objects import StartedObjects
 
 __all__ = ["Cartcomm", "Communicator", "Distgraphcomm", "Graphcomm", "Record"]
 
@@ -47,7 +48,7 @@ class Record:
     seconds: float
 
 
-class Communicator(Buffered, Objects, Derived, MPI.Intracomm):
+class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
     """An mpi4py intracommunicator whose collectives are this library's.
 
     Making one from an intracommunicator is collective. It works on duplicates, so that messages of the program and of
@@ -312,6 +313,7 @@ class Communicator(Buffered, Objects, Derived, MPI.Intracomm):
         context = self._context
         if context is not None and context.broken is None:
             context.check()
+            self._free_mover()
             context.take_turn()  # and never give it back
             with deaths.named(self, "Free"):
                 context.free()
@@ -356,7 +358,7 @@ class Distgraphcomm(Communicator, MPI.Distgraphcomm):
     """mpi4py's distributed graph communicator with this library's collectives."""
 
 
-for _part in (Objects, Derived):  # errors of wrong arguments have this name
+for _part in (Objects, StartedObjects, Derived):  # errors of wrong arguments have this name
     for _method in filter(inspect.isfunction, vars(_part).values()):
         _method.__qualname__ = f"Communicator.{_method.__name__}"
 

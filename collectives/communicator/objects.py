@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from ..core import _core, interfaces
 
-__all__ = ["Objects"]
+__all__ = ["Objects", "fold"]
 
 Buffers = list[Any]
 
@@ -48,7 +48,7 @@ def _joined(parts: Sequence[Any]) -> list[Any]:
     return [np.concatenate([_bytes(part) for part in parts]), [len(part) for part in parts]]
 
 
-def _fold(op: Any, objects: Sequence[Any]) -> Any:
+def fold(op: Any, objects: Sequence[Any]) -> Any:
     """Fold objects by ``op(left, right)`` from the left, in rank order."""
     return functools.reduce(op, objects)
 
@@ -62,6 +62,8 @@ class Objects:
 
     if TYPE_CHECKING:  # the communicator has these
         Barrier: Any
+        Ibarrier: Any
+        Dup: Any
         Bcast: Any
         Gatherv: Any
         Scatterv: Any
@@ -97,20 +99,20 @@ class Objects:
     def reduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM, root: int = 0) -> Any:
         """The objects of all ranks, folded by ``op(left, right)`` in rank order, on the root; None elsewhere."""
         objects = _core.gather_objects(self, sendobj, root)
-        return None if objects is None else _fold(op, objects)
+        return None if objects is None else fold(op, objects)
 
     def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """The objects of all ranks, folded by ``op(left, right)`` in rank order, on all ranks."""
-        return _fold(op, _core.gather_objects(self, sendobj))
+        return fold(op, _core.gather_objects(self, sendobj))
 
     def scan(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """The objects of the ranks up to this one, folded by ``op(left, right)`` in rank order."""
-        return _fold(op, _core.gather_objects(self, sendobj, None, self.rank + 1))
+        return fold(op, _core.gather_objects(self, sendobj, None, self.rank + 1))
 
     def exscan(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """The objects of the ranks before this one, folded by ``op(left, right)`` in rank order; None on rank 0."""
         before = _core.gather_objects(self, sendobj, None, self.rank)
-        return _fold(op, before) if before else None
+        return fold(op, before) if before else None
 
 
 class Exchange:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ..core import _core
-from ..waiting.waiting import Waiting
+from ..waiting.asleep import Asleep
 from . import failed
 
 __all__ = ["DONE", "Callbacks", "Done", "Job", "OperationWork", "lateness", "run_aside", "seconds"]
@@ -319,7 +319,7 @@ class OperationWork(Job):
     def _wait_aside(self) -> None:
         for operation in self.operations:
             if not operation.done:
-                _Asleep(operation).wait_for(operation.context, self._limit)
+                Asleep(operation).wait_for(operation.context, self._limit)
 
     def is_completed(self) -> bool:
         """Whether the collectives have ended, well or with an error; progresses them."""
@@ -333,21 +333,3 @@ class OperationWork(Job):
             return all(o.done or o.wait(limit > 0 and o.context.yield_at_once, limit) for o in self.operations)
         except (RuntimeError, ValueError):  # the next wait raises it, with a full message
             return True
-
-
-class _Asleep:
-    """A wait for an operation that other threads progress: the progress thread, and threads in ``Work.wait``."""
-
-    def __init__(self, operation: _core.Operation):
-        self.operation = operation
-
-    def wait_for(self, context: Waiting, limit: float | None) -> None:
-        """Sleep until the operation ends, and look at the other ranks meanwhile, as in any wait."""
-        try:
-            context.wait(self.operation, limit, self)
-        except BaseException as e:
-            context.fail(self.operation, e)
-
-    def wait(self, yield_at_once: bool, limit: int) -> bool:
-        """Sleep for up to ``limit`` ns; whether the operation is complete."""
-        return self.operation.sleep(limit)

@@ -7,7 +7,7 @@ from jobs import mpiexec
 
 FILES = ("allreduce", "requests", "communicator")
 RANKS = {"openmpi": (1, 2, 3, 4, 5, 7, 8), "mpich": (1, 2, 3), "impi": (1, 2, 3)}  # ranks of the last two spin
-MORE_FILES = ("collectives", "fast_path", "long", "operations", "order", "objects")
+MORE_FILES = ("collectives", "fast_path", "long", "operations", "order", "objects", "started_objects", "public")
 MORE_RANKS = {"openmpi": (1, 2, 3, 5), "mpich": (2, 3), "impi": (2, 3)}
 RUNS = [(mpi, ranks, file) for mpi, sizes in RANKS.items() for ranks in sizes for file in FILES]
 RUNS += [(mpi, ranks, file) for mpi, sizes in MORE_RANKS.items() for ranks in sizes for file in MORE_FILES]

@@ -1,5 +1,5 @@
-"""The programs of docs/pitfalls.md, docs/profiling.md, docs/errors.md and docs/benchmarks.md run, and show what the
-pages say."""
+"""The programs of docs/pitfalls.md, docs/profiling.md, docs/errors.md, docs/calls.md and docs/benchmarks.md run, and
+show what the pages say."""
 
 import re
 import shlex
@@ -8,8 +8,11 @@ import sys
 
 import pytest
 from jobs import ROOT, mpiexec
+from mpi4py import MPI
 
+from collectives.arguments.calls import COLLECTIVES
 from collectives.cli import info
+from collectives.communicator import Communicator, Distgraphcomm
 
 PROFILING = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/profiling.md").read_text(), re.DOTALL | re.MULTILINE)
 PITFALLS = (ROOT / "docs/pitfalls.md").read_text()
@@ -95,6 +98,31 @@ def test_benchmarks(tmp_path):
             assert done.returncode == 0, done.stderr
             printed = done.stdout
     assert (tmp_path / "allgather.svg").exists()
+
+
+CALLS = (ROOT / "docs/calls.md").read_text()
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_calls(number, tmp_path):
+    """The programs of docs/calls.md print what the page says."""
+    (tmp_path / "prog.py").write_text(re.findall(r"^```python\n(.*?)^```$", CALLS, re.DOTALL | re.MULTILINE)[number])
+    done = mpiexec("openmpi", 2, str(tmp_path / "prog.py"), timeout=60)
+    assert done.returncode == 0, done.stderr
+    said = [*re.findall(r"On 2 ranks it prints `(.*?)`", CALLS), None]
+    assert done.stdout == ("" if said[number] is None else f"{said[number]}\n")
+
+
+def test_the_table_of_calls_is_complete():
+    """Every collective method of mpi4py's communicators is in the table, in the row of the library that runs it."""
+    theirs = {row.split("|")[1] for row in CALLS.splitlines() if row.startswith("|") and "| the MPI library |" in row}
+    for name in ("Alltoallw", "Neighbor_allgather", "Neighbor_alltoall"):
+        assert any(name in row for row in theirs)
+        for kind in (Communicator, Distgraphcomm):
+            assert getattr(kind, name, None) is getattr(MPI.Distgraphcomm, name) or not hasattr(kind, name)
+    ours = next(row for row in CALLS.splitlines() if row.startswith("| `Barrier`"))
+    for collective in COLLECTIVES.values():
+        assert collective.method.removesuffix("v").removesuffix("_block") in ours
 
 
 TORCH = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/torch.md").read_text(), re.DOTALL | re.MULTILINE)
