@@ -32,13 +32,13 @@ def sources() -> list[str]:
 def compiler_wrappers() -> list[str]:
     """MPI compiler wrappers: COLLECTIVES_MPICC (several with ':' between them; ``none``: no MPI), else MPICC, which
     builds of mpi4py read too, else the mpicc beside Python and on the PATH, else that of mpi4py's configuration."""
-    named = os.environ.get("COLLECTIVES_MPICC") or os.environ.get("MPICC")
-    if named == "none":
+    several, one = os.environ.get("COLLECTIVES_MPICC"), shlex.split(os.environ.get("MPICC", ""))
+    if several == "none":
         return []
-    if named:
-        if missing := [wrapper for wrapper in named.split(":") if not shutil.which(wrapper)]:
+    if named := several.split(":") if several else one[:1]:
+        if missing := [wrapper for wrapper in named if not shutil.which(wrapper)]:
             raise SystemExit(f"COLLECTIVES_MPICC or MPICC names {missing[0]!r}, which is no program")
-        return named.split(":")
+        return named
     found = [shutil.which(str(Path(sys.executable).with_name("mpicc"))), shutil.which("mpicc")]
     return list(dict.fromkeys(w for w in found if w)) or [w for w in [wrapper_of_mpi4py()] if w]
 

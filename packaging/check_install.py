@@ -39,7 +39,7 @@ for path in pathlib.Path(sys.prefix).rglob("*"):
     name = str(path.resolve())
     if path.suffix == ".pyc" and path.parent.name == "__pycache__":
         name = importlib.util.source_from_cache(name)
-    if "collectives" in path.name or name not in owned and not path.is_dir():
+    if name not in owned and (path.name.startswith("collectives") or not path.is_dir()):
         print(path)
 """
 

@@ -6,16 +6,19 @@ import importlib.util
 import re
 import subprocess
 import sys
+import types
+from pathlib import Path
 
 import pytest
+import setuptools
 from jobs import ROOT
 
 import collectives
 
 
-def load(name):
-    """A program of packaging/, as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"packaging/{name}.py")
+def load(name, folder="packaging"):
+    """A program, by default of packaging/, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -89,6 +92,52 @@ def test_commands_on_the_install_page_name_files_that_exist():
     assert {"packaging/Dockerfile", "packaging/apptainer.def", "packaging/mpis.sh", "packaging/release.py"} <= named
     for file in named:
         assert (ROOT / file.rstrip(".")).exists(), file
+
+
+@pytest.fixture
+def build(monkeypatch, tmp_path):
+    """The functions of setup.py, with a PATH on which there is no mpicc."""
+    for name in ("COLLECTIVES_MPICC", "MPICC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(setuptools, "setup", lambda **arguments: None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    return load("setup", ".")
+
+
+def wrapper(path):
+    """An executable file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_where_a_build_looks_for_an_mpi(build, monkeypatch, tmp_path):
+    """From the last place to the first; each place goes before those that were filled before."""
+    assert build.compiler_wrappers() == []
+    configured = wrapper(tmp_path / "configured/mpicc")
+    monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(get_config=lambda: {"mpicc": configured}))
+    assert build.compiler_wrappers() == [configured]
+    on_path = wrapper(tmp_path / "path/mpicc")
+    monkeypatch.setenv("PATH", str(Path(on_path).parent))
+    assert build.compiler_wrappers() == [on_path]
+    beside = wrapper(tmp_path / "beside/mpicc")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "beside/python"))
+    assert build.compiler_wrappers() == [beside, on_path]
+    monkeypatch.setenv("MPICC", f"{configured} -cc=gcc")
+    assert build.compiler_wrappers() == [configured]
+    monkeypatch.setenv("COLLECTIVES_MPICC", f"{beside}:{configured}")
+    assert build.compiler_wrappers() == [beside, configured]
+    monkeypatch.setenv("COLLECTIVES_MPICC", "none")
+    assert build.compiler_wrappers() == []
+
+
+def test_a_wrapper_that_is_not_there_is_named(build, monkeypatch):
+    monkeypatch.setenv("COLLECTIVES_MPICC", "/nowhere/mpicc")
+    with pytest.raises(SystemExit, match="'/nowhere/mpicc', which is no program"):
+        build.compiler_wrappers()
 
 
 def sdist_files(folder):
