@@ -212,18 +212,17 @@ def test_an_error_of_one_of_two_pipelines_is_named_there_and_ends_it():
 def test_ranks_need_the_same_batch():
     def on_rank(comm):
         pipe = train.Pipeline(chain(), comm, micro_batches=2)
-        count = 20 + 2 * comm.rank
-        with pytest.raises(ValueError, match=r"need the same batches; theirs have \[\[20\], \[22\]\] samples"):
+        count = 22 if comm.rank == 1 else 20
+        with pytest.raises(ValueError, match=r"the same batches; theirs have \[\[20\], \[22\], \[20\]\] samples"):
             pipe.step(X[:count], Y[:count], LOSS)
         pipe = train.Pipeline(chain(), comm, micro_batches=2)
-        with pytest.raises(PeerFailure if comm.rank else ValueError, match=r"different lengths: \[20, 22\]"):
-            pipe.step(X, Y[: 20 + 2 * comm.rank], LOSS)
-
+        with pytest.raises(ValueError if comm.rank == 1 else PeerFailure, match=r"different lengths: \[21, 22\]"):
+            pipe.step(X, Y[1:] if comm.rank == 1 else Y, LOSS)
         pipe = train.Pipeline(chain(), comm, micro_batches=2)
         with pytest.raises(ValueError, match="the model has 1 inputs, this batch a list of 22"):
             pipe.step(X.tolist(), Y, LOSS)
 
-    threads.run(2, on_rank, timeout=20)
+    threads.run(3, on_rank, timeout=20)
 
 
 def test_ranks_that_wait_for_each_other_are_named_after_the_timeout():
@@ -232,6 +231,8 @@ def test_ranks_that_wait_for_each_other_are_named_after_the_timeout():
         comm.timeout = 0.5
         with pytest.raises((CollectiveTimeout, PeerFailure), match="waiting for rank [01]") as caught:
             pipes[comm.rank].step(X, Y, LOSS)
+        comm.timeout = 20
+        comm.Barrier()
         return type(caught.value)
 
     assert CollectiveTimeout in threads.run(2, on_rank, timeout=20)
