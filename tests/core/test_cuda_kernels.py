@@ -161,7 +161,7 @@ def test_most_sources(cuda, kernels):
 
 def test_geometry(cuda):
     """Threads for every vector of a short array; for longer ones blocks of which each has a few vectors per thread."""
-    for n, grid in ((0, 0), (1, 1), (1024, 1), (1025, 2), (1 << 20, 1024), (1 << 21, 2048), (1 << 22, 2048)):
+    for n, grid in ((0, 0), (1, 1), (1027, 1), (1028, 2), (1 << 20, 1024), (1 << 21, 2048), (1 << 22, 2048)):
         refusal, launch = cuda.reduce2("float32", "sum", 4096, 4096, 4096, n)
         assert (refusal, launch.grid, launch.block) == (cuda_lib.FITS, grid, 256), n
     for n in (1 << 24, 1 << 31, 1 << 33, 1 << 45):
