@@ -53,13 +53,14 @@ def main(args: argparse.Namespace, comm: Any = None) -> int:
         except ERRORS as error:  # on all ranks that train
             problem = str(error)
         else:
-            course = follow(player, chosen, numbers, args.seed, say, lambda: _save(player, kept))
+            course = follow(player, chosen, numbers, args.seed, say, lambda: _save(player, kept, comm))
     player.close()
+    ranks, comm = comm.size, comm if player.everyone is None else player.everyone
     problem = next((text for text in comm.allgather(problem) if text is not None), None)
     if problem is not None:
         return _failed(problem, comm)
     _record(args, player, comm)
-    found = _result(args, player, course, comm)
+    found = _result(args, player, course, ranks)
     if comm.rank == 0:
         _report(args, found, say)
     return 0
@@ -105,18 +106,19 @@ def _filled(
         return None
     names = ("algorithm", "env", "seed", "lockstep", "shards", "servers")
     described = {**{name: getattr(args, name) for name in names}, "settings": _plain(numbers)}
-    ranks = comm if player.comm is None else player.comm
-    kept = Checkpoints(args.checkpoints, ranks, described, tensors=numbers.library == "torch")
-    state = kept.load() if args.resume else None
+    kept = Checkpoints(args.checkpoints, described, tensors=numbers.library == "torch")
+    state = kept.load(comm if player.comm is None else player.comm) if args.resume else None
     if state is not None:
         player.load_state_dict(state)
         say(f"goes on from the checkpoint of step {player.steps}")
     return kept
 
 
-def _save(player: Any, kept: Checkpoints | None) -> None:
+def _save(player: Any, kept: Checkpoints | None, alone: Any) -> None:
+    """Save a checkpoint, if that is wanted; `alone` is a communicator of this rank if it trains alone. Collective."""
     if kept is not None:
-        kept.save(player.steps, player.state_dict())
+        state = player.state_dict()
+        player.together(lambda comm: kept.save(alone if comm is None else comm, player.steps, state))
 
 
 def _plain(numbers: Settings) -> dict[str, Any]:
@@ -135,7 +137,7 @@ def _record(args: argparse.Namespace, player: Any, comm: Any) -> None:
         write_experience(args.record, joined([part for part in parts if part is not None]))
 
 
-def _result(args: argparse.Namespace, player: Any, course: Course | None, comm: Any) -> dict[str, Any]:
+def _result(args: argparse.Namespace, player: Any, course: Course | None, ranks: int) -> dict[str, Any]:
     """The values of ``--json``, whole on rank 0. Collective."""
     traffic, counts = player.traffic(), player.counts()
     if course is None:
@@ -143,7 +145,7 @@ def _result(args: argparse.Namespace, player: Any, course: Course | None, comm: 
     final = course.final
     return {
         "algorithm": args.algorithm,
-        "ranks": comm.size,
+        "ranks": ranks,
         "env": args.env,
         "seed": args.seed,
         **final._asdict(),

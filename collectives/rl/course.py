@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from .networks import Values
 from .settings import Settings
 from .tasks import Task
 
+T = TypeVar("T")
 TRIALS, FINAL = 1_000_000_000, 1_500_000_000  # seeds of episodes of trials and of the evaluation at the end
 SEEDS = 10_000  # of one run
 
@@ -22,12 +23,14 @@ class Player(Protocol):
     """An algorithm under way, on this rank.
 
     ``trains`` says whether this rank does more than serve others; only then it has the rest. ``memory`` is its replay
-    if it has one. ``steps`` are the environment steps of all ranks, ``updates`` those of the network.
+    if it has one. ``steps`` are the environment steps of all ranks, ``updates`` those of the network. ``comm`` is a
+    communicator of the ranks that train, ``everyone`` one of all ranks; either is None for this one alone.
     """
 
     trains: bool
     values: Values
     comm: Any
+    everyone: Any
     memory: Memory | None
     steps: int
     updates: int
@@ -35,8 +38,11 @@ class Player(Protocol):
     def advance(self, until: int) -> None:
         """Go on to about `until` environment steps. Collective.
 
-        Then all ranks of ``comm`` (None: this one alone) have the learner's network in ``values``.
+        Then all ranks of ``comm`` have the learner's network in ``values``.
         """
+
+    def together(self, work: Callable[[Any], T]) -> T:
+        """``work(self.comm)``, collective on that; again without a rank that dies meanwhile. Collective."""
 
     def close(self) -> None:
         """End the algorithm on all ranks. Collective."""
@@ -82,7 +88,8 @@ def follow(
     begin, trials = time.perf_counter(), []
 
     def tried(episodes: int, first: int) -> Record:
-        returns = evaluate(task, player.values, episodes, (first + SEEDS * seed) % 2**31, player.comm)
+        begins = (first + SEEDS * seed) % 2**31
+        returns = player.together(lambda comm: evaluate(task, player.values, episodes, begins, comm))
         return Record(player.steps, player.updates, time.perf_counter() - begin, float(np.mean(returns)))
 
     solved, final = False, None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from .. import train
 from .acting import Actor
@@ -13,11 +13,14 @@ from .memory import Memory
 from .settings import Settings
 from .tasks import Task
 
+T = TypeVar("T")
+
 
 class DQN:
     """Double DQN with a replay, in one process. It is a `Player`."""
 
     comm: Any = None
+    everyone: Any = None
     trains = True
 
     def __init__(self, task: Task, settings: Settings, seed: int) -> None:
@@ -46,6 +49,10 @@ class DQN:
 
     def _count(self) -> None:
         self.steps, self.updates = self.actor.steps, self.learner.updates
+
+    def together(self, work: Callable[[Any], T]) -> T:
+        """See `Player.together`."""
+        return work(None)
 
     def close(self) -> None:
         """Use the environment no more."""

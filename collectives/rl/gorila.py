@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from .. import train
 from .acting import Actor
@@ -13,6 +13,7 @@ from .memory import Memory
 from .settings import Settings
 from .tasks import Task
 
+T = TypeVar("T")
 UP, DOWN = "learners to server", "server to learners"
 
 
@@ -34,7 +35,7 @@ class Gorila:
         self, task: Task, settings: Settings, seed: int, comm: Any, *, servers: int = 1, lockstep: bool = False
     ) -> None:
         network, optimizer = settings.makers(task, seed)
-        self.values, self._settings, self._whole, self._traffic = network(), settings, comm, train.Traffic()
+        self.values, self._settings, self.everyone, self._traffic = network(), settings, comm, train.Traffic()
         opt = optimizer(self.values)
         self.strategy: Any = (
             train.ParameterServer(servers)
@@ -84,6 +85,10 @@ class Gorila:
         found = self.comm.allgather((self._bundle[0].steps, self.learner.updates))
         self.steps, self.updates = sum(steps for steps, _ in found), sum(updates for _, updates in found)
 
+    def together(self, work: Callable[[Any], T]) -> T:
+        """See `Player.together`."""
+        return work(self.comm)
+
     def close(self) -> None:
         """Let the servers go. Collective over all ranks."""
         if self.actor is not None:
@@ -93,12 +98,12 @@ class Gorila:
 
     def counts(self) -> dict[str, Any]:
         """Gradients that servers dropped, and losses that the learners refused. Collective over all ranks."""
-        found = [counts for counts in self._whole.allgather(self._counts) if counts]
+        found = [counts for counts in self.everyone.allgather(self._counts) if counts]
         return {"dropped": max(c["dropped"] for c in found), "refused": sum(c["refused"] for c in found)}
 
     def traffic(self) -> dict[str, int]:
         """The bytes of messages by path, of all ranks, after `close`. Collective over all ranks."""
-        found = self._whole.allgather((self.trains, self._traffic.bytes))
+        found = self.everyone.allgather((self.trains, self._traffic.bytes))
         return {
             UP: sum(count for trains, count in found if trains),
             DOWN: sum(count for trains, count in found if not trains),

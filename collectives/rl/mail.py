@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from collectives import PeerFailure
 
 from .. import train
 from .transitions import Form, Transitions
 
 Bytes = NDArray[np.uint8]
 HEAD = 24  # bytes of the header: three integers
-NAP = 1e-4  # seconds between looks that found nothing
+NAP, LONGEST = 1e-4, 1e-3  # seconds between looks that found nothing: at first, and after several of them
 
 
 class Kind(enum.IntEnum):
@@ -69,34 +67,50 @@ def unpack(packed: Bytes) -> Message:
 
 
 class Inbox:
-    """Messages from rank `peer` with `tag`, of at most `longest` bytes."""
+    """Messages from rank `peer` with `tag`, of at most `longest` bytes; ``taken`` is their number so far.
+
+    None comes any more once MPI has noticed the death of that rank.
+    """
 
     def __init__(self, comm: Any, peer: int, tag: int, longest: int) -> None:
-        self.peer, self._packed = peer, train.Inbox(comm, peer, tag, longest)
+        self.peer, self.taken, self._packed = peer, 0, train.Inbox(comm, peer, tag, longest)
 
     def take(self) -> Message | None:
-        """The next message if it is there. It is valid until the next call. PeerFailure if the peer has died."""
+        """The next message if it is there. It is valid until the next call."""
         packed = self._packed.take()
-        if packed is None and self._packed.failed:
-            raise PeerFailure(f"rank {self.peer} died")
-        return None if packed is None else unpack(packed)
+        if packed is None:
+            return None
+        self.taken += 1
+        return unpack(packed)
 
     def close(self) -> None:
         """Expect no message any more."""
         self._packed.close()
 
 
-class Mail:
-    """A rank's messages on `comm`. ``watch()`` is called while it waits; it raises if another rank has ended.
+def _alive(call: Callable[[], Any]) -> Any:
+    """What `call` returns, or None if the other rank is dead, in a job that goes on without it."""
+    try:
+        return call()
+    except Exception as error:
+        if not train.is_death(error):
+            raise
+        return None
 
-    ``bytes`` counts what this rank has sent, by the name of the path.
+
+class Mail:
+    """A rank's messages on `comm`. ``watch()`` is called while it waits; it raises if it waits for what cannot come.
+
+    ``dead`` has the ranks that are known to have died; what is sent to them is dropped. ``bytes`` counts what this rank
+    has sent, by the name of the path.
     """
 
-    def __init__(self, comm: Any, watch: Callable[[], None]) -> None:
-        self.comm, self._watch = comm, watch
+    def __init__(self, comm: Any, watch: Callable[[], None], dead: Set[int] = frozenset()) -> None:
+        self.comm, self.dead, self._watch = comm, dead, watch
         self.bytes: dict[str, int] = {}
         self._under_way: list[tuple[Any, Bytes]] = []
         self._inboxes: list[Inbox] = []
+        self._taken, self._seconds = 0, NAP
 
     def inbox(self, peer: int, tag: int, longest: int) -> Inbox:
         """An inbox of this rank, for messages whose payload has at most `longest` bytes."""
@@ -105,9 +119,15 @@ class Mail:
 
     def send(self, path: str, peer: int, tag: int, message: Bytes) -> None:
         """Begin to send a message, which must not change any more."""
-        self._under_way = [(request, kept) for request, kept in self._under_way if not request.Test()]
-        self._under_way.append((self.comm.Isend(message, dest=peer, tag=tag), message))
-        self.bytes[path] = self.bytes.get(path, 0) + len(message)
+        self._sweep()
+        request = _alive(lambda: self.comm.Isend(message, dest=peer, tag=tag))
+        if request is not None:
+            self._under_way.append((request, message))
+            self.bytes[path] = self.bytes.get(path, 0) + len(message)
+
+    def _sweep(self) -> None:
+        """Keep the messages that have not left, and whose receivers live."""
+        self._under_way = [(request, kept) for request, kept in self._under_way if _alive(request.Test) is False]
 
     def wait(self, inbox: Inbox) -> Message:
         """The next message of an inbox."""
@@ -116,16 +136,19 @@ class Mail:
         return found
 
     def nap(self) -> None:
-        """Rest for a moment, as nothing was found."""
+        """Rest for a moment, as nothing was found; for a longer one if nothing has come since the last one."""
         self._watch()
-        time.sleep(NAP)
+        taken = sum(inbox.taken for inbox in self._inboxes)
+        self._seconds = NAP if taken != self._taken else min(2 * self._seconds, LONGEST)
+        self._taken = taken
+        time.sleep(self._seconds)
 
     def flush(self) -> None:
         """Wait until all that was sent has left."""
+        self._sweep()
         while self._under_way:
-            self._under_way = [(request, kept) for request, kept in self._under_way if not request.Test()]
-            if self._under_way:
-                self.nap()
+            self.nap()
+            self._sweep()
 
     def close(self) -> None:
         """Send and receive nothing any more."""

@@ -14,45 +14,45 @@ _NAME = re.compile(r"step-\d{12}")
 
 
 class Checkpoints:
-    """The checkpoints of a run in `folder`. Each rank of `comm` saves a state of its own.
+    """The checkpoints of a run in `folder`. Each rank of a communicator saves a state of its own.
 
     `described` says what the run is; a checkpoint of another run is refused.
     """
 
-    def __init__(self, folder: str | Path, comm: Any, described: dict[str, Any], *, tensors: bool) -> None:
-        self._folder, self._comm, self._described, self._tensors = Path(folder), comm, described, tensors
+    def __init__(self, folder: str | Path, described: dict[str, Any], *, tensors: bool) -> None:
+        self._folder, self._described, self._tensors = Path(folder), described, tensors
 
-    def save(self, step: int, state: Any) -> None:
+    def save(self, comm: Any, step: int, state: Any) -> None:
         """Save this rank's `state`, and remove older checkpoints. Collective; raises as ``checkpoint.save``."""
-        before = self._found()
+        before = self._found(comm)
         path = self._folder / f"step-{step:012d}"
         if path in before:
             return
-        checkpoint.save(path, {"run": state}, self._comm, step=step, per_rank=("run",), info=self._described)
-        if self._comm.rank == 0:
+        checkpoint.save(path, {"run": state}, comm, step=step, per_rank=("run",), info=self._described)
+        if comm.rank == 0:
             for old in before:
                 with contextlib.suppress(OSError):
                     shutil.rmtree(old)
 
-    def load(self) -> Any:
+    def load(self, comm: Any) -> Any:
         """This rank's state in the newest checkpoint, None without any. Collective.
 
         ValueError on all ranks for a checkpoint of another run, or of another number of ranks.
         """
-        found = self._found()
+        found = self._found(comm)
         if not found:
             return None
-        opened = checkpoint.load(found[-1], self._comm)
-        if opened.ranks != self._comm.size:
-            raise ValueError(f"{found[-1]} is of {opened.ranks} ranks, these are {self._comm.size}")
+        opened = checkpoint.load(found[-1], comm)
+        if opened.ranks != comm.size:
+            raise ValueError(f"{found[-1]} is of {opened.ranks} ranks, these are {comm.size}")
         for key, value in self._described.items():
             if opened.info.get(key) != value:
                 raise ValueError(f"{found[-1]}: {key} is {opened.info.get(key)!r} there, {value!r} here")
         return opened.state("run", tensors=self._tensors)
 
-    def _found(self) -> list[Path]:
+    def _found(self, comm: Any) -> list[Path]:
         """The complete checkpoints, the oldest first, as rank 0 sees them. Collective."""
         names: list[str] = []
-        if self._comm.rank == 0 and self._folder.is_dir():
+        if comm.rank == 0 and self._folder.is_dir():
             names = sorted(path.name for path in self._folder.iterdir() if _NAME.fullmatch(path.name))
-        return [self._folder / name for name in self._comm.bcast(names, root=0)]
+        return [self._folder / name for name in comm.bcast(names, root=0)]

@@ -62,7 +62,7 @@ class Settings:
     episodes: int = 100
     chunk: int = 50  # Horgan et al. 2018
     fetch_every: int = 400  # Horgan et al. 2018
-    ahead: int = 4
+    ahead: int = 16  # Horgan et al. 2018
     oldest: int = 10
     deviations: float = 4.0
 
@@ -136,6 +136,8 @@ _BY_ALGORITHM: dict[str, dict[str, Any]] = {
 }
 #: By the beginning of an environment's name.
 _BY_ENVIRONMENT: dict[str, dict[str, Any]] = {
+    "Acrobot-": {"max_steps": 100_000},
+    "CartPole-": {"max_steps": 100_000},
     "ALE/": {
         "hidden": (512,), "batch": 32, "lr": 1e-4, "target_every": 1000, "capacity": 10_000, "start": 2000,
         "ratio": 4.0, "max_steps": 500_000, "epsilon_steps": 50_000, "evaluate_every": 20_000,

@@ -11,6 +11,7 @@ from .data.datasets import Dataset, digits, load_npz, stratified_split
 from .data.loader import Loader
 from .data.sources import SampleError
 from .data.text import Text, characters
+from .deaths import is_death
 from .distribute import distribute
 from .flat.tree import allreduce_tree
 from .mesh import Mesh
@@ -126,6 +127,7 @@ __all__ = [
     "evaluate",
     "get_lr",
     "graphs",
+    "is_death",
     "lifeline",
     "load_npz",
     "mlp",

@@ -35,6 +35,24 @@ def is_death(error: Exception) -> bool:
     return error.Get_error_class() in classes - {mpi.ERR_UNKNOWN}  # that is what mpi4py has where an MPI has none
 
 
+def is_loss(error: Exception) -> bool:
+    """Whether an error may come from the death of a rank: the library's, or those of ULFM from MPI's own calls."""
+    if isinstance(error, CollectiveError):
+        return not isinstance(error, CollectiveMismatch | CollectiveTimeout)
+    return is_death(error)
+
+
+def missing_ranks(comm: Any, survivors: Any) -> list[int]:
+    """The ranks of `comm` that are not in `survivors`, which was made from it. A local call."""
+    from mpi4py import MPI
+
+    whole, left = comm.Get_group(), survivors.Get_group()
+    places = whole.Translate_ranks(list(range(whole.size)), left)
+    whole.Free()
+    left.Free()
+    return [rank for rank, place in enumerate(places) if place == MPI.UNDEFINED]
+
+
 def die() -> None:
     """End this process by a signal, after what it has printed is written: MPI then reports a dead rank.
 

@@ -26,14 +26,14 @@ class LearnerSide:
 
     def free(self, until: int) -> None:
         """Learn until the actors have taken `until` steps, and all ranks rest."""
-        sending, playing, resting = len(self._shards), len(self._actors), False
+        sending, playing, resting = len(self._shards), {inbox.peer for inbox in self._actors}, False
         while sending or playing:
             found = False
             for inbox in self._actors:
                 if (message := inbox.take()) is not None:
                     found = True
                     if message.kind == Kind.REST:
-                        playing -= 1
+                        playing.discard(inbox.peer)
                     else:
                         self._give(inbox.peer)
             for number, inbox in enumerate(self._shards):
@@ -43,6 +43,7 @@ class LearnerSide:
                         sending -= 1
                     else:
                         self._learn(number, message)
+            playing -= self._mail.dead
             if not resting and sum(self._steps) >= until:
                 resting = True
                 for inbox in self._shards:

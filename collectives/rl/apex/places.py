@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import NamedTuple
+
+from collectives import PeerFailure
 
 TO_SHARD, TO_ACTOR, TO_LEARNER, PARAMETERS, BATCHES, ERRORS = range(1, 7)  # tags
 
@@ -22,6 +25,14 @@ class Places(NamedTuple):
                 f"Ape-X needs {1 + 2 * self.shards} ranks for a learner, {self.shards} shards of the replay and an "
                 f"actor for each, not {self.size}"
             )
+
+    def check_living(self, dead: Set[int]) -> None:
+        """Raise PeerFailure if the run cannot go on without the ranks `dead`: it needs an actor, and all others."""
+        for rank in sorted(dead):
+            if rank < self.rank_of_actor(0):
+                raise PeerFailure(f"rank {rank} died, which was {f'shard {rank - 1}' if rank else 'the learner'}")
+        if len(dead) == self.actors:
+            raise PeerFailure("all actors have died")
 
     @property
     def actors(self) -> int:

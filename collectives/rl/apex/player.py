@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
+
+from collectives import PeerFailure
 
 from ... import train
 from ..acting import Actor
@@ -21,6 +24,9 @@ from .learner_side import LearnerSide
 from .places import Places
 from .shard_side import ShardSide
 
+T = TypeVar("T")
+LOG = logging.getLogger("collectives")
+
 
 class ApeX:
     """Ape-X on the ranks of `comm`: the learner is rank 0, then come `shards` of the replay, all others are actors.
@@ -28,6 +34,9 @@ class ApeX:
     In `lockstep` every actor takes a chunk of steps, then the learner learns what is due, and so on: the same seed and
     the same ranks give the same bits. Otherwise nobody waits for others but at the pace that the replay sets. It is a
     `Player`. Collective. ValueError on all ranks if there are not enough.
+
+    If an actor dies in a job that goes on without it (Open MPI's ``mpiexec --with-ft ulfm``), the others play on, and
+    ``comm`` is a communicator of theirs. PeerFailure if another rank dies, or the last actor, or in lockstep any.
     """
 
     trains = True
@@ -38,11 +47,12 @@ class ApeX:
         places = Places(comm.size, shards)
         places.check()
         network, optimizer = settings.makers(task, seed)
-        self.comm, self._places, self._settings, self._lockstep = comm, places, settings, lockstep
+        self.comm = self._whole = comm
+        self._places, self._settings, self._lockstep = places, settings, lockstep
         self.values = network()
-        self.steps = self.updates = 0
+        self.steps = self.updates = self._buried = 0
         self._watch = train.lifeline(comm, int(comm.rank == 0))
-        self._mail = Mail(comm.Dup(), self._watch.look)
+        self._mail = Mail(comm.Dup(), self._look, self._watch.dead)
         self._learner: Learner | None = None
         self.memory: Memory | None = None
         self._actor: Actor | None = None
@@ -79,17 +89,47 @@ class ApeX:
             self.side.free()
         self._meet()
 
+    def _look(self) -> None:
+        """Raise PeerFailure if a rank has ended without which the others cannot go on."""
+        self._watch.look()
+        self._check_living()
+
+    def _check_living(self) -> None:
+        dead = self._watch.dead
+        self._places.check_living(dead)
+        if self._lockstep and dead:
+            raise PeerFailure(f"rank {min(dead)} died; in lockstep the others wait for it")
+
+    def together(self, work: Callable[[Any], T]) -> T:
+        """See `Player.together`."""
+
+        def noted(comm: Any) -> T:
+            self.comm = comm if comm.size < self._whole.size else self._whole
+            return work(comm)
+
+        found = self._watch.among_living(noted)
+        self._check_living()
+        if self.comm.rank == 0 and len(self._watch.dead) > self._buried:
+            self._buried = len(self._watch.dead)
+            LOG.warning("ranks died: %s; the others play on", sorted(self._watch.dead))
+        return found
+
     def _meet(self) -> None:
         """Let all ranks know the counts and the learner's network."""
-        mine = (self._actor.steps if self._actor else 0, self._learner.updates if self._learner else 0)
-        found = self.comm.allgather(mine)
-        self.steps, self.updates = sum(steps for steps, _ in found), found[0][1]
         flat = np.ascontiguousarray(self.values.flat())
-        self.comm.Bcast(flat, root=0)
+
+        def meet(comm: Any) -> list[tuple[int, int]]:
+            comm.Bcast(flat, root=0)
+            mine = (self.memory.steps if self.memory else 0, self._learner.updates if self._learner else 0)
+            found: list[tuple[int, int]] = comm.allgather(mine)
+            return found
+
+        found = self.together(meet)
+        self.steps, self.updates = sum(steps for steps, _ in found), found[0][1]
         self.values.put(flat)
 
     def traffic(self) -> dict[str, int]:
-        """The bytes of messages by path, of all ranks. Collective."""
+        """The bytes of messages by path, of all ranks that live. Collective."""
         total: dict[str, int] = {}
         for mine in self.comm.allgather(self._mail.bytes):
             for path, count in mine.items():
@@ -97,19 +137,26 @@ class ApeX:
         return dict(sorted(total.items()))
 
     def counts(self) -> dict[str, Any]:
-        """The environment steps of each actor. Collective."""
+        """The environment steps of each actor that lives, and the ranks of the dead. Collective."""
         found = self.comm.allgather(self._actor.steps if self._actor else None)
-        return {"actor_steps": [steps for steps in found if steps is not None]}
+        return {"actor_steps": [steps for steps in found if steps is not None], "dead": sorted(self._watch.dead)}
 
     def close(self) -> None:
         """Part. Collective."""
         if self._actor:
             self._actor.close()
         self._mail.close()
+        self.together(lambda comm: comm.Barrier())
         while not self._watch.leave():
             self._mail.nap()
         self._watch.close()
-        self._mail.comm.Free()
+        if not self._watch.dead:  # MPI keeps communicators of the dead
+            self._mail.comm.Free()
+
+    @property
+    def everyone(self) -> Any:
+        """See `Player.everyone`."""
+        return self.comm
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state, between calls of `advance`."""

@@ -23,7 +23,7 @@ class ShardSide:
 
     def free(self) -> None:
         """Serve until the learner says to rest, all actors have sent their last transitions, and no batch is due."""
-        playing, room, resting, told = len(self._actors), self._settings.ahead, False, False
+        playing, room, resting, told = {inbox.peer for inbox in self._actors}, self._settings.ahead, False, False
         unanswered: deque[int] = deque()
         while not told or self.memory.waiting:
             found = False
@@ -32,7 +32,8 @@ class ShardSide:
                     found = True
                     self._add(message)
                     unanswered.append(inbox.peer)
-                    playing -= message.kind == Kind.LAST
+                    if message.kind == Kind.LAST:
+                        playing.discard(inbox.peer)
             while unanswered and (resting or self.memory.actors_may_go_on):
                 self._answer(unanswered.popleft(), resting)
             if (message := self._learner.take()) is not None:
@@ -45,6 +46,7 @@ class ShardSide:
             while room and self.memory.due:
                 self._send_batch()
                 room -= 1
+            playing -= self._mail.dead
             if resting and not (playing or unanswered or told or self.memory.due):
                 told = True
                 self._mail.send("replay to learner", 0, BATCHES, pack(Kind.REST))

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from collectives import CollectiveError, CollectiveMismatch, CollectiveTimeout
+from collectives import CollectiveError
 
 from ..counts import count
-from ..deaths import dead_ranks, die_if_raised, is_death
+from ..deaths import dead_ranks, die_if_raised, is_loss
 from ..strategies import Strategy
 from .commits import copied, loadable, put_together, shards
 from .replacing import joined, joining, parents, with_new_ranks
@@ -285,13 +285,6 @@ class Elastic:
             batch = getattr(thing, "batch", 1)
             thing.redeal(comm)
             self.rate *= getattr(thing, "batch", 1) / batch
-
-
-def is_loss(error: Exception) -> bool:
-    """Whether an error may come from the death of a rank: the library's, or those of ULFM from MPI's own calls."""
-    if isinstance(error, CollectiveError):
-        return not isinstance(error, CollectiveMismatch | CollectiveTimeout)
-    return is_death(error)
 
 
 def _brief(error: BaseException) -> str:

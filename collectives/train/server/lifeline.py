@@ -9,14 +9,15 @@ import atexit
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from collectives import PeerFailure
 
-from ..deaths import dead_ranks, die, is_death, survives
+from ..deaths import dead_ranks, die, is_death, is_loss, missing_ranks, survives
 
+T = TypeVar("T")
 EVERY = 0.05  # seconds between looks
 NAP = 1e-4  # seconds between looks at an agreement
 COLOURS = 2
@@ -74,6 +75,13 @@ class Lifeline:
         """
         raise NotImplementedError
 
+    def among_living(self, work: Callable[[Any], T]) -> T:
+        """``work(comm)``, where `comm` has all live ranks in their order, and `work` is collective on it. Collective.
+
+        If a rank dies meanwhile, the others call `work` again, with a communicator without it, and know it as dead.
+        """
+        raise NotImplementedError
+
     def close(self) -> None:
         """Use this object no more. Collective, after `leave`."""
 
@@ -120,6 +128,10 @@ class Meetings(Lifeline):
         """See `Lifeline.together`. A death raises PeerFailure."""
         work(self._comm)
         return True
+
+    def among_living(self, work: Callable[[Any], T]) -> T:
+        """See `Lifeline.among_living`. A death raises PeerFailure."""
+        return work(self._comm)
 
     def close(self) -> None:
         """Free the communicators."""
@@ -188,7 +200,7 @@ class Survival(Lifeline):
         while not agreement.done():
             time.sleep(NAP)
         self._look()
-        self._whole = agreement.well
+        self._whole &= agreement.well
         return agreement.well
 
     def together(self, work: Callable[[Any], None]) -> bool:
@@ -206,6 +218,24 @@ class Survival(Lifeline):
         if not self._agree(well):
             self._comm = self._comm.shrink()  # it is broken on some ranks; MPI_Finalize would wait for what is left
         return self._whole
+
+    def among_living(self, work: Callable[[Any], T]) -> T:
+        """See `Lifeline.among_living`."""
+        while True:
+            found: list[T] = []
+            failure: Exception | None = None
+            try:
+                found.append(work(self._comm))
+            except Exception as error:
+                if not is_loss(error):
+                    raise
+                failure = error
+            if self._agree(failure is None):
+                return found[0]
+            size, self._comm = self._comm.size, self._comm.shrink()
+            if self._comm.size == size:
+                raise PeerFailure("a collective of the live ranks failed, although none has died") from failure
+            self.dead.update(missing_ranks(self._plain, self._comm))
 
     def close(self) -> None:
         """Free the communicators, unless a rank has died: MPI keeps those."""

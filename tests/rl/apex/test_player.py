@@ -87,7 +87,7 @@ def test_lockstep_is_what_one_process_does(size, shards):
         for (flat, *numbers), (flat_alone, *numbers_alone) in zip(found, wanted, strict=True):
             np.testing.assert_array_equal(flat, flat_alone)
             assert numbers == numbers_alone
-        assert counts == {"actor_steps": [steps // actors] * actors}
+        assert counts == {"actor_steps": [steps // actors] * actors, "dead": []}
 
 
 def test_another_seed_gives_other_bits():

@@ -52,6 +52,57 @@ def test_probabilities_and_weights():
     np.testing.assert_allclose(count / count.sum(), probability, atol=2e-3)
 
 
+class BruteForce:
+    """A prioritised replay as a list of [number, priority], whose sums are made anew for each draw."""
+
+    def __init__(self, capacity, alpha, floor):
+        self.capacity, self.alpha, self.floor = capacity, alpha, floor
+        self.kept = []  # the oldest first
+
+    def add(self, numbers, priorities):
+        self.kept = [*self.kept, *map(list, zip(numbers, priorities, strict=True))][-self.capacity :]
+
+    def sample(self, count, rng, beta):
+        """The numbers and the weights. Places are visited in the order in which the real replay has them."""
+        places = sorted(self.kept, key=lambda pair: pair[0] % self.capacity)
+        masses = [(priority + self.floor) ** self.alpha for _, priority in places]
+        total, found = sum(masses), []
+        for i, share in enumerate(rng.random(count)):
+            wanted, passed, place = (i + share) * total / count, 0.0, 0
+            while passed + masses[place] <= wanted:
+                passed, place = passed + masses[place], place + 1
+            found.append(place)
+        weights = np.array([(len(places) * masses[place] / total) ** -beta for place in found])
+        return [places[place][0] for place in found], weights / weights.max()
+
+    def update(self, numbers, priorities):
+        known = dict(zip(numbers, priorities, strict=True))  # of a number that is there twice, the last one counts
+        for pair in self.kept:
+            pair[1] = known.get(pair[0], pair[1])
+
+
+@pytest.mark.parametrize("capacity", [7, 16])
+def test_against_brute_force(capacity):
+    """Transitions come, are drawn, and get new priorities, some of them after others have taken their places."""
+    plan = np.random.default_rng(capacity)
+    replay, plain = Prioritised(capacity, FORM, alpha=0.6, floor=0.01), BruteForce(capacity, 0.6, 0.01)
+    first, late = 0, None
+    for step in range(200):
+        count = int(plan.integers(1, 5))
+        numbers, priorities = range(first, first + count), plan.exponential(1.0, count)
+        replay.add(made(numbers), priorities)
+        plain.add(numbers, priorities)
+        if late is not None:
+            priorities = plan.exponential(1.0, 6)
+            replay.update(late[0], priorities)
+            plain.update(late[1], priorities)
+        sample = replay.sample(6, np.random.default_rng(step), beta=0.4)
+        drawn, weights = plain.sample(6, np.random.default_rng(step), beta=0.4)
+        np.testing.assert_array_equal(sample.transitions.rewards, drawn)
+        np.testing.assert_allclose(sample.weights, weights, rtol=1e-5)
+        first, late = first + count, (sample, drawn)
+
+
 def test_a_sample_is_stratified():
     """Each of the k equal ranges of the sum gives one transition, so the number of draws hardly varies."""
     replay = Prioritised(4, FORM, alpha=1.0, floor=1e-12)
