@@ -62,7 +62,7 @@ def test_everything_is_there():
 def test_the_text_is_aligned_and_says_the_same():
     out = run()
     assert [line for line in out.splitlines() if line and line[0] != " "] == [
-        "Software", "MPI", "CPU", "Transports", "Engines", "Environment",
+        "Software", "MPI", "CPU", "Transports", "Engines", "GPU", "Environment",
     ]  # fmt: skip
     starts = {re.match(r"  \S+( \S+)*  +", line).end() for line in out.splitlines() if re.match(r"  \S", line)}
     assert len(starts) == 1
