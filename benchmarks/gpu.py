@@ -91,12 +91,10 @@ class Array:
         }  # fmt: skip
 
 
-def served(
-    comm: collectives.Communicator, device: Device, n: int, dtype: str, call: Callable[[Any, Any], None]
-) -> bool:
+def served(comm: collectives.Communicator, device: Device, n: int, call: Callable[[Any, Any], None]) -> bool:
     """Whether a call on arrays of the GPU gives the bytes that it gives on arrays of the host."""
-    values = (np.arange(n * comm.size) % 5 + comm.rank + 1).astype(dtype)
-    target = np.zeros(n * comm.size, dtype)
+    values = np.arange(n * comm.size) % 5.0 + comm.rank + 1
+    target = np.zeros(n * comm.size)
     x, y = Array(device, values), Array(device, target)
     call(values, target)
     call(x, y)

@@ -135,8 +135,8 @@ def _check_device(device: int, argument: str) -> None:
     """TypeError for the memory of a device that the processor cannot read; ``device`` is DLPack's number."""
     if device not in _HOST:
         name = _DEVICES.get(device, f"DLPack's number {device}")
-        kind = OnDevice if device == _CUDA else TypeError
-        raise kind(f"{argument}: an array on a device ({name}); this call moves arrays in host memory only")
+        error = OnDevice if device == _CUDA else TypeError
+        raise error(f"{argument}: an array on a device ({name}); this call moves arrays in host memory only")
 
 
 def dlpack_name(code: int, bits: int, lanes: int, argument: str) -> str:
@@ -152,8 +152,8 @@ def dlpack_name(code: int, bits: int, lanes: int, argument: str) -> str:
 def _tensor(tensor: Any, datatype: Any, argument: str, writable: bool) -> Memory:
     """The memory of a PyTorch tensor, or of an object with the same data_ptr, is_contiguous and numel."""
     if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
-        refusal = OnDevice if tensor.device.type == "cuda" else TypeError
-        raise refusal(f"{argument}: a tensor on {tensor.device}; this call moves tensors in host memory only")
+        error = OnDevice if tensor.device.type == "cuda" else TypeError
+        raise error(f"{argument}: a tensor on {tensor.device}; this call moves tensors in host memory only")
     if not tensor.is_contiguous():
         raise ValueError(f"{argument}: the tensor is strided; pass tensor.contiguous()")
     for lazy, resolved in (("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")):  # the memory has other values
