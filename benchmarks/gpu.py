@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import importlib.util
 import json
 import statistics
@@ -127,19 +128,19 @@ def reductions(comm: collectives.Communicator, device: Device) -> list[str]:
 def movements(comm: collectives.Communicator, device: Device) -> list[str]:
     """The collectives whose results on the GPU are not those on the host."""
     part = lambda array, n: [array, n, MPI.DOUBLE]  # noqa: E731
-    calls: dict[str, Callable[[Any, Any, int], None]] = {
-        "bcast": lambda x, y, n: comm.Bcast(y if comm.rank else x),
-        "reduce": lambda x, y, n: comm.Reduce(x, y),
-        "gather": lambda x, y, n: comm.Gather(part(x, n), part(y, n) if comm.rank == 0 else None),
-        "scatter": lambda x, y, n: comm.Scatter(part(x, n) if comm.rank == 0 else None, part(y, n)),
-        "allgather": lambda x, y, n: comm.Allgather(part(x, n), part(y, n)),
-        "alltoall": lambda x, y, n: comm.Alltoall(part(x, n), part(y, n)),
-        "reduce_scatter_block": lambda x, y, n: comm.Reduce_scatter_block(part(x, n), part(y, n)),
+    calls: dict[str, Callable[[int, Any, Any], None]] = {
+        "bcast": lambda n, x, y: comm.Bcast(y if comm.rank else x),
+        "reduce": lambda n, x, y: comm.Reduce(x, y),
+        "gather": lambda n, x, y: comm.Gather(part(x, n), part(y, n) if comm.rank == 0 else None),
+        "scatter": lambda n, x, y: comm.Scatter(part(x, n) if comm.rank == 0 else None, part(y, n)),
+        "allgather": lambda n, x, y: comm.Allgather(part(x, n), part(y, n)),
+        "alltoall": lambda n, x, y: comm.Alltoall(part(x, n), part(y, n)),
+        "reduce_scatter_block": lambda n, x, y: comm.Reduce_scatter_block(part(x, n), part(y, n)),
     }
     return [
         f"{name} of {n} doubles"
         for name, call in calls.items() for n in LENGTHS[1:]
-        if not served(comm, device, n, lambda x, y, call=call, n=n: call(x, y, n))
+        if not served(comm, device, n, functools.partial(call, n))
     ]  # fmt: skip
 
 
