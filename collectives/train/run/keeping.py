@@ -18,7 +18,7 @@ from ..checkpoint.saver import Saver, Vote
 from ..checkpoint.snapshot import Snapshot, take
 from ..counts import count
 from ..mesh import Mesh
-from .states import OWN, RUN, Axes, Member, Position, axes_of, in_parts, inherited, members, restore, states
+from .states import OWN, RUN, Member, Position, axes_of, inherited, members, restore, states
 
 
 class Keeping:
@@ -58,8 +58,7 @@ class Keeping:
         self._comm, self._objects, self._run, self._mesh = comm, objects, run, mesh
         self._every, self._seconds = every, seconds
         self._saver = Saver(Folder(root), comm, keep) if root is not None and can else None
-        in_parts = mesh is not None and mesh.in_parts
-        self._members: dict[str, Member] = members(objects, mesh if in_parts else None) if can else {}
+        self._members: dict[str, Member] = members(objects, mesh) if can else {}
         self._prepared = False
         self._saved: set[int] = set()  # steps of checkpoints that need not be written again
         self._saved_at = time.monotonic()
@@ -128,7 +127,8 @@ class Keeping:
 
     def _snapshot(self, step: int) -> Snapshot:
         found, per_rank = states(self._members)
-        info = {"best": self._run.best, "mesh": dict(axes_of(self._mesh, self._comm.size))}
+        axes = dict(axes_of(self._mesh, self._comm.size))
+        info = {"best": self._run.best, "mesh": axes, "whole": self._mesh is not None}
         return take({**found, **self._run.position()}, {*per_rank, OWN}, self._comm.rank, step, info)
 
     def resume(self, wanted: bool) -> int | None:
@@ -170,7 +170,7 @@ class Keeping:
         comm = self._comm
         together(comm, lambda: self._check_name(checkpoint))
         saved, mine = checkpoint.info.get("mesh", {"data": checkpoint.ranks}), axes_of(self._mesh, comm.size)
-        with self._readers(saved) as found:
+        with self._readers(checkpoint.info.get("whole", False)) as found:
             restore(found, checkpoint, comm, saved, mine)
 
         def go_to() -> None:
@@ -181,10 +181,10 @@ class Keeping:
         self._saved.add(checkpoint.step)
 
     @contextlib.contextmanager
-    def _readers(self, saved: Axes) -> Iterator[dict[str, Member]]:
-        """What reads states of a run on the axes `saved`: the members, or such as can read what parts of a model have
-        saved. Collective."""
-        if not in_parts(saved) or (self._mesh is not None and self._mesh.in_parts):
+    def _readers(self, whole: bool) -> Iterator[dict[str, Member]]:
+        """What reads the states of a checkpoint: the members, or such as can read what a run on a mesh has saved, which
+        is `whole`. Collective."""
+        if not whole or self._mesh is not None:
             yield self._members
             return
         mesh = Mesh(self._comm, data=self._comm.size)

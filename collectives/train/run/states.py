@@ -146,7 +146,7 @@ def _whole(thing: Any, mesh: Mesh) -> Any:
     """A network or an optimizer as one of the whole model; anything else as it is."""
     strategy = getattr(thing, "strategy", None)
     if strategy is not None:
-        return thing if strategy.flat else WholeOptimizer(thing, strategy.net, mesh)
+        return thing if strategy.flat or getattr(strategy, "shard", 0) else WholeOptimizer(thing, strategy.net, mesh)
     return WholeNet(thing, mesh) if isinstance(thing, Adaptable | Sequential) or is_torch(thing) else thing
 
 
