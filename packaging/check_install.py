@@ -83,6 +83,7 @@ class Place:
         self.variables = {
             "PIP_CACHE_DIR": str(Path.home() / ".cache/pip"), **kept, "HOME": str(self.home),
             "UV_CACHE_DIR": str(folder / "uv"), "UV_LINK_MODE": "copy",
+            "UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1",  # like pip: the certificates of the system
             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMP_NUM_THREADS": "1",
         }  # fmt: skip
