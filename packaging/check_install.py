@@ -82,6 +82,7 @@ class Place:
         kept.pop("MPICC", None)
         self.variables = {
             "PIP_CACHE_DIR": str(Path.home() / ".cache/pip"), **kept, "HOME": str(self.home),
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",  # whose notice is no package that pip lists
             "UV_CACHE_DIR": str(folder / "uv"), "UV_LINK_MODE": "copy",
             "UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1",  # like pip: the certificates of the system
             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
