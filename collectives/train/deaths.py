@@ -80,8 +80,7 @@ def explained(comm: Any, error: BaseException) -> BaseException:
     They may be the cause of MPI's own errors of deaths, and of errors of collectives but for a mismatch and a timeout.
     """
     by_mpi = isinstance(error, Exception) and is_death(error)
-    collective = isinstance(error, CollectiveError) and not isinstance(error, CollectiveMismatch | CollectiveTimeout)
-    if not by_mpi and not (collective and survives(comm)):
+    if not by_mpi and not (isinstance(error, Exception) and is_loss(error) and survives(comm)):
         return error
     from mpi4py import MPI
 
