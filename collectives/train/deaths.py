@@ -82,6 +82,8 @@ def explained(comm: Any, error: BaseException) -> BaseException:
     by_mpi = isinstance(error, Exception) and is_death(error)
     if not by_mpi and not (isinstance(error, Exception) and is_loss(error) and survives(comm)):
         return error
+    if (getattr(error, "origin", None) or "").startswith("CollectiveTimeout"):  # ranks may have ended since, by that
+        return error
     from mpi4py import MPI
 
     end = time.monotonic() + (SOON if isinstance(error, PeerFailure) else NEWS)

@@ -16,6 +16,7 @@ from ..models.nn import Array
 __all__ = ["NOTICE", "Watch", "kept_for_ever"]
 
 NOTICE = 1  # the tag of a failing stage's last words
+FAILED = " of the pipeline failed: "  # between the name of a rank and its error
 LONGEST = 1000  # bytes of these
 SPIN = 200  # looks before a wait sleeps between them
 NAP = 5e-5  # seconds between looks
@@ -45,7 +46,7 @@ class Watch:
 
     def tell(self, error: BaseException) -> None:
         """Tell the other ranks that this one fails, as far as they live."""
-        text = f"{self._name} of the pipeline failed: {type(error).__name__}: {error}"
+        text = f"{self._name}{FAILED}{type(error).__name__}: {error}"
         words = kept_for_ever(np.zeros(LONGEST, np.uint8))
         told = text.encode()[:LONGEST]
         words[: len(told)] = np.frombuffer(told, np.uint8)
@@ -91,7 +92,9 @@ class Watch:
 
     def _look(self) -> None:
         if self._request.Test():
-            raise PeerFailure(bytes(self._notice).rstrip(b"\0").decode(errors="replace"))
+            failure = PeerFailure(bytes(self._notice).rstrip(b"\0").decode(errors="replace"))
+            failure.origin = str(failure).rpartition(FAILED)[2]
+            raise failure
 
     def _end_late(self, limit: float) -> None:
         """Raise CollectiveTimeout, which names the ranks that have not come to the collective of those that wait."""
