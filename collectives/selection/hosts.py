@@ -33,16 +33,17 @@ class Link(NamedTuple):
         return f"{1e6 * self.alpha:.0f} us, {8e-6 / self.beta:.0f} Mbit/s"
 
 
-#: A link of 10 Gbit/s, for reductions, and where nothing has been measured.
-NOMINAL = Link(30e-6, 0.8e-9)
-#: How much longer links take for as many bytes if messages of several hosts arrive at once, others at other times.
-MIXED = 1.15
+#: For reductions, and where nothing has been measured: a link of 10 Gbit/s.
+NOMINAL = Link(12e-6, 0.8e-9)
+#: How much longer links take for as many bytes if messages of several hosts arrive at once, others at other times, and
+#: from how many bytes on: sockets and the queues of a link take up fewer without delay.
+MIXED, QUEUED = 1.15, 384 << 10
 #: Seconds a byte of messages within a host.
 WITHIN = 0.2e-9
 #: Candidates for vectors of at least FROM bytes; those that take a round for each rank serve at most MOST_RANKS.
 CANDIDATES = {
     "allreduce": ("circulant", "ring"),
-    "allgather": ("circulant", "ring"),
+    "allgather": ("recursive_doubling", "circulant", "ring"),
     "reduce_scatter": ("circulant", "ring"),
     "bcast": ("binomial", "scatter_allgather", "chain"),
 }
@@ -82,7 +83,8 @@ def _volume(algorithm: ScheduleAlgorithm, hosts: bytes, link: Link) -> float:
 def _seconds(algorithm: ScheduleAlgorithm, hosts: bytes, nbytes: int, segment: int | None, link: Link) -> float:
     carried, size = crossing(algorithm, hosts), len(hosts) // 4
     k = -(-nbytes // segment) if segment and algorithm.divisible(size) else 1
-    moved = carried.busiest * (1.0 if algorithm.name in BY_RANK else MIXED) + (carried.path - carried.busiest) / k
+    mixed = algorithm.name not in BY_RANK and carried.busiest * nbytes > QUEUED
+    moved = carried.busiest * (MIXED if mixed else 1.0) + (carried.path - carried.busiest) / k
     return (algorithm.rounds(size) + k - 1) * link.alpha + nbytes * (moved * link.beta + carried.local * WITHIN)
 
 
