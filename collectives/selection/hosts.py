@@ -34,10 +34,10 @@ class Link(NamedTuple):
 
 
 #: For reductions, and where nothing has been measured: a link of 10 Gbit/s.
-NOMINAL = Link(12e-6, 0.8e-9)
+NOMINAL = Link(8e-6, 0.8e-9)
 #: How much longer links take for as many bytes if messages of several hosts arrive at once, others at other times, and
 #: from how many bytes on: sockets and the queues of a link take up fewer without delay.
-MIXED, QUEUED = 1.15, 384 << 10
+MIXED, QUEUED = 1.2, 256 << 10
 #: Seconds a byte of messages within a host.
 WITHIN = 0.2e-9
 #: Candidates for vectors of at least FROM bytes; those that take a round for each rank serve at most MOST_RANKS.

@@ -14,9 +14,9 @@
  * each time, a wait polls for longer, and then naps between polls: the time that it has not used brings it back to the
  * core soon, and those that gave way to it do not lose a slice, which would keep them from giving way, too.
  *
- * A long wait naps in any case. Linux divides a core between groups of threads (sessions, containers, tasks of Slurm)
- * before it divides it between threads, and a thread that gives way may get the core back at once, for seconds, while a
- * rank of another group that it waits for is ready to run. */
+ * A long wait naps now and then, and a very long one between all polls. Linux divides a core between groups of threads
+ * (sessions, containers, tasks of Slurm) before it divides it between threads, and a thread that gives way may get the
+ * core back at once, for seconds, while a rank of another group that it waits for is ready to run. */
 enum {
     SPINS = 100,          /* polls before the first time that a wait gives way */
     SHARED = 2000,        /* ns that the core is away if others on it wait, too: they should have it at once */
@@ -25,14 +25,15 @@ enum {
     RESPITES = 160000000, /* and the longest */
     AWAKE = 250000,       /* ns of polling in such a time before the first nap: more than a nap takes, or two ranks
                              may go on finding each other asleep */
-    LONG = 500000,        /* ns of giving way before the first nap */
+    LONG = 500000,        /* ns of giving way before a nap */
+    LASTING = 10000000,   /* ns of a wait after which every poll is followed by a nap, which no longer makes it late */
     NAP = 50000,          /* ns; with the timer's slack and the way back to the core about 110000 */
 };
 static _Thread_local long long keep_until, respite;
 static _Thread_local int shared;
 
 coll_patience coll_patience_new(void) {
-    return (coll_patience){0, coll_moves, 0};
+    return (coll_patience){0, 0, coll_moves, 0};
 }
 
 static void yield(long long begin) {
@@ -53,11 +54,16 @@ void coll_give_way(coll_patience *p) {
     if (p->polls++ < SPINS && !shared)
         return;
     long long begin = coll_now();
-    if (p->since == 0)
+    if (p->since == 0) {
         p->since = begin;
+        p->nap = begin + LONG;
+    }
     int yields = begin >= keep_until;
-    if (begin - p->since > (yields ? LONG : AWAKE))
+    long long waited = begin - p->since;
+    if (yields ? begin > p->nap : waited > AWAKE) {
         nanosleep(&(struct timespec){0, NAP}, NULL);
-    else if (yields)
+        p->nap = waited < LASTING ? coll_now() + LONG : 0;
+    } else if (yields) {
         yield(begin);
+    }
 }

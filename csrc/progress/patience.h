@@ -5,6 +5,7 @@
 /* One wait. */
 typedef struct {
     long long since; /* ns: when it began, or last saw something move; 0: not read yet */
+    long long nap;   /* ns: when the next nap is due */
     unsigned moves;  /* coll_moves at that time */
     unsigned polls;  /* in vain since then */
 } coll_patience;
