@@ -28,7 +28,7 @@ from collectives.train.pipeline.registry import find
 from collectives.train.tensor import ColumnParallelLinear, RowParallelLinear
 
 WORLD = MPI.COMM_WORLD
-TIMES = 9
+TIMES, MICRO_BATCHES = 9, 4
 WARM = 1  # steps before the first one that counts
 
 
@@ -118,20 +118,26 @@ def slowest(call: Any) -> float:
 def machine(each: int, row: float) -> dict[str, float]:
     """The figures of the machine: of links, of one block on each rank, and of an optimizer."""
     links = parameters(each)
-    rows = 16
+    rows = (4, 16)
     rng = np.random.default_rng(1)
-    net = train.Sequential(*block(row, MPI.COMM_SELF, rng))
     whole = train.Sequential(*(layer for _ in range(BLOCKS) for layer in block(row, MPI.COMM_SELF, rng)))
-    x = np.ones((rows, WIDTH), np.float32)
 
-    def passes() -> None:
-        output = net(x)
-        output.backward(np.ones_like(output.data))
+    alone = collectives.Communicator(MPI.COMM_SELF)
+    pipe = train.Pipeline(train.Sequential(*block(row, alone, rng)), alone, micro_batches=MICRO_BATCHES)
 
+    def passes(rows: int) -> float:
+        """Seconds of a forward pass and both parts of a backward pass of a micro-batch."""
+        x = np.ones((MICRO_BATCHES * rows, WIDTH), np.float32)
+        y = np.zeros(len(x), int)
+        return slowest(lambda: pipe.step(x, y, train.CrossEntropyLoss())) / MICRO_BATCHES
+
+    few, many = map(passes, rows)
+    row = (many - few) / (rows[1] - rows[0])
     opt = train.SGD(whole.parameters(), 1e-4, momentum=0.9)
     nbytes = 5 * sum(p.data.nbytes for p in whole.parameters())  # weights and momentum twice, gradients once
     return {
-        "flops": 12 * WIDTH * HIDDEN * rows / slowest(passes),
+        "flops": 12 * WIDTH * HIDDEN / row,
+        "overhead": max(0.0, few - rows[0] * row) / 3,
         "update_rate": nbytes / slowest(opt.step),
         "alpha": links["alpha"] + 2 * links["overhead"],
         "beta": links["beta"],

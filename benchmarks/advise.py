@@ -7,7 +7,8 @@ makes 4 hosts with 2 ranks each on this machine (tests/support/faults.py: networ
 perceptron there by each of the configurations below: by `train.Mesh`, `train.Pipeline`, `train.distribute` and the
 layers of `collectives.train.tensor`. Every block sleeps for a fixed time for each row, so that ranks may be more than
 cores. What the advice is told comes from other measurements in the same job: messages between pairs of ranks, one
-block alone on each rank, and one step of an optimizer. No step of a configuration enters them.
+block alone on each rank with micro-batches of 4 and of 16 rows, and one step of an optimizer. No step of a
+configuration enters them.
 
 Memory is counted, not measured: bytes of the weights, gradients and states that the library holds, and the most bytes
 of activations that `Pipeline.report` has counted; the rank with the most. Messages are left out. Times are medians over
@@ -141,8 +142,8 @@ def arguments() -> argparse.Namespace:
     """The options; an error if this machine cannot have hosts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--rate", default="100mbit", help="of each link, as for tc (%(default)s)")
-    add("--row-us", type=float, default=250.0, help="microseconds that a block sleeps for a row (%(default)s)")
+    add("--rate", default="40mbit", help="of each link, as for tc (%(default)s)")
+    add("--row-us", type=float, default=600.0, help="microseconds that a block sleeps for a row (%(default)s)")
     add("--rounds", type=int, default=7, help="(%(default)s)")
     add("--configurations", type=lambda text: text.split(";"), default=list(ROWS), metavar="NAME;...", help="(all)")
     add("--json", metavar="FILE", help="write all that was measured and advised")

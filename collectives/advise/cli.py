@@ -117,6 +117,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--local-beta", type=rate, metavar="RATE", help="between ranks of a host")
     add("--fold", type=rate, metavar="RATE", help="at which a rank adds up what arrives")
     add("--update-rate", type=rate, metavar="RATE", help="at which an optimizer goes through weights and states")
+    add("--overhead", type=seconds, metavar="TIME", help="of each pass of a micro-batch beside its operations")
     add = parser.add_argument_group("what may be used").add_argument
     for axis in ("data", "pipeline", "tensor"):
         add(f"--{axis}", type=integer, metavar="P", help=f"the length of the axis {axis} (any)")
@@ -223,6 +224,7 @@ def _print_about(advice: Advice) -> None:
         f"{machine.ranks} ranks, {machine.per_host} a host, of {gigabytes(machine.memory)} and {machine.flops:.3g} "
         f"operations a second; port {duration(machine.alpha)}, {machine.beta / 1e9:g} GB/s; on a host "
         f"{duration(machine.local_alpha)}, {machine.local_beta / 1e9:g} GB/s"
+        + (f"; {duration(machine.overhead)} more a pass" if machine.overhead else "")
     )
 
 

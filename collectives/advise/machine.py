@@ -18,7 +18,8 @@ class Machine:
     ``update_rate`` the rate at which its optimizer goes through weights, gradients and states. ``alpha`` and ``beta``
     are the latency between hosts and the rate of a host's port each way, which its ranks share; ``local_alpha`` and
     ``local_beta`` the same between two ranks of a host; ``fold`` the rate at which a rank adds up what arrives. These
-    five are those of ``python -m collectives simulate``.
+    five are those of ``python -m collectives simulate``. ``overhead`` are the seconds that each pass of a micro-batch
+    through a stage takes beside its operations: of the program, and of the start of kernels.
     """
 
     ranks: int
@@ -31,6 +32,7 @@ class Machine:
     local_beta: float = Network.local_beta
     fold: float = Network.fold
     update_rate: float = math.inf
+    overhead: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("ranks", "per_host"):
@@ -39,7 +41,7 @@ class Machine:
         for name in ("memory", "flops", "beta", "local_beta", "fold", "update_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: expected a number above 0, not {getattr(self, name)}")
-        for name in ("alpha", "local_alpha"):
+        for name in ("alpha", "local_alpha", "overhead"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: expected 0 or more, not {getattr(self, name)}")
 

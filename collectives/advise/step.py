@@ -7,6 +7,7 @@ import math
 from typing import NamedTuple
 
 from ..train.flat.buckets import LONGEST
+from ..train.pipeline.registry import find
 from .links import Links
 from .machine import Machine
 from .model import Model
@@ -91,12 +92,13 @@ class Estimate:
 
     def _passes(self, part: Part) -> tuple[Passes, float]:
         """The passes of a micro-batch, and the seconds of their all-reduces. Backward there are twice the operations of
-        a forward pass."""
-        plan, rate = self.plan, self.machine.flops
+        a forward pass. A backward pass that a schedule splits has the overhead twice."""
+        plan, rate, more = self.plan, self.machine.flops, self.machine.overhead
         one, again = plan.micro_batch * part.flops / rate, plan.micro_batch * part.repeated / rate
         call = self.links.allreduce(self.links.tensor, plan.micro_batch * part.reduced)
         ahead, back = part.forward_calls * call, (part.backward_calls + part.repeated_calls) * call
-        return Passes(one + ahead, one + again + back, one), ahead + back
+        second = one + more if find(plan.schedule).split else one
+        return Passes(one + more + ahead, one + more + again + back, second), ahead + back
 
     def _sharded(self, part: Part, one: Passes) -> float:
         """By how much the passes of a micro-batch are longer for ZeRO, which sends gradients in each backward pass and,

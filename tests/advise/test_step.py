@@ -42,6 +42,14 @@ def test_the_optimizer():
     assert of((4, 1, 1), 1, 1, machine=machine, zero=1).update == pytest.approx(33)
 
 
+@pytest.mark.parametrize(("schedule", "passes"), [("1f1b", 2), ("zero_bubble", 3)])
+def test_the_overhead_of_each_pass(schedule, passes):
+    """4 micro-batches, with a backward pass that is split or not."""
+    machine = dataclasses.replace(MACHINE, overhead=0.5)
+    without, found = of((1, 1, 1), schedule=schedule), of((1, 1, 1), schedule=schedule, machine=machine)
+    assert found.compute - without.compute == pytest.approx(4 * passes * 0.5)
+
+
 def test_tensor_ranks():
     """A quarter of the computation; 4 + 4 all-reduces of 40 bytes by recursive doubling: 2 alpha + 2 n beta."""
     found = of((1, 1, 4), micro_batches=1)

