@@ -16,7 +16,7 @@ rounds, in which the configurations take turns in an order drawn for that round;
 
 --check: memory is within 10 % for every configuration; of all pairs of configurations whose measured times differ by
 more than 5 %, at least 90 % are predicted in the right order; the configuration that is predicted to be the fastest
-takes at most 5 % longer than the fastest one.
+takes at most 10 % longer than the fastest one, as in simulated.py.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from collectives.advise.step import Step  # noqa: E402
 WORKER = Path(__file__).with_name("_advise_worker.py")
 HOSTS, EACH = 4, 2
 BURST = 8 << 10  # bytes
-MEMORY, PAIRS, LOSS, SAME = 0.10, 0.90, 1.05, 1.05
+MEMORY, PAIRS, LOSS, SAME = 0.10, 0.90, 1.10, 1.05
 
 
 class Line(NamedTuple):
