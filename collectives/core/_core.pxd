@@ -316,3 +316,16 @@ cdef extern from "simulate/simulate.h" nogil:
         const uint8_t *ahead
         int nsegments, in_flight
     int64_t coll_simulate(const coll_sim_network *, const coll_sim_rounds *, double *, double *)
+
+cdef extern from "xla/handler.h" nogil:
+    ctypedef struct coll_xla_frame:
+        pass
+    ctypedef struct coll_xla_call:
+        int64_t site
+        const void *input
+        void *output
+        int64_t inputs, outputs
+    ctypedef char *(*coll_xla_serve)(const coll_xla_call *) noexcept nogil
+    void coll_xla_install(coll_xla_serve)
+    void *coll_xla_handler(coll_xla_frame *)
+    int coll_xla_seen()

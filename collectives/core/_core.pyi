@@ -377,6 +377,19 @@ def start_memory(
     calls: Calls, owners: Any, kind: int, source: int, target: int, count: int, dtype: int = -1, op: int = -1,
     root: int = 0,
 ) -> Operation | None: ...  # fmt: skip
+
+# Calls of XLA
+
+class Site:
+    number: int
+    def __init__(
+        self, function: str, comm: Any, slow: Callable[[int, int], None], inputs: int, outputs: int,
+        collective: str | None = None, count: int = 0, dtype: int = -1, op: int = -1, root: int = 0,
+    ) -> None: ...  # fmt: skip
+
+def xla_handler() -> Any: ...
+def xla_version() -> tuple[int, int] | None: ...
+def xla_failure() -> BaseException | None: ...
 def let_read(pid: int) -> None: ...
 def share_arrays(heap: Heap, threshold: int) -> Any: ...
 def restore_handler(handler: Any) -> None: ...

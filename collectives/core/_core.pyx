@@ -34,6 +34,7 @@ cdef extern from "Python.h":
     bint PyObject_CheckBuffer(object)
     object PyMemoryView_FromObject(object)
     object PyWeakref_NewRef(object, void *)
+    void PyErr_SetInterrupt()
     int Py_AddPendingCall(int (*)(void *) noexcept, void *) noexcept nogil
     object PyCapsule_New(void *, const char *, void *)
     bint PyCapsule_IsValid(object, const char *)
@@ -128,6 +129,7 @@ include "messages.pxi"
 include "vectors.pxi"
 include "cached_plans.pxi"
 include "fast_path.pxi"
+include "xla.pxi"
 include "frames.pxi"
 include "objects.pxi"
 include "simulation.pxi"

@@ -181,16 +181,22 @@ def run_memory(Calls calls not None, object owners, object timeout_of, object op
     """
     cdef coll_node_message message
     cdef uint64_t begun = coll_ticks()
-    cdef CachedPlan found
     if not fill_memory(&message, calls, kind, source, target, count, dtype, op, root):
         return False
-    if not is_served(calls, kind, &message):
-        found = known(calls, &message, kind, False)
+    return run_message(calls, &message, kind, owners, timeout_of, options, begun)
+
+
+cdef bint run_message(Calls calls, coll_node_message *m, int kind, object owners, object timeout_of, object options,
+                      uint64_t begun) except -1:
+    """Run a blocking call whose message is filled, as :func:`run_memory`; ``timeout_of`` may be None."""
+    cdef CachedPlan found
+    if not is_served(calls, kind, m):
+        found = known(calls, m, kind, False)
         if found is not None:
-            run_cached(calls, found, &message, owners, timeout_of(options), begun)
+            run_cached(calls, found, m, owners, None if timeout_of is None else timeout_of(options), begun)
         return found is not None
-    if not launch(calls, &message, begun):
-        finish(calls, owners, timeout_of(options))
+    if not launch(calls, m, begun):
+        finish(calls, owners, None if timeout_of is None else timeout_of(options))
     return True
 
 
