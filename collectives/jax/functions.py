@@ -99,7 +99,7 @@ def barrier(*, comm: Any = None) -> None:
 
 
 def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> None:
-    """Send ``x`` to rank ``dest``, which calls :func:`recv`. There is no gradient, nor a batch; see :func:`sendrecv`."""
+    """Send ``x`` to rank ``dest``, which calls :func:`recv`. It has no gradient and no batch; :func:`sendrecv` has."""
 
     def made() -> None:
         place = place_of(comm)
@@ -153,8 +153,8 @@ def _named(function: str, made: Callable[[], Any]) -> Any:
     try:
         return made()
     except (TypeError, ValueError) as e:
-        if type(e) in (TypeError, ValueError) and not str(e).startswith("collectives.jax."):
-            raise type(e)(f"collectives.jax.{function}: {e}") from e
+        if type(e) in (TypeError, ValueError) and not str(e).startswith(f"{__package__}."):
+            raise type(e)(f"{__package__}.{function}: {e}") from e
         raise
 
 
@@ -187,11 +187,11 @@ def _array(x: Any) -> Any:
     return array
 
 
-def _refuse_elements(dtype: Any) -> None:
+def _refuse_elements(dtype: Any, argument: str = "x") -> None:
     if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
-        raise TypeError(f"x: elements of {dtype} cannot be sent; jax.random.key_data has those of a key")
+        raise TypeError(f"{argument}: elements of {dtype} cannot be sent; jax.random.key_data has those of a key")
     if any(dtype.name.startswith(short) for short in ("int2", "uint2", "int4", "uint4", "float4")):
-        raise TypeError(f"x: elements of {dtype} are shorter than a byte")
+        raise TypeError(f"{argument}: elements of {dtype} are shorter than a byte")
 
 
 def _refuse_blocks(array: Any, place: Place) -> None:
@@ -234,6 +234,5 @@ def _tag(value: Any, argument: str) -> int:
 
 def _like(like: Any) -> tuple[tuple[int, ...], np.dtype]:
     array = like if hasattr(like, "shape") and hasattr(like, "dtype") else jnp.asarray(like)
-    dtype = jax.dtypes.canonicalize_dtype(array.dtype) if not jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended) else array.dtype
-    _refuse_elements(dtype)
-    return tuple(map(int, array.shape)), np.dtype(dtype)
+    _refuse_elements(array.dtype, "like")
+    return tuple(map(int, array.shape)), np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))

@@ -14,7 +14,7 @@ from jax.interpreters import ad, batching, mlir
 
 from .calls import COLLECTIVES, Call, form_of, site_of
 from .ordering import ORDERED, lowered
-from .places import Place
+from .places import Place, op_of
 
 __all__ = ["bind", "replicate"]
 
@@ -84,7 +84,7 @@ def _why_no_gradient(call: Call) -> str | None:
 
 def _jvp(primals: Any, tangents: Any, *, call: Call) -> tuple[Any, Any]:
     if why := _why_no_gradient(call):
-        raise NotImplementedError(f"collectives.jax.{call.function}: {why}")
+        raise NotImplementedError(f"{__package__}.{call.function}: {why}")
     return bind(call, *primals), bind(call, *map(ad.instantiate_zeros, tangents))
 
 
@@ -104,13 +104,13 @@ def _from_reduce(call: Call, ct: Any, operand: Any) -> Any:
 
 def _from_bcast(call: Call, ct: Any, operand: Any) -> Any:
     if call.partial:
-        return bind(Call("reduce", call.place, _sum(), call.root), ct)[0]
+        return bind(Call("reduce", call.place, op_of("sum"), call.root), ct)[0]
     return jnp.where(call.here, replicate(ct, call.place), 0)
 
 
 def _from_allgather(call: Call, ct: Any, operand: Any) -> Any:
     if call.partial:
-        return bind(Call("reduce_scatter", call.place, _sum()), ct)[0]
+        return bind(Call("reduce_scatter", call.place, op_of("sum")), ct)[0]
     return replicate(ct, call.place)[call.place.rank]
 
 
@@ -141,7 +141,7 @@ def _from_sendrecv(call: Call, ct: Any, operand: Any) -> Any:
 
 
 def _from_replicated(call: Call, ct: Any, operand: Any) -> Any:
-    return bind(Call("allreduce", call.place, _sum()), ct)[0]
+    return bind(Call("allreduce", call.place, op_of("sum")), ct)[0]
 
 
 _TRANSPOSES: dict[str, Callable[[Call, Any, Any], Any]] = {
@@ -149,12 +149,6 @@ _TRANSPOSES: dict[str, Callable[[Call, Any, Any], Any]] = {
     "reduce_scatter": _from_reduce_scatter, "gather": _from_gather, "scatter": _from_scatter,
     "alltoall": _from_alltoall, "sendrecv": _from_sendrecv, "replicated": _from_replicated,
 }  # fmt: skip
-
-
-def _sum() -> Any:
-    from .places import op_of
-
-    return op_of("sum")
 
 
 def _transpose(cotangents: Any, *operands: Any, call: Call) -> list[Any]:
@@ -171,7 +165,7 @@ def _batch(operands: Any, axes: Any, *, call: Call) -> tuple[list[Any], list[int
     (x,), (axis,) = operands, axes
     name = call.function
     if name == "send":
-        raise NotImplementedError("collectives.jax.send: under vmap recv cannot know the batch; sendrecv can")
+        raise NotImplementedError(f"{__package__}.send: under vmap recv cannot know the batch; sendrecv can")
     blocks = name in ("reduce_scatter", "alltoall") or name == "scatter" and call.here
     if blocks or name in ("allgather", "gather", "scatter", "sendrecv"):
         x, axis = jnp.moveaxis(x, axis, int(blocks)), int(name in ("allgather", "gather", "alltoall"))

@@ -15,9 +15,11 @@ PACKAGE = ROOT / NAME
 #: What imports without MPI and without a compiler: rooms, and modules of others.
 PURE = ("schedules", "algorithms", "analysis", "selection", "files", "trace.spans", "trace.timeline", "trace.perfetto")
 LIGHT = {"numpy", NAME}  # all that pure modules import besides the standard library
-HEAVY = {"matplotlib", "sklearn", "torch", "tqdm", "gymnasium"}
+HEAVY = {"matplotlib", "sklearn", "torch", "jax", "jaxlib", "tqdm", "gymnasium"}
 #: The rooms of csrc from the ground up.
-C_LAYERS = ["base", "simulate", "kernels", "cuda", "heap", "transport", "schedule", "node", "progress", "hierarchy"]
+C_LAYERS = [
+    "base", "simulate", "kernels", "cuda", "heap", "transport", "schedule", "node", "progress", "hierarchy", "xla",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +90,15 @@ def test_torch_is_imported_by_its_adaptors_only():
             assert "torch" not in imported(file), file
 
 
+def test_jax_is_imported_by_its_package_only():
+    for module, file in files():
+        if not within(module, ["jax"]):
+            assert not {"jax", "jaxlib"} & set(imported(file)), file
+
+
 def test_imports_of_heavy_packages_are_lazy():
     for module, file in files():
-        if not within(module, ["torch", "horovod", "train.torch", "rl.torch"]):
+        if not within(module, ["torch", "horovod", "train.torch", "rl.torch", "jax"]):
             assert not set(imported(file, ast.parse(file.read_text()).body)) & HEAVY, file
 
 

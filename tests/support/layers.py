@@ -23,7 +23,7 @@ NAME = "collectives"
 LAYERS = [
     "errors", "files", "drawing", "schedules", "algorithms", "analysis", "selection", "core", "system", "arguments",
     "cuda", "diagnostics", "waiting", "trace", "runtime", "communicator", "__init__", "train", "rl", "torch", "horovod",
-    "launch", "bench", "tune", "simulation", "advise", "cli", "__main__",
+    "jax", "launch", "bench", "tune", "simulation", "advise", "cli", "__main__",
 ]  # fmt: skip
 #: What Cython code calls objects of these classes.
 HANDED = {"comm": "Communicator", "context": "Context", "shape": "Shape", "choice": "Choice"}

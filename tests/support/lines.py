@@ -26,7 +26,7 @@ FOLDERS = ("collectives", "csrc", "tests", "benchmarks", "examples")
 #: Packages that are not part of the core: what is built on it, and its data and models.
 BESIDE = {
     "collectives/train", "collectives/torch", "collectives/bench", "collectives/tune", "collectives/algorithms",
-    "collectives/simulation", "collectives/advise", "collectives/rl", "csrc/simulate",
+    "collectives/simulation", "collectives/advise", "collectives/rl", "collectives/jax", "csrc/simulate", "csrc/xla",
     "tests", "benchmarks", "examples",
 }  # fmt: skip
 #: In Python and Cython: the beginning of a function, up to its name.

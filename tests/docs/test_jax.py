@@ -1,0 +1,60 @@
+"""docs/jax.md: its programs run and print what it says, and its tables are complete."""
+
+import re
+
+import pytest
+from jobs import ROOT, mpiexec
+
+PAGE = (ROOT / "docs/jax.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+PROGRAMS = {re.match(r"# (.*)\n", block)[1]: i for i, (language, block) in enumerate(BLOCKS) if language == "python"}
+INSTALL = "pip install '.[mpi,jax]'\n"
+LISTED = re.findall(r"^\| `(\w+)\((.*?)\)` \|", PAGE, re.MULTILINE)
+needs_jax = pytest.mark.skipif(
+    not (ROOT / ".venvs/jax/ready").exists(), reason="there is no .venvs/jax, which make build-all makes"
+)
+
+
+def test_every_block_is_executed():
+    """All are programs, commands that run these, what they print, and the installation of the extra."""
+    kinds = [language for language, _ in BLOCKS]
+    assert len(BLOCKS) == PAGE.count("```") / 2
+    assert kinds.count("python") == len(PROGRAMS)
+    commands = {block for language, block in BLOCKS if language == "sh"}
+    assert commands - {INSTALL} == {f"mpiexec -n 2 python {name}\n" for name in PROGRAMS} & commands
+    assert kinds.count("text") == len(PROGRAMS)
+    assert re.search(r"^jax = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+
+
+@needs_jax
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program(name, tmp_path):
+    (tmp_path / name).write_text(BLOCKS[PROGRAMS[name]][1])
+    done = mpiexec("jax", 2, str(tmp_path / name), timeout=60)
+    printed = next(block for language, block in BLOCKS[PROGRAMS[name] :] if language == "text")
+    assert done.stdout == printed, done.stderr
+    assert name == "late.py" or done.returncode == 0, done.stderr  # whose communicator is broken
+
+
+@needs_jax
+def test_the_table_is_complete():
+    done = mpiexec(
+        "jax", 1, "-c",
+        "import inspect, collectives.jax as cj; print({n: str(inspect.signature(getattr(cj, n))) for n in cj.__all__})",
+        timeout=60,
+    )  # fmt: skip
+    functions = eval(done.stdout, {})
+    assert {name for name, _ in LISTED} == functions.keys() - {"failure"}
+    for name, shown in LISTED:
+        there = re.findall(r"(\w+)(?:: [^=,)]*(?:\| None)?)?(?: = ([^,)]+))?", functions[name].partition(") ->")[0])
+        defaults = {argument: default.replace("'", '"') for argument, default in there}
+        for argument, default in re.findall(r"(\w+)(?:=([^,]*))?", shown):
+            assert argument in defaults, (name, argument)
+            assert not default or defaults[argument] == default, (name, argument)
+
+
+def test_links():
+    for link in re.findall(r"\]\(([^)#]+)", PAGE):
+        assert (ROOT / "docs" / link).exists(), link
+    for path in re.findall(r"`((?:csrc|core|collectives|examples|benchmarks)/[\w/.]+)`", PAGE):
+        assert (ROOT / path).exists() or (ROOT / "collectives" / path).exists(), path
