@@ -328,4 +328,3 @@ cdef extern from "xla/handler.h" nogil:
     ctypedef char *(*coll_xla_serve)(const coll_xla_call *) noexcept nogil
     void coll_xla_install(coll_xla_serve)
     void *coll_xla_handler(coll_xla_frame *)
-    int coll_xla_seen()

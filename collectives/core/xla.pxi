@@ -85,17 +85,6 @@ def xla_handler():
     return PyCapsule_New(<void *>coll_xla_handler, NULL, NULL)
 
 
-def xla_version():
-    """Version of XLA's interface, as XLA has told the handler; None before.
-
-    RuntimeError if XLA's data are not what the handler expects.
-    """
-    cdef int seen = coll_xla_seen()
-    if seen == -2:
-        raise RuntimeError("XLA's data are shorter than the interface that this library was written for promises")
-    return None if seen < 0 else divmod(seen, 1000)
-
-
 def xla_failure():
     """The exception of the last call of XLA's that failed; None if none has failed."""
     return XLA_FAILURE

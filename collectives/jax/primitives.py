@@ -119,13 +119,18 @@ def _from_reduce_scatter(call: Call, ct: Any, operand: Any) -> Any:
 
 
 def _from_gather(call: Call, ct: Any, operand: Any) -> Any:
-    blocks = ct if call.here else jnp.zeros(operand.shape, ct.dtype)
+    blocks = ct if call.here else _nothing(ct, operand)
     return bind(Call("scatter", call.place, root=call.root), blocks)[0]
 
 
 def _from_scatter(call: Call, ct: Any, operand: Any) -> Any:
     blocks = bind(Call("gather", call.place, root=call.root), ct)[0]
-    return blocks if call.here else jnp.zeros(operand.shape, ct.dtype)
+    return blocks if call.here else _nothing(blocks, operand)
+
+
+def _nothing(empty: Any, like: Any) -> Any:
+    """Zeros that depend on an empty array, so that further derivatives are taken on this rank, too."""
+    return jnp.broadcast_to(jnp.sum(empty), like.shape)
 
 
 def _from_alltoall(call: Call, ct: Any, operand: Any) -> Any:

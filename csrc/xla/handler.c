@@ -4,35 +4,28 @@
 #include <string.h>
 
 static coll_xla_serve *server;
-static int seen = -1;
 
 void coll_xla_install(coll_xla_serve *serve) { server = serve; }
-
-int coll_xla_seen(void) { return seen; }
 
 static coll_xla_error *fail(const coll_xla_frame *frame, int code, const char *message) {
     coll_xla_new_error args = {.struct_size = sizeof args, .message = message, .code = code};
     return frame->api->error_create(&args);
 }
 
-/* Tell XLA which version of the interface is spoken here: the newest that both know. */
+/* Tell XLA which version of the interface is spoken here: the newest that both know. XLA refuses the handler if it does
+ * not speak that one. If structs are too short, or if XLA is too old, XLA hears 0.0, which it refuses. */
 static void describe(const coll_xla_frame *frame, coll_xla_metadata_extension *asked) {
     const coll_xla_api *api = frame->api;
     coll_xla_metadata *told = asked->metadata;
-    int minor = COLL_XLA_NEWEST;
     if (asked->base.struct_size < sizeof asked->base || told->struct_size < sizeof *told ||
-        told->version.struct_size < sizeof told->version ||
-        (api != NULL && (api->struct_size < sizeof *api || api->version.struct_size < sizeof api->version))) {
-        seen = -2;
+        told->version.struct_size < sizeof told->version)
         return;
-    }
-    if (api != NULL) {
-        seen = 1000 * api->version.major + api->version.minor;
-        if (api->version.minor < minor)
-            minor = api->version.minor;
-    }
+    told->version.major = told->version.minor = 0;
+    if (api == NULL || api->struct_size < sizeof *api || api->version.struct_size < sizeof api->version ||
+        api->version.major != COLL_XLA_MAJOR || api->version.minor < COLL_XLA_OLDEST)
+        return;
     told->version.major = COLL_XLA_MAJOR;
-    told->version.minor = minor;
+    told->version.minor = api->version.minor < COLL_XLA_NEWEST ? api->version.minor : COLL_XLA_NEWEST;
 }
 
 static int is_site(const coll_xla_attributes *attributes, int64_t i) {

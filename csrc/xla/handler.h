@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #define COLL_XLA_MAJOR 0
-#define COLL_XLA_OLDEST 1 /* minor versions between which these declarations are known to hold */
+#define COLL_XLA_OLDEST 1 /* minor versions for which these declarations are known to hold */
 #define COLL_XLA_NEWEST 3
 
 /* Numbers of the interface. */
@@ -117,8 +117,5 @@ void coll_xla_install(coll_xla_serve *serve);
 
 /* XLA's handler. It answers questions for metadata, and passes calls to what is installed. */
 coll_xla_error *coll_xla_handler(coll_xla_frame *frame);
-
-/* What XLA's question for metadata said: 1000 * major + minor; -1 before the question; -2 if a struct was too short. */
-int coll_xla_seen(void);
 
 #endif
