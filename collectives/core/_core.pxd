@@ -325,6 +325,6 @@ cdef extern from "xla/handler.h" nogil:
         const void *input
         void *output
         int64_t inputs, outputs
-    ctypedef char *(*coll_xla_serve)(const coll_xla_call *) noexcept nogil
+    ctypedef int (*coll_xla_serve)(const coll_xla_call *, char **) noexcept nogil
     void coll_xla_install(coll_xla_serve)
     void *coll_xla_handler(coll_xla_frame *)

@@ -53,8 +53,8 @@ cdef class Site:
         return run_message(calls, &message, self.kind, None, None, None, begun)
 
 
-cdef char *serve_xla(const coll_xla_call *call) noexcept with gil:
-    """Serve a call of XLA's, in whichever thread; returns NULL, or why it failed."""
+cdef int serve_xla(const coll_xla_call *call, char **message) noexcept with gil:
+    """Serve a call of XLA's, in whichever thread; returns 1, or 0 with a message for malloc's ``free``."""
     global XLA_FAILURE
     cdef Site site = None
     try:
@@ -62,12 +62,13 @@ cdef char *serve_xla(const coll_xla_call *call) noexcept with gil:
             raise ValueError("the program was compiled in another process")
         site = <Site>SITES[call.site]
         site.serve(call)
-        return NULL
+        return 1
     except BaseException as e:
         XLA_FAILURE = e
+        message[0] = copied(f"collectives.jax{'' if site is None else '.' + site.function}: {type(e).__name__}: {e}")
         if isinstance(e, KeyboardInterrupt):
-            PyErr_SetInterrupt()  # XLA's error would hide it
-        return copied(f"collectives.jax{'' if site is None else '.' + site.function}: {type(e).__name__}: {e}")
+            PyErr_SetInterrupt()  # for the program, which else sees XLA's error only
+    return 0
 
 
 cdef char *copied(str text) noexcept:

@@ -81,8 +81,8 @@ static const char *take(const coll_xla_frame *frame, coll_xla_call *call) {
 
 coll_xla_error *coll_xla_handler(coll_xla_frame *frame) {
     coll_xla_call call;
-    coll_xla_error *failed = NULL;
-    char *message;
+    coll_xla_error *failed;
+    char *message = NULL;
     const char *wrong;
     for (coll_xla_extension *e = frame->extension; e != NULL; e = e->next)
         if (e->type == COLL_XLA_METADATA) {
@@ -96,9 +96,9 @@ coll_xla_error *coll_xla_handler(coll_xla_frame *frame) {
         wrong = "collectives.jax: not imported in this process";
     if (wrong != NULL)
         return fail(frame, COLL_XLA_INVALID, wrong);
-    message = server(&call);
-    if (message != NULL)
-        failed = fail(frame, COLL_XLA_INTERNAL, message);
+    if (server(&call, &message) == 1)
+        return NULL;
+    failed = fail(frame, COLL_XLA_INTERNAL, message != NULL ? message : "collectives.jax: a call failed");
     free(message);
     return failed;
 }

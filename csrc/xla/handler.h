@@ -109,8 +109,8 @@ typedef struct coll_xla_call {
     int64_t inputs, outputs; /* elements; -1 without operand, or result */
 } coll_xla_call;
 
-/* Serves a call; returns NULL, or a message that it has allocated with malloc. */
-typedef char *coll_xla_serve(const coll_xla_call *call);
+/* Serves a call; returns 1, or anything else with a message that it has allocated with malloc, or with none. */
+typedef int coll_xla_serve(const coll_xla_call *call, char **message);
 
 /* Let `serve` serve calls. */
 void coll_xla_install(coll_xla_serve *serve);

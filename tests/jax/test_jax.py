@@ -195,7 +195,7 @@ for found in (
     assert (found == x).all(), found
 cj.barrier()
 try:
-    cj.allreduce(x, "land"), cj.allreduce(x, "band")
+    cj.allreduce(x, "band")
 except TypeError as e:
     print(e)
 """
