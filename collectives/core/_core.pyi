@@ -306,15 +306,9 @@ class Node:
     rank: int
     size: int
     def __init__(
-        self,
-        heap: Heap,
-        rank: int,
-        mappings: list[Mapping],
-        areas: list[int],
-        area: HeapBlock,
-        library: MPILibrary | None = None,
-        endpoint: Endpoint | None = None,
-    ) -> None: ...
+        self, heap: Heap, rank: int, mappings: list[Mapping], areas: list[int], area: HeapBlock,
+        library: MPILibrary | None = None, endpoint: Endpoint | None = None,
+    ) -> None: ...  # fmt: skip
     def read_private(self) -> None: ...
     def set_limits(self, copy: int, read: int, shortest: int, segment: int, stream: int, private: int) -> None: ...
     def give_up(self) -> None: ...
@@ -342,14 +336,9 @@ PLACES: tuple[str, ...]
 
 class HierarchyPlan(Task):
     def __init__(
-        self,
-        node: Node | None,
-        ranks: list[int],
-        size: int,
-        parts: list[tuple[Plan | NodePlan, int, int, tuple[int, int], tuple[int, int]]],
-        scratch: Any,
-        footprint: int,
-    ) -> None: ...
+        self, node: Node | None, ranks: list[int], size: int,
+        parts: list[tuple[Plan | NodePlan, int, int, tuple[int, int], tuple[int, int]]], scratch: Any, footprint: int,
+    ) -> None: ...  # fmt: skip
     @property
     def busy(self) -> bool: ...
 

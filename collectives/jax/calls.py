@@ -136,7 +136,8 @@ def _memory(address: int, count: int, dtype: np.dtype) -> np.ndarray | None:
     """The memory at an address as an array; None if there is none."""
     if count <= 0:
         return None if count < 0 else np.empty(0, dtype)
-    return np.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(address), dtype)
+    memory: Any = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    return np.frombuffer(memory, dtype)
 
 
 def _send(comm: Any, call: Call, operand: Any, result: Any) -> None:

@@ -26,7 +26,8 @@ class Place:
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
-        self.rank, self.size = (0, 1) if comm is None else (comm.rank, comm.size)
+        self.rank: int = 0 if comm is None else comm.rank
+        self.size: int = 1 if comm is None else comm.size
 
     def __repr__(self) -> str:
         return f"<rank {self.rank} of {self.size}>"

@@ -5,7 +5,9 @@
 
 static coll_xla_serve *server;
 
-void coll_xla_install(coll_xla_serve *serve) { server = serve; }
+void coll_xla_install(coll_xla_serve *serve) {
+    server = serve;
+}
 
 static coll_xla_error *fail(const coll_xla_frame *frame, int code, const char *message) {
     coll_xla_new_error args = {.struct_size = sizeof args, .message = message, .code = code};

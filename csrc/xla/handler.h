@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define COLL_XLA_MAJOR 0
+#define COLL_XLA_MAJOR  0
 #define COLL_XLA_OLDEST 1 /* minor versions for which these declarations are known to hold */
 #define COLL_XLA_NEWEST 3
 

@@ -160,6 +160,18 @@ def test_exceptions_become_errors():
     assert isinstance(_core.xla_failure(), ArithmeticError)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_exception_without_a_text():
+    class Mute(Exception):
+        def __str__(self):
+            raise self
+
+    def fails(source, target):
+        raise Mute
+
+    assert call(_core.Site("mute", None, fails, -1, -1).number, [None], [None]) == "collectives.jax: a call failed"
+
+
 def test_wrong_frames(site):
     made, x, y = site
     right = made.number, [x, None], [y, None]

@@ -26,7 +26,7 @@ def job(program, ranks=2, env=None):
     return run("jax", program, ranks, env=env, preamble=PREAMBLE)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("program", ["jax_calls", "jax_gradients"])
 def test_on_ranks(program, ranks):
     path = f"tests/jax/programs/{program}.py"
