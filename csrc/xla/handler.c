@@ -15,19 +15,24 @@ static coll_xla_error *fail(const coll_xla_frame *frame, int code, const char *m
 }
 
 /* Tell XLA which version of the interface is spoken here: the newest that both know. XLA refuses the handler if it does
- * not speak that one. If structs are too short, or if XLA is too old, XLA hears 0.0, which it refuses. */
+ * not speak that one. If structs are too short, or if XLA is too old, XLA hears 0.0, which it refuses. The XLAs of
+ * version 0.1 do not say with this question which version they have. */
 static void describe(const coll_xla_frame *frame, coll_xla_metadata_extension *asked) {
     const coll_xla_api *api = frame->api;
     coll_xla_metadata *told = asked->metadata;
+    int minor = COLL_XLA_OLDEST;
     if (asked->base.struct_size < sizeof asked->base || told->struct_size < sizeof *told ||
         told->version.struct_size < sizeof told->version)
         return;
     told->version.major = told->version.minor = 0;
-    if (api == NULL || api->struct_size < sizeof *api || api->version.struct_size < sizeof api->version ||
-        api->version.major != COLL_XLA_MAJOR || api->version.minor < COLL_XLA_OLDEST)
-        return;
+    if (api != NULL) {
+        if (api->struct_size < sizeof *api || api->version.struct_size < sizeof api->version ||
+            api->version.major != COLL_XLA_MAJOR || api->version.minor < COLL_XLA_OLDEST)
+            return;
+        minor = api->version.minor < COLL_XLA_NEWEST ? api->version.minor : COLL_XLA_NEWEST;
+    }
     told->version.major = COLL_XLA_MAJOR;
-    told->version.minor = api->version.minor < COLL_XLA_NEWEST ? api->version.minor : COLL_XLA_NEWEST;
+    told->version.minor = minor;
 }
 
 static int is_site(const coll_xla_attributes *attributes, int64_t i) {

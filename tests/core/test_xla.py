@@ -218,3 +218,6 @@ def test_the_version_is_the_newest_that_both_know(version, answer, short):
     frame = sized(Frame, api=ctypes.pointer(known), extension=ctypes.addressof(asked))
     assert not HANDLER(ctypes.byref(frame))
     assert (metadata.version.major, metadata.version.minor) == ((0, 0) if short else answer)
+    frame.api = None  # as the XLAs of version 0.1 ask
+    assert not HANDLER(ctypes.byref(frame))
+    assert (metadata.version.major, metadata.version.minor) == (0, 1)
