@@ -1,5 +1,5 @@
-# make demo | test | test-torch | test-mpi4py | test-all | attack | fuzz | check-install | lint | build | build-all | cuda
-# | clean
+# make demo | test | test-torch | test-mpi4py | test-all | attack | fuzz | check-install | lint | docs | build | build-all
+# | cuda | clean
 # The first run of a target sets up what it needs, in .venv and .venvs.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -18,7 +18,8 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-torch test-mpi4py test-all attack fuzz check-install lint build build-all torch-for-cpu cuda clean
+.PHONY: demo test test-torch test-mpi4py test-all attack fuzz check-install lint docs build build-all torch-for-cpu \
+    cuda clean
 
 demo: build
 	$(MPIEXEC) $(OVERSUBSCRIBE) -n 4 .venv/bin/python -m collectives train --out out/demo
@@ -120,6 +121,16 @@ lint: build .venv/test-ready
 	.venv/bin/mypy
 	.venv/bin/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.[ch]' 'csrc/*.cu' 'csrc/*.cpp' \
 	    'tests/csrc/*.[ch]')
+
+# The site of docs/ and of the docstrings, in out/site: open out/site/index.html. A warning is an error. The variable
+# stops the theme's notice on a next version of MkDocs.
+.venvs/docs/ready: packaging/site/requirements.txt
+	$(PYTHON) -m venv .venvs/docs
+	.venvs/docs/bin/python $(PIP) install --requirement $<
+	touch $@
+
+docs: .venvs/docs/ready
+	NO_MKDOCS_2_WARNING=1 .venvs/docs/bin/mkdocs build --strict --quiet
 
 # Two workers, since many tests wait more than they compute; those that measure run alone.
 WORKERS := -n 2 --dist loadfile

@@ -44,7 +44,9 @@ class ReproducibleSum:
         return "REPRODUCIBLE_SUM"
 
 
+#: The sum over the ranks divided by their number, as the op of a reduction; for floating and complex types.
 AVG = Average()
+#: The exact sum over the ranks, rounded once, as the op of a reduction; for float32 and float64.
 REPRODUCIBLE_SUM = ReproducibleSum()
 #: Ops that only this library has, with the names of their kernels.
 _OWN_OPS = {AVG: "avg", REPRODUCIBLE_SUM: "reproducible_sum"}

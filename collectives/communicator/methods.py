@@ -63,12 +63,13 @@ _HOW = """
         gathers the counts of all ranks first); CollectiveTimeout, CollectiveMismatch or PeerFailure for a call that
         cannot end.
 """
-_STARTS = """Non-blocking :meth:`{0}`; the request that it returns can also be passed to ``MPI.Request.Waitall``.
+_STARTS = """Non-blocking :meth:`{0}`; returns a request, which ``MPI.Request.Waitall`` takes, too.
 
         ``Ireduce_scatter`` without ``recvcounts`` waits for all ranks: it gathers their counts first.
 """
-_LASTS = """Persistent :meth:`{0}`; the returned request has ``Start`` and ``Wait``, any number of times, then ``Free``.
+_LASTS = """Persistent :meth:`{0}`; returns a request with ``Start``, ``Wait`` and ``Free``.
 
+        It can be started any number of times.
         ``Reduce_scatter_init`` without ``recvcounts`` waits for all ranks: it gathers their counts first.
 """
 

@@ -20,8 +20,9 @@ _VARIANTS = {
 }  # fmt: skip
 #: All collectives.
 NAMES = tuple(sorted((*SPECS, *_VARIANTS)))
-#: Collectives that allow blocks of different lengths, and those of them whose ranks know only some of the lengths.
+#: Collectives that allow blocks of different lengths.
 UNEVEN = frozenset({"reduce_scatter", "allgatherv", "alltoallv", "gatherv", "scatterv"})
+#: Those of UNEVEN whose ranks know only some of the lengths.
 PRIVATE_LENGTHS = frozenset({"alltoallv", "gatherv", "scatterv"})
 #: Scratch memory, in vectors, that is assumed for an algorithm that promises none.
 UNPROMISED = 4.0

@@ -11,15 +11,13 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ..diagnostics.diagnosis import libraries
-from . import gradients, rendezvous
+from . import rendezvous
 from .engines import engine_for
+from .gradients import heap_hook
 from .group import NAME, ProcessGroup
 from .store import Exchange
 
 __all__ = ["ProcessGroup", "heap_hook", "monitored_barrier"]
-
-heap_hook = gradients.heap_hook
-
 
 _worlds = 0  # default groups so far: the store outlives them, and each begins the names of groups anew
 

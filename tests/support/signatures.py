@@ -1,4 +1,4 @@
-"""The type stub of the methods that take buffers, made from their signatures and from mpi4py's own stub.
+"""The type stub of the methods that take buffers, made from their signatures and docstrings and from mpi4py's own stub.
 
 ``python tests/support/signatures.py`` writes it to collectives/communicator/buffered.pyi.
 """
@@ -49,7 +49,8 @@ def of_mpi4py() -> dict[str, ast.FunctionDef]:
 def stub() -> str:
     """The text of the stub."""
     theirs = of_mpi4py()
-    return HEAD + "".join(_method(c, name, theirs[name]) for c in COLLECTIVES.values() for name in _names(c))
+    methods = "".join(_method(c, name, theirs[name]) for c in COLLECTIVES.values() for name in _names(c))
+    return f"{HEAD}{methods.rstrip()}\n"
 
 
 def _names(c: Collective) -> Iterator[str]:
@@ -65,13 +66,15 @@ def _method(c: Collective, name: str, theirs: ast.FunctionDef) -> str:
             written.append("*")
             keywords = True
         written.append(_parameter(parameter, {**types, **OPTIONS}))
-    end = f") -> {ast.unparse(theirs.returns)}: ...\n"
-    line = f"    def {name}({', '.join(written)}{end}"
+    end = f") -> {ast.unparse(theirs.returns)}:"
+    said = (inspect.getdoc(getattr(Communicator, name)) or "").splitlines()[0]
+    body = f'        """{said}"""\n\n'
+    line = f"    def {name}({', '.join(written)}{end}\n"
     if len(line) <= 121:
-        return line
+        return line + body
     whole = " ".join(f"{each},".replace(" ", "\0") for each in written)  # no line ends within a parameter
     inside = textwrap.indent(textwrap.fill(whole, 112), " " * 8).replace("\0", " ")
-    return f"    def {name}(\n{inside}\n    {end.rstrip()}  # fmt: skip\n"
+    return f"    def {name}(\n{inside}\n    {end}  # fmt: skip\n{body}"
 
 
 def _parameter(parameter: inspect.Parameter, types: dict[str, str]) -> str:

@@ -12,6 +12,7 @@ from .zero_bubble import ZeroBubble
 
 __all__ = ["SCHEDULES", "find"]
 
+#: All schedules by name.
 SCHEDULES: dict[str, type[PipelineSchedule]] = {
     schedule.name: schedule for schedule in (GPipe, OneFOneB, Interleaved1F1B, ZeroBubble, PipeDream, PipeDream2BW)
 }
