@@ -11,7 +11,7 @@ from typing import Any
 
 from .programs import messages_of
 
-__all__ = ["Curve", "curves", "groups", "read", "size_name", "time_name"]
+__all__ = ["Curve", "curves", "groups", "read", "size_name", "size_ticks", "speed_unit", "time_name"]
 
 PEERS = {"ompi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI", "gloo": "Gloo"}
 OURS = {"private": "collectives", "heap": "collectives, heap arrays"}
@@ -109,3 +109,19 @@ def time_name(us: float) -> str:
         if us >= factor * 0.9999:
             return f"{us / factor:g} {unit}"
     return f"{us * 1e3:g} ns"
+
+
+def size_ticks(low: float, high: float, measured: Iterable[int]) -> list[int]:
+    """Powers of 16, 4 or 2 between ``low`` and ``high``, the first of these with three; else the sizes measured."""
+    found: list[int] = []
+    for bits in (4, 2, 1):
+        found = [1 << i for i in range(0, 64, bits) if low <= 1 << i <= high]
+        if len(found) > 2:
+            return found
+    return found if len(found) == 2 else sorted(set(measured))
+
+
+def speed_unit(most: float) -> tuple[str, float]:
+    """The unit for speeds up to ``most`` GB/s, and how many GB/s it is."""
+    units = (("GB/s", 1.0), ("MB/s", 1e-3))
+    return next(((unit, factor) for unit, factor in units if most >= factor), ("kB/s", 1e-6))

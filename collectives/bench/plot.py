@@ -16,7 +16,7 @@ from .. import drawing
 from ..files import say_where
 from ..launch.usage import refused
 from ..system import machine
-from .curves import Curve, curves, groups, read, size_name, time_name
+from .curves import Curve, curves, groups, read, size_name, size_ticks, speed_unit, time_name
 
 __all__ = ["add_arguments", "curves", "draw", "main", "picture", "spread", "tty"]
 
@@ -101,7 +101,7 @@ def _conditions(contents: Iterable[Mapping[str, Any]]) -> str:
     every = list(contents)
     machines = {(c["machine"]["cpu"], c["machine"]["cores"]) for c in every if "machine" in c}
     crowded = machine.busy(max((row.get("core_waits", 0.0) for c in every for row in c["results"]), default=0.0))
-    return "; ".join([f"{cpu}, {cores} cores" for cpu, cores in sorted(machines)] + ([crowded] if crowded else []))
+    return "; ".join([machine.processor(*each) for each in sorted(machines)] + ([crowded] if crowded else []))
 
 
 # --- pictures -----------------------------------------------------------------------------------------------------
@@ -119,6 +119,7 @@ def _one(lines: list[Curve]) -> Any:
             axis.plot(*_columns(curve.points if what == "time" else curve.bandwidths()), **styles[curve.label])
         axis.set_title("latency" if what == "time" else "bandwidth", loc="left", fontsize=11)
         _dress(axis, what)
+        _set_ticks(axis, what, [nbytes for curve in lines for nbytes in curve.points])
         _name_lines(axis, styles)
     return figure
 
@@ -140,6 +141,7 @@ def _several(drawn: dict[str, list[Curve]]) -> Any:
         axis.set_title(name, loc="left", fontsize=10.5, weight="bold")
         _dress(axis, "time")
     for number, axis in enumerate(axes.flat):
+        _set_ticks(axis, "time", [nbytes for lines in drawn.values() for curve in lines for nbytes in curve.points])
         axis.set_visible(number < len(drawn))
         axis.tick_params(labelbottom=number + columns >= len(drawn))
         axis.set_xlabel("message size" if number + columns >= len(drawn) else "")
@@ -185,28 +187,37 @@ def _styles(lines: Iterable[Curve]) -> dict[str, dict[str, Any]]:
 
 
 def _dress(axis: Any, what: str) -> None:
-    """Set scales, ticks and units of the axes."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
-
+    """Set the scales and the look of the axes, on which all lines are."""
     axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_locator(LogLocator(base=16, numticks=20))
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_name(value)))
     if what == "time":
         axis.set_yscale("log")
-        axis.yaxis.set_major_locator(LogLocator(base=10, numticks=12))
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: time_name(value)))
-        axis.yaxis.set_minor_locator(LogLocator(base=10, subs=(2, 5), numticks=30))
-        axis.yaxis.set_minor_formatter(NullFormatter())
     else:
         axis.set_ylim(bottom=0)
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} GB/s"))
     axis.grid(True, which="major", color="0.86", linewidth=0.9)
     axis.grid(True, which="minor", color="0.94", linewidth=0.6)
     axis.set_axisbelow(True)
     axis.tick_params(length=0, which="both", labelsize=9)
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.set_xlabel("message size", fontsize=9)
+
+
+def _set_ticks(axis: Any, what: str, measured: Iterable[int]) -> None:
+    """Set ticks and units of the axes, once their limits are known."""
+    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+
+    low, high = axis.get_xlim()
+    found = size_ticks(low, high, measured)
+    axis.set_xticks(found, [size_name(nbytes) for nbytes in found])
+    axis.xaxis.set_minor_locator(NullLocator())
+    if what == "time":
+        us = drawing.log_ticks(*axis.get_ylim())
+        axis.set_yticks(us, [time_name(each) for each in us])
+        axis.yaxis.set_minor_locator(LogLocator(base=10, subs=(2, 5), numticks=30))
+        axis.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        unit, factor = speed_unit(axis.get_ylim()[1])
+        speeds = drawing.even_ticks(0.0, axis.get_ylim()[1])
+        axis.set_yticks(speeds, [f"{speed / factor:g} {unit}" for speed in speeds])
 
 
 def _name_lines(axis: Any, styles: Mapping[str, Mapping[str, Any]]) -> None:

@@ -25,6 +25,7 @@ def draw(results: Sequence[Mapping[str, Any]], path: str) -> None:
             right.bar_label(bar, fmt=" %.3g")
     left.set(xlabel="environment steps", ylabel="mean greedy return", title=results[0]["env"])
     left.legend()
+    left.set_xlim(left=0)
     left.grid(alpha=0.3)
     right.set_yticks(range(len(names)), names)
     right.invert_yaxis()
@@ -32,5 +33,8 @@ def draw(results: Sequence[Mapping[str, Any]], path: str) -> None:
     if names:
         right.set_xscale("log")
         right.margins(x=0.2)
+    else:
+        right.set_axis_off()
+        right.text(0.5, 0.5, "nothing is sent", ha="center", va="center", transform=right.transAxes)
     made.tight_layout()
     save(made, path)

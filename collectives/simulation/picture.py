@@ -68,7 +68,7 @@ def _panel(
             axis.add_patch(_field(x, y, colours[name]))
             if seconds and taken > 0:
                 text = f"{max(1.0, min(seconds) / taken):.2g}"
-                axis.text(x, y, text, ha="center", va="center", color="white", fontsize=8)
+                axis.text(x, y, text, ha="center", va="center", color=_ink(colours[name]), fontsize=8)
     axis.set_xlim(-0.5, len(sizes) - 0.5)
     axis.set_ylim(-0.5, len(lengths) - 0.5)
     axis.set_xticks(range(len(sizes)), [str(size) for size in sizes], rotation=45)
@@ -76,6 +76,12 @@ def _panel(
     axis.set_xlabel("ranks")
     axis.set_ylabel("length of the vector")
     return won
+
+
+def _ink(ground: str) -> str:
+    """Black or white, whichever is easier to read on a colour."""
+    red, green, blue = (int(ground[i : i + 2], 16) for i in (1, 3, 5))
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "white"
 
 
 def _field(x: float, y: float, colour: str) -> Any:

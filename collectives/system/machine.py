@@ -33,7 +33,12 @@ def kind() -> str:
     The cores are those of the machine or of its control group; the process's affinity does not count.
     """
     cores = min(os.cpu_count() or 1, cgroup_quota())
-    return f"{cpu_model()}, {cores:g} core{'s' if cores > 1 else ''}"
+    return processor(cpu_model(), cores)
+
+
+def processor(model: str, cores: float) -> str:
+    """A processor and its cores in words, as in ``AMD EPYC 9654, 96 cores``."""
+    return f"{model}, {cores:g} core{'s' if cores > 1 else ''}"
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Pictures: the text grid, the contents of blocks, SVG."""
 
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -107,6 +108,23 @@ def test_svg_has_an_arrow_for_each_pair_and_round(algorithm, p):
     for line in arrows:
         assert 0 < float(line.get("x1")) < width
         assert 0 < float(line.get("y2")) < height
+
+
+def test_labels_need_nothing_that_a_renderer_may_lack():
+    """An outline behind letters is drawn over them by renderers without paint-order; a rectangle is behind them."""
+    text = draw.svg(registry.find("allreduce", "ring"), 3)
+    assert "paint-order" not in text
+    assert text.isascii()
+    assert set(re.findall(r"&\w+;", text)) <= {"&lt;", "&gt;", "&amp;"}
+    shapes = list(ElementTree.fromstring(text))
+    labels = [i for i, shape in enumerate(shapes) if shape.get("class") == "label"]
+    assert len(labels) == 3 * 4
+    for i in labels:
+        ground = shapes[i - 1]
+        left, top = float(ground.get("x")), float(ground.get("y"))
+        assert ground.tag == f"{SVG}rect"
+        assert left < float(shapes[i].get("x")) < left + float(ground.get("width"))
+        assert top < float(shapes[i].get("y")) < top + 1.2 * float(ground.get("height"))
 
 
 def test_rank_sets():

@@ -6,7 +6,7 @@ import sys
 import pytest
 from jobs import ROOT
 
-from collectives.bench.curves import curves, groups, read, size_name, time_name
+from collectives.bench.curves import curves, groups, read, size_name, size_ticks, speed_unit, time_name
 from collectives.bench.plot import draw, picture, spread, tty
 from collectives.cli.commands import main
 
@@ -54,6 +54,37 @@ def test_the_quicker_thread_level_of_a_peer():
 def test_units():
     assert [size_name(n) for n in (1, 1024, 65536, 1 << 20, 3 << 30)] == ["1 B", "1 KiB", "64 KiB", "1 MiB", "3 GiB"]
     assert [time_name(us) for us in (0.1, 1, 20, 1000, 5e6)] == ["100 ns", "1 µs", "20 µs", "1 ms", "5 s"]
+
+
+def test_ticks_of_sizes():
+    assert size_ticks(3, 1e8, []) == [16, 256, 4096, 65536, 1 << 20, 1 << 24]
+    assert size_ticks(7, 70, []) == [8, 16, 32, 64]
+    assert size_ticks(7, 17, []) == [8, 16]
+    assert size_ticks(960, 1600, [1500, 1000, 1000]) == [1000, 1500]
+    assert [speed_unit(most) for most in (40, 0.9, 1e-4)] == [("GB/s", 1.0), ("MB/s", 1e-3), ("kB/s", 1e-6)]
+
+
+@pytest.mark.parametrize("times", [(0.171, 0.118), (1.0, 1.01, 1.02), (0.3, 2.0, 90.0, 1e4)])
+@pytest.mark.parametrize("panels", [1, 2])
+def test_every_axis_says_where_it_is(times, panels):
+    """At least two ticks of each axis have words, however short the range is."""
+    figure = picture([bench(*times, ranks=2 + i) for i in range(panels)])
+    figure.canvas.draw()
+    for i, axis in enumerate(figure.axes):
+        x, y = ([label.get_text() for label in side.get_majorticklabels()] for side in (axis.xaxis, axis.yaxis))
+        assert len(x) > 1
+        assert all(x)
+        if panels == 1 or i == 0:  # the second panel of two has the first one's ticks
+            assert len(y) > 1
+            assert all(y)
+
+
+def test_one_core_is_no_cores():
+    one = bench(1.0, 2.0)
+    one["machine"]["cores"] = 1
+    assert [text.get_text() for text in picture([one]).texts if "processor" in text.get_text()] == [
+        "A processor, 1 core"
+    ]
 
 
 def test_names_do_not_overlap():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...drawing import figure, save
+from ...drawing import figure, log_ticks, save
 
 # Okabe and Ito's palette, for any kind of colour vision; line styles and markers differ as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -84,7 +84,7 @@ def _final(axis: Any, x: float, y: float, color: str) -> None:
 
 
 def _dress(axes: Any, columns: Sequence[tuple[str, str]]) -> None:
-    from matplotlib.ticker import EngFormatter, PercentFormatter
+    from matplotlib.ticker import EngFormatter, FuncFormatter, NullFormatter, PercentFormatter
 
     for i, (_, y_label) in enumerate(ROWS):
         axes[i, 0].set_ylabel(y_label, fontsize=11)
@@ -93,10 +93,14 @@ def _dress(axes: Any, columns: Sequence[tuple[str, str]]) -> None:
     for axis in axes.flat:
         axis.grid(True, color="0.88", linewidth=0.8)
         axis.set_axisbelow(True)
-        axis.set_xlim(left=0)
+        axis.set_xlim(left=0, right=1.04 * axis.dataLim.xmax if axis.dataLim.xmax > 0 else None)  # markers are whole
         axis.spines[["top", "right"]].set_visible(False)
     if any(len(line.get_xdata()) for axis in axes[0] for line in axis.lines):
         axes[0, 0].set_yscale("log")
+        found = log_ticks(*axes[0, 0].get_ylim())
+        axes[0, 0].set_yticks(found)
+        axes[0, 0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes[0, 0].yaxis.set_minor_formatter(NullFormatter())
     axes[1, 0].set_ylim(0, 1.02)
     axes[1, 0].yaxis.set_major_formatter(PercentFormatter(1.0))
     for axis in axes[1, 1:]:
