@@ -148,8 +148,14 @@ def link_of_site(match: re.Match[str], folder: str) -> str:
     if picture:
         return f'src="{there}"'
     if path in ROOT_PAGES or path.startswith("docs/"):
-        return f"[{text}]({there}{'#' * bool(anchor)}{anchor})"
+        shown = title_of(path) if text.endswith(".md") else text
+        return f"[{shown}]({there}{'#' * bool(anchor)}{anchor})"
     return text if text == path else f"{text} (`{path}`)"
+
+
+def title_of(path: str) -> str:
+    """The title of a page, which the site shows in place of its file's name."""
+    return (ROOT / path).read_text().partition("\n")[0].removeprefix("# ")
 
 
 class Links(HTMLParser):

@@ -44,6 +44,7 @@ def test_modules_of_programs_on_pages_are_in_the_reference():
     ("text", "on_the_site"),
     [
         ("[a](other.md#b)", "[a](other.md#b)"),
+        ("[gpu.md](gpu.md#tests)", "[Arrays on GPUs](gpu.md#tests)"),
         ("[a](../README.md#install)", "[a](index.md#install)"),
         ("[a](../Makefile)", "a (`Makefile`)"),
         ("[a](https://example.org/x.md)", "[a](https://example.org/x.md)"),
