@@ -40,6 +40,14 @@ class Docstrings(griffe.Extension):
             text = ROLE.sub(r"`\1`", obj.docstring.value)
             obj.docstring.value = PAGE.sub(r"[\1](../\1.md)", text)
 
+    def on_class(self, *, cls: Any, **_: Any) -> None:
+        """Give methods that are declared anew, with other types, the docstrings of the base classes."""
+        bare = [m for m in cls.members.values() if not m.is_alias and m.is_function and not m.docstring]
+        bases = [base.members for base in cls.mro()] if any(not m.name.startswith("_") for m in bare) else []
+        for method in bare:
+            found = (members[method.name].docstring for members in bases if method.name in members)
+            method.docstring = next(filter(None, found), None)
+
     def on_module(self, *, mod: Any, **_: Any) -> None:
         """Where a module imports a function from a submodule of the same name, its member is the function."""
         named_alike = {

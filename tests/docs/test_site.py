@@ -7,6 +7,8 @@ import subprocess
 import pytest
 from jobs import ROOT
 
+from collectives.arguments.calls import COLLECTIVES
+
 SPEC = importlib.util.spec_from_file_location("hooks", ROOT / "packaging/site/hooks.py")
 SITE = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(SITE)
@@ -71,4 +73,8 @@ def test_make_docs():
         pytest.skip("there is no .venvs/docs, which make docs makes")
     done = subprocess.run(["make", "docs"], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {"collectives.Communicator", "collectives.train.distribute"} <= SITE.described(ROOT / "out/site")
+    found = SITE.described(ROOT / "out/site")
+    assert {"collectives.Communicator", "collectives.train.distribute"} <= found
+    methods = [name for c in COLLECTIVES.values() for name in (c.method, f"I{c.name}", f"{c.method}_init")]
+    own = ["allreduce", "ibcast", "empty", "zeros", "full", "share", "explain", "last", "timeout", "shrink", "trace"]
+    assert {f"collectives.Communicator.{name}" for name in (*methods, *own)} <= found
