@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,7 +41,8 @@ def run(algorithm: str, ranks: int, options: list[str]) -> dict[str, Any]:
     """The result of one run. RuntimeError, with what it printed, if it failed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.json"
-        launcher = ["mpiexec", "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
+        mpiexec = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+        launcher = [str(mpiexec), "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
         command = [*launcher, sys.executable, "-m", "collectives", "rl", algorithm, *options, "--json", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
         if done.returncode:
