@@ -1,7 +1,9 @@
 """Fixtures for all tests, and which tests belong to make test and make attack."""
 
+import collections
 import fcntl
 import functools
+import itertools
 import os
 import re
 import tempfile
@@ -17,7 +19,9 @@ from slurm import Slurm
 
 os.environ.pop("PYTHONUNBUFFERED", None)  # or a line comes in pieces, between which a launcher puts another rank's
 os.environ.pop("PYTEST_ADDOPTS", None)  # what tests start has options of its own
+os.environ.setdefault("OMPI_MCA_btl", "^ofi")  # which Open MPI, where it has no use for it, closes after a sleep of 1 s
 pytest.register_assert_rewrite("torch_jobs")
+HELD = pytest.StashKey()  # the lock, as long as this worker has it
 LOCK, TURN = (Path(tempfile.gettempdir()) / f"collectives-tests-{os.getuid()}{end}" for end in (".lock", ".turn"))
 
 
@@ -45,13 +49,14 @@ def uses_torch(module: Path) -> bool:
                      module.read_text(), re.MULTILINE) is not None  # fmt: skip
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Divide the tests between make test, make attack and make test-all, the same way each time.
 
-    A test that is marked ``in_turn`` is a slow one on two of the MPIs; which of them differs from test to test. One
-    that is marked ``sampled`` is slow, and ``left_out`` of make attack but for one case in so many. A module that uses
-    torch, or its environment, is marked ``torch``.
+    A test that is marked ``in_turn`` is a slow one on two of the MPIs; which of them differs from test to test. Of one
+    that is marked ``quick`` all other cases are slow. One that is marked ``sampled`` is slow, and ``left_out`` of make
+    attack but for one case in so many. A module that uses torch, or its environment, is marked ``torch``.
     """
+    unmet = {}  # what marks name, but no case so far has had
     for item in items:
         if uses_torch(item.path):
             item.add_marker("torch")
@@ -60,10 +65,16 @@ def pytest_collection_modifyitems(items):
         if on and item.get_closest_marker("in_turn"):
             if MPIS[zlib.crc32(name.replace(on, "").encode()) % len(MPIS)] != on:
                 item.add_marker("slow")
+        if quick := item.get_closest_marker("quick"):
+            unmet.setdefault(item.nodeid.partition("[")[0], set(quick.args)).discard(item.callspec.id)
+            if item.callspec.id not in quick.args:
+                item.add_marker("slow")
         if sampled := item.get_closest_marker("sampled"):
             item.add_marker("slow")
             if zlib.crc32(name.encode()) % sampled.args[0]:
                 item.add_marker("left_out")
+    if any(unmet.values()) and not any("[" in word for word in config.args):
+        raise pytest.UsageError(f"marked as quick, but there is no such case: {unmet}")
 
 
 def worker_of(config) -> str | None:
@@ -71,17 +82,26 @@ def worker_of(config) -> str | None:
     return getattr(config, "workerinput", {}).get("workerid")
 
 
-@pytest.fixture(autouse=True)
-def free_cores(request):
-    """Of several workers, one runs a test that is to be ``alone`` while the others run none."""
-    if worker_of(request.config) is None:
-        yield
-        return
-    with TURN.open("w") as turn, LOCK.open("w") as file:
-        fcntl.flock(turn, fcntl.LOCK_EX)  # while one waits to be alone, no other test begins: locks are not fair
-        fcntl.flock(file, fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH)
-        fcntl.flock(turn, fcntl.LOCK_UN)
-        yield
+def alone(item) -> bool:
+    return item is not None and item.get_closest_marker("alone") is not None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    """Of several workers, one runs tests that are to be ``alone``, all of them in a row, while the others run none."""
+    if worker_of(item.config) is None:
+        return (yield)
+    if item.config.stash.get(HELD, None) is None:
+        with TURN.open("w") as turn:
+            file = item.config.stash[HELD] = LOCK.open("w")
+            fcntl.flock(turn, fcntl.LOCK_EX)  # while one waits to be alone, no other test begins: locks are not fair
+            fcntl.flock(file, fcntl.LOCK_EX if alone(item) else fcntl.LOCK_SH)
+    try:
+        return (yield)
+    finally:
+        if not (alone(item) and alone(nextitem)):
+            item.config.stash[HELD].close()
+            item.config.stash[HELD] = None
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -123,8 +143,15 @@ def kernels(tmp_path_factory, kernel_objects) -> Kernels:
     return Kernels(build(tmp_path_factory.mktemp("library"), kernel_objects))
 
 
-def pytest_terminal_summary(terminalreporter):
-    """Say on which instruction sets the kernels ran on ranks (tests/core/test_isas.py)."""
+def pytest_terminal_summary(terminalreporter, config):
+    """Say which files took longest, and on which instruction sets kernels ran on ranks (tests/core/test_isas.py)."""
+    seconds = collections.Counter()
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        seconds[getattr(report, "nodeid", "").partition("::")[0]] += getattr(report, "duration", 0)
+    if config.option.durations:
+        terminalreporter.write_line(f"the tests took {seconds.total():.0f} s, of which in single files")
+        for file, took in seconds.most_common(12):
+            terminalreporter.write_line(f"{took:7.1f}s {file}")
     passed = terminalreporter.stats.get("passed", [])
     sets = [value for report in passed for name, value in report.user_properties if name == "instruction set"]
     if sets:
