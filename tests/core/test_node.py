@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from drivers import DRIVER_FLAGS, compile_driver, run
+from fuzz import ENGINE
 from jobs import ROOT
 from kernel_lib import SOURCES, compile_all
 
@@ -27,6 +28,7 @@ def driver(tmp_path_factory, kernel_objects) -> Path:
     return compile_driver(tmp_path_factory.mktemp("driver") / "driver", "node_driver.c", kernels=kernel_objects)
 
 
+@pytest.mark.quick("1-10", "2-10", "3-10", "4-10", "8-10", "20-10", "64-10", "3-1")
 @pytest.mark.parametrize("kinds", [1, KINDS])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8, 20, 64])
 def test_threads(driver, ranks, kinds):
@@ -64,22 +66,46 @@ def test_address_sanitizer(tmp_path, kernel_objects):
         assert "every result right" in run(driver, ranks, 1000, 3, 30_000, KINDS)
 
 
+@pytest.mark.quick("3", "18")
 @pytest.mark.parametrize("ranks", [2, 3, 5, 18])
-def test_random_interleavings(tmp_path, kernel_objects, ranks):
-    model = compile_driver(tmp_path / "model", "node_model.c", "-DCOLL_MODEL", kernels=kernel_objects)
+def test_random_interleavings(model, ranks):
     for seed in range(5):
         assert "every result right" in run(
             model, ranks, 3000 if ranks < 9 else 200, seed, 6000, 1 if seed == 0 else KINDS
         )
 
 
-def mistaken(folder: Path, file: str, right: str, wrong: str) -> Path:
-    """A copy of the engine's sources with a mistake."""
+MODEL_FLAGS = [*DRIVER_FLAGS, "-DCOLL_MODEL"]
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory, kernel_objects) -> list[Path]:
+    """What the model is linked from."""
+    sources = [*(ROOT / "csrc" / name for name in ENGINE), ROOT / "tests/csrc/node_model.c"]
+    return compile_all(tmp_path_factory.mktemp("objects"), sources, MODEL_FLAGS) + kernel_objects
+
+
+def link(target: Path, objects: list[Path]) -> Path:
+    subprocess.run(["cc", *objects, "-o", target, "-pthread"], check=True)
+    return target
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, objects) -> Path:
+    """The engine driven by a model checker."""
+    return link(tmp_path_factory.mktemp("model") / "model", objects)
+
+
+def mistaken(folder: Path, objects: list[Path], file: str, right: str, wrong: str) -> Path:
+    """The model of an engine with a mistake; nothing else is compiled again."""
     shutil.copytree(ROOT / "csrc", folder, dirs_exist_ok=True)
     text = (folder / file).read_text()
     assert right in text
     (folder / file).write_text(text.replace(right, wrong))
-    return folder
+    changed = [file] if file.endswith(".c") else ENGINE
+    made = compile_all(folder, [folder / name for name in changed], MODEL_FLAGS)
+    names = [each.name for each in made]
+    return link(folder / "model", [*made, *(each for each in objects if each.name not in names)])
 
 
 def quit_sometimes(program: Path, seeds: range, ranks: tuple[int, ...] = (2, 3, 5)) -> None:
@@ -95,8 +121,7 @@ def test_ranks_that_give_up_in_threads(driver):
     quit_sometimes(driver, range(30))
 
 
-def test_ranks_that_give_up_in_random_interleavings(tmp_path, kernel_objects):
-    model = compile_driver(tmp_path / "model", "node_model.c", "-DCOLL_MODEL", kernels=kernel_objects)
+def test_ranks_that_give_up_in_random_interleavings(model):
     quit_sometimes(model, range(80))
 
 
@@ -106,10 +131,10 @@ def die_sometimes(model: Path, seeds: range, ranks: tuple[int, ...]) -> None:
         assert "it is missed" in run(model, size, 1000, seed, 6000, KINDS, -1, timeout=60)
 
 
-def test_a_rank_that_dies_is_missed(tmp_path, kernel_objects):
-    model = compile_driver(tmp_path / "model", "node_model.c", "-DCOLL_MODEL", kernels=kernel_objects)
-    die_sometimes(model, range(300), (2, 3, 5))
-    die_sometimes(model, range(20), (8, 18))
+@pytest.mark.parametrize("seeds", [100, pytest.param(300, marks=pytest.mark.slow)])
+def test_a_rank_that_dies_is_missed(model, seeds):
+    die_sometimes(model, range(seeds), (2, 3, 5))
+    die_sometimes(model, range(seeds // 15), (8, 18))
 
 
 #: Waits that a call must say it is in: (file, what stands there, what an author would write who overlooks one).
@@ -121,9 +146,8 @@ OVERLOOKED = [
 
 
 @pytest.mark.parametrize("mistake", [0, pytest.param(1, marks=pytest.mark.slow), 2])  # 1 takes half a minute to find
-def test_the_model_finds_overlooked_waits(tmp_path, kernel_objects, mistake):
-    engine = mistaken(tmp_path, *OVERLOOKED[mistake])
-    model = compile_driver(tmp_path / "model", "node_model.c", "-DCOLL_MODEL", engine=engine, kernels=kernel_objects)
+def test_the_model_finds_overlooked_waits(tmp_path, objects, mistake):
+    model = mistaken(tmp_path, objects, *OVERLOOKED[mistake])
     with pytest.raises(AssertionError):
         die_sometimes(model, range(3000), (2, 3, 5))
 
@@ -140,11 +164,8 @@ CARELESS = [
 
 
 @pytest.mark.parametrize("mistake", range(len(CARELESS)))
-def test_the_model_finds_careless_ranks(tmp_path, kernel_objects, mistake):
-    model = compile_driver(
-        tmp_path / "model", "node_model.c", "-DCOLL_MODEL", engine=mistaken(tmp_path, *CARELESS[mistake]),
-        kernels=kernel_objects,
-    )  # fmt: skip
+def test_the_model_finds_careless_ranks(tmp_path, objects, mistake):
+    model = mistaken(tmp_path, objects, *CARELESS[mistake])
     with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
         quit_sometimes(model, range(1000))
 
@@ -184,9 +205,8 @@ def goes_wrong(model: Path, seed: int, kinds: int) -> bool:
 
 
 @pytest.mark.parametrize("mistake", range(len(MISTAKES)))
-def test_the_model_finds_mistakes(tmp_path, kernel_objects, mistake):
-    engine = mistaken(tmp_path, *MISTAKES[mistake])
-    model = compile_driver(tmp_path / "model", "node_model.c", "-DCOLL_MODEL", engine=engine, kernels=kernel_objects)
+def test_the_model_finds_mistakes(tmp_path, objects, mistake):
+    model = mistaken(tmp_path, objects, *MISTAKES[mistake])
     assert any(goes_wrong(model, seed, kinds) for seed, kinds in itertools.product(range(4), (KINDS, 1)))
 
 

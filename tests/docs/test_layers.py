@@ -27,9 +27,9 @@ def reading() -> Reading:
     return Reading()
 
 
-def files():
+def files(reading):
     """Every Python file of the package, with its module."""
-    for module, sources in Reading().files.items():
+    for module, sources in reading.files.items():
         yield from ((module, file) for file in sources if file.suffix == ".py")
 
 
@@ -58,13 +58,13 @@ def test_no_circles(reading):
     assert layers.circles(reading.links) == []
 
 
-def test_the_page_shows_the_layers(capsys):
-    assert layers.main() == 0
+def test_the_page_shows_the_layers(reading, capsys):
+    assert layers.show(reading) == 0
     assert f"```\n{capsys.readouterr().out}```\n" in (ROOT / "docs/architecture.md").read_text()
 
 
 def test_pure_modules_need_neither_mpi_nor_a_compiler(reading):
-    for module, file in files():
+    for module, file in files(reading):
         if within(module, PURE):
             assert set(imported(file)) <= {*sys.stdlib_module_names, *LIGHT}, file
     for link in reading.links:
@@ -84,20 +84,20 @@ def test_rl_uses_public_names_of_train_only(reading):
             assert link.target in ("train", "train.checkpoint"), link
 
 
-def test_torch_is_imported_by_its_adaptors_only():
-    for module, file in files():
+def test_torch_is_imported_by_its_adaptors_only(reading):
+    for module, file in files(reading):
         if not within(module, ["torch", "horovod", "train.torch", "rl.torch"]):
             assert "torch" not in imported(file), file
 
 
-def test_jax_is_imported_by_its_package_only():
-    for module, file in files():
+def test_jax_is_imported_by_its_package_only(reading):
+    for module, file in files(reading):
         if not within(module, ["jax"]):
             assert not {"jax", "jaxlib"} & set(imported(file)), file
 
 
-def test_imports_of_heavy_packages_are_lazy():
-    for module, file in files():
+def test_imports_of_heavy_packages_are_lazy(reading):
+    for module, file in files(reading):
         if not within(module, ["torch", "horovod", "train.torch", "rl.torch", "jax"]):
             assert not set(imported(file, ast.parse(file.read_text()).body)) & HEAVY, file
 

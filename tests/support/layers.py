@@ -63,6 +63,8 @@ class Reading:
         sources = [(module, file) for module in self.files for file in self.files[module]]
         trees = {file: ast.parse(file.read_text()) for _, file in sources if file.suffix in (".py", ".pyi")}
         self.classes = [c._replace(module=m) for m, f in sources for c in _classes(f, trees.get(f))]
+        higher_first = sorted(self.classes, key=lambda c: level_of(c.module), reverse=True)
+        self.lowest = {name: c.module for c in higher_first for name in c.members}  # that has a member of this name
         found = (self._python(m, f, trees[f]) if f in trees else self._cython(m, f) for m, f in sources)
         self.links = [link for links in found for link in links if link.target != link.source]
 
@@ -77,7 +79,7 @@ class Reading:
     def _python(self, module: str, file: Path, tree: ast.Module) -> Iterator[Link]:
         how, before = _how(tree), {""}  # what names of modules are put together from
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and "import" in ast.unparse(node.func).rpartition(".")[2] and node.args:
+            if isinstance(node, ast.Call) and "import" in _name(node.func) and node.args:
                 first = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
                 before.add(str(first.value) if isinstance(first, ast.Constant) else "")
         for node in ast.walk(tree):
@@ -94,9 +96,9 @@ class Reading:
                     if found := self._module(file, name, whole=True):
                         yield Link(module, found, "string", where, name)
             elif isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr):
-                owners = sorted((c.module for c in self.classes if node.attr in c.members), key=level_of)
-                if owners and level_of(owners[0]) > level_of(module):
-                    yield Link(module, owners[0], "reach", where, ast.unparse(node))
+                owner = self.lowest.get(node.attr, module)
+                if level_of(owner) > level_of(module):
+                    yield Link(module, owner, "reach", where, ast.unparse(node))
 
     def _cython(self, module: str, file: Path) -> Iterator[Link]:
         text = re.sub(r'""".*?"""', lambda said: "\n" * said[0].count("\n"), file.read_text(), flags=re.DOTALL)
@@ -118,6 +120,11 @@ class Reading:
             kin |= more
         near = [c for c in self.classes if c.module == module or room and c.module.startswith(f"{room}.")]
         return {name for c in near if c.name in kin or c.file.suffix == ".py" for name in c.members}
+
+
+def _name(function: ast.expr) -> str:
+    """The last part of a function's name."""
+    return str(getattr(function, "attr", getattr(function, "id", "")))
 
 
 def _how(tree: ast.Module) -> dict[ast.AST, str]:
@@ -172,9 +179,8 @@ def in_order(modules: set[str], links: list[Link]) -> Iterator[list[str]]:
         modules = modules - set(row)
 
 
-def main() -> int:
+def show(reading: Reading) -> int:
     """Print the layers and what breaks them; returns how much does."""
-    reading = Reading()
     wrong, rings = upward(reading.links), circles(reading.links)
     for level, name in ((level, name) for level, row in enumerate(LAYERS, 1) for name in row.split()):
         modules = {m for m in reading.files if m.partition(".")[0] == name}
@@ -193,4 +199,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main() > 0)
+    sys.exit(show(Reading()) > 0)

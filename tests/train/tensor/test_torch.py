@@ -5,14 +5,12 @@ import re
 import pytest
 from jobs import mpiexec
 
-NAMES = ("tensor_layers", "tensor_transformer")
+FILES = [f"tests/train/programs/{name}.py" for name in ("tensor_layers", "tensor_transformer")]
 
 
 @pytest.mark.parametrize("ranks", [3, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (1, 2, 4))])
-@pytest.mark.parametrize("name", NAMES)
-def test_cut_layers_compute_what_whole_ones_do(name, ranks):
-    program = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/train/programs/{name}.py")
-    done = mpiexec("torch", ranks, *program, timeout=300)
+def test_cut_layers_compute_what_whole_ones_do(ranks):
+    done = mpiexec("torch", ranks, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FILES, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"\d+ passed", done.stdout)) == ranks
     assert ranks == 1 or "skipped" not in done.stdout
