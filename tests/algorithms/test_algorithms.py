@@ -13,25 +13,31 @@ from collectives.schedules.schedule import Kind, Step
 
 FOUND = [registry.find(kind, name) for kind in registry.collectives() for name in registry.algorithms(kind)]
 SCHEDULES = [a for a in FOUND if isinstance(a, ScheduleAlgorithm)]
+SLOW = pytest.mark.slow
 each_algorithm = pytest.mark.parametrize("algorithm", SCHEDULES, ids=lambda a: f"{a.collective}-{a.name}")
 
 
 @each_algorithm
 def test_proved_for_every_size(algorithm):
-    for p in (*range(1, 18), 33):
-        proof = verify(algorithm, p)
-        assert (proof.rounds, proof.sent) == (algorithm.rounds(p), algorithm.sent(p))
+    for p in range(1, 18):
+        promised(algorithm, p)
+
+
+def promised(algorithm, p):
+    """Prove it; it takes as many rounds and blocks as it says."""
+    proof = verify(algorithm, p)
+    assert (proof.rounds, proof.sent) == (algorithm.rounds(p), algorithm.sent(p))
 
 
 @pytest.mark.slow
 @each_algorithm
 def test_proved_for_larger_sizes(algorithm):
     for p in (*range(18, 65), 96, 100, 127, 128, 129):
-        verify(algorithm, p)
+        promised(algorithm, p)
 
 
 @each_algorithm
-@pytest.mark.parametrize("p", [1, 2, 3, 5, 6, 7, 8, 11, 12, 13, 16, 22, 33])
+@pytest.mark.parametrize("p", [1, 2, 3, 5, 6, 7, 8, 11, 12, 13, 16, *(pytest.param(p, marks=SLOW) for p in (22, 33))])
 def test_all_ranks_at_once_are_the_ranks_one_by_one(algorithm, p):
     root = p // 2 if algorithm.spec.rooted else 0
     rounds = list(all_ranks(algorithm, p, root))

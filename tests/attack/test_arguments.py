@@ -46,6 +46,7 @@ def test_types_differ(attack, mpi, every):
     differ_in_type(attack, mpi, 3, every)
 
 
+@pytest.mark.quick("openmpi-schedule-67", "impi-shm-67")
 @pytest.mark.parametrize("every", [FEW, pytest.param(ALL, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("algorithm", ["shm", "schedule", "mpi"])
 def test_types_differ_and_are_checked(attack, mpi, algorithm, every):

@@ -60,6 +60,7 @@ def test_ranks_that_outnumber_cores_give_way(shared_core):
     assert (time.thread_time() - used) / (time.monotonic() - begin) < 0.1
 
 
+@pytest.mark.quick("mpich-shm")
 @pytest.mark.parametrize("algorithm", ["shm", "ring"])
 def test_ranks_that_share_a_core_unknown_to_them(attack, mpi, algorithm):
     """As on hosts that are namespaces of one machine, also after a process has computed on that core."""
@@ -82,6 +83,7 @@ def test_time_asleep_is_not():
     assert machine.busy(0.0) is None
 
 
+@pytest.mark.quick("bench")
 @pytest.mark.parametrize("command", ["bench", "tune"])
 def test_measurements_say_so(shared_core, command, tmp_path):
     words = {

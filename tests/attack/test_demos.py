@@ -13,12 +13,9 @@ WITH_INPUT = (
 )
 
 #: Ranks and arguments of each demo that runs; the first ones run in `make test`.
-QUICK = {
-    "reductions/test_reductions.py": (5, ["-q"]),
-    "sequential/test_seq.py": (5, []),
-    "compute-pi/cpi-cco.py": (3, []),
-}
+QUICK = {"compute-pi/cpi-cco.py": (3, [])}
 SLOW = {
+    "reductions/test_reductions.py": (5, ["-q"]), "sequential/test_seq.py": (5, []),
     "helloworld.py": (3, []), "compute-pi/cpi-rma.py": (3, []), "init-fini/test_0.py": (2, []),
     "mandelbrot/mandelbrot.py": (3, []), "mandelbrot/mandelbrot-seq.py": (1, []), "test-run/run-script.py": (2, []),
     "threads/sendrecv.py": (1, []), **{f"profiling/{name}.py": (3, []) for name in ("cpi", "ring", "threads")},

@@ -56,6 +56,7 @@ def check(mpi, how, what, tmp_path, tally):
         assert seconds < 5, (output, told)
 
 
+@pytest.mark.quick("openmpi-raise-blocking", "impi-return-ring")
 @pytest.mark.parametrize(("how", "what"), QUICK)
 def test_who_waits_names_who_ended(mpi, how, what, tmp_path, tally):
     check(mpi, how, what, tmp_path, tally)

@@ -11,7 +11,9 @@ def test_threads_that_take_each_others_letters(attack, mpi):
     attack(mpi, 1, "letters")
 
 
+@pytest.mark.parametrize("each", [4, pytest.param(1, marks=pytest.mark.slow)])  # of the names that it knows
 @pytest.mark.parametrize("way", ["near", "far", "checked"])
-def test_files_with_very_long_names(attack, mpi, way):
+def test_files_with_very_long_names(attack, mpi, way, each):
     """Answers of more than 8 KiB are cut, and still understood; names that are not UTF-8 are told as well."""
-    attack(mpi, 2, "long_paths", way, code=None, env={"COLLECTIVES_CHECK": str(int(way == "checked"))})
+    env = {"COLLECTIVES_CHECK": str(int(way == "checked"))}
+    attack(mpi, 2, "long_paths", way, str(each), code=None, env=env)

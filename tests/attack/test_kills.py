@@ -188,6 +188,7 @@ def test_many_kills_in_one_kind(check, kind, seed):
     check(MPIS[seed % 3], 2 + seed // 3 % 3, seed, kind=[KINDS[kind]])
 
 
+@pytest.mark.quick("300000-3")
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("nbytes", [8, 300_000, 900_000])
 def test_who_runs_ahead_of_a_dead_root(attack, ranks, nbytes):

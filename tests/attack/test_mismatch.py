@@ -11,6 +11,7 @@ OTHERS = [(form, odd) for form in ("blocking", "non-blocking") for odd in ("firs
 OTHERS.remove(("blocking", "last"))
 
 
+@pytest.mark.quick("mpich-node-non-blocking-middle", "mpich-schedules-blocking-last", "impi-node-blocking-last")
 @pytest.mark.parametrize(("form", "odd"), [("blocking", "last"), ("blocking", "first"), ("non-blocking", "middle")])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_some_pairs(attack, mpi, engine, form, odd):

@@ -13,6 +13,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.quick("pool-3", "mpi4py-fft-3")
 @pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("program", PROGRAMS, ids=["emcee in schwimmbad", "executor", "pool", "mpi4py-fft"])
 def test_prints_what_it_does_on_mpi4py(tally, program, ranks):

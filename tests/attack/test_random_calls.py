@@ -15,6 +15,7 @@ def test_every_size_form_and_thread(attack, mpi, ranks, threads):
     attack(mpi, ranks, PROGRAM, str(CASES), seed, str(threads), timeout=300 + CASES / 5)
 
 
+@pytest.mark.quick("mpich-2")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_that_ask_each_other_find_no_fault(attack, mpi, ranks):
     """What they tell of their calls is never taken for another call."""

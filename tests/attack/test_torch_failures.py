@@ -13,6 +13,7 @@ OVER_MPI = [(mpi, how) for mpi in MPIS for how in ("late", "dead", "raising") if
 HOW = ["dead", "stopped", "late", "raising"]
 
 
+@pytest.mark.quick("3-ways0")
 @pytest.mark.parametrize(
     ("ranks", "ways"), [(3, ("ddp", "send_long_afterwards")), (2, ("ddp_bucket_view", "ddp_allreduce_hook", "future"))]
 )

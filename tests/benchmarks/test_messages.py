@@ -8,7 +8,7 @@ from jobs import ROOT, mpiexec
 pytestmark = pytest.mark.alone
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_message_costs_no_more_software_than_mpi4pys(ranks):
     program = ROOT / "benchmarks/messages.py"
     done = mpiexec("openmpi", ranks, program, "--check", "--sizes", "8,1024", "--rounds", "7", "--batch", "3")

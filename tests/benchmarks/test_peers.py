@@ -293,6 +293,7 @@ def test_a_small_run(tmp_path):
     assert all(len(us) == 2 and 0 < statistics.median(us) < 1e6 for us in results.values())
 
 
+@pytest.mark.quick("all", "persistent")
 @pytest.mark.parametrize("names", ["all", "ibcast,iscan,ialltoallv,ibarrier", "persistent"])
 def test_a_small_run_of_every_collective(names, tmp_path):
     file = tmp_path / "peers.json"

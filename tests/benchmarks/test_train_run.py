@@ -8,8 +8,6 @@ from jobs import mpiexec
 PROGRAM = "benchmarks/train_run.py"
 ROWS = ["loader", "loader in a run", "vote", "work", "work beside a vote"]
 
-pytestmark = pytest.mark.alone
-
 
 def measured(*options):
     """The exit code, and the microseconds of each row."""
@@ -19,6 +17,7 @@ def measured(*options):
     return done.returncode, {name: float(value) for name, value in found}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("most", "code"), [("0.001", 1), ("100000", 0)])
 def test_rows_and_verdict(most, code):
     ended, times = measured("--rounds", "3", "--steps", "50", "--work", "50", "--check", most)
@@ -27,6 +26,7 @@ def test_rows_and_verdict(most, code):
     assert times["work"] >= 50
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_vote_takes_less_than_ten_microseconds():
     ended, times = measured("--check", "10")

@@ -5,9 +5,8 @@ import json
 import pytest
 from jobs import mpiexec
 
-pytestmark = pytest.mark.alone
 
-
+@pytest.mark.alone
 @pytest.mark.slow
 def test_train_is_the_fastest_way_to_train(tmp_path):
     file = tmp_path / "found.json"

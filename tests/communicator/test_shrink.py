@@ -77,6 +77,7 @@ SITUATIONS = {
 }
 
 
+@pytest.mark.quick("idle-any", "in a collective-shm", "in a request-ring")
 @pytest.mark.parametrize(
     ("situation", "algorithm"),
     [("idle", "any"), ("in a collective", "shm"), ("in a collective", "ring"), ("in a request", "shm"),
@@ -103,6 +104,7 @@ CALLS = {
 }
 
 
+@pytest.mark.quick("shm", "request", "served by MPI")
 @pytest.mark.parametrize("call", CALLS)
 def test_others_hear_of_revoke(call):
     program = f"""

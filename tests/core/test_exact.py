@@ -161,6 +161,7 @@ def allreduced(algorithm, accumulators, chance):
     return accumulators
 
 
+@pytest.mark.quick("float64")
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_million_terms_anywhere_in_any_order(dtype):
     """The same bits on 1 to 16 ranks, by every algorithm, in every distribution, shuffled: those of the exact sum."""

@@ -57,7 +57,7 @@ def any_way(algorithm, size, chance):
 
 
 @each_algorithm
-@pytest.mark.parametrize("size", [*range(1, 10), 16, 33])
+@pytest.mark.parametrize("size", [*range(1, 10), 16, pytest.param(33, marks=pytest.mark.slow)])
 def test_every_size_and_count(algorithm, size):
     chance = random.Random(f"{algorithm.collective} {algorithm.name} {size}")
     for count in counts(algorithm, size):

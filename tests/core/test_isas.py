@@ -11,7 +11,11 @@ from collectives.core import _core
 SETS = [name for name in ("baseline", "avx2", "avx512") if _core.isa_supported(name)]
 
 
-@pytest.mark.parametrize("isa", SETS)
+#: All other tests run on the last.
+OTHERS = SETS[:-1] or SETS
+
+
+@pytest.mark.parametrize("isa", [n if n in OTHERS else pytest.param(n, marks=pytest.mark.slow) for n in SETS])
 def test_every_type_and_op(isa, record_property):
     """On all algorithms; and the engine itself on arrays that begin at any byte."""
     variables = {"COLLECTIVES_ISA": isa, "PYTHONPATH": "tests/support:."}

@@ -65,6 +65,7 @@ for name, call in CALLS.items():
 IN_STEPS = {"OMPI_MCA_smsc": "^cma,knem,xpmem", "MPIR_CVAR_CH4_CMA_ENABLE": "0"}
 
 
+@pytest.mark.quick("openmpi-3-multiple", "mpich-3-single", "impi-2-single", "impi-2-multiple")
 @pytest.mark.parametrize("level", ["multiple", "single"])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_send_arrives_while_its_sender_waits_in_a_collective(mpi, ranks, level):

@@ -67,6 +67,7 @@ def check_mismatch(case, told, ranks, everybody):
         assert re.search(rf"^  rank 1: .*{words}", message, re.MULTILINE), message
 
 
+@pytest.mark.quick("mpich-4")
 @pytest.mark.parametrize("ranks", [2, 4, EIGHT])
 def test_calls_that_differ_and_ranks_that_do_not_come(run, mpi, ranks):
     everything = ranks == 8 or (mpi, ranks) == ("openmpi", 4)

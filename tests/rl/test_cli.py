@@ -84,6 +84,7 @@ def test_errors(options, text, capsys):
     assert text in capsys.readouterr().err
 
 
+@pytest.mark.quick("True-apex", "False-gorila")
 @pytest.mark.parametrize("algorithm", ["apex", "gorila"])
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_on_ranks(tmp_path, algorithm, lockstep):

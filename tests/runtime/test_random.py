@@ -16,6 +16,7 @@ def run(mpi, ranks, cases, timeout, threads=1):
     assert done.stdout.count(" trials, 0 wrong") == ranks
 
 
+@pytest.mark.quick("openmpi-3", "mpich-2", "impi-2")
 @pytest.mark.parametrize(("mpi", "ranks"), RUNS)
 def test_some(mpi, ranks):
     run(mpi, ranks, 400, 120)

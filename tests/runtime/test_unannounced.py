@@ -7,6 +7,7 @@ PROGRAM = "tests/runtime/programs/unannounced.py"
 LIMIT = ["--mca", "btl_tcp_eager_limit"]
 
 
+@pytest.mark.quick("default", "short", "mpich")
 @pytest.mark.parametrize(
     ("mpi", "flags", "most"),
     [

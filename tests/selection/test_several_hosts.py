@@ -8,6 +8,7 @@ from jobs import mpiexec
 PROGRAM = Path(__file__).parent / "programs/several_hosts.py"
 
 
+@pytest.mark.quick("openmpi-a,b,b,c")
 @pytest.mark.in_turn
 @pytest.mark.parametrize("layout", ["a,a,b,b", "a,b,a,b", "a,b,b,c", "a,a,b,b,c,c"])
 def test_sums_are_right(mpi, layout):

@@ -154,7 +154,12 @@ def test_units():
 PAGE = re.search(r"^```sh\n(.*?)^```$", (ROOT / "docs/simulation.md").read_text(), re.DOTALL | re.MULTILINE)[1]
 
 
-@pytest.mark.parametrize("line", PAGE.splitlines())
+README = (ROOT / "README.md").read_text().splitlines()  # whose commands make test runs, too
+
+
+@pytest.mark.parametrize(
+    "line", [pytest.param(line, marks=pytest.mark.slow if line in README else ()) for line in PAGE.splitlines()]
+)
 def test_the_commands_of_the_page(capsys, tmp_path, monkeypatch, line):
     monkeypatch.chdir(tmp_path)
     python, module, package, *words = shlex.split(line)

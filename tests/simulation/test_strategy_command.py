@@ -69,6 +69,7 @@ def test_options_reach_the_strategies_that_have_them(capsys, tmp_path):
     assert len(found["answers"]) == 2
 
 
+@pytest.mark.quick("4-1.0", "4-2.0")
 @pytest.mark.parametrize(("p", "price"), [(4, 1.0), (4, 2.0), (16, 1.5)])
 def test_where_asynchronous_begins_to_pay(p, price):
     """p - 2 + 1/f steps of p - 1 workers, against p/f synchronous ones, in a step's time."""

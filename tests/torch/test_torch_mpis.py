@@ -14,6 +14,7 @@ def mpi(request):
     return request.param
 
 
+@pytest.mark.slow  # test_torch.py has Open MPI
 def test_every_call(mpi):
     done = mpiexec(mpi, 2, BACKEND, timeout=120, env=torch_for(mpi))
     assert done.returncode == 0, done.stderr
@@ -35,6 +36,7 @@ def errors(mpi, case, file):
     return {rank: told for rank, *told in map(json.loads, file.read_text().splitlines())}
 
 
+@pytest.mark.quick("impi-timeout")
 @pytest.mark.parametrize("case", ["timeout", *(
     pytest.param(case, marks=pytest.mark.slow) for case in ("message", "asynchronous", "future", "of_the_call")
 )])  # fmt: skip

@@ -117,6 +117,7 @@ def test_calls_under_way_overlap_with_what_the_program_does(tmp_path):
         assert waited["args"]["call"] == begin["args"]["call"] == 1
 
 
+@pytest.mark.in_turn
 def test_short_calls_that_were_started(mpi, tmp_path):
     """They are under way from their start to their end, however long the program leaves them unasked for."""
     events, _ = record(tmp_path / "t.json", mpi, 2, "started")
@@ -135,6 +136,7 @@ def test_short_calls_that_were_started(mpi, tmp_path):
         assert waits[1]["ts"] + waits[1]["dur"] <= found[1]["ts"]
 
 
+@pytest.mark.in_turn
 def test_finalize_by_the_program(mpi, tmp_path):
     events, about = record(tmp_path / "t.json", mpi, 2, "blocking", "finalize")
     assert len(made(events, 1)) == 5
@@ -249,6 +251,7 @@ except KeyError:
 """
 
 
+@pytest.mark.in_turn
 def test_blocks(mpi, tmp_path):
     done = mpiexec(mpi, 3, "-c", BLOCKS, str(tmp_path), timeout=60)
     assert done.returncode == 0, done.stderr

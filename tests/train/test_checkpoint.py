@@ -321,6 +321,7 @@ def test_the_newest_and_the_best_stay(tmp_path):
     assert sorted(f.name for f in tmp_path.iterdir()) == ["corrupt-step-000000011-0", "notes", "step-000000010"]
 
 
+@pytest.mark.quick("impi-3-2", "impi-1-4")
 @pytest.mark.in_turn
 @pytest.mark.parametrize(("saving", "loading"), [(3, 2), (2, 3), (1, 4), (4, 1)])
 def test_other_numbers_of_ranks_read_their_own_cut(mpi, saving, loading, tmp_path):

@@ -20,6 +20,7 @@ report("trained")
 """
 
 
+@pytest.mark.quick("openmpi-1", "mpich-0")
 @pytest.mark.parametrize("who", [0, 1])
 def test_an_exception_on_one_rank_ends_all(mpi, who):
     code, printed = run(mpi, LOOP.replace("WHO", str(who)).replace("BAD", "raise ArithmeticError('here')"))
@@ -28,6 +29,7 @@ def test_an_exception_on_one_rank_ends_all(mpi, who):
     assert "trained" not in printed
 
 
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_break_on_one_rank_is_an_error_on_others(who):
     """The rank that has left the loop goes to the end of its program. The others wait for it, until it is gone."""

@@ -44,6 +44,7 @@ def after(mpi, signum, out):
     return got.pop(), lives.pop()
 
 
+@pytest.mark.quick("openmpi-SIGINT")
 @pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM", "SIGINT"])
 def test_what_ranks_get(mpi, name, tmp_path):

@@ -163,6 +163,7 @@ def test_a_part_of_the_ranks():
     assert all(threads.run(4, on_rank))
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_bits_are_those_of_the_ranks_of_a_job(ranks):
     path = "tests/train/programs/train_steps.py"

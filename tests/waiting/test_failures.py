@@ -150,6 +150,7 @@ LENGTHS_THAT_DIFFER = {
 }  # fmt: skip
 
 
+@pytest.mark.quick("allreduce", "another collective", "gatherv", "alltoallv of shared arrays")
 @pytest.mark.parametrize("case", LENGTHS_THAT_DIFFER)
 def test_lengths_that_differ_on_a_node(case):
     """Whichever way a call goes: some rank sees it, names the call, and its communicator is broken."""
@@ -193,6 +194,7 @@ def test_a_rank_that_still_makes_its_communicator(mpi):
     assert "Exception in thread" not in output
 
 
+@pytest.mark.quick("ring")
 @pytest.mark.parametrize("algorithm", [None, "ring"])
 def test_a_timeout_of_a_call_like_earlier_ones(algorithm):
     code, output = run("openmpi", f"""

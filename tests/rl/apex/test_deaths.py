@@ -25,6 +25,7 @@ def result(done, path):
     return json.loads(path.read_text())
 
 
+@pytest.mark.quick("play-3-1")
 @pytest.mark.parametrize(("where", "victims", "shards"), [("play", "3", 1), ("evaluate", "2", 1), ("play", "4,5", 2)])
 def test_the_others_go_on_without_an_actor(where, victims, shards, tmp_path):
     """With checkpoints; where the launcher is told to go on, it still says that a rank was killed."""

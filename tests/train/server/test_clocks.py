@@ -33,6 +33,7 @@ def simulate(clocks, steps, seed, workers, slow=1.0):
     return clocks
 
 
+@pytest.mark.quick("3-4-1.0")
 @pytest.mark.parametrize(("staleness", "workers", "slow"), [(3, 4, 1.0), (1, 8, 6.0)])
 def test_gap_and_lag_stay_within_their_bounds_and_reach_them_nearly(staleness, workers, slow):
     clocks = simulate(Clocks(range(workers), staleness, fold=False), 1_000_000, 7, workers, slow)

@@ -36,6 +36,7 @@ def test_a_table_that_is_larger_than_the_memory_of_a_worker():
     assert done.stdout.split() == ["capped"] * 4
 
 
+@pytest.mark.quick("openmpi-sync", "mpich-push_sum")
 @pytest.mark.parametrize("name", ["sync", "async", "peers", "neighbor_averaging", "push_sum"])
 @pytest.mark.in_turn
 def test_a_worker_that_raises_ends_all_ranks(mpi, name):
@@ -128,6 +129,7 @@ def test_ranks_that_gossip_go_on_in_an_elastic_run(name, seed):
     assert done.stdout.count("ended on 3 with 5400") == 3, done.stdout + done.stderr
 
 
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("victim", [1, 4])
 def test_without_a_way_to_go_on_the_error_names_the_rank_that_died(victim, tmp_path):
     done = central("impi", 5, "dies", "async", victim, tmp_path, flags=LIVE_ON["impi"])
