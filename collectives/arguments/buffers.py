@@ -15,7 +15,7 @@ from .memory import memory_of
 
 __all__ = [
     "AVG", "REPRODUCIBLE_SUM", "Average", "Buffer", "ReproducibleSum", "addressed", "in_place", "op_code", "parse",
-    "parts", "refuse_overlap", "refuse_repeats", "within",
+    "parts", "refuse_overlap", "refuse_repeats", "room_before", "within",
 ]  # fmt: skip
 
 _OP_CODES = {name: code for code, name in enumerate(_core.OPS)}
@@ -213,7 +213,7 @@ def within(memory: Any, nbytes: int, kind: Type, shift: int, count: int) -> bool
     if count == 0:
         return ends[0] <= nbytes
     before = min(ends) + kind.lower
-    return max(ends) + kind.upper <= nbytes and (before >= 0 or before >= -_room_before(memory))
+    return max(ends) + kind.upper <= nbytes and (before >= 0 or before >= -room_before(memory))
 
 
 def refuse_overlap(one: int, other: int, length: int, other_length: int, remedy: str) -> None:
@@ -224,11 +224,11 @@ def refuse_overlap(one: int, other: int, length: int, other_length: int, remedy:
 
 def refuse_repeats(memory: Any, nbytes: int, kind: Type, count: int, argument: str) -> None:
     """ValueError if a receive buffer is too short for its elements unless they overlap, which MPI forbids."""
-    if abs(kind.extent) < kind.size and count * kind.size > nbytes + _room_before(memory):
+    if abs(kind.extent) < kind.size and count * kind.size > nbytes + room_before(memory):
         raise ValueError(f"{argument}: {count} elements of {kind.size} bytes overlap in a buffer of {nbytes} bytes")
 
 
-def _room_before(memory: Any) -> int:
+def room_before(memory: Any) -> int:
     """Bytes from the start of the array that owns the memory to the start of ``memory``, a view of it."""
     if not isinstance(memory, np.ndarray):
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ from .buffers import Buffer
 from .packing import Packed, contiguous
 from .shape import Shape
 
-__all__ = ["COLLECTIVES", "Arguments", "Collective", "Draft", "Options", "Side", "checked_root"]
+__all__ = ["COLLECTIVES", "EXCHANGES", "Arguments", "Collective", "Draft", "Options", "Side", "checked_root"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,16 @@ class Collective:
         return self.name.capitalize()
 
     @property
+    def exchanges(self) -> bool:
+        """Whether ranks exchange blocks with some of the others, as in the collectives of neighbours."""
+        return self.name in registry.EXCHANGES
+
+    @property
+    def rules(self) -> str:
+        """The collective by whose rules the algorithm is chosen."""
+        return "alltoallv" if self.exchanges else self.name
+
+    @property
     def rooted(self) -> bool:
         """Whether the collective has a root."""
         return "root" in self.takes
@@ -54,13 +65,22 @@ _TAKES: dict[str, tuple[str, ...]] = {
     "reduce": (*_REDUCING, "root"), "allreduce": _REDUCING, "reduce_scatter_block": _REDUCING,
     "reduce_scatter": (*_TWO, "recvcounts", "op"), "scan": _REDUCING, "exscan": _REDUCING,
 }  # fmt: skip
-#: All collectives by name; what they have in common with schedules follows from the tables of these.
-COLLECTIVES = {
-    name: Collective(
-        name, registry.base(name), takes, reduces="op" in takes, vector=name in registry.UNEVEN,
-        agreed=name not in registry.PRIVATE_LENGTHS, averages="op" in takes and name not in ("scan", "exscan"),
-    ) for name, takes in _TAKES.items()
-}  # fmt: skip
+
+
+def _collective(name: str, takes: tuple[str, ...]) -> Collective:
+    """A collective; what it has in common with schedules follows from the tables of these."""
+    exchanges, reduces = name in registry.EXCHANGES, "op" in takes
+    return Collective(
+        name, registry.base(name), takes, reduces, vector=exchanges or name in registry.UNEVEN,
+        agreed=not exchanges and name not in registry.PRIVATE_LENGTHS,
+        averages=reduces and name not in ("scan", "exscan"),
+    )  # fmt: skip
+
+
+#: All collectives by name, but for exchanges.
+COLLECTIVES = {name: _collective(name, takes) for name, takes in _TAKES.items()}
+#: All-to-allw, and the collectives of neighbours.
+EXCHANGES = {name: _collective(name, _TWO) for name in registry.EXCHANGES}
 
 
 def _plain_in_place(spec: Any) -> Any:
@@ -120,6 +140,7 @@ class Draft:
     stores: list[Packed] = field(default_factory=list)
     parts: str = ""  # the basic types of the data, for the comparison between ranks
     spare: Any = None  # memory that the call needs until it ends
+    in_order: Callable[[], Draft] | None = None  # makes the call with all blocks side by side, if they are not
 
     @property
     def nbytes(self) -> int:

@@ -174,7 +174,7 @@ def _alltoall(collective: Collective, arguments: Arguments, rank: int, size: int
     target = Side(_all_blocks(arguments.recvbuf, "recvbuf", True, collective, size))
     cuts = target.buffer.cuts
     if in_place(arguments.sendbuf):  # arriving blocks must not overwrite blocks that have not been sent
-        copy = Packed(target.buffer)
+        copy = Packed.of(target.buffer)
         return _draft(
             collective, _shape(collective, cuts[-1], 0, False, _cuts(target.buffer), _cuts(target.buffer)),
             copy.address, target.address, cuts[-1] if collective.agreed else 0, target.buffer,

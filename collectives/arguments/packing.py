@@ -6,7 +6,7 @@ representation. Ranks may therefore describe the same message by different datat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,17 +28,24 @@ def region(address: int, nbytes: int) -> np.ndarray:
 class Packed:
     """A temporary with the packed data of a buffer; it can be filled from the buffer and written back."""
 
-    def __init__(self, buffer: Buffer):
+    def __init__(self, pieces: Iterable[tuple[int, int, Type]], owner: Any):
+        """``pieces``: address, number of elements and type of each run of elements; ``owner`` keeps them alive."""
         self._pieces: list[tuple[int, int, int, MPI.Datatype | None]] = []  # address, span, bytes of data, datatype
-        self.owner = buffer.owner
-        for address, count in buffer.pieces():
-            nbytes = count * buffer.type.size
-            if buffer.type.dense or nbytes == 0:
+        self.owner, total = owner, 0
+        for address, count, kind in pieces:
+            nbytes = count * kind.size
+            total += nbytes
+            if kind.dense or nbytes == 0:
                 self._pieces.append((address, nbytes, nbytes, None))
             else:
-                whole, low, span = _as_one(buffer.type, count)
+                whole, low, span = _as_one(kind, count)
                 self._pieces.append((address + low, span, nbytes, whole))
-        self.bytes = np.empty(max(1, buffer.nbytes), np.uint8)
+        self.bytes = np.empty(max(1, total), np.uint8)
+
+    @classmethod
+    def of(cls, buffer: Buffer) -> Packed:
+        """A temporary with the data of ``buffer``."""
+        return cls([(address, count, buffer.type) for address, count in buffer.pieces()], buffer.owner)
 
     def __del__(self) -> None:
         if not MPI.Is_finalized():
@@ -105,5 +112,5 @@ def contiguous(buffer: Buffer) -> tuple[int, Packed | None]:
             return buffer.address, None
         if len(pieces) == 1:
             return pieces[0][0], None
-    packed = Packed(buffer)
+    packed = Packed.of(buffer)
     return packed.address, packed

@@ -114,7 +114,7 @@ def _reduce_scatter(collective: Collective, arguments: Arguments, rank: int, siz
             raise ValueError(f"recvbuf has {target.elements} elements, recvcounts ask for {cuts[-1]}")
         shape = _shape(collective, target, cuts[-1], 0, False, cuts if collective.vector else None)
         whole = replace(target.type, size=shape.itemsize, dense=True)  # includes the gap of a pair
-        result = Packed(Buffer(target.address, counts[rank], whole, target.owner))
+        result = Packed.of(Buffer(target.address, counts[rank], whole, target.owner))
         return Draft(
             collective, shape, target.address, result.address, cuts[-1] * shape.itemsize, (target,), stores=[result]
         )  # fmt: skip

@@ -24,7 +24,9 @@ class Shape(NamedTuple):
     ``dtype`` is the kernels' code, or -1 for bytes that are only moved. ``op`` is a kernel's code, or ``(library, MPI
     op, MPI datatype)``, the last two as integers, or None if nothing is reduced. ``in_place``: input and vector are the
     same memory. ``cuts`` are the boundaries of the blocks in elements, None if the blocks are as equal as possible;
-    ``input_cuts`` are those of the input if they differ.
+    ``input_cuts`` are those of the input if they differ. ``variant`` is the name of an exchange (``alltoallw``, or a
+    collective of neighbours), whose blocks may lie anywhere: ``starts`` and ``input_starts`` say where each rank's
+    begins, in elements, None if at the boundaries.
     """
 
     collective: str
@@ -36,10 +38,15 @@ class Shape(NamedTuple):
     in_place: bool
     cuts: tuple[int, ...] | None = None
     input_cuts: tuple[int, ...] | None = None
+    variant: str = ""
+    starts: tuple[int, ...] | None = None
+    input_starts: tuple[int, ...] | None = None
 
     @property
     def name(self) -> str:
         """Name of the collective that the program called."""
+        if self.variant:
+            return self.variant
         if self.collective == "reduce_scatter":
             return "reduce_scatter_block" if self.cuts is None else "reduce_scatter"
         return self.collective if self.cuts is None else f"{self.collective}v"
@@ -71,7 +78,9 @@ def kind_of_call(algorithm: str, shape: Shape) -> int:
     Calls above EAGER bytes that differ in length do not match either: Open MPI corrupts memory if a receive is too
     short for a message that it does not send at once. Shorter calls match, and MPI reports the truncation.
     """
-    kind = kind_of(algorithm, *shape[:2], -1 if shape.op is None else shape.dtype, shape.op)
+    kind = kind_of(
+        algorithm, shape.variant or shape.collective, shape.root, -1 if shape.op is None else shape.dtype, shape.op
+    )
     if shape.nbytes <= EAGER or shape.collective in LOCAL_LENGTHS:
         return kind
     return zlib.crc32(shape.nbytes.to_bytes(8, "little"), kind)

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 from ..core import _core
 from ..schedules import registry
-from ..schedules.registry import PRIVATE_LENGTHS
+from ..schedules.registry import EXCHANGES, PRIVATE_LENGTHS
 
 __all__ = ["Call", "differ", "signature", "type_name"]
 
 
+_OWN_LENGTHS = PRIVATE_LENGTHS | set(EXCHANGES)  # collectives of which a rank knows some lengths only
 SWAPPED = 64  # added to the number of a basic type whose bytes are in the other byte order
 
 
@@ -70,7 +71,7 @@ def differ(one: Call, other: Call) -> bool:
         return False
     if not one.collective or not other.collective:  # only the algorithm is known
         return one.algorithm != other.algorithm
-    if not PRIVATE_LENGTHS.isdisjoint(call.collective.removesuffix("_init") for call in (one, other)):
+    if not _OWN_LENGTHS.isdisjoint(call.collective.removesuffix("_init") for call in (one, other)):
         one, other = one._replace(elements=0), other._replace(elements=0)
     if not (one.op or other.op) and not (one.dtype and other.dtype):  # bytes match elements of any type
         one, other = one._replace(dtype=""), other._replace(dtype="")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from ..arguments import movement, reductions
+from ..arguments import exchanges, movement, reductions
 from ..arguments.buffers import op_code
-from ..arguments.calls import COLLECTIVES, Arguments, Collective, Draft, Options, checked_root
+from ..arguments.calls import COLLECTIVES, EXCHANGES, Arguments, Collective, Draft, Options, checked_root
 from ..arguments.datatypes import DTYPE_CODES, of_any
 from ..arguments.memory import OnDevice
 from ..arguments.packing import region
@@ -28,7 +28,7 @@ from ..waiting.mpi_calls import MPIRun
 from . import exact_sums, wide_accumulation
 from .checks import Check
 
-__all__ = ["Blocking"]
+__all__ = ["Blocking", "laid_out"]
 
 #: What the fast path has parsed of a call: the key of a cached plan, and the addresses of input and vector.
 Seen = tuple[Any, int, int]
@@ -83,6 +83,8 @@ class Blocking:
         try:
             draft, choice = self._prepare(collective, arguments, options)
         except OnDevice as found:
+            if collective.exchanges:
+                raise
             from . import device_calls  # nothing for GPUs is loaded before the first array on one
 
             device_calls.run(self, context, collective, arguments, options, found)
@@ -102,7 +104,7 @@ class Blocking:
         context = self._enter()
         run = self._hand_over(collective, draft)
         blocking, starting = self._mpi(collective.method), self._mpi("I" + collective.name)
-        if not choice.tuned or collective.reduces or collective is _BARRIER:
+        if not choice.tuned or collective.reduces or collective is _BARRIER or collective.exchanges:
             given = self._for_mpi(draft, arguments)
             context.by_mpi(run, blocking, starting, given.of(collective), timeout)
             return
@@ -113,7 +115,7 @@ class Blocking:
 
     def _for_mpi(self, draft: Draft, arguments: Arguments) -> Arguments:
         """The arguments for mpi4py's own method."""
-        if draft.collective.reduces or draft.collective is _BARRIER:
+        if draft.collective.reduces or draft.collective is _BARRIER or draft.collective.exchanges:
             return arguments
         context = self._enter()
         return movement.for_mpi(draft, arguments, context.rank, context.size)
@@ -149,7 +151,8 @@ class Blocking:
 
     def _mpi(self, method: str) -> Any:
         """mpi4py's own method of this name, bound to this communicator."""
-        return getattr(MPI.Intracomm, method).__get__(self)
+        kind = MPI.Intracomm if hasattr(MPI.Intracomm, method) else MPI.Topocomm
+        return getattr(kind, method).__get__(self)
 
     def _refuse_in_group(self, what: str) -> None:
         if self._open_group is not None:
@@ -179,7 +182,7 @@ class Blocking:
         choice = self._choose(draft, options, forced, mpi="named" if threads else "chosen")
         if choice.algorithm.name == "mpi":
             _check_mpi(draft, options.engine, obstacle)
-        return draft, choice
+        return laid_out(draft, choice), choice
 
     def _choose(
         self, draft: Draft, options: Options, forced: str | None, apart: str | None = None, mpi: ByMPI = "chosen"
@@ -193,15 +196,16 @@ class Blocking:
         elif draft.shape.itemsize > min(LONGEST_ELEMENT, LONGEST_ELEMENTS // context.size):
             apart = f"elements of {draft.shape.itemsize} bytes are too long"
         linear, exact = self._linear(draft, options), wide_accumulation.needed(draft.shape, False)
-        name = draft.collective.name
-        return context.choose(Demand(name, draft.agreed, forced, draft.commutes, linear, apart, exact, mpi))
+        return context.choose(
+            Demand(draft.collective.rules, draft.agreed, forced, draft.commutes, linear, apart, exact, mpi)
+        )
 
     def _foresee(self, name: str, nbytes: int, dtype: Any, op: Any) -> Choice:
         """The choice that a blocking call of ``nbytes`` bytes would make."""
         algorithms(name)  # raises if there is no such collective
         if operator.index(nbytes) < 0:
             raise ValueError(f"nbytes: {nbytes} is negative")
-        collective = COLLECTIVES[name]
+        collective = (COLLECTIVES | EXCHANGES)[name]
         if not collective.reduces:
             return self._choose(movement.outline(collective, nbytes), DEFAULTS, None)
         draft = reductions.outline(collective, nbytes, of_any(dtype), op)
@@ -241,7 +245,23 @@ class Blocking:
             if collective.name == "reduce_scatter" and arguments.recvcounts is None:
                 arguments.recvcounts = self._counts_of_all(arguments)
             return reductions.draft(collective, arguments, context.library, context.rank, context.size)
+        if collective.exchanges:
+            return exchanges.draft(collective, arguments, self._peers(context, collective), context.rank, context.size)
         return movement.draft(collective, arguments, context.rank, context.size)
+
+    def _peers(self, context: MPIContext, collective: Collective) -> _core.Peers:
+        """With whom this rank exchanges blocks: with all, or with its neighbours in the communicator's topology."""
+        if collective.name == "alltoallw":
+            if context.all_peers is None:
+                everybody = tuple(range(context.size))
+                context.all_peers = _core.Peers(context.size, everybody, everybody)
+            return context.all_peers
+        if context.near_peers is None:
+            topology: Any = self
+            sources, targets = map(tuple, topology.inoutedges)
+            crossed = topology.Get_topology() == MPI.CART
+            context.near_peers = _core.Peers(context.size, sources, targets, crossed)
+        return context.near_peers
 
     def _counts_of_all(self, arguments: Arguments) -> Any:
         """All-gather the numbers of elements that ranks receive, for a reduce-scatter without ``recvcounts``."""
@@ -326,6 +346,13 @@ class Blocking:
             context.fail(walk, e)
         context.plans.keep(plan)
         draft.store()
+
+
+def laid_out(draft: Draft, choice: Choice) -> Draft:
+    """The call as its algorithm needs it: schedules need all blocks side by side, in the order of the ranks."""
+    if draft.in_order is None or choice.algorithm.name in ("shm", "mpi"):
+        return draft
+    return draft.in_order()
 
 
 def _hand_over(collective: Collective, obstacle: str, algorithm: str | None) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ..arguments.calls import COLLECTIVES, EXCHANGES
 from .methods import add_methods
 from .nonblocking import Nonblocking
 
-__all__ = ["Buffered"]
+__all__ = ["Buffered", "Neighbours"]
 
 
 class Buffered(Nonblocking):
@@ -17,4 +18,11 @@ class Buffered(Nonblocking):
     __module__ = __name__.rpartition(".")[0]  # the package from which users import the communicator
 
 
-add_methods(Buffered)
+class Neighbours(Nonblocking):
+    """The upper-case methods of neighbours, of communicators with a topology."""
+
+    __module__ = __name__.rpartition(".")[0]
+
+
+add_methods(Buffered, [*COLLECTIVES.values(), EXCHANGES["alltoallw"]])
+add_methods(Neighbours, [c for c in EXCHANGES.values() if c.name != "alltoallw"])

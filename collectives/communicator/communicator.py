@@ -25,7 +25,7 @@ from ..runtime.meeting import Making, meeting
 from ..runtime.mpi_context import MPIContext, duplicate
 from ..system import heap, lifetime
 from ..trace.recording import EVENTS, Trace
-from .buffered import Buffered
+from .buffered import Buffered, Neighbours
 from .derived import Derived
 from .grouping import Groups
 from .objects import Objects
@@ -342,7 +342,7 @@ def _predefined(name: str) -> Any:
     return getattr(MPI, name)
 
 
-class Cartcomm(Communicator, MPI.Cartcomm):
+class Cartcomm(Neighbours, Communicator, MPI.Cartcomm):
     """mpi4py's Cartesian communicator with this library's collectives."""
 
     def Sub(self, remain_dims: Any) -> Cartcomm:
@@ -350,11 +350,11 @@ class Cartcomm(Communicator, MPI.Cartcomm):
         return self._make("Cartcomm", "Sub", remain_dims)
 
 
-class Graphcomm(Communicator, MPI.Graphcomm):
+class Graphcomm(Neighbours, Communicator, MPI.Graphcomm):
     """mpi4py's graph communicator with this library's collectives."""
 
 
-class Distgraphcomm(Communicator, MPI.Distgraphcomm):
+class Distgraphcomm(Neighbours, Communicator, MPI.Distgraphcomm):
     """mpi4py's distributed graph communicator with this library's collectives."""
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mpi4py import MPI
 
-from ..arguments.calls import COLLECTIVES, Arguments, Collective, Options
+from ..arguments.calls import Arguments, Collective, Options
 from ..core import _core
 from .blocking import DEFAULTS, Seen
 from .nonblocking import Nonblocking
@@ -44,6 +44,12 @@ _WHAT = {
     "allgatherv": "Collect blocks of different lengths from all ranks on all ranks, in rank order.",
     "alltoall": "Send block i of ``sendbuf`` to rank i, and receive block i of ``recvbuf`` from it.",
     "alltoallv": "Send block i of ``sendbuf`` to rank i, and receive block i of ``recvbuf``; lengths may differ.",
+    "alltoallw": "Exchange blocks with all ranks; each block has its own length, place (in bytes) and datatype.",
+    "neighbor_allgather": "Send ``sendbuf`` to all neighbours, and receive a block from each, in their order.",
+    "neighbor_allgatherv": "Send ``sendbuf`` to all neighbours, and receive blocks of different lengths from them.",
+    "neighbor_alltoall": "Send block i of ``sendbuf`` to the i-th neighbour, and receive block i from it.",
+    "neighbor_alltoallv": "Exchange blocks with the neighbours; lengths may differ.",
+    "neighbor_alltoallw": "Exchange blocks with the neighbours; each has its length, place (in bytes) and datatype.",
     "reduce": "Reduce ``sendbuf`` over all ranks, element by element; the root has the result in ``recvbuf``.",
     "allreduce": "Reduce ``sendbuf`` over all ranks, element by element; all ranks have the result in ``recvbuf``.",
     "reduce_scatter_block": "Reduce ``sendbuf`` over all ranks; rank i has the i-th of p equal blocks of the result.",
@@ -164,9 +170,9 @@ def _named(method: Any, name: str, signature: inspect.Signature, doc: str) -> Me
     return method
 
 
-def add_methods(cls: type) -> None:
-    """Add the three methods of every collective to ``cls``, except those that it defines itself."""
-    for c in COLLECTIVES.values():
+def add_methods(cls: type, collectives: Iterable[Collective]) -> None:
+    """Add the three methods of each of ``collectives`` to ``cls``, except those that it defines itself."""
+    for c in collectives:
         binding = _BINDINGS[c.takes]
         for method in (_blocking(c, binding), _starting(c, binding), _lasting(c, binding)):
             method.__module__ = cls.__module__

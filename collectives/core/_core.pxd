@@ -214,6 +214,9 @@ cdef extern from "node/node.h" nogil:
         size_t count, itemsize
         const size_t *cuts
         const size_t *input_cuts
+        const size_t *starts
+        const size_t *input_starts
+        int variant
         int dtype, op
         int type
         coll_user_op user_op

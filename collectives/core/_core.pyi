@@ -201,6 +201,8 @@ class Calls:
     drawn: int
     node: Any
     life: Any
+    all_peers: Peers | None
+    near_peers: Peers | None
     def __init__(self) -> None: ...
     @property
     def token(self) -> int: ...
@@ -343,6 +345,12 @@ class HierarchyPlan(Task):
     def busy(self) -> bool: ...
 
 FAST_COLLECTIVES: tuple[str, ...]
+
+class Peers:
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+    crossed: bool
+    def __init__(self, size: int, sources: tuple[int, ...], targets: tuple[int, ...], crossed: bool = False) -> None: ...
 
 def install(describe: Callable[..., Any]) -> None: ...
 def install_communicator(communicator: type) -> None: ...

@@ -4,6 +4,7 @@ cdef class Operation
 cdef class CachedPlan
 cdef class Kept
 cdef class _Frames
+cdef class Peers
 
 cdef enum:
     RECENT = 64  # most recent calls, other than the engine's, that a rank remembers
@@ -66,6 +67,7 @@ cdef class Calls:
     cdef Operation progressing    # a blocking call by a cached plan, or a call that is being begun
     cdef Latest latest            # the last call, if `ended_at` is 0
     cdef _Frames frames           # memory for calls with objects
+    cdef public Peers all_peers, near_peers  # with whom ranks exchange blocks; None before the first such call
 
     def __cinit__(self):
         self.turn = Turn()

@@ -262,7 +262,7 @@ cdef class _Method:
     """What the fast path knows of one method: the collective, whether it starts a non-blocking call, and ``first``,
     which runs a call on the slow path and keeps its plan for calls with the same key."""
 
-    cdef int kind
+    cdef int kind, variant
     cdef bint starts
     cdef object first
 
@@ -286,7 +286,10 @@ cdef inline object serve(_Method method, object comm, object send, object recv, 
         return SLOW_PATH
     on_node = on_node and (asked.algorithm is None or asked.algorithm == "shm")
     message.root = root
-    if not (on_node or calls.cached is not None) or not parse(calls, &message, kind, send, recv, counts, op):
+    if method.variant:  # schedules need all blocks side by side, in the order of the ranks
+        if not on_node or not fill_exchange(calls, &message, method.variant, send, recv):
+            return SLOW_PATH
+    elif not (on_node or calls.cached is not None) or not parse(calls, &message, kind, send, recv, counts, op):
         return SLOW_PATH
     if not on_node or not is_served(calls, kind, &message):
         return like_earlier(method, comm, calls, &message, send, recv, counts, op, keywords, asked, begun)
@@ -329,6 +332,8 @@ def fast_path(str collective, slow_path, first, SUM, MISSING):
     """
     cdef _Method method = _Method.__new__(_Method)
     method.kind, method.first = kind_of(collective), first
+    if method.kind > EXCHANGE_KIND:
+        method.variant, method.kind = method.kind - EXCHANGE_KIND, VECTOR | COLL_NODE_ALLTOALL
     method.starts = slow_path.__name__ == "I" + collective
 
     def reducing(self=None, sendbuf=MISSING, recvbuf=MISSING, op=SUM, *more, **keywords):

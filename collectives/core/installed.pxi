@@ -4,6 +4,7 @@ cdef object DESCRIBE = None      # makes a Call of collective, algorithm, elemen
 cdef type REQUEST = None         # the class of requests of non-blocking calls
 cdef object MPI = None           # the module mpi4py.MPI, which has the serializer
 cdef object IN_PLACE = None      # MPI.IN_PLACE
+cdef object BYTE = None          # MPI.BYTE
 cdef object EXCHANGE = None      # the class of what calls with objects need of their communicator
 cdef object CHECKED_ROOT = None  # converts a root to an int, or raises an error
 
@@ -48,9 +49,9 @@ def install_objects(exchange):
 def install_mpi(mpi, request, checked_root, ops, dtypes, datatypes):
     """Set what calls with mpi4py's arguments need: mpi4py's module, the class of requests, the function that checks a
     root, lists of ops and of datatypes as (object, code), and of NumPy's types as (number, letter, code)."""
-    global MPI, REQUEST, CHECKED_ROOT, IN_PLACE, MPI_REQUEST, OPERATION_AT, HANDLE_AT, HANDLE_BYTES
+    global MPI, REQUEST, CHECKED_ROOT, IN_PLACE, BYTE, MPI_REQUEST, OPERATION_AT, HANDLE_AT, HANDLE_BYTES
     cdef int i
-    MPI, REQUEST, CHECKED_ROOT, IN_PLACE = mpi, request, checked_root, mpi.IN_PLACE
+    MPI, REQUEST, CHECKED_ROOT, IN_PLACE, BYTE = mpi, request, checked_root, mpi.IN_PLACE, mpi.BYTE
     for i in range(256):
         DTYPE_OF_NUMPY[i] = DTYPE_OF_FORMAT[i] = -1
     for number, letter, code in dtypes:

@@ -54,6 +54,18 @@ class Shape(Protocol):
     def input_cuts(self) -> tuple[int, ...] | None:
         """Boundaries of the input's blocks in elements, if they differ from ``cuts``; else None."""
 
+    @property
+    def variant(self) -> str:
+        """The name of an exchange; "" for other calls."""
+
+    @property
+    def starts(self) -> tuple[int, ...] | None:
+        """Where blocks begin in elements, if not at the boundaries; else None."""
+
+    @property
+    def input_starts(self) -> tuple[int, ...] | None:
+        """Where the input's blocks begin in elements; None if ``starts`` is."""
+
     def call(self, algorithm: str) -> Any:
         """The description of a call of this shape by ``algorithm``."""
 

@@ -105,6 +105,8 @@ cdef inline void as_bytes(coll_node_message *m, size_t nbytes, int kind) noexcep
     """Make ``m`` a message of bytes; ``kind``, if it is a kernels' code, must be the same on all ranks."""
     m.count = nbytes
     m.itemsize = 1
+    m.variant = 0
+    m.starts = m.input_starts = NULL
     m.dtype = m.op = -1
     m.type = kind + 1 if nbytes and kind >= 0 and kind != BYTES else 0
     m.user_op = NULL
@@ -115,7 +117,8 @@ cdef inline bint elements_of(coll_node_message *m, const View *v, object op):
     cdef Py_ssize_t i
     m.dtype = v.kind
     m.count = v.count
-    m.type = 0
+    m.type = m.variant = 0
+    m.starts = m.input_starts = NULL
     m.user_op = NULL
     if m.dtype < 0:
         return False

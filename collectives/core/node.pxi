@@ -6,6 +6,11 @@ cdef list KINDS = ["allreduce", "reduce", "bcast", "allgather", "gather", "reduc
 cdef enum:
     VECTOR = 16
     BARRIER = 15
+    EXCHANGE_KIND = 31  # with the variant of a message added
+
+#: All-to-alls whose blocks lie where the program has them, most of them empty, in the order of messages' variants from 1 on.
+cdef tuple EXCHANGES = ("alltoallw", "neighbor_allgather", "neighbor_allgatherv", "neighbor_alltoall", "neighbor_alltoallv",
+                        "neighbor_alltoallw")
 
 #: Collectives that the fast path to the engine can serve.
 FAST_COLLECTIVES = ("allreduce", "reduce", "bcast", "allgather", "gather", "reduce_scatter_block", "scatter", "alltoall", "scan",
@@ -13,7 +18,10 @@ FAST_COLLECTIVES = ("allreduce", "reduce", "bcast", "allgather", "gather", "redu
 
 
 cdef int kind_of(str collective) except -1:
-    """Number of one of FAST_COLLECTIVES: BARRIER, or its coll_node_kind, with VECTOR set if blocks differ in length."""
+    """Number of one of FAST_COLLECTIVES: BARRIER, or its coll_node_kind, with VECTOR set if blocks differ in length; of one
+    of EXCHANGES: EXCHANGE_KIND and its variant."""
+    if collective in EXCHANGES:
+        return EXCHANGE_KIND + 1 + <int>EXCHANGES.index(collective)
     if collective == "barrier":
         return BARRIER
     if collective == "reduce_scatter" or collective.endswith("v"):
@@ -28,6 +36,8 @@ cdef inline bint folding(coll_node_kind kind) noexcept:
 
 cdef str collective_of(const coll_node_message *m):
     """Name of the collective of the message ``m``."""
+    if m.variant:
+        return EXCHANGES[m.variant - 1]
     name = "barrier" if m.kind == COLL_NODE_ALLREDUCE and m.count == 0 and m.op < 0 else KINDS[<int>m.kind]
     if m.cuts != NULL and name != "reduce_scatter":
         return name + "v"
@@ -37,6 +47,8 @@ cdef str collective_of(const coll_node_message *m):
 cdef inline int kind_of_message(const coll_node_message *m) noexcept:
     """Number, in the sense of ``kind_of``, of the collective of the message ``m``."""
     cdef int kind = BARRIER if m.kind == COLL_NODE_ALLREDUCE and m.count == 0 and m.op < 0 else <int>m.kind
+    if m.variant:
+        return EXCHANGE_KIND + m.variant
     return kind | VECTOR if m.cuts != NULL else kind
 
 
@@ -156,6 +168,7 @@ cdef class NodePlan(Task):
         name = shape.collective
         m.kind = <coll_node_kind>KINDS.index("allreduce" if name == "barrier" else name)
         m.root = shape.root
+        m.variant = <int>EXCHANGES.index(shape.variant) + 1 if shape.variant else 0
         m.itemsize = shape.itemsize
         m.count = 0 if name == "barrier" else shape.elements
         m.dtype = m.op = -1
@@ -188,7 +201,7 @@ cdef class NodePlan(Task):
         self.message.user_spare = NULL  # messages of the fast path have no user-defined op
         if m.cuts == NULL:
             return 0
-        self.cuts = <size_t *>malloc(2 * n * sizeof(size_t))
+        self.cuts = <size_t *>malloc(4 * n * sizeof(size_t))
         if self.cuts == NULL:
             raise MemoryError
         memcpy(self.cuts, m.cuts, n * sizeof(size_t))
@@ -196,13 +209,17 @@ cdef class NodePlan(Task):
         if m.input_cuts != NULL:
             memcpy(self.cuts + n, m.input_cuts, n * sizeof(size_t))
             self.message.input_cuts = self.cuts + n
+        if m.starts != NULL:
+            memcpy(self.cuts + 2 * n, m.starts, (n - 1) * sizeof(size_t))
+            memcpy(self.cuts + 3 * n, m.input_starts, (n - 1) * sizeof(size_t))
+            self.message.starts, self.message.input_starts = self.cuts + 2 * n, self.cuts + 3 * n
         return 0
 
     cdef int set_cuts(self, shape, scale) except -1:
         """Set the boundaries of the blocks, and check the message; ValueError if it is not valid."""
         cdef int i, n = self.node.size + 1
         if shape.cuts is not None:
-            self.cuts = <size_t *>malloc(2 * n * sizeof(size_t))
+            self.cuts = <size_t *>malloc(4 * n * sizeof(size_t))
             if self.cuts == NULL:
                 raise MemoryError
             for i in range(n):
@@ -210,6 +227,10 @@ cdef class NodePlan(Task):
                 self.cuts[n + i] = (shape.cuts if shape.input_cuts is None else shape.input_cuts)[i] * scale
             self.message.cuts = self.cuts
             self.message.input_cuts = self.cuts + n if shape.input_cuts is not None else NULL
+            for i in range(n - 1 if shape.starts is not None else 0):
+                self.cuts[2 * n + i], self.cuts[3 * n + i] = shape.starts[i] * scale, shape.input_starts[i] * scale
+            if shape.starts is not None:
+                self.message.starts, self.message.input_starts = self.cuts + 2 * n, self.cuts + 3 * n
         if not coll_node_message_ok(&self.message, self.node.size):
             raise ValueError(f"{shape.collective}: root, counts or itemsize is out of range")
         return 0

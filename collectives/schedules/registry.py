@@ -9,8 +9,8 @@ from .schedule import Ints, Round, Rounds
 from .spec import SPECS, Spec
 
 __all__ = [
-    "NAMES", "PRIVATE_LENGTHS", "UNEVEN", "Algorithm", "NativeAlgorithm", "ScheduleAlgorithm", "algorithms", "base",
-    "collectives", "find", "register", "register_native", "spec",
+    "EXCHANGES", "NAMES", "PRIVATE_LENGTHS", "UNEVEN", "Algorithm", "NativeAlgorithm", "ScheduleAlgorithm",
+    "algorithms", "base", "collectives", "find", "register", "register_native", "spec",
 ]  # fmt: skip
 
 #: Collectives that use the algorithms of another one, and its name.
@@ -18,7 +18,12 @@ _VARIANTS = {
     "allgatherv": "allgather", "alltoallv": "alltoall", "gatherv": "gather", "scatterv": "scatter",
     "reduce_scatter_block": "reduce_scatter",
 }  # fmt: skip
-#: All collectives.
+#: Collectives in which ranks exchange blocks with some of the others: all-to-alls, most of whose blocks may be empty.
+EXCHANGES = (
+    "alltoallw", "neighbor_allgather", "neighbor_allgatherv", "neighbor_alltoall", "neighbor_alltoallv",
+    "neighbor_alltoallw",
+)  # fmt: skip
+#: All other collectives.
 NAMES = tuple(sorted((*SPECS, *_VARIANTS)))
 #: Collectives that allow blocks of different lengths.
 UNEVEN = frozenset({"reduce_scatter", "allgatherv", "alltoallv", "gatherv", "scatterv"})
@@ -154,7 +159,7 @@ def register_native(
 
 def base(collective: str) -> str:
     """The collective whose algorithms serve a call: ``"allgather"`` for ``"allgatherv"``."""
-    return _VARIANTS.get(collective, collective)
+    return "alltoall" if collective in EXCHANGES else _VARIANTS.get(collective, collective)
 
 
 def spec(collective: str) -> Spec:
@@ -165,9 +170,10 @@ def spec(collective: str) -> Spec:
 def algorithms(collective: str) -> list[str]:
     """Names of the algorithms for ``collective``, e.g. ``"allreduce"``; ValueError for an unknown collective."""
     owner = base(collective)
-    names = [name for (kind, name), a in _table.items() if kind == owner and (a.uneven or collective not in UNEVEN)]
+    even = collective not in UNEVEN and collective not in EXCHANGES
+    names = [name for (kind, name), a in _table.items() if kind == owner and (a.uneven or even)]
     if not names:
-        known = ", ".join(sorted({kind for kind, _ in _table} | _VARIANTS.keys()))
+        known = ", ".join(sorted({kind for kind, _ in _table} | _VARIANTS.keys() | set(EXCHANGES)))
         raise ValueError(f"unknown collective {collective!r}; known: {known}")
     return names
 

@@ -38,7 +38,8 @@ BLOCKING, NONBLOCKING, PERSISTENT, WAIT, SPAN = range(5)
 COLLECTIVES = {
     0: "allreduce", 1: "reduce", 2: "bcast", 3: "allgather", 4: "gather", 5: "reduce_scatter_block", 6: "scatter",
     7: "alltoall", 8: "scan", 9: "exscan", 15: "barrier", 19: "allgatherv", 20: "gatherv", 21: "reduce_scatter",
-    22: "scatterv", 23: "alltoallv",
+    22: "scatterv", 23: "alltoallv", 32: "alltoallw", 33: "neighbor_allgather", 34: "neighbor_allgatherv",
+    35: "neighbor_alltoall", 36: "neighbor_alltoallv", 37: "neighbor_alltoallw",
 }  # fmt: skip
 _FROM_ROOT = [number for number, name in COLLECTIVES.items() if name in ("bcast", "scatter", "scatterv")]
 _TO_ROOT = [number for number, name in COLLECTIVES.items() if name in ("reduce", "gather", "gatherv")]

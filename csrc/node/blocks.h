@@ -77,6 +77,11 @@ static inline range block(const coll_node_call *c, const size_t *cuts, int i) {
     return cuts ? (range){cuts[i], cuts[i + 1] - cuts[i]} : (range){(size_t)i * each, each};
 }
 
+/* A block at the place where the caller has put it; without `starts` it is where it was. */
+static inline range placed(range at, const size_t *starts, int i) {
+    return (range){starts ? starts[i] : at.first, at.count};
+}
+
 /* The elements of this rank's input that it publishes for rank d. */
 static inline range published(const coll_node_call *c, int d) {
     const coll_node_message *m = &c->message;
@@ -88,7 +93,7 @@ static inline range published(const coll_node_call *c, int d) {
     case COLL_NODE_SCATTER:
         return block(c, m->cuts, d);
     case COLL_NODE_ALLTOALL:
-        return block(c, m->input_cuts ? m->input_cuts : m->cuts, d);
+        return placed(block(c, m->input_cuts ? m->input_cuts : m->cuts, d), m->input_starts, d);
     default:
         return (range){0, m->count};
     }
@@ -100,8 +105,9 @@ static inline range wanted(const coll_node_call *c, int q) {
     switch (m->kind) {
     case COLL_NODE_ALLGATHER:
     case COLL_NODE_GATHER:
-    case COLL_NODE_ALLTOALL:
         return block(c, m->cuts, q);
+    case COLL_NODE_ALLTOALL:
+        return placed(block(c, m->cuts, q), m->starts, q);
     case COLL_NODE_REDUCE_SCATTER:
     case COLL_NODE_SCATTER:
         return (range){0, block(c, m->cuts, c->node->rank).count};

@@ -69,10 +69,25 @@ static int cuts_ok(const size_t *cuts, int size, size_t itemsize) {
     return !cuts || cuts[size] <= PTRDIFF_MAX / itemsize;
 }
 
+/* Whether the blocks between `cuts` may lie at `starts`. */
+static int starts_ok(const coll_node_message *m, const size_t *cuts, const size_t *starts, int size) {
+    if (!starts)
+        return 1;
+    if (m->kind != COLL_NODE_ALLTOALL || !m->cuts || !cuts)
+        return 0;
+    for (int i = 0; i < size; i++)
+        if (starts[i] > PTRDIFF_MAX / m->itemsize - (cuts[i + 1] - cuts[i]))
+            return 0;
+    return 1;
+}
+
 int coll_node_message_ok(const coll_node_message *m, int size) {
     if (m->kind > COLL_NODE_EXSCAN || m->root < 0 || m->root >= size)
         return 0;
     if (m->itemsize < 1 || m->itemsize > COLL_NODE_PIECE || m->count > PTRDIFF_MAX / m->itemsize)
         return 0;
-    return cuts_ok(m->cuts, size, m->itemsize) && cuts_ok(m->input_cuts, size, m->itemsize);
+    if (m->variant < 0 || m->variant >= COLL_NODE_VARIANTS)
+        return 0;
+    return cuts_ok(m->cuts, size, m->itemsize) && cuts_ok(m->input_cuts, size, m->itemsize) &&
+           starts_ok(m, m->cuts, m->starts, size) && starts_ok(m, m->input_cuts, m->input_starts, size);
 }

@@ -98,7 +98,8 @@ static uint64_t known_lengths(const coll_node_message *m, int size, int rank) {
 /* A hash of what all ranks know of a call. It does not include the type of data that are only moved, since bytes match
  * any type. */
 static uint64_t hash(const coll_node_message *m) {
-    uint64_t kind = (uint64_t)m->kind | (uint64_t)m->root << 8, count = m->cuts ? 0 : m->count;
+    uint64_t kind = (uint64_t)m->kind | (uint64_t)m->variant << 4 | (uint64_t)m->root << 8;
+    uint64_t count = m->cuts ? 0 : m->count;
     return count * 0x9E3779B97F4A7C15u ^ (uint64_t)(m->dtype + 1) * 0xC2B2AE3D27D4EB4Fu ^
            (uint64_t)(m->op + 1) * 0x165667B19E3779F9u ^ (uint64_t)m->itemsize * 0xD6E8FEB86659FD93u ^
            kind * 0x9FB21C651E98DF25u;

@@ -65,6 +65,8 @@ typedef enum {
     COLL_NODE_EXSCAN,
 } coll_node_kind;
 
+enum { COLL_NODE_VARIANTS = 16 };
+
 /* One rank's part of a call. Kind, root, itemsize, dtype and op are the same on all ranks; so is count if cuts is NULL.
  *
  * The vector has one block per rank: of count / size elements, or from cuts[i] to cuts[i + 1]. Input and output are the
@@ -74,14 +76,20 @@ typedef enum {
  * rank (the output of a reduce on other ranks than the root) may be NULL. The buffer of bcast is the input on the root,
  * and the output elsewhere. Input and output are equal (in place) or do not overlap. all-to-all is never in place.
  * all-gather and gather are if the input is the rank's own block of the output; scatter and reduce-scatter are if the
- * output is its own block of the input. */
+ * output is its own block of the input.
+ *
+ * In an all-to-all with cuts, blocks may lie anywhere: with `starts`, block i of the output begins at starts[i], and
+ * cuts only have the lengths; so have input_cuts with input_starts. Blocks of the input may overlap. Calls of which
+ * other ranks must know that they are of the same kind have the same `variant`, below COLL_NODE_VARIANTS; it is 0 for
+ * others. */
 typedef struct {
     coll_node_kind kind;
     int root;
     const void *input;
     void *output;
     size_t count, itemsize; /* itemsize <= COLL_NODE_PIECE */
-    const size_t *cuts, *input_cuts;
+    const size_t *cuts, *input_cuts, *starts, *input_starts;
+    int variant;
     int dtype, op; /* of the kernels; without a kernel user_op, its context, and 2 * COLL_NODE_PIECE bytes of spare */
     int type;      /* number of the type of data that are only moved, 1 to COLL_NODE_TYPES; 0 (bytes) matches any */
     coll_node_user_op user_op;

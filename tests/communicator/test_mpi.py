@@ -11,6 +11,7 @@ GROUPS = {
     "calls": ("allreduce", "requests"),
     "communicator": ("communicator",),
     "more": ("collectives", "fast_path", "long", "operations", "order", "objects", "started_objects", "public"),
+    "exchanges": ("exchanges",),
     "reproducible": ("reproducible",),
     "bench": ("bench",),
 }
@@ -18,11 +19,12 @@ RANKS = {
     "calls": {"openmpi": (1, 2, 3, 4, 5, 7, 8), "mpich": (1, 2, 3), "impi": (1, 2, 3)},  # ranks of the last two spin
     "communicator": {"openmpi": (1, 2, 3, 4, 5, 7, 8), "mpich": (1, 2, 3), "impi": (1, 2, 3)},
     "more": {"openmpi": (1, 2, 3, 5), "mpich": (2, 3), "impi": (2, 3)},
+    "exchanges": {"openmpi": (1, 2, 3, 4, 6), "mpich": (2, 3), "impi": (2, 3)},
     "reproducible": {"openmpi": (1, 3, 4, 5, 8), "mpich": (2,), "impi": (2,)},
     "bench": {"openmpi": (2, 3), "mpich": (2,), "impi": (2,)},
 }
 #: Three ranks of Open MPI, which give way to each other, and two of those MPIs whose ranks spin.
-QUICK = [f"openmpi-3-{group}" for group in ("calls", "more", "reproducible")]
+QUICK = [f"openmpi-3-{group}" for group in ("calls", "more", "exchanges", "reproducible")]
 QUICK += [f"{mpi}-2-{group}" for mpi in ("mpich", "impi") for group in GROUPS if group != "bench"]
 QUICK += ["openmpi-1-calls", "openmpi-2-communicator", "openmpi-2-bench"]
 

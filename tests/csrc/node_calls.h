@@ -39,6 +39,8 @@ typedef struct {
     int root, uneven;
     size_t count, item; /* elements, and bytes of one: 4 with a kernel, others with an op of the user's */
     size_t cuts[MOST_RANKS + 1], input_cuts[MOST_RANKS + 1];
+    int placed; /* blocks lie in the reverse order: */
+    size_t starts[MOST_RANKS], input_starts[MOST_RANKS];
 } plan;
 
 static unsigned next(uint64_t *x) {
@@ -104,6 +106,11 @@ static void cut(player *p, plan *s) {
             in = out = 0;
         s->cuts[i + 1] = s->cuts[i] + in;
         s->input_cuts[i + 1] = s->input_cuts[i] + out;
+    }
+    s->placed = s->uneven && s->kind == COLL_NODE_ALLTOALL && next(&p->common) % 2;
+    for (int i = 0; i < n; i++) {
+        s->starts[i] = s->cuts[n] - s->cuts[i + 1];
+        s->input_starts[i] = s->input_cuts[n] - s->input_cuts[i + 1];
     }
 }
 
@@ -187,9 +194,9 @@ static void check(const player *p, const plan *s, const char *output) {
     default: /* blocks side by side */
         for (int q = 0; q < n && (root || kind != COLL_NODE_GATHER); q++) {
             size_t shift = 0;
-            for (int d = 0; kind == COLL_NODE_ALLTOALL && d < p->rank; d++)
-                shift += sent(s, q, d, n);
-            expect(p, s, output, s->cuts[q], s->cuts[q + 1] - s->cuts[q], q, shift);
+            for (int d = 0; kind == COLL_NODE_ALLTOALL && d < n; d++)
+                shift += (s->placed ? d > p->rank : d < p->rank) ? sent(s, q, d, n) : 0;
+            expect(p, s, output, s->placed ? s->starts[q] : s->cuts[q], s->cuts[q + 1] - s->cuts[q], q, shift);
         }
     }
 }
@@ -274,6 +281,9 @@ static void play(player *p) {
     m.count = s.uneven ? s.cuts[p->ranks] : s.count;
     m.cuts = s.uneven ? s.cuts : NULL;
     m.input_cuts = s.uneven && s.kind == COLL_NODE_ALLTOALL ? s.input_cuts : NULL;
+    m.variant = s.placed;
+    m.starts = s.placed ? s.starts : NULL;
+    m.input_starts = s.placed ? s.input_starts : NULL;
     int type = moves(s.kind) ? 1 + (int)(next(&p->common) % COLL_NODE_TYPES) : 0;
     m.type = next(&p->own) % 4 ? type : 0; /* bytes match any */
     coll_node_begin(&c, p->node, &m);

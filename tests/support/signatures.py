@@ -14,8 +14,8 @@ from pathlib import Path
 import mpi4py
 from mpi4py import MPI
 
-from collectives import Communicator
-from collectives.arguments.calls import COLLECTIVES, Collective
+from collectives.arguments.calls import COLLECTIVES, EXCHANGES, Collective
+from collectives.communicator import Distgraphcomm
 
 STUB = Path(__file__).resolve().parents[2] / "collectives" / "communicator" / "buffered.pyi"
 #: Types of this library's own options.
@@ -23,6 +23,7 @@ OPTIONS = {
     "algorithm": "str | None", "deterministic": "bool | None", "timeout": "float | None", "stream": "None",
     "engine": 'Literal["c", "python"] | None',
 }  # fmt: skip
+OWNERS = ("Comm", "Intracomm", "Topocomm")
 DEFAULTS = {"SUM": MPI.SUM, "INFO_NULL": MPI.INFO_NULL}
 HEAD = '''"""Types of the methods that take buffers; written by tests/support/signatures.py, see there."""
 
@@ -30,27 +31,34 @@ from collections.abc import Sequence
 from typing import Literal
 
 from mpi4py.MPI import INFO_NULL, SUM, Info, Op, Prequest, Request
-from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
+from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
 
 from ..arguments.buffers import Average, ReproducibleSum
 from .nonblocking import Nonblocking
 
 class Buffered(Nonblocking):
 '''
+NEIGHBOURS = """
+class Neighbours(Nonblocking):
+"""
 
 
 def of_mpi4py() -> dict[str, ast.FunctionDef]:
-    """The methods of mpi4py's intracommunicators by name, as its stub has them."""
+    """The methods of mpi4py's intracommunicators by name, with or without a topology, as its stub has them."""
     tree = ast.parse(Path(mpi4py.__file__).with_name("MPI.pyi").read_text())
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in ("Comm", "Intracomm")]
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in OWNERS]
     return {method.name: method for kind in classes for method in kind.body if isinstance(method, ast.FunctionDef)}
 
 
 def stub() -> str:
     """The text of the stub."""
     theirs = of_mpi4py()
-    methods = "".join(_method(c, name, theirs[name]) for c in COLLECTIVES.values() for name in _names(c))
-    return f"{HEAD}{methods.rstrip()}\n"
+    neighbours = [c for c in EXCHANGES.values() if c.name != "alltoallw"]
+    written = [
+        "".join(_method(c, name, theirs[name]) for c in kinds for name in _names(c))
+        for kinds in ([*COLLECTIVES.values(), EXCHANGES["alltoallw"]], neighbours)
+    ]
+    return f"{HEAD}{NEIGHBOURS.join(written).rstrip()}\n"
 
 
 def _names(c: Collective) -> Iterator[str]:
@@ -61,13 +69,13 @@ def _method(c: Collective, name: str, theirs: ast.FunctionDef) -> str:
     types = {argument.arg: ast.unparse(argument.annotation) for argument in theirs.args.args if argument.annotation}
     types["op"] = "Op | Average | ReproducibleSum" if c.averages else "Op | ReproducibleSum"
     written, keywords = [], False
-    for parameter in inspect.signature(getattr(Communicator, name)).parameters.values():
+    for parameter in inspect.signature(getattr(Distgraphcomm, name)).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and not keywords:
             written.append("*")
             keywords = True
         written.append(_parameter(parameter, {**types, **OPTIONS}))
     end = f") -> {ast.unparse(theirs.returns)}:"
-    said = (inspect.getdoc(getattr(Communicator, name)) or "").splitlines()[0]
+    said = (inspect.getdoc(getattr(Distgraphcomm, name)) or "").splitlines()[0]
     body = f'        """{said}"""\n\n'
     line = f"    def {name}({', '.join(written)}{end}\n"
     if len(line) <= 121:
