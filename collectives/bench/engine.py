@@ -25,6 +25,7 @@ from .workloads import Workload
 __all__ = ["Failure", "run"]
 
 WINDOW = 64  # messages under way at a time
+NOT_TIMES = ("validation", "iterations")
 PERCENTILES = (50.0, 90.0, 99.0)
 REFUSALS = (ValueError, TypeError, KeyError, NotImplementedError)  # raised by calls that are impossible
 
@@ -248,8 +249,9 @@ def _pairs(program: Program, args: argparse.Namespace, plain: MPI.Intracomm, rec
                 "ranks": comm.size, "algorithm": None, "ran": "mpi", "type": type_name, "bytes": nbytes,
                 "vector": nbytes, "sets": slots, "validation": wrong or values["validation"],
                 "iterations": values["iterations"],
-                "us": {k: v for k, v in values.items() if k not in ("validation", "iterations", "bandwidth", "rate")},
+                "us": {} if program.streams else {k: v for k, v in values.items() if k not in NOT_TIMES},
                 "MB/s": values.get("bandwidth"), "messages/s": values.get("rate"),
+                "tail MB/s": {k: v for k, v in values.items() if k[0] == "p"} if program.streams else {},
             })  # fmt: skip
             if wrong:
                 raise Failure(1, f"{program.name}, {nbytes} bytes: {wrong}")
@@ -263,10 +265,13 @@ def _pair(setting: Setting, pair: Pair, nbytes: int) -> tuple[dict[str, Any], st
     timed = max(timed, len(pair.sends))  # every buffer must be received
     values: dict[str, Any]
     if program.streams:
-        both = program.form == "bibw"
-        rates = comm.allgather(pair.rate(timed, warm, args.window_size or WINDOW, both))[: comm.size // 2]
-        rate = len(rates) / float(np.mean([1 / rate for rate in rates]))  # all messages by the pairs' mean time
+        both, window = program.form == "bibw", args.window_size or WINDOW
+        found = comm.allgather(pair.windows(timed, warm, window, both))[: comm.size // 2]
+        messages = window * (1 + both) * len(found)  # of all pairs in the time of a window
+        rate = messages / float(np.mean(found))
         values = {"bandwidth": rate * nbytes / 1e6, "rate": rate, "iterations": timed}
+        for percent in args.tail_lat or ():  # this part of the windows has the bandwidth or more
+            values[f"p{percent:g}"] = messages * nbytes / 1e6 / float(np.percentile(found, percent))
     else:
         samples = comm.allgather(pair.latency(timed, warm))[min(comm.rank, pair.peer)]
         values, _ = _columns_values(setting, samples)

@@ -1,4 +1,4 @@
-"""The buffers of calls that the MPI library executes for every communicator: all-to-allw, and those of neighbours.
+"""The buffers of exchanges: all-to-allw, and the collectives of neighbours.
 
 The classes have the parts of :class:`.workloads.Workload` that the engine uses.
 """
@@ -41,10 +41,15 @@ class Exchange:
     """The buffers of a call in which ranks exchange a block with each of their peers, and the call.
 
     ``collective`` is ``alltoallw``, whose peers are all ranks, or one of the collectives of neighbours, for which
-    ``comm`` has a topology. A block has ``count`` elements of ``dtype``; blocks are sent as bytes.
+    ``comm`` has a topology. A block has ``count`` elements of ``dtype``; blocks are sent as bytes. ``algorithm`` is
+    named in all calls; None leaves the choice to the library, and is for mpi4py's communicators.
     """
 
-    def __init__(self, comm: Any, collective: str, count: int, *, dtype: Any = "int8", rotate: int = 1):
+    def __init__(
+        self, comm: Any, collective: str, count: int, *, dtype: Any = "int8", rotate: int = 1,
+        algorithm: str | None = None,
+    ):  # fmt: skip
+        self.named = {} if algorithm is None else {"algorithm": algorithm}
         self.comm, self.collective, self.count, self.rotate = comm, collective, count, rotate
         self.dtype = typed(dtype)
         self.message = count * self.dtype.itemsize
@@ -78,7 +83,7 @@ class Exchange:
     def _calls(self, form: str, keywords: dict[str, Any]) -> list[Any]:
         method = self.collective.capitalize()
         name = {"call": method, "start": f"I{self.collective}", "plan": f"{method}_init"}[form]
-        bound = functools.partial(getattr(self.comm, name), **keywords)
+        bound = functools.partial(getattr(self.comm, name), **self.named, **keywords)
         made = [functools.partial(bound, *self._arguments(number)) for number in range(self.rotate)]
         return [prepare() for prepare in made] if form == "plan" else made
 

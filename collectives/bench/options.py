@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"element type: all (OMB's three), or the beginning of {', '.join(TYPES)} (default mpi_char)")  # fmt: skip
     add("-l", "--in-place", action="store_true", help="reduce or move in place, with MPI.IN_PLACE")
     add("-z", "--tail-lat", type=_percentiles, nargs="?", const=[50.0, 90.0, 99.0], metavar="LIST",
-        help="percentiles over all samples of all ranks (default 50,90,99)")  # fmt: skip
+        help="percentiles over all samples of all ranks (default 50,90,99), of bandwidths over windows")  # fmt: skip
     add("-G", "--graph", type=_graphs, default=[], metavar="LIST",
         help="draw the results: tty, png, pdf; files are named after the program")  # fmt: skip
     add("-d", "--accelerator", type=_accelerator, metavar="KIND", help="buffers of a device (not in this version)")
@@ -87,13 +87,13 @@ def check(program: Program, args: argparse.Namespace) -> None:
         "--root-rank": args.root_rank != 0 and not program.rooted,
         "--test-calls": args.test_calls is not None and not starts,
         "--window-size": args.window_size is not None and not program.streams,
-        "--tail-lat": args.tail_lat is not None and (starts or program.streams or program.form == "init"),
+        "--tail-lat": args.tail_lat is not None and program.form == "init",
         "--bw": args.bw and (single or starts or not program.sized),
         "--full": args.full and program.streams,
         "--engine": args.engine is not None and not (program.ours and program.form == "call"),
         "--algorithm": args.algorithm is not None and not program.ours,
         "--ranks": args.ranks is not None and single,
-        "--heap": args.heap and not program.ours,
+        "--heap": args.heap and (not program.ours or program.exchanges),
         "--message-size": args.message_size is not None and not program.sized,
     }
     if single:

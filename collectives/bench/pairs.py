@@ -70,10 +70,10 @@ class Pair:
         seconds = np.array(times[warmup:], np.float64) - clock_overhead()
         return np.maximum(seconds, 0) * 0.5e-9
 
-    def rate(self, iterations: int, warmup: int, window: int, both_ways: bool = False) -> float:
-        """Messages per second from the first rank to the other one, or in both directions together.
+    def windows(self, iterations: int, warmup: int, window: int, both_ways: bool = False) -> np.ndarray:
+        """Seconds of each window of messages from the first rank to the other one, or in both directions.
 
-        Windows of messages (MPI_Isend, MPI_Irecv), each window acknowledged.
+        The messages of a window are under way together (MPI_Isend, MPI_Irecv); then the window is acknowledged.
         """
         from mpi4py import MPI
 
@@ -84,14 +84,13 @@ class Pair:
         if both_ways or self.first:
             posts.append((self.comm.Isend, self.sends))
         self.comm.Barrier()
-        begin = 0.0
+        ends = []
         for i in range(warmup + iterations):
-            if i == warmup:
-                begin = time.perf_counter()
+            if i >= warmup:
+                ends.append(time.perf_counter())
             MPI.Request.Waitall([post(buffers[j % slots], peer, TAG) for post, buffers in posts for j in range(window)])
             if self.first:
                 self.comm.Recv(ack, peer, ACK)
             else:
                 self.comm.Send(ack, peer, ACK)
-        seconds = time.perf_counter() - begin
-        return window * iterations * len(posts) / seconds
+        return np.diff([*ends, time.perf_counter()])

@@ -9,11 +9,7 @@ from ..schedules import registry
 __all__ = ["EXCHANGES", "NAMES", "POINT_TO_POINT", "Program", "find", "messages_of"]
 
 COLLECTIVES = registry.NAMES
-#: Collectives that the MPI library executes for every communicator.
-EXCHANGES = (
-    "alltoallw", "neighbor_allgather", "neighbor_allgatherv", "neighbor_alltoall", "neighbor_alltoallv",
-    "neighbor_alltoallw",
-)  # fmt: skip
+EXCHANGES = registry.EXCHANGES
 #: Programs of messages between pairs of ranks, and the titles of their tables.
 POINT_TO_POINT = {
     "latency": "MPI Latency", "bw": "MPI Bandwidth", "bibw": "MPI Bi-Directional Bandwidth",
@@ -67,7 +63,12 @@ class Program:
     @property
     def ours(self) -> bool:
         """Whether this library has algorithms for the collective."""
-        return self.collective in COLLECTIVES
+        return bool(self.collective)
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether ranks exchange blocks with some of the others."""
+        return self.collective in EXCHANGES
 
     @property
     def on_a_graph(self) -> bool:
@@ -82,7 +83,7 @@ class Program:
     @property
     def in_place(self) -> bool:
         """Whether the collective has an in-place form."""
-        return self.ours and self.collective not in ("barrier", "bcast")
+        return self.collective in COLLECTIVES and self.collective not in ("barrier", "bcast")
 
     @property
     def sized(self) -> bool:

@@ -47,7 +47,7 @@ class Setting:
 
     def count(self, nbytes: int, itemsize: int) -> int:
         """Number of elements in a message of at most ``nbytes`` bytes that the collective allows."""
-        if not self.program.ours:
+        if self.program.exchanges:
             return nbytes // itemsize
         return usable_count(self.program.collective, nbytes // itemsize, self.comm.size)
 
@@ -63,7 +63,7 @@ class Setting:
         """Bytes of the buffers on the rank that needs most, for any root."""
         if not self.program.collective:
             return 2 * footprint("bcast", count, itemsize, 2, rotate=sets)
-        if not self.program.ours:
+        if self.program.exchanges:
             peers = len(self.comm.inoutedges[0]) if self.program.on_a_graph else self.comm.size
             return footprint("alltoall", count, itemsize, peers, rotate=sets)
         arguments = self.program.collective, count, itemsize, self.comm.size
@@ -85,8 +85,11 @@ class Setting:
 
     def workload(self, count: int, sets: int) -> Workload | Exchange:
         """The buffers of the call, in ``sets`` sets, and the call."""
-        if not self.program.ours:
-            return Exchange(self.comm, self.program.collective, count, dtype=self.dtype, rotate=sets)
+        if self.program.exchanges:
+            named = None if self.algorithm == "mpi" else self.algorithm
+            return Exchange(
+                self.comm, self.program.collective, count, dtype=self.dtype, rotate=sets, algorithm=named
+            )  # fmt: skip
         root = range(self.comm.size) if self.args.root_rank == "rotate" else self.args.root_rank
         return Workload(
             self.comm, self.program.collective, count, dtype=self.dtype, root=root, in_place=self.args.in_place,
@@ -104,8 +107,6 @@ class Setting:
         kind = "arrays of comm.empty" if self.args.heap else "private"
         reuse = "in turn, out of the cache" if self.args.off_cache else "the same in every call"
         place = ", in place" if self.args.in_place else ""
-        if not self.program.ours:
-            chosen = "the MPI library's own"
         notes = [f"Ranks: {self.comm.size}. Algorithm: {chosen}. Buffers: {kind}, {reuse}{place}."]
         if self.program.on_a_graph:
             dimensions, radius = self.args.neighborhood or NEAREST
@@ -115,24 +116,32 @@ class Setting:
 
 def settings(program: Program, args: argparse.Namespace, plain: MPI.Intracomm) -> Iterator[Setting]:
     """The settings of all tables for the ranks of ``plain``."""
-    if not program.ours:
-        comm = Communicator(plain)
-        used = on_torus(comm, *(args.neighborhood or NEAREST)) if program.on_a_graph else comm
-        for type_name in args.type:
-            yield Setting(program, args, used, None, type_name)
-        if used is not comm:
-            used.Free()
-        comm.Free()
-        return
     every = args.algorithm == "all"
     for name in registry.algorithms(program.collective) if every else [args.algorithm]:
         if name == "mpi" and (args.heap or args.engine):
+            continue
+        if program.exchanges:
+            yield from _exchanges(program, args, plain, name)
             continue
         with communicator(plain, program.collective, name) as comm:
             if every and not _can_serve(comm, program.collective):
                 continue
             for type_name in args.type:
                 yield Setting(program, args, comm, name, type_name)
+
+
+def _exchanges(
+    program: Program, args: argparse.Namespace, plain: MPI.Intracomm, name: str | None
+) -> Iterator[Setting]:  # fmt: skip
+    """The settings of an exchange; its calls name their algorithm."""
+    comm = plain_mpi(plain) if name == "mpi" else Communicator(plain)
+    used = on_torus(comm, *(args.neighborhood or NEAREST)) if program.on_a_graph else comm
+    for type_name in args.type:
+        yield Setting(program, args, used, name, type_name)
+    if used is not comm:
+        used.Free()
+    if name != "mpi":
+        comm.Free()
 
 
 @contextlib.contextmanager

@@ -41,7 +41,8 @@ def columns(program: Program, args: argparse.Namespace) -> list[Column]:
             made += [Column("iterations", "Iterations", COUNT, "d")]
     if args.validation:
         made.append(Column("validation", "Validation", FIELD, "s"))
-    made += [Column(f"p{p:g}", f"P{p:g} Tail Lat(us)") for p in args.tail_lat or []]
+    tail = "Tail BW(MB/s)" if program.streams else "Tail Lat(us)"
+    made += [Column(f"p{p:g}", f"P{p:g} {tail}") for p in args.tail_lat or []]
     if args.bw:
         made += [Column("algbw", "algbw(GB/s)"), Column("busbw", "busbw(GB/s)")]
     return made
