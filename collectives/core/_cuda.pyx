@@ -1,24 +1,33 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
-"""NVIDIA's driver (csrc/cuda/driver.h): contexts, streams, events, copies. A module of its own, which is imported at the
-first array on a GPU."""
+"""NVIDIA's driver (csrc/cuda/driver.h): contexts, streams, events, copies, memory of other processes, and kernels. A
+module of its own, which is imported at the first array on a GPU."""
 
+from cpython.bytes cimport PyBytes_AsString
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
 cdef extern from "cuda/driver.h" nogil:
     ctypedef uint64_t coll_cu_address
     enum:
         COLL_CUDA_NOT_READY
         COLL_CUDA_OUT_OF_MEMORY
+        COLL_CUDA_BUFFER_ID
         COLL_CUDA_ORDINAL
         COLL_CUDA_NON_BLOCKING
         COLL_CUDA_NO_TIMING
+        COLL_CUDA_INTERPROCESS
         COLL_CUDA_PORTABLE
+        COLL_CUDA_LAZY_PEERS
+    ctypedef struct coll_cu_ipc:
+        char bytes[64]
     ctypedef struct coll_cuda:
         int (*version)(int *) noexcept nogil
         int (*device_count)(int *) noexcept nogil
         int (*device)(int *, int) noexcept nogil
         int (*device_name)(char *, int, int) noexcept nogil
+        int (*device_uuid)(void *, int) noexcept nogil
         int (*retain)(uintptr_t *, int) noexcept nogil
         int (*release)(int) noexcept nogil
         int (*push)(uintptr_t) noexcept nogil
@@ -28,6 +37,11 @@ cdef extern from "cuda/driver.h" nogil:
         int (*unpin)(void *) noexcept nogil
         int (*to_host)(void *, coll_cu_address, size_t, uintptr_t) noexcept nogil
         int (*to_device)(coll_cu_address, const void *, size_t, uintptr_t) noexcept nogil
+        int (*copy)(coll_cu_address, coll_cu_address, size_t, uintptr_t) noexcept nogil
+        int (*range)(coll_cu_address *, size_t *, coll_cu_address) noexcept nogil
+        int (*memory_export)(coll_cu_ipc *, coll_cu_address) noexcept nogil
+        int (*memory_open)(coll_cu_address *, coll_cu_ipc, unsigned) noexcept nogil
+        int (*memory_close)(coll_cu_address) noexcept nogil
         int (*stream_new)(uintptr_t *, unsigned) noexcept nogil
         int (*stream_free)(uintptr_t) noexcept nogil
         int (*stream_wait)(uintptr_t, uintptr_t, unsigned) noexcept nogil
@@ -36,9 +50,37 @@ cdef extern from "cuda/driver.h" nogil:
         int (*event_free)(uintptr_t) noexcept nogil
         int (*event_record)(uintptr_t, uintptr_t) noexcept nogil
         int (*event_query)(uintptr_t) noexcept nogil
+        int (*event_export)(coll_cu_ipc *, uintptr_t) noexcept nogil
+        int (*event_open)(uintptr_t *, coll_cu_ipc) noexcept nogil
+        int (*module_load)(uintptr_t *, const void *) noexcept nogil
+        int (*module_unload)(uintptr_t) noexcept nogil
+        int (*module_kernel)(uintptr_t *, uintptr_t, const char *) noexcept nogil
+        int (*launch)(
+            uintptr_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, uintptr_t, void **, void **
+        ) noexcept nogil
         int (*error_name)(int, const char **) noexcept nogil
         int (*error_text)(int, const char **) noexcept nogil
     int coll_cuda_open(coll_cuda *, const char *, char *, size_t)
+
+cdef extern from "cuda/kernels.h" nogil:
+    enum:
+        COLL_CUDA_SOURCES
+        COLL_CUDA_FITS
+    struct coll_cuda_args:
+        pass
+    struct coll_cuda_launch:
+        int kernel
+        unsigned grid, block
+        coll_cuda_args args
+    const char *coll_cuda_reason(int)
+    int coll_cuda_reducep(coll_cuda_launch *, int, int, void *, const void *const *, int, size_t)
+    int coll_cuda_kernels()
+    const char *coll_cuda_kernel_name(int)
+    int coll_cuda_able(int, int)
+
+#: The most arrays that a kernel folds, and the bytes of what a kernel is given.
+SOURCES = COLL_CUDA_SOURCES
+ARGUMENTS = sizeof(coll_cuda_args)
 
 
 class CudaError(RuntimeError):
@@ -131,6 +173,46 @@ cdef class CudaDriver:
         self.check(self.table.attribute(&number, COLL_CUDA_ORDINAL, address), "cuPointerGetAttribute")
         return number
 
+    def uuid(self, int number):
+        """The 16 bytes by which all processes know the device with this number."""
+        cdef int device = 0
+        cdef char uuid[16]
+        self.check(self.table.device(&device, number), "cuDeviceGet")
+        self.check(self.table.device_uuid(uuid, device), "cuDeviceGetUuid")
+        return <bytes>uuid[:16]
+
+    def allocation(self, coll_cu_address address):
+        """The allocation that has ``address``: a number that no other of the process has, its address, its bytes."""
+        cdef uint64_t number = 0
+        cdef coll_cu_address base = 0
+        cdef size_t nbytes = 0
+        self.check(self.table.attribute(&number, COLL_CUDA_BUFFER_ID, address), "cuPointerGetAttribute")
+        self.check(self.table.range(&base, &nbytes, address), "cuMemGetAddressRange")
+        return number, base, nbytes
+
+    def export_memory(self, coll_cu_address base):
+        """The 64 bytes by which another process opens an allocation."""
+        cdef coll_cu_ipc handle
+        self.check(self.table.memory_export(&handle, base), "cuIpcGetMemHandle")
+        return <bytes>handle.bytes[:64]
+
+    def open_memory(self, bytes handle):
+        """The address of another process's allocation in the current context."""
+        cdef coll_cu_address base = 0
+        cdef coll_cu_ipc given = handle_of(handle)
+        cdef int code
+        with nogil:
+            code = self.table.memory_open(&base, given, COLL_CUDA_LAZY_PEERS)
+        self.check(code, "cuIpcOpenMemHandle")
+        return base
+
+    def close_memory(self, coll_cu_address base):
+        """Undo :meth:`open_memory`, once no work on the memory is under way."""
+        cdef int code
+        with nogil:
+            code = self.table.memory_close(base)
+        self.check(code, "cuIpcCloseMemHandle")
+
     def pin(self, uintptr_t memory, size_t nbytes):
         """Lock memory of the host in place, so that copies from and to it run beside the program."""
         cdef int code
@@ -156,6 +238,13 @@ cdef class CudaDriver:
             code = self.table.to_device(to, <const void *>source, nbytes, stream)
         self.check(code, "cuMemcpyHtoDAsync")
 
+    def copy(self, coll_cu_address to, coll_cu_address source, size_t nbytes, uintptr_t stream):
+        """Copy between arrays on devices, in the order of ``stream``."""
+        cdef int code
+        with nogil:
+            code = self.table.copy(to, source, nbytes, stream)
+        self.check(code, "cuMemcpyDtoDAsync")
+
     def stream(self):
         """A new stream, which does not wait for the default stream."""
         cdef uintptr_t stream = 0
@@ -177,6 +266,23 @@ cdef class CudaDriver:
         """A new event; until it is recorded it counts as passed."""
         cdef uintptr_t event = 0
         self.check(self.table.event_new(&event, COLL_CUDA_NO_TIMING), "cuEventCreate")
+        return event
+
+    def shared_event(self):
+        """A new event that other processes may wait for, and the 64 bytes by which they open it."""
+        cdef uintptr_t event = 0
+        cdef coll_cu_ipc handle
+        self.check(self.table.event_new(&event, COLL_CUDA_NO_TIMING | COLL_CUDA_INTERPROCESS), "cuEventCreate")
+        code = self.table.event_export(&handle, event)
+        if code:
+            self.table.event_free(event)
+        self.check(code, "cuIpcGetEventHandle")
+        return event, <bytes>handle.bytes[:64]
+
+    def open_event(self, bytes handle):
+        """Another process's event, which is freed like an own one."""
+        cdef uintptr_t event = 0
+        self.check(self.table.event_open(&event, handle_of(handle)), "cuIpcOpenEventHandle")
         return event
 
     def free_event(self, uintptr_t event):
@@ -206,6 +312,81 @@ cdef class CudaDriver:
             return False
         self.check(code, "cuEventQuery")
         return True
+
+
+cdef coll_cu_ipc handle_of(bytes handle) except *:
+    cdef coll_cu_ipc found
+    if len(handle) != sizeof(found):
+        raise ValueError("a handle of another length")
+    memcpy(found.bytes, PyBytes_AsString(handle), sizeof(found))
+    return found
+
+
+cdef class Kernels:
+    """The reductions for devices (csrc/cuda/kernels.h), loaded from ``image`` in the current context."""
+
+    cdef CudaDriver own
+    cdef uintptr_t module
+    cdef uintptr_t *found  # each kernel is looked up once
+
+    def __init__(self, CudaDriver own, bytes image):
+        cdef const char *data = PyBytes_AsString(image)
+        cdef int code
+        self.own = own
+        self.found = <uintptr_t *>calloc(coll_cuda_kernels(), sizeof(uintptr_t))
+        if self.found == NULL:
+            raise MemoryError
+        with nogil:
+            code = own.table.module_load(&self.module, data)
+        own.check(code, "cuModuleLoadData")
+
+    def __dealloc__(self):
+        free(self.found)
+
+    def fold(self, int dtype, int op, coll_cu_address target, list sources, size_t n, uintptr_t stream):
+        """target[i] = sources[0][i] op sources[1][i] op ..., folded from the left, in the order of ``stream``.
+
+        ``dtype`` and ``op`` are the kernels' codes. ValueError if no kernel can do it.
+        """
+        cdef coll_cuda_launch launch
+        cdef const void *given[COLL_CUDA_SOURCES]
+        cdef void *parameters[1]
+        cdef int p = len(sources), i, refusal, code
+        for i in range(min(p, COLL_CUDA_SOURCES)):
+            given[i] = <const void *><uintptr_t>sources[i]
+        refusal = coll_cuda_reducep(&launch, dtype, op, <void *><uintptr_t>target, given, p, n)
+        if refusal != COLL_CUDA_FITS:
+            raise ValueError((<bytes>coll_cuda_reason(refusal)).decode())
+        if launch.grid == 0:
+            return
+        cdef uintptr_t kernel = self.kernel(launch.kernel)
+        parameters[0] = &launch.args
+        with nogil:
+            code = self.own.table.launch(
+                kernel, launch.grid, 1, 1, launch.block, 1, 1, 0, stream, parameters, NULL
+            )
+        self.own.check(code, "cuLaunchKernel")
+
+    cdef uintptr_t kernel(self, int number) except 0:
+        cdef const char *name = coll_cuda_kernel_name(number)
+        if not self.found[number]:
+            self.own.check(self.own.table.module_kernel(&self.found[number], self.module, name), "cuModuleGetFunction")
+        return self.found[number]
+
+    def free(self):
+        """Unload the kernels, once none is under way."""
+        self.own.check(self.own.table.module_unload(self.module), "cuModuleUnload")
+
+
+def kernel_names():
+    """The names of all kernels."""
+    return [(<bytes>coll_cuda_kernel_name(i)).decode() for i in range(coll_cuda_kernels())]
+
+
+def no_kernel(int dtype, int op):
+    """Why no kernel applies an op to a type, or None; both are the kernels' codes."""
+    cdef int refusal = coll_cuda_able(dtype, op)
+    return None if refusal == COLL_CUDA_FITS else (<bytes>coll_cuda_reason(refusal)).decode()
 
 
 def dlpack_array(capsule):

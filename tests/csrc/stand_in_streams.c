@@ -31,6 +31,15 @@ static void be_late(Stream *s) {
     }
 }
 
+static void wait_a_moment(void) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 100000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&moved, &stand_in_lock, &until);
+}
+
 static void *run(void *argument) {
     Stream *s = argument;
     pthread_mutex_lock(&stand_in_lock);
@@ -42,14 +51,21 @@ static void *run(void *argument) {
         }
         while (w->stream && w->stream->done < w->until)
             pthread_cond_wait(&moved, &stand_in_lock);
+        while (w->awaited && w->awaited->passed < w->number)
+            wait_a_moment(); /* another process may let it pass, which tells nobody */
         pthread_mutex_unlock(&stand_in_lock);
         be_late(s);
         if (w->to)
-            memcpy(w->to, w->from, w->nbytes);
+            memmove(w->to, w->from, w->nbytes);
+        if (w->kernel)
+            coll_cuda_host_run(w->kernel, w->grid, w->block, w->args);
         pthread_mutex_lock(&stand_in_lock);
         s->first = w->next;
         s->done++;
+        if (w->set && w->set->passed < w->number)
+            w->set->passed = w->number;
         free(w->owned);
+        free(w->args);
         free(w);
         pthread_cond_broadcast(&moved);
     }
@@ -95,9 +111,9 @@ static void add(Stream *s, Work work) {
     append(s, work);
 }
 
-void stand_in_copy(Stream *s, char *to, const char *from, size_t nbytes, void *owned) {
+void stand_in_add(Stream *s, Work work) {
     pthread_mutex_lock(&stand_in_lock);
-    add(s, (Work){.to = to, .from = from, .nbytes = nbytes, .owned = owned});
+    add(s, work);
     pthread_mutex_unlock(&stand_in_lock);
 }
 
@@ -165,55 +181,3 @@ int cuCtxSynchronize(void) {
     return OK;
 }
 
-int cuStreamWaitEvent(uintptr_t handle, Event *event, unsigned flags) {
-    BEGIN("cuStreamWaitEvent");
-    Stream *s = stand_in_stream(device, handle);
-    if (!s || flags)
-        return INVALID_HANDLE;
-    pthread_mutex_lock(&stand_in_lock);
-    if (event->stream)
-        add(s, (Work){.stream = event->stream, .until = event->until});
-    pthread_mutex_unlock(&stand_in_lock);
-    return OK;
-}
-
-int cuEventCreate(Event **event, unsigned flags) {
-    BEGIN("cuEventCreate");
-    (void)flags;
-    pthread_mutex_lock(&stand_in_lock);
-    *event = calloc(1, sizeof **event);
-    (*event)->device = device;
-    stand_in_counts[EVENTS]++;
-    pthread_mutex_unlock(&stand_in_lock);
-    return OK;
-}
-
-int cuEventDestroy_v2(Event *event) {
-    BEGIN("cuEventDestroy");
-    pthread_mutex_lock(&stand_in_lock);
-    stand_in_counts[EVENTS]--;
-    pthread_mutex_unlock(&stand_in_lock);
-    free(event);
-    return OK;
-}
-
-int cuEventRecord(Event *event, uintptr_t handle) {
-    BEGIN("cuEventRecord");
-    Stream *s = stand_in_stream(device, handle);
-    if (!s || event->device != s->device)
-        return INVALID_HANDLE;
-    pthread_mutex_lock(&stand_in_lock);
-    add(s, (Work){0});
-    event->stream = s;
-    event->until = s->issued;
-    pthread_mutex_unlock(&stand_in_lock);
-    return OK;
-}
-
-int cuEventQuery(Event *event) {
-    BEGIN("cuEventQuery");
-    pthread_mutex_lock(&stand_in_lock);
-    int passed = !event->stream || event->stream->done >= event->until;
-    pthread_mutex_unlock(&stand_in_lock);
-    return passed ? OK : NOT_READY;
-}

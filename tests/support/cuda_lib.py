@@ -25,13 +25,17 @@ def compiler() -> str | None:
     return os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
 
 
+def build_host(folder: Path) -> Path:
+    """Compile the kernels for the processor into an object file."""
+    subprocess.run([compiler(), *CXXFLAGS, "-c", ROOT / "csrc/cuda/host.cpp", "-o", folder / "host.o"], check=True)
+    return folder / "host.o"
+
+
 def build(folder: Path) -> Path:
     """Compile the kernels and the C functions that launch them into a shared library."""
-    library = folder / "libcuda_kernels.so"
-    host = ROOT / "csrc/cuda/host.cpp"
-    subprocess.run([compiler(), *CXXFLAGS, "-c", host, "-o", folder / "host.o"], check=True)
+    library, host = folder / "libcuda_kernels.so", build_host(folder)
     objects = compile_all(folder, [ROOT / "csrc/cuda/kernels.c"], [*FLAGS, f"-I{ROOT / 'csrc'}"])
-    subprocess.run([compiler(), "-shared", "-o", library, folder / "host.o", *objects], check=True)
+    subprocess.run([compiler(), "-shared", "-o", library, host, *objects], check=True)
     return library
 
 

@@ -5,26 +5,37 @@ A program on ranks imports this module before `collectives`, with COLLECTIVES_CU
 
 import atexit
 import ctypes
+import json
 import os
 import subprocess
 from pathlib import Path
 
+import cuda_lib
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
-VARIABLE = "COLLECTIVES_CUDA_DRIVER"
-#: What the stand-in counts; all but PAGEABLE must be 0 at the end.
-ALLOCATIONS, PINNED, STREAMS, EVENTS, REFERENCES, PAGEABLE = range(6)
-SOURCES = ["tests/csrc/stand_in_cuda.c", "tests/csrc/stand_in_streams.c"]
+VARIABLE, KERNELS = "COLLECTIVES_CUDA_DRIVER", "STAND_IN_KERNELS"
+#: What the stand-in counts; all but PAGEABLE and LAUNCHES must be 0 at the end.
+ALLOCATIONS, PINNED, STREAMS, EVENTS, REFERENCES, PAGEABLE, OPENED, MODULES, LAUNCHES = range(9)
+SOURCES = [f"tests/csrc/stand_in_{part}.c" for part in ("cuda", "streams", "events")]
 DEFAULT = 1  # the handle of the default stream
 
 
 def build(folder: Path) -> dict[str, str]:
-    """Compile the stand-in; returns the environment of programs that use it."""
+    """Compile the stand-in, with the kernels for the processor; returns the environment of programs that use it.
+
+    What stands in for nvcc's files of kernels is in the folder that STAND_IN_KERNELS names.
+    """
+    from collectives.core import _cuda
+
     library = folder / "libstand_in_cuda.so"
     flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread"]
-    subprocess.run(["cc", *flags, *SOURCES, "-o", library], cwd=ROOT, check=True)
-    return {VARIABLE: str(library), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}"}
+    host = cuda_lib.build_host(folder)
+    subprocess.run(["cc", *flags, "-Icsrc", *SOURCES, host, "-lstdc++", "-o", library], cwd=ROOT, check=True)
+    (folder / "kernels.fatbin").write_bytes(0xBA55ED50.to_bytes(4, "little") + bytes(60))
+    index = {"nvcc": "none", "arguments": _cuda.ARGUMENTS, "kernels": _cuda.kernel_names(), "architectures": ["sm_0"]}
+    (folder / "kernels.json").write_text(json.dumps(index))
+    return {VARIABLE: str(library), KERNELS: str(folder), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}"}
 
 
 class Driver:
@@ -149,7 +160,7 @@ class ByDLPack:
 
 def _report():
     """Say at exit what the library has not given back; this module's own context is one reference."""
-    left = [driver.count(kind) for kind in (ALLOCATIONS, PINNED, EVENTS, REFERENCES)]
+    left = [driver.count(kind) for kind in (ALLOCATIONS, PINNED, EVENTS, OPENED, MODULES, REFERENCES)]
     left[-1] -= 1
     print(f"left at exit: {left}", flush=True)
 
