@@ -200,19 +200,20 @@ class Blocking:
             Demand(draft.collective.rules, draft.agreed, forced, draft.commutes, linear, apart, exact, mpi)
         )
 
-    def _foresee(self, name: str, nbytes: int, dtype: Any, op: Any) -> Choice:
-        """The choice that a blocking call of ``nbytes`` bytes would make."""
+    def _foresee(self, name: str, nbytes: int, dtype: Any, op: Any) -> tuple[Draft, Choice]:
+        """A blocking call of ``nbytes`` bytes without memory, and the choice that it would make."""
         algorithms(name)  # raises if there is no such collective
         if operator.index(nbytes) < 0:
             raise ValueError(f"nbytes: {nbytes} is negative")
         collective = (COLLECTIVES | EXCHANGES)[name]
-        if not collective.reduces:
-            return self._choose(movement.outline(collective, nbytes), DEFAULTS, None)
-        draft = reductions.outline(collective, nbytes, of_any(dtype), op)
+        if collective.reduces:
+            draft = reductions.outline(collective, nbytes, of_any(dtype), op)
+        else:
+            draft = movement.outline(collective, nbytes)
         if draft.obstacle is None:
-            return self._choose(draft, DEFAULTS, None)
+            return draft, self._choose(draft, DEFAULTS, None)
         _check_mpi(draft, None, draft.obstacle)
-        return replace(self._choose(draft, DEFAULTS, "mpi"), segment=None, why=draft.obstacle)
+        return draft, replace(self._choose(draft, DEFAULTS, "mpi"), segment=None, why=draft.obstacle)
 
     def _linear(self, draft: Draft, options: Options) -> bool:
         """Whether the call must fold in rank order; exact sums do not depend on an order."""

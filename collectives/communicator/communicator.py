@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from ..arguments.buffers import AVG, REPRODUCIBLE_SUM, op_code
 from ..arguments.calls import checked_root
-from ..arguments.datatypes import DTYPE_CODES, of_any
+from ..arguments.datatypes import DTYPE_CODES
 from ..arguments.timeouts import checked_timeout
 from ..core import _core
 from ..core.interfaces import Caller
@@ -207,14 +207,15 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
         If the ranks do not share memory, it has the reason, as far as this rank knows. With ``gpu`` it says how a call
         on arrays of a GPU would run (docs/gpu.md).
         """
-        context, path = self._enter(), ""
-        choice = self._foresee(collective, nbytes, dtype, op)
+        context = self._enter()
+        draft, choice = self._foresee(collective, nbytes, dtype, op)
+        path = str(choice)
         if gpu:
             from . import device_calls
 
-            path = device_calls.foresee(collective, nbytes, of_any(dtype).size, context.size)
+            path = device_calls.foresee(context, draft, choice)
         seconds = context.rules.expected(collective, choice, context.size, nbytes, DEPTH)
-        told = f"{path}{choice}" if seconds is None else f"{path}{choice}; expected {seconds * 1e6:.3g} us"
+        told = path if seconds is None else f"{path}; expected {seconds * 1e6:.3g} us"
         return told if context.apart is None else f"{told} ({context.apart})"
 
     @property

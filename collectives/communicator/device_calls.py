@@ -7,16 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..arguments.buffers import in_place
-from ..arguments.calls import COLLECTIVES, Arguments, Collective, Draft, Options
+from ..arguments.calls import Arguments, Collective, Draft, Options
 from ..arguments.memory import OnDevice, memory_of
 from ..arguments.shape import Shape
 from ..core import _core
 from ..cuda import driver
 from ..cuda.arrays import Array, array_of, stream_of
 from ..cuda.lanes import lane_of
+from ..cuda.ordering import Order
 from ..cuda.staging import ALL, Side, Staging, pieces
 from ..errors import CollectiveMismatch
 from ..runtime.mpi_context import MPIContext
+from ..selection.policy import Choice
+from . import device_peers
 
 __all__ = ["foresee", "run"]
 
@@ -55,39 +58,56 @@ def run(
     choice = comm._choose(call.draft, options, options.algorithm, mpi="never")
     timeout = context.timeout if options.timeout is None else options.timeout
     deadline = None if timeout is None else time.monotonic() + timeout
-    staging = Staging(
-        lane_of(_device(arrays)), list(arrays.values()), call.source, call.target, reads=call.reads, writes=call.writes,
-        stream=stream, deadline=deadline,
-    )  # fmt: skip
-    draft, begun = call.draft, context.begun
+    order = Order(lane_of(_device(arrays)), list(arrays.values()), stream)
+    begun = context.begun
+    try:
+        by_peers = device_peers.obstacle(context, call.draft, options, choice) is None and device_peers.run(
+            comm, context, call.draft, (call.source, call.target), order, deadline
+        )
+        if not by_peers:
+            _stage(comm, context, call, choice, options, order, deadline)
+    except BaseException as e:
+        if context.begun != begun and context.broken is None:
+            context.torn(collective.name, e)
+        raise
+    name = "peers" if by_peers else choice.algorithm.name
+    context.ended(collective.name, name, call.draft.nbytes, call.draft.shape.root, tick)
+
+
+def _stage(
+    comm: Any, context: MPIContext, call: _Call, choice: Choice, options: Options, order: Order, deadline: float | None
+) -> None:  # fmt: skip
+    """Run a call through the host, in pieces."""
+    draft = call.draft
 
     def serve(source: int, target: int, begin: int, end: int) -> None:
         part = _part(draft, source, target, begin, end, context.size)
         left = None if deadline is None else max(1e-3, deadline - time.monotonic())
         comm._run_parts(part, choice, replace(options, timeout=left))
 
-    cuts = _cuts(collective, draft.shape.nbytes, draft.shape.itemsize, context.size)
+    staging = Staging(
+        order, call.source, call.target, reads=call.reads, writes=call.writes, deadline=deadline
+    )  # fmt: skip
+    cuts = _cuts(draft.collective, draft.shape.nbytes, draft.shape.itemsize, context.size)
     try:
         staging.run(cuts, serve)
-    except BaseException as e:
-        if isinstance(e, CollectiveMismatch) and len(cuts) > 1:
+    except CollectiveMismatch as e:
+        if len(cuts) > 1:
             e.args = (f"{e}\n  {PIECES.format(len(cuts))}",)
-        if context.begun != begun and context.broken is None:
-            context.torn(collective.name, e)
         raise
-    comm._done(draft, choice, tick)
 
 
-def foresee(collective: str, nbytes: int, itemsize: int, size: int) -> str:
-    """What ``explain`` says of the path of a call on arrays of a GPU with a vector of ``nbytes`` bytes.
-
-    ``size`` is that of the communicator.
-    """
-    number = len(_cuts(COLLECTIVES[collective], nbytes, itemsize, size))
+def foresee(context: MPIContext, draft: Draft, choice: Choice) -> str:
+    """What ``explain`` says of a call on arrays of GPUs for which an algorithm of the host would be the ``choice``."""
     why = driver.why_not()
     if why is not None:
-        return f"none, since {why}; with a GPU "
-    return f"staging through pinned memory of the host in {number} piece{'s' * (number > 1)}, served by "
+        return f"none, since {why}; with a GPU {choice}"
+    peers = device_peers.foresee(context, draft, choice)
+    if peers is not None and not peers.endswith("else "):
+        return peers
+    number = len(_cuts(draft.collective, draft.shape.nbytes, draft.shape.itemsize, context.size))
+    several = f"{number} piece{'s' * (number > 1)}"
+    return f"{peers or ''}staging through pinned memory of the host in {several}, served by {choice}"
 
 
 def _placed(

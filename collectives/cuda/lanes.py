@@ -15,6 +15,7 @@ import numpy as np
 from ..core import _core, _cuda
 from ..errors import CollectiveError, CollectiveTimeout
 from ..system import heap
+from . import kernels
 from .driver import driver
 
 __all__ = ["SLOT", "Lane", "Slot", "lane_of"]
@@ -57,6 +58,9 @@ class Lane:
     In a ``with`` block the GPU's primary context, which other libraries use too, is the thread's current one.
     """
 
+    #: Whether a call with other ranks failed, so that a stream may wait for ever: nothing waits for it then.
+    abandoned = False
+
     def __init__(self, number: int):
         self.number, self.driver = number, driver()
         self.context = self.driver.retain(number)
@@ -64,6 +68,7 @@ class Lane:
         self._idle: list[Slot] = []
         self._lost: list[Slot] = []
         self._events: list[int] = []
+        self._kernels: _cuda.Kernels | str | None = None
         streams: list[int] = []
         try:
             with self:
@@ -121,6 +126,12 @@ class Lane:
         finally:
             self._events.append(event)
 
+    def kernels(self) -> _cuda.Kernels | str:
+        """The reductions for this GPU, which the first call loads; or why there are none."""
+        if self._kernels is None:
+            self._kernels = kernels.load(self.driver)
+        return self._kernels
+
     def wait(self, event: int, deadline: float | None) -> None:
         """Wait until an event has passed; CollectiveTimeout after the ``deadline``, a time of the monotonic clock."""
         looks = 0
@@ -132,7 +143,9 @@ class Lane:
                 time.sleep(PAUSE)
 
     def close(self) -> None:
-        """Give everything back to the driver."""
+        """Give everything back to the driver, unless a stream may never end its work."""
+        if self.abandoned:
+            return
         with contextlib.suppress(_cuda.CudaError, MemoryError), self:
             for stream in (self.down, self.up):
                 self.driver.finish(stream)
@@ -141,6 +154,8 @@ class Lane:
                 slot.free()
             for event in self._events:
                 self.driver.free_event(event)
+            if isinstance(self._kernels, _cuda.Kernels):
+                self._kernels.free()
         self._idle, self._events = [], []
         with contextlib.suppress(_cuda.CudaError, MemoryError):
             self.driver.release(self.number)

@@ -14,8 +14,8 @@ import numpy as np
 
 from ..arguments.packing import region
 from ..core import _core
-from .arrays import DEFAULT_STREAM, Array
-from .lanes import SLOT, Lane, Slot
+from .lanes import SLOT, Slot
+from .ordering import Order
 
 __all__ = ["ALL", "Side", "Staging", "pieces"]
 
@@ -58,20 +58,18 @@ class Side:
 
 
 class Staging:
-    """One call by way of host memory, on ``lane``.
+    """One call by way of host memory, in ``order`` with the program's streams.
 
     ``source`` and ``target`` are its input and its result, the same object if the call is in place, None where this
     rank has none. ``reads``: the input is significant on this rank. ``writes``: the result is.
     """
 
     def __init__(
-        self, lane: Lane, arrays: Sequence[Array], source: Side | None, target: Side | None, *, reads: bool,
-        writes: bool, stream: int | None, deadline: float | None,
+        self, order: Order, source: Side | None, target: Side | None, *, reads: bool, writes: bool,
+        deadline: float | None,
     ):  # fmt: skip
-        self._lane, self._driver, self._deadline = lane, lane.driver, deadline
+        self._order, self._lane, self._driver, self._deadline = order, order.lane, order.lane.driver, deadline
         self._source, self._target, self._reads, self._writes = source, target, reads, writes
-        self._arrays = arrays
-        self._streams = {stream} if stream is not None else {a.stream for a in arrays}
         self._slots: dict[Side, list[Slot]] = {}
         self._packed: dict[Side, np.ndarray] = {}
 
@@ -82,7 +80,7 @@ class Staging:
             try:
                 self._reserve(cuts)
                 begun = True
-                self._follow()
+                self._order.follow(self._lane.down, self._lane.up)
                 self._fetch(0, *cuts[0])
                 for i, (begin, end) in enumerate(cuts):
                     if i + 1 < len(cuts):
@@ -91,7 +89,8 @@ class Staging:
                     serve(self._place(self._source, i, begin, end, self._reads),
                           self._place(self._target, i, begin, end, False), begin, end)  # fmt: skip
                     self._store(i, begin, end)
-                self._lead()
+                if self._writes and self._slot(self._target, 0) is not None:
+                    self._order.lead(self._lane.up, self._deadline)
             except BaseException:
                 self._end(lost=begun)
                 raise
@@ -117,19 +116,6 @@ class Staging:
                     slots.append(self._lane.take(nbytes))
             elif len(cuts) > 1 and side.blocks > 1:
                 self._packed[side] = np.empty(nbytes, np.uint8)
-
-    def _follow(self) -> None:
-        """Let both own streams wait for what the arrays' streams have to do now."""
-        lane = self._lane
-        with lane.moment() as event:
-            for stream in self._streams:
-                self._driver.record(event, DEFAULT_STREAM if stream is None else stream)
-                self._driver.order(lane.down, event)
-                self._driver.order(lane.up, event)
-        for array in self._arrays:
-            if None in self._streams and array.exports:
-                array.export(lane.down)
-                array.export(lane.up)
 
     def _slot(self, side: Side | None, i: int) -> Slot | None:
         slots = self._slots.get(side) if side is not None else None
@@ -179,15 +165,3 @@ class Staging:
                 region(address, nbytes)[:] = packed[place : place + nbytes]
         if slot is not None:
             self._driver.record(slot.event, self._lane.up)
-
-    def _lead(self) -> None:
-        """Let the arrays' streams wait for the copies up; where a stream is unknown, wait here."""
-        if not self._writes or self._slot(self._target, 0) is None:
-            return
-        with self._lane.moment() as event:
-            self._driver.record(event, self._lane.up)
-            for stream in self._streams:
-                if stream is None:
-                    self._lane.wait(event, self._deadline)
-                else:
-                    self._driver.order(stream, event)

@@ -30,6 +30,7 @@ class Context(Waiting):
     """
 
     mpi_queries: Any = None  # set if some ranks are on other machines
+    gpu: Any = None  # what calls on arrays of GPUs keep, with `leave` and `free` for the end
     rules: Rules
     apart: str | None  # why the ranks cannot use the node-local engine together
     crowded: bool  # whether the ranks of this node outnumber its cores; the same on all of them

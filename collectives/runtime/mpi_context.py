@@ -293,7 +293,11 @@ class MPIContext(MPIWaiting, Context):
     def free(self) -> None:
         """Complete the queued operations and free the duplicate; collective."""
         super().free()
+        if self.gpu is not None:
+            self.gpu.leave()
         with meeting("freeing a communicator", self.internal, self, by_engine=False):
             pass  # from here on no rank reads this rank's flags
+        if self.gpu is not None:
+            self.gpu.free()
         self.node = None  # its operation refers to this context: only the garbage collector would free both
         self.internal.Free()

@@ -206,7 +206,7 @@ int cuMemAlloc_v2(char **address, size_t nbytes) {
 /* Other processes that have opened the memory see other values from now on. */
 int cuMemFree_v2(char *address) {
     BEGIN("cuMemFree");
-    Range *range = found(memory, address, 0);
+    Range *range = found(memory, address, 1);
     if (!range || range->at != address || range->file < 0)
         return INVALID_VALUE;
     stand_in_drain(NULL);

@@ -158,6 +158,13 @@ class ByDLPack:
         return make(ctypes.addressof(self._tensor), b"dltensor", None)
 
 
+def use_kernels():
+    """Let the library load the stand-in's kernels, whether those for devices are built or not."""
+    from collectives.cuda import kernels
+
+    kernels.FOLDER = Path(os.environ[KERNELS])
+
+
 def _report():
     """Say at exit what the library has not given back; this module's own context is one reference."""
     left = [driver.count(kind) for kind in (ALLOCATIONS, PINNED, EVENTS, OPENED, MODULES, REFERENCES)]

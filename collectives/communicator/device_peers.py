@@ -1,0 +1,130 @@
+"""Which calls on arrays of GPUs are made by peers, that is by ranks of a node that read each other's memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..arguments.calls import COLLECTIVES, Arguments, Draft, Options
+from ..core import _cuda
+from ..cuda.lanes import Lane
+from ..cuda.moves import ROUNDS, blocks
+from ..cuda.ordering import Order
+from ..cuda.peers import LEAST, Call, Peers
+from ..cuda.staging import Side
+from ..errors import CollectiveError
+from ..runtime.mpi_context import MPIContext
+from ..selection.policy import Choice
+
+__all__ = ["foresee", "obstacle", "run"]
+
+#: What may be the reason of a failure.
+ALIKE = "(in a {} of {} bytes on GPUs all ranks must pass arrays on GPUs, or none: docs/gpu.md)"
+
+
+class _Gather:
+    """All-gathers of records by the node-local engine, as parts of a call of ``comm``."""
+
+    def __init__(self, comm: Any, context: MPIContext):
+        self._comm, self._context = comm, context
+        self._made: dict[Any, tuple[np.ndarray, np.ndarray, Draft, Choice]] = {}
+
+    def __call__(self, mine: np.ndarray, timeout: float | None) -> np.ndarray:
+        known = self._made.get(mine.dtype)
+        if known is None:
+            one, every = np.zeros(1, mine.dtype), np.zeros(self._context.size, mine.dtype)
+            draft = self._comm._draft(
+                self._context, COLLECTIVES["allgather"], Arguments(one.view(np.uint8), every.view(np.uint8))
+            )
+            known = one, every, draft, self._comm._choose(draft, Options(), None, mpi="never")
+            self._made[mine.dtype] = known
+        one, every, draft, choice = known
+        one[:] = mine
+        self._comm._run_parts(draft, choice, Options(timeout=timeout))
+        return every.copy()
+
+
+class _Path:
+    """What a communicator keeps for its calls: the peers, and how they meet."""
+
+    def __init__(self, comm: Any, context: MPIContext, lane: Lane):
+        self.gather = _Gather(comm, context)
+        self.peers = Peers(lane, context.rank, context.size, self.gather)
+
+    def leave(self) -> None:
+        self.peers.leave()
+
+    def free(self) -> None:
+        self.peers.free()
+
+
+def obstacle(context: MPIContext, draft: Draft, options: Options, choice: Choice) -> str | None:
+    """Why a call goes through the host, as far as all ranks know it before they have met; None: it need not."""
+    shape, base = draft.shape, draft.collective.base
+    rule = context.rules.forced_for(draft.collective.name)
+    if context.apart is not None:
+        return context.apart
+    if not 1 < context.size <= _cuda.SOURCES:
+        return f"{context.size} ranks"
+    if base not in ROUNDS or not draft.collective.agreed:
+        return f"{draft.collective.name} always does"
+    if shape.nbytes < LEAST:
+        return f"less than {LEAST >> 10} KiB"
+    if options.algorithm is not None or options.engine is not None or rule is not None:
+        return f"algorithm {choice.algorithm.name} was asked for"
+    if draft.collective.reduces:
+        return _cuda.no_kernel(shape.dtype, shape.op) if isinstance(shape.op, int) else "a user-defined op"
+    return None
+
+
+def run(
+    comm: Any, context: MPIContext, draft: Draft, sides: tuple[Side | None, Side | None], order: Order,
+    deadline: float | None,
+) -> bool:  # fmt: skip
+    """Make a call to which there is no :func:`obstacle`; False, on all ranks, if it must go through the host."""
+    try:
+        path = context.gpu
+        if path is None:
+            path = context.gpu = _Path(comm, context, order.lane)
+        if not path.peers.serves(draft.collective.base):
+            return False
+        done: bool = path.peers.run(_call(context, draft, sides, order.lane is path.peers.lane), order, path.gather,
+                                    deadline)  # fmt: skip
+    except CollectiveError as e:
+        e.args = (f"{e}\n  {ALIKE.format(draft.collective.name, draft.nbytes)}",)
+        raise
+    return done
+
+
+def _call(context: MPIContext, draft: Draft, sides: tuple[Side | None, Side | None], same_gpu: bool) -> Call:
+    shape, collective = draft.shape, draft.collective
+    places = [(0, 0) if side is None else (side.address, side.blocks * side.block) for side in sides]
+    told = shape.call("peers")._replace(number=context.begun + 1)
+    if not collective.reduces:
+        told = told._replace(dtype="")  # bytes match elements of any type
+    within = "" if shape.cuts is None else f" in blocks that end at {str(shape.cuts[1:])[:60]}"
+    return Call(
+        f"{told}{within}", collective.base, shape.root, _cuts(context.size, draft), places[0], places[1], shape.dtype,
+        shape.op if isinstance(shape.op, int) else -1, shape.itemsize,
+        same_gpu and not draft.loads and not draft.stores and all(side is None or side.on_device for side in sides),
+    )  # fmt: skip
+
+
+def _cuts(size: int, draft: Draft) -> list[int]:
+    """The boundaries of the blocks of a call's vector in bytes."""
+    shape = draft.shape
+    if draft.collective.base in ("allreduce", "bcast"):
+        return blocks(shape.nbytes, shape.itemsize, size)
+    if shape.cuts is not None:
+        return [cut * shape.itemsize for cut in shape.cuts]
+    return [shape.nbytes // size * r for r in range(size + 1)]
+
+
+def foresee(context: MPIContext, draft: Draft, choice: Choice) -> str | None:
+    """What ``explain`` says of a call that need not go through the host; None if it must, as far as is known."""
+    if obstacle(context, draft, Options(), choice) is not None:
+        return None
+    if context.gpu is None:
+        return "peers, which read each other's GPU memory, if the first such call finds that they can; else "
+    return "peers, which read each other's GPU memory" if context.gpu.peers.serves(draft.collective.base) else None

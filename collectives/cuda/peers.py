@@ -1,0 +1,263 @@
+"""Calls on arrays of GPUs whose ranks, all on one node, read each other's memory: no data pass through the host.
+
+The ranks tell each other where their arrays are, by an all-gather of small records on the host. Then each rank has its
+GPU copy and fold what it needs (:mod:`collectives.cuda.moves`). Before each round, its stream waits for events of all
+ranks. An event can only be waited for once it has been recorded, so the ranks meet on the host between the two. A
+kernel never waits for another rank: ranks that share a GPU take turns on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..core import _cuda
+from ..errors import CollectiveMismatch
+from .lanes import Lane
+from .moves import ROUNDS, Move, rounds
+from .opened import PLACE, Opened, nowhere
+from .ordering import Order
+
+__all__ = ["LEAST", "Call", "Gather", "Peers"]
+
+#: Shorter vectors go through the host, which takes less time.
+LEAST = 256 << 10
+_EVENTS = 1 + max(ROUNDS.values())
+HELLO = np.dtype([("process", "u8"), ("moves", "?"), ("folds", "?"), ("events", "V64", _EVENTS), ("why", "S100")])
+RECORD = np.dtype([("what", "S160"), ("able", "?"), ("source", PLACE), ("target", PLACE)])
+STATUS = np.dtype("u1")
+#: All-gathers a record of one of these types: what all ranks gave, in rank order.
+Gather = Callable[[np.ndarray, float | None], np.ndarray]
+VARIABLE = "COLLECTIVES_GPU_PATH"
+
+
+@dataclass
+class Call:
+    """A call that the ranks make together: ``what`` it is, for comparison; ``dtype`` and ``op`` are kernels' codes.
+
+    ``cuts`` are the boundaries of the vector's blocks in bytes. ``source`` and ``target`` are address and bytes of this
+    rank's input and result. Without ``able`` this rank cannot make it in this way.
+    """
+
+    what: str
+    base: str
+    root: int
+    cuts: Sequence[int]
+    source: tuple[int, int]
+    target: tuple[int, int]
+    dtype: int
+    op: int
+    itemsize: int
+    able: bool
+
+
+def why_not_here() -> str | None:
+    """Why this process does not read other ranks' memory, or None: the environment may say so."""
+    path = os.environ.get(VARIABLE, "")
+    return f"{VARIABLE} is {path}" if path == "staging" else None
+
+
+class Peers:
+    """This rank's side of a communicator of ``size`` ranks on one node; making it is collective.
+
+    ``why`` says why the ranks do not read each other's memory, ``no_folds`` why they have no reductions. Both are the
+    same on all ranks.
+    """
+
+    def __init__(self, lane: Lane, rank: int, size: int, gather: Gather):
+        self.lane, self.rank, self.size = lane, rank, size
+        self.why: str | None = None
+        self.no_folds: str | None = None
+        self._stream = lane.down
+        self._own: list[int] = []
+        self._theirs: list[list[int]] = []  # for each event, those of all ranks
+        self._left = False
+        process = int.from_bytes(os.urandom(8), "little") or 1
+        self._opened = Opened(lane, process, size)
+        with lane:
+            all_of_them = gather(self._hello(process), None)
+            self._open_events(all_of_them)
+            told = self._agree(all_of_them, gather(self._status(self.why is None), None))
+        self.why, self.no_folds = told
+        if self.why is not None:
+            self.leave()
+            self.free()
+
+    def _hello(self, process: int) -> np.ndarray:
+        mine = np.zeros(1, HELLO)
+        handles = []
+        self.why = why_not_here()
+        try:
+            for _ in range(_EVENTS if self.why is None else 0):
+                event, handle = self.lane.driver.shared_event()
+                self._own.append(event)
+                handles.append(np.void(handle))
+        except (_cuda.CudaError, MemoryError) as e:
+            self.why = str(e)
+        kernels = self.lane.kernels()
+        mine["process"], mine["moves"] = process, self.why is None
+        mine["folds"] = not isinstance(kernels, str)
+        mine["why"] = (self.why or (kernels if isinstance(kernels, str) else "")).encode()[:100]
+        for i, handle in enumerate(handles):
+            mine["events"][0, i] = handle
+        return mine
+
+    def _open_events(self, hellos: np.ndarray) -> None:
+        """Open the events of the other ranks, unless one of them cannot take part."""
+        if not hellos["moves"].all():
+            self.why = "another rank cannot"
+            return
+        try:
+            for i in range(_EVENTS):
+                self._theirs.append([])
+                for r in range(self.size):
+                    own = r == self.rank
+                    event = self._own[i] if own else self.lane.driver.open_event(hellos["events"][r, i].tobytes())
+                    self._theirs[i].append(event)
+        except (_cuda.CudaError, MemoryError) as e:
+            self.why = str(e)
+
+    def _agree(self, hellos: np.ndarray, opened: np.ndarray) -> tuple[str | None, str | None]:
+        """Why not, and why without reductions, in the same words on all ranks."""
+        for fits, what in ((hellos["moves"], ""), (opened.astype(bool), "it cannot open the other ranks' events")):
+            if not fits.all():
+                r = int(np.argmin(fits))
+                return f"rank {r}: {what or hellos['why'][r].decode(errors='replace')}", None
+        if not hellos["folds"].all():
+            r = int(np.argmin(hellos["folds"]))
+            return None, f"rank {r}: {hellos['why'][r].decode(errors='replace')}"
+        return None, None
+
+    @staticmethod
+    def _status(good: bool) -> np.ndarray:
+        return np.array([good], STATUS)
+
+    def serves(self, base: str) -> bool:
+        """Whether the ranks can make a call of a collective's kind."""
+        return self.why is None and (self.no_folds is None or base not in ("allreduce", "reduce_scatter"))
+
+    def run(self, call: Call, order: Order, gather: Gather, deadline: float | None) -> bool:
+        """Make a call; on return the streams of its arrays wait for what is under way.
+
+        Returns False, on all ranks, if the call cannot be made in this way. Nothing has been done then. Raises
+        CollectiveMismatch if the ranks make different calls.
+        """
+        sync = _Sync(gather, deadline)
+        with self.lane:
+            if call.able:
+                order.follow(self._stream)
+                self.lane.driver.record(self._own[0], self._stream)
+            records = sync(self._record(call))
+            self._compare(call, records["what"])
+            if not records["able"].all():
+                return False
+            try:
+                return self._move(call, order, records, sync, deadline)
+            except BaseException:
+                self.lane.abandoned = True  # its stream may wait for a rank that does nothing more
+                raise
+
+    def _record(self, call: Call) -> np.ndarray:
+        mine = np.zeros(1, RECORD)
+        able = call.able
+        for side in ("source", "target"):
+            address, nbytes = getattr(call, side)
+            place = self._opened.place(address, nbytes) if able and nbytes else nowhere()
+            able = able and (not nbytes or bool(place["number"])) and address % call.itemsize == 0
+            mine[side] = place
+        mine["what"], mine["able"] = call.what.encode()[:160], able
+        return mine
+
+    def _compare(self, call: Call, told: np.ndarray) -> None:
+        for r in range(self.size):
+            if told[r] != told[self.rank]:
+                raise CollectiveMismatch(
+                    f"the ranks make different calls on arrays of GPUs: rank {self.rank} {call.what}, "
+                    f"rank {r} {told[r].decode(errors='replace')}"
+                )
+
+    def _move(self, call: Call, order: Order, records: np.ndarray, sync: _Sync, deadline: float | None) -> bool:
+        """Make a call that all ranks are able to make, unless a rank cannot open an allocation that is new."""
+        new = self._opened.new([*records["source"], *records["target"]])
+        if new:
+            self._wait_for_own_work(deadline)
+            if not sync(self._status(self._opened.open(new))).all():
+                self._opened.refuse(new)
+        sources, targets = ([self._address(place) for place in records[side]] for side in ("source", "target"))
+        if None in sources or None in targets:
+            return False
+        moves = rounds(call.base, self.rank, call.root, call.cuts, sources, targets)  # type: ignore[arg-type]
+        for i, part in enumerate(moves):
+            self._await_all(i)
+            for move in part:
+                self._make(move, call)
+            self.lane.driver.record(self._own[i + 1], self._stream)
+            sync(self._status(True))
+        self._await_all(len(moves))
+        order.lead(self._stream, deadline)
+        return True
+
+    def _address(self, place: Any) -> int | None:
+        return self._opened.address(place) if place["number"] else 0
+
+    def _await_all(self, i: int) -> None:
+        """Let the own stream wait for the event number ``i`` of all other ranks."""
+        for r, event in enumerate(self._theirs[i]):
+            if r != self.rank:
+                self.lane.driver.order(self._stream, event)
+
+    def _make(self, move: Move, call: Call) -> None:
+        if len(move.sources) == 1:
+            self.lane.driver.copy(move.target, move.sources[0], move.nbytes, self._stream)
+        else:
+            kernels = self.lane.kernels()
+            assert isinstance(kernels, _cuda.Kernels)
+            n = move.nbytes // call.itemsize
+            kernels.fold(call.dtype, call.op, move.target, move.sources, n, self._stream)
+
+    def _wait_for_own_work(self, deadline: float | None) -> None:
+        """Wait until the own stream has nothing to do with memory that is to be closed."""
+        with self.lane.moment() as event:
+            self.lane.driver.record(event, self._stream)
+            self.lane.wait(event, deadline)
+
+    def leave(self) -> None:
+        """Close what belongs to other ranks; a local call, after the last call of the communicator."""
+        if self._left:
+            return
+        self._left = True
+        if self.lane.abandoned:
+            return
+        with contextlib.suppress(_cuda.CudaError, MemoryError), self.lane:
+            self._wait_for_own_work(None)
+            self._opened.close()
+            for event in itertools.chain(*self._theirs):
+                if event not in self._own:
+                    self.lane.driver.free_event(event)
+        self._theirs = []
+
+    def free(self) -> None:
+        """Free the own events, once all ranks have left."""
+        if not self.lane.abandoned:
+            with contextlib.suppress(_cuda.CudaError, MemoryError), self.lane:
+                for event in self._own:
+                    self.lane.driver.free_event(event)
+        self._own = []
+
+
+class _Sync:
+    """The meetings of a call's ranks on the host, until the ``deadline``."""
+
+    def __init__(self, gather: Gather, deadline: float | None):
+        self._gather, self._deadline = gather, deadline
+
+    def __call__(self, mine: np.ndarray) -> np.ndarray:
+        left = None if self._deadline is None else max(1e-3, self._deadline - time.monotonic())
+        return self._gather(mine, left)
