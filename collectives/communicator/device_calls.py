@@ -102,12 +102,13 @@ def foresee(context: MPIContext, draft: Draft, choice: Choice) -> str:
     why = driver.why_not()
     if why is not None:
         return f"none, since {why}; with a GPU {choice}"
-    peers = device_peers.foresee(context, draft, choice)
-    if peers is not None and not peers.endswith("else "):
+    peers, staged = device_peers.foresee(context, draft, choice)
+    if not staged:
         return peers
     number = len(_cuts(draft.collective, draft.shape.nbytes, draft.shape.itemsize, context.size))
     several = f"{number} piece{'s' * (number > 1)}"
-    return f"{peers or ''}staging through pinned memory of the host in {several}, served by {choice}"
+    staging = f"staging through pinned memory of the host in {several}, served by {choice}"
+    return f"{staging} {peers}" if peers.startswith("(") else f"{peers}{staging}"
 
 
 def _placed(

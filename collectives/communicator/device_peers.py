@@ -13,14 +13,15 @@ from ..cuda.moves import ROUNDS, blocks
 from ..cuda.ordering import Order
 from ..cuda.peers import LEAST, Call, Peers
 from ..cuda.staging import Side
-from ..errors import CollectiveError
+from ..errors import CollectiveError, CollectiveMismatch
 from ..runtime.mpi_context import MPIContext
 from ..selection.policy import Choice
 
 __all__ = ["foresee", "obstacle", "run"]
 
-#: What may be the reason of a failure.
-ALIKE = "(in a {} of {} bytes on GPUs all ranks must pass arrays on GPUs, or none: docs/gpu.md)"
+#: What is added to an error, and to a mismatch.
+PART = "(in {}, {} bytes, on arrays of GPUs"
+ALIKE = ", which all ranks must pass, or none: docs/gpu.md"
 
 
 class _Gather:
@@ -92,7 +93,8 @@ def run(
         done: bool = path.peers.run(_call(context, draft, sides, order.lane is path.peers.lane), order, path.gather,
                                     deadline)  # fmt: skip
     except CollectiveError as e:
-        e.args = (f"{e}\n  {ALIKE.format(draft.collective.name, draft.nbytes)}",)
+        alike = ALIKE if isinstance(e, CollectiveMismatch) else ""
+        e.args = (f"{e}\n  {PART.format(draft.collective.name, draft.nbytes)}{alike})",)
         raise
     return done
 
@@ -121,10 +123,16 @@ def _cuts(size: int, draft: Draft) -> list[int]:
     return [shape.nbytes // size * r for r in range(size + 1)]
 
 
-def foresee(context: MPIContext, draft: Draft, choice: Choice) -> str | None:
-    """What ``explain`` says of a call that need not go through the host; None if it must, as far as is known."""
+def foresee(context: MPIContext, draft: Draft, choice: Choice) -> tuple[str, bool]:
+    """What ``explain`` says of peers in a call, and whether the call may go through the host.
+
+    Nothing if its length or kind rule them out.
+    """
     if obstacle(context, draft, Options(), choice) is not None:
-        return None
+        return "", True
     if context.gpu is None:
-        return "peers, which read each other's GPU memory, if the first such call finds that they can; else "
-    return "peers, which read each other's GPU memory" if context.gpu.peers.serves(draft.collective.base) else None
+        return "peers, who read each other's GPU memory, if the first such call finds that they can; else ", True
+    peers = context.gpu.peers
+    if peers.serves(draft.collective.base):
+        return "peers, who read each other's GPU memory", False
+    return f"(no peers, since {peers.why or peers.no_folds})", True

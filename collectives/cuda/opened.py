@@ -80,20 +80,20 @@ class Opened:
                 found[key] = place
         return found
 
-    def open(self, new: dict[_Key, Place]) -> bool:
+    def open(self, new: dict[_Key, Place], deadline: float | None) -> bool:
         """Open allocations; whether it could be done. Those that had their addresses before are closed, and a surplus.
 
-        No work on any of them may be under way.
+        That waits for what the lane has under way, until the ``deadline``.
         """
         for key, place in new.items():
             base, end = int(place["base"]), int(place["base"]) + int(place["nbytes"])
             for other, one in list(self._known.items()):
                 if other.process == key.process and one.base < end and base < one.end:
-                    self._close(other)
+                    self._close(other, deadline)
             here = base if key.process == self._process else self._open(place["handle"].tobytes())
             self._known[key] = _Allocation(base, end, here)
         while len(self._known) > self._most:
-            self._close(next(iter(self._known)))
+            self._close(next(iter(self._known)), deadline)
         return all(self._known[key].here is not None for key in new)
 
     def _open(self, handle: bytes) -> int | None:
@@ -102,11 +102,11 @@ class Opened:
         except (_cuda.CudaError, MemoryError):
             return None
 
-    def refuse(self, keys: Iterable[_Key]) -> None:
+    def refuse(self, keys: Iterable[_Key], deadline: float | None) -> None:
         """Keep in mind that a rank cannot open one of these allocations, which are in no call from now on."""
         for key in keys:
             one = self._known[key]
-            self._close(key)
+            self._close(key, deadline)
             self._known[key] = one._replace(here=None)
 
     def address(self, place: Place) -> int | None:
@@ -114,12 +114,15 @@ class Opened:
         here = self._known[_Key(int(place["process"]), int(place["number"]))].here
         return None if here is None else here + int(place["offset"])
 
-    def _close(self, key: _Key) -> None:
+    def _close(self, key: _Key, deadline: float | None) -> None:
         here = self._known.pop(key).here
         if here is not None and key.process != self._process:
+            with self._lane.moment() as event:
+                self._lane.driver.record(event, self._lane.down)
+                self._lane.wait(event, deadline)
             self._lane.driver.close_memory(here)
 
     def close(self) -> None:
         """Close all."""
         for key in list(self._known):
-            self._close(key)
+            self._close(key, None)

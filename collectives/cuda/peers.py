@@ -186,10 +186,8 @@ class Peers:
     def _move(self, call: Call, order: Order, records: np.ndarray, sync: _Sync, deadline: float | None) -> bool:
         """Make a call that all ranks are able to make, unless a rank cannot open an allocation that is new."""
         new = self._opened.new([*records["source"], *records["target"]])
-        if new:
-            self._wait_for_own_work(deadline)
-            if not sync(self._status(self._opened.open(new))).all():
-                self._opened.refuse(new)
+        if new and not sync(self._status(self._opened.open(new, deadline))).all():
+            self._opened.refuse(new, deadline)
         sources, targets = ([self._address(place) for place in records[side]] for side in ("source", "target"))
         if None in sources or None in targets:
             return False
@@ -222,12 +220,6 @@ class Peers:
             n = move.nbytes // call.itemsize
             kernels.fold(call.dtype, call.op, move.target, move.sources, n, self._stream)
 
-    def _wait_for_own_work(self, deadline: float | None) -> None:
-        """Wait until the own stream has nothing to do with memory that is to be closed."""
-        with self.lane.moment() as event:
-            self.lane.driver.record(event, self._stream)
-            self.lane.wait(event, deadline)
-
     def leave(self) -> None:
         """Close what belongs to other ranks; a local call, after the last call of the communicator."""
         if self._left:
@@ -236,8 +228,8 @@ class Peers:
         if self.lane.abandoned:
             return
         with contextlib.suppress(_cuda.CudaError, MemoryError), self.lane:
-            self._wait_for_own_work(None)
             self._opened.close()
+            self.lane.driver.finish(self._stream)  # which may wait for the other ranks' events
             for event in itertools.chain(*self._theirs):
                 if event not in self._own:
                     self.lane.driver.free_event(event)

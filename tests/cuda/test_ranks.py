@@ -59,6 +59,55 @@ def test_a_rank_that_is_killed_in_the_middle_is_a_peer_failure(environment):
     assert "rank 1 died" in output, told
 
 
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_ranks_that_read_each_others_memory_get_the_bits_of_the_hosts_engine(environment, ranks):
+    code, output, told = run(environment, ranks, "peers")
+    assert code == 0, told
+    assert output.count("88 calls, 0 wrong") == ranks, told
+    for part in ("uneven", "fallbacks", "caches"):
+        assert output.count(f"{part}: 0 wrong") == ranks, told
+    assert output.count(CLEAN) == ranks, told
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_wait_for_peers_that_is_left_out_makes_results_wrong(environment, ranks):
+    code, output, told = run(environment, ranks, "peer_order")
+    assert code == 0, told
+    assert output.count("left out: noticed") == ranks * 5, told
+    assert output.count(": 0 wrong of 4") == ranks * 2, told
+    assert output.count("waits without a scenario: []") == ranks, told
+    assert output.count(CLEAN) == ranks, told
+
+
+def test_peers_that_cannot_open_each_others_memory_go_through_the_host(environment):
+    code, output, told = run(environment, 2, "peer_failures")
+    assert code == 0, told
+    assert output.count("5 failures, 0 wrong") == 2, told
+    assert output.count(CLEAN) == 2, told
+
+
+def test_a_kernel_that_cannot_be_launched_is_an_error_on_all_ranks(environment):
+    _, output, told = run(environment, 2, "peer_failures", "fault")
+    assert "rank 1: CudaError: cuLaunchKernel" in output, told
+    assert "rank 1 gave up" in output, told
+    assert "(in allreduce, 160000 bytes, on arrays of GPUs)" in output, told
+    assert len(re.findall(r"rank \d then: .*, broken: ", output)) == 2, told
+
+
+@pytest.mark.parametrize("when", [(), ("late",)])
+def test_a_peer_that_is_killed_in_the_middle_is_a_peer_failure(environment, when):
+    _, output, told = run(environment, 2, "peer_failures", "killed", *when, flags=LIVE_ON["openmpi"])
+    assert "rank 0: PeerFailure: allgather" in output, told
+    assert "rank 1 died" in output, told
+    assert "(in allreduce, 160000 bytes, on arrays of GPUs)" in output, told
+
+
+def test_a_long_array_on_the_host_of_one_rank_is_a_mismatch_that_says_why(environment):
+    _, output, told = run(environment, 2, "peer_failures", "mixed")
+    assert output.count("CollectiveMismatch") >= 2, told
+    assert "which all ranks must pass, or none: docs/gpu.md" in output, told
+
+
 def test_what_cannot_be_served_is_refused(environment):
     _, output, told = run(environment, 2, "refusals")
     assert output.count("16 refusals") == 2, told

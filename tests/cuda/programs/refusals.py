@@ -73,9 +73,9 @@ def on():
         done += refused(TypeError, "moves arrays in host memory only", COMM.Allreduce, x, y)
     COMM.Allreduce(x, y, stream=1)
     assert (y.get() == COMM.size).all()
-    assert COMM.explain("allreduce", 10 << 20, gpu=True).startswith(
-        "staging through pinned memory of the host in 3 pieces"
-    )
+    assert COMM.explain("scan", 10 << 20, gpu=True).startswith("staging through pinned memory of the host in 3 pieces")
+    assert COMM.explain("allreduce", 10 << 10, gpu=True).startswith("staging")
+    assert COMM.explain("allreduce", 10 << 20, gpu=True).startswith("peers, who read each other's GPU memory, if")
     return done + mixed()
 
 
@@ -97,7 +97,7 @@ def mixed():
     x = np.ones(1 << 20)
     here = sys.modules["stand_in"].Array(x) if comm.rank == 0 else x
     words = "" if comm.rank else "on a GPU this call has 2 pieces"
-    return refused(collectives.CollectiveError, words, comm.Allreduce, MPI.IN_PLACE, here, timeout=30)
+    return refused(collectives.CollectiveError, words, comm.Scan, MPI.IN_PLACE, here, timeout=30)
 
 
 done = off() if "off" in sys.argv else on()
