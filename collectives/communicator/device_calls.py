@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +23,7 @@ from ..runtime.mpi_context import MPIContext
 from ..selection.policy import Choice
 from . import device_peers
 
-__all__ = ["foresee", "run"]
+__all__ = ["Checked", "foresee", "prepared", "run", "run_checked", "run_draft"]
 
 #: Collectives with a block for each rank on the side of the input, and on that of the result.
 _SOURCE_BLOCKS = ("scatter", "alltoall", "reduce_scatter")
@@ -31,7 +33,7 @@ PIECES = "(on a GPU this call has {} pieces, so all ranks must pass arrays on GP
 
 
 @dataclass
-class _Call:
+class Checked:
     """A checked call: a draft on the addresses of the arrays, and its two sides."""
 
     draft: Draft
@@ -41,11 +43,13 @@ class _Call:
     writes: bool
 
 
-def run(
+def prepared(
     comm: Any, context: MPIContext, collective: Collective, arguments: Arguments, options: Options, found: OnDevice
-) -> None:  # fmt: skip
-    """Run a blocking call of a communicator, whose check has ``found`` an array on a GPU; this thread has the turn."""
-    tick = _core.ticks()
+) -> tuple[Checked, Callable[[], Order]]:  # fmt: skip
+    """A checked call, in whose arguments an array on a GPU was ``found``, and a function that makes its order.
+
+    TypeError or ValueError if the call cannot be served.
+    """
     why = driver.why_not()
     if why is not None:
         raise TypeError(f"{found}: {why}")
@@ -53,29 +57,64 @@ def run(
         raise TypeError(f"{found} with algorithm 'mpi'")
     stream = None if options.stream is None else stream_of(options.stream)
     placed, arrays = _placed(collective, arguments, context)
-    options = replace(options, stream=None)
-    call = _call(collective, placed, arrays, comm._draft(context, collective, placed), context)
-    choice = comm._choose(call.draft, options, options.algorithm, mpi="never")
+    options.stream = None
+    call = _call(comm._draft(context, collective, placed), in_place(placed.sendbuf), arrays, context)
+    lane = lane_of(_device(arrays))
+    return call, functools.partial(Order, lane, list(arrays.values()), stream)
+
+
+def run(
+    comm: Any, context: MPIContext, collective: Collective, arguments: Arguments, options: Options, found: OnDevice
+) -> None:  # fmt: skip
+    """Run a blocking call of a communicator, whose check has ``found`` an array on a GPU; this thread has the turn."""
+    tick = _core.ticks()
+    call, make_order = prepared(comm, context, collective, arguments, options, found)
+    _run(comm, context, call, options, make_order(), tick)
+
+
+def run_checked(comm: Any, call: Checked, options: Options, order: Order) -> None:
+    """Run a blocking call that :func:`prepared` has checked, for a communicator of which ``comm`` is a duplicate."""
+    tick, context = _core.ticks(), comm._enter()
+    with context.in_turn():
+        _run(comm, context, call, options, order, tick)
+
+
+def run_draft(comm: Any, draft: Draft, number: int, stream: int, timeout: float | None) -> None:
+    """Run a blocking call whose arguments are checked, on memory of the GPU ``number`` in the order of ``stream``."""
+    tick, context = _core.ticks(), comm._enter()
+    why = driver.why_not()
+    if why is not None:
+        raise TypeError(f"arrays on GPU {number}: {why}")
+    call = _call(draft, draft.shape.in_place, ("source", "target"), context)
+    order = Order(lane_of(number), [], stream)
+    with context.in_turn():
+        _run(comm, context, call, Options(timeout=timeout), order, tick)
+
+
+def _run(comm: Any, context: MPIContext, call: Checked, options: Options, order: Order, tick: int) -> None:
+    """Run a checked call by the way that is there for it; this thread has the turn."""
+    draft, begun = call.draft, context.begun
+    choice = comm._choose(draft, options, options.algorithm, mpi="never")
     timeout = context.timeout if options.timeout is None else options.timeout
     deadline = None if timeout is None else time.monotonic() + timeout
-    order = Order(lane_of(_device(arrays)), list(arrays.values()), stream)
-    begun = context.begun
     try:
-        by_peers = device_peers.obstacle(context, call.draft, options, choice) is None and device_peers.run(
-            comm, context, call.draft, (call.source, call.target), order, deadline
+        by_peers = device_peers.obstacle(context, draft, options, choice) is None and device_peers.run(
+            comm, context, draft, (call.source, call.target), order, deadline
         )
         if not by_peers:
             _stage(comm, context, call, choice, options, order, deadline)
     except BaseException as e:
         if context.begun != begun and context.broken is None:
-            context.torn(collective.name, e)
+            context.torn(draft.collective.name, e)
         raise
-    name = "peers" if by_peers else choice.algorithm.name
-    context.ended(collective.name, name, call.draft.nbytes, call.draft.shape.root, tick)
+    context.ended(
+        draft.collective.name, "peers" if by_peers else choice.algorithm.name, draft.nbytes, draft.shape.root, tick
+    )
 
 
 def _stage(
-    comm: Any, context: MPIContext, call: _Call, choice: Choice, options: Options, order: Order, deadline: float | None
+    comm: Any, context: MPIContext, call: Checked, choice: Choice, options: Options, order: Order,
+    deadline: float | None,
 ) -> None:  # fmt: skip
     """Run a call through the host, in pieces."""
     draft = call.draft
@@ -145,12 +184,12 @@ def _device(arrays: dict[str, Array]) -> int:
     return numbers.pop()
 
 
-def _call(
-    collective: Collective, arguments: Arguments, arrays: dict[str, Array], draft: Draft, context: MPIContext
-) -> _Call:  # fmt: skip
-    """The sides of a call; TypeError for what only a copy by the host could serve: elements or blocks with gaps."""
-    rank, root = context.rank, arguments.root == context.rank
-    same = in_place(arguments.sendbuf)
+def _call(draft: Draft, same: bool, on_gpu: Collection[str], context: MPIContext) -> Checked:
+    """The sides of a call, of which those named in ``on_gpu`` are on a GPU; ``same``: the call is in place.
+
+    TypeError for what only a copy by the host could serve: elements or blocks with gaps.
+    """
+    rank, root, collective = context.rank, draft.shape.root == context.rank, draft.collective
     spare_input = same and collective.base == "alltoall"  # of in-place calls whose blocks arrive in the way
     spare_result = same and collective.base == "reduce_scatter"
     if len(draft.loads) > spare_input or len(draft.stores) > spare_result:
@@ -160,14 +199,14 @@ def _call(
     lengths = _lengths(draft, rank, context.size)
     inward = "target" if same and collective.base not in ("bcast", "scatter") else "source"
     outward = "source" if collective.base == "bcast" else "target"
-    source = _side(draft.target if spare_input else draft.source, lengths[0], inward in arrays)
+    source = _side(draft.target if spare_input else draft.source, lengths[0], inward in on_gpu)
     if draft.source == draft.target and lengths[0] == lengths[1] and not spare_input:
         target = source
     else:
-        target = _side(draft.source if spare_result else draft.target, lengths[1], outward in arrays)
+        target = _side(draft.source if spare_result else draft.target, lengths[1], outward in on_gpu)
     reads = collective.base != "bcast" or root
     writes = not (collective.base == "bcast" and root or collective.name == "exscan" and rank == 0)
-    return _Call(draft, source, target, reads, writes)
+    return Checked(draft, source, target, reads, writes)
 
 
 def _side(address: int, lengths: tuple[int, int], on_device: bool) -> Side | None:

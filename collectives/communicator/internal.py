@@ -15,7 +15,7 @@ from ..selection.policy import Rules
 from .blocking import DEFAULTS, Seen
 from .communicator import Communicator
 
-__all__ = ["adopt", "adopt_rules", "drafted", "run", "side_of", "start"]
+__all__ = ["adopt", "adopt_rules", "drafted", "run", "run_on_gpu", "side_of", "start"]
 
 
 def side_of(comm: Communicator) -> MPIContext:
@@ -43,6 +43,13 @@ def drafted(name: str, shape: Shape, source: int, target: int, owners: Any) -> D
 def run(comm: Communicator, draft: Draft, timeout: float | None = None, seen: Seen | None = None) -> None:
     """Run a blocking call; ``timeout`` is in seconds, ``seen`` what the fast path parsed of the call, if it could."""
     comm._run_draft(draft, DEFAULTS if timeout is None else Options(timeout=timeout), seen)
+
+
+def run_on_gpu(comm: Communicator, draft: Draft, number: int, stream: int, timeout: float | None = None) -> None:
+    """Run a blocking call on memory of the GPU ``number``, in the order of its ``stream``, a CUDA handle."""
+    from . import device_calls  # nothing for GPUs is loaded before the first array on one
+
+    device_calls.run_draft(comm, draft, number, stream, timeout)
 
 
 def start(comm: Communicator, draft: Draft, then: Callable[[], None], seen: Seen | None = None) -> _core.Operation:

@@ -9,6 +9,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..arguments.calls import Arguments, Collective, Draft, Options
+from ..arguments.memory import OnDevice
 from ..core import _core
 from ..selection import hierarchy
 from ..selection.policy import Choice
@@ -33,7 +34,12 @@ class Nonblocking(Blocking):
         self._refuse_in_group(f"I{collective.name}")
         tick, context = _core.ticks(), self._enter()
         context.check_turn()
-        draft, choice = self._prepare(collective, arguments, options, threads=True)
+        try:
+            draft, choice = self._prepare(collective, arguments, options, threads=True)
+        except OnDevice as found:
+            from . import device_requests  # nothing for GPUs is loaded before the first array on one
+
+            return device_requests.start(self, context, collective, arguments, options, found)
         if choice.algorithm.name == "mpi":
             return self._start_by_mpi(draft, choice, arguments, tick)
         return Request(self._start_chosen(draft, choice, options, tick, context.library, seen=seen))
@@ -83,8 +89,13 @@ class Nonblocking(Blocking):
     ) -> MPI.Prequest:  # fmt: skip
         """Make a persistent call; this waits for all ranks if the node-local engine serves it or calls are checked."""
         self._refuse_in_group(f"{collective.method}_init")
-        draft, choice = self._prepare(collective, arguments, options, threads=True)
         context = self._enter()
+        try:
+            draft, choice = self._prepare(collective, arguments, options, threads=True)
+        except OnDevice as found:
+            from . import device_requests
+
+            return device_requests.init(self, context, collective, arguments, options, found)
         self._check(draft, choice, None, "_init")
         numbers = itertools.count(context.persistent_number())
         if choice.algorithm.name == "mpi":

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from ..runtime.mpi_context import MPIContext
     from .checks import PendingCheck
 
-__all__ = ["UNDER_WAY", "HandedOver", "HandedOverForGood", "PersistentRequest", "Request"]
+__all__ = [
+    "UNDER_WAY", "HandedOver", "HandedOverForGood", "InLowerCase", "PersistentRequest", "Request", "set_handle",
+]  # fmt: skip
 
 
 UNDER_WAY = "this persistent request is under way already: Wait comes before the next Start"
@@ -25,7 +27,7 @@ _HANDLE = MPI._sizeof(MPI.Request)  # bytes of MPI's handle
 _starting = threading.RLock()
 
 
-class _InLowerCase:
+class InLowerCase:
     """mpi4py's methods in lower case, which return what was received: nothing, of a collective."""
 
     Wait: Callable[..., bool]
@@ -40,7 +42,7 @@ class _InLowerCase:
         return self.Test(status), None
 
 
-class _Waits(_InLowerCase):
+class _Waits(InLowerCase):
     """Waits and tests that progress the collective in the calling thread, rather than leave it to the progress thread.
 
     MPI frees a request when a wait for it ends. If several threads wait for one request, only the thread that claims
@@ -102,7 +104,7 @@ class Request(_Waits, MPI.Request):  # type: ignore[misc]
         """Release the request and set it to null; the collective is still completed."""
         operation = self._operation if self != MPI.REQUEST_NULL else None
         if operation is not None and (ending.forked() or operation.abandon(_free)):
-            _set_handle(self, MPI.REQUEST_NULL.handle)  # not all MPIs let a generalized request be freed while active
+            set_handle(self, MPI.REQUEST_NULL.handle)  # not all MPIs let a generalized request be freed while active
         else:
             super().Free()
         self._operation = None
@@ -146,7 +148,7 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
         self._launch = self._operation = None
 
 
-class _Keeps(_InLowerCase):
+class _Keeps(InLowerCase):
     """A request of MPI's own that keeps its buffers alive: mpi4py does not for reductions (seen with 4.1.2).
 
     ``Wait`` obeys the communicator's timeout. ``Wait`` and ``Test`` raise PeerFailure if a rank has died.
@@ -251,5 +253,6 @@ def _free(handle: int) -> None:
     MPI.Request.fromhandle(handle).Free()
 
 
-def _set_handle(request: MPI.Request, handle: int) -> None:
+def set_handle(request: MPI.Request, handle: int) -> None:
+    """Let a request object have another of MPI's handles."""
     _core.write_handle(MPI._addressof(request), _HANDLE, handle)

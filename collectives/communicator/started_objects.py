@@ -79,8 +79,12 @@ class _Mover:
 
     def start(self, move: Callable[..., Any], *args: Any, result: Callable[[Any], Any]) -> ObjectRequest:
         request = ObjectRequest(functools.partial(move, self.comm, *args), result)
-        self._calls.put(request._run)
+        self.put(request._run)
         return request
+
+    def put(self, call: Callable[[], None]) -> None:
+        """Let the thread make a call after those before it."""
+        self._calls.put(call)
 
     def free(self) -> None:
         """Complete all calls, and free the duplicate; collective."""

@@ -11,13 +11,17 @@ from .lanes import Lane
 __all__ = ["Order"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Order:
-    """The ``arrays`` of a call on ``lane``, in order with ``stream``, or with the streams that the arrays name."""
+    """The ``arrays`` of a call on ``lane``, in order with ``stream``, or with the streams that the arrays name.
+
+    ``followed``: the lane's streams wait already for what the program's have to do before the call.
+    """
 
     lane: Lane
     arrays: Sequence[Array]
     stream: int | None
+    followed: bool = False
 
     @property
     def streams(self) -> set[int | None]:
@@ -26,6 +30,8 @@ class Order:
 
     def follow(self, *own: int) -> None:
         """Let own streams wait for what the arrays' streams have to do now."""
+        if self.followed:
+            return
         with self.lane.moment() as event:
             for stream in self.streams:
                 self.lane.driver.record(event, DEFAULT_STREAM if stream is None else stream)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ..diagnostics.diagnosis import libraries
-from . import rendezvous
+from . import devices, rendezvous
 from .engines import engine_for
 from .gradients import heap_hook
 from .group import NAME, ProcessGroup
@@ -54,7 +54,7 @@ def monitored_barrier(
     group.monitored_barrier(limit, wait_all_ranks)
 
 
-dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices.served())
 dist.monitored_barrier = distributed_c10d.monitored_barrier = monitored_barrier
 rendezvous.install()
 libraries.append(os.path.dirname(torch.__file__) + os.sep)  # errors name the lines of the program

@@ -58,6 +58,9 @@ class Engine(Protocol):
     def run(self, call: Call, timeout: float | None) -> None:
         """Run a blocking call; ``timeout`` in seconds, None: the group's."""
 
+    def run_on_gpu(self, call: Call, number: int, stream: int, timeout: float | None) -> None:
+        """Run a blocking call on memory of the GPU ``number``, in the order of its ``stream``."""
+
     def start(self, call: Call, then: Callable[[], Any]) -> _core.Operation | None:
         """Start a call that progresses by itself, and calls ``then`` at its end. None, with nothing done, if it
         cannot."""
@@ -92,6 +95,10 @@ class MPIEngine:
         """Run a blocking call; ``timeout`` in seconds, None: the group's."""
         self._internal.run(self._comm, self._draft(call), timeout, self._seen(call, False))
 
+    def run_on_gpu(self, call: Call, number: int, stream: int, timeout: float | None) -> None:
+        """Run a blocking call on memory of the GPU ``number``, in the order of its ``stream``."""
+        self._internal.run_on_gpu(self._comm, self._draft(call), number, stream, timeout)
+
     def start(self, call: Call, then: Callable[[], Any]) -> _core.Operation | None:
         """Start a call that progresses by itself; None below MPI.THREAD_MULTIPLE."""
         if self._blocking_only:
@@ -111,6 +118,13 @@ class StoreEngine:
         """Run a blocking call; ``timeout`` in seconds, None: the group's."""
         with self.context.in_turn():
             self.context.run(self._operation(call), call.source, call.target, call.owners, timeout)
+
+    def run_on_gpu(self, call: Call, number: int, stream: int, timeout: float | None) -> None:
+        """TypeError: without MPI tensors on GPUs are not served."""
+        raise TypeError(
+            "tensors on GPUs need MPI: start the ranks by mpiexec, or name another backend for them: "
+            "init_process_group('cpu:collectives,cuda:nccl')"
+        )
 
     def start(self, call: Call, then: Callable[[], Any]) -> _core.Operation | None:
         """Start a call that progresses by itself."""

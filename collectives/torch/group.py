@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import FunctionType
 from typing import Any
@@ -13,13 +13,13 @@ import torch.distributed.distributed_c10d as c10d
 
 from ..core import _core
 from ..runtime.context import Context
-from . import gradients, profiling, sparse
+from . import devices, gradients, profiling, sparse
 from .arguments import Tensors, list_of, one_of, options_of, plain_blocks
 from .calls import Call, Calls
 from .engines import Engine
 from .queues import Queues
 from .store import Exchange, MonitoredBarrier
-from .tensors import FAST_CODES, FAST_OPS, lies_plain
+from .tensors import FAST_CODES, FAST_OPS, check_on_cpu, lies_plain
 from .work import DONE, Callbacks, Done, OperationWork, seconds
 
 __all__ = ["ProcessGroup"]
@@ -83,11 +83,11 @@ class ProcessGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
+        return [torch.device(kind) for kind in devices.served()]
 
     def _get_backend(self, device: torch.device) -> ProcessGroup:
-        if torch.device(device).type != "cpu":
-            raise RuntimeError(f"the backend {NAME!r} serves tensors on the CPU, not on {device}")
+        if torch.device(device).type not in devices.served():
+            raise RuntimeError(f"the backend {NAME!r} serves tensors on {devices.served()}, not on {device}")
         return self
 
     def __repr__(self) -> str:
@@ -134,7 +134,9 @@ class ProcessGroup(dist.ProcessGroup):
         """Run calls one after the other, or start all of them if the options say ``asyncOp``."""
         queue, results = self._queues.current(), [tensor for call in calls for tensor in call.results]
         ends = [profiling.begun(calls[0].shape.collective, results)] if calls and profiling.enabled() else []
-        limit = None if opts is None else seconds(opts.timeout)
+        limit, gpu = None if opts is None else seconds(opts.timeout), devices.gpu_of(calls)
+        if gpu is not None:
+            return self._issue_on(gpu, calls, limit, ends)
         if opts is not None and not opts.asyncOp:
             for call in calls:
                 queue.engine.run(call, limit)
@@ -154,6 +156,18 @@ class ProcessGroup(dist.ProcessGroup):
                 for step in steps:
                     step()
         return OperationWork(results, operations, queue.callbacks, limit)
+
+    def _issue_on(
+        self, gpu: torch.device, calls: Sequence[Call], limit: float | None, ends: Sequence[Callable[[], None]]
+    ) -> dist.Work:  # fmt: skip
+        """Run calls on a GPU in the order of torch's stream; the host's part of them has been done on return."""
+        engine, stream = self._queues.current().engine, devices.stream_of(gpu)
+        for call in calls:
+            engine.run_on_gpu(call, gpu.index or 0, stream, limit)
+            call.finish()
+        for end in ends:
+            end()
+        return devices.Issued([tensor for call in calls for tensor in call.results], gpu)
 
     def _is_fast(self, opts: Any) -> bool:
         """Whether a call may take the fast path: no profiler is on, and no callback is running that could make it."""
@@ -315,15 +329,15 @@ class ProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> dist.Work:
         """Send a tensor to a rank."""
-        return self.engine.messages.send(one_of(tensors, "tensor"), self._peer(peer, "dst"), tag)
+        return self.engine.messages.send(_of_message(tensors), self._peer(peer, "dst"), tag)
 
     def recv(self, tensors: Tensors, peer: int, tag: int = 0) -> dist.Work:
         """Receive a tensor from a rank."""
-        return self.engine.messages.receive(one_of(tensors, "tensor"), self._peer(peer, "src"), tag)
+        return self.engine.messages.receive(_of_message(tensors), self._peer(peer, "src"), tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
         """Receive a tensor from any rank."""
-        return self.engine.messages.receive(one_of(tensors, "tensor"), None, tag)
+        return self.engine.messages.receive(_of_message(tensors), None, tag)
 
     def _peer(self, peer: int, argument: str) -> int:
         if not 0 <= peer < self.size():
@@ -337,6 +351,11 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
         return Done([])
+
+
+def _of_message(tensors: Any) -> torch.Tensor:
+    """The tensor of a message, which must be on the CPU."""
+    return check_on_cpu(one_of(tensors, "tensor"), "tensor")
 
 
 def _limit_of(opts: Any) -> float | None:

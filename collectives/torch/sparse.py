@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from .tensors import check_on_cpu
 from .work import Done
 
 __all__ = ["allreduce"]
@@ -17,9 +18,7 @@ def allreduce(group: dist.ProcessGroup, tensor: torch.Tensor, op: Any) -> dist.W
     """Sum or average a sparse tensor over all ranks, in place; complete when it returns. TypeError for other ops."""
     if op != dist.ReduceOp.SUM and op != dist.ReduceOp.AVG:
         raise TypeError(f"op: sparse tensors are reduced by SUM and AVG only, not {op}")
-    if not tensor.is_cpu:
-        raise TypeError(f"tensor: a sparse tensor on {tensor.device}; this backend takes tensors on the CPU only")
-    mine, size = tensor.detach().coalesce(), group.size()
+    mine, size = check_on_cpu(tensor, "tensor").detach().coalesce(), group.size()
     indices, values = mine.indices().t().contiguous(), mine.values().contiguous()
     counts = torch.empty(size, dtype=torch.int64)
     group.all_gather_single(counts, torch.tensor([indices.size(0)]), _blocking())

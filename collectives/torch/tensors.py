@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ..core import _core
 
-__all__ = ["CODES", "FAST_CODES", "FAST_OPS", "Inward", "Outward", "Reduction", "check", "lies_plain"]
+__all__ = ["CODES", "FAST_CODES", "FAST_OPS", "Inward", "Outward", "Reduction", "check", "check_on_cpu", "lies_plain"]
 
 #: The kernels' code of each element type that can be reduced; other types (float8, quantised, ...) are only moved.
 CODES = {
@@ -33,14 +33,18 @@ FAST_CODES = {dtype: code for dtype, code in CODES.items() if dtype is not torch
 
 
 def check(tensor: torch.Tensor, argument: str) -> None:
-    """TypeError if a tensor is not on the CPU, or is not strided."""
-    if not tensor.is_cpu:
-        raise TypeError(
-            f"{argument}: a tensor on {tensor.device}; this backend takes tensors on the CPU only. Move it "
-            "there, or name a backend for GPUs too: init_process_group('cpu:collectives,cuda:nccl')"
-        )
+    """TypeError if a tensor is neither on the CPU nor on a GPU of NVIDIA's, or is not strided."""
+    if not tensor.is_cpu and not tensor.is_cuda:
+        raise TypeError(f"{argument}: a tensor on {tensor.device}; this backend takes tensors on the CPU and on CUDA")
     if tensor.layout is not torch.strided:
         raise TypeError(f"{argument}: a tensor of layout {tensor.layout}; only all_reduce takes sparse tensors (COO)")
+
+
+def check_on_cpu(tensor: torch.Tensor, argument: str) -> torch.Tensor:
+    """The tensor; TypeError if it is not on the CPU, for what takes no others."""
+    if not tensor.is_cpu:
+        raise TypeError(f"{argument}: a tensor on {tensor.device}; this call takes tensors on the CPU only")
+    return tensor
 
 
 class Reduction:
@@ -114,7 +118,7 @@ class Inward(_Memory):
         if self.flat is None and target.flat is None:
             mine, theirs = (sum(counts) * self.tensors[0].element_size() for counts in (self.counts, target.counts))
             if self.address < target.address + theirs and target.address < self.address + mine:
-                self.flat = torch.empty(sum(self.counts), dtype=self.tensors[0].dtype)
+                self.flat = _empty_like(self.tensors, sum(self.counts))
                 self._join()
 
 
@@ -142,6 +146,11 @@ def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     end = tensors[0].data_ptr()
     for tensor in tensors:
         if not lies_plain(tensor) or tensor.numel() and tensor.data_ptr() != end:
-            return torch.empty(sum(t.numel() for t in tensors), dtype=tensors[0].dtype)
+            return _empty_like(tensors, sum(t.numel() for t in tensors))
         end += tensor.numel() * tensor.element_size()
     return None
+
+
+def _empty_like(tensors: Sequence[torch.Tensor], count: int) -> torch.Tensor:
+    """New memory for ``count`` elements, where the tensors are."""
+    return torch.empty(count, dtype=tensors[0].dtype, device=tensors[0].device)

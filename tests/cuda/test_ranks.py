@@ -108,6 +108,15 @@ def test_a_long_array_on_the_host_of_one_rank_is_a_mismatch_that_says_why(enviro
     assert "which all ranks must pass, or none: docs/gpu.md" in output, told
 
 
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_nonblocking_and_persistent_calls(environment, ranks):
+    code, output, told = run(environment, ranks, "requests")
+    assert code == 0, told
+    for part in ("started", "persistent", "failing"):
+        assert output.count(f"{part}: 0 wrong") == ranks, told
+    assert output.count(CLEAN) == ranks, told
+
+
 def test_what_cannot_be_served_is_refused(environment):
     _, output, told = run(environment, 2, "refusals")
     assert output.count("16 refusals") == 2, told

@@ -10,7 +10,6 @@ import os
 import subprocess
 from pathlib import Path
 
-import cuda_lib
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +25,8 @@ def build(folder: Path) -> dict[str, str]:
 
     What stands in for nvcc's files of kernels is in the folder that STAND_IN_KERNELS names.
     """
+    import cuda_lib  # which needs more than the programs on ranks have
+
     from collectives.core import _cuda
 
     library = folder / "libstand_in_cuda.so"

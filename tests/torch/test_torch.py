@@ -5,6 +5,7 @@ import os
 import subprocess
 
 import pytest
+import stand_in
 from jobs import ROOT, mpiexec
 from torch_jobs import BACKEND, FAILING, PASSED, hold_calls_that_differ, place
 
@@ -40,6 +41,12 @@ def test_over_mpi_without_threads_and_without_shared_memory(env):
     done = mpiexec("torch", 3, BACKEND, timeout=200, env=env)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == PASSED
+
+
+def test_tensors_on_gpus_over_mpi(tmp_path):
+    done = mpiexec("torch", 2, "tests/torch/programs/gpu_tensors.py", timeout=100, env=stand_in.build(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("all calls on GPU tensors are right") == 2, done.stdout
 
 
 @pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.slow)])

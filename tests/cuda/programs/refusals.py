@@ -53,8 +53,8 @@ def on():
 
     x, y = stand_in.Array(np.ones(4)), stand_in.Array(np.zeros(4))
     host, at = np.ones(4), x.address
-    done = refused(TypeError, "moves arrays in host memory only", COMM.Iallreduce, x, y)
-    done += refused(TypeError, "moves arrays in host memory only", COMM.Allreduce_init, x, y)
+    done = refused(ValueError, "4 elements, recvbuf 3", COMM.Iallreduce, x, np.ones(3))
+    done += refused(TypeError, "with algorithm 'mpi'", COMM.Allreduce_init, x, y, algorithm="mpi")
     done += refused(TypeError, "with algorithm 'mpi'", COMM.Allreduce, x, y, algorithm="mpi")
     done += refused(ValueError, "no argument is an array on a GPU", COMM.Allreduce, host, np.ones(4), stream=1)
     done += refused(TypeError, "stream: expected a CUDA stream", COMM.Allreduce, x, y, stream="fast")

@@ -338,7 +338,7 @@ def test_bad_arguments_are_named_before_anything_is_sent():
     x = torch.ones(3)
     refused(TypeError, "op: ", lambda: dist.all_reduce(x, op=dist.ReduceOp.BAND))
     refused(TypeError, "op: ", lambda: dist.all_reduce(x.to(torch.float8_e4m3fn)))
-    refused(TypeError, "tensors on the CPU only", lambda: dist.all_reduce(x.to("meta")))
+    refused(TypeError, "on the CPU and on CUDA", lambda: dist.all_reduce(x.to("meta")))
     refused(ValueError, "output_tensor: ", lambda: dist.all_gather_single(torch.zeros(3 * SIZE + 1), x))
     refused(ValueError, "tensor_list: ", lambda: dist.all_gather([torch.zeros(3)] * (SIZE + 1), x))
     refused(ValueError, "input_split_sizes: ", lambda: dist.all_to_all_single(x, x, [1] * SIZE, [5] * SIZE))

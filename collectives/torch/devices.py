@@ -1,0 +1,59 @@
+"""Tensors on GPUs of NVIDIA's: which calls are on them, the stream that torch works on, and the end of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from .calls import Call
+from .work import Job
+
+__all__ = ["Issued", "gpu_of", "served", "stream_of"]
+
+
+def served() -> list[str]:
+    """The types of devices whose tensors the backend takes: GPUs if torch finds one."""
+    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
+def _tensors(owners: Any) -> Iterator[torch.Tensor]:
+    if isinstance(owners, torch.Tensor):
+        yield owners
+    elif isinstance(owners, (list, tuple)):
+        for one in owners:
+            yield from _tensors(one)
+
+
+def gpu_of(calls: Sequence[Call]) -> torch.device | None:
+    """The GPU on which the memory of calls is, None if it is the processor's; ValueError for several devices."""
+    devices = {tensor.device for call in calls if call.name != "barrier" for tensor in _tensors(call.owners)}
+    if len(devices) > 1:
+        raise ValueError(f"tensors on several devices: {', '.join(sorted(map(str, devices)))}")
+    return next((device for device in devices if device.type == "cuda"), None)
+
+
+def stream_of(gpu: torch.device) -> int:
+    """The handle of the stream on which torch works now."""
+    return torch.cuda.current_stream(gpu).cuda_stream
+
+
+class Issued(Job):
+    """Calls on a GPU, in the order of the stream on which torch works now: their results are there after its event."""
+
+    def __init__(self, results: list[Any], gpu: torch.device):
+        super().__init__(results)
+        self._gpu, self._event = gpu, torch.cuda.Event()
+        self._event.record(torch.cuda.current_stream(gpu))
+
+    def _wait(self, timeout: float | None) -> None:
+        """Let the stream on which torch works now wait, as with NCCL; the program does not."""
+        self._event.wait(torch.cuda.current_stream(self._gpu))
+
+    def is_completed(self) -> bool:
+        """Whether the GPU has done it."""
+        return self._event.query()
+
+    def _wait_aside(self) -> None:
+        self._event.synchronize()
