@@ -1,12 +1,13 @@
-"""Collectives on arrays of NVIDIA's GPUs: results against NumPy, and how fast the way through host memory is.
+"""Collectives on arrays of NVIDIA's GPUs: results against NumPy, and how fast both paths are.
 
     mpiexec -n 2 python benchmarks/gpu.py
     mpiexec -n 2 python benchmarks/gpu.py --check       exit 1 if a result is wrong, 77 if there is no GPU
     mpiexec -n 4 python benchmarks/gpu.py --mib 256 --json gpu.json
 
-Ranks take the GPUs in turn and may share one. `share` is the rate of the all-reduce on the GPU divided by the least of
-the rates that it consists of: the copies down and up, and the all-reduce on the host. It needs NVIDIA's driver only;
-with torch there are checks of its tensors, too.
+Ranks take the GPUs in turn and may share one. The limit of staging is the least of the rates that it consists of: the
+copies down and up, and the all-reduce on the host. The limit of peers is the rate at which a copy on the GPU moves
+bytes: an all-reduce of s bytes reads (2 - 1/p)s and writes s for each of p ranks, a copy reads and writes s. This needs
+NVIDIA's driver only; with torch there are checks of its tensors, too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import ctypes
 import functools
 import importlib.util
 import json
+import os
 import statistics
 import sys
 import time
@@ -38,7 +40,7 @@ OPS = {
     "min": (MPI.MIN, np.minimum),
     "max": (MPI.MAX, np.maximum),
 }
-LENGTHS = (0, 1, 1000, 3 << 20)
+LENGTHS = (0, 1, 1000, 300_001, 3 << 20)  # the last two are for peers, too
 
 
 class Device:
@@ -111,7 +113,7 @@ def reductions(comm: collectives.Communicator, device: Device) -> list[str]:
         for name, (op, function) in OPS.items():
             if dtype[0] == "c" and name in ("min", "max"):
                 continue
-            for n in LENGTHS if dtype == "f4" else LENGTHS[:3]:
+            for n in LENGTHS if dtype == "f4" else LENGTHS[:4]:
                 every = [(np.arange(n) % 2 + (r == 0)).astype(dtype) for r in range(comm.size)]
                 right = every[0]
                 for other in every[1:]:
@@ -123,6 +125,16 @@ def reductions(comm: collectives.Communicator, device: Device) -> list[str]:
                 x.free()
                 y.free()
     return wrong
+
+
+def on_path(path: str, device: Device) -> collectives.Communicator:
+    """A communicator whose long calls go by "peers", if the GPUs allow it, or by "staging"."""
+    os.environ["COLLECTIVES_GPU_PATH"] = path
+    comm = collectives.Communicator(WORLD)
+    x = Array(device, np.ones(1 << 20))
+    comm.Allreduce(MPI.IN_PLACE, x)  # finds out
+    x.free()
+    return comm
 
 
 def movements(comm: collectives.Communicator, device: Device) -> list[str]:
@@ -172,45 +184,52 @@ def seconds(comm: collectives.Communicator, call: Callable[[], object], rounds: 
     return statistics.median(times[1:])
 
 
-def copies(comm: collectives.Communicator, array: Array) -> tuple[float, float]:
-    """Seconds to copy an array down and up, all ranks at once, from and to pinned memory."""
-    lane = lane_of(array.device.number)
-    address = array.__cuda_array_interface__["data"][0]
+def copies(comm: collectives.Communicator, array: Array) -> dict[str, float]:
+    """Seconds to copy an array down and up, from and to pinned memory, and within the GPU, by all ranks at once."""
+    lane, other = lane_of(array.device.number), Array(array.device, np.zeros(array.shape, array.dtype))
+    address, to = (one.__cuda_array_interface__["data"][0] for one in (array, other))
     with lane:
         slot = lane.take(array.nbytes)
 
-        def down() -> None:
-            lane.driver.to_host(slot.address, address, array.nbytes, lane.down)
-            lane.driver.finish(lane.down)
+        def timed(copy: Callable[..., None], *arguments: int) -> float:
+            def one() -> None:
+                copy(*arguments, array.nbytes, lane.down)
+                lane.driver.finish(lane.down)
 
-        def up() -> None:
-            lane.driver.to_device(address, slot.address, array.nbytes, lane.up)
-            lane.driver.finish(lane.up)
+            return seconds(comm, one)
 
-        found = seconds(comm, down), seconds(comm, up)
+        found = {
+            "copy down": timed(lane.driver.to_host, slot.address, address),
+            "copy up": timed(lane.driver.to_device, address, slot.address),
+            "copy on the GPU": timed(lane.driver.copy, to, address),
+        }
         lane.give(slot)
+    other.free()
     return found
 
 
-def speed(comm: collectives.Communicator, device: Device, mib: int) -> dict[str, Any]:
-    """Times and rates of an all-reduce on the GPU, and of what it consists of."""
+def speed(staged: collectives.Communicator, comm: collectives.Communicator, device: Device, mib: int) -> dict[str, Any]:
+    """Times and rates of all-reduces by both paths, and of what they consist of."""
     n = (mib << 20) // 4
     x, small = Array(device, np.ones(n, "f4")), Array(device, np.ones(2, "f4"))
     host = comm.full(n, 1, np.float32)
 
-    def end(array: Array) -> None:
-        comm.Allreduce(MPI.IN_PLACE, array)
+    def end(by: collectives.Communicator, array: Array) -> None:
+        by.Allreduce(MPI.IN_PLACE, array)
         device("cuStreamSynchronize", None)
 
-    down, up = copies(comm, x)
-    times = {
-        "down": down, "up": up, "host": seconds(comm, lambda: comm.Allreduce(MPI.IN_PLACE, host)),
-        "gpu": seconds(comm, lambda: end(x)), "gpu, 8 bytes": seconds(comm, lambda: end(small), 101),
-    }  # fmt: skip
+    times = copies(comm, x)
+    times["host"] = seconds(comm, lambda: comm.Allreduce(MPI.IN_PLACE, host))
+    times["staging"] = seconds(comm, lambda: end(staged, x))
+    times["staging, 8 bytes"] = seconds(comm, lambda: end(staged, small), 101)
+    shares = {"staging": max(times["copy down"], times["copy up"], times["host"]) / times["staging"]}
+    end(comm, x)
+    if comm.last is not None and comm.last.algorithm == "peers":
+        times["peers"] = seconds(comm, lambda: end(comm, x))
+        shares["peers"] = (3 - 1 / comm.size) / 2 * times["copy on the GPU"] / times["peers"]
     x.free()
     small.free()
-    slowest = max(down, up, times["host"])
-    return {"mib": mib, "seconds": times, "share": slowest / times["gpu"]}
+    return {"mib": mib, "seconds": times, "shares": shares}
 
 
 def show(names: list[str], figures: dict[str, Any]) -> None:
@@ -218,8 +237,9 @@ def show(names: list[str], figures: dict[str, Any]) -> None:
     print(f"{WORLD.size} ranks on {', '.join(sorted(set(names)))}")
     for what, time_of in figures["seconds"].items():
         rate = "" if "bytes" in what else f"{figures['mib'] / 1024 / time_of:10.2f} GiB/s"
-        print(f"{what:14}{1e6 * time_of:14.1f} us{rate}")
-    print(f"share of the slowest part: {figures['share']:.2f}")
+        print(f"{what:18}{1e6 * time_of:14.1f} us{rate}")
+    for path, share in figures["shares"].items():
+        print(f"{path}: {share:.2f} of its limit")
 
 
 def main() -> int:
@@ -235,20 +255,25 @@ def main() -> int:
         return NO_GPU
     names = driver.driver().devices()
     device = Device(WORLD.rank % len(names))
-    comm = collectives.Communicator(WORLD)
-    wrong = reductions(comm, device) + movements(comm, device)
+    staged, comm = on_path("staging", device), on_path("peers", device)
+    wrong = [f"{name} by staging" for name in reductions(staged, device) + movements(staged, device)]
+    wrong += reductions(comm, device) + movements(comm, device)
+    if WORLD.rank == 0:
+        print(comm.explain("allreduce", 1 << 20, gpu=True), flush=True)
     if importlib.util.find_spec("torch") is not None:
         wrong += tensors(comm, device.number)
     wrong = sorted(set(comm.allreduce(wrong)))
     if WORLD.rank == 0:
         print("\n".join(wrong) or "all results are right", flush=True)
     if not args.check:
-        figures = speed(comm, device, args.mib)
+        figures = speed(staged, comm, device, args.mib)
         if WORLD.rank == 0:
             show(names, figures)
             if args.json:
                 with open(args.json, "w", encoding="utf-8") as file:
                     json.dump({"ranks": WORLD.size, "devices": names, "wrong": wrong, **figures}, file, indent=1)
+    staged.Free()
+    comm.Free()
     return int(bool(wrong))
 
 

@@ -35,6 +35,7 @@ VARIABLES = {
     "COLLECTIVES_TRACE": "file for a timeline of all collectives",
     "COLLECTIVES_TRACE_EVENTS": "calls and spans of a rank that a timeline holds",
     "COLLECTIVES_CUDA_DRIVER": "library in the place of NVIDIA's driver, for tests",
+    "COLLECTIVES_GPU_PATH": "staging: ranks do not read each other's GPU memory",
     "COLLECTIVES_MPICC": "MPI compiler wrappers, read when the library is built",
 }
 
@@ -202,19 +203,20 @@ def _gpu(mpi: Section, core: Section) -> Section:
     """Whether calls take arrays on GPUs, by which path, and whether the MPI says that it takes them itself."""
     why = mpi.get("missing") or core.get("missing")
     try:
-        from ..cuda import driver
+        from ..cuda import driver, kernels
     except ImportError as error:
         why = why or str(error)
     why = why or driver.why_not()
     if why is not None:
         return {"on": False, "why": why}
-    own = driver.driver()
+    own, names = driver.driver(), kernels.built().get("kernels", ())
     return {
         "on": True,
         "driver": own.library,
         "cuda": ".".join(map(str, own.version())),
         "devices": own.devices(),
-        "path": "staging",
+        "path": "peers on one node if their GPUs allow it, else staging",
+        "kernels": kernels.not_built() or f"{len(names)} for {', '.join(kernels.built()['architectures'])}",
         "mpi_takes_gpu_arrays": _cuda_aware(mpi["file"]),
     }
 

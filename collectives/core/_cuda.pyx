@@ -27,7 +27,6 @@ cdef extern from "cuda/driver.h" nogil:
         int (*device_count)(int *) noexcept nogil
         int (*device)(int *, int) noexcept nogil
         int (*device_name)(char *, int, int) noexcept nogil
-        int (*device_uuid)(void *, int) noexcept nogil
         int (*retain)(uintptr_t *, int) noexcept nogil
         int (*release)(int) noexcept nogil
         int (*push)(uintptr_t) noexcept nogil
@@ -172,14 +171,6 @@ cdef class CudaDriver:
         cdef int number = 0
         self.check(self.table.attribute(&number, COLL_CUDA_ORDINAL, address), "cuPointerGetAttribute")
         return number
-
-    def uuid(self, int number):
-        """The 16 bytes by which all processes know the device with this number."""
-        cdef int device = 0
-        cdef char uuid[16]
-        self.check(self.table.device(&device, number), "cuDeviceGet")
-        self.check(self.table.device_uuid(uuid, device), "cuDeviceGetUuid")
-        return <bytes>uuid[:16]
 
     def allocation(self, coll_cu_address address):
         """The allocation that has ``address``: a number that no other of the process has, its address, its bytes."""

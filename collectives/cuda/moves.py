@@ -1,8 +1,8 @@
 """What a rank copies and folds in a call whose ranks read each other's memory, as lists of addresses.
 
 A rank writes its own result only. It owns one block of the vector: in an all-reduce it folds that block of all ranks,
-and then reads the other blocks from their owners. So it reads and writes each byte of its result twice, and in place
-nothing is overwritten that another rank has yet to read: the owner of a block is the only one that reads it in round 1.
+and then reads the other blocks from their owners. So it reads about twice the length of the vector, and writes it once.
+In place, nothing is overwritten that another rank has yet to read: in round 1 only the owner of a block reads it.
 """
 
 from __future__ import annotations

@@ -60,8 +60,10 @@ class Call:
 
 def why_not_here() -> str | None:
     """Why this process does not read other ranks' memory, or None: the environment may say so."""
-    path = os.environ.get(VARIABLE, "")
-    return f"{VARIABLE} is {path}" if path == "staging" else None
+    path = os.environ.get(VARIABLE) or "peers"
+    if path == "peers":
+        return None
+    return f"{VARIABLE} is {path}" + ("" if path == "staging" else ", which is neither peers nor staging")
 
 
 class Peers:

@@ -121,10 +121,7 @@ class StoreEngine:
 
     def run_on_gpu(self, call: Call, number: int, stream: int, timeout: float | None) -> None:
         """TypeError: without MPI tensors on GPUs are not served."""
-        raise TypeError(
-            "tensors on GPUs need MPI: start the ranks by mpiexec, or name another backend for them: "
-            "init_process_group('cpu:collectives,cuda:nccl')"
-        )
+        raise TypeError("tensors on GPUs need MPI: start the ranks by mpiexec (docs/torch.md)")
 
     def start(self, call: Call, then: Callable[[], Any]) -> _core.Operation | None:
         """Start a call that progresses by itself."""

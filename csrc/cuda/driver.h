@@ -23,7 +23,6 @@ typedef struct coll_cu_ipc {
     X(device_count, "cuDeviceGetCount", (int *count))                                                                  \
     X(device, "cuDeviceGet", (int *device, int number))                                                                \
     X(device_name, "cuDeviceGetName", (char *name, int room, int device))                                              \
-    X(device_uuid, "cuDeviceGetUuid_v2", (void *uuid, int device))                                                     \
     X(retain, "cuDevicePrimaryCtxRetain", (coll_cu_handle * context, int device))                                      \
     X(release, "cuDevicePrimaryCtxRelease_v2", (int device))                                                           \
     X(push, "cuCtxPushCurrent_v2", (coll_cu_handle context))                                                           \

@@ -7,15 +7,16 @@ import stand_in
 from jobs import mpiexec
 
 GPU = "benchmarks/gpu.py"
-#: The same program with another opinion of what a sum is.
-WRONG = """
+#: The program with the stand-in's kernels.
+RIGHT = """
 import sys
 sys.path.insert(0, "benchmarks")
-import gpu, numpy
-gpu.OPS["sum"] = gpu.MPI.SUM, numpy.maximum
-sys.argv = ["gpu.py", "--check"]
-sys.exit(gpu.main())
+import stand_in, gpu, numpy
+stand_in.use_kernels()
 """
+RUN = "sys.exit(gpu.main())"
+#: With another opinion of what a sum is.
+WRONG = RIGHT + 'gpu.OPS["sum"] = gpu.MPI.SUM, numpy.maximum\n'
 
 
 @pytest.fixture(scope="module")
@@ -32,17 +33,19 @@ def test_without_a_gpu():
 @pytest.mark.slow
 def test_right_results_and_figures(environment, tmp_path):
     file = tmp_path / "figures.json"
-    done = mpiexec("openmpi", 2, GPU, "--mib", "8", "--json", str(file), env=environment)
+    done = mpiexec("openmpi", 2, "-c", RIGHT + RUN, "--mib", "8", "--json", str(file), env=environment)
     assert done.returncode == 0, done
     assert "all results are right" in done.stdout
     figures = json.loads(file.read_text())
     assert figures["wrong"] == []
     assert min(figures["seconds"].values()) > 0
-    assert figures["share"] > 0
+    assert figures["shares"]["staging"] > 0
+    assert figures["shares"]["peers"] > 0
 
 
 @pytest.mark.slow
 def test_wrong_results(environment):
-    done = mpiexec("openmpi", 2, "-c", WRONG, env=environment)
+    done = mpiexec("openmpi", 2, "-c", WRONG + RUN, "--check", env=environment)
     assert done.returncode == 1, done
-    assert "allreduce sum of 1000 f4" in done.stdout
+    assert "allreduce sum of 1000 f4\n" in done.stdout
+    assert "allreduce sum of 1000 f4 by staging" in done.stdout

@@ -80,12 +80,6 @@ int cuDeviceGetName(char *name, int length, int device) {
     return OK;
 }
 
-int cuDeviceGetUuid_v2(char *uuid, int device) {
-    memset(uuid, 0, 16);
-    uuid[0] = (char)(device + 1);
-    return stand_in_failure("cuDeviceGetUuid");
-}
-
 int cuDevicePrimaryCtxRetain(Device **context, int device) {
     int failure = stand_in_failure("cuDevicePrimaryCtxRetain");
     if (failure)

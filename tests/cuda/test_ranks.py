@@ -82,7 +82,7 @@ def test_a_wait_for_peers_that_is_left_out_makes_results_wrong(environment, rank
 def test_peers_that_cannot_open_each_others_memory_go_through_the_host(environment):
     code, output, told = run(environment, 2, "peer_failures")
     assert code == 0, told
-    assert output.count("5 failures, 0 wrong") == 2, told
+    assert output.count("6 failures, 0 wrong") == 2, told
     assert output.count(CLEAN) == 2, told
 
 

@@ -1,5 +1,7 @@
 """Functions of the driver fail on rank 1 while ranks get to know each other's memory: all go through the host then.
 
+So they do if rank 1's environment says it.
+
 With an argument: what happens once a call is under way. "fault": the device fails. "killed": the rank dies before it
 has folded its block; "killed late": before it has copied the others'. "mixed": rank 0's array is on the host.
 """
@@ -26,6 +28,7 @@ FAILURES = [
     ("cuIpcGetEventHandle", 3, OTHER, "shm", "shm", "cuIpcGetEventHandle"),
     ("cuIpcOpenEventHandle", 2, OTHER, "shm", "shm", "it cannot open the other ranks' events"),
     ("cuModuleLoadData", 1, OTHER, "shm", "peers", "the driver does not take the CUDA kernels"),
+    ("COLLECTIVES_GPU_PATH", 0, 0, "shm", "shm", "COLLECTIVES_GPU_PATH is staging"),
     (None, 0, 0, "peers", "peers", ""),
 ]
 
@@ -37,9 +40,11 @@ def set_up(stream):
         lanes._close()
         comm = collectives.Communicator(WORLD)
         mine = Array(np.full(COUNT, 1.0 + comm.rank), stream)
-        if comm.rank == 1 and symbol:
+        if comm.rank == 1 and number:
             lanes.lane_of(0)
             driver.fail(symbol, number, code)
+        elif comm.rank == 1 and symbol:
+            os.environ[symbol] = "staging"
         comm.Allreduce(MPI.IN_PLACE, mine)
         good = (mine.get() == comm.size * (comm.size + 1) / 2).all() and comm.last.algorithm == reduces
         comm.Bcast(mine)
@@ -51,6 +56,7 @@ def set_up(stream):
             print("wrong:", symbol, comm.last, told, flush=True)
         mine.free()
         comm.Free()
+        os.environ.pop("COLLECTIVES_GPU_PATH", None)
     print(f"{len(FAILURES)} failures, {wrong} wrong", flush=True)
 
 
