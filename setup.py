@@ -158,7 +158,13 @@ cuda = Extension(
     "collectives.core._cuda",
     ["collectives/core/_cuda.pyx", "csrc/cuda/driver.c", "csrc/cuda/kernels.c"],
     include_dirs=["csrc"],
-    depends=["csrc/cuda/driver.h", "csrc/cuda/kernels.h", "csrc/kernels/types.h", "csrc/kernels/ops.h"],
+    depends=[
+        "collectives/core/cuda_kernels.pxi",
+        "csrc/cuda/driver.h",
+        "csrc/cuda/kernels.h",
+        "csrc/kernels/types.h",
+        "csrc/kernels/ops.h",
+    ],
     extra_compile_args=CFLAGS,
 )
 setup(ext_modules=[core, cuda], cmdclass={"build_ext": Build, "bdist_wheel": Wheel, "build_transport": Transports})

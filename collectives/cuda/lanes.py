@@ -128,9 +128,10 @@ class Lane:
 
     def kernels(self) -> _cuda.Kernels | str:
         """The reductions for this GPU, which the first call loads; or why there are none."""
-        if self._kernels is None:
-            self._kernels = kernels.load(self.driver)
-        return self._kernels
+        with self._lock:
+            if self._kernels is None:
+                self._kernels = kernels.load(self.driver)
+            return self._kernels
 
     def wait(self, event: int, deadline: float | None) -> None:
         """Wait until an event has passed; CollectiveTimeout after the ``deadline``, a time of the monotonic clock."""

@@ -35,7 +35,6 @@ RECORD = np.dtype([("what", "S160"), ("able", "?"), ("source", PLACE), ("target"
 STATUS = np.dtype("u1")
 #: All-gathers a record of one of these types: what all ranks gave, in rank order.
 Gather = Callable[[np.ndarray, float | None], np.ndarray]
-VARIABLE = "COLLECTIVES_GPU_PATH"
 
 
 @dataclass
@@ -60,10 +59,10 @@ class Call:
 
 def why_not_here() -> str | None:
     """Why this process does not read other ranks' memory, or None: the environment may say so."""
-    path = os.environ.get(VARIABLE) or "peers"
+    path = os.environ.get("COLLECTIVES_GPU_PATH") or "peers"
     if path == "peers":
         return None
-    return f"{VARIABLE} is {path}" + ("" if path == "staging" else ", which is neither peers nor staging")
+    return f"COLLECTIVES_GPU_PATH is {path}" + ("" if path == "staging" else ", which is neither peers nor staging")
 
 
 class Peers:

@@ -54,7 +54,7 @@ def monitored_barrier(
     group.monitored_barrier(limit, wait_all_ranks)
 
 
-dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices.served())
+dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices.SERVED)
 dist.monitored_barrier = distributed_c10d.monitored_barrier = monitored_barrier
 rendezvous.install()
 libraries.append(os.path.dirname(torch.__file__) + os.sep)  # errors name the lines of the program

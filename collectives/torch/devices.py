@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 
+from . import failed
 from .calls import Call
 from .work import Job
 
-__all__ = ["Issued", "gpu_of", "served", "stream_of"]
+__all__ = ["SERVED", "Issued", "gpu_of", "stream_of"]
 
-
-def served() -> list[str]:
-    """The types of devices whose tensors the backend takes: GPUs if torch finds one."""
-    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+#: The types of devices whose tensors the backend takes: GPUs if torch finds one.
+SERVED = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
 def _tensors(owners: Any) -> Iterator[torch.Tensor]:
@@ -28,6 +27,8 @@ def _tensors(owners: Any) -> Iterator[torch.Tensor]:
 
 def gpu_of(calls: Sequence[Call]) -> torch.device | None:
     """The GPU on which the memory of calls is, None if it is the processor's; ValueError for several devices."""
+    if SERVED == ["cpu"]:
+        return None
     devices = {tensor.device for call in calls if call.name != "barrier" for tensor in _tensors(call.owners)}
     if len(devices) > 1:
         raise ValueError(f"tensors on several devices: {', '.join(sorted(map(str, devices)))}")
@@ -50,6 +51,9 @@ class Issued(Job):
     def _wait(self, timeout: float | None) -> None:
         """Let the stream on which torch works now wait, as with NCCL; the program does not."""
         self._event.wait(torch.cuda.current_stream(self._gpu))
+
+    def _new_future(self) -> torch.futures.Future:
+        return failed.Future(devices=[self._gpu])  # the streams that wait for it are torch's business
 
     def is_completed(self) -> bool:
         """Whether the GPU has done it."""

@@ -83,11 +83,11 @@ class ProcessGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device(kind) for kind in devices.served()]
+        return [torch.device(kind) for kind in devices.SERVED]
 
     def _get_backend(self, device: torch.device) -> ProcessGroup:
-        if torch.device(device).type not in devices.served():
-            raise RuntimeError(f"the backend {NAME!r} serves tensors on {devices.served()}, not on {device}")
+        if torch.device(device).type not in devices.SERVED:
+            raise RuntimeError(f"the backend {NAME!r} serves tensors on {devices.SERVED}, not on {device}")
         return self
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ from stand_in import LAUNCHES, Array, driver, use_kernels
 from values import refused
 
 from collectives.communicator import device_peers
-from collectives.torch import devices
+from collectives.torch import devices, failed
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 GPU = torch.device("cuda", 0)
@@ -54,6 +54,14 @@ class Event:
         return True
 
 
+class Future(failed.Future):
+    """torch's future for values on a GPU, which torch makes with CUDA only."""
+
+    def __init__(self, devices):
+        super().__init__()
+        assert devices == [GPU]
+
+
 def same(tensor, right):
     found = tensor.array.get()
     assert np.array_equal(found, np.asarray(right, found.dtype)), (found, right)
@@ -70,6 +78,7 @@ def calls(n):
     work = dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True)
     work.wait()
     assert Event.waits == before + 1
+    assert work.get_future().wait()[0] is x
     same(x, np.arange(n) + SIZE - 1)
     x = on_gpu(mine)
     dist.broadcast(x, src=SIZE - 1)
@@ -89,7 +98,9 @@ def calls(n):
 def main():
     use_kernels()
     device_peers.LEAST = 1 << 14
+    devices.SERVED.append("cuda")
     devices.stream_of = lambda gpu: STREAM
+    devices.failed = types.SimpleNamespace(Future=Future)
     torch.cuda.current_stream = lambda gpu=None: types.SimpleNamespace(cuda_stream=STREAM)
     torch.cuda.Event = Event
     torch.cuda.get_device_capability = lambda gpu=None: (8, 0)
