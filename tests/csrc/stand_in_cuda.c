@@ -12,7 +12,7 @@ enum { MOST = 1024, DEPTH = 16 };
 long stand_in_counts[KINDS];
 static Device devices[DEVICES] = {{0, NULL}, {1, NULL}};
 static Range memory[MOST], pinned[MOST], unused[MOST]; /* the last: addresses of memory that was freed */
-static size_t used, room = SIZE_MAX;                      /* bytes of device memory */
+static size_t used, room = SIZE_MAX;                   /* bytes of device memory */
 static uint64_t made;
 static _Thread_local Device *stack[DEPTH];
 static _Thread_local int depth;
@@ -187,7 +187,11 @@ int cuMemAlloc_v2(char **address, size_t nbytes) {
         return OUT_OF_MEMORY;
     char *again = used_before(whole);
     Range range = {mmap(again, whole, PROT_NONE, MAP_SHARED | (again ? MAP_FIXED : 0), file, 0),
-                   mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0), nbytes, device->number, file, ++made};
+                   mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0),
+                   nbytes,
+                   device->number,
+                   file,
+                   ++made};
     if (range.at == MAP_FAILED || range.alias == MAP_FAILED)
         return OUT_OF_MEMORY;
     memset(range.alias, 0xAB, whole);
@@ -242,7 +246,11 @@ int cuIpcOpenMemHandle_v2(char **base, Handle handle, unsigned flags) {
         return INVALID_VALUE;
     size_t whole = whole_pages(handle.nbytes);
     Range range = {mmap(NULL, whole, PROT_NONE, MAP_SHARED, file, 0),
-                   mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0), handle.nbytes, device->number, -1, 0};
+                   mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0),
+                   handle.nbytes,
+                   device->number,
+                   -1,
+                   0};
     close(file);
     *base = range.at;
     stand_in_counts[OPENED]++;
@@ -325,8 +333,9 @@ int cuMemcpyHtoDAsync_v2(char *to, const char *from, size_t nbytes, uintptr_t ha
         copy = malloc(nbytes + 1);
         memcpy(copy, from, nbytes);
     }
-    stand_in_add(stream, (Work){.to = range->alias + (to - range->at), .from = copy ? copy : from, .nbytes = nbytes,
-                                .owned = copy});
+    stand_in_add(
+        stream,
+        (Work){.to = range->alias + (to - range->at), .from = copy ? copy : from, .nbytes = nbytes, .owned = copy});
     return OK;
 }
 

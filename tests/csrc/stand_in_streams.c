@@ -180,4 +180,3 @@ int cuCtxSynchronize(void) {
     stand_in_drain(NULL);
     return OK;
 }
-
