@@ -40,7 +40,7 @@ class Placed:
 
 
 class OnDevice(TypeError):
-    """An argument is an array on a GPU of NVIDIA's, which blocking calls can serve (:mod:`collectives.cuda`)."""
+    """An argument is an array on a GPU of NVIDIA's, which :mod:`collectives.cuda` serves."""
 
 
 def memory_of(thing: Any, datatype: Any, argument: str, writable: bool) -> Memory:

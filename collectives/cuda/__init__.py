@@ -1,1 +1,1 @@
-"""Arrays in the memory of NVIDIA's GPUs, for blocking calls; the driver is loaded at the first such array."""
+"""Arrays in the memory of NVIDIA's GPUs; the driver is loaded at the first such array."""

@@ -36,6 +36,7 @@ def started(comm, n, stream):
     host = np.zeros(SIZE)
     comm.Allgather(np.array([float(RANK)]), host)  # a blocking call on the host, between
     one[8].fill(5.0)
+    comm.Allreduce(MPI.IN_PLACE, one[8])  # another on the device, while the thread makes the others
     MPI.Request.Waitall(requests[:4])
     for request in requests[4:8]:
         assert request.Wait() is True
@@ -47,7 +48,7 @@ def started(comm, n, stream):
     wrong += expect("igather", whole[1], -1 if RANK else ranks) + expect("ialltoall", whole[2], ranks)
     wrong += expect("ireduce_scatter_block", into[3], TOTAL) + expect("iscan", into[4], RANK * (RANK + 1) / 2)
     wrong += expect("iexscan", into[5], RANK * (RANK - 1) / 2 if RANK else -1) + expect("in place", one[7], TOTAL)
-    wrong += not np.array_equal(host, np.arange(SIZE))
+    wrong += expect("blocking", one[8], 5 * SIZE) + (not np.array_equal(host, np.arange(SIZE)))
     for array in (*one, *block, *into, *whole):
         array.free()
     return wrong
