@@ -6,7 +6,6 @@ Each section is gathered independently, so that a missing MPI or compiled core d
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import math
 import os
@@ -215,16 +214,17 @@ def _gpu(mpi: Section, core: Section) -> Section:
         "driver": own.library,
         "cuda": ".".join(map(str, own.version())),
         "devices": own.devices(),
-        "path": "peers on one node if their GPUs allow it, else staging",
+        "path": "peers on one node if their GPUs allow it, else direct by MPI if it can, else staging",
         "kernels": kernels.not_built() or f"{len(names)} for {', '.join(kernels.built()['architectures'])}",
-        "mpi_takes_gpu_arrays": _cuda_aware(mpi["file"]),
+        "mpi_takes_gpu_arrays": _cuda_aware(),
     }
 
 
-def _cuda_aware(file: str | None) -> str:
-    """What the MPI library says of arrays on GPUs; it is not used for them yet."""
-    query = getattr(ctypes.CDLL(file) if file else None, "MPIX_Query_cuda_support", None)
-    return "unknown" if query is None else "yes, not used yet" if query() else "no"
+def _cuda_aware() -> str:
+    """What the MPI library says of arrays on GPUs, which a job puts to the proof before it relies on it."""
+    from ..cuda import proof
+
+    return {None: "unknown", True: "yes", False: "no"}[proof.claims()]
 
 
 def _environment() -> Section:

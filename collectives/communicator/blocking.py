@@ -16,7 +16,6 @@ from ..arguments.buffers import op_code
 from ..arguments.calls import COLLECTIVES, EXCHANGES, Arguments, Collective, Draft, Options, checked_root
 from ..arguments.datatypes import DTYPE_CODES, of_any
 from ..arguments.memory import OnDevice
-from ..arguments.packing import region
 from ..arguments.shape import Shape, describing, kind_of_call
 from ..arguments.timeouts import checked_timeout
 from ..core import _core
@@ -337,7 +336,7 @@ class Blocking:
         tag = context.tag(choice, shape)
         rounds = reference.run(
             schedule, context.internal, shape, draft.source, draft.target, plan.segments,
-            [tag + i for i in range(plan.depth)], region,
+            [tag + i for i in range(plan.depth)],
         )  # fmt: skip
         call = shape.call(choice.algorithm.name)._replace(number=context.begun)
         walk = reference.Walk(rounds, call, shape.nbytes, draft)

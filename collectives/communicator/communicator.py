@@ -213,7 +213,7 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
         if gpu:
             from . import device_calls
 
-            path = device_calls.foresee(context, draft, choice)
+            path = device_calls.foresee(self, context, draft, choice)
         seconds = context.rules.expected(collective, choice, context.size, nbytes, DEPTH)
         told = path if seconds is None else f"{path}; expected {seconds * 1e6:.3g} us"
         return told if context.apart is None else f"{told} ({context.apart})"

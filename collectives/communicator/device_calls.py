@@ -21,7 +21,7 @@ from ..cuda.staging import ALL, Side, Staging, pieces
 from ..errors import CollectiveMismatch
 from ..runtime.mpi_context import MPIContext
 from ..selection.policy import Choice
-from . import device_peers
+from . import device_direct, device_peers
 
 __all__ = ["Checked", "foresee", "prepared", "run", "run_checked", "run_draft"]
 
@@ -101,15 +101,33 @@ def _run(comm: Any, context: MPIContext, call: Checked, options: Options, order:
         by_peers = device_peers.obstacle(context, draft, options, choice) is None and device_peers.run(
             comm, context, draft, (call.source, call.target), order, deadline
         )
-        if not by_peers:
+        by_mpi = not by_peers and _direct(comm, context, call, options, order, deadline)
+        if not by_peers and not by_mpi:
             _stage(comm, context, call, choice, options, order, deadline)
     except BaseException as e:
         if context.begun != begun and context.broken is None:
             context.torn(draft.collective.name, e)
         raise
-    context.ended(
-        draft.collective.name, "peers" if by_peers else choice.algorithm.name, draft.nbytes, draft.shape.root, tick
-    )
+    name = "peers" if by_peers else "direct" if by_mpi else choice.algorithm.name
+    context.ended(draft.collective.name, name, draft.nbytes, draft.shape.root, tick)
+
+
+def _direct(
+    comm: Any, context: MPIContext, call: Checked, options: Options, order: Order, deadline: float | None
+) -> bool:  # fmt: skip
+    """Make a call by an MPI that takes addresses on GPUs; False, on all ranks, if it must go through the host."""
+    draft = call.draft
+    choice = device_direct.choice_for(comm, context, draft, options)
+    if choice is None:
+        return False
+    gather = device_peers.Gather(comm, context)
+    if context.gpu is None:
+        context.gpu = device_direct.Direct(order.lane, gather)
+    if context.gpu.why is not None:
+        return False
+    able = order.lane is context.gpu.lane and not draft.loads and not draft.stores
+    able = able and all(side is None or side.on_device for side in (call.source, call.target))
+    return device_direct.run(context, draft, able, choice, order, gather, deadline)
 
 
 def _stage(
@@ -136,12 +154,15 @@ def _stage(
         raise
 
 
-def foresee(context: MPIContext, draft: Draft, choice: Choice) -> str:
+def foresee(comm: Any, context: MPIContext, draft: Draft, choice: Choice) -> str:
     """What ``explain`` says of a call on arrays of GPUs for which an algorithm of the host would be the ``choice``."""
     why = driver.why_not()
     if why is not None:
         return f"none, since {why}; with a GPU {choice}"
     peers, staged = device_peers.foresee(context, draft, choice)
+    schedule = device_direct.choice_for(comm, context, draft, Options())
+    if schedule is not None:
+        peers, staged = device_direct.foresee(context, schedule)
     if not staged:
         return peers
     number = len(_cuts(draft.collective, draft.shape.nbytes, draft.shape.itemsize, context.size))

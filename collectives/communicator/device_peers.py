@@ -17,21 +17,22 @@ from ..errors import CollectiveError, CollectiveMismatch
 from ..runtime.mpi_context import MPIContext
 from ..selection.policy import Choice
 
-__all__ = ["foresee", "obstacle", "run"]
+__all__ = ["Gather", "foresee", "obstacle", "run"]
 
 #: What is added to an error, and to a mismatch.
 PART = "(in {}, {} bytes, on arrays of GPUs"
 ALIKE = ", which all ranks must pass, or none: docs/gpu.md"
 
 
-class _Gather:
-    """All-gathers of records by the node-local engine, as parts of a call of ``comm``."""
+class Gather:
+    """All-gathers of small records on the host, as parts of a call of ``comm``."""
 
     def __init__(self, comm: Any, context: MPIContext):
         self._comm, self._context = comm, context
         self._made: dict[Any, tuple[np.ndarray, np.ndarray, Draft, Choice]] = {}
 
     def __call__(self, mine: np.ndarray, timeout: float | None) -> np.ndarray:
+        """What all ranks gave, in rank order."""
         known = self._made.get(mine.dtype)
         if known is None:
             one, every = np.zeros(1, mine.dtype), np.zeros(self._context.size, mine.dtype)
@@ -50,7 +51,7 @@ class _Path:
     """What a communicator keeps for its calls: the peers, and how they meet."""
 
     def __init__(self, comm: Any, context: MPIContext, lane: Lane):
-        self.gather = _Gather(comm, context)
+        self.gather = Gather(comm, context)
         self.peers = Peers(lane, context.rank, context.size, self.gather)
 
     def leave(self) -> None:

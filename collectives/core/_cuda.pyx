@@ -37,6 +37,8 @@ cdef extern from "cuda/driver.h" nogil:
         int (*to_host)(void *, coll_cu_address, size_t, uintptr_t) noexcept nogil
         int (*to_device)(coll_cu_address, const void *, size_t, uintptr_t) noexcept nogil
         int (*copy)(coll_cu_address, coll_cu_address, size_t, uintptr_t) noexcept nogil
+        int (*memory_new)(coll_cu_address *, size_t) noexcept nogil
+        int (*memory_free)(coll_cu_address) noexcept nogil
         int (*range)(coll_cu_address *, size_t *, coll_cu_address) noexcept nogil
         int (*memory_export)(coll_cu_ipc *, coll_cu_address) noexcept nogil
         int (*memory_open)(coll_cu_address *, coll_cu_ipc, unsigned) noexcept nogil
@@ -151,6 +153,22 @@ cdef class CudaDriver:
         cdef int number = 0
         self.check(self.table.attribute(&number, COLL_CUDA_ORDINAL, address), "cuPointerGetAttribute")
         return number
+
+    def allocate(self, size_t nbytes):
+        """New memory of the device."""
+        cdef coll_cu_address address = 0
+        cdef int code
+        with nogil:
+            code = self.table.memory_new(&address, nbytes)
+        self.check(code, "cuMemAlloc")
+        return address
+
+    def free(self, coll_cu_address address):
+        """Free memory of :meth:`allocate`; this may wait for the device."""
+        cdef int code
+        with nogil:
+            code = self.table.memory_free(address)
+        self.check(code, "cuMemFree")
 
     def allocation(self, coll_cu_address address):
         """The allocation that has ``address``: a number that no other of the process has, its address, its bytes."""

@@ -12,6 +12,7 @@ cdef extern from "cuda/kernels.h" nogil:
         coll_cuda_args args
     const char *coll_cuda_reason(int)
     int coll_cuda_reducep(coll_cuda_launch *, int, int, void *, const void *const *, int, size_t)
+    int coll_cuda_scale(coll_cuda_launch *, int, void *, const void *, int, size_t)
     int coll_cuda_kernels()
     const char *coll_cuda_kernel_name(int)
     int coll_cuda_able(int, int)
@@ -49,22 +50,30 @@ cdef class Kernels:
         """
         cdef coll_cuda_launch launch
         cdef const void *given[COLL_CUDA_SOURCES]
-        cdef void *parameters[1]
-        cdef int p = len(sources), i, refusal, code
+        cdef int p = len(sources), i
         for i in range(min(p, COLL_CUDA_SOURCES)):
             given[i] = <const void *><uintptr_t>sources[i]
-        refusal = coll_cuda_reducep(&launch, dtype, op, <void *><uintptr_t>target, given, p, n)
+        self.start(coll_cuda_reducep(&launch, dtype, op, <void *><uintptr_t>target, given, p, n), &launch, stream)
+
+    def scale(self, int dtype, coll_cu_address array, int divisor, size_t n, uintptr_t stream):
+        """array[i] = array[i] / divisor, in the order of ``stream``; ValueError if no kernel can do it."""
+        cdef coll_cuda_launch launch
+        cdef void *there = <void *><uintptr_t>array
+        self.start(coll_cuda_scale(&launch, dtype, there, there, divisor, n), &launch, stream)
+
+    cdef int start(self, int refusal, coll_cuda_launch *launch, uintptr_t stream) except -1:
+        cdef void *parameters[1]
+        cdef uintptr_t kernel
+        cdef int code
         if refusal != COLL_CUDA_FITS:
             raise ValueError((<bytes>coll_cuda_reason(refusal)).decode())
         if launch.grid == 0:
-            return
-        cdef uintptr_t kernel = self.kernel(launch.kernel)
+            return 0
+        kernel = self.kernel(launch.kernel)
         parameters[0] = &launch.args
         with nogil:
-            code = self.own.table.launch(
-                kernel, launch.grid, 1, 1, launch.block, 1, 1, 0, stream, parameters, NULL
-            )
-        self.own.check(code, "cuLaunchKernel")
+            code = self.own.table.launch(kernel, launch.grid, 1, 1, launch.block, 1, 1, 0, stream, parameters, NULL)
+        return self.own.check(code, "cuLaunchKernel")
 
     cdef uintptr_t kernel(self, int number) except 0:
         cdef const char *name = coll_cuda_kernel_name(number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import mmap
 import threading
 import time
@@ -67,6 +68,7 @@ class Lane:
         self._lock = threading.Lock()
         self._idle: list[Slot] = []
         self._lost: list[Slot] = []
+        self._scratch: dict[int, list[int]] = {}
         self._events: list[int] = []
         self._kernels: _cuda.Kernels | str | None = None
         streams: list[int] = []
@@ -117,6 +119,23 @@ class Lane:
         """Keep the slots of a call that failed: its copies, or messages of other ranks, may be under way still."""
         self._lost += slots
 
+    def take_scratch(self, nbytes: int) -> int:
+        """Memory on the GPU, whose earlier use may be under way on the stream ``down``."""
+        with self._lock:
+            unused = self._scratch.get(nbytes)
+            if unused:
+                return unused.pop()
+        return self.driver.allocate(max(1, nbytes))
+
+    def give_scratch(self, nbytes: int, address: int) -> None:
+        """Keep memory of :meth:`take_scratch` for later, or free it if much is kept already."""
+        with self._lock:
+            kept = sum(length * len(addresses) for length, addresses in self._scratch.items())
+            if kept + nbytes <= KEPT:
+                self._scratch.setdefault(nbytes, []).append(address)
+                return
+        self.driver.free(address)
+
     @contextlib.contextmanager
     def moment(self) -> Iterator[int]:
         """An event for the block; what the block has ordered by it stays so when the event is used again."""
@@ -153,6 +172,8 @@ class Lane:
                 self.driver.free_stream(stream)
             for slot in self._idle + self._lost:
                 slot.free()
+            for address in itertools.chain(*self._scratch.values()):
+                self.driver.free(address)
             for event in self._events:
                 self.driver.free_event(event)
             if isinstance(self._kernels, _cuda.Kernels):

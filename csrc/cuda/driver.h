@@ -33,6 +33,8 @@ typedef struct coll_cu_ipc {
     X(to_host, "cuMemcpyDtoHAsync_v2", (void *to, coll_cu_address from, size_t nbytes, coll_cu_handle stream))         \
     X(to_device, "cuMemcpyHtoDAsync_v2", (coll_cu_address to, const void *from, size_t nbytes, coll_cu_handle stream)) \
     X(copy, "cuMemcpyDtoDAsync_v2", (coll_cu_address to, coll_cu_address from, size_t nbytes, coll_cu_handle stream))  \
+    X(memory_new, "cuMemAlloc_v2", (coll_cu_address * address, size_t nbytes))                                         \
+    X(memory_free, "cuMemFree_v2", (coll_cu_address address))                                                          \
     X(range, "cuMemGetAddressRange_v2", (coll_cu_address * base, size_t *nbytes, coll_cu_address address))             \
     X(memory_export, "cuIpcGetMemHandle", (coll_cu_ipc * handle, coll_cu_address base))                                \
     X(memory_open, "cuIpcOpenMemHandle_v2", (coll_cu_address * base, coll_cu_ipc handle, unsigned flags))              \

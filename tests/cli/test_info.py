@@ -134,7 +134,8 @@ def test_with_a_driver_for_gpus(tmp_path):
     gpu = found(COLLECTIVES_CUDA_DRIVER=library)["gpu"]
     assert gpu["on"] is True
     assert (gpu["driver"], gpu["cuda"]) == (library, "12.4")
-    assert gpu["path"] == "peers on one node if their GPUs allow it, else staging"
+    assert gpu["path"] == "peers on one node if their GPUs allow it, else direct by MPI if it can, else staging"
+    assert gpu["mpi_takes_gpu_arrays"] in ("unknown", "yes", "no")
     assert re.fullmatch(r"the CUDA kernels are not built: make cuda|88 for sm_\d+(, sm_\d+)*", gpu["kernels"])
     assert gpu["devices"] == ["stand-in device 0", "stand-in device 1"]
     broken = found(COLLECTIVES_CUDA_DRIVER=library, STAND_IN_BROKEN="100")["gpu"]

@@ -109,6 +109,15 @@ def test_a_long_array_on_the_host_of_one_rank_is_a_mismatch_that_says_why(enviro
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_schedules_on_the_device_once_mpi_has_proved_itself(environment, ranks):
+    code, output, told = run(environment, ranks, "direct")
+    assert code == 0, told
+    assert output.count("refuted: 0 wrong") == ranks, told
+    assert output.count("direct: 0 wrong") == ranks, told
+    assert output.count(CLEAN) == ranks, told
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_nonblocking_and_persistent_calls(environment, ranks):
     code, output, told = run(environment, ranks, "requests")
     assert code == 0, told

@@ -1,0 +1,99 @@
+"""Calls on arrays of GPUs between nodes, by an MPI that takes their addresses: schedules run on the GPU's memory."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from ..arguments.calls import Draft, Options
+from ..core import _cuda
+from ..cuda import proof
+from ..cuda.direct import DeviceSpace, Endpoint
+from ..cuda.lanes import Lane
+from ..cuda.moves import ROUNDS
+from ..cuda.ordering import Order
+from ..cuda.peers import LEAST
+from ..runtime import reference
+from ..runtime.mpi_context import MPIContext, schedule_of
+from ..schedules.registry import ScheduleAlgorithm
+from ..selection.policy import Choice
+
+__all__ = ["Direct", "choice_for", "foresee", "run"]
+
+_APART = "schedules run on the GPU"
+
+
+class Direct:
+    """What a communicator keeps for its calls: why a rank's MPI takes no addresses on GPUs, or None; collective."""
+
+    def __init__(self, lane: Lane, gather: Any):
+        self.lane = lane
+        why = proof.why_not(lane.driver.library, lane.number)
+        with lane:
+            kernels = lane.kernels()
+        why = why or (kernels if isinstance(kernels, str) else None)
+        told = gather(np.array([(why or "").encode()[:100]], "S100"), None)
+        r = int(np.argmax(told != b""))
+        self.why = None if told[r] == b"" else f"rank {r}: {told[r].decode(errors='replace')}"
+
+    def leave(self) -> None:
+        """Nothing belongs to other ranks."""
+
+    free = leave
+
+
+def choice_for(comm: Any, context: MPIContext, draft: Draft, options: Options) -> Choice | None:
+    """The schedule of a call that need not go through the host, as far as all ranks know; None if it must."""
+    shape = draft.shape
+    if context.apart is None or context.size < 2 or options.engine is not None:
+        return None
+    if draft.collective.base not in ROUNDS or not draft.collective.agreed or shape.nbytes < LEAST:
+        return None
+    if draft.collective.reduces and (not isinstance(shape.op, int) or _cuda.no_kernel(shape.dtype, shape.op)):
+        return None
+    choice: Choice = comm._choose(draft, options, options.algorithm, _APART, mpi="never")
+    if not isinstance(choice.algorithm, ScheduleAlgorithm) or comm._widens(draft, choice, options):
+        return None
+    return choice
+
+
+def run(
+    context: MPIContext, draft: Draft, able: bool, choice: Choice, order: Order, gather: Any, deadline: float | None
+) -> bool:  # fmt: skip
+    """Make a call by the schedule of ``choice``; False, on all ranks, if one of them is not ``able`` to."""
+    left = None if deadline is None else max(1e-3, deadline - time.monotonic())
+    aligned = (draft.source | draft.target) % draft.shape.itemsize == 0
+    if not gather(np.array([able and aligned], np.uint8), left).all():
+        return False
+    shape = draft.shape
+    plan: Any = context.operation(choice, shape).plan
+    schedule = schedule_of(choice.algorithm, context.rank, context.size, shape.root)
+    space = DeviceSpace(order.lane, deadline)
+    tag = context.tag(choice, shape)
+    with order.lane:
+        order.follow(order.lane.down)
+        rounds = reference.run(
+            schedule, Endpoint(context.internal, space), shape, draft.source, draft.target, plan.segments,
+            [tag + i for i in range(plan.depth)], space,
+        )  # fmt: skip
+        call = shape.call(choice.algorithm.name)._replace(number=context.begun)
+        walk = reference.Walk(rounds, call, shape.nbytes, draft)
+        try:
+            context.wait(walk, left)
+        except BaseException as e:
+            context.fail(walk, e)
+        context.plans.keep(plan)
+        order.lead(order.lane.down, deadline)
+        space.end()
+    return True
+
+
+def foresee(context: MPIContext, choice: Choice) -> tuple[str, bool]:
+    """What ``explain`` says of the schedule of ``choice``, and whether the call may go through the host."""
+    if context.gpu is None:
+        return f"direct by MPI, {choice}, if the first such call finds that MPI takes arrays on GPUs; else ", True
+    if context.gpu.why is None:
+        return f"direct by MPI, {choice}", False
+    return f"(not direct by MPI, since {context.gpu.why})", True
