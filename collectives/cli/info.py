@@ -34,7 +34,7 @@ VARIABLES = {
     "COLLECTIVES_TRACE": "file for a timeline of all collectives",
     "COLLECTIVES_TRACE_EVENTS": "calls and spans of a rank that a timeline holds",
     "COLLECTIVES_CUDA_DRIVER": "library in the place of NVIDIA's driver, for tests",
-    "COLLECTIVES_GPU_PATH": "staging: ranks do not read each other's GPU memory",
+    "COLLECTIVES_GPU_PATH": "staging: arrays on GPUs always go through the host",
     "COLLECTIVES_MPICC": "MPI compiler wrappers, read when the library is built",
 }
 

@@ -120,14 +120,13 @@ def _direct(
     choice = device_direct.choice_for(comm, context, draft, options)
     if choice is None:
         return False
-    gather = device_peers.Gather(comm, context)
     if context.gpu is None:
-        context.gpu = device_direct.Direct(order.lane, gather)
+        context.gpu = device_direct.Direct(order.lane, device_peers.Gather(comm, context))
     if context.gpu.why is not None:
         return False
     able = order.lane is context.gpu.lane and not draft.loads and not draft.stores
     able = able and all(side is None or side.on_device for side in (call.source, call.target))
-    return device_direct.run(context, draft, able, choice, order, gather, deadline)
+    return device_direct.run(context, draft, able, choice, order, deadline)
 
 
 def _stage(

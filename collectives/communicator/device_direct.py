@@ -14,7 +14,7 @@ from ..cuda.direct import DeviceSpace, Endpoint
 from ..cuda.lanes import Lane
 from ..cuda.moves import ROUNDS
 from ..cuda.ordering import Order
-from ..cuda.peers import LEAST
+from ..cuda.peers import LEAST, why_not_here
 from ..runtime import reference
 from ..runtime.mpi_context import MPIContext, schedule_of
 from ..schedules.registry import ScheduleAlgorithm
@@ -29,8 +29,8 @@ class Direct:
     """What a communicator keeps for its calls: why a rank's MPI takes no addresses on GPUs, or None; collective."""
 
     def __init__(self, lane: Lane, gather: Any):
-        self.lane = lane
-        why = proof.why_not(lane.driver.library, lane.number)
+        self.lane, self.gather = lane, gather
+        why = why_not_here() or proof.why_not(lane.driver.library, lane.number)
         with lane:
             kernels = lane.kernels()
         why = why or (kernels if isinstance(kernels, str) else None)
@@ -60,12 +60,12 @@ def choice_for(comm: Any, context: MPIContext, draft: Draft, options: Options) -
 
 
 def run(
-    context: MPIContext, draft: Draft, able: bool, choice: Choice, order: Order, gather: Any, deadline: float | None
+    context: MPIContext, draft: Draft, able: bool, choice: Choice, order: Order, deadline: float | None
 ) -> bool:  # fmt: skip
     """Make a call by the schedule of ``choice``; False, on all ranks, if one of them is not ``able`` to."""
     left = None if deadline is None else max(1e-3, deadline - time.monotonic())
     aligned = (draft.source | draft.target) % draft.shape.itemsize == 0
-    if not gather(np.array([able and aligned], np.uint8), left).all():
+    if not context.gpu.gather(np.array([able and aligned], np.uint8), left).all():
         return False
     shape = draft.shape
     plan: Any = context.operation(choice, shape).plan

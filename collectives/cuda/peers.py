@@ -25,7 +25,7 @@ from .moves import ROUNDS, Move, rounds
 from .opened import PLACE, Opened, nowhere
 from .ordering import Order
 
-__all__ = ["LEAST", "Call", "Gather", "Peers"]
+__all__ = ["LEAST", "Call", "Gather", "Peers", "why_not_here"]
 
 #: Shorter vectors go through the host, which takes less time.
 LEAST = 256 << 10
@@ -58,7 +58,7 @@ class Call:
 
 
 def why_not_here() -> str | None:
-    """Why this process does not read other ranks' memory, or None: the environment may say so."""
+    """Why this process lets all data on GPUs go through the host, or None: the environment may say so."""
     path = os.environ.get("COLLECTIVES_GPU_PATH") or "peers"
     if path == "peers":
         return None
