@@ -22,7 +22,7 @@ def compiled(scope):
         own = getattr(value, "__module__", None) in [
             module.__name__ for module in MODULES
         ] or inspect.isgetsetdescriptor(value)
-        data = isinstance(value, tuple)
+        data = isinstance(value, tuple | int)
         method = inspect.isroutine(value) and scope not in MODULES
         if not name.startswith("_") and (own or data or method):
             names.add(name)
