@@ -58,7 +58,7 @@ def stub() -> str:
         "".join(_method(c, name, theirs[name]) for c in kinds for name in _names(c))
         for kinds in ([*COLLECTIVES.values(), EXCHANGES["alltoallw"]], neighbours)
     ]
-    return f"{HEAD}{NEIGHBOURS.join(written).rstrip()}\n"
+    return HEAD + NEIGHBOURS.join(f"{methods.rstrip()}\n" for methods in written)
 
 
 def _names(c: Collective) -> Iterator[str]:
