@@ -17,7 +17,7 @@ from ..cuda.ordering import Order
 from ..cuda.peers import LEAST, why_not_here
 from ..runtime import reference
 from ..runtime.mpi_context import MPIContext, schedule_of
-from ..schedules.registry import ScheduleAlgorithm
+from ..schedules.registry import ScheduleAlgorithm, find
 from ..selection.policy import Choice
 
 __all__ = ["Direct", "choice_for", "foresee", "run"]
@@ -52,6 +52,9 @@ def choice_for(comm: Any, context: MPIContext, draft: Draft, options: Options) -
     if draft.collective.base not in ROUNDS or not draft.collective.agreed or shape.nbytes < LEAST:
         return None
     if draft.collective.reduces and (not isinstance(shape.op, int) or _cuda.no_kernel(shape.dtype, shape.op)):
+        return None
+    named = options.algorithm or context.rules.forced_for(draft.collective.name)
+    if named is not None and not isinstance(find(draft.collective.name, named), ScheduleAlgorithm):
         return None
     choice: Choice = comm._choose(draft, options, options.algorithm, _APART, mpi="never")
     if not isinstance(choice.algorithm, ScheduleAlgorithm) or comm._widens(draft, choice, options):

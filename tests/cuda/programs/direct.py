@@ -58,6 +58,10 @@ def every(stream, by):
             for op in ops if reduces else [None]:
                 wrong += trial(comm, name, 1003, dtype, op, stream, by)
     if by == "direct":
+        rules = comm._enter().rules
+        rules.forced = {"allreduce": "mpi"}  # what is no schedule goes through the host
+        wrong += trial(comm, "Allreduce", 1003, "f4", "SUM", stream, "recursive_doubling")
+        rules.forced = {}
         for algorithm in ("ring", "recursive_doubling"):
             wrong += trial(comm, "Allreduce", 5001, "f8", "SUM", stream, by, algorithm)
     told = comm.explain("allreduce", 1 << 20, gpu=True)
