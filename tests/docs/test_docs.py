@@ -127,6 +127,55 @@ def test_the_table_of_calls_is_complete():
         assert getattr(Distgraphcomm, collective.method) is not getattr(MPI.Distgraphcomm, collective.method)
 
 
+TYPES = r"""
+import ml_dtypes
+import numpy as np
+from mpi4py import MPI
+import collectives
+
+comm = collectives.Communicator(MPI.COMM_WORLD)
+
+
+def reduced(dtype, op=MPI.SUM):
+    x = np.zeros(4, dtype)
+    comm.Bcast(x)
+    comm.Allgather(x, np.zeros(4 * comm.size, dtype))
+    try:
+        comm.Allreduce(x, np.zeros_like(x), op=op)
+    except TypeError:
+        return "TypeError"
+    return comm.last.algorithm
+
+
+reduced_here = "? i1 i2 i4 i8 u1 u2 u4 u8 f4 f8 F D f2".split()
+print({reduced(t) for t in reduced_here} | {reduced(ml_dtypes.bfloat16)}, {reduced("g"), reduced("G")})
+only_moved = [ml_dtypes.float8_e4m3fn, ml_dtypes.int4, "M8[s]", "S4", [("a", "i4"), ("b", "f8")], ">f4"]
+print({reduced(t) for t in only_moved}, reduced("F", MPI.MAX))
+for call in (lambda: comm.Bcast(np.array([None])), lambda: comm.Bcast(np.ones(8)[::2])):
+    try:
+        call()
+    except (TypeError, ValueError) as e:
+        print(type(e).__name__, e)
+comm.Bcast(np.ones((2, 3), order="F"))
+"""
+
+
+def test_types(tmp_path):
+    """The table of element types of docs/calls.md."""
+    (tmp_path / "prog.py").write_text(TYPES)
+    done = mpiexec("openmpi", 2, str(tmp_path / "prog.py"), timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(
+        2
+        * [
+            "{'shm'} {'mpi'}",
+            "{'TypeError'} TypeError",
+            "TypeError buf: the buffer holds Python objects; pass them to the methods in lower case",
+            "ValueError buf: the array is strided; pass a contiguous one (numpy.ascontiguousarray)",
+        ]
+    )
+
+
 TORCH = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/torch.md").read_text(), re.DOTALL | re.MULTILINE)
 
 
