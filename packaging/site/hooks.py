@@ -49,6 +49,7 @@ REFERENCE: dict[str, tuple[str, str, list[str]]] = {
         ],
     ),
     "torch": ("collectives.torch", "", ["collectives.torch"]),
+    "jax": ("collectives.jax", "", ["collectives.jax"]),
     "horovod": ("collectives.horovod", "", ["collectives.horovod"]),
     "rl": ("collectives.rl", "", ["collectives.rl"]),
     "schedules": (
