@@ -93,46 +93,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     integer = number(int, 1)
     add = parser.add_argument_group("the model").add_argument
-    add("--parameters", type=count, metavar="N", help="a transformer of about so many: 7e9, 7B, 350M")
-    add("--layers", type=integer, metavar="L", help="or this one, with --width")
-    add("--width", type=integer, metavar="H", help="elements of an activation")
-    add("--heads", type=integer, metavar="A", help="of the attention (width / 128)")
-    add("--sequence", type=integer, default=2048, metavar="S", help="positions of a sample (%(default)s)")
-    add("--vocabulary", type=integer, default=51200, metavar="V", help="words (%(default)s)")
+    add("--parameters", type=count, metavar="N", help="a transformer with about N parameters: 7e9, 7B, 350M")
+    add("--layers", type=integer, metavar="L", help="in place of --parameters, with --width: layers of the transformer")
+    add("--width", type=integer, metavar="H", help="elements of an activation of a position")
+    add("--heads", type=integer, metavar="A", help="heads of the attention (width / 128)")
+    add("--sequence", type=integer, default=2048, metavar="S", help="positions (tokens) of a sample (%(default)s)")
+    add("--vocabulary", type=integer, default=51200, metavar="V", help="words of the vocabulary (%(default)s)")
     add("--untied", action="store_true", help="the last layer has weights of its own")
     add("--hidden", type=integer, metavar="F", help="in place of a transformer: a perceptron, H to F to H in a block")
-    add("--precision", choices=sorted(PRECISIONS), default="mixed", help="of weights and activations (%(default)s)")
-    add("--optimizer", choices=sorted(OPTIMIZERS), default="adam", help="(%(default)s)")
-    add("--gradient-bytes", type=number(float, 0, True), metavar="B", help="of a gradient (as the weights)")
+    add("--precision", choices=sorted(PRECISIONS), default="mixed",
+        help="types of weights and activations (%(default)s)")  # fmt: skip
+    add("--optimizer", choices=sorted(OPTIMIZERS), default="adam", help="the optimizer (%(default)s)")
+    add("--gradient-bytes", type=number(float, 0, True), metavar="B",
+        help="bytes of an element of a gradient (as of the weights)")  # fmt: skip
     add("--batch", type=integer, required=True, metavar="N", help="samples of a step of all ranks")
     add = parser.add_argument_group("the machine").add_argument
-    add("--ranks", type=size, required=True, metavar="P", help="their number")
-    add("--machine", choices=sorted(MACHINES), default="dgx-a100", help="what the following are (%(default)s)")
+    add("--ranks", type=size, required=True, metavar="P", help="number of ranks")
+    add("--machine", choices=sorted(MACHINES), default="dgx-a100",
+        help="sets the defaults of the following options (%(default)s)")  # fmt: skip
     add("--per-host", type=integer, metavar="P", help="ranks of a host")
-    add("--memory", type=number_of_bytes, metavar="BYTES", help="of a rank: 80GB, 64GiB")
-    add("--flops", type=operations, metavar="RATE", help="that a rank reaches in its passes: 156TFLOP/s")
+    add("--memory", type=number_of_bytes, metavar="BYTES", help="memory of a rank: 80GB, 64GiB")
+    add("--flops", type=operations, metavar="RATE", help="operations per second that a rank reaches: 156TFLOP/s")
     add("--alpha", type=seconds, metavar="TIME", help="latency between hosts: 5us")
-    add("--beta", type=rate, metavar="RATE", help="of a host's port, each way: 200GB/s")
+    add("--beta", type=rate, metavar="RATE", help="rate of a host's port, each way: 200GB/s")
     add("--local-alpha", type=seconds, metavar="TIME", help="latency in a host")
-    add("--local-beta", type=rate, metavar="RATE", help="between ranks of a host")
-    add("--fold", type=rate, metavar="RATE", help="at which a rank adds up what arrives")
-    add("--update-rate", type=rate, metavar="RATE", help="at which an optimizer goes through weights and states")
-    add("--overhead", type=seconds, metavar="TIME", help="of each pass of a micro-batch beside its operations")
+    add("--local-beta", type=rate, metavar="RATE", help="rate between ranks of a host")
+    add("--fold", type=rate, metavar="RATE", help="rate at which a rank adds up what arrives")
+    add("--update-rate", type=rate, metavar="RATE", help="rate at which an optimizer goes through weights and states")
+    add("--overhead", type=seconds, metavar="TIME", help="time of each pass of a micro-batch beside its operations")
     add = parser.add_argument_group("what may be used").add_argument
     for axis in ("data", "pipeline", "tensor"):
-        add(f"--{axis}", type=integer, metavar="P", help=f"the length of the axis {axis} (any)")
+        add(f"--{axis}", type=integer, metavar="P", help=f"number of ranks on the axis {axis} of the mesh (any)")
     add("--micro-batch", type=integer, metavar="N", help="samples of a micro-batch (any)")
     add("--schedules", type=_words(tuple(SCHEDULES)), default=list(Choices.schedules), metavar="NAME,...",
-        help="of pipelines (1f1b,interleaved_1f1b,zero_bubble)")  # fmt: skip
+        help="pipeline schedules (1f1b,interleaved_1f1b,zero_bubble)")  # fmt: skip
     add("--recompute", type=_words(RECOMPUTE), default=list(Choices.recompute), metavar="WHAT,...",
-        help="none,attention,block,stage (the first three)")  # fmt: skip
-    add("--zero", type=_stages, default=list(Choices.zero), metavar="STAGE,...", help="of ZeRO, 0 to 3 (0,1)")
-    add("--no-sequence", action="store_true", help="positions are not cut over tensor ranks")
+        help="what the backward pass computes again: none,attention,block,stage (the first three)")  # fmt: skip
+    add("--zero", type=_stages, default=list(Choices.zero), metavar="STAGE,...", help="stages of ZeRO, 0 to 3 (0,1)")
+    add("--no-sequence", action="store_true", help="do not divide positions among tensor ranks")
     add = parser.add_argument_group("synchronous or asynchronous").add_argument
     add("--jitter", type=part, default=0.0, metavar="X", help="mean random part of a step: 0.1, 10%% (0)")
     add("--straggler", type=stragglers, default={}, metavar="RANKxFACTOR", help="slower data ranks: 1x4, or 1x4,2x1.5")
-    add("--strategy", type=choices, metavar="NAME,...", help=f"that are compared ({STRATEGIES})")
-    parser.add_argument("--top", type=integer, default=6, metavar="N", help="meshes that are shown (%(default)s)")
+    add("--strategy", type=choices, metavar="NAME,...", help=f"strategies to compare ({STRATEGIES})")
+    parser.add_argument("--top", type=integer, default=6, metavar="N", help="show the best N meshes (%(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write all numbers there as well")
 
 

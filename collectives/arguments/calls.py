@@ -135,7 +135,7 @@ class Draft:
     owners: Any
     commutes: bool = True
     obstacle: str | None = None
-    unknown: str | None = None  # why the MPI library cannot serve the call
+    unknown: str | None = None  # the op or the type that MPI does not know, and so cannot serve
     loads: list[Packed] = field(default_factory=list)
     stores: list[Packed] = field(default_factory=list)
     parts: str = ""  # the basic types of the data, for the comparison between ranks

@@ -159,7 +159,7 @@ def _obstacle(kind: Type, op: Any, code: int | None) -> str | None:
     if not kind.gapless:
         return "a derived datatype with gaps"
     if code is None and kind.datatype is None:
-        return f"a user-defined op on {kind.name}, which MPI does not know"
+        return f"a user-defined op needs a datatype of MPI, and {kind.name} has none"
     if code is None:
         return None
     if kind.code is None:
@@ -170,9 +170,9 @@ def _obstacle(kind: Type, op: Any, code: int | None) -> str | None:
 
 
 def _unknown(kind: Type, op: Any) -> str | None:
-    """Why the MPI library cannot serve a call, or None if it can."""
+    """The op or the type for which the MPI library cannot serve a call, or None if it can."""
     if op is AVG or op is REPRODUCIBLE_SUM:
-        return f"{op!r}, which MPI does not know"
+        return repr(op)
     if kind.datatype is None:
-        return f"{kind.name}, which MPI does not know"
+        return kind.name
     return None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..schedules.registry import Algorithm, ScheduleAlgorithm
+from .. import __version__
 from ..files import say_where
 from ..launch.usage import UsageError, number_of_bytes, parsed, quiet_beside_rank_0, refused, size, sizes
 
@@ -40,8 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m collectives",
         description="Collectives whose algorithm is chosen per call: look at the algorithms, prove them, run them.",
-        epilog="'python -m collectives COMMAND -h' lists the options of a command.",
+        epilog="'python -m collectives COMMAND -h' lists the options of a command. docs/environment.md lists the "
+        "environment variables.",
     )
+    parser.add_argument("--version", action="version", version=f"collectives {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     for command in COMMANDS:
         sub = commands.add_parser(
@@ -321,21 +324,27 @@ def _prove(algorithm: ScheduleAlgorithm, numbers: Sequence[int]) -> tuple[int, V
 
 COMMANDS = [
     Command("info", "MPI, processor, transports and engines, and why one is off", *imported("cli.info")),
-    Command("list", "algorithms with their constraints, rounds and volume", _list_arguments, _list),
-    Command("show", "a schedule, or who talks to whom in training, as text or SVG", _show_arguments, _show),
-    Command("verify", "prove that schedules keep their promises", _verify_arguments, _verify),
+    Command("list", "all algorithms: what they can serve, their rounds, and what they send", _list_arguments, _list),
+    Command(
+        "show", "draw a schedule, or which ranks exchange data in training, as text or SVG", _show_arguments, _show
+    ),
+    Command("verify", "prove that schedules are right, on given numbers of ranks", _verify_arguments, _verify),
     Command(
         "simulate", "time schedules, or strategies of training, on a modelled network", *imported("simulation.cli")
     ),
-    Command("advise", "which parallelism for a model on these ranks, with the numbers", *imported("advise.cli")),
+    Command("advise", "rank the ways to train a model in parallel: their time and memory", *imported("advise.cli")),
     Command("bench", "measure collectives as the OSU benchmarks do (under mpiexec)", *imported("bench.cli")),
     Command("plot", "draw results of bench and of benchmarks/peers.py", *imported("bench.plot")),
-    Command("tune", "measure here and write the selection table (under mpiexec)", *imported("tune.cli")),
-    Command("train", "train a model with every strategy, on real data (run under mpiexec)", *imported("train.cli")),
     Command(
-        "compare", "train with several strategies, and compare them (run under mpiexec)", *imported("train.compare")
+        "tune",
+        "measure all algorithms here, and write a table to choose them by (under mpiexec)",
+        *imported("tune.cli"),
     ),
-    Command("rl", "learn to act: DQN, Ape-X or Gorila (the latter two under mpiexec)", *imported("rl.cli")),
-    Command("trace", "what a timeline of a run says, as a table or a picture", *imported("trace.report")),
-    Command("run", "run a program that ends as a whole when one rank fails (under mpiexec)", *imported("launch.run")),
+    Command("train", "train a classifier by a strategy that you name (under mpiexec)", *imported("train.cli")),
+    Command("compare", "train with several strategies, and compare them (under mpiexec)", *imported("train.compare")),
+    Command("rl", "reinforcement learning: DQN, or under mpiexec Ape-X or Gorila", *imported("rl.cli")),
+    Command(
+        "trace", "show the timeline that COLLECTIVES_TRACE wrote, as a table or a picture", *imported("trace.report")
+    ),
+    Command("run", "run a program, and end all its ranks if one fails (under mpiexec)", *imported("launch.run")),
 ]

@@ -368,6 +368,8 @@ def _check_mpi(draft: Draft, engine: str | None, obstacle: str | None) -> None:
     why = f" (and ours cannot: {obstacle})" if obstacle else ""
     if draft.unknown is not None:
         kind = ValueError if "collectives." in draft.unknown else TypeError
-        raise kind(f"algorithm 'mpi' cannot serve {draft.unknown}{why}")
+        if obstacle:
+            raise kind(f"neither this library nor MPI serves this call: {obstacle}; MPI does not know {draft.unknown}")
+        raise kind(f"algorithm 'mpi' cannot serve {draft.unknown}, which MPI does not know")
     if engine is not None:
         raise ValueError(f"engine: the MPI library serves this call; engine={engine!r} runs schedules{why}")

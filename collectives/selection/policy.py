@@ -247,7 +247,8 @@ def _chosen(rules: Rules, demand: Demand) -> Choice:
     if forced is not None:
         algorithm = registry.find(collective, forced)
         _refuse(algorithm, demand)
-        return Choice(algorithm, _segment(rules, collective, forced, nbytes), source)
+        cut = isinstance(algorithm, ScheduleAlgorithm)
+        return Choice(algorithm, _segment(rules, collective, forced, nbytes) if cut else None, source)
     if rules.tuned is not None and collective in rules.tuned.rows:
         choice = _row(rules.tuned.rows, collective, nbytes, f"tuned, {rules.tuned.source},", True)
         if choice is not None and _serves(choice.algorithm, demand):

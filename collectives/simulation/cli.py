@@ -42,25 +42,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add = parser.add_argument
     add("names", nargs="*", metavar="ALGORITHM", help="ring, allgather/ring, ...; all: every one of --collective")
-    add("--collective", default="allreduce", metavar="NAME", help="of names without one (%(default)s)")
+    add("--collective", default="allreduce", metavar="NAME", help="collective of a name without one (%(default)s)")
     add("-p", dest="sizes", type=sizes, required=True, metavar="P", help="ranks: 1000, or 64,256,1024")
     add("-n", "--bytes", dest="nbytes", type=several(number_of_bytes), default=[1 << 20], metavar="BYTES",
         help="bytes of the whole vector, or of all parameters: 1MiB, or 8,64KiB,1MiB (default 1MiB)")  # fmt: skip
     add("--hosts", type=int, metavar="H", help="hosts (default: one for each rank)")
-    add("--placement", choices=sorted(PLACEMENTS), default="block", help="of ranks on hosts (%(default)s)")
-    add("--order", choices=("chosen", "own"), default="chosen", help="positions of the ranks (%(default)s)")
+    add("--placement", choices=sorted(PLACEMENTS), default="block",
+        help="how ranks lie on hosts: side by side, or in turn (%(default)s)")  # fmt: skip
+    add("--order", choices=("chosen", "own"), default="chosen",
+        help="order of the ranks: as the communicator would choose, or their own (%(default)s)")  # fmt: skip
     add("--root", type=int, default=0, metavar="R", help="root of a rooted collective (%(default)s)")
     add("--segments", type=int, default=1, metavar="K", help="pieces that the vector is cut into (%(default)s)")
     add("--in-flight", type=int, default=4, metavar="K", help="segments that run at once (%(default)s)")
     add("--alpha", type=seconds, default=default.alpha, metavar="TIME", help="latency between hosts (2us)")
-    add("--beta", type=rate, default=default.beta, metavar="RATE", help="of a host's port, each way (12GB/s)")
-    add("--overhead", type=seconds, default=default.overhead, metavar="TIME", help="of a rank per message (300ns)")
-    add("--fold", type=rate, default=default.fold, metavar="RATE", help="at which a rank or a server folds (20GB/s)")
+    add("--beta", type=rate, default=default.beta, metavar="RATE", help="rate of a host's port, each way (12GB/s)")
+    add("--overhead", type=seconds, default=default.overhead, metavar="TIME",
+        help="time of a rank's processor for each message (300ns)")  # fmt: skip
+    add("--fold", type=rate, default=default.fold, metavar="RATE",
+        help="rate at which a rank or a server reduces (20GB/s)")  # fmt: skip
     add("--local-alpha", type=seconds, default=default.local_alpha, metavar="TIME", help="latency in a host (500ns)")
-    add("--local-beta", type=rate, default=default.local_beta, metavar="RATE", help="between ranks of a host (10GB/s)")
+    add("--local-beta", type=rate, default=default.local_beta, metavar="RATE",
+        help="rate between ranks of a host (10GB/s)")  # fmt: skip
     add("--rendezvous", type=number_of_bytes, default=int(default.rendezvous), metavar="BYTES",
         help="messages from this length on wait for their receiver (64KiB)")  # fmt: skip
-    add("--burst", type=number_of_bytes, default=0, metavar="BYTES", help="through a rested port at once (0)")
+    add("--burst", type=number_of_bytes, default=0, metavar="BYTES",
+        help="bytes that a port which was idle sends at once (0)")  # fmt: skip
     add("--topology", type=levels, default=(), metavar="WIDTH:OVER,...",
         help="switches from the hosts up: neighbours below one, and its oversubscription: 16:2,8:4")  # fmt: skip
     add(
@@ -70,9 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="mean random part of a latency, or of a step: 0.1, 10%% (0)",
     )
-    add("--seed", type=int, default=1, help="of the jitter (%(default)s)")
-    add("--slow-rank", type=factor, action="append", default=[], metavar="RANK:FACTOR", help="a rank's processor")
-    add("--slow-host", type=factor, action="append", default=[], metavar="HOST:FACTOR", help="a host's ports")
+    add("--seed", type=int, default=1, help="seed of the jitter (%(default)s)")
+    add("--slow-rank", type=factor, action="append", default=[], metavar="RANK:FACTOR",
+        help="this rank's processor takes FACTOR times as long")  # fmt: skip
+    add("--slow-host", type=factor, action="append", default=[], metavar="HOST:FACTOR",
+        help="this host's ports take FACTOR times as long")  # fmt: skip
     add("--json", metavar="FILE", help="write the results there as well")
     add("--picture", metavar="FILE", help="draw which algorithm wins where (.svg, .png, .pdf); needs matplotlib")
     add("--goal", metavar="FILE", help="write the schedule there as text for LogGOPSim, and do not simulate")

@@ -42,10 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of strategies to those of ``simulate``."""
     group = parser.add_argument_group("strategies of training", "'python -m collectives train --list' names them")
     add = group.add_argument
-    add("--strategy", type=choices, metavar="NAME,...", help="in place of algorithms; or NAME:OPTION=VALUE,...")
-    add("--option", action="append", default=[], metavar="OPTION=VALUE", help="for strategies that have it")
+    add("--strategy", type=choices, metavar="NAME,...",
+        help="simulate these strategies, not algorithms; or NAME:OPTION=VALUE,...")  # fmt: skip
+    add("--option", action="append", default=[], metavar="OPTION=VALUE",
+        help="an option of all these strategies that have it")  # fmt: skip
     add("--servers", type=number(int, 1), metavar="K", help="the same as --option servers=K")
-    add("--step", type=seconds, default=Conditions.step, metavar="TIME", help="computation of a step (100ms)")
+    add("--step", type=seconds, default=Conditions.step, metavar="TIME", help="time of a step's computation (100ms)")
     add("--straggler", type=stragglers, default={}, metavar="RANKxFACTOR", help="slower ranks: 1x4, or 1x4,2x1.5")
     add("--steps", type=number(int, 1), metavar="N", help="steps of the fastest rank (100; 20 on 1,000 ranks)")
     add("--price", type=number(float, 0, strict=True), default=1.0, metavar="X",

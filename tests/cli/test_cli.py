@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import collectives
 from collectives.cli import commands
 from collectives.launch import usage
 from collectives.schedules import registry
@@ -34,6 +35,10 @@ def test_help_of_a_command(capsys, command):
     code, out, _ = run(capsys, command, "-h")
     assert code == 0
     assert "-p P" in out
+
+
+def test_version(capsys):
+    assert run(capsys, "--version") == (0, f"collectives {collectives.__version__}\n", "")
 
 
 def test_list(capsys):

@@ -24,6 +24,7 @@ def test_on_one_node(nbytes):
         pick(nbytes, forced="shm")
     assert pick(nbytes, forced="shm", apart=None).algorithm.name == "shm"
     assert pick(nbytes, forced="ring", apart=None).algorithm.name == "ring"
+    assert [pick(nbytes, forced=name, apart=None).segment for name in ("shm", "mpi")] == [None, None]
 
 
 def test_the_table():
