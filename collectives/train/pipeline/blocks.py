@@ -83,11 +83,14 @@ class Framework(Protocol):
     def outgoing(self, value: Any) -> Array:
         """A contiguous array for another stage."""
 
-    def random_state(self, blocks: Sequence[Any]) -> Any:
-        """The state of the random numbers that the blocks draw."""
+    def passing_state(self, blocks: Sequence[Any]) -> Any:
+        """What a forward pass of the blocks changes: random numbers, and arrays such as the statistics of norms."""
 
-    def set_random_state(self, blocks: Sequence[Any], state: Any) -> None:
-        """Go back to a state of `random_state`."""
+    def changed_since(self, blocks: Sequence[Any], state: Any) -> Any:
+        """A state of `passing_state` without the arrays that have not changed since."""
+
+    def set_passing_state(self, blocks: Sequence[Any], state: Any) -> None:
+        """Go back to a state of `passing_state`."""
 
     def loss(self, output: Any, labels: Any, loss_fn: Callable[[Any, Any], Any]) -> LossOf:
         """``loss_fn(output, labels)`` and its gradient."""

@@ -36,11 +36,11 @@ def costs(graph: Graph, blocks: Mapping[int, Block], framework: Framework, by: s
     found = []
     for number, block in blocks.items():
         read = [values[source] for source in graph.sources[number]]
-        state = framework.random_state(graph.blocks)
+        state = framework.passing_state(graph.blocks)
         found.append(block.flops(read) if by == "flops" else _seconds(block, read))
-        framework.set_random_state(graph.blocks, state)
+        framework.set_passing_state(graph.blocks, state)
         values[number], _ = block.forward(read, [False] * len(read), False)
-        framework.set_random_state(graph.blocks, state)
+        framework.set_passing_state(graph.blocks, state)
     return found
 
 

@@ -142,12 +142,16 @@ class NumpyFramework:
         """See `Framework.outgoing`."""
         return np.ascontiguousarray(value)
 
-    def random_state(self, blocks: Sequence[Layer]) -> Any:
-        """See `Framework.random_state`."""
+    def passing_state(self, blocks: Sequence[Layer]) -> Any:
+        """See `Framework.passing_state`."""
         return [generator.bit_generator.state for layer in blocks for generator in layer.generators()]
 
-    def set_random_state(self, blocks: Sequence[Layer], state: Any) -> None:
-        """See `Framework.set_random_state`."""
+    def changed_since(self, blocks: Sequence[Layer], state: Any) -> Any:
+        """See `Framework.changed_since`. Layers keep no arrays."""
+        return state
+
+    def set_passing_state(self, blocks: Sequence[Layer], state: Any) -> None:
+        """See `Framework.set_passing_state`."""
         generators = [generator for layer in blocks for generator in layer.generators()]
         for generator, one in zip(generators, state, strict=True):
             generator.bit_generator.state = one

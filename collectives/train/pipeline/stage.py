@@ -22,7 +22,7 @@ class _Kept:
     inputs: dict[int, Any]
     saved: dict[int, Any] = field(default_factory=dict)
     grads: dict[int, Any] = field(default_factory=dict)  # of the blocks' results, for a split backward pass
-    random: Any = None  # the state of random numbers before the forward pass, for recomputation
+    before: Any = None  # what the forward pass has changed, as it was before, for recomputation
     nbytes: int = 0
 
 
@@ -34,7 +34,8 @@ class Stage:
     the values in `received`. ``backward_input`` and ``backward_weight`` are its two halves.
 
     With `recompute` only the inputs are kept between the passes. The backward pass repeats the forward pass before,
-    with the same random numbers (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, section 3).
+    with the same random numbers (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, section 3). What a
+    pass changes besides, as BatchNorm its statistics, it changes once.
 
     `activations` counts what is kept.
     """
@@ -88,8 +89,10 @@ class Stage:
         """Run the blocks. Returns all values by number, `inputs` included."""
         kept = _Kept(inputs)
         if self.recompute:
-            kept.random = self._framework.random_state(self._modules)
+            kept.before = self._framework.passing_state(self._modules)
         values, kept.saved = self._run(inputs, weights, keep=not self.recompute)
+        if self.recompute:
+            kept.before = self._framework.changed_since(self._modules, kept.before)
         self._kept[micro_batch] = kept
         self._activations.change(0, 1)
         self._count(kept)
@@ -120,10 +123,10 @@ class Stage:
         """What was kept of a micro-batch; if that is the inputs only, after the forward pass was repeated."""
         kept = self._kept[micro_batch]
         if self.recompute and not kept.saved:
-            now = self._framework.random_state(self._modules)
-            self._framework.set_random_state(self._modules, kept.random)
+            now = self._framework.passing_state(self._modules)
+            self._framework.set_passing_state(self._modules, kept.before)
             _, kept.saved = self._run(kept.inputs, weights, keep=True)
-            self._framework.set_random_state(self._modules, now)
+            self._framework.set_passing_state(self._modules, now)
             self._count(kept)
         return kept
 

@@ -15,6 +15,7 @@ from . import adaptor
 
 __all__ = ["TorchFramework"]
 
+PassingState = tuple[torch.Tensor, dict[tuple[int, str], torch.Tensor]]
 Saved = tuple[list[torch.Tensor], torch.Tensor, list[torch.Tensor], dict[int, int]]
 
 
@@ -31,7 +32,7 @@ class TorchBlock:
         self._own = {names[p]: p for p in module.parameters() if p.requires_grad}
         self._paths = {names[p]: path for path, p in module.named_parameters() if p.requires_grad}
         self._weights: Mapping[str, torch.Tensor] | None = None
-        self._sizes: dict[Any, dict[int, int]] = {}
+        self._in_place = any(getattr(inner, "inplace", False) for inner in module.modules())
 
     @property
     def parameters(self) -> Mapping[str, torch.nn.Parameter]:
@@ -41,10 +42,15 @@ class TorchBlock:
     def forward(
         self, inputs: Sequence[torch.Tensor], differentiated: Sequence[bool], keep: bool
     ) -> tuple[torch.Tensor, Saved | None]:
-        """See `Block.forward`."""
+        """See `Block.forward`. RuntimeError for a module that changes an input which is kept."""
         if not keep:
+            versions = [x._version for x in inputs]
             with torch.no_grad():
-                return self._call(inputs), None
+                output = self._call(inputs)
+            if versions != [x._version for x in inputs]:
+                name = type(self._module).__name__
+                raise RuntimeError(f"{name} changes its input in place, so its forward pass cannot be repeated")
+            return output, None
         own = [
             x.detach().requires_grad_(asked and x.is_floating_point())
             for x, asked in zip(inputs, differentiated, strict=True)
@@ -63,10 +69,17 @@ class TorchBlock:
         return output.detach(), (own, output, used, memory)
 
     def _call(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The module's result. A copy of what it reads is for modules that work in place. TypeError for no tensor."""
+        given = tuple(x.clone() for x in inputs) if self._in_place else tuple(inputs)
         if self._weights is None:
-            return self._module(*inputs)
-        chosen = {path: self._weights[name] for name, path in self._paths.items()}
-        return torch.func.functional_call(self._module, chosen, tuple(inputs))
+            output = self._module(*given)
+        else:
+            chosen = {path: self._weights[name] for name, path in self._paths.items()}
+            output = torch.func.functional_call(self._module, chosen, given)
+        if not isinstance(output, torch.Tensor):
+            name = type(self._module).__name__
+            raise TypeError(f"a block of a pipeline returns one tensor; {name} has returned {type(output).__name__}")
+        return output
 
     def _used(self) -> list[torch.Tensor]:
         return list(self._own.values()) if self._weights is None else [self._weights[name] for name in self._own]
@@ -147,6 +160,11 @@ class Modules(torch.nn.Module):
             self.add_module(str(number), block)
 
 
+def _buffers(blocks: Sequence[torch.nn.Module]) -> dict[tuple[int, str], torch.Tensor]:
+    """The buffers of modules, by the number of the module and their names there."""
+    return {(number, name): buffer for number, block in enumerate(blocks) for name, buffer in block.named_buffers()}
+
+
 class TorchFramework:
     """torch's modules (see `Framework`). A shared parameter has the name by which the first module has it."""
 
@@ -190,13 +208,22 @@ class TorchFramework:
         """See `Framework.outgoing`."""
         return np.ascontiguousarray(as_numpy(value))
 
-    def random_state(self, blocks: Sequence[Any]) -> torch.Tensor:
-        """See `Framework.random_state`."""
-        return torch.get_rng_state()
+    def passing_state(self, blocks: Sequence[Any]) -> PassingState:
+        """See `Framework.passing_state`."""
+        return torch.get_rng_state(), {key: buffer.clone() for key, buffer in _buffers(blocks).items()}
 
-    def set_random_state(self, blocks: Sequence[Any], state: torch.Tensor) -> None:
-        """See `Framework.set_random_state`."""
-        torch.set_rng_state(state)
+    def changed_since(self, blocks: Sequence[Any], state: PassingState) -> PassingState:
+        """See `Framework.changed_since`. BatchNorm does not count its changes in a buffer's version."""
+        now = _buffers(blocks)
+        return state[0], {key: before for key, before in state[1].items() if not torch.equal(before, now[key])}
+
+    def set_passing_state(self, blocks: Sequence[Any], state: PassingState) -> None:
+        """See `Framework.set_passing_state`."""
+        torch.set_rng_state(state[0])
+        now = _buffers(blocks)
+        with torch.no_grad():
+            for key, before in state[1].items():
+                now[key].copy_(before)
 
     def loss(self, output: torch.Tensor, labels: Any, loss_fn: Callable[[Any, Any], Any]) -> LossOf:
         """See `Framework.loss`."""

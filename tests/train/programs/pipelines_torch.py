@@ -8,7 +8,7 @@ import torch
 from mpi4py import MPI
 
 import collectives
-from collectives import train
+from collectives import PeerFailure, train
 from collectives.train.pipeline.pipedream_2bw import PipeDream2BW
 
 torch.set_num_threads(1)
@@ -102,6 +102,63 @@ def test_dropout_with_recomputation(recompute):
     shape = {"pipeline": 2, "tasks": COMM.size // 2} if COMM.size % 2 == 0 else {"pipeline": COMM.size}
     state = together(torch.nn.Sequential(*blocks(0.5)), shape, recompute=recompute)
     assert_same(state, net)
+
+
+def layers_with_buffers():
+    """BatchNorm has statistics, spectral_norm has vectors that make its weight: a forward pass changes both."""
+    torch.manual_seed(1)
+    made = []
+    for _ in range(COMM.size):
+        made += [torch.nn.utils.spectral_norm(torch.nn.Linear(8, 8)), torch.nn.BatchNorm1d(8), torch.nn.Tanh()]
+    return [module.double() for module in (*made, torch.nn.Linear(8, 3))]
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_forward_pass_changes_buffers_once(recompute):
+    """Also if it is repeated, and not at all if it is measured."""
+    net = torch.nn.Sequential(*layers_with_buffers())
+    alone(net, list(net.parameters()), micro_batches=4)
+    options = {"recompute": recompute, "cut": "time", "sample": X}
+    state = together(torch.nn.Sequential(*layers_with_buffers()), {"pipeline": COMM.size}, **options)
+    assert any("running_mean" in name for of_rank in COMM.allgather(list(state)) for name in of_rank)
+    for name, value in state.items():
+        torch.testing.assert_close(torch.from_numpy(value), net.state_dict()[name], atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_modules_that_work_in_place(recompute):
+    def made():
+        torch.manual_seed(1)
+        inner = [m for _ in range(COMM.size) for m in (torch.nn.Linear(8, 8), torch.nn.ReLU(inplace=True))]
+        return torch.nn.Sequential(*inner, torch.nn.Linear(8, 3)).double()
+
+    net = made()
+    alone(net, list(net.parameters()))
+    cut = list(range(1, 2 * COMM.size - 1, 2))  # each stage but the first one begins with a module that works in place
+    assert_same(together(made(), {"pipeline": COMM.size}, recompute=recompute, cut=cut), net)
+
+
+class Odd(torch.nn.Module):
+    """A layer that changes its input, or returns a pair."""
+
+    def __init__(self, pair):
+        super().__init__()
+        self.layer, self.pair = torch.nn.Linear(8, 8), pair
+
+    def forward(self, x):
+        if self.pair:
+            return self.layer(x), x
+        return self.layer(x.add_(1))
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_modules_that_are_no_blocks_are_named(pair):
+    net = torch.nn.Sequential(*(Odd(pair) for _ in range(COMM.size)), torch.nn.Linear(8, 3)).double()
+    pipe = train.Pipeline(net, COMM, recompute=True)
+    kind = (TypeError if pair else RuntimeError) if COMM.rank == 0 else PeerFailure
+    text = "returns one tensor; Odd has returned tuple" if pair else "Odd changes its input in place"
+    with pytest.raises(kind, match=text):
+        pipe.step(X.clone(), Y, LOSS)
 
 
 @pytest.mark.parametrize("route", ["relay", "direct"])
