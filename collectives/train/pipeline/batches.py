@@ -20,6 +20,8 @@ class MicroBatches:
     def __init__(self, x: Any, y: Any, count: int, cut: Cut) -> None:
         self._inputs = tuple(x) if isinstance(x, tuple | list) else (x,)
         self._labels, self.count, self._cut = y, count, cut
+        if strange := [type(array).__name__ for array in (*self._inputs, y) if not hasattr(array, "__getitem__")]:
+            raise TypeError(f"x and y of a batch are arrays or tensors with a row for each sample, not {strange[0]}")
         lengths = {len(array) for array in (*self._inputs, y)}
         if len(lengths) != 1:
             raise ValueError(f"inputs and labels of a batch have different lengths: {sorted(lengths)}")

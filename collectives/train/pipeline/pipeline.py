@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from .report import Report, StepLoss
 from .stage import Stage
 from .tied import Tied
 from .transfers import Transfers
-from .watch import Watch
+from .watch import Watch, differ
 
 __all__ = ["Pipeline"]
 
@@ -98,7 +98,7 @@ class Pipeline:
         self._programs: dict[int, list[Instruction]] = {}  # the last one, which most steps run again
         self._model: StagesModel | None = None
         self._mesh: Mesh | None = None
-        self._failed = ""  # the error that ended a step
+        self._failed, self._freed = "", False  # the error that ended a step
         self._seconds, self._runs, self._run_batches = 0.0, 0, 0
 
     def _check(self, layout: Layout) -> None:
@@ -146,6 +146,7 @@ class Pipeline:
             raise ValueError(f"{self.schedule.name} has many steps in a stream of batches; use pipe.stream")
         with self._telling():
             batch = self._cut(x, y)
+            self._watch.begin("samples", batch.samples)
             feed = BatchFeed(batch)
             return self._run(self.micro_batches, feed, loss_fn, scale, lambda: ([feed.loss], [batch.samples]))[0]
 
@@ -172,9 +173,15 @@ class Pipeline:
             opt.zero_grad()
             self._begin_gradients(batch.samples)
 
+        if not isinstance(batches, Sized):
+            raise TypeError(f"batches of a stream need a length; a {type(batches).__name__} has none")
         with self._telling():
+            self._watch.begin("batches", len(batches))
+            self._watch.compare()
+            if not len(batches):
+                return []
             feed = StreamFeed(cut(), self.micro_batches, step)
-            count = len(batches) * self.micro_batches  # type: ignore[arg-type]
+            count = len(batches) * self.micro_batches
             return self._run(count, feed, loss_fn, 1.0, lambda: (feed.losses, lengths))
 
     def _cut(self, x: Any, y: Any) -> MicroBatches:
@@ -214,6 +221,8 @@ class Pipeline:
     def _telling(self) -> Iterator[None]:
         """Tell the other ranks of an error in this context. Messages may be left on their way: there is no other step
         after it."""
+        if self._freed:
+            raise RuntimeError("this pipeline was freed")
         if self._failed:
             raise RuntimeError(f"this pipeline failed in an earlier step ({self._failed}): make a new one")
         try:
@@ -233,8 +242,7 @@ class Pipeline:
         """The losses, which the last stage knows. ValueError unless all ranks had as many samples. Collective."""
         found = self._watch.settle(np.array([losses, lengths]))
         if (found[:, 1] != lengths).any():
-            differ = [list(map(int, of_rank)) for of_rank in found[:, 1]]
-            raise ValueError(f"the ranks of a pipeline need the same batches; theirs have {differ} samples")
+            raise ValueError(differ("samples", [list(map(int, of_rank)) for of_rank in found[:, 1]]))
         return [float(value) for value in found[:, 0].sum(axis=0)]
 
     def _begin_gradients(self, samples: int) -> None:
@@ -298,6 +306,8 @@ class Pipeline:
             self._model.loaded()
 
     def free(self) -> None:
-        """Free the pipeline's communicators. Collective."""
-        self._watch.close()
-        self._tied.free()
+        """Free the pipeline's communicators. Collective. A second call does nothing."""
+        if not self._freed:
+            self._freed = True
+            self._watch.close()
+            self._tied.free()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from collectives import CollectiveTimeout, PeerFailure
 from ..deaths import is_death
 from ..models.nn import Array
 
-__all__ = ["NOTICE", "Watch", "kept_for_ever"]
+__all__ = ["NOTICE", "Watch", "differ", "kept_for_ever"]
 
 NOTICE = 1  # the tag of a failing stage's last words
 FAILED = " of the pipeline failed: "  # between the name of a rank and its error
@@ -33,6 +34,9 @@ class Watch:
     has not come (docs/errors.md), and after the timeout of `comm` it tells who has not. At the end of a step, in
     `settle`, the ranks come to as many of these collectives.
 
+    Stages with batches of different lengths may all wait for each other. So the ranks tell their lengths in `begin`,
+    and look at those of the others when they have waited for long.
+
     `name` is what others call this rank. The constructor is collective.
     """
 
@@ -41,8 +45,23 @@ class Watch:
         self.messages, self._meetings = comm.Dup(), comm.Dup()
         self._begun = 0
         self._meeting: Any = None
+        self._telling: Any = None  # the collective of `begin`
         self._notice = kept_for_ever(np.zeros(LONGEST, np.uint8))
         self._request = self.messages.Irecv(self._notice, tag=NOTICE)
+
+    def begin(self, what: str, number: int) -> None:
+        """Begin a step on so many samples, or a stream of so many batches. Collective, but does not wait."""
+        self._what, self._number = what, number
+        self._numbers = np.zeros(self._comm.size, np.int64)
+        self._telling = self.messages.Iallgather(np.array([number]), self._numbers)
+
+    def compare(self) -> None:
+        """Wait for what all ranks have given to `begin`. Raises ValueError on all ranks unless they are the same."""
+        telling, self._telling = self._telling, None
+        if telling is not None:
+            self.wait(telling, message=False)
+            if (self._numbers != self._number).any():
+                raise ValueError(differ(self._what, self._numbers.tolist()))
 
     def tell(self, error: BaseException) -> None:
         """Tell the other ranks that this one fails, as far as they live."""
@@ -61,8 +80,8 @@ class Watch:
     def wait(self, request: Any, message: bool = True) -> None:
         """Wait for a request: a message's, or a collective's, which itself finds the deaths of ranks.
 
-        Raises PeerFailure, which names the stage, if a rank fails before; CollectiveTimeout, which names the ranks that
-        are late, if the wait lasts longer than the communicator's timeout.
+        Raises ValueError as `compare`, if that takes long; PeerFailure, which names the stage, if a rank fails before;
+        CollectiveTimeout, which names the ranks that are late, if it lasts longer than the communicator's timeout.
         """
         begin, looks, limit = time.monotonic(), 0, getattr(self._comm, "timeout", None)
         while not self._done(request):
@@ -73,6 +92,8 @@ class Watch:
             self._look()
             waited = time.monotonic() - begin
             if message and waited > SLOW:
+                if self._telling is not None and self._done(self._telling):
+                    self.compare()
                 self._meet()
             if limit is not None and waited > limit:
                 self._end_late(limit)
@@ -115,6 +136,7 @@ class Watch:
 
     def settle(self, mine: Array) -> Array:
         """The numbers `mine` of all ranks, by rank. Collective; also ends the collectives that waits have begun."""
+        self.compare()
         given = np.append(mine, self._begun).astype(np.float64)
         found = np.zeros((self._comm.size, len(given)))
         self.wait(self.messages.Iallgather(given, found), message=False)
@@ -131,7 +153,8 @@ class Watch:
 
     def close(self) -> None:
         """Free the communicators. Collective, outside of steps."""
-        self.messages.Isend(self._notice, self._comm.rank, NOTICE).Wait()
+        nothing = np.zeros(1, np.uint8)  # not the array of the receive: MPICH aborts
+        self.messages.Isend(nothing, self._comm.rank, NOTICE).Wait()
         self._request.Wait()
         self.messages.Free()
         self._meetings.Free()
@@ -150,3 +173,8 @@ def _begin(comm: Any) -> Any:
     """Begin an all-to-all: in it, each rank waits for every other one itself."""
     nothing: Array = np.zeros(comm.size, np.uint8)
     return comm.Ialltoall(nothing, np.zeros_like(nothing))
+
+
+def differ(what: str, numbers: Sequence[Any]) -> str:
+    """The error of ranks that have begun with different numbers."""
+    return f"the ranks of a pipeline need the same batches; theirs have {list(numbers)} {what}"

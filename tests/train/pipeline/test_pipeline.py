@@ -213,7 +213,7 @@ def test_ranks_need_the_same_batch():
     def on_rank(comm):
         pipe = train.Pipeline(chain(), comm, micro_batches=2)
         count = 22 if comm.rank == 1 else 20
-        with pytest.raises(ValueError, match=r"the same batches; theirs have \[\[20\], \[22\], \[20\]\] samples"):
+        with pytest.raises(ValueError, match=r"the same batches; theirs have \[20, 22, 20\] samples"):
             pipe.step(X[:count], Y[:count], LOSS)
         pipe = train.Pipeline(chain(), comm, micro_batches=2)
         with pytest.raises(ValueError if comm.rank == 1 else PeerFailure, match=r"different lengths: \[21, 22\]"):
@@ -223,6 +223,43 @@ def test_ranks_need_the_same_batch():
             pipe.step(X.tolist(), Y, LOSS)
 
     threads.run(3, on_rank, timeout=20)
+
+
+@pytest.mark.parametrize("rank", range(3))
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_rank_with_a_shorter_batch_lets_nobody_wait_for_ever(rank, count):
+    """It sends no micro-batches that the others wait for, and takes none of theirs."""
+
+    def on_rank(comm):
+        pipe = train.Pipeline(chain(), comm, micro_batches=2)
+        mine = count if comm.rank == rank else len(X)
+        with pytest.raises((ValueError, PeerFailure), match="need the same batches|takes outputs"):
+            pipe.step(X[:mine], Y[:mine], LOSS)
+
+    threads.run(3, on_rank, timeout=20)
+
+
+def test_streams_of_no_batches_of_several_numbers_and_without_a_length():
+    def on_rank(comm):
+        pipe = train.Pipeline(chain(), comm, schedule="pipedream")
+        opt = sgd(pipe.parameters())
+        assert pipe.stream([], LOSS, opt) == []
+        with pytest.raises(TypeError, match="batches of a stream need a length; a list_iterator has none"):
+            pipe.stream(iter([(X, Y)]), LOSS, opt)
+        assert len(pipe.stream([(X, Y)], LOSS, opt)) == 1
+        with pytest.raises(ValueError, match=r"the same batches; theirs have \[0, 1\] batches"):
+            pipe.stream([(X, Y)] * comm.rank, LOSS, opt)
+
+    threads.run(2, on_rank, timeout=20)
+
+
+@pytest.mark.parametrize("batch", [(None, Y), (X, None), (iter(X), Y)])
+def test_what_has_no_rows_is_no_batch(batch):
+    def on_rank(comm):
+        with pytest.raises(TypeError, match="x and y of a batch are arrays or tensors with a row for each sample"):
+            train.Pipeline(chain(), comm).step(*batch, LOSS)
+
+    threads.run(2, on_rank, timeout=20)
 
 
 def test_ranks_that_wait_for_each_other_are_named_after_the_timeout():

@@ -41,6 +41,15 @@ def test_several_ranks_for_a_stage():
     assert value == pytest.approx(loss, abs=1e-12)
 
 
+def test_a_freed_pipeline_says_so():
+    pipe = train.Pipeline(chain(), COMM, micro_batches=4)
+    pipe.step(X, Y, LOSS)
+    pipe.free()
+    pipe.free()
+    with pytest.raises(RuntimeError, match="this pipeline was freed"):
+        pipe.step(X, Y, LOSS)
+
+
 def test_a_stage_that_raises_is_named_on_all_ranks():
     def broken(x):
         raise ArithmeticError("too hot")
