@@ -1,4 +1,4 @@
-"""Arguments that count something."""
+"""Arguments that are numbers."""
 
 from __future__ import annotations
 
@@ -15,3 +15,13 @@ def count(name: str, value: Any, least: int = 1) -> int:
     if found < least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
     return found
+
+
+def real(name: str, value: Any) -> float:
+    """`value` as a float. TypeError, which names the argument, if it is no number."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):  # torch has RuntimeError for several elements
+        raise TypeError(f"{name} must be a number, not {value!r}") from None

@@ -135,7 +135,7 @@ def test_only_the_latest_of_several_iterators_goes_on(prefetch):
         ((np.zeros(0), np.zeros(0)), {}, ValueError, "at least 1"),
         ((), {}, ValueError, "same number of rows"),
         ((np.zeros(3),), {"batch": 0}, ValueError, "batch must be at least 1"),
-        ((np.zeros(3),), {"batch": 1.5}, TypeError, "float"),
+        ((np.zeros(3),), {"batch": 1.5}, TypeError, "batch must be an integer, not "),
         ((np.zeros(3),), {"shard": "cut"}, ValueError, "shuffled, strided, sorted"),
         ((np.zeros(3),), {"placement": "here"}, ValueError, "shared, local"),
         ((np.zeros(3),), {"placement": "local", "shard": "sorted"}, ValueError, "not for 'local'"),

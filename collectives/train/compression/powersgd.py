@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..counts import count
 from ..flat.buckets import Bucket
 from ..models.nn import Array
 from .base import Area, Compression, restore
@@ -131,9 +132,8 @@ class PowerSGD(Compression[LowRank]):
 
     def __init__(self, rank: int = 2, *, start_after: int = 0, seed: int = 0) -> None:
         super().__init__()
-        if rank < 1 or start_after < 0 or seed < 0:
-            raise ValueError(f"PowerSGD: rank {rank} must be at least 1, {start_after=} and {seed=} at least 0")
-        self.rank, self.start_after, self.seed = rank, start_after, seed
+        self.rank = count("rank", rank)
+        self.start_after, self.seed = count("start_after", start_after, 0), count("seed", seed, 0)
 
     def _make(self, bucket: Bucket, comm: Any) -> LowRank:
         return LowRank(bucket, comm, self.rank, self.seed)

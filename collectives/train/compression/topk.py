@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..counts import real
 from ..flat.buckets import Bucket
 from ..models.nn import Array
 from .base import Area, Compression
@@ -82,7 +83,7 @@ class TopK(Compression[Largest]):
 
     def __init__(self, density: float = 0.01) -> None:
         super().__init__()
-        if not 0 < density <= 1:
+        if not 0 < real("density", density) <= 1:
             raise ValueError(f"density must be above 0 and at most 1, not {density}")
         self.density = density
         self._warned = False

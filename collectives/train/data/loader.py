@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-import operator
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ..agree import communicator
+from ..counts import count
 from .deals import Deal, Deals, OwnShards, Reader, Shuffled
 from .identity import check_saved, gathered, same_everywhere
 from .local import Local, Part
@@ -121,16 +121,12 @@ class Loader:
         self._check_length()
 
     def _check_arguments(self, comm: Any) -> None:
-        self.batch, self.seed, self.prefetch = map(operator.index, (self.batch, self.seed, self.prefetch))
-        if self.batch < 1:
-            raise ValueError(f"batch must be at least 1, not {self.batch}")
+        self.batch = count("batch", self.batch)
+        self.seed, self.prefetch = count("seed", self.seed, 0), count("prefetch", self.prefetch, 0)
         if self.shard not in SHARDS:
             raise ValueError(f"unknown shard {self.shard!r}; there are {', '.join(SHARDS)}")
         if self.placement not in PLACEMENTS:
             raise ValueError(f"unknown placement {self.placement!r}; there are {', '.join(PLACEMENTS)}")
-        for name in ("seed", "prefetch"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.placement == "local" and self.shard != "shuffled":
             raise ValueError(f"shard {self.shard!r} is for placement 'shared', not for 'local'")
         if self.placement == "local" and not hasattr(comm, "allgather"):

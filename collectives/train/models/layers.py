@@ -11,6 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import DTypeLike
 
+from ..counts import count, real
 from ..random_streams import Random
 from .nn import Array, Layer, Parameter
 
@@ -22,8 +23,7 @@ def _he(rng: np.random.Generator, shape: tuple[int, ...], fan_in: int, dtype: DT
 
 def _positive(layer: str, **sizes: int) -> None:
     for name, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{layer}: {name} must be at least 1, not {value}")
+        count(f"{layer}: {name}", value)
 
 
 def _rows(grad: Array) -> Array:
@@ -203,7 +203,7 @@ class Dropout(Layer):
     """
 
     def __init__(self, p: float, *, random: Random) -> None:
-        if not 0 <= p < 1:
+        if not 0 <= real("Dropout: p", p) < 1:
             raise ValueError(f"Dropout: p must be in [0, 1), not {p}")
         self.p, self.random, self.training = p, random, True
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..counts import real
 from ..models.nn import Array, Parameter
 from .base import Optimizer
 
@@ -32,9 +33,11 @@ class Adam(Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(parameters, lr, weight_decay=weight_decay)
-        if not all(0 <= beta < 1 for beta in betas):
+        if not (isinstance(betas, tuple | list) and len(betas) == 2):
+            raise TypeError(f"betas must be two numbers, not {betas!r}")
+        if not all(0 <= real("betas", beta) < 1 for beta in betas):
             raise ValueError(f"betas must be in [0, 1), not {betas}")
-        if not eps >= 0:
+        if not real("eps", eps) >= 0:
             raise ValueError(f"eps must not be negative, not {eps}")
         self.betas, self.eps = betas, eps
 

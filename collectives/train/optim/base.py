@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from collectives import span
 
+from ..counts import real
 from ..models.nn import Array, Parameter
 
 Hook = Callable[["Optimizer", tuple[Any, ...], dict[str, Any]], None]
@@ -27,6 +28,9 @@ class Optimizer:
     arrays: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, parameters: Iterable[Parameter], lr: float, *, weight_decay: float = 0.0) -> None:
+        parameters = list(parameters) if isinstance(parameters, Iterable) else [parameters]
+        if strange := [type(given).__name__ for given in parameters if not isinstance(given, Parameter)]:
+            raise TypeError(f"parameters must be a network's, as of net.parameters(), not {strange[0]}")
         self.lr = lr
         self.weight_decay = weight_decay
         self.strategy: Any = None  # the Strategy, set by distribute
@@ -36,9 +40,9 @@ class Optimizer:
         name = type(self).__name__
         if not self.parameters:
             raise ValueError(f"{name} got no parameters")
-        if not lr >= 0:
+        if not real("lr", lr) >= 0:
             raise ValueError(f"lr must not be negative, not {lr}")
-        if not weight_decay >= 0:
+        if not real("weight_decay", weight_decay) >= 0:
             raise ValueError(f"weight_decay must not be negative, not {weight_decay}")
 
     def replace(self, parameters: Iterable[Parameter]) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..counts import real
+
 Schedule = Callable[[float], float]
 RULES = ("linear", "sqrt", "none")
 
@@ -25,7 +27,7 @@ def scaled(lr: float, factor: float, rule: str = "linear") -> float:
     """
     if rule not in RULES:
         raise ValueError(f"unknown scaling rule {rule!r}; there are {', '.join(RULES)}")
-    if not factor > 0:
+    if not real("factor", factor) > 0:
         raise ValueError(f"factor must be positive, not {factor}")
     return lr * {"linear": factor, "sqrt": math.sqrt(factor), "none": 1.0}[rule]
 
@@ -81,7 +83,7 @@ class Cosine:
 
     def __post_init__(self) -> None:
         _not_negative(lr=self.lr, final=self.final)
-        if not self.samples > 0:
+        if not real("samples", self.samples) > 0:
             raise ValueError(f"samples must be positive, not {self.samples}")
 
     def __call__(self, samples: float) -> float:
@@ -113,7 +115,7 @@ class Steps:
 
 def _not_negative(**numbers: float) -> None:
     for name, value in numbers.items():
-        if not value >= 0:
+        if not real(name, value) >= 0:
             raise ValueError(f"{name} must not be negative, not {value}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ..counts import real
 from ..models.nn import Array, Parameter
 from .base import Optimizer
 
@@ -22,7 +23,7 @@ class SGD(Optimizer):
         self, parameters: Iterable[Parameter], lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0
     ) -> None:
         super().__init__(parameters, lr, weight_decay=weight_decay)
-        if not 0 <= momentum < 1:
+        if not 0 <= real("momentum", momentum) < 1:
             raise ValueError(f"momentum must be in [0, 1), not {momentum}")
         self.momentum = momentum
 

@@ -16,7 +16,7 @@ from ..checkpoint.manifest import Corrupt
 from ..checkpoint.reading import Checkpoint, load
 from ..checkpoint.saver import Saver, Vote
 from ..checkpoint.snapshot import Snapshot, take
-from ..counts import count
+from ..counts import count, real
 from ..mesh import Mesh
 from .states import OWN, RUN, Member, Position, axes_of, inherited, members, restore, states
 
@@ -47,7 +47,7 @@ class Keeping:
         for key, value in {"keep": keep, "checkpoint_every": every}.items():
             if value is not None:
                 count(key, value)
-        if seconds is not None and not seconds > 0:
+        if seconds is not None and not real("checkpoint_seconds", seconds) > 0:
             raise ValueError(f"checkpoint_seconds must be positive, not {seconds}")
         timed = every is not None or seconds is not None
         can = root is not None and bool(objects)

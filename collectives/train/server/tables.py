@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..checkpoint import Shard as Leaf
-from ..counts import count
+from ..counts import count, real
 from ..flat.memory import own
 from ..models.nn import Array, Parameter
 from ..optim.base import Optimizer
@@ -51,7 +51,7 @@ class Table:
         self, rows: int, width: int, *, dtype: DTypeLike = np.float32, optimizer: Maker | None = None,
         scale: float = 0.0, seed: int = 0,
     ) -> None:  # fmt: skip
-        if not 0 <= scale < math.inf:
+        if not 0 <= real("scale", scale) < math.inf:
             raise ValueError(f"scale must be finite and not negative, not {scale}")
         self.rows, self.width, self.dtype = count("rows", rows), count("width", width), np.dtype(dtype)
         if self.dtype.kind != "f":

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..agree import raise_on_all
 from ..compression import Compression
-from ..counts import count
+from ..counts import count, real
 from ..flat.memory import allocate, is_narrow
 from ..flat.model import narrow
 from ..models.nn import Array
@@ -71,8 +71,12 @@ class AllReduce(Strategy):
         compression: Compression[Any] | None = None, clip_norm: float | None = None, nonfinite: str = "raise",
         shard: int = 0, loss_scale: float | str = 1.0,
     ) -> None:  # fmt: skip
-        if clip_norm is not None and not 0 < clip_norm < math.inf:
+        if clip_norm is not None and not 0 < real("clip_norm", clip_norm) < math.inf:
             raise ValueError(f"clip_norm must be positive and finite, not {clip_norm}")
+        if compression is not None and not isinstance(compression, Compression):
+            raise TypeError(f"compression must be an object of train.PowerSGD or the like, not {compression!r}")
+        if algorithm is not None and not isinstance(algorithm, str):
+            raise TypeError(f"algorithm must be a name, not {algorithm!r}")
         if nonfinite not in NONFINITE:
             raise ValueError(f"nonfinite must be one of {', '.join(NONFINITE)}, not {nonfinite!r}")
         if shard not in (0, 1, 2):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..counts import count
+from ..counts import count, real
 from ..server.clocks import Policy
 from .central import Central
 from .pattern import PARAMETERS, Pattern
@@ -35,7 +35,7 @@ class AsyncEASGD(Central):
 
     def __init__(self, every: int = 4, servers: int = 1, *, attraction: float | None = None, **how: Any) -> None:
         super().__init__(servers, **how)
-        if attraction is not None and not 0 < attraction < 1:
+        if attraction is not None and not 0 < real("attraction", attraction) < 1:
             raise ValueError(f"attraction must be between 0 and 1, not {attraction}")
         self.every, self.attraction, self._steps = count("every", every), attraction, 0
         self.policy = Policy(staleness=float("inf"), fold=False, attraction=attraction or 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..counts import real
 from ..server.clocks import RATES, Policy
 from .central import Central
 
@@ -38,9 +39,9 @@ class AsyncParameterServer(Central):
         super().__init__(servers, **how)
         if rate not in RATES:
             raise ValueError(f"rate must be one of {', '.join(RATES)}, not {rate!r}")
-        if not 0 <= compensation < math.inf:
+        if not 0 <= real("compensation", compensation) < math.inf:
             raise ValueError(f"compensation must be finite and not negative, not {compensation}")
-        if not oldest >= 0:
+        if not real("oldest", oldest) >= 0:
             raise ValueError(f"oldest must be at least 0, not {oldest}")
         self.policy = Policy(staleness=math.inf, fold=False, rate=rate, oldest=oldest, compensation=compensation)
 

@@ -44,6 +44,8 @@ class Central(Strategy):
         if backup and servers < 2:
             raise ValueError("backup needs at least 2 servers")
         self.bucket_bytes = None if bucket_bytes is None else count("bucket_bytes", bucket_bytes)
+        if not isinstance(tables, Mapping | None):
+            raise TypeError(f"tables must be a dict of train.Table by name, not {tables!r}")
         self.tables = dict(tables or {})
         self.worker = True
         self._closed, self._loaded = False, False
@@ -59,6 +61,8 @@ class Central(Strategy):
         if not handle.fresh:
             raise ValueError("the optimizer has made steps already; distribute it before, and load its state after")
         for name, table in self.tables.items():
+            if not isinstance(table, Table):
+                raise TypeError(f"tables: {name} must be a train.Table, not {table!r}")
             table.check(name)
         if self.beside and not _has_threads(comm):
             raise ValueError("beside=True needs MPI.THREAD_MULTIPLE, which this MPI was not initialized with")

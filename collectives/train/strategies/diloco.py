@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..counts import real
 from .rounds import Rounds
 
 
@@ -39,9 +40,9 @@ class DiLoCo(Rounds):
         weighted: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(every, weighted)
-        if not 0 < outer_lr < np.inf:
+        if not 0 < real("outer_lr", outer_lr) < np.inf:
             raise ValueError(f"outer_lr must be positive and finite, not {outer_lr}")
-        if not 0 <= outer_momentum < 1:
+        if not 0 <= real("outer_momentum", outer_momentum) < 1:
             raise ValueError(f"outer_momentum must be in [0, 1), not {outer_momentum}")
         self.outer_lr, self.outer_momentum, self.nesterov = outer_lr, outer_momentum, nesterov
 

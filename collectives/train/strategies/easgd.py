@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..counts import count
+from ..counts import count, real
 from ..flat.memory import allocate
 from ..optim.schedules import get_lr
 from .local import Local
@@ -50,7 +50,7 @@ class EASGD(Local):
         if alpha is not None and rho is not None:
             raise ValueError("alpha is lr * rho: give one of both")
         for name, value in {"alpha": alpha, "rho": rho}.items():
-            if value is not None and not 0 < value < math.inf:
+            if value is not None and not 0 < real(name, value) < math.inf:
                 raise ValueError(f"{name} must be positive and finite, not {value}")
         self.every, self.alpha, self.rho = count("every", every), alpha, rho
 

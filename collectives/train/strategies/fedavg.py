@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..counts import count
+from ..counts import count, real
 from .rounds import Rounds
 
 
@@ -42,7 +42,7 @@ class FedAvg(Rounds):
 
     def __init__(self, every: int = 2, fraction: float = 0.75, seed: int = 0) -> None:
         super().__init__(every)
-        if not 0 < fraction <= 1:
+        if not 0 < real("fraction", fraction) <= 1:
             raise ValueError(f"fraction must be above 0 and at most 1, not {fraction}")
         self.fraction, self.seed = fraction, count("seed", seed, 0)
 

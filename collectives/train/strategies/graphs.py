@@ -140,7 +140,10 @@ class Mixing:
         if callable(found):
             self.matrices = [weights(links, size) for links in found(size)]
         else:
-            array = np.asarray(found, np.float64)
+            try:
+                array = np.asarray(found, np.float64)
+            except (TypeError, ValueError):
+                raise TypeError(f"graph must be a name, a function of the ranks or matrices, not {graph!r}") from None
             self.matrices = list(array if array.ndim == 3 else array[None])
         self.size = size
         for matrix in self.matrices:

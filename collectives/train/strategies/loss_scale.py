@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ..counts import real
+
 SMALLEST = 2.0**-24
 
 
@@ -20,7 +22,7 @@ class LossScale:
         if isinstance(scale, str) and scale != "dynamic":
             raise ValueError(f"loss_scale must be a number or 'dynamic', not {scale!r}")
         self.dynamic = scale == "dynamic"
-        self.value = 65536.0 if isinstance(scale, str) else float(scale)
+        self.value = 65536.0 if isinstance(scale, str) else real("loss_scale", scale)
         if not 0 < self.value < math.inf:
             raise ValueError(f"loss_scale must be positive and finite, not {scale}")
         self.growth = growth
