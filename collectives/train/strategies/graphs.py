@@ -10,6 +10,8 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterable
+from operator import index
+from typing import Any
 
 import numpy as np
 
@@ -111,6 +113,18 @@ def named(graph: str | Graph | Array) -> Graph | Array:
     return GRAPHS[graph]
 
 
+def _checked(rounds: Any, size: int) -> list[Links]:
+    """What a graph has returned. ValueError unless it is rounds of links between the ranks."""
+    try:
+        found = [{(index(source), index(target)) for source, target in links} for links in rounds]
+    except (TypeError, ValueError):
+        raise ValueError(f"a graph returns a list of sets of links (source, target), not {rounds!r}") from None
+    for link in {link for links in found for link in links}:
+        if min(link) < 0 or max(link) >= size or link[0] == link[1]:
+            raise ValueError(f"a link of a graph is from one of {size} ranks to another one, not {link}")
+    return found
+
+
 def weights(links: Links, size: int) -> Array:
     """The mixing matrix of a round, (p, p): its element (i, j) is the part of rank j's vector that rank i takes.
 
@@ -138,13 +152,15 @@ class Mixing:
     def __init__(self, graph: str | Graph | Array, size: int) -> None:
         found = named(graph)
         if callable(found):
-            self.matrices = [weights(links, size) for links in found(size)]
+            self.matrices = [weights(links, size) for links in _checked(found(size), size)]
         else:
             try:
                 array = np.asarray(found, np.float64)
             except (TypeError, ValueError):
                 raise TypeError(f"graph must be a name, a function of the ranks or matrices, not {graph!r}") from None
             self.matrices = list(array if array.ndim == 3 else array[None])
+        if not self.matrices:
+            raise ValueError("a graph needs at least one round")
         self.size = size
         for matrix in self.matrices:
             self._check(matrix)

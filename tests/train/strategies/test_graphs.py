@@ -104,6 +104,13 @@ SENDS = np.array([[0.5, 0.0], [0.5, 1.0]])
         (np.array([[0.0, 1.0], [1.0, 0.0]]), 2, "above 0 on the diagonal"),
         (np.array([[1.5, -0.5], [-0.5, 1.5]]), 2, "at least 0"),
         (np.full((2, 2), np.nan), 2, "at least 0"),
+        (np.zeros((0, 2, 2)), 2, "a graph needs at least one round"),
+        (lambda size: [], 2, "a graph needs at least one round"),
+        (lambda size: None, 2, "a graph returns a list of sets of links .* not None"),
+        (lambda size: [{(0, 1.5)}], 2, "a graph returns a list of sets of links"),
+        (lambda size: [{(0, 2)}], 2, r"from one of 2 ranks to another one, not \(0, 2\)"),
+        (lambda size: [{(-1, 0)}], 2, r"from one of 2 ranks to another one, not \(-1, 0\)"),
+        (lambda size: [{(1, 1)}], 2, r"from one of 2 ranks to another one, not \(1, 1\)"),
     ],
 )
 def test_graphs_that_are_refused(graph, size, words):
