@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .agree import together
+from .agree import communicator, together
 from .checkpoint import Slice, StoredArray
 from .checkpoint.arrays import type_name, type_of
 from .flat.adapt import Adaptable, is_torch
@@ -75,10 +75,10 @@ class WholeOptimizer:
     """
 
     def __init__(self, opt: Any, net: Any, mesh: Mesh) -> None:
-        self._opt, self._comm, self._order = opt, mesh.comm, list[str]()
-        arrays = together(mesh.comm, self._arrays if isinstance(opt, Optimizer) else lambda: self._of_torch(net))
+        self._opt, self._comm, self._order = opt, communicator(mesh.comm), list[str]()
+        arrays = together(self._comm, self._arrays if isinstance(opt, Optimizer) else lambda: self._of_torch(net))
         self._parts = _Parts(arrays, cuts_of(net), mesh)
-        if len(set(mesh.comm.allgather(len(getattr(opt, "param_groups", []))))) > 1:
+        if len(set(self._comm.allgather(len(getattr(opt, "param_groups", []))))) > 1:
             raise ValueError("the optimizers of the ranks have different numbers of groups")
 
     def _arrays(self) -> dict[str, Array]:
@@ -176,13 +176,17 @@ class _Place(NamedTuple):
 
 
 class _Parts:
-    """Which part of each array this rank has, and whether it gives it. Collective over ``mesh.comm``."""
+    """Which part of each array this rank has, and whether it gives it. Collective over ``mesh.comm``.
+
+    With servers of parameters, collective over the ranks that train.
+    """
 
     def __init__(self, arrays: Mapping[str, Array], cuts: Mapping[str, Cut], mesh: Mesh) -> None:
+        comm = communicator(mesh.comm)
         self._mine = {name: _place(array, cuts.get(name), mesh.tensor.rank) for name, array in arrays.items()}
         self._whole: dict[str, _Place] = {}
         holders: dict[tuple[str, tuple[int, ...]], list[int]] = {}
-        for rank, places in enumerate(mesh.comm.allgather(self._mine)):
+        for rank, places in enumerate(comm.allgather(self._mine)):
             for name, place in places.items():
                 known = self._whole.setdefault(name, place)
                 if known[:2] != place[:2]:
@@ -191,7 +195,7 @@ class _Parts:
         self._gives = set()
         for number, name in enumerate(self._whole):  # in turn, so that all ranks write
             same = holders.get((name, self._mine[name].start), []) if name in self._mine else []
-            if same and same[number % len(same)] == mesh.comm.rank:
+            if same and same[number % len(same)] == comm.rank:
                 self._gives.add(name)
 
     def state(self, arrays: Mapping[str, Array]) -> dict[str, Slice]:

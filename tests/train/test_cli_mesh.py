@@ -124,11 +124,12 @@ def test_an_error_of_one_task_ends_all(tmp_path):
     assert "task-1" in done.stderr
 
 
-def test_a_signal_stops_a_pipeline_which_then_goes_on(tmp_path):
-    words = ["-m", "collectives", "train", "--model", "mlp", "--no-control", "--mesh", "data=2,pipeline=2"]
+@pytest.mark.parametrize("how", [["--mesh", "data=2,pipeline=2"], ["--strategy", "parameter_server"]], ids=" ".join)
+def test_a_signal_stops_all_ranks_also_servers(how, tmp_path):
+    words = ["-m", "collectives", "train", "--model", "mlp", "--no-control", *how]
     words += ["--out", str(tmp_path), "--epochs", "400"]
-    line, how = launch("openmpi", 4, words, None, ())
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how) as running:
+    line, options = launch("openmpi", 4, words, None, ())
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as running:
         while not (tmp_path / "log.json").exists():
             assert running.poll() is None
             time.sleep(0.1)

@@ -159,8 +159,11 @@ Axes = Mapping[str, int]  # the lengths of the axes of a mesh, in one task
 
 
 def axes_of(mesh: Mesh | None, ranks: int) -> Axes:
-    """The axes of a run with so many ranks, all of them data ranks without a mesh."""
-    return {"data": ranks} if mesh is None else {axis: n for axis, n in mesh.shape.items() if axis != "tasks"}
+    """The axes of a run with so many ranks, all of them data ranks without a mesh; servers are no ranks of a run."""
+    if mesh is None:
+        return {"data": ranks}
+    axes = {axis: n for axis, n in mesh.shape.items() if axis != "tasks"}
+    return {**axes, "data": ranks // (axes["pipeline"] * axes["tensor"])}
 
 
 def inherited(saved: Axes, mine: Axes, rank: int) -> list[int]:

@@ -13,6 +13,7 @@ from ..flat.model import narrow
 from ..models.nn import Array
 from ..optim.schedules import get_lrs
 from ..roles import Role, begin, end
+from ..run.signals import Signals
 from ..server.assembly import Assembly
 from ..server.clocks import Policy
 from ..server.layout import Places, ranges
@@ -102,7 +103,8 @@ class Central(Strategy):
             self._thread = threading.Thread(target=self._serve_beside, name="parameter server", daemon=True)
             self._thread.start()
         elif self._server is not None:
-            self._server.serve(self._lifeline.leave)
+            with Signals():  # launchers pass signals on to all ranks: those that train stop, and then let this one go
+                self._server.serve(self._lifeline.leave)
             self._part()
 
     def _serve_beside(self) -> None:

@@ -244,6 +244,23 @@ def test_a_checkpoint_has_the_state_of_the_servers(tmp_path, then):
     np.testing.assert_array_equal(found[0][1], expected[0][1])
 
 
+@pytest.mark.parametrize("strategy", [train.ParameterServer, train.SSP])
+def test_a_run_on_a_mesh_leaves_servers_out_and_goes_on_with_more_ranks(tmp_path, strategy):
+    def on_rank(comm, epochs):
+        mesh = train.Mesh(comm, data=comm.size)
+        data = train.Loader(samples(), 24, seed=1, comm=mesh.data)
+        net, opt = train.distribute(*model(), strategy(), mesh=mesh)
+        run = train.Run(tmp_path, mesh=mesh, state={"net": net, "opt": opt, "data": data}, checkpoint_every=2)
+        for x, y in run.steps(data, epochs=epochs):
+            opt.zero_grad()
+            train.CrossEntropyLoss()(net(x), y).backward()
+            opt.step()
+        return run.resumed, run.step
+
+    assert threads.run(3, functools.partial(on_rank, epochs=2), timeout=20)[0] == (None, 8)
+    assert threads.run(4, functools.partial(on_rank, epochs=4), timeout=20)[0] == (8, 16)
+
+
 @pytest.mark.parametrize(
     "strategy",
     [functools.partial(train.AsyncParameterServer, 2), functools.partial(train.AsyncEASGD, 2), train.PeerAsync],
