@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -46,6 +47,7 @@ def main(args: argparse.Namespace) -> int:
             raise UsageError(f"cannot write {path}")
     if any(kind != "tty" for kind in args.graph):
         require_matplotlib()
+    importlib.import_module("mpi4py")  # if it is missing, the command line says so; it would be a traceback below
     return as_a_whole(lambda: _run(program, args))
 
 

