@@ -68,6 +68,7 @@ def test_ranks_that_share_a_core():
         assert words.count("may run on") == 1, words
 
 
+@pytest.mark.alone
 @SEVERAL
 def test_cores_that_another_job_is_bound_to():
     busy = subprocess.Popen(["taskset", "-c", str(CORES[1]), sys.executable, "-c", "while True: pass"])

@@ -82,6 +82,14 @@ def test_curve_of_several_runs(tmp_path):
     assert (tmp_path / "curve.png").stat().st_size > 10_000
 
 
+def test_curve_without_accuracies(tmp_path):
+    records = [{"seconds": i, "samples": 10 * i, "loss": 1 / (i + 1)} for i in range(5)]
+    train.draw_curves(
+        {"format": 1, "runs": {"a": {"settings": {}, "records": records}}}, tmp_path / "curve.png", "title"
+    )
+    assert (tmp_path / "curve.png").stat().st_size > 10_000
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

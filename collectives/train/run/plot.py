@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,8 @@ def _dress(axes: Any, columns: Sequence[tuple[str, str]]) -> None:
     for axis in axes.flat:
         axis.grid(True, color="0.88", linewidth=0.8)
         axis.set_axisbelow(True)
-        axis.set_xlim(left=0, right=1.04 * axis.dataLim.xmax if axis.dataLim.xmax > 0 else None)  # markers are whole
+        last = axis.dataLim.xmax  # infinite without data
+        axis.set_xlim(left=0, right=1.04 * last if 0 < last < math.inf else None)  # markers are whole
         axis.spines[["top", "right"]].set_visible(False)
     if any(len(line.get_xdata()) for axis in axes[0] for line in axis.lines):
         axes[0, 0].set_yscale("log")
