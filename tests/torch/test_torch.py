@@ -49,7 +49,7 @@ def test_tensors_on_gpus_over_mpi(tmp_path):
     assert done.stdout.count("all calls on GPU tensors are right") == 2, done.stdout
 
 
-@pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_without_mpi(ranks):
     done = torchrun(ranks, BACKEND, "without-mpi4py")
     assert done.returncode == 0, done.stderr

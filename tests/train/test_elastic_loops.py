@@ -100,6 +100,7 @@ def test_a_rank_that_an_exception_ends_counts_as_dead(raised):
     assert "3 of 4 go on from step 10" in errors
 
 
+@pytest.mark.slow
 def test_a_rank_that_leaves_the_loop_alone_ends_all():
     """Also if one of the others learns of it later than they: it does not take their end for deaths."""
     lines, errors = told("""
