@@ -19,8 +19,7 @@ from ..arguments.memory import OnDevice
 from ..arguments.shape import Shape, describing, kind_of_call
 from ..arguments.timeouts import checked_timeout
 from ..core import _core
-from ..runtime import reference
-from ..runtime.mpi_context import MPIContext, schedule_of
+from ..runtime.mpi_context import MPIContext
 from ..schedules.registry import ScheduleAlgorithm, algorithms, find
 from ..selection.policy import ByMPI, Choice, Demand, Rules
 from ..waiting.mpi_calls import MPIRun
@@ -326,25 +325,12 @@ class Blocking:
         draft.store()
 
     def _reference(self, choice: Choice, draft: Draft, timeout: float | None) -> None:
-        """Run a blocking call in the Python executor, with the C executor's segments one after the other."""
+        """Run a blocking call in the Python executor."""
         context, shape = self._enter(), draft.shape
         if shape.op is not None and not isinstance(shape.op, int):
             raise ValueError("engine: 'python' applies the predefined ops only")
-        plan: Any = context.operation(choice, shape).plan
-        schedule = schedule_of(choice.algorithm, context.rank, context.size, shape.root)
         draft.load()
-        tag = context.tag(choice, shape)
-        rounds = reference.run(
-            schedule, context.internal, shape, draft.source, draft.target, plan.segments,
-            [tag + i for i in range(plan.depth)],
-        )  # fmt: skip
-        call = shape.call(choice.algorithm.name)._replace(number=context.begun)
-        walk = reference.Walk(rounds, call, shape.nbytes, draft)
-        try:
-            context.wait(walk, timeout)
-        except BaseException as e:
-            context.fail(walk, e)
-        context.plans.keep(plan)
+        context.end_walk(*context.begin_walk(choice, draft, context.internal), timeout)
         draft.store()
 
 

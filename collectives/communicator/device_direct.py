@@ -15,8 +15,7 @@ from ..cuda.lanes import Lane
 from ..cuda.moves import ROUNDS
 from ..cuda.ordering import Order
 from ..cuda.peers import LEAST, why_not_here
-from ..runtime import reference
-from ..runtime.mpi_context import MPIContext, schedule_of
+from ..runtime.mpi_context import MPIContext
 from ..schedules.registry import ScheduleAlgorithm, find
 from ..selection.policy import Choice
 
@@ -70,24 +69,11 @@ def run(
     aligned = (draft.source | draft.target) % draft.shape.itemsize == 0
     if not context.gpu.gather(np.array([able and aligned], np.uint8), left).all():
         return False
-    shape = draft.shape
-    plan: Any = context.operation(choice, shape).plan
-    schedule = schedule_of(choice.algorithm, context.rank, context.size, shape.root)
     space = DeviceSpace(order.lane, deadline)
-    tag = context.tag(choice, shape)
+    plan, walk = context.begin_walk(choice, draft, Endpoint(context.internal, space), space)
     with order.lane:
         order.follow(order.lane.down)
-        rounds = reference.run(
-            schedule, Endpoint(context.internal, space), shape, draft.source, draft.target, plan.segments,
-            [tag + i for i in range(plan.depth)], space,
-        )  # fmt: skip
-        call = shape.call(choice.algorithm.name)._replace(number=context.begun)
-        walk = reference.Walk(rounds, call, shape.nbytes, draft)
-        try:
-            context.wait(walk, left)
-        except BaseException as e:
-            context.fail(walk, e)
-        context.plans.keep(plan)
+        context.end_walk(plan, walk, left)
         order.lead(order.lane.down, deadline)
         space.end()
     return True

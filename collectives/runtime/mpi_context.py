@@ -6,10 +6,12 @@ import contextlib
 import functools
 import pickle
 import time
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from ..arguments.calls import Draft
 from ..arguments.datatypes import DTYPE_CODES
 from ..arguments.shape import LOCAL_LENGTHS, Shape, describing, kind_of_call
 from ..arguments.signature import Call
@@ -25,7 +27,7 @@ from ..selection.policy import Choice, Demand, Rules, segments_for
 from ..system import heap, mpi_library, shared_memory
 from ..trace import recording
 from ..waiting.mpi_calls import MPIRun, MPIWaiting
-from . import bootstrap, links, settings
+from . import bootstrap, links, reference, settings
 from .context import Context
 from .hierarchy import DEPTH
 from .hierarchy_plans import hierarchy_plan
@@ -34,7 +36,7 @@ from .node_groups import NodeGroup, NodeGroups
 from .nodes import Nodes
 from .plans import Plan
 
-__all__ = ["MPIContext", "duplicate", "schedule_of"]
+__all__ = ["MPIContext", "duplicate"]
 
 MEETINGS = 16  # number of tags for the messages of Making.meet_some
 HEARD = 0.1  # s of delay before MPI_Comm_revoke: Open MPI 5 may abort a rank that tests a failed send
@@ -184,6 +186,31 @@ class MPIContext(MPIWaiting, Context):
         """
         name = choice.algorithm.name
         return 0 if name == "shm" else self.count(kind_of_call(name, shape), describing(shape, name))
+
+    def begin_walk(
+        self, choice: Choice, draft: Draft, comm: Any, space: reference.Space = reference.HOST
+    ) -> tuple[Any, reference.Walk]:
+        """A call that the Python executor runs, with the C executor's segments one after the other; it is counted.
+
+        Messages go by ``comm``, from and to memory in ``space``. For :meth:`end_walk`.
+        """
+        shape = draft.shape
+        plan: Any = self.operation(choice, shape).plan
+        assert isinstance(choice.algorithm, ScheduleAlgorithm)
+        schedule = schedule_of(choice.algorithm, self.rank, self.size, shape.root)
+        tag = self.tag(choice, shape)
+        tags = [tag + i for i in range(plan.depth)]
+        rounds = reference.run(schedule, comm, shape, draft.source, draft.target, plan.segments, tags, space)
+        call = shape.call(choice.algorithm.name)._replace(number=self.begun)
+        return plan, reference.Walk(rounds, call, shape.nbytes, draft)
+
+    def end_walk(self, plan: Any, walk: reference.Walk, timeout: float | None) -> None:
+        """Wait for a call that the Python executor runs."""
+        try:
+            self.wait(walk, timeout)
+        except BaseException as e:
+            self.fail(walk, e)
+        self.plans.keep(plan)
 
     def _divide_tags(self) -> None:
         """Divide the tags into ranges for kinds of calls; half of each range is for persistent calls."""
