@@ -12,25 +12,31 @@
  * and none waits for a time slice of another. If something computes on the core, a thread that gives way gets the core
  * back after a whole slice, and its peers wait for it meanwhile. So for some time after a slice was lost, which doubles
  * each time, a wait polls for longer, and then naps between polls: the time that it has not used brings it back to the
- * core soon, and those that gave way to it do not lose a slice, which would keep them from giving way, too.
+ * core soon, and those that gave way to it do not lose a slice, which would keep them from giving way, too. One slice
+ * is lost now and then among ranks alone, each of which works for a while. If that kept a rank from giving way, the
+ * others would lose slices to its polls, and so on: so it takes two, with less than FEW other times of giving way
+ * between them. What computes is not forgotten as soon.
  *
- * A long wait naps now and then, and a very long one between all polls. Linux divides a core between groups of threads
- * (sessions, containers, tasks of Slurm) before it divides it between threads, and a thread that gives way may get the
- * core back at once, for seconds, while a rank of another group that it waits for is ready to run. */
+ * A long wait naps, and again each time it has become twice as long, so that few messages find a rank asleep. A very
+ * long one naps between all polls. Linux divides a core between groups of threads (sessions, containers, tasks of
+ * Slurm) before it divides it between threads, and a thread that gives way may get the core back at once, for seconds,
+ * while a rank of another group that it waits for is ready to run. */
 enum {
     SPINS = 100,          /* polls before the first time that a wait gives way */
     SHARED = 2000,        /* ns that the core is away if others on it wait, too: they should have it at once */
-    TAKEN = 1000000,      /* ns that the core is away if something computes on it */
+    TAKEN = 1000000,      /* ns that the core is away if something computes on it: a slice is lost */
+    FEW = 2,              /* times of giving way that make up for a lost slice */
+    MANY = 4,             /* and for any number of them */
     RESPITE = 20000000,   /* ns without giving way, the first time */
     RESPITES = 160000000, /* and the longest */
     AWAKE = 250000,       /* ns of polling in such a time before the first nap: more than a nap takes, or two ranks
                              may go on finding each other asleep */
-    LONG = 500000,        /* ns of giving way before a nap */
+    LONG = 500000,        /* ns of giving way before the first nap */
     LASTING = 10000000,   /* ns of a wait after which every poll is followed by a nap, which no longer makes it late */
     NAP = 50000,          /* ns; with the timer's slack and the way back to the core about 110000 */
 };
 static _Thread_local long long keep_until, respite;
-static _Thread_local int shared;
+static _Thread_local int shared, losses; /* losses: how many times of giving way make up for them */
 
 coll_patience coll_patience_new(void) {
     return (coll_patience){0, 0, coll_moves, 0};
@@ -41,9 +47,14 @@ static void yield(long long begin) {
     long long end = coll_now();
     shared = end - begin >= SHARED;
     if (end - begin < TAKEN) {
-        respite = 0;
+        losses -= losses > 0;
+        respite = losses ? respite : 0;
         return;
     }
+    int first = losses == 0;
+    losses = losses + FEW < MANY ? losses + FEW : MANY;
+    if (first)
+        return;
     respite = respite == 0 ? RESPITE : respite < RESPITES ? 2 * respite : respite;
     keep_until = end + respite;
 }
@@ -62,7 +73,7 @@ void coll_give_way(coll_patience *p) {
     long long waited = begin - p->since;
     if (yields ? begin > p->nap : waited > AWAKE) {
         nanosleep(&(struct timespec){0, NAP}, NULL);
-        p->nap = waited < LASTING ? coll_now() + LONG : 0;
+        p->nap = waited < LASTING ? coll_now() + waited : 0;
     } else if (yields) {
         yield(begin);
     }
