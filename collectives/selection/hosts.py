@@ -40,9 +40,10 @@ NOMINAL = Link(8e-6, 0.8e-9)
 MIXED, QUEUED = 1.2, 256 << 10
 #: Seconds a byte of messages within a host.
 WITHIN = 0.2e-9
-#: Candidates for vectors of at least FROM bytes; those that take a round for each rank serve at most MOST_RANKS.
+#: Candidates for vectors of at least FROM bytes. Those that take a round for each rank serve at most MOST_RANKS. Those
+#: without segments of a reduction serve at most QUEUED bytes, since links rest while a rank reduces.
 CANDIDATES = {
-    "allreduce": ("circulant", "ring"),
+    "allreduce": ("recursive_halving", "circulant", "ring"),
     "allgather": ("recursive_doubling", "circulant", "ring"),
     "reduce_scatter": ("circulant", "ring"),
     "bcast": ("binomial", "scatter_allgather", "chain"),
@@ -51,6 +52,8 @@ FROM, MOST_RANKS, BY_RANK = 64 << 10, 256, frozenset({"ring", "scatter_allgather
 #: Bytes of a segment that are tried for what is only moved, and those of a reduction by each algorithm.
 SEGMENTS = (None, 1 << 20, 512 << 10, 256 << 10, 128 << 10)
 REDUCED = {"circulant": 256 << 10, "ring": 512 << 10}
+#: Algorithms whose ranks have one partner in a round: no other message arrives meanwhile.
+PAIRS = frozenset({"recursive_halving"})
 
 
 @functools.lru_cache(maxsize=256)
@@ -83,7 +86,7 @@ def _volume(algorithm: ScheduleAlgorithm, hosts: bytes, link: Link) -> float:
 def _seconds(algorithm: ScheduleAlgorithm, hosts: bytes, nbytes: int, segment: int | None, link: Link) -> float:
     carried, size = crossing(algorithm, hosts), len(hosts) // 4
     k = -(-nbytes // segment) if segment and algorithm.divisible(size) else 1
-    mixed = algorithm.name not in BY_RANK and carried.busiest * nbytes > QUEUED
+    mixed = algorithm.name not in BY_RANK | PAIRS and carried.busiest * nbytes > QUEUED
     moved = carried.busiest * (MIXED if mixed else 1.0) + (carried.path - carried.busiest) / k
     return (algorithm.rounds(size) + k - 1) * link.alpha + nbytes * (moved * link.beta + carried.local * WITHIN)
 
@@ -103,7 +106,9 @@ def between(hosts: bytes, collective: str, nbytes: int, link: Link | None) -> tu
         algorithm = registry.find(collective, name)
         assert isinstance(algorithm, ScheduleAlgorithm)
         placed, _ = nearest(algorithm, hosts)
-        for segment in (REDUCED[name],) if algorithm.spec.reduces else SEGMENTS:
+        if algorithm.spec.reduces and name not in REDUCED and nbytes > QUEUED:
+            continue
+        for segment in (REDUCED.get(name),) if algorithm.spec.reduces else SEGMENTS:
             seconds = _seconds(placed, hosts, nbytes, segment, link)
             if seconds < least:
                 best, least = (algorithm, segment), seconds
