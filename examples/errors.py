@@ -15,7 +15,7 @@ x, y = np.ones(10), np.empty(10)
 def late(comm):
     """Rank 2 does not come to the call."""
     if rank == 2:
-        time.sleep(5)
+        time.sleep(3)
     else:
         comm.Allreduce(x, y, timeout=0.5 + rank)  # rank 0 is the first to give up
 

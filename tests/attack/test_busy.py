@@ -87,7 +87,7 @@ def test_time_asleep_is_not():
 @pytest.mark.parametrize("command", ["bench", "tune"])
 def test_measurements_say_so(shared_core, command, tmp_path):
     words = {
-        "bench": ["bench", "allreduce", "-m", "1024:1024", "-i", "3000", "--json", str(tmp_path / "a.json")],
+        "bench": ["bench", "allreduce", "-m", "1024:1024", "-i", "1000", "--json", str(tmp_path / "a.json")],
         "tune": ["tune", "-o", str(tmp_path / "t.json"), "--collectives", "bcast", "--max-size", "1KiB",
                  "--minutes", "0.05"],
     }[command]  # fmt: skip

@@ -1,9 +1,9 @@
 """README.md runs: its programs, its commands, and what they print.
 
-Blocks are taken in order, in one empty folder. A `python` block is saved under the name in its first line and run on
-2 ranks. Each line of a `sh` block runs in the shell, with two exceptions, which take minutes: of `make TARGET` only the
-existence is checked, and blocks that install are left to packaging/check_install.py. A `text` block is what the block
-before it printed.
+Blocks are taken in order, in one empty folder. A `python` block is saved under the name in its first line; the line of
+a `sh` block runs it. Each line of a `sh` block runs in the shell, with two exceptions, which take minutes: of `make
+TARGET` only the existence is checked, and blocks that install are left to packaging/check_install.py. A `text` block is
+what the block before it printed.
 """
 
 import os
@@ -11,7 +11,7 @@ import re
 import subprocess
 
 import pytest
-from jobs import ROOT, mpiexec
+from jobs import ROOT
 
 TEXT = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
@@ -47,9 +47,7 @@ def test_block(language, block, folder):
     if language == "python":
         name = re.match(r"# (\w+\.py)\n", block)[1]
         (folder / name).write_text(block)
-        done = mpiexec("torch" if "import torch" in block else "openmpi", 2, str(folder / name), timeout=60)
-        assert done.returncode == 0, done.stderr
-        printed["last"] = done.stdout
+        assert any(f" {name}\n" in command for language, command in BLOCKS if language == "sh")
     elif language == "sh" and re.match(r"(python -m|uv) venv ", block):
         assert block in (ROOT / "README.md").read_text().split("## Install\n")[1].split("\n## ")[0]
     elif language == "sh":

@@ -1,4 +1,4 @@
-"""The programs in examples/ that need torch: on four ranks, with the picture that matplotlib draws."""
+"""The programs in examples/ that need torch: on two and four ranks, with the picture that matplotlib draws."""
 
 import re
 
@@ -8,9 +8,12 @@ from jobs import ROOT, mpiexec, torch_for
 PAGE = (ROOT / "docs/examples.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])
-def test_example(name, tmp_path):
-    done = mpiexec("openmpi", 4, f"examples/{name}.py", "--out", str(tmp_path), timeout=120, env=torch_for("openmpi"))
+@pytest.mark.quick("ddp-2")
+@pytest.mark.parametrize(("name", "ranks"), [("ddp", 2), ("ddp", 4), ("fsdp2", 4)])
+def test_example(name, ranks, tmp_path):
+    done = mpiexec(
+        "openmpi", ranks, f"examples/{name}.py", "--out", str(tmp_path), timeout=120, env=torch_for("openmpi")
+    )
     assert done.returncode == 0, done.stderr
     shown = re.search(
         rf"^mpiexec -n 4 python examples/{name}\.py.*?```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE

@@ -4,6 +4,7 @@ tests/support/slurm.py says what that needs; where it is not there these tests a
 """
 
 import json
+import os
 import re
 
 import pytest
@@ -70,6 +71,49 @@ def test_torch(mpi, run):
     """The backend asks MPI for rank and size."""
     env = torch_for(mpi) if mpi == "mpich" else {"PYTHONPATH": str(ROOT)}
     assert run(mpi, str(ROOT / BACKEND), ranks=2, env=env).splitlines() == ["mpi4py is there", PASSED]
+
+
+#: Rank 3 is killed in the middle of an all-reduce, in which rank 0 is the last to come.
+DEATH = """
+import os, signal, threading, time
+import numpy as np
+from mpi4py import MPI
+import collectives
+comm = collectives.Communicator(MPI.COMM_WORLD)
+x = np.ones(100_000)
+comm.Allreduce(MPI.IN_PLACE, x)
+if comm.rank == 3:
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+if comm.rank == 0:
+    time.sleep(1)
+comm.Allreduce(MPI.IN_PLACE, x, timeout=5)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mpi", "flags"), [("mpich", ()), ("mpich", ("--kill-on-bad-exit=1",)), ("openmpi", ())])
+def test_a_task_that_is_killed(mpi, flags, slurm):
+    """srun names it, and the step ends: by the survivors' errors with MPICH, else by Slurm (docs/errors.md)."""
+    if mpi == "openmpi" and (why := slurm.why_no_pmix()):
+        pytest.skip(why)
+    python = str(ROOT / f".venvs/{mpi}/bin/python")
+    done = slurm.srun(python, "-c", DEATH, mpi=INTERFACES[mpi], flags=flags, timeout=60)
+    assert done.returncode not in (0, 124), done.stderr
+    assert re.search(r"^srun: error: s2: (task 3|tasks 2-3): Killed$", done.stderr, re.MULTILINE), done.stderr
+    named = re.search(r"PeerFailure: allreduce \([^\n]*\) on rank 2 of 4: rank 3 died", done.stderr)
+    assert bool(named) == (mpi == "mpich" and not flags), done.stderr
+
+
+@pytest.mark.slow
+def test_survivors_of_mpiexec_in_a_job_script(slurm, tmp_path):
+    """With Open MPI and ULFM they go on, which Slurm's own PMIx does not let them: the program of docs/errors.md."""
+    page = (ROOT / "docs/errors.md").read_text()
+    (program,) = re.findall(r"^```python\n(# survive.py\n.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "survive.py").write_text(program)
+    script = tmp_path / "survive.sbatch"
+    script.write_text("#!/bin/bash\n#SBATCH --nodes=2 --ntasks=4\nmpiexec --with-ft ulfm -n 3 python survive.py\n")
+    code, printed = slurm.sbatch(script, {"PATH": f"{ROOT}/.venvs/openmpi/bin:{os.environ['PATH']}"})
+    assert "3 steps, the last one on 2 ranks: 2.0\n" in printed, f"{code}\n{printed}"
 
 
 def test_without_its_programs(monkeypatch, tmp_path):

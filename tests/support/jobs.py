@@ -16,12 +16,14 @@ ROOT = Path(__file__).parents[2]
 MPIS = ("openmpi", "mpich", "impi")
 #: For survivors to live on: what launchers are told.
 LIVE_ON = {"openmpi": ["--with-ft", "ulfm"], "mpich": ["-disable-auto-cleanup"], "impi": ["-disable-auto-cleanup"]}
-#: For programs of elastic training, by `mpiexec` of Open MPI. New ranks start with the sleep that tests/conftest.py
-#: spares all others: without it, the launcher's exit code was 1 in one of three runs, after all ranks had ended well.
+#: For programs of elastic training, by `mpiexec` of Open MPI.
 ELASTIC = {
-    "env": {"COLLECTIVES_TIMEOUT": "60", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}", "OMPI_MCA_btl": "^openib"},
+    "env": {"COLLECTIVES_TIMEOUT": "60", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}"},
     "flags": LIVE_ON["openmpi"],
 }
+#: For those that replace the dead. New ranks start with the sleep that tests/conftest.py spares all others: without
+#: it, the launcher's exit code was 1 in one of three runs, after all ranks had ended well.
+REPLACING = {**ELASTIC, "env": {**ELASTIC["env"], "OMPI_MCA_btl": "^openib"}}
 
 
 def variables(env: dict[str, str] | None = None) -> dict[str, str]:

@@ -78,12 +78,13 @@ class Reading:
 
     def _python(self, module: str, file: Path, tree: ast.Module) -> Iterator[Link]:
         how, before = _how(tree), {""}  # what names of modules are put together from
+        path = str(file.relative_to(self.root))  # once: pathlib would take most of the time
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and "import" in _name(node.func) and node.args:
                 first = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
                 before.add(str(first.value) if isinstance(first, ast.Constant) else "")
         for node in ast.walk(tree):
-            where = f"{file.relative_to(self.root)}:{getattr(node, 'lineno', 0)}"
+            where = f"{path}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 start = getattr(node, "module", None)
                 base = "." * getattr(node, "level", 0) + (f"{start}." if start else "")

@@ -18,14 +18,18 @@ def test_on_ranks(backend, ranks, tmp_path):
     assert done.stdout.split() == ["10", "passed"]
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
-def test_page(block, tmp_path):
-    (tmp_path / "prog.py").write_text(block)
-    done = mpiexec("torch", 2, str(tmp_path / "prog.py"), timeout=90)
+def test_page(tmp_path):
+    """Its programs, one after the other in a job: each begins with init() and ends with shutdown()."""
+    for number, block in enumerate(BLOCKS):
+        (tmp_path / f"prog{number}.py").write_text(block)
+    run = (
+        f"import runpy\nfor n in range({len(BLOCKS)}): runpy.run_path(f'{tmp_path}/prog{{n}}.py', run_name='__main__')"
+    )
+    done = mpiexec("torch", 2, "-c", run, timeout=90)
     assert done.returncode == 0, done.stderr[-20_000:]
-    shown = re.findall(r"# prints: (.*)", block)
-    assert shown
-    assert done.stdout.splitlines() == shown
+    shown = [re.findall(r"# prints: (.*)", block) for block in BLOCKS]
+    assert all(shown)
+    assert done.stdout.splitlines() == sum(shown, [])
 
 
 SHUTDOWN = """

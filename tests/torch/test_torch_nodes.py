@@ -13,15 +13,16 @@ from torch_jobs import BACKEND, FAILING, PASSED, place
 LOSSES = "tests/torch/programs/losses.py"
 
 
-def on_hosts(folder, *command):
-    """Run a program on 2 ranks of each of 2 hosts."""
+def on_hosts(folder, *command, each=2):
+    """Run a program on some ranks of each of 2 hosts."""
     with Hosts(2) as hosts:
-        flags, env = hosts.flags("mpich", folder, 2), torch_for("mpich")
-        return mpiexec("mpich", 4, *command, timeout=100, flags=flags, env=env)
+        flags, env = hosts.flags("mpich", folder, each), torch_for("mpich")
+        return mpiexec("mpich", 2 * each, *command, timeout=100, flags=flags, env=env)
 
 
-def test_every_call(tmp_path):
-    done = on_hosts(tmp_path, BACKEND)
+@pytest.mark.parametrize("each", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_every_call(each, tmp_path):
+    done = on_hosts(tmp_path, BACKEND, each=each)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["mpi4py is there", PASSED]
 

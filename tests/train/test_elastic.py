@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from jobs import ELASTIC, LIVE_ON, RANK, descendants, environment, mpiexec, start, torch_for
+from jobs import ELASTIC, LIVE_ON, RANK, REPLACING, descendants, environment, mpiexec, start, torch_for
 
 PROGRAM = "tests/train/programs/elastic.py"
 UNDISTURBED = 0.607484  # the loss of a run on one rank, to 6 digits
@@ -18,7 +18,8 @@ UNDISTURBED = 0.607484  # the loss of a run on one rank, to 6 digits
 def started(folder, kills, *args, ranks=4, timeout=60):
     """The program's end: what it printed."""
     begin = time.monotonic()
-    how = {**ELASTIC, "env": {**ELASTIC["env"], "COLLECTIVES_TIMEOUT": str(timeout)}}
+    how = REPLACING if "--replace" in args else ELASTIC
+    how = {**how, "env": {**how["env"], "COLLECTIVES_TIMEOUT": str(timeout)}}
     done = mpiexec("openmpi", ranks, PROGRAM, str(folder), str(kills), *args, timeout=250, **how)
     assert time.monotonic() - begin < 200, "does not end"
     return done
@@ -143,7 +144,7 @@ def kill_at_random(job, folder, kills, rng):
 def test_kills_at_random_moments(more, ranks, seed, tmp_path):
     """Also within recoveries, and while new ranks start."""
     undisturbed, _, _ = run(tmp_path, 0, *LONG[:2], ranks=1)
-    job = start("openmpi", ranks, PROGRAM, str(tmp_path), "0", *LONG, *more, **ELASTIC)
+    job = start("openmpi", ranks, PROGRAM, str(tmp_path), "0", *LONG, *more, **(REPLACING if more else ELASTIC))
     try:
         with ThreadPoolExecutor() as beside:  # what the job prints is read meanwhile, or its pipe fills and it waits
             killing = beside.submit(kill_at_random, job, tmp_path, 5, random.Random(seed))

@@ -90,7 +90,7 @@ assert comm.last.algorithm not in ("shm", "mpi"), comm.last
 print("ready", flush=True)
 try:
     while True:
-        comm.Allreduce(np.ones(1000), x, timeout=2)
+        comm.Allreduce(np.ones(1000), x, timeout=1)
         time.sleep(0.01)
 except collectives.CollectiveTimeout as e:
     print("timeout:", e, flush=True)
@@ -113,4 +113,4 @@ def test_a_timeout_when_a_link_drops(tmp_path):
             process.kill()
             end.cancel()
     assert "timeout: allreduce" in lines[-1], lines
-    assert "on rank 0 of 2: not complete after 2 s; waiting for rank 1" in lines[-1]
+    assert "on rank 0 of 2: not complete after 1 s; waiting for rank 1" in lines[-1]

@@ -41,7 +41,7 @@ CALLS = {
     "MPI's": lambda: comm.Allreduce(MPI.IN_PLACE, private, algorithm="mpi"),
 }
 calls = wrong = 0
-for timeout in (seconds / 5, None):  # shorter than the whole, longer than a call
+for timeout in (seconds / 3, None):  # shorter than the whole, longer than a call
     comm.timeout = timeout
     for kind, call in CALLS.items():
         go[0], end = 1, time.monotonic() + seconds / 2

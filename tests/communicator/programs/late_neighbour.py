@@ -17,11 +17,11 @@ x, y = np.full(4, comm.rank), np.zeros((2, 4), int)
 if "alltoall" in name:
     x = np.repeat(x, 2)
 if comm.rank == 2:
-    time.sleep(4)
+    time.sleep(2)
 else:
     try:
-        getattr(comm, name)(x, y, timeout=1, algorithm=algorithm)
+        getattr(comm, name)(x, y, timeout=0.5, algorithm=algorithm)
         print(f"rank {comm.rank}: from {y[:, 0].tolist()}", flush=True)
     except collectives.CollectiveTimeout as e:
         print(f"rank {comm.rank}: {str(e).splitlines()[0]}", flush=True)
-        time.sleep(2)  # before the abort, so that the launcher reads what is printed
+        time.sleep(1)  # before the abort, so that the launcher reads what is printed
