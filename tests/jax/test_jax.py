@@ -27,14 +27,14 @@ def job(program, ranks=2, env=None):
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("program", ["jax_calls", "jax_gradients"])
-def test_on_ranks(program, ranks):
-    path = f"tests/jax/programs/{program}.py"
-    done = mpiexec("jax", ranks, "-m", "pytest", "-q", "-p", "no:cacheprovider", path, timeout=300)
+def test_on_ranks(ranks):
+    """In one job, for much of the time that one needs goes by until JAX is there."""
+    paths = [f"tests/jax/programs/{program}.py" for program in ("jax_calls", "jax_gradients")]
+    done = mpiexec("jax", ranks, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     passed = [int(n) for n in re.findall(r"(\d+) passed", done.stdout)]
     assert len(passed) == ranks, done.stdout
-    assert min(passed) >= 20, done.stdout
+    assert min(passed) >= 69, done.stdout
     assert not re.search(r"skipped|xfailed|deselected", done.stdout)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from jobs import ROOT, variables
 
+#: A program that runs programs, its arguments, one after the other: what they import is imported once.
+IN_TURN = "import runpy, sys\nfor program in sys.argv[1:]: runpy.run_path(program, run_name='__main__')"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from jobs import ROOT, mpiexec
+from pages import IN_TURN
 
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/horovod.md").read_text(), re.DOTALL | re.MULTILINE)
 
@@ -20,12 +21,10 @@ def test_on_ranks(backend, ranks, tmp_path):
 
 def test_page(tmp_path):
     """Its programs, one after the other in a job: each begins with init() and ends with shutdown()."""
-    for number, block in enumerate(BLOCKS):
-        (tmp_path / f"prog{number}.py").write_text(block)
-    run = (
-        f"import runpy\nfor n in range({len(BLOCKS)}): runpy.run_path(f'{tmp_path}/prog{{n}}.py', run_name='__main__')"
-    )
-    done = mpiexec("torch", 2, "-c", run, timeout=90)
+    programs = [tmp_path / f"prog{number}.py" for number in range(len(BLOCKS))]
+    for program, block in zip(programs, BLOCKS, strict=True):
+        program.write_text(block)
+    done = mpiexec("torch", 2, "-c", IN_TURN, *map(str, programs), timeout=90)
     assert done.returncode == 0, done.stderr[-20_000:]
     shown = [re.findall(r"# prints: (.*)", block) for block in BLOCKS]
     assert all(shown)

@@ -168,11 +168,10 @@ def every_form():
 
 def every_op():
     """Every type with every op."""
-    for dtype, op in ALL:
-        for count in (5, 4099):
+    for number, (dtype, op) in enumerate(ALL):
+        for count in (5, 4099) if EVERY else (5, 4099)[number % 2 :][:1]:
             check_allreduce(dtype, op, count, comm.Allreduce, count == 5, False)
-            if EVERY or count > 5:
-                check_reduce_scatter(dtype, op, count)
+            check_reduce_scatter(dtype, op, count)
         check_reduce(dtype, op, 4099, comm.Reduce, SIZE // 2, False, False)
 
 
