@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import stand_in
 from jobs import MPIS
 from kernel_lib import FLAGS, SOURCES, Kernels, build, compiling, objects_of
 from slurm import Slurm
@@ -156,6 +157,12 @@ def pytest_terminal_summary(terminalreporter, config):
     sets = [value for report in passed for name, value in report.user_properties if name == "instruction set"]
     if sets:
         terminalreporter.write_line(f"instruction sets on which every type and op ran on ranks: {', '.join(sets)}")
+
+
+@pytest.fixture(scope="session")
+def stand_in_driver(tmp_path_factory) -> dict[str, str]:
+    """The variables of programs that use the stand-in for NVIDIA's driver, which is compiled once."""
+    return stand_in.build(tmp_path_factory.mktemp("stand_in"))
 
 
 @pytest.fixture(scope="session")

@@ -19,9 +19,9 @@ RUN = "sys.exit(gpu.main())"
 WRONG = RIGHT + 'gpu.OPS["sum"] = gpu.MPI.SUM, numpy.maximum\n'
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    return stand_in.build(tmp_path_factory.mktemp("stand_in"))
+@pytest.fixture
+def environment(stand_in_driver):
+    return stand_in_driver
 
 
 def test_without_a_gpu():

@@ -129,8 +129,8 @@ def test_without_a_driver_for_gpus():
     assert re.search(r"^GPU\n  arrays +off: NVIDIA's driver", run(COLLECTIVES_CUDA_DRIVER="/nowhere.so"), re.MULTILINE)
 
 
-def test_with_a_driver_for_gpus(tmp_path):
-    library = stand_in.build(tmp_path)[stand_in.VARIABLE]
+def test_with_a_driver_for_gpus(stand_in_driver):
+    library = stand_in_driver[stand_in.VARIABLE]
     gpu = found(COLLECTIVES_CUDA_DRIVER=library)["gpu"]
     assert gpu["on"] is True
     assert (gpu["driver"], gpu["cuda"]) == (library, "12.4")

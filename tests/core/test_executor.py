@@ -93,8 +93,8 @@ def test_every_type_and_op(algorithm):
 @each_algorithm
 def test_long_vectors(algorithm):
     for segments in (1, 4):
-        count = 6 * 16_667 if algorithm.spec.exchanges or not algorithm.uneven else 100_003
-        way = {"segments": segments, "depth": segments, "seed": segments, "limit": 50_000 * segments}
+        count = 6 * 8_333 if algorithm.spec.exchanges or not algorithm.uneven else 50_003
+        way = {"segments": segments, "depth": segments, "seed": segments, "limit": 25_000 * segments}
         Call(algorithm.collective, algorithm.name, 6, count, "float32", in_place=segments == 1, **way).run()
 
 

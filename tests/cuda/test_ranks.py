@@ -10,9 +10,9 @@ PROGRAMS = ROOT / "tests/cuda/programs"
 CLEAN = "left at exit: [0, 0, 0, 0, 0, 0]"
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    return stand_in.build(tmp_path_factory.mktemp("stand_in"))
+@pytest.fixture
+def environment(stand_in_driver):
+    return stand_in_driver
 
 
 def run(environment, ranks, program, *arguments, flags=()):

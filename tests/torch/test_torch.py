@@ -5,7 +5,6 @@ import os
 import subprocess
 
 import pytest
-import stand_in
 from jobs import ROOT, mpiexec
 from torch_jobs import BACKEND, FAILING, PASSED, hold_calls_that_differ, place
 
@@ -43,8 +42,8 @@ def test_over_mpi_without_threads_and_without_shared_memory(env):
     assert done.stdout.splitlines()[-1] == PASSED
 
 
-def test_tensors_on_gpus_over_mpi(tmp_path):
-    done = mpiexec("torch", 2, "tests/torch/programs/gpu_tensors.py", timeout=100, env=stand_in.build(tmp_path))
+def test_tensors_on_gpus_over_mpi(stand_in_driver):
+    done = mpiexec("torch", 2, "tests/torch/programs/gpu_tensors.py", timeout=100, env=stand_in_driver)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("all calls on GPU tensors are right") == 2, done.stdout
 
