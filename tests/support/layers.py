@@ -77,13 +77,13 @@ class Reading:
         return found if parts[:1] == [NAME] else None
 
     def _python(self, module: str, file: Path, tree: ast.Module) -> Iterator[Link]:
-        how, before = _how(tree), {""}  # what names of modules are put together from
-        path = str(file.relative_to(self.root))  # once: pathlib would take most of the time
-        for node in ast.walk(tree):
+        nodes, path = list(ast.walk(tree)), str(file.relative_to(self.root))  # once: both take long
+        how, before = _how(nodes), {""}  # what names of modules are put together from
+        for node in nodes:
             if isinstance(node, ast.Call) and "import" in _name(node.func) and node.args:
                 first = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
                 before.add(str(first.value) if isinstance(first, ast.Constant) else "")
-        for node in ast.walk(tree):
+        for node in nodes:
             where = f"{path}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 start = getattr(node, "module", None)
@@ -128,9 +128,9 @@ def _name(function: ast.expr) -> str:
     return str(getattr(function, "attr", getattr(function, "id", "")))
 
 
-def _how(tree: ast.Module) -> dict[ast.AST, str]:
+def _how(nodes: Iterable[ast.AST]) -> dict[ast.AST, str]:
     found: dict[ast.AST, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef):
             found |= {inner: found.get(inner, "within a function") for inner in ast.walk(node)}
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
