@@ -100,8 +100,10 @@ def test_a_task_that_is_killed(mpi, flags, slurm):
     done = slurm.srun(python, "-c", DEATH, mpi=INTERFACES[mpi], flags=flags, timeout=60)
     assert done.returncode not in (0, 124), done.stderr
     assert re.search(r"^srun: error: s2: (task 3|tasks 2-3): Killed$", done.stderr, re.MULTILINE), done.stderr
-    named = re.search(r"PeerFailure: allreduce \([^\n]*\) on rank 2 of 4: rank 3 died", done.stderr)
-    assert bool(named) == (mpi == "mpich" and not flags), done.stderr
+    if mpi == "mpich" and not flags:
+        assert re.search(r"PeerFailure: allreduce \([^\n]*\) on rank 2 of 4: rank 3 died", done.stderr), done.stderr
+    else:  # by Slurm, long before the timeout
+        assert "CollectiveTimeout" not in done.stderr
 
 
 @pytest.mark.slow
