@@ -11,6 +11,7 @@ GROUPS = {
     "calls": ("allreduce", "requests"),
     "communicator": ("communicator",),
     "more": ("collectives", "fast_path", "long", "operations", "order", "objects", "started_objects", "public"),
+    "limit": ("limit",),
     "exchanges": ("exchanges",),
     "reproducible": ("reproducible",),
     "bench": ("bench",),
@@ -19,15 +20,15 @@ RANKS = {
     "calls": {"openmpi": (1, 2, 3, 4, 5, 7, 8), "mpich": (1, 2, 3), "impi": (1, 2, 3)},  # ranks of the last two spin
     "communicator": {"openmpi": (1, 2, 3, 4, 5, 7, 8), "mpich": (1, 2, 3), "impi": (1, 2, 3)},
     "more": {"openmpi": (1, 2, 3, 5), "mpich": (2, 3), "impi": (2, 3)},
+    "limit": {"mpich": (2, 3), "impi": (2, 3)},
     "exchanges": {"openmpi": (1, 2, 3, 4, 6), "mpich": (2, 3), "impi": (2, 3)},
     "reproducible": {"openmpi": (1, 3, 4, 5, 8), "mpich": (2,), "impi": (2,)},
     "bench": {"openmpi": (2, 3), "mpich": (2,), "impi": (2,)},
 }
 #: Three ranks of Open MPI, which give way to each other, and two of those MPIs whose ranks spin.
 QUICK = [f"openmpi-3-{group}" for group in ("calls", "more", "exchanges", "reproducible")]
-QUICK += [f"mpich-2-{group}" for group in GROUPS if group != "bench"]
-QUICK += [f"impi-2-{group}" for group in GROUPS if group not in ("bench", "more")]
-QUICK += ["openmpi-1-calls", "openmpi-2-communicator", "openmpi-2-bench"]
+QUICK += [f"{mpi}-2-{group}" for mpi in ("mpich", "impi") for group in ("calls", "communicator")]
+QUICK += ["openmpi-1-calls", "openmpi-2-communicator", "openmpi-2-bench", "mpich-2-limit"]
 
 
 @pytest.mark.quick(*QUICK)

@@ -328,21 +328,6 @@ def test_handed_over_by_name(world):
     request.Wait()
 
 
-if mpi_library.abi() != "openmpi":  # which has no limit that a test could reach
-
-    def test_limit_of_communicators():
-        made = []
-        comm = collectives.Communicator(MPI.COMM_WORLD)
-        with pytest.raises(collectives.CollectiveError, match="no more communicators"):
-            made.extend(comm.Dup() for _ in range(20_000))
-        for one in made:
-            one.Free()
-        again = comm.Dup()
-        assert again.allreduce(1) == SIZE
-        again.Free()
-        comm.Free()
-
-
 @pytest.mark.parametrize(
     "name", ["INT32_T", "INT64_T", "INT", "LONG", "FLOAT", "DOUBLE", "UINT8_T", "C_DOUBLE_COMPLEX"]
 )

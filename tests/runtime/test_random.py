@@ -22,6 +22,7 @@ def test_some(mpi, ranks):
     run(mpi, ranks, 400, 120)
 
 
+@pytest.mark.in_turn
 def test_several_threads(mpi):
     """Each has communicators of its own."""
     run(mpi, 2, 200, 120, threads=2)

@@ -237,6 +237,7 @@ def rows_for_tests(nodes):
     return Entry("*", "*", Layout(1, nodes), rules | {"bcast": [(None, "mpi", None)], "reduce": [(None, "mpi", None)]})
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_every_collective_by_the_rows_of_a_table(mpi, ranks, tmp_path):
     entry = rows_for_tests(ranks)

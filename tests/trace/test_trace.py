@@ -30,6 +30,7 @@ def made(events, rank, form=None):
     return sorted((e for e in mine if form in (None, e["args"]["form"])), key=lambda e: e["ts"])
 
 
+@pytest.mark.in_turn
 def test_every_call_of_every_rank_once_in_order(mpi, tmp_path):
     ranks = 3 if mpi == "openmpi" else 2
     events, about = record(tmp_path / "t.json", mpi, ranks, "blocking", "every_collective", "overlapped")
@@ -70,6 +71,7 @@ def test_slices_of_a_thread_are_nested(tmp_path):
             open_until.append(end)
 
 
+@pytest.mark.in_turn
 def test_the_straggler_is_named_with_the_line(mpi, tmp_path):
     path = tmp_path / "t.json"
     events, about = record(path, mpi, 2, "blocking")

@@ -141,6 +141,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.in_turn
 def test_what_cannot_be_elastic(mpi):
     done = mpiexec(mpi, 2, "-c", REFUSED, "ours", "-", timeout=60)
     how = "mpiexec --with-ft ulfm.*; without elastic, the same command goes on from the newest checkpoint"

@@ -8,7 +8,7 @@ GROUPS = {"steps": ("train_mpi",), "strategies": ("train_sync", "train_averaging
 RUNS = [("openmpi", ranks, "steps") for ranks in (1, 2, 3, 4)]
 RUNS += [("openmpi", ranks, "strategies") for ranks in (1, 2, 3, 4, 5)]
 RUNS += [(mpi, ranks, "strategies") for mpi in ("mpich", "impi") for ranks in (2, 3)]
-QUICK = ("openmpi-2-steps", "openmpi-3-strategies", "mpich-2-strategies")
+QUICK = ("openmpi-2-steps", "openmpi-3-strategies")
 
 
 @pytest.mark.quick(*QUICK)
