@@ -19,6 +19,7 @@ from kernel_lib import FLAGS, SOURCES, Kernels, build, compiling, objects_of
 from slurm import Slurm
 
 os.environ.pop("PYTHONUNBUFFERED", None)  # or a line comes in pieces, between which a launcher puts another rank's
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every rank of every job compiles all that it imports
 os.environ.pop("PYTEST_ADDOPTS", None)  # what tests start has options of its own
 os.environ.setdefault("OMPI_MCA_btl", "^ofi")  # which Open MPI, where it has no use for it, closes after a sleep of 1 s
 pytest.register_assert_rewrite("torch_jobs")
