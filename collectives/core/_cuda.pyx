@@ -47,6 +47,7 @@ cdef extern from "cuda/driver.h" nogil:
         int (*stream_free)(uintptr_t) noexcept nogil
         int (*stream_wait)(uintptr_t, uintptr_t, unsigned) noexcept nogil
         int (*stream_end)(uintptr_t) noexcept nogil
+        int (*stream_capturing)(uintptr_t, int *) noexcept nogil
         int (*event_new)(uintptr_t *, unsigned) noexcept nogil
         int (*event_free)(uintptr_t) noexcept nogil
         int (*event_record)(uintptr_t, uintptr_t) noexcept nogil
@@ -250,6 +251,12 @@ cdef class CudaDriver:
         with nogil:
             code = self.table.stream_end(stream)
         self.check(code, "cuStreamSynchronize")
+
+    def capturing(self, uintptr_t stream):
+        """Whether the work of a stream is being captured in a graph, and so is not done now."""
+        cdef int status = 0
+        self.check(self.table.stream_capturing(stream, &status), "cuStreamIsCapturing")
+        return status != 0
 
     def event(self):
         """A new event; until it is recorded it counts as passed."""

@@ -43,6 +43,7 @@ typedef struct coll_cu_ipc {
     X(stream_free, "cuStreamDestroy_v2", (coll_cu_handle stream))                                                      \
     X(stream_wait, "cuStreamWaitEvent", (coll_cu_handle stream, coll_cu_handle event, unsigned flags))                 \
     X(stream_end, "cuStreamSynchronize", (coll_cu_handle stream))                                                      \
+    X(stream_capturing, "cuStreamIsCapturing", (coll_cu_handle stream, int *status))                                   \
     X(event_new, "cuEventCreate", (coll_cu_handle * event, unsigned flags))                                            \
     X(event_free, "cuEventDestroy_v2", (coll_cu_handle event))                                                         \
     X(event_record, "cuEventRecord", (coll_cu_handle event, coll_cu_handle stream))                                    \

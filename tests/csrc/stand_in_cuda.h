@@ -26,16 +26,17 @@ enum {
 };
 /* What is counted; of launches, and copies from or to memory that is not pinned, all that there were. */
 enum { ALLOCATIONS, PINNED, STREAMS, EVENTS, REFERENCES, PAGEABLE, OPENED, MODULES, LAUNCHES, KINDS };
-enum { DEVICES = 2, PAGE = 4096 };
+enum { DEVICES = 2, PAGE = 4096, RECORDS = 64 };
 
 typedef struct Device {
     int number;
     struct Stream *legacy; /* the default stream */
 } Device;
 
-/* How often an event has been recorded, and how many of these records have passed; in memory that processes share. */
+/* How often an event has been recorded, and which of these records have passed: record n if passed[n % RECORDS] is n or
+ * more. Records on different streams may pass in any order. In memory that processes share. */
 typedef struct Mark {
-    _Atomic uint64_t recorded, passed;
+    _Atomic uint64_t recorded, passed[RECORDS];
     _Atomic int gone;
 } Mark;
 
@@ -57,7 +58,7 @@ typedef struct Work {
 typedef struct Stream {
     struct Stream *next;
     Device *device;
-    int blocking, gone, legacy;
+    int blocking, gone, legacy, capturing;
     uint64_t issued, done, random;
     Work *first, *last;
 } Stream;
@@ -91,6 +92,8 @@ int stand_in_failure(const char *symbol);
 Device *stand_in_current(void);
 /* A stream of a device; the lock is held. */
 Stream *stand_in_stream_new(Device *device, int blocking);
+/* Whether record `number` of an event has passed; 0 is none. */
+int stand_in_passed(Mark *mark, uint64_t number);
 /* Adds to a stream's work. */
 void stand_in_add(Stream *stream, Work work);
 /* The range of device memory with these bytes, NULL if there is none; and a new one. */
@@ -104,7 +107,7 @@ void stand_in_export(Handle *handle, int file, size_t nbytes);
 int stand_in_import(const Handle *handle);
 /* Waits until a stream has done what it has now; NULL: until all streams have. */
 void stand_in_drain(Stream *stream);
-/* The stream of a handle, where 0, 1 and 2 are default streams; NULL if it is none of `device`. */
+/* The stream of a handle, where 0 and 1 are the default stream and 2 is this thread's; NULL if it is none of `device`. */
 Stream *stand_in_stream(Device *device, uintptr_t handle);
 
 /* The beginning of a function that needs a context. */

@@ -51,6 +51,10 @@ static Mark *mark_in(int file) {
     return mark == MAP_FAILED ? NULL : mark;
 }
 
+int stand_in_passed(Mark *mark, uint64_t number) {
+    return mark->passed[number % RECORDS] >= number;
+}
+
 static int event_new(Event **event, Device *device, Mark *mark, int file) {
     if (!mark)
         return OUT_OF_MEMORY;
@@ -92,7 +96,7 @@ int cuEventRecord(Event *event, uintptr_t handle) {
 
 int cuEventQuery(Event *event) {
     BEGIN("cuEventQuery");
-    return event->mark->passed >= event->mark->recorded ? OK : NOT_READY;
+    return stand_in_passed(event->mark, event->mark->recorded) ? OK : NOT_READY;
 }
 
 int cuStreamWaitEvent(uintptr_t handle, Event *event, unsigned flags) {

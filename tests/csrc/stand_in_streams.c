@@ -10,6 +10,7 @@ pthread_mutex_t stand_in_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 static Stream *streams;
 static long made, longest = 300; /* streams so far; microseconds by which work may be late */
+static _Thread_local Stream *of_thread[DEVICES];
 
 void stand_in_lateness(long microseconds) {
     longest = microseconds;
@@ -51,7 +52,7 @@ static void *run(void *argument) {
         }
         while (w->stream && w->stream->done < w->until)
             pthread_cond_wait(&moved, &stand_in_lock);
-        while (w->awaited && w->awaited->passed < w->number)
+        while (w->awaited && !stand_in_passed(w->awaited, w->number))
             wait_a_moment(); /* another process may let it pass, which tells nobody */
         pthread_mutex_unlock(&stand_in_lock);
         be_late(s);
@@ -62,8 +63,8 @@ static void *run(void *argument) {
         pthread_mutex_lock(&stand_in_lock);
         s->first = w->next;
         s->done++;
-        if (w->set && w->set->passed < w->number)
-            w->set->passed = w->number;
+        if (w->set)
+            w->set->passed[w->number % RECORDS] = w->number;
         free(w->owned);
         free(w->args);
         free(w);
@@ -130,7 +131,11 @@ void stand_in_drain(Stream *only) {
 Stream *stand_in_stream(Device *device, uintptr_t handle) {
     Stream *found = NULL;
     pthread_mutex_lock(&stand_in_lock);
-    if (handle <= 2) {
+    if (handle == 2) {
+        if (!of_thread[device->number])
+            of_thread[device->number] = stand_in_stream_new(device, 1);
+        found = of_thread[device->number];
+    } else if (handle < 2) {
         if (!device->legacy) {
             device->legacy = stand_in_stream_new(device, 0);
             device->legacy->legacy = 1;
@@ -172,6 +177,22 @@ int cuStreamSynchronize(uintptr_t handle) {
     Stream *s = stand_in_stream(device, handle);
     if (s)
         stand_in_drain(s);
+    return s ? OK : INVALID_HANDLE;
+}
+
+int cuStreamIsCapturing(uintptr_t handle, int *status) {
+    BEGIN("cuStreamIsCapturing");
+    Stream *s = stand_in_stream(device, handle);
+    *status = s && s->capturing;
+    return s ? OK : INVALID_HANDLE;
+}
+
+/* Let a stream seem to be captured, or no longer. */
+int stand_in_capture(uintptr_t handle, int captured) {
+    BEGIN("");
+    Stream *s = stand_in_stream(device, handle);
+    if (s)
+        s->capturing = captured;
     return s ? OK : INVALID_HANDLE;
 }
 
