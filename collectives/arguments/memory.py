@@ -15,9 +15,12 @@ from .datatypes import Type, of_mpi, of_name, of_numpy
 __all__ = ["Memory", "OnDevice", "Placed", "dlpack_name", "memory_of"]
 
 #: Device types of DLPack: those whose memory the processor can read, and others.
-_HOST = {1: "CPU", 3: "CUDA, page-locked on the host", 11: "ROCm, page-locked on the host", 13: "CUDA, managed"}
-_CUDA = 2
-_DEVICES = {_CUDA: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU", 17: "MAIA"}
+_HOST = {1: "CPU", 3: "CUDA, page-locked on the host", 11: "ROCm, page-locked on the host"}
+#: Managed memory can be read, but work of a GPU on it may be under way, for which nothing here would wait.
+_CUDA = {2: "CUDA", 13: "CUDA, managed"}
+_DEVICES = {
+    **_CUDA, 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU", 17: "MAIA",
+}  # fmt: skip
 
 
 class Memory(NamedTuple):
@@ -135,7 +138,7 @@ def _check_device(device: int, argument: str) -> None:
     """TypeError for the memory of a device that the processor cannot read; ``device`` is DLPack's number."""
     if device not in _HOST:
         name = _DEVICES.get(device, f"DLPack's number {device}")
-        error = OnDevice if device == _CUDA else TypeError
+        error = OnDevice if device in _CUDA else TypeError
         raise error(f"{argument}: an array on a device ({name}); this call moves arrays in host memory only")
 
 

@@ -130,8 +130,7 @@ def _launcher(
         context.check()
         tick, order = _core.ticks(), make_order()
         with order.lane:
-            order.follow(order.lane.down, order.lane.up)
-        order.followed = True  # the thread must not look at streams, of which the program may have others by then
+            order.hand_over(order.lane.down, order.lane.up)
         job = _Job(functools.partial(device_calls.run_checked, mover.comm, call, options, order))
         mover.comm.timeout = context.timeout
         mover.put(job)

@@ -16,23 +16,30 @@ from ..arguments.memory import Placed, dlpack_name
 from ..core import _cuda
 from .driver import driver
 
-__all__ = ["DEFAULT_STREAM", "Array", "array_of", "stream_of"]
+__all__ = ["DEFAULT_STREAM", "THREADS_STREAM", "Array", "array_of", "stream_of"]
 
 #: The handle of the default stream, with which all streams are ordered that a program makes without a flag.
 DEFAULT_STREAM = 1
-_CUDA = 2  # DLPack's number
+#: The handle of a stream of which each thread has another one.
+THREADS_STREAM = 2
+_CUDA, _MANAGED = 2, 13  # DLPack's numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array on the GPU number ``device``; ``memory`` is what :mod:`collectives.arguments` takes for it.
-
-    ``stream`` is the stream that the array's library works on, None if it does not say.
-    """
+    """An array on the GPU number ``device``; ``memory`` is what :mod:`collectives.arguments` takes for it."""
 
     memory: Placed
     device: int
-    stream: int | None
+
+    @property
+    def stream(self) -> int | None:
+        """The stream that the array's library works on now, in this thread; None if it does not say."""
+        thing = self.memory.hold
+        if _is_tensor(thing):
+            torch = sys.modules.get("torch")
+            return None if torch is None else torch.cuda.current_stream(thing.device).cuda_stream
+        return getattr(thing, "__cuda_array_interface__", {}).get("stream")
 
     @property
     def nbytes(self) -> int:
@@ -54,13 +61,17 @@ def array_of(thing: Any, argument: str, writable: bool) -> Array:
 
     TypeError or ValueError, with the name of the ``argument``, if it cannot be used.
     """
-    if hasattr(thing, "data_ptr") and hasattr(thing, "is_contiguous"):
+    if _is_tensor(thing):
         found = _of_torch(thing, argument)
     elif hasattr(thing, "__cuda_array_interface__"):
         found = _of_interface(thing, argument, writable)
     else:
         found = _of_dlpack(thing, argument, writable)
     return found
+
+
+def _is_tensor(thing: Any) -> bool:
+    return hasattr(thing, "data_ptr") and hasattr(thing, "is_contiguous")
 
 
 def _of_torch(tensor: Any, argument: str) -> Array:
@@ -71,9 +82,7 @@ def _of_torch(tensor: Any, argument: str) -> Array:
             raise ValueError(f"{argument}: the tensor is a lazy view; pass tensor.{resolved}()")
     kind = of_name(str(tensor.dtype).rpartition(".")[2], tensor.element_size())
     nbytes = tensor.numel() * tensor.element_size()
-    torch = sys.modules.get("torch")
-    stream = None if torch is None else torch.cuda.current_stream(tensor.device).cuda_stream
-    return Array(Placed(tensor.data_ptr(), nbytes, kind, tensor), tensor.device.index or 0, stream)
+    return Array(Placed(tensor.data_ptr(), nbytes, kind, tensor), tensor.device.index or 0)
 
 
 def _of_interface(thing: Any, argument: str, writable: bool) -> Array:
@@ -85,7 +94,7 @@ def _of_interface(thing: Any, argument: str, writable: bool) -> Array:
     _check(shape, given.get("strides"), kind.size, writable and readonly, argument)
     nbytes = math.prod(shape) * kind.size
     device = _ordinal(address, argument) if nbytes else 0
-    return Array(Placed(address, nbytes, kind, thing), device, given.get("stream"))
+    return Array(Placed(address, nbytes, kind, thing), device)
 
 
 def _typed(thing: Any, given: dict[str, Any], argument: str) -> Type:
@@ -102,12 +111,12 @@ def _of_dlpack(thing: Any, argument: str, writable: bool) -> Array:
         address, device, number, shape, strides, kind, readonly = _cuda.dlpack_array(capsule)
     except (BufferError, ValueError, RuntimeError) as e:
         raise ValueError(f"{argument}: {e}") from None
-    if device != _CUDA:
+    if device not in (_CUDA, _MANAGED):
         raise TypeError(f"{argument}: an array on a device that is no GPU of NVIDIA's")
     known = of_name(dlpack_name(*kind, argument))
     inward = None if strides is None else [stride * known.size for stride in strides]
     _check(shape, inward, known.size, writable and readonly, argument)
-    return Array(Placed(address, math.prod(shape) * known.size, known, thing), number, None)
+    return Array(Placed(address, math.prod(shape) * known.size, known, thing), number)
 
 
 def _capsule(thing: Any, stream: int) -> Any:
@@ -122,7 +131,7 @@ def _check(shape: Sequence[int], strides: Sequence[int] | None, size: int, reado
     """ValueError for an array that is strided, or read-only where it must be written; strides are in bytes."""
     if readonly:
         raise ValueError(f"{argument}: the array is read-only")
-    if strides is None or 0 in shape:
+    if strides is None or 0 in shape or not shape:
         return
     packed = list(itertools.accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=size))[::-1]
     backward = list(itertools.accumulate(shape[:-1], lambda a, b: a * b, initial=size))
