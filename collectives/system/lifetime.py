@@ -62,8 +62,12 @@ def free_agreed(votes: Counter[tuple[str, int]]) -> None:
     for identity in sorted(identity for (identity, size), count in votes.items() if count == size):
         with _lock:
             mine = _dead.pop(identity, None)
-        for handle in mine[1] if mine else ():
-            handle.Free()
+        if mine is not None:
+            _, handles, context = mine
+            if context.gpu is not None:  # what it has opened of other ranks' memory stays allocated there
+                context.gpu.leave()
+            for handle in handles:
+                handle.Free()
 
 
 def keep(what: Any) -> None:
