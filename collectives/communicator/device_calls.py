@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,8 +59,9 @@ def prepared(
     placed, arrays = _placed(collective, arguments, context)
     options.stream = None
     call = _call(comm._draft(context, collective, placed), in_place(placed.sendbuf), arrays, context)
-    lane = lane_of(_device(arrays))
-    return call, functools.partial(Order, lane, list(arrays.values()), stream)
+    used = [array for array in arrays.values() if array.nbytes]  # others need no order, and may be of another GPU
+    lane = lane_of(_device(used or list(arrays.values())))
+    return call, functools.partial(Order, lane, used, stream if used else None)
 
 
 def run(
@@ -94,21 +95,21 @@ def run_draft(comm: Any, draft: Draft, number: int, stream: int, timeout: float 
 def _run(comm: Any, context: MPIContext, call: Checked, options: Options, order: Order, tick: int) -> None:
     """Run a checked call by the way that is there for it; this thread has the turn."""
     draft, begun = call.draft, context.begun
-    choice = comm._choose(draft, options, options.algorithm, mpi="never")
     timeout = context.timeout if options.timeout is None else options.timeout
     deadline = None if timeout is None else time.monotonic() + timeout
     try:
-        by_peers = device_peers.obstacle(context, draft, options, choice) is None and device_peers.run(
+        if device_peers.may_serve(context, draft, options) and device_peers.run(
             comm, context, draft, (call.source, call.target), order, deadline
-        )
-        by_mpi = not by_peers and _direct(comm, context, call, options, order, deadline)
-        if not by_peers and not by_mpi:
-            _stage(comm, context, call, choice, options, order, deadline)
+        ):
+            name = "peers"
+        elif _direct(comm, context, call, options, order, deadline):
+            name = "direct"
+        else:
+            name = _stage(comm, context, call, options, order, deadline)
     except BaseException as e:
         if context.begun != begun and context.broken is None:
             context.torn(draft.collective.name, e)
         raise
-    name = "peers" if by_peers else "direct" if by_mpi else choice.algorithm.name
     context.ended(draft.collective.name, name, draft.nbytes, draft.shape.root, tick)
 
 
@@ -117,24 +118,26 @@ def _direct(
 ) -> bool:  # fmt: skip
     """Make a call by an MPI that takes addresses on GPUs; False, on all ranks, if it must go through the host."""
     draft = call.draft
+    if context.apart is None or context.gpu is not None and context.gpu.why is not None:
+        return False
     choice = device_direct.choice_for(comm, context, draft, options)
     if choice is None:
         return False
     if context.gpu is None:
-        context.gpu = device_direct.Direct(order.lane, device_peers.Gather(comm, context))
-    if context.gpu.why is not None:
-        return False
+        context.gpu = device_direct.Direct(order.lane, device_peers.Gather(comm, context), deadline)
+        if context.gpu.why is not None:
+            return False
     able = order.lane is context.gpu.lane and not draft.loads and not draft.stores
     able = able and all(side is None or side.on_device for side in (call.source, call.target))
     return device_direct.run(context, draft, able, choice, order, deadline)
 
 
 def _stage(
-    comm: Any, context: MPIContext, call: Checked, choice: Choice, options: Options, order: Order,
-    deadline: float | None,
-) -> None:  # fmt: skip
-    """Run a call through the host, in pieces."""
+    comm: Any, context: MPIContext, call: Checked, options: Options, order: Order, deadline: float | None
+) -> str:  # fmt: skip
+    """Run a call through the host, in pieces, by an algorithm chosen for the whole; its name."""
     draft = call.draft
+    choice = comm._choose(draft, options, options.algorithm, mpi="never")
 
     def serve(source: int, target: int, begin: int, end: int) -> None:
         part = _part(draft, source, target, begin, end, context.size)
@@ -151,6 +154,8 @@ def _stage(
         if len(cuts) > 1:
             e.args = (f"{e}\n  {PIECES.format(len(cuts))}",)
         raise
+    name: str = choice.algorithm.name
+    return name
 
 
 def foresee(comm: Any, context: MPIContext, draft: Draft, choice: Choice) -> str:
@@ -158,7 +163,7 @@ def foresee(comm: Any, context: MPIContext, draft: Draft, choice: Choice) -> str
     why = driver.why_not()
     if why is not None:
         return f"none, since {why}; with a GPU {choice}"
-    peers, staged = device_peers.foresee(context, draft, choice)
+    peers, staged = device_peers.foresee(context, draft)
     schedule = device_direct.choice_for(comm, context, draft, Options())
     if schedule is not None:
         peers, staged = device_direct.foresee(context, schedule)
@@ -190,15 +195,18 @@ def _placed(
         return arrays[side].memory if spec is thing else [arrays[side].memory, *spec[1:]]
 
     bcast = collective.name == "bcast"
-    send = replaced(arguments.sendbuf, "source", "buf" if bcast else "sendbuf", bcast and not root)
+    sends = root or collective.name not in ("scatter", "scatterv")
+    send = arguments.sendbuf
+    if sends:
+        send = replaced(send, "source", "buf" if bcast else "sendbuf", bcast and not root)
     receives = not bcast and (root or collective.name not in ("reduce", "gather", "gatherv"))
     recv = replaced(arguments.recvbuf, "target", "recvbuf", True) if receives else arguments.recvbuf
     return replace(arguments, sendbuf=send, recvbuf=recv), arrays
 
 
-def _device(arrays: dict[str, Array]) -> int:
+def _device(arrays: Sequence[Array]) -> int:
     """The number of the GPU whose arrays these are; ValueError if there are several."""
-    numbers = {array.device for array in arrays.values() if array.nbytes} or {0}
+    numbers = {array.device for array in arrays} or {0}
     if len(numbers) > 1:
         raise ValueError(f"sendbuf and recvbuf are on different GPUs, {' and '.join(map(str, sorted(numbers)))}")
     return numbers.pop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from ..cuda.direct import DeviceSpace, Endpoint
 from ..cuda.lanes import Lane
 from ..cuda.moves import ROUNDS
 from ..cuda.ordering import Order
-from ..cuda.peers import LEAST, why_not_here
+from ..cuda.peers import LEAST, REASON, Sync, first_of, why_not_here
 from ..runtime.mpi_context import MPIContext
 from ..schedules.registry import ScheduleAlgorithm, find
 from ..selection.policy import Choice
@@ -27,15 +26,13 @@ _APART = "schedules run on the GPU"
 class Direct:
     """What a communicator keeps for its calls: why a rank's MPI takes no addresses on GPUs, or None; collective."""
 
-    def __init__(self, lane: Lane, gather: Any):
+    def __init__(self, lane: Lane, gather: Any, deadline: float | None):
         self.lane, self.gather = lane, gather
         why = why_not_here() or proof.why_not(lane.driver.library, lane.number)
         with lane:
             kernels = lane.kernels()
         why = why or (kernels if isinstance(kernels, str) else None)
-        told = gather(np.array([(why or "").encode()[:100]], "S100"), None)
-        r = int(np.argmax(told != b""))
-        self.why = None if told[r] == b"" else f"rank {r}: {told[r].decode(errors='replace')}"
+        self.why = first_of(Sync(gather, deadline)(np.array([(why or "").encode()[:100]], REASON)))
 
     def leave(self) -> None:
         """Nothing belongs to other ranks."""
@@ -65,16 +62,16 @@ def run(
     context: MPIContext, draft: Draft, able: bool, choice: Choice, order: Order, deadline: float | None
 ) -> bool:  # fmt: skip
     """Make a call by the schedule of ``choice``; False, on all ranks, if one of them is not ``able`` to."""
-    left = None if deadline is None else max(1e-3, deadline - time.monotonic())
+    sync = Sync(context.gpu.gather, deadline)
     aligned = (draft.source | draft.target) % draft.shape.itemsize == 0
-    if not context.gpu.gather(np.array([able and aligned], np.uint8), left).all():
+    if not sync(np.array([able and aligned], np.uint8)).all():
         return False
     space = DeviceSpace(order.lane, deadline)
     plan, walk = context.begin_walk(choice, draft, Endpoint(context.internal, space), space)
     with order.lane:
-        order.follow(order.lane.down)
-        context.end_walk(plan, walk, left)
-        order.lead(order.lane.down, deadline)
+        order.follow(space.stream)
+        context.end_walk(plan, walk, sync.left())
+        order.lead(space.stream, deadline)
         space.end()
     return True
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,11 @@ from ..cuda.moves import ROUNDS, blocks
 from ..cuda.ordering import Order
 from ..cuda.peers import LEAST, Call, Peers
 from ..cuda.staging import Side
-from ..errors import CollectiveError, CollectiveMismatch
+from ..errors import CollectiveError, CollectiveMismatch, PeerFailure
 from ..runtime.mpi_context import MPIContext
 from ..selection.policy import Choice
 
-__all__ = ["Gather", "foresee", "obstacle", "run"]
+__all__ = ["Gather", "foresee", "may_serve", "run"]
 
 #: What is added to an error, and to a mismatch.
 PART = "(in {}, {} bytes, on arrays of GPUs"
@@ -28,7 +30,8 @@ class Gather:
     """All-gathers of small records on the host, as parts of a call of ``comm``."""
 
     def __init__(self, comm: Any, context: MPIContext):
-        self._comm, self._context = comm, context
+        # The context keeps this object, and the finalizer of the communicator keeps the context.
+        self._comm, self._context = weakref.proxy(comm), context
         self._made: dict[Any, tuple[np.ndarray, np.ndarray, Draft, Choice]] = {}
 
     def __call__(self, mine: np.ndarray, timeout: float | None) -> np.ndarray:
@@ -50,9 +53,11 @@ class Gather:
 class _Path:
     """What a communicator keeps for its calls: the peers, and how they meet."""
 
-    def __init__(self, comm: Any, context: MPIContext, lane: Lane):
+    def __init__(self, comm: Any, context: MPIContext, lane: Lane, deadline: float | None):
         self.gather = Gather(comm, context)
-        self.peers = Peers(lane, context.rank, context.size, self.gather)
+        self.peers = Peers(
+            lane, context.rank, context.size, self.gather, functools.partial(_check, context), deadline
+        )  # fmt: skip
 
     def leave(self) -> None:
         self.peers.leave()
@@ -61,34 +66,34 @@ class _Path:
         self.peers.free()
 
 
-def obstacle(context: MPIContext, draft: Draft, options: Options, choice: Choice) -> str | None:
-    """Why a call goes through the host, as far as all ranks know it before they have met; None: it need not."""
-    shape, base = draft.shape, draft.collective.base
-    rule = context.rules.forced_for(draft.collective.name)
-    if context.apart is not None:
-        return context.apart
-    if not 1 < context.size <= _cuda.SOURCES:
-        return f"{context.size} ranks"
-    if base not in ROUNDS or not draft.collective.agreed:
-        return f"{draft.collective.name} always does"
-    if shape.nbytes < LEAST:
-        return f"less than {LEAST >> 10} KiB"
+def _check(context: MPIContext) -> None:
+    """Raise PeerFailure if a rank has died: one that ends by itself lets its GPU do its part before."""
+    for rank in context.dead(0.0):
+        raise PeerFailure(f"rank {rank} died ({context.end_of(rank)}), and its GPU may not have done its part")
+
+
+def may_serve(context: MPIContext, draft: Draft, options: Options) -> bool:
+    """Whether peers may make a call, as far as all ranks know it before they have met."""
+    shape, collective = draft.shape, draft.collective
+    if context.apart is not None or not 1 < context.size <= _cuda.SOURCES:
+        return False
+    if collective.base not in ROUNDS or not collective.agreed or shape.nbytes < LEAST:
+        return False
+    rule = context.rules.forced_for(collective.name)
     if options.algorithm is not None or options.engine is not None or rule is not None:
-        return f"algorithm {choice.algorithm.name} was asked for"
-    if draft.collective.reduces:
-        return _cuda.no_kernel(shape.dtype, shape.op) if isinstance(shape.op, int) else "a user-defined op"
-    return None
+        return False
+    return not collective.reduces or isinstance(shape.op, int) and _cuda.no_kernel(shape.dtype, shape.op) is None
 
 
 def run(
     comm: Any, context: MPIContext, draft: Draft, sides: tuple[Side | None, Side | None], order: Order,
     deadline: float | None,
 ) -> bool:  # fmt: skip
-    """Make a call to which there is no :func:`obstacle`; False, on all ranks, if it must go through the host."""
+    """Make a call that peers :func:`may_serve`; False, on all ranks, if it must go through the host."""
     try:
         path = context.gpu
         if path is None:
-            path = context.gpu = _Path(comm, context, order.lane)
+            path = context.gpu = _Path(comm, context, order.lane, deadline)
         if not path.peers.serves(draft.collective.base):
             return False
         done: bool = path.peers.run(_call(context, draft, sides, order.lane is path.peers.lane), order, path.gather,
@@ -124,12 +129,12 @@ def _cuts(size: int, draft: Draft) -> list[int]:
     return [shape.nbytes // size * r for r in range(size + 1)]
 
 
-def foresee(context: MPIContext, draft: Draft, choice: Choice) -> tuple[str, bool]:
+def foresee(context: MPIContext, draft: Draft) -> tuple[str, bool]:
     """What ``explain`` says of peers in a call, and whether the call may go through the host.
 
     Nothing if its length or kind rule them out.
     """
-    if obstacle(context, draft, Options(), choice) is not None:
+    if not may_serve(context, draft, Options()):
         return "", True
     if context.gpu is None:
         return "peers, who read each other's GPU memory, if the first such call finds that they can; else ", True

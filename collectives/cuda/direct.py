@@ -40,7 +40,7 @@ class DeviceSpace:
 
     def __init__(self, lane: Lane, deadline: float | None):
         self._lane, self._deadline = lane, deadline
-        self._stream = lane.down
+        self.stream = lane.down
         self._scratch: list[tuple[int, int]] = []
 
     def region(self, address: int, nbytes: int) -> Region:
@@ -56,25 +56,25 @@ class DeviceSpace:
     def copy(self, target: Region, source: Region) -> None:
         """Copy between arrays of one length."""
         if len(target) and target.address != source.address:
-            self._lane.driver.copy(target.address, source.address, len(target), self._stream)
+            self._lane.driver.copy(target.address, source.address, len(target), self.stream)
 
     def reduce(self, dtype: int, op: int, dst: Region, left: Region, right: Region) -> None:
         """dst = left op right, element by element; a mean is a sum here."""
         kernels, op = self._lane.kernels(), _SUM if op == _AVG else op
         assert isinstance(kernels, _cuda.Kernels)
         n = len(dst) // _core.itemsize(dtype)
-        kernels.fold(dtype, op, dst.address, [left.address, right.address], n, self._stream)
+        kernels.fold(dtype, op, dst.address, [left.address, right.address], n, self.stream)
 
     def scale(self, dtype: int, array: Region, divisor: int) -> None:
         """Divide the elements of an array."""
         kernels = self._lane.kernels()
         assert isinstance(kernels, _cuda.Kernels)
-        kernels.scale(dtype, array.address, divisor, len(array) // _core.itemsize(dtype), self._stream)
+        kernels.scale(dtype, array.address, divisor, len(array) // _core.itemsize(dtype), self.stream)
 
     def settle(self) -> None:
         """Wait until the stream has done its work."""
         with self._lane.moment() as event:
-            self._lane.driver.record(event, self._stream)
+            self._lane.driver.record(event, self.stream)
             self._lane.wait(event, self._deadline)
 
     def end(self) -> None:

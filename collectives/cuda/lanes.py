@@ -6,9 +6,10 @@ import atexit
 import contextlib
 import itertools
 import mmap
+import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 
 import numpy as np
@@ -24,9 +25,11 @@ __all__ = ["SLOT", "Lane", "Slot", "lane_of"]
 #: Bytes of pinned memory in a slot for a piece of a call, and the most bytes that are kept for later calls.
 SLOT = 4 << 20
 KEPT = 64 << 20
-#: How a wait for an event looks: at first without a pause, then with pauses of this many seconds.
+#: How a wait for an event looks: at first without a pause, then with pauses of this many seconds. Each so many looks it
+#: sees whether the event can still pass.
 LOOKS = 200
 PAUSE = 20e-6
+CHECKED = 300
 
 
 class Slot:
@@ -59,7 +62,7 @@ class Lane:
     In a ``with`` block the GPU's primary context, which other libraries use too, is the thread's current one.
     """
 
-    #: Whether a call with other ranks failed, so that a stream may wait for ever: nothing waits for it then.
+    #: Whether a call with other ranks failed, so that a stream may wait for ever: nothing is given back then.
     abandoned = False
 
     def __init__(self, number: int):
@@ -71,18 +74,12 @@ class Lane:
         self._scratch: dict[int, list[int]] = {}
         self._events: list[int] = []
         self._kernels: _cuda.Kernels | str | None = None
-        streams: list[int] = []
         try:
             with self:
-                streams.append(self.driver.stream())
-                streams.append(self.driver.stream())
+                self.down, self.up = self._streams()
         except BaseException:
-            with self:
-                for stream in streams:
-                    self.driver.free_stream(stream)
             self.driver.release(number)
             raise
-        self.down, self.up = streams
 
     def __enter__(self) -> Lane:
         self.driver.push(self.context)
@@ -92,6 +89,24 @@ class Lane:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.driver.pop()
+
+    def _streams(self) -> tuple[int, int]:
+        first = self.driver.stream()
+        try:
+            return first, self.driver.stream()
+        except BaseException:
+            self.driver.free_stream(first)
+            raise
+
+    def abandon(self) -> None:
+        """Go on with new streams, since the old ones may wait for a rank that does nothing more.
+
+        What they may use is kept.
+        """
+        self.abandoned = True
+        with self._lock, contextlib.suppress(_cuda.CudaError, MemoryError):  # of a device that has failed
+            self.down, self.up = self._streams()
+            self._scratch = {}
 
     def take(self, nbytes: int) -> Slot:
         """A slot of at least ``nbytes`` bytes; copies of an earlier call may be under way from or to it."""
@@ -152,14 +167,19 @@ class Lane:
                 self._kernels = kernels.load(self.driver)
             return self._kernels
 
-    def wait(self, event: int, deadline: float | None) -> None:
-        """Wait until an event has passed; CollectiveTimeout after the ``deadline``, a time of the monotonic clock."""
+    def wait(self, event: int, deadline: float | None, check: Callable[[], None] | None = None) -> None:
+        """Wait until an event has passed; CollectiveTimeout after the ``deadline``, a time of the monotonic clock.
+
+        ``check`` is called now and then. It raises the reason for which the event may never pass.
+        """
         looks = 0
         while not self.driver.passed(event):
             looks += 1
             if looks > LOOKS:
                 if deadline is not None and time.monotonic() > deadline:
                     raise CollectiveTimeout(f"GPU {self.number} has not done its work on the array in time")
+                if check is not None and looks % CHECKED == 0 and not self.driver.passed(event):
+                    check()
                 time.sleep(PAUSE)
 
     def close(self) -> None:
@@ -193,12 +213,12 @@ def lane_of(device: int) -> Lane:
         found = _lanes.get(device)
         if found is None:
             if not _lanes:
-                atexit.register(_close)
+                atexit.register(_close, os.getpid())
             found = _lanes[device] = Lane(device)
     return found
 
 
-def _close() -> None:
-    """Give back what the lanes hold, before the driver ends with the process."""
-    while _lanes:
+def _close(process: int | None = None) -> None:
+    """Give back what the lanes hold, before the driver ends with the ``process``; its forked children have none."""
+    while _lanes and process in (None, os.getpid()):
         _lanes.popitem()[1].close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,7 +46,8 @@ class Opened:
     one at the same address.
     """
 
-    def __init__(self, lane: Lane, process: int, size: int):
+    def __init__(self, lane: Lane, process: int, size: int, check: Callable[[], None]):
+        self._check = check  # for waits: raises the reason for which a call of the ranks may never end
         self._lane, self._process, self._most = lane, process, KEPT * size
         self._handles: dict[int, bytes] = {}
         self._known: OrderedDict[_Key, _Allocation] = OrderedDict()  # the one that was used last is at the end
@@ -116,10 +117,10 @@ class Opened:
 
     def _close(self, key: _Key, deadline: float | None) -> None:
         here = self._known.pop(key).here
-        if here is not None and key.process != self._process:
+        if here is not None and key.process != self._process and not self._lane.abandoned:
             with self._lane.moment() as event:
                 self._lane.driver.record(event, self._lane.down)
-                self._lane.wait(event, deadline)
+                self._lane.wait(event, deadline, self._check)
             self._lane.driver.close_memory(here)
 
     def close(self) -> None:

@@ -69,6 +69,7 @@ class Staging:
         deadline: float | None,
     ):  # fmt: skip
         self._order, self._lane, self._driver, self._deadline = order, order.lane, order.lane.driver, deadline
+        self._down, self._up = order.lane.down, order.lane.up
         self._source, self._target, self._reads, self._writes = source, target, reads, writes
         self._slots: dict[Side, list[Slot]] = {}
         self._packed: dict[Side, np.ndarray] = {}
@@ -80,7 +81,7 @@ class Staging:
             try:
                 self._reserve(cuts)
                 begun = True
-                self._order.follow(self._lane.down, self._lane.up)
+                self._order.follow(self._down, self._up)
                 self._fetch(0, *cuts[0])
                 for i, (begin, end) in enumerate(cuts):
                     if i + 1 < len(cuts):
@@ -90,7 +91,7 @@ class Staging:
                           self._place(self._target, i, begin, end, False), begin, end)  # fmt: skip
                     self._store(i, begin, end)
                 if self._writes and self._slot(self._target, 0) is not None:
-                    self._order.lead(self._lane.up, self._deadline)
+                    self._order.lead(self._up, self._deadline)
             except BaseException:
                 self._end(lost=begun)
                 raise
@@ -127,11 +128,11 @@ class Staging:
         if slot is None or not self._reads:
             return
         assert self._source is not None
-        self._driver.order(self._lane.down, slot.event)
+        self._driver.order(self._down, slot.event)
         for address, place, nbytes in self._source.parts(begin, end):
             if nbytes:
-                self._driver.to_host(slot.address + place, address, nbytes, self._lane.down)
-        self._driver.record(slot.event, self._lane.down)
+                self._driver.to_host(slot.address + place, address, nbytes, self._down)
+        self._driver.record(slot.event, self._down)
 
     def _settle(self, i: int) -> None:
         """Wait until the input of piece ``i`` is there, and until the slot of its result is free."""
@@ -160,8 +161,8 @@ class Staging:
         packed = self._packed.get(side)
         for address, place, nbytes in side.parts(begin, end):
             if slot is not None and nbytes:
-                self._driver.to_device(address, slot.address + place, nbytes, self._lane.up)
+                self._driver.to_device(address, slot.address + place, nbytes, self._up)
             elif packed is not None:
                 region(address, nbytes)[:] = packed[place : place + nbytes]
         if slot is not None:
-            self._driver.record(slot.event, self._lane.up)
+            self._driver.record(slot.event, self._up)

@@ -1,5 +1,6 @@
 """What an array on a GPU says of itself: address, type, stream; and how calls are cut into pieces."""
 
+import math
 import types
 
 import numpy as np
@@ -53,10 +54,10 @@ def test_an_array_without_elements_has_no_device():
 
 @pytest.mark.usefixtures("on_device_one")
 @pytest.mark.parametrize(
-    ("shape", "strides"), [((2, 3), (12, 4)), ((2, 3), (4, 8)), ((2, 1), (4, 99)), ((1, 1), (9, 9))]
+    ("shape", "strides"), [((2, 3), (12, 4)), ((2, 3), (4, 8)), ((2, 1), (4, 99)), ((1, 1), (9, 9)), ((), ())]
 )
 def test_contiguous_in_either_order(shape, strides):
-    assert array_of(Interface(shape=shape, strides=strides), "sendbuf", False).nbytes == 4 * shape[0] * shape[1]
+    assert array_of(Interface(shape=shape, strides=strides), "sendbuf", False).nbytes == 4 * math.prod(shape)
 
 
 @pytest.mark.parametrize("strides", [(24, 8), (-12, 4), (4, 12), (0, 0)])

@@ -82,7 +82,7 @@ def test_a_wait_for_peers_that_is_left_out_makes_results_wrong(environment, rank
 def test_peers_that_cannot_open_each_others_memory_go_through_the_host(environment):
     code, output, told = run(environment, 2, "peer_failures")
     assert code == 0, told
-    assert output.count("6 failures, 0 wrong") == 2, told
+    assert output.count("9 failures, 0 wrong") == 2, told
     assert output.count(CLEAN) == 2, told
 
 
@@ -100,6 +100,19 @@ def test_a_peer_that_is_killed_in_the_middle_is_a_peer_failure(environment, when
     assert "rank 0: PeerFailure: allgather" in output, told
     assert "rank 1 died" in output, told
     assert "(in allreduce, 160000 bytes, on arrays of GPUs)" in output, told
+
+
+def test_a_peer_that_is_killed_while_only_its_gpu_works_is_a_peer_failure_after_which_others_go_on(environment):
+    _, output, told = run(environment, 2, "peer_failures", "killed", "last", flags=LIVE_ON["openmpi"])
+    assert "rank 0: PeerFailure: rank 1 died" in output, told
+    assert "(in allreduce, 160000 bytes, on arrays of GPUs)" in output, told
+    assert "goes on: True" in output, told
+
+
+def test_a_timeout_covers_what_the_first_call_finds_out(environment):
+    _, output, told = run(environment, 2, "peer_failures", "absent")
+    assert "rank 0: CollectiveTimeout" in output, told
+    assert "not complete after" in output, told
 
 
 def test_a_long_array_on_the_host_of_one_rank_is_a_mismatch_that_says_why(environment):
@@ -123,6 +136,16 @@ def test_nonblocking_and_persistent_calls(environment, ranks):
     assert code == 0, told
     for part in ("started", "persistent", "failing"):
         assert output.count(f"{part}: 0 wrong") == ranks, told
+    assert output.count(CLEAN) == ranks, told
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_arrays_and_streams_at_the_edge_of_what_is_served(environment, ranks):
+    code, output, told = run(environment, ranks, "edges")
+    assert code == 0, told
+    for part, times in (("empty", 1), ("threads", 2), ("changing", 2), ("managed", 2), ("captured", 2), ("dropped", 1),
+                        ("forked", 1)):  # fmt: skip
+        assert output.count(f"{part}: 0 wrong") == times * ranks, told
     assert output.count(CLEAN) == ranks, told
 
 
