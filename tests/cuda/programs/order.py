@@ -51,9 +51,9 @@ def watch():
     lane.driver = watched = Watched(lane.driver, lane)
     wait = lane.wait
 
-    def waiting(event, deadline):
+    def waiting(event, *more):
         if not watched.leaves_out(sys._getframe(1).f_code.co_name, "host"):
-            wait(event, deadline)
+            wait(event, *more)
 
     lane.wait = waiting
     export = arrays.Array.export
