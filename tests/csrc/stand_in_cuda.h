@@ -107,7 +107,7 @@ void stand_in_export(Handle *handle, int file, size_t nbytes);
 int stand_in_import(const Handle *handle);
 /* Waits until a stream has done what it has now; NULL: until all streams have. */
 void stand_in_drain(Stream *stream);
-/* The stream of a handle, where 0 and 1 are the default stream and 2 is this thread's; NULL if it is none of `device`. */
+/* The stream of a handle: 0 and 1 are the default stream, 2 is this thread's. NULL if it is none of `device`. */
 Stream *stand_in_stream(Device *device, uintptr_t handle);
 
 /* The beginning of a function that needs a context. */
