@@ -9,7 +9,7 @@ from typing import Any
 from ..arguments.shape import Shape
 from ..core import _core
 from ..diagnostics import peer_queries
-from ..selection.policy import Rules
+from ..selection.policy import LOCAL, Rules
 from ..system import shared_memory
 from ..waiting.waiting import Waiting
 from ..waiting.watching import Wait
@@ -74,9 +74,13 @@ class Context(Waiting):
 
     @property
     def engine(self) -> str:
-        """By what the ranks exchange data, as text."""
+        """By what the ranks exchange data under the present rules, as text."""
+        reach = self.rules.local_reach()
+        if not reach:
+            return "MPI"
         if self.apart is None:
-            return "shared memory"
+            every = all(reach.get(collective, -1) is None for collective in LOCAL)
+            return "shared memory" if every else "shared memory, for some calls MPI"
         return "MPI" if self.nodes.obstacle else "shared memory on each node, MPI between them"
 
     def register(self) -> None:

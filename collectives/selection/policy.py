@@ -14,7 +14,8 @@ from .hosts import Link, between, nearest
 from .model import Load, Model, load
 
 __all__ = [
-    "ByMPI", "Choice", "Demand", "Limits", "ModelKey", "Rows", "Rules", "Tuned", "choose", "load_of", "segments_for",
+    "LOCAL", "ByMPI", "Choice", "Demand", "Limits", "ModelKey", "Rows", "Rules", "Tuned", "choose", "load_of",
+    "segments_for",
 ]  # fmt: skip
 
 #: Staging memory, in bytes, that one call may use; longer vectors are cut into more segments.

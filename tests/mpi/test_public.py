@@ -71,6 +71,17 @@ def test_what_a_communicator_shows():
     assert repr(made) == "<collectives.Communicator: null>"
 
 
+@pytest.mark.parametrize(
+    ("text", "engine"),
+    [("all=mpi", "MPI"), ("ring", "shared memory, for some calls MPI"), ("all=shm", "shared memory")],
+)
+def test_the_engine_is_that_of_the_rules(monkeypatch, text, engine):
+    monkeypatch.setenv("COLLECTIVES_ALGORITHM", text)
+    made = collectives.Communicator(MPI.COMM_WORLD)
+    assert repr(made).endswith(f"engine: {engine}>")
+    made.Free()
+
+
 def test_arrays_are_moved_to_shared_memory(world):
     for array in (
         np.arange(6.0).reshape(2, 3), np.asfortranarray(np.arange(6).reshape(2, 3)), np.array(7, np.float32),
