@@ -37,7 +37,7 @@ def transpose(own, rows):
     arrived = np.empty(rows * wide[RANK], own.dtype)
     comm.Alltoallv([blocks, len(own) * wide], [arrived, high * wide[RANK]])
     cuts = np.split(arrived, np.cumsum(high * wide[RANK])[:-1])
-    return np.hstack([cut.reshape(wide[RANK], -1) for cut in cuts])
+    return np.hstack([cut.reshape(wide[RANK], n) for cut, n in zip(cuts, high, strict=True)])
 
 
 rows, columns = args.shape
