@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core import _core
 from .calls import COLLECTIVES, Call
+from .ordering import forget_failed
 from .places import Op, Place, op_of, place_of
 from .primitives import bind, replicate
 
@@ -141,7 +142,12 @@ def sendrecv(
 
 
 def failure() -> BaseException | None:
-    """The exception of the last call that failed in a program of JAX, whose own error has only its text; else None."""
+    """The exception of the last call that failed in a program of JAX, whose own error has only its text; else None.
+
+    If the program ran in the background, JAX lets all later calls of the thread fail with the same error, until the
+    thread has called this function.
+    """
+    forget_failed()
     return _core.xla_failure()
 
 

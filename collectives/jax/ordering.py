@@ -12,12 +12,13 @@ import jax
 import numpy as np
 from jax.interpreters import mlir
 
-__all__ = ["ORDERED", "TARGET", "lowered"]
+__all__ = ["ORDERED", "TARGET", "forget_failed", "lowered", "wait_at_exit"]
 
 TARGET = "collectives"  # the handler's name in XLA
 
 try:
-    from jax._src import core, effects
+    from jax._src import core, dispatch, effects
+    from jax._src.lax.control_flow import loops
 
     class CommunicationEffect(effects.Effect):
         """That a call communicates: all such calls of a process run in the order in which the program makes them."""
@@ -37,10 +38,26 @@ try:
     ):  # fmt: skip
         _known.add_type(CommunicationEffect)
     _TOKEN: Any = core.abstract_token
+    _TOKENS: Any = dispatch.runtime_tokens  # of each thread: what its next program waits for
+    _LOOP: Any = loops._while_lowering
 except (ImportError, AttributeError) as e:
     raise ImportError(f"collectives.jax does not know JAX {jax.__version__}: {e}") from e
 
 ORDERED = CommunicationEffect()
+
+
+def _lowered_loop(ctx: Any, *args: Any, cond_jaxpr: Any, **parameters: Any) -> Any:
+    """A ``while_loop``, by JAX's own rule. NotImplementedError for one in a batch that JAX would compute wrongly: where
+    the condition has effects, JAX lets all elements go on until the last one ends."""
+    if cond_jaxpr.out_avals[0].shape and ORDERED in cond_jaxpr.effects:
+        raise NotImplementedError(
+            f"{__package__}: vmap of a while_loop with a call in its condition, if the elements of the batch end at "
+            "different times; make the call in the loop's body"
+        )
+    return _LOOP(ctx, *args, cond_jaxpr=cond_jaxpr, **parameters)
+
+
+mlir.register_lowering(jax.lax.while_p, _lowered_loop, platform="cpu")
 
 
 def lowered(ctx: Any, operands: Sequence[Any], avals: Sequence[Any], results: Sequence[Any], site: int) -> list[Any]:
@@ -53,3 +70,31 @@ def lowered(ctx: Any, operands: Sequence[Any], avals: Sequence[Any], results: Se
     *values, token = rule(inner, *operands, ctx.tokens_in.get(ORDERED), site=np.int64(site))
     ctx.set_tokens_out(mlir.TokenSet({ORDERED: token}))
     return values
+
+
+def forget_failed() -> None:
+    """Let this thread's programs run again after one has failed in the background: JAX has each wait for the last."""
+    last = _TOKENS.current_tokens.get(ORDERED)
+    if last is None or not last._buf.is_ready() or not _failed(last):
+        return
+    del _TOKENS.current_tokens[ORDERED]
+    for device, token in list(_TOKENS.output_runtime_tokens.items()):
+        if _failed(token):
+            del _TOKENS.output_runtime_tokens[device]
+
+
+def _failed(token: Any) -> bool:
+    """Whether the program that ends with this token fails."""
+    try:
+        token.block_until_ready()
+    except jax.errors.JaxRuntimeError:
+        return True
+    return False
+
+
+def wait_at_exit() -> None:
+    """Wait until this thread's calls have ended. JaxRuntimeError if one fails, once: JAX does not raise it again."""
+    try:
+        jax.effects_barrier()
+    finally:
+        _TOKENS.clear()

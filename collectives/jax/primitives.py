@@ -36,6 +36,12 @@ def _compiled(call: Call) -> Any:
     return jax.jit(lambda *operands: bind(call, *operands))
 
 
+def _alone(*operands: Any, call: Call) -> Any:
+    """Run a call that is no part of a program, also under ``jax.disable_jit``."""
+    with jax.disable_jit(False):
+        return _compiled(call)(*operands)
+
+
 # Shapes and compilation
 
 
@@ -166,13 +172,16 @@ def _transpose(cotangents: Any, *operands: Any, call: Call) -> list[Any]:
 
 
 def _batch(operands: Any, axes: Any, *, call: Call) -> tuple[list[Any], list[int]]:
-    """One call for the whole batch, whose axis goes behind the axis of the ranks, if there is one."""
+    """One call for the whole batch, whose axis goes first, behind the axis of the ranks, if there is one.
+
+    It goes there on all ranks, which may have it elsewhere: the ranks' programs need not be alike between calls.
+    """
     (x,), (axis,) = operands, axes
     name = call.function
     if name == "send":
         raise NotImplementedError(f"{__package__}.send: under vmap recv cannot know the batch; sendrecv can")
-    blocks = name in ("reduce_scatter", "alltoall") or name == "scatter" and call.here
-    if blocks or name in ("allgather", "gather", "scatter", "sendrecv"):
+    if name != "replicated":
+        blocks = name in ("reduce_scatter", "alltoall") or name == "scatter" and call.here
         x, axis = jnp.moveaxis(x, axis, int(blocks)), int(name in ("allgather", "gather", "alltoall"))
     if call.like is not None:
         shape, dtype = call.like
@@ -184,7 +193,7 @@ def _batch(operands: Any, axes: Any, *, call: Call) -> tuple[list[Any], list[int
 def _made(name: str) -> Primitive:
     made = Primitive(f"collectives_{name}")
     made.multiple_results = True
-    made.def_impl(lambda *operands, call: _compiled(call)(*operands))
+    made.def_impl(_alone)
     if name == "replicated":
         made.def_abstract_eval(lambda x, call: [jax.core.ShapedArray(x.shape, x.dtype)])
         mlir.register_lowering(made, lambda ctx, x, call: [x])

@@ -98,6 +98,45 @@ def test_a_program_that_is_compiled_for_a_freed_communicator():
     assert printed.count("told\n") == 2, printed
 
 
+def test_calls_after_a_failure_in_the_background():
+    """JAX lets all later calls fail, until the program has asked for the exception."""
+    code, printed = job("""
+        part, square = comm.Dup(), jnp.eye(600)
+        programs = [
+            jax.jit(lambda x, c=c: cj.allreduce(jnp.linalg.matrix_power(x, 40)[:3, :3], comm=c)) for c in (part, comm)
+        ]
+        for program in programs:
+            jax.block_until_ready(program(square))
+        part.Free()
+        result = programs[0](square)
+        for wait in (lambda: result, lambda: programs[1](square), lambda: cj.allreduce(jnp.ones(2), comm=comm)):
+            try:
+                jax.block_until_ready(wait())
+            except jax.errors.JaxRuntimeError as e:
+                assert "the communicator has been freed" in str(e), str(e)
+                print("told", flush=True)
+        assert isinstance(cj.failure(), collectives.CollectiveError)
+        assert (programs[1](square) == size * jnp.eye(3)).all()
+        jax.effects_barrier()
+        print("fine", flush=True)
+    """)
+    assert code == 0, printed
+    assert printed.count("told\n") == 6, printed
+    assert printed.count("fine\n") == 2, printed
+    assert "ignored in atexit" not in printed, printed
+
+
+def test_a_failure_that_nobody_waited_for_is_told_once():
+    code, printed = job("""
+        part, square = comm.Dup(), jnp.eye(600)
+        program = jax.jit(lambda x: cj.allreduce(jnp.linalg.matrix_power(x, 40)[:3, :3], comm=part))
+        jax.block_until_ready(program(square))
+        part.Free()
+        program(square)
+    """)
+    assert printed.count("JaxRuntimeError: INTERNAL: collectives.jax.allreduce: CollectiveError: the comm") == 2, printed
+
+
 def test_calls_by_schedules():
     """Calls that the node-local engine does not serve; later ones take the plan of the first."""
     code, printed = job(

@@ -203,6 +203,46 @@ def test_batches():
         jax.vmap(lambda x: cj.send(x, RIGHT, comm=COMM))(x)
 
 
+def test_batches_whose_axis_lies_elsewhere_on_each_rank():
+    axis = RANK % 2
+    here, every = (of(RANK, (4, 3)).T if axis else of(RANK, (4, 3))), all_of((4, 3))
+    for call, expected in (
+        (lambda x: cj.allreduce(x, comm=COMM), every.sum(0)),
+        (lambda x: cj.bcast(x, SIZE - 1, comm=COMM), every[-1]),
+        (lambda x: cj.reduce(x, "max", SIZE - 1, comm=COMM), every[-1] if RANK == SIZE - 1 else np.zeros((4, 3))),
+        (lambda x: cj.sendrecv(x, dest=RIGHT, source=LEFT, comm=COMM), every[LEFT]),
+    ):
+        check(jax.vmap(call, in_axes=axis)(here), expected)
+
+
+def test_loops_and_branches_that_the_batch_decides():
+    """All ranks have the same batch, in which elements end at different times."""
+    x = np.array([1.0, 5.0, 40.0])
+
+    def doubled(y):
+        return cj.allreduce(y, comm=COMM) / SIZE * 2
+
+    ended = jax.jit(jax.vmap(lambda y: jax.lax.while_loop(lambda y: y < 100, doubled, y)))(x)
+    check(ended, np.array([128.0, 160.0, 160.0]))
+    branched = jax.jit(jax.vmap(lambda y: jax.lax.cond(y > 3, doubled, lambda y: cj.allreduce(-y, "min", comm=COMM), y)))
+    check(branched(x), np.array([-1.0, 10.0, 80.0]))
+
+    def until(y):
+        return jax.lax.while_loop(lambda y: cj.allreduce(y, "max", comm=COMM) < 100, lambda y: y * 2, y)
+
+    check(jax.jit(until)(x[1]), np.array(160.0))
+    with pytest.raises(NotImplementedError, match=r"^collectives\.jax: vmap of a while_loop with a call in its condition"):
+        jax.jit(jax.vmap(until))(x)
+
+
+def test_without_compilation():
+    """Calls are programs of their own then."""
+    with jax.disable_jit():
+        check(jax.jit(lambda x: cj.allreduce(x * 2, comm=COMM))(of(RANK)), 2 * all_of().sum(0))
+        check(jax.grad(lambda x: cj.allreduce(jnp.sum(x**2), comm=COMM))(of(RANK)), 2 * of(RANK))
+        cj.barrier(comm=COMM)
+
+
 def test_nothing_is_traced_twice():
     traced = []
 
