@@ -21,6 +21,8 @@ parser.add_argument("--clusters", type=int, default=5)
 parser.add_argument("--out", type=Path, help="a folder for the picture")
 args = parser.parse_args()
 k = args.clusters
+if args.points < k:
+    parser.error("--points: the first centres are points of rank 0, which needs one for each cluster")
 
 
 def nearest(points, centres):

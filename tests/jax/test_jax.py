@@ -134,7 +134,9 @@ def test_a_failure_that_nobody_waited_for_is_told_once():
         part.Free()
         program(square)
     """)
-    assert printed.count("JaxRuntimeError: INTERNAL: collectives.jax.allreduce: CollectiveError: the comm") == 2, printed
+    assert printed.count("JaxRuntimeError: INTERNAL: collectives.jax.allreduce: CollectiveError: the comm") == 2, (
+        printed
+    )
 
 
 def test_calls_by_schedules():

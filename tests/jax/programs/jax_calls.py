@@ -224,14 +224,18 @@ def test_loops_and_branches_that_the_batch_decides():
 
     ended = jax.jit(jax.vmap(lambda y: jax.lax.while_loop(lambda y: y < 100, doubled, y)))(x)
     check(ended, np.array([128.0, 160.0, 160.0]))
-    branched = jax.jit(jax.vmap(lambda y: jax.lax.cond(y > 3, doubled, lambda y: cj.allreduce(-y, "min", comm=COMM), y)))
+    branched = jax.jit(
+        jax.vmap(lambda y: jax.lax.cond(y > 3, doubled, lambda y: cj.allreduce(-y, "min", comm=COMM), y))
+    )
     check(branched(x), np.array([-1.0, 10.0, 80.0]))
 
     def until(y):
         return jax.lax.while_loop(lambda y: cj.allreduce(y, "max", comm=COMM) < 100, lambda y: y * 2, y)
 
     check(jax.jit(until)(x[1]), np.array(160.0))
-    with pytest.raises(NotImplementedError, match=r"^collectives\.jax: vmap of a while_loop with a call in its condition"):
+    with pytest.raises(
+        NotImplementedError, match=r"^collectives\.jax: vmap of a while_loop with a call in its condition"
+    ):
         jax.jit(jax.vmap(until))(x)
 
 
