@@ -39,11 +39,30 @@ try:
         _known.add_type(CommunicationEffect)
     _TOKEN: Any = core.abstract_token
     _TOKENS: Any = dispatch.runtime_tokens  # of each thread: what its next program waits for
+    _SET_RESULT: Any = dispatch.RuntimeTokenSet.set_token_result
     _LOOP: Any = loops._while_lowering
 except (ImportError, AttributeError) as e:
     raise ImportError(f"collectives.jax does not know JAX {jax.__version__}: {e}") from e
 
 ORDERED = CommunicationEffect()
+_LAST: dict[object, Any] = {}  # by thread, also one that has ended: the token of its last program with calls
+
+
+def _set_result(tokens: Any, effect: Any, token: Any) -> None:
+    """Keep the token that a program ends with. JAX's method is overridden since each thread sees its own tokens only,
+    and the process must not end before the programs of all threads have."""
+    _SET_RESULT(tokens, effect, token)
+    if effect != ORDERED:
+        return
+    if not hasattr(tokens, "collectives_thread"):  # the first program of this thread: forget what has ended
+        for thread, last in list(_LAST.items()):
+            if last._buf.is_ready() and not _failed(last):
+                _LAST.pop(thread, None)
+        tokens.collectives_thread = object()
+    _LAST[tokens.collectives_thread] = token
+
+
+dispatch.RuntimeTokenSet.set_token_result = _set_result
 
 
 def _lowered_loop(ctx: Any, *args: Any, cond_jaxpr: Any, **parameters: Any) -> Any:
@@ -78,6 +97,7 @@ def forget_failed() -> None:
     if last is None or not last._buf.is_ready() or not _failed(last):
         return
     del _TOKENS.current_tokens[ORDERED]
+    _LAST.pop(_TOKENS.collectives_thread, None)
     for device, token in list(_TOKENS.output_runtime_tokens.items()):
         if _failed(token):
             del _TOKENS.output_runtime_tokens[device]
@@ -93,8 +113,10 @@ def _failed(token: Any) -> bool:
 
 
 def wait_at_exit() -> None:
-    """Wait until this thread's calls have ended. JaxRuntimeError if one fails, once: JAX does not raise it again."""
+    """Wait until the calls of all threads have ended. JaxRuntimeError if one fails, once: JAX does not raise it again."""
     try:
+        for token in [token for token in list(_LAST.values()) if _failed(token)]:
+            token.block_until_ready()
         jax.effects_barrier()
     finally:
         _TOKENS.clear()

@@ -217,6 +217,23 @@ def test_what_is_under_way_at_the_end():
     assert "Error" not in printed, printed
 
 
+def test_what_another_thread_has_under_way_at_the_end():
+    """The process waits for it, too; else XLA's thread would ask for an interpreter that is no more, for ever."""
+    code, printed = job("""
+        import threading
+        program = jax.jit(lambda x: cj.allreduce(jnp.linalg.matrix_power(x, 100), comm=comm))
+        if rank == 0:
+            time.sleep(0.5)
+        thread = threading.Thread(target=lambda: [program(jnp.eye(600)) for _ in range(3)])
+        thread.start()
+        thread.join()
+        print("ends", flush=True)
+    """)
+    assert code == 0, printed
+    assert printed.count("ends\n") == 2, printed
+    assert "Error" not in printed, printed
+
+
 def alone(program, **env):
     line = [ROOT / ".venvs/jax/bin/python", "-c", program]
     return subprocess.run(line, env=variables(env), cwd=ROOT, capture_output=True, text=True, timeout=60)
