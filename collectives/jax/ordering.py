@@ -113,7 +113,7 @@ def _failed(token: Any) -> bool:
 
 
 def wait_at_exit() -> None:
-    """Wait until the calls of all threads have ended. JaxRuntimeError if one fails, once: JAX does not raise it again."""
+    """Wait until the calls of all threads have ended. JaxRuntimeError if one fails; JAX does not raise it again."""
     try:
         for token in [token for token in list(_LAST.values()) if _failed(token)]:
             token.block_until_ready()
