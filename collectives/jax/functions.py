@@ -104,7 +104,7 @@ def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> None:
 
     def made() -> None:
         place = place_of(comm)
-        bind(Call("send", place, dest=_peer(dest, "dest", place), sendtag=_tag(tag, "tag")), _array(x))
+        bind(Call("send", place, dest=_peer(dest, "dest", place), sendtag=_tag(tag, "tag", place)), _array(x))
 
     _named("send", made)
 
@@ -114,7 +114,9 @@ def recv(like: Any, source: int, tag: int = 0, *, comm: Any = None) -> Any:
 
     def made() -> Any:
         place = place_of(comm)
-        call = Call("recv", place, source=_peer(source, "source", place), recvtag=_tag(tag, "tag"), like=_like(like))
+        call = Call(
+            "recv", place, source=_peer(source, "source", place), recvtag=_tag(tag, "tag", place), like=_like(like)
+        )
         return bind(call)[0]
 
     return _named("recv", made)
@@ -134,7 +136,7 @@ def sendrecv(
         place, array = place_of(comm), _array(x)
         there = None if dest is None else _peer(dest, "dest", place)
         back = None if source is None else _peer(source, "source", place)
-        tags = _tag(sendtag, "sendtag"), _tag(recvtag, "recvtag")
+        tags = _tag(sendtag, "sendtag", place), _tag(recvtag, "recvtag", place)
         shape = _like(array if like is None else like)
         return bind(Call("sendrecv", place, None, 0, False, there, back, *tags, shape), array)[0]
 
@@ -231,10 +233,12 @@ def _peer(value: Any, argument: str, place: Place) -> int:
     return rank
 
 
-def _tag(value: Any, argument: str) -> int:
-    tag = _integer(value, argument)
+def _tag(value: Any, argument: str, place: Place) -> int:
+    tag, most = _integer(value, argument), place.most_tag()
     if tag < 0:
         raise ValueError(f"{argument}: {tag} is negative")
+    if tag > most:
+        raise ValueError(f"{argument}: {tag} is larger than {most}, MPI's largest tag")
     return tag
 
 

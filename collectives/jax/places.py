@@ -32,6 +32,14 @@ class Place:
     def __repr__(self) -> str:
         return f"<rank {self.rank} of {self.size}>"
 
+    def most_tag(self) -> int:
+        """The largest tag of a message."""
+        if self.comm is None:
+            return 2**31 - 1
+        from mpi4py import MPI
+
+        return int(self.comm.Get_attr(MPI.TAG_UB))
+
     def ready(self) -> Any:
         """The communicator. CollectiveError if it has been freed, ValueError within a group of fused calls."""
         from mpi4py import MPI

@@ -297,6 +297,7 @@ def test_the_default_is_all_ranks():
         (lambda x: cj.scatter(x[0], RANK, comm=COMM), ValueError, "scatter: x: the first axis"),
         (lambda x: cj.send(x, -1, comm=COMM), ValueError, "send: dest: -1 is not a rank"),
         (lambda x: cj.recv(x, 0, tag=-1, comm=COMM), ValueError, "recv: tag: -1 is negative"),
+        (lambda x: cj.send(x, RANK, tag=2**31, comm=COMM), ValueError, "send: tag: 2147483648 is larger than"),
         (lambda x: cj.allgather(jax.random.key(0), comm=COMM), TypeError, "allgather: x: .*key_data"),
         (lambda x: cj.allgather(jnp.zeros(3, "int4"), comm=COMM), TypeError, "allgather: x: .*shorter than a byte"),
     ],
