@@ -46,6 +46,12 @@ def test_example(name, tmp_path):
         assert picture.read_text().count("<line") > 20
 
 
+def test_ranks_without_rows():
+    done = mpiexec("openmpi", 4, "examples/fft_transpose.py", "--shape", "3", "2", timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "the spectrum of one process" in done.stdout
+
+
 def test_on_mpich():
     done = mpiexec("mpich", 4, "examples/kmeans.py", timeout=60)
     assert done.returncode == 0, done.stderr
