@@ -65,15 +65,17 @@ class Transfers:
             raise ValueError(f"stage {channel.source} sends {told} where it has sent {known} for the same input shapes")
         for array in arrays:
             self._post(_as_bytes(array), peer, self._tag(channel))
+        self._watch.bell.ring(peer)
         self.progress()
 
     def _post(self, array: Array, peer: int, tag: int) -> None:
         self._sent.append((self._comm.Isend(array, peer, tag), array))
 
-    def progress(self) -> None:
-        """Let messages go on, and forget those that have gone."""
+    def progress(self) -> bool:
+        """Let messages go on, and forget those that have gone; whether all have."""
         while self._sent and self._sent[0][0].Test():
             self._sent.popleft()
+        return not self._sent
 
     def expect(self, channel: Channel, micro_batch: int, key: Hashable) -> None:
         """Post the receives of the next arrays of a channel, if their shapes are known and none are posted."""
@@ -95,16 +97,18 @@ class Transfers:
         edge = (channel.source, channel.target, peer, key)
         if edge not in self._shapes:
             header = np.zeros(HEADER, np.uint8)
-            self._wait(self._comm.Irecv(header, peer, self._tag(channel, header=True)))
+            self._wait(self._comm.Irecv(header, peer, self._tag(channel, header=True)), peer)
             self._shapes[edge] = _decoded(header)
         self.expect(channel, micro_batch, key)
         posted = self._posted.pop(channel)
         for request in posted.requests:
-            self._wait(request)
+            self._wait(request, peer)
         return posted.arrays
 
-    def _wait(self, request: Any) -> None:
-        self._watch.wait(request)
+    def _wait(self, request: Any, peer: int) -> None:
+        """Wait for a message of a rank. If that rings, this one may sleep, unless its own messages need it."""
+        rings = peer in self._watch.bell.ringers
+        self._watch.wait(request, wakes=lambda: rings and self.progress())
         self.progress()
 
     def abandon(self) -> None:

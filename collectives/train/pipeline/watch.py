@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,17 @@ from collectives import CollectiveTimeout, PeerFailure
 
 from ..deaths import is_death
 from ..models.nn import Array
+from .bell import Bell
 
 __all__ = ["NOTICE", "Watch", "differ", "kept_for_ever"]
 
 NOTICE = 1  # the tag of a failing stage's last words
 FAILED = " of the pipeline failed: "  # between the name of a rank and its error
 LONGEST = 1000  # bytes of these
-SPIN = 200  # looks before a wait sleeps between them
+SPIN = 200  # looks before a wait naps between them,
+BRIEF = 20  # and before it sleeps, or after it was woken in vain
 NAP = 5e-5  # seconds between looks
+LULL = 1  # milliseconds between looks of a rank that will be woken
 GLANCE = 0.01  # seconds for a late stage to come after all, once the time is over
 SLOW = 0.25  # seconds of waiting after which a stage asks whether the others still live
 
@@ -48,6 +51,8 @@ class Watch:
         self._telling: Any = None  # the collective of `begin`
         self._notice = kept_for_ever(np.zeros(LONGEST, np.uint8))
         self._request = self.messages.Irecv(self._notice, tag=NOTICE)
+        self.bell = Bell(comm)
+        self._all_ring = len(self.bell.ringers) == comm.size - 1
 
     def begin(self, what: str, number: int) -> None:
         """Begin a step on so many samples, or a stream of so many batches. Collective, but does not wait."""
@@ -76,17 +81,20 @@ class Watch:
                 except Exception as failure:
                     if not is_death(failure):
                         raise
+        self.bell.ring_all()
 
-    def wait(self, request: Any, message: bool = True) -> None:
+    def wait(self, request: Any, message: bool = True, wakes: Callable[[], bool] = lambda: False) -> None:
         """Wait for a request: a message's, or a collective's, which itself finds the deaths of ranks.
+
+        ``wakes()`` says whether the rank that the request waits for rings the bell. Otherwise the wait naps.
 
         Raises ValueError as `compare`, if that takes long; PeerFailure, which names the stage, if a rank fails before;
         CollectiveTimeout, which names the ranks that are late, if it lasts longer than the communicator's timeout.
         """
         begin, looks, limit = time.monotonic(), 0, getattr(self._comm, "timeout", None)
         while not self._done(request):
-            looks += 1
-            if looks < SPIN:
+            looks, rings = looks + 1, wakes()
+            if looks < (BRIEF if rings else SPIN):
                 time.sleep(0)
                 continue
             self._look()
@@ -97,7 +105,10 @@ class Watch:
                 self._meet()
             if limit is not None and waited > limit:
                 self._end_late(limit)
-            time.sleep(NAP)
+            if not rings:
+                time.sleep(NAP)
+            elif self.bell.sleep(LULL):
+                looks = 0
 
     def _done(self, request: Any) -> bool:
         """Whether a request is complete. If it fails since a rank has ended, that rank's last words are the error."""
@@ -139,7 +150,9 @@ class Watch:
         self.compare()
         given = np.append(mine, self._begun).astype(np.float64)
         found = np.zeros((self._comm.size, len(given)))
-        self.wait(self.messages.Iallgather(given, found), message=False)
+        request = self.messages.Iallgather(given, found)
+        self.bell.ring_all()
+        self.wait(request, message=False, wakes=lambda: self._all_ring)
         most = int(found[:, -1].max())
         while self._begun < most:
             if self._meeting is not None:
@@ -158,6 +171,7 @@ class Watch:
         self._request.Wait()
         self.messages.Free()
         self._meetings.Free()
+        self.bell.close()
 
 
 def kept_for_ever(array: Array) -> Array:
