@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any
 
 __all__ = ["MicroBatches"]
@@ -26,6 +26,7 @@ class MicroBatches:
         if len(lengths) != 1:
             raise ValueError(f"inputs and labels of a batch have different lengths: {sorted(lengths)}")
         (self.samples,) = lengths
+        self._keys: dict[int, Hashable] = {}
 
     def rows(self, micro_batch: int) -> int:
         """The number of samples of a micro-batch; it may be 0."""
@@ -37,9 +38,9 @@ class MicroBatches:
         start = micro_batch * small + min(micro_batch, larger)
         return start, start + small + (micro_batch < larger)
 
-    def inputs(self, micro_batch: int) -> Mapping[int, Any]:
-        """The inputs by their numbers in a `Graph`: -1 for the first one, -2 for the second."""
-        return {-1 - i: self._cut(array, *self._range(micro_batch)) for i, array in enumerate(self._inputs)}
+    def input(self, value: int, micro_batch: int) -> Any:
+        """An input by its number in a `Graph`: -1 for the first one, -2 for the second."""
+        return self._cut(self._inputs[-1 - value], *self._range(micro_batch))
 
     def labels(self, micro_batch: int) -> Any:
         """The labels."""
@@ -47,4 +48,7 @@ class MicroBatches:
 
     def key(self, micro_batch: int) -> Hashable:
         """What the shapes of all activations follow from."""
-        return (self.rows(micro_batch), *(tuple(array.shape[1:]) for array in self._inputs))
+        rows = self.rows(micro_batch)
+        if rows not in self._keys:
+            self._keys[rows] = (rows, *(tuple(array.shape[1:]) for array in self._inputs))
+        return self._keys[rows]

@@ -30,7 +30,8 @@ class Bell:
         self._close = weakref.finalize(self, self._socket.close)
         names = comm.allgather(name)
         self._reached = {rank: other for rank, other in enumerate(names) if rank != comm.rank and self._send(other)}
-        self.ringers = {rank for rank, reached in enumerate(comm.allgather(list(self._reached))) if comm.rank in reached}
+        reached = comm.allgather(list(self._reached))
+        self.ringers = {rank for rank, others in enumerate(reached) if comm.rank in others}
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
 

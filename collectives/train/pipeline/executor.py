@@ -54,6 +54,11 @@ class Executor:
         self._framework, self._stages, self._wiring, self._transfers = framework, stages, wiring, transfers
         self._placement, self._ready = placement, ready
         self._result = wiring.bounds[-1] - 1  # the value that is the model's
+        mine = [placement.virtual(chunk) for chunk in range(len(stages))]
+        self._sent = [list(wiring.sent(virtual).items()) for virtual in mine]
+        self._below = [[(s, values) for (s, t), values in wiring.values.items() if t == virtual] for virtual in mine]
+        self._program: Sequence[Instruction] = []
+        self._channels: list[Channel | None] = []  # of the program's instructions
         self.busy = 0.0
         self.versions_held = 1
         self._clear()
@@ -76,6 +81,8 @@ class Executor:
         Raises what a stage raises, and PeerFailure if another stage fails.
         """
         self._feed, self._loss_fn, self._factor = feed, loss_fn, factor
+        if program is not self._program:
+            self._program, self._channels = program, [self._channel(instruction) for instruction in program]
         self._expected = self._receives(program)
         finals = self._finals(program)
         self._versions = [Versions(stage, program, self._framework.copies_early) for stage in self._stages]
@@ -85,24 +92,26 @@ class Executor:
                     versions.before_step()
                 feed.step(instruction.micro_batch)
             elif feed.has_samples(instruction.micro_batch):
-                self._execute(instruction, index in finals)
+                self._execute(instruction, self._channels[index], index in finals)
             for versions in self._versions:
                 versions.after(index)
         self.versions_held = max(self.versions_held, *(versions.peak for versions in self._versions))
         self._transfers.finish()
 
-    def _channel(self, instruction: Instruction) -> Channel:
-        back = instruction.kind in (Kind.SEND_GRADIENT, Kind.RECEIVE_GRADIENT)
+    def _channel(self, instruction: Instruction) -> Channel | None:
+        """The way of a message; None for an instruction that is none."""
         here, there = self._placement.virtual(instruction.chunk), instruction.peer
-        assert there is not None
+        if there is None:
+            return None
+        back = instruction.kind in (Kind.SEND_GRADIENT, Kind.RECEIVE_GRADIENT)
         return Channel(min(here, there), max(here, there), back)
 
     def _receives(self, program: Sequence[Instruction]) -> dict[Channel, deque[int]]:
         """The micro-batches that come on every channel, in order."""
         found: dict[Channel, deque[int]] = defaultdict(deque)
-        for instruction in program:
-            if instruction.kind in RECEIVES:
-                found[self._channel(instruction)].append(instruction.micro_batch)
+        for instruction, channel in zip(program, self._channels, strict=True):
+            if channel is not None and instruction.kind in RECEIVES:
+                found[channel].append(instruction.micro_batch)
         return found
 
     def _finals(self, program: Sequence[Instruction]) -> set[int]:
@@ -117,12 +126,10 @@ class Executor:
                 last.clear()
         return finals
 
-    def _execute(self, instruction: Instruction, final: bool) -> None:
-        kind = instruction.kind
-        if kind in RECEIVES:
-            self._receive(instruction)
-        elif kind in SENDS:
-            self._send(instruction)
+    def _execute(self, instruction: Instruction, channel: Channel | None, final: bool) -> None:
+        if channel is not None:
+            move = self._send if instruction.kind in SENDS else self._receive
+            move(instruction, channel)
         else:
             begin = time.perf_counter()
             self._compute(instruction, final)
@@ -148,17 +155,18 @@ class Executor:
 
     def _taken(self, chunk: int, micro_batch: int) -> dict[int, Any]:
         """What the blocks of a chunk read from elsewhere."""
-        batch, number = self._feed.place(micro_batch)
-        inputs = {value: self._framework.incoming(part) for value, part in batch.inputs(number).items()}
-        return inputs | self._inputs.pop((chunk, micro_batch), {})
+        inputs = self._inputs.pop((chunk, micro_batch), {})
+        if reads := self._stages[chunk].inputs:
+            batch, number = self._feed.place(micro_batch)
+            inputs |= {value: self._framework.incoming(batch.input(value, number)) for value in reads}
+        return inputs
 
     def _forward_done(self, chunk: int, micro_batch: int, values: dict[int, Any]) -> None:
         """Hand values to other chunks of this rank, keep those that are sent, and end the model with the loss."""
-        virtual = self._placement.virtual(chunk)
-        if virtual == self._wiring.stages - 1:
+        if self._placement.virtual(chunk) == self._wiring.stages - 1:
             self._take_loss(chunk, micro_batch, values[self._result])
         remote: dict[int, Any] = {}
-        for target, sent in self._wiring.sent(virtual).items():
+        for target, sent in self._sent[chunk]:
             chosen = {value: values[value] for value in sent}
             if self._placement.has(target):
                 self._inputs[self._placement.chunk(target), micro_batch] |= chosen
@@ -176,10 +184,9 @@ class Executor:
 
     def _backward_done(self, chunk: int, micro_batch: int, below: dict[int, Any]) -> None:
         """Hand gradients to other chunks of this rank, and keep those that are sent."""
-        virtual = self._placement.virtual(chunk)
         remote: dict[int, Any] = {}
-        for (source, target), values in self._wiring.values.items():
-            chosen = {value: below[value] for value in values} if target == virtual else {}
+        for source, values in self._below[chunk]:
+            chosen = {value: below[value] for value in values}
             if self._placement.has(source):
                 self._add((self._placement.chunk(source), micro_batch), chosen)
             else:
@@ -193,8 +200,7 @@ class Executor:
         for value, grad in grads.items():
             known[value] = grad if value not in known else known[value] + grad
 
-    def _send(self, instruction: Instruction) -> None:
-        channel = self._channel(instruction)
+    def _send(self, instruction: Instruction, channel: Channel) -> None:
         outputs = self._outputs[instruction.chunk, instruction.micro_batch, channel.back]
         values = self._wiring.values[channel.source, channel.target]
         arrays = [self._framework.outgoing(outputs[value]) for value in values]
@@ -208,15 +214,14 @@ class Executor:
         ends = [t if s == here else s for s, t in self._wiring.edges if here == (t if channel.back else s)]
         return instruction.peer == max(end for end in ends if not self._placement.has(end))
 
-    def _receive(self, instruction: Instruction) -> None:
-        channel, place = self._channel(instruction), (instruction.chunk, instruction.micro_batch)
+    def _receive(self, instruction: Instruction, channel: Channel) -> None:
+        place = (instruction.chunk, instruction.micro_batch)
         waiting = self._expected[channel]
         while waiting.popleft() != instruction.micro_batch:
             pass
-        arrays = self._transfers.receive(channel, instruction.micro_batch, self._key(instruction.micro_batch))
-        following = next((m for m in waiting if self._feed.has_samples(m)), None)
-        if following is not None:
-            self._transfers.expect(channel, following, self._key(following))
+        following = next(((m, self._key(m)) for m in waiting if self._feed.has_samples(m)), None)
+        key = self._key(instruction.micro_batch)
+        arrays = self._transfers.receive(channel, instruction.micro_batch, key, following)
         values = self._wiring.values[channel.source, channel.target]
         chosen = {value: self._framework.incoming(array) for value, array in zip(values, arrays, strict=True)}
         if channel.back:

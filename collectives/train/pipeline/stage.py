@@ -37,7 +37,7 @@ class Stage:
     with the same random numbers (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, section 3). What a
     pass changes besides, as BatchNorm its statistics, it changes once.
 
-    `activations` counts what is kept.
+    `activations` counts what is kept. ``inputs`` are the inputs of the model that the blocks read.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class Stage:
         self._framework, self._modules = framework, list(modules.values())
         self.blocks: dict[int, Block] = {number: framework.block(number, m) for number, m in modules.items()}
         self._sources, self._received, self.recompute = sources, list(received), recompute
+        self.inputs = sorted({source for number in self.blocks for source in self._sources[number] if source < 0})
         self._differentiated = self._differentiable()
         self._first_use = {name: number for number in reversed(self.blocks) for name in self.blocks[number].parameters}
         self._kept: dict[int, _Kept] = {}

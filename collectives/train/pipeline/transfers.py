@@ -37,8 +37,8 @@ class Transfers:
 
     `placement` says which rank is at the other end for a micro-batch. `key` stands for the shapes of the arrays: they
     are sent once for each key, edge and rank, before the first activations of that key. Gradients have the shapes of
-    the activations. Sends do not wait. `expect` posts a receive in advance, so
-    that one message arrives while the one before is computed with. Raises ValueError if arrays of a key have other
+    the activations. Sends do not wait. A receive is posted when the one before is waited for, so that a message arrives
+    while the one before is computed with. Raises ValueError if arrays of a key have other
     shapes than before, PeerFailure if another stage fails.
     """
 
@@ -46,7 +46,7 @@ class Transfers:
         self._comm, self._placement, self._watch = watch.messages, placement, watch
         self._numbers = {edge: number for number, edge in enumerate(edges)}
         self._shapes: dict[tuple[int, int, int, Hashable], list[tuple[tuple[int, ...], np.dtype[Any]]]] = {}
-        self._posted: dict[Channel, _Posted] = {}
+        self._posted: dict[tuple[Channel, int], _Posted] = {}  # by micro-batch, in the order of the messages
         self._sent: deque[tuple[Any, Array]] = deque()
 
     def _tag(self, channel: Channel, header: bool = False) -> int:
@@ -77,30 +77,37 @@ class Transfers:
             self._sent.popleft()
         return not self._sent
 
-    def expect(self, channel: Channel, micro_batch: int, key: Hashable) -> None:
-        """Post the receives of the next arrays of a channel, if their shapes are known and none are posted."""
+    def _expect(self, channel: Channel, micro_batch: int, key: Hashable) -> None:
+        """Post the receives of the arrays of a micro-batch, if their shapes are known, unless that was done."""
         peer = self._sender(channel, micro_batch)
         shapes = self._shapes.get((channel.source, channel.target, peer, key))
-        if channel in self._posted or shapes is None:
+        if (channel, micro_batch) in self._posted or shapes is None:
             return
         arrays = [np.empty(shape, dtype) for shape, dtype in shapes]
         requests = [self._comm.Irecv(_as_bytes(array), peer, self._tag(channel)) for array in arrays]
-        self._posted[channel] = _Posted(arrays, requests)
+        self._posted[channel, micro_batch] = _Posted(arrays, requests)
 
     def _sender(self, channel: Channel, micro_batch: int) -> int:
         """The rank from which the arrays of a micro-batch come on a channel."""
         return self._placement.rank(channel.target if channel.back else channel.source, micro_batch)
 
-    def receive(self, channel: Channel, micro_batch: int, key: Hashable) -> list[Array]:
-        """Wait for the next arrays of a channel, those of a micro-batch."""
+    def receive(
+        self, channel: Channel, micro_batch: int, key: Hashable, following: tuple[int, Hashable] | None = None
+    ) -> list[Array]:
+        """Wait for the next arrays of a channel, those of a micro-batch. `following` is the one after it, with its key.
+
+        Its receive is posted before the wait: after it, that would keep the stage from its work.
+        """
         peer = self._sender(channel, micro_batch)
         edge = (channel.source, channel.target, peer, key)
         if edge not in self._shapes:
             header = np.zeros(HEADER, np.uint8)
             self._wait(self._comm.Irecv(header, peer, self._tag(channel, header=True)), peer)
             self._shapes[edge] = _decoded(header)
-        self.expect(channel, micro_batch, key)
-        posted = self._posted.pop(channel)
+        self._expect(channel, micro_batch, key)
+        if following is not None:
+            self._expect(channel, *following)
+        posted = self._posted.pop((channel, micro_batch))
         for request in posted.requests:
             self._wait(request, peer)
         return posted.arrays
