@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .agree import communicator
+from .loading import fields
 
 
 def _sequence(seed: int, purpose: str, comm: Any) -> tuple[int, np.random.SeedSequence]:
@@ -57,8 +58,12 @@ class Random:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position. Raises ValueError, with nothing changed, if it is of another seed or purpose."""
         _same_stream(self, state)
-        words = {key: int(state[key], 16) for key in ("state", "inc")}
-        rest = {key: int(state[key]) for key in ("has_uint32", "uinteger")}
+
+        def word(text: str) -> int:
+            return int(text, 16)
+
+        *given, half, unused = fields("Random", state, state=word, inc=word, has_uint32=int, uinteger=int)
+        words, rest = dict(zip(("state", "inc"), given, strict=True)), {"has_uint32": half, "uinteger": unused}
         self.generator.bit_generator.state = {"bit_generator": "PCG64", "state": words, **rest}
 
 
@@ -88,10 +93,12 @@ class TorchRandom:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of torch's generator. Raises ValueError if it is of another seed or purpose."""
         _same_stream(self, state)
-        self._torch().set_rng_state(self._torch().tensor(np.asarray(state["state"], np.uint8)))
+        (words,) = fields("TorchRandom", state, state=lambda words: np.asarray(words, np.uint8))
+        self._torch().set_rng_state(self._torch().tensor(words))
 
 
 def _same_stream(mine: Random | TorchRandom, state: Mapping[str, Any]) -> None:
-    for key in ("seed", "purpose"):
-        if state[key] != getattr(mine, key):
-            raise ValueError(f"the saved stream has {key} = {state[key]!r}, this one {getattr(mine, key)!r}")
+    saved = fields(type(mine).__name__, state, seed=lambda seed: seed, purpose=lambda purpose: purpose)
+    for key, value in zip(("seed", "purpose"), saved, strict=True):
+        if value != getattr(mine, key):
+            raise ValueError(f"the saved stream has {key} = {value!r}, this one {getattr(mine, key)!r}")

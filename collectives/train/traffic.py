@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .loading import fields
+
 #: Methods whose first argument every rank sends, of each kind of call; I... are non-blocking.
 _COLLECTIVES = (
     "Allreduce", "Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Reduce", "Reduce_scatter",
@@ -34,7 +36,7 @@ class Traffic:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that `state_dict` returned."""
-        self.bytes = int(state["bytes"])
+        (self.bytes,) = fields("Traffic", state, bytes=int)
 
 
 def counted(comm: Any, traffic: Traffic) -> Any:

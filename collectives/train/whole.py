@@ -11,6 +11,7 @@ from .agree import communicator, together
 from .checkpoint import Slice, StoredArray
 from .checkpoint.arrays import type_name, type_of
 from .flat.adapt import Adaptable, is_torch
+from .loading import check_array, check_mapping, fields
 from .mesh import Mesh
 from .models.nn import Array
 from .optim.base import Optimizer
@@ -55,8 +56,12 @@ class WholeNet:
         return self._parts.state(self._arrays())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take this rank's parts. ValueError, with nothing changed and on all ranks alike, if names or shapes differ;
-        what reading a file raises."""
+        """Take this rank's parts. If that raises an error, nothing has changed.
+
+        TypeError for what is no mapping, ValueError, on all ranks alike, if names or shapes differ; what reading a file
+        raises.
+        """
+        check_mapping("WholeNet", state)
         own = self._parts.read(state)
         if self._torch:
             keys = self._net.state_dict()
@@ -126,20 +131,22 @@ class WholeOptimizer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take this rank's parts. Errors are those of `WholeNet.load_state_dict`, and of the optimizer's own method."""
+        check_mapping("WholeOptimizer", state)
         if isinstance(self._opt, Optimizer):
             read = {key: self._parts.read(kept) if isinstance(kept, dict) else kept for key, kept in state.items()}
             self._opt.load_state_dict(read)
             return
-        own, known = self._opt.state_dict()["param_groups"], self._named(state["state"])
-        if len(own) != len(state["param_groups"]):
-            raise ValueError(f"the state has {len(state['param_groups'])} groups, the optimizer {len(own)}")
+        kept, given_groups = fields("WholeOptimizer", state, state=dict, param_groups=list)
+        own, known = self._opt.state_dict()["param_groups"], self._named(kept)
+        if len(own) != len(given_groups):
+            raise ValueError(f"the state has {len(given_groups)} groups, the optimizer {len(own)}")
         if known:
             self._parts.check(known)
         per_parameter = {
             number: {key: self._restored(name, value) for key, value in known[name].items()}
             for number, name in enumerate(self._order) if known
         }  # fmt: skip
-        groups = [{**given, "params": mine["params"]} for given, mine in zip(state["param_groups"], own, strict=True)]
+        groups = [{**given, "params": mine["params"]} for given, mine in zip(given_groups, own, strict=True)]
         self._opt.load_state_dict({"state": per_parameter, "param_groups": groups})
 
     def _named(self, known: Mapping[Any, Any]) -> Mapping[str, Any]:
@@ -224,20 +231,23 @@ class _Parts:
         """This rank's parts of a state. ValueError unless it has all arrays of the whole model, in their shapes."""
         self.check(state)
         for name, place in self._whole.items():
-            if (found := tuple(np.shape(state[name]))) != place.shape:
-                raise ValueError(f"{name} has the shape {place.shape}, in the state {found}")
+            _check(name, state[name], place.shape)
         return {name: self.part(name, state[name]) for name in self._mine}
 
     def part(self, name: str, leaf: Any) -> Array:
         """This rank's part of a leaf of a state. ValueError for another shape, and for a slice in memory."""
         _, shape, start, stop = self._mine[name]
-        if isinstance(leaf, Slice):
-            raise ValueError(f"{name}: the state is in the memory of many ranks; save it as a checkpoint and load that")
-        if tuple(np.shape(leaf)) != shape:
-            raise ValueError(f"{name} has the shape {shape}, in the state {tuple(np.shape(leaf))}")
+        _check(name, leaf, shape)
         if isinstance(leaf, StoredArray):
             return leaf.read(start, stop)
         return np.array(_array(leaf)[tuple(slice(a, b) for a, b in zip(start, stop, strict=True))], order="C")
+
+
+def _check(name: str, leaf: Any, shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless a leaf of a state is an array of this shape, and for a slice in memory."""
+    if isinstance(leaf, Slice):
+        raise ValueError(f"{name}: the state is in the memory of many ranks; save it as a checkpoint and load that")
+    check_array(name, leaf, shape)
 
 
 def _place(array: Array, cut: Cut | None, rank: int) -> _Place:

@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike
 
 from ..flat.buckets import Bucket
 from ..flat.memory import allocate
+from ..loading import check_mapping
 from ..models.nn import Array
 
 
@@ -90,8 +91,14 @@ class Compression(Generic[A]):
 
         Residuals belong to a rank. For another number of ranks call `reset` instead.
         """
+        what = type(self).__name__
+        check_mapping(what, state)
+        try:
+            states = {int(index): dict(of_bucket) for index, of_bucket in state.items()}
+        except (TypeError, ValueError):
+            raise ValueError(f"{what}: a state has a dict for the number of each bucket") from None
         self.reset()
-        self._states = {int(index): dict(of_bucket) for index, of_bucket in state.items()}
+        self._states = states
 
     def reset(self) -> None:
         """Go on as if nothing had been exchanged: forget residuals and what is carried on from step to step."""

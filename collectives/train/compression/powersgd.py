@@ -10,6 +10,7 @@ import numpy as np
 
 from ..counts import count
 from ..flat.buckets import Bucket
+from ..loading import fields
 from ..models.nn import Array
 from .base import Area, Compression, restore
 from .matrices import length, orthonormal, product
@@ -107,7 +108,7 @@ class LowRank(Area):
         """See `Area.load_state_dict`."""
         super().load_state_dict(state)
         restore(self.second, state, "q")
-        self.steps = int(state["steps"])
+        (self.steps,) = fields("PowerSGD", state, steps=int)
 
 
 class PowerSGD(Compression[LowRank]):

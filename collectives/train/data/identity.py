@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from ..agree import error_of, failure_of
+from ..loading import check_mapping
 
 T = TypeVar("T")
 Description = dict[str, Any]
@@ -49,7 +50,11 @@ def same_everywhere(every: list[Description]) -> None:
 
 
 def check_saved(state: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
-    """Raise ValueError unless a saved position is for the data set and the settings of `mine`, another position."""
+    """Raise ValueError unless a saved position is for the data set and the settings of `mine`, another position.
+
+    TypeError for what is no mapping.
+    """
+    check_mapping("Loader", state)
     for key in (*SETTINGS, *mine):
         if key not in state:
             raise ValueError(f"the saved position of the data is incomplete: it has no {key}")

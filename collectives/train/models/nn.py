@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from collectives import span
 
+from ..loading import check_array, check_mapping
+
 Array = NDArray[Any]
 
 
@@ -249,13 +251,16 @@ class Sequential:
         return {p.name: p.data.copy() for p in self._parameters}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Copy parameters from `state`, in place. ValueError, with nothing changed, if names or shapes differ."""
+        """Copy parameters from `state`, in place. If that raises an error, nothing has changed.
+
+        TypeError for what is no mapping, ValueError if names or shapes differ.
+        """
+        check_mapping("Sequential", state)
         mine, theirs = {p.name for p in self._parameters}, set(state)
         if mine != theirs:
             raise ValueError(f"parameters missing: {sorted(mine - theirs)}; unexpected: {sorted(theirs - mine)}")
         for p in self._parameters:
-            if np.shape(state[p.name]) != p.data.shape:
-                raise ValueError(f"parameter {p.name} has shape {p.data.shape}, the state {np.shape(state[p.name])}")
+            check_array(f"parameter {p.name}", state[p.name], p.data.shape)
         for p in self._parameters:
             p.data[...] = state[p.name]
         for hook in self._loaded:

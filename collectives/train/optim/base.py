@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from collectives import span
 
 from ..counts import real
+from ..loading import check_array, check_mapping, fields
 from ..models.nn import Array, Parameter
 
 Hook = Callable[["Optimizer", tuple[Any, ...], dict[str, Any]], None]
@@ -117,14 +118,22 @@ class Optimizer:
         return {"steps": self.steps, "lr": self.lr, **kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises ValueError unless it has this optimizer's arrays and parameters."""
-        names = [p.name for p in self.parameters]
+        """Restore a state. Nothing has changed if that raises an error.
+
+        TypeError for what is no mapping, ValueError unless it has this optimizer's arrays and parameters.
+        """
+        what, names = type(self).__name__, [p.name for p in self.parameters]
+        check_mapping(what, state)
         for key in self.arrays:
             if key not in state:
-                raise ValueError(f"the state has no {key}; it is not one of {type(self).__name__}")
+                raise ValueError(f"the state has no {key}; it is not one of {what}")
+            check_mapping(f"{what}: {key}", state[key])
             if set(names) != set(state[key]):
                 raise ValueError(f"the state is for {sorted(state[key])}, this optimizer for {sorted(names)}")
+            for name, array in zip(names, self._kept[key], strict=True):
+                check_array(f"{what}: {key} of {name}", state[key][name], array.shape)
+        steps, lr = fields(what, state, steps=int, lr=float)
         for key in self.arrays:
             for name, array in zip(names, self._kept[key], strict=True):
                 array[...] = state[key][name]
-        self.steps, self.lr = int(state["steps"]), float(state["lr"])
+        self.steps, self.lr = steps, lr

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ..loading import fields
+
 MODES = ("max", "min")
 
 
@@ -60,4 +62,5 @@ class Improvement:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take a state that `state_dict` returned."""
-        self.best, self._since = state["best"], int(state["since"])
+        best, since = fields("Improvement", state, best=lambda best: best, since=int)
+        self.best, self._since = best, since

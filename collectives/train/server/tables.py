@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from ..checkpoint import Shard as Leaf
 from ..counts import count, real
 from ..flat.memory import own
+from ..loading import fields
 from ..models.nn import Array, Parameter
 from ..optim.base import Optimizer
 from ..optim.sgd import SGD
@@ -158,16 +159,17 @@ class Table:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state, of any number of workers and servers. Collective over the workers."""
-        if len(state["arrays"]) != self._arrays():
+        steps, arrays = fields("Table", state, steps=int, arrays=list)
+        if len(arrays) != self._arrays():
             raise ValueError("the state of the table is for another optimizer")
         start, stop = self._mine()
         keys = np.arange(start, stop)
-        for array, leaf in enumerate(state["arrays"]):
+        for array, leaf in enumerate(arrays):
             part = slice(start * self.width, stop * self.width)
             data = leaf.read(part.start, part.stop) if hasattr(leaf, "read") else np.asarray(leaf)[part]
             rows = data.reshape(-1, self.width)
             for shard, at in self._cut(keys):
-                self._connected.put_rows(shard, self._number, array, int(state["steps"]), keys[at], rows[at])
+                self._connected.put_rows(shard, self._number, array, steps, keys[at], rows[at])
         self._connected.meet()
 
 

@@ -15,6 +15,7 @@ from ..compression import Compression
 from ..counts import count, real
 from ..flat.memory import allocate, is_narrow
 from ..flat.model import narrow
+from ..loading import fields
 from ..models.nn import Array
 from .base import Strategy
 from .loss_scale import SMALLEST, LossScale
@@ -326,12 +327,15 @@ class AllReduce(Strategy):
         return state if self.compression is None else {**state, "compression": self.compression.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state_dict` returned."""
-        self.loss_scale.load_state_dict(state["loss_scale"])
-        self.skipped = int(state["skipped"])
-        self._means.expected = float(state["samples"])
+        """Restore a state that `state_dict` returned. TypeError for what is no mapping, ValueError for another one."""
+        kinds = {"loss_scale": dict, "skipped": int, "samples": float}
         if self.compression is not None:
-            self.compression.load_state_dict(state["compression"])
+            kinds["compression"] = dict
+        scale, skipped, samples, *rest = fields("AllReduce", state, **kinds)
+        self.loss_scale.load_state_dict(scale)
+        self.skipped, self._means.expected = skipped, samples
+        if self.compression is not None:
+            self.compression.load_state_dict(*rest)
 
 
 def _bad(part: Part) -> list[int]:

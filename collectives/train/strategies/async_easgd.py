@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..counts import count, real
+from ..loading import fields
 from ..server.clocks import Policy
 from .central import Central
 from .pattern import PARAMETERS, Pattern
@@ -99,8 +100,9 @@ class AsyncEASGD(Central):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state; the workers' own parameters are in the network's. Collective over the workers."""
+        (steps,) = fields(type(self).__name__, state, steps=int)
         kept = [bucket.data.copy() for bucket in self.buckets.list]
         super().load_state_dict(state)
         for bucket, data in zip(self.buckets.list, kept, strict=True):
             bucket.data[...] = data
-        self._steps = int(state["steps"])
+        self._steps = steps

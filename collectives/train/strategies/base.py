@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..loading import check_mapping
 from .consensus import consensus_distance
 
 if TYPE_CHECKING:
@@ -157,4 +158,5 @@ class Strategy:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state_dict` returned."""
+        """Restore a state that `state_dict` returned. TypeError for what is no mapping."""
+        check_mapping(type(self).__name__, state)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..counts import count
 from ..flat.model import narrow
+from ..loading import fields
 from ..models.nn import Array
 from ..optim.schedules import get_lrs
 from ..roles import Role, begin, end
@@ -258,10 +259,14 @@ class Central(Strategy):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state, for any number of servers. Collective over the workers, which take the parameters."""
+        """Restore a state, for any number of servers. Collective over the workers, which take the parameters.
+
+        TypeError for what is no mapping, ValueError without the servers' state.
+        """
+        (servers,) = fields(type(self).__name__, state, servers=dict if self._client.place == 0 else lambda held: held)
         self._client.meet()
         if self._client.place == 0:
-            self._client.load(dict(state["servers"]))
+            self._client.load(servers)
         self._client.meet(self._targets)
         self._loaded = False
 

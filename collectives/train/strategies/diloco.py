@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..counts import real
+from ..loading import fields
 from .rounds import Rounds
 
 
@@ -87,6 +88,7 @@ class DiLoCo(Rounds):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
+        outer, velocity = fields(type(self).__name__, state, outer=dict, velocity=dict)
         super().load_state_dict(state)
-        self.take_by_name(self._outer, state["outer"])
-        self.take_by_name(self._velocity, state["velocity"])
+        self.take_by_name(self._outer, outer)
+        self.take_by_name(self._velocity, velocity)

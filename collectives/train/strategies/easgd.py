@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..counts import count, real
 from ..flat.memory import allocate
+from ..loading import fields
 from ..optim.schedules import get_lr
 from .local import Local
 from .pattern import Pattern, together
@@ -118,8 +119,9 @@ class EASGD(Local):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
+        (centre,) = fields(type(self).__name__, state, centre=dict)
         super().load_state_dict(state)
-        self.take_by_name(self.centre, state["centre"])
+        self.take_by_name(self.centre, centre)
 
 
 def _stable(alpha: float, size: int) -> float:

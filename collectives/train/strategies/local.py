@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..flat.model import narrow
+from ..loading import fields
 from ..models.nn import Array
 from .base import Strategy
 from .means import averages
@@ -65,7 +66,7 @@ class Local(Strategy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
-        self.steps = int(state["steps"])
+        (self.steps,) = fields(type(self).__name__, state, steps=int)
 
     def by_name(self, arrays: Sequence[Array]) -> dict[str, Array]:
         """Copies of the pieces of `arrays`, which are like `parameters`, by the parameters' names, for a state."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..counts import real
+from ..loading import fields
 
 SMALLEST = 2.0**-24
 
@@ -44,4 +45,4 @@ class LossScale:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state."""
-        self.value, self.good = float(state["value"]), int(state["good"])
+        self.value, self.good = fields("LossScale", state, value=float, good=int)

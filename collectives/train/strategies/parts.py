@@ -15,6 +15,7 @@ from ..checkpoint import Shard
 from ..flat.buckets import Bucket
 from ..flat.memory import allocate, cut, is_narrow, own, squares
 from ..flat.model import Handle, Work
+from ..loading import check_mapping
 from ..models.nn import Array
 
 
@@ -132,7 +133,11 @@ def state_of(parts: Sequence[Part], handle: Handle) -> dict[str, Any]:
 
 
 def load_state(parts: Sequence[Part], handle: Handle, state: Mapping[str, Any]) -> None:
-    """Restore what `state_of` returned, for any number of ranks. ValueError if it is for other buckets."""
+    """Restore what `state_of` returned, for any number of ranks. ValueError if it is for other buckets.
+
+    TypeError for what is no mapping.
+    """
+    check_mapping("the optimizer", state)
     by_name = {part.name: part for part in parts}
     names = {part.name: [slot.name for slot in part.bucket.parameters] for part in parts}
     found = {name: list(parameters) for name, parameters in dict(state.get("buckets", {})).items()}

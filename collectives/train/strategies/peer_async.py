@@ -9,6 +9,7 @@ import numpy as np
 
 from ..counts import count
 from ..flat.model import narrow
+from ..loading import check_array, fields
 from ..server.lifeline import lifeline
 from ..server.transfers import Pause
 from .base import Strategy
@@ -151,7 +152,13 @@ class PeerAsync(Strategy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state. Of another number of ranks, gradients that were not used yet are left out."""
-        if state["ranks"] == self.comm.size:
-            self._late = int(state["late"])
-            for array, saved in zip(self._arrived, state["arrived"], strict=True):
+        what = type(self).__name__
+        ranks, late, arrived = fields(what, state, ranks=int, late=int, arrived=list)
+        if ranks == self.comm.size:
+            if len(arrived) != len(self._arrived):
+                raise ValueError(f"{what}: the state has {len(arrived)} buckets, the network {len(self._arrived)}")
+            for array, saved in zip(self._arrived, arrived, strict=True):
+                check_array(f"{what}: a bucket", saved, array.shape)
+            self._late = late
+            for array, saved in zip(self._arrived, arrived, strict=True):
                 array[...] = saved

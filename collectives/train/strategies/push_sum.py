@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..loading import fields
 from ..models.nn import Array
 from .gossip import Gossip
 from .graphs import Graph, Mixing
@@ -88,5 +89,6 @@ class PushSum(Gossip):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `state_dict` returned; that of another number of ranks with a weight of 1."""
+        weight, ranks = fields(type(self).__name__, state, weight=float, ranks=int)
         super().load_state_dict(state)
-        self.weight[0] = state["weight"] if state["ranks"] == self.comm.size else 1
+        self.weight[0] = weight if ranks == self.comm.size else 1

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..counts import count
+from ..loading import fields
 from .local import Local, average
 from .pattern import PARAMETERS, Pattern, together
 
@@ -76,5 +77,6 @@ class Rounds(Local):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
+        counters = fields(type(self).__name__, state, round=int, apart=int, seen=int)
         super().load_state_dict(state)
-        self.round, self.apart, self.seen = (int(state[key]) for key in ("round", "apart", "seen"))
+        self.round, self.apart, self.seen = counters

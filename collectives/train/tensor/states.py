@@ -14,6 +14,7 @@ import numpy as np
 
 from ..agree import together
 from ..flat.adapt import Adaptable
+from ..loading import check_mapping
 from ..models.nn import Array
 from ..tensors import as_numpy, as_tensor, is_tensor
 from .cuts import Cut
@@ -50,12 +51,13 @@ def whole_state(net: Any, comm: Any) -> dict[str, Any]:
 def load_whole_state(net: Any, state: Mapping[str, Any], comm: Any) -> None:
     """Load this rank's parts of a whole state, equal on all ranks, which any number of ranks has saved. Collective.
 
-    Raises on all ranks of `comm`: ValueError if a length differs, and what ``net.load_state_dict`` raises (RuntimeError
-    of torch's counts as ValueError).
+    Raises on all ranks of `comm`: TypeError for what is no mapping, ValueError if a length differs, and what
+    ``net.load_state_dict`` raises (RuntimeError of torch's counts as ValueError).
     """
     change = _cutting(cuts_of(net), comm)
 
     def load() -> None:
+        check_mapping("load_whole_state", state)
         try:
             net.load_state_dict({name: change(name, value) for name, value in state.items()})
         except RuntimeError as error:
@@ -76,7 +78,12 @@ def load_whole_optimizer_state(opt: Any, net: Any, state: Mapping[str, Any], com
     """Load this rank's parts of a whole state, equal on all ranks. Collective. Errors are those of `load_whole_state`,
     and of `whole_optimizer_state`."""
     change = _cutting(cuts_of(net), comm)
-    together(comm, lambda: opt.load_state_dict(_each(opt, net, state, change)))
+
+    def load() -> None:
+        check_mapping("load_whole_optimizer_state", state)
+        opt.load_state_dict(_each(opt, net, state, change))
+
+    together(comm, load)
 
 
 Change = Callable[[str, Any], Any]
