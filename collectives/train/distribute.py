@@ -78,7 +78,7 @@ def distribute(
     setattr(opt, "strategy", strategy)  # noqa: B010  torch's optimizers have no such attribute
     if mesh is not None and isinstance(net, Adaptable):
         net.join(mesh)
-    _connect(strategy, mesh)
+    _connect(strategy, mesh, net)
     strategy.begin()
     return net, opt
 
@@ -102,7 +102,7 @@ def _buckets(model: Model, strategy: Strategy, comm: Any, unused: str) -> Bucket
     return buckets
 
 
-def _connect(strategy: Strategy, mesh: Mesh | None) -> None:
+def _connect(strategy: Strategy, mesh: Mesh | None, net: Any) -> None:
     """Let the strategy be called by the buckets and by the optimizer."""
     buckets = strategy.buckets
     buckets.on_bucket = lambda bucket: strategy.on_bucket(bucket)
@@ -111,7 +111,12 @@ def _connect(strategy: Strategy, mesh: Mesh | None) -> None:
         """On a mesh, ranks learn here of the death of ranks that they do not wait for."""
         return contextlib.nullcontext() if mesh is None else naming_the_dead(mesh.comm, mesh.give_up)
 
+    def arrive(wait: bool) -> None:
+        if mesh is not None and isinstance(net, Adaptable):
+            net.arrive(wait)
+
     def before() -> bool:
+        arrive(strategy.replicated)
         with naming():
             strategy.problem = buckets.close()
             go = strategy.before_step()
@@ -124,6 +129,7 @@ def _connect(strategy: Strategy, mesh: Mesh | None) -> None:
             strategy.after_step()
 
     def clear() -> None:
+        arrive(wait=False)
         with naming():
             if buckets.discard():
                 strategy.discard()

@@ -28,6 +28,9 @@ class Adaptable(Protocol):
     def join(self, mesh: Any) -> None:
         """Take the `Mesh` over which the network is distributed."""
 
+    def arrive(self, wait: bool) -> None:
+        """Raise unless the network can be used, on all ranks of the mesh. With `wait`, wait for them. Collective."""
+
 
 def adapt(net: Any, opt: Any) -> tuple[Model, Handle]:
     """The interface of a network and its optimizer. Raises TypeError or ValueError unless they can be distributed."""

@@ -12,6 +12,7 @@ import numpy as np
 from ..agree import communicator, same_as_rank_0, together
 from ..deaths import explained
 from ..flat.model import Handle, Model
+from ..loading import check_array, check_mapping
 from ..mesh import Mesh
 from ..models.nn import Array
 from .activations import Activations
@@ -29,7 +30,7 @@ from .report import Report, StepLoss
 from .stage import Stage
 from .tied import Tied
 from .transfers import Transfers
-from .watch import Watch, differ
+from .watch import Watch, check_prints, differ
 
 __all__ = ["Pipeline"]
 
@@ -86,6 +87,7 @@ class Pipeline:
         mine = [placement.virtual(chunk) for chunk in range(self.schedule.chunks)]
         self._activations = Activations()
         self.stages: list[Stage] = [layout.stage(virtual, self._activations, recompute) for virtual in mine]
+        self._reads = {value for stage in self.stages for value in stage.inputs}
         self._named = {name: p for stage in self.stages for name, p in stage.parameters.items()}
         self.net = layout.model(mine, self._named)
         self._uses = {name: sum(name in s.parameters for s in self.stages) for name in self._named}
@@ -131,6 +133,16 @@ class Pipeline:
         """Take the mesh of which ``comm`` is an axis: of a rank that has died all its ranks learn. `distribute` calls
         this."""
         self._mesh = mesh
+        self._watch.join(communicator(mesh.comm))
+
+    def arrive(self, wait: bool) -> None:
+        """Raise PeerFailure, which names it, if a pipeline of the mesh has failed; with `wait`, wait for all ranks.
+
+        The optimizer calls this at the begin of a step: a pipeline that has failed does not come to the collectives of
+        its strategy. Collective over the mesh. RuntimeError if this pipeline cannot be used any more.
+        """
+        with self._telling():
+            self._watch.arrive(wait and not self.schedule.flushless)  # whose stages step at different times
 
     def step(self, x: Any, y: Any, loss_fn: LossFunction, *, scale: float = 1.0) -> StepLoss:
         """Run the passes of a batch, and add its gradient to the parameters'. Returns the mean loss. Collective.
@@ -139,16 +151,18 @@ class Pipeline:
         inputs of the model; y with n rows. ``loss_fn(output, y)`` is the mean over a micro-batch. `scale` multiplies
         the gradient, as a loss scale does.
 
-        Raises ValueError for inputs of different lengths, and for a schedule without a flush; what a stage raises on
-        its rank, and PeerFailure, which names it, on the others. After an error the pipeline cannot be used any more.
+        Raises ValueError for inputs of different lengths, for a schedule without a flush, and if the ranks' labels, or
+        the inputs that they read, differ in some of up to 4096 elements; what a stage raises on its rank, and
+        PeerFailure, which names it, on the others and, when they step, on the other pipelines of a mesh. After an error
+        neither the pipeline nor its mesh can be used any more.
         """
         if self.schedule.flushless:
             raise ValueError(f"{self.schedule.name} has many steps in a stream of batches; use pipe.stream")
         with self._telling():
             batch = self._cut(x, y)
-            self._watch.begin("samples", batch.samples)
+            self._watch.begin("samples", batch.samples, batch.prints(self._reads))
             feed = BatchFeed(batch)
-            return self._run(self.micro_batches, feed, loss_fn, scale, lambda: ([feed.loss], [batch.samples]))[0]
+            return self._run(self.micro_batches, feed, loss_fn, scale, lambda: ([feed.loss], [batch.samples], [()]))[0]
 
     def stream(self, batches: Iterable[tuple[Any, Any]], loss_fn: LossFunction, opt: Any) -> list[StepLoss]:
         """Train on batches ``(x, y)`` without a flush: one step of `opt` for each. Returns their losses. Collective.
@@ -161,11 +175,14 @@ class Pipeline:
         if not self.schedule.flushless:
             raise ValueError(f"{self.schedule.name} has one step for each batch; use pipe.step")
         lengths: list[int] = []
+        prints: list[Sequence[int]] = []
 
         def cut() -> Iterable[MicroBatches]:
             for x, y in batches:
-                lengths.append(len(y))
-                yield self._cut(x, y)
+                batch = self._cut(x, y)
+                lengths.append(batch.samples)
+                prints.append(batch.prints(self._reads))
+                yield batch
 
         def step(batch: MicroBatches) -> None:
             self._end_gradients(batch.samples)
@@ -182,7 +199,7 @@ class Pipeline:
                 return []
             feed = StreamFeed(cut(), self.micro_batches, step)
             count = len(batches) * self.micro_batches
-            return self._run(count, feed, loss_fn, 1.0, lambda: (feed.losses, lengths))
+            return self._run(count, feed, loss_fn, 1.0, lambda: (feed.losses, lengths, prints))
 
     def _cut(self, x: Any, y: Any) -> MicroBatches:
         """A batch in micro-batches. ValueError unless it has the inputs of the model, and a label for each sample."""
@@ -202,17 +219,17 @@ class Pipeline:
 
     def _run(
         self, count: int, feed: Any, loss_fn: LossFunction, scale: float,
-        found: Callable[[], tuple[list[float], list[int]]],
+        found: Callable[[], tuple[list[float], list[int], Sequence[Sequence[int]]]],
     ) -> list[StepLoss]:  # fmt: skip
         begin = time.perf_counter()
         program = self._program(count)
         samples = feed.place(0)[0].samples if count else 0
         self._begin_gradients(samples)
         self._executor.run(program, feed, loss_fn, scale)
-        losses, lengths = found()
+        losses, lengths, prints = found()
         if not self.schedule.flushless:
             self._end_gradients(samples)
-        values = self._agreed(losses or [0.0] * len(lengths), lengths)
+        values = self._agreed(losses or [0.0] * len(lengths), lengths, prints)
         self._seconds += time.perf_counter() - begin
         self._runs, self._run_batches = self._runs + 1, self._run_batches + count
         return [StepLoss(value, length) for value, length in zip(values, lengths, strict=True)]
@@ -238,11 +255,13 @@ class Pipeline:
                 self._mesh.give_up()
             raise failure from error
 
-    def _agreed(self, losses: Sequence[float], lengths: Sequence[int]) -> list[float]:
-        """The losses, which the last stage knows. ValueError unless all ranks had as many samples. Collective."""
-        found = self._watch.settle(np.array([losses, lengths]))
+    def _agreed(self, losses: Sequence[float], lengths: Sequence[int], prints: Sequence[Sequence[int]]) -> list[float]:
+        """The losses, which the last stage knows. ValueError unless all ranks had the same batches. Collective."""
+        found = self._watch.settle(np.array([losses, lengths, *zip(*prints, strict=True)]))
         if (found[:, 1] != lengths).any():
             raise ValueError(differ("samples", [list(map(int, of_rank)) for of_rank in found[:, 1]]))
+        for batch in range(len(lengths)):
+            check_prints(found[:, 2:, batch])
         return [float(value) for value in found[:, 0].sum(axis=0)]
 
     def _begin_gradients(self, samples: int) -> None:
@@ -294,12 +313,15 @@ class Pipeline:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take this rank's arrays from a state of the whole model, of any cut, or of this one.
 
-        Raises ValueError, with nothing changed, for an array that is missing or has another shape.
+        If that raises an error, nothing has changed: TypeError for what is no mapping, ValueError for an array that is
+        missing or has another shape.
         """
+        check_mapping("Pipeline", state)
         own = self._layout.framework.state(self.net)
         for name, array in own.items():
-            if name not in state or tuple(np.shape(state[name])) != array.shape:
+            if name not in state:
                 raise ValueError(f"the state has no parameter {name} of shape {array.shape}")
+            check_array(f"parameter {name}", state[name], array.shape)
         for name, array in own.items():
             array[...] = state[name]
         if self._model is not None:

@@ -15,7 +15,7 @@ from ..deaths import is_death
 from ..models.nn import Array
 from .bell import Bell
 
-__all__ = ["NOTICE", "Watch", "differ", "kept_for_ever"]
+__all__ = ["NOTICE", "Watch", "check_prints", "differ", "kept_for_ever"]
 
 NOTICE = 1  # the tag of a failing stage's last words
 FAILED = " of the pipeline failed: "  # between the name of a rank and its error
@@ -38,7 +38,11 @@ class Watch:
     `settle`, the ranks come to as many of these collectives.
 
     Stages with batches of different lengths may all wait for each other. So the ranks tell their lengths in `begin`,
-    and look at those of the others when they have waited for long.
+    and look at those of the others when they have waited for long. They also tell fingerprints of what they read of a
+    batch, since the gradient of one stage's inputs with another stage's labels would be wrong without an error.
+
+    On a mesh a pipeline is one of several, which wait for each other between steps. After `join` the ranks of all of
+    them hear of a failure.
 
     `name` is what others call this rank. The constructor is collective.
     """
@@ -49,39 +53,43 @@ class Watch:
         self._begun = 0
         self._meeting: Any = None
         self._telling: Any = None  # the collective of `begin`
-        self._notice = kept_for_ever(np.zeros(LONGEST, np.uint8))
-        self._request = self.messages.Irecv(self._notice, tag=NOTICE)
+        self._mesh: Any = None
+        self._heard = [_Notice(self.messages)]
         self.bell = Bell(comm)
         self._all_ring = len(self.bell.ringers) == comm.size - 1
 
-    def begin(self, what: str, number: int) -> None:
-        """Begin a step on so many samples, or a stream of so many batches. Collective, but does not wait."""
-        self._what, self._number = what, number
-        self._numbers = np.zeros(self._comm.size, np.int64)
-        self._telling = self.messages.Iallgather(np.array([number]), self._numbers)
+    def join(self, comm: Any) -> None:
+        """Take the ranks of a mesh, of which those of this pipeline are some. Collective over `comm`."""
+        if self._mesh is None and comm.size > self._comm.size:
+            self._mesh = comm.Dup()
+            self._heard.append(_Notice(self._mesh))
+
+    def begin(self, what: str, number: int, prints: Sequence[int] = ()) -> None:
+        """Begin a step on so many samples, or a stream of so many batches. Collective, but does not wait.
+
+        `prints` are those of a batch (`MicroBatches.prints`).
+        """
+        self._what, mine = what, np.array([number, *prints], np.int64)
+        self._told = np.zeros((self._comm.size, len(mine)), np.int64)
+        self._telling = self.messages.Iallgather(mine, self._told)
 
     def compare(self) -> None:
         """Wait for what all ranks have given to `begin`. Raises ValueError on all ranks unless they are the same."""
         telling, self._telling = self._telling, None
         if telling is not None:
             self.wait(telling, message=False)
-            if (self._numbers != self._number).any():
-                raise ValueError(differ(self._what, self._numbers.tolist()))
+            numbers = self._told[:, 0].tolist()
+            if len(set(numbers)) > 1:
+                raise ValueError(differ(self._what, numbers))
+            check_prints(self._told[:, 1:])
 
     def tell(self, error: BaseException) -> None:
-        """Tell the other ranks that this one fails, as far as they live."""
+        """Tell the other ranks that this one fails, as far as they live; those of the mesh unless others have."""
         text = f"{self._name}{FAILED}{type(error).__name__}: {error}"
-        words = kept_for_ever(np.zeros(LONGEST, np.uint8))
-        told = text.encode()[:LONGEST]
-        words[: len(told)] = np.frombuffer(told, np.uint8)
-        for rank in range(self._comm.size):
-            if rank != self._comm.rank:
-                try:
-                    self.messages.Isend(words, rank, NOTICE)
-                except Exception as failure:
-                    if not is_death(failure):
-                        raise
+        _send(self.messages, text)
         self.bell.ring_all()
+        if self._mesh is not None and getattr(error, "origin", None) is None:
+            _send(self._mesh, f"rank {self._mesh.rank} of the mesh, {text}")
 
     def wait(self, request: Any, message: bool = True, wakes: Callable[[], bool] = lambda: False) -> None:
         """Wait for a request: a message's, or a collective's, which itself finds the deaths of ranks.
@@ -122,11 +130,21 @@ class Watch:
                 raise
             raise PeerFailure(f"a stage of the pipeline ended: {error}") from error
 
+    def arrive(self, wait: bool) -> None:
+        """Look whether a pipeline of the mesh has failed. With `wait`, wait until all ranks of the mesh do so.
+
+        Raises PeerFailure if one has. Collective over the mesh.
+        """
+        if self._mesh is not None and wait:
+            self.wait(self._mesh.Ibarrier(), message=False)
+        self._look()
+
     def _look(self) -> None:
-        if self._request.Test():
-            failure = PeerFailure(bytes(self._notice).rstrip(b"\0").decode(errors="replace"))
-            failure.origin = str(failure).rpartition(FAILED)[2]
-            raise failure
+        for notice in self._heard:
+            if (text := notice.read()) is not None:
+                failure = PeerFailure(text)
+                failure.origin = text.rpartition(FAILED)[2]
+                raise failure
 
     def _end_late(self, limit: float) -> None:
         """Raise CollectiveTimeout, which names the ranks that have not come to the collective of those that wait."""
@@ -165,13 +183,45 @@ class Watch:
         return found[:, :-1].reshape(len(found), *mine.shape)
 
     def close(self) -> None:
-        """Free the communicators. Collective, outside of steps."""
-        nothing = np.zeros(1, np.uint8)  # not the array of the receive: MPICH aborts
-        self.messages.Isend(nothing, self._comm.rank, NOTICE).Wait()
-        self._request.Wait()
-        self.messages.Free()
-        self._meetings.Free()
+        """Free the communicators. Collective, after `join` over the mesh, outside of steps."""
+        for notice in self._heard:
+            notice.end()
+        for comm in (self.messages, self._meetings, self._mesh):
+            if comm is not None:
+                comm.Free()
         self.bell.close()
+
+
+class _Notice:
+    """The last words of another rank of `comm`, if there are any."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self._words = kept_for_ever(np.zeros(LONGEST, np.uint8))
+        self._request = comm.Irecv(self._words, tag=NOTICE)
+
+    def read(self) -> str | None:
+        """The words; None if none have come."""
+        return bytes(self._words).rstrip(b"\0").decode(errors="replace") if self._request.Test() else None
+
+    def end(self) -> None:
+        """Receive no more."""
+        nothing = np.zeros(1, np.uint8)  # not the array of the receive: MPICH aborts
+        self._comm.Isend(nothing, self._comm.rank, NOTICE).Wait()
+        self._request.Wait()
+
+
+def _send(comm: Any, text: str) -> None:
+    """Send a notice to the other ranks of `comm`, as far as they live."""
+    words, told = kept_for_ever(np.zeros(LONGEST, np.uint8)), text.encode()[:LONGEST]
+    words[: len(told)] = np.frombuffer(told, np.uint8)
+    for rank in range(comm.size):
+        if rank != comm.rank:
+            try:
+                comm.Isend(words, rank, NOTICE)
+            except Exception as failure:
+                if not is_death(failure):
+                    raise
 
 
 def kept_for_ever(array: Array) -> Array:
@@ -192,3 +242,15 @@ def _begin(comm: Any) -> Any:
 def differ(what: str, numbers: Sequence[Any]) -> str:
     """The error of ranks that have begun with different numbers."""
     return f"the ranks of a pipeline need the same batches; theirs have {list(numbers)} {what}"
+
+
+def check_prints(prints: Array) -> None:
+    """Raise ValueError unless the ranks, which have a row each, have the same prints but for those that are 0."""
+    for column, of_ranks in enumerate(prints.T):
+        known = np.flatnonzero(of_ranks)
+        if other := [rank for rank in known if of_ranks[rank] != of_ranks[known[0]]]:
+            what = f"input {column - 1}" if column else "labels"
+            raise ValueError(
+                f"the ranks of a pipeline need the same batches; rank {other[0]} has other elements of {what} than "
+                f"rank {known[0]}"
+            )
