@@ -16,7 +16,7 @@ def check_mapping(what: str, state: Any) -> None:
         raise TypeError(f"{what}: a state is a dict that state_dict() has returned, not {_brief(state)}")
 
 
-def fields(what: str, state: Any, **kinds: Callable[[Any], Any]) -> list[Any]:
+def fields(what: str, state: Any, /, **kinds: Callable[[Any], Any]) -> list[Any]:
     """The values that `state` has for the keys of `kinds`, each made by what is given there, in that order.
 
     Raises TypeError unless `state` is a mapping, ValueError for a value that is missing or cannot be made. The messages

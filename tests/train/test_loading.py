@@ -111,7 +111,7 @@ def test_whole_states_are_checked_on_all_ranks():
 
 
 def test_fields_are_made_or_named():
-    assert fields("it", {"a": "3", "b": 1, "c": 0}, b=float, a=int) == [1.0, 3]
+    assert fields("it", {"state": "3", "what": 1, "c": 0}, what=float, state=int) == [1.0, 3]
     with pytest.raises(ValueError, match="^it: the state has no b, c; has something else saved it"):
         fields("it", {"a": 1}, a=int, b=int, c=int)
     with pytest.raises(ValueError, match=r"^it: the state's a is impossible: inf \(float\)$"):

@@ -94,7 +94,7 @@ class Compression(Generic[A]):
         what = type(self).__name__
         check_mapping(what, state)
         try:
-            states = {int(index): dict(of_bucket) for index, of_bucket in state.items()}
+            states: dict[int, Mapping[str, Any]] = {int(index): dict(of_bucket) for index, of_bucket in state.items()}
         except (TypeError, ValueError):
             raise ValueError(f"{what}: a state has a dict for the number of each bucket") from None
         self.reset()
