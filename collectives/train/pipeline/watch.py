@@ -84,11 +84,12 @@ class Watch:
             check_prints(self._told[:, 1:])
 
     def tell(self, error: BaseException) -> None:
-        """Tell the other ranks that this one fails, as far as they live; those of the mesh unless others have."""
-        text = f"{self._name}{FAILED}{type(error).__name__}: {error}"
+        """Tell the other ranks that this one fails, as far as they live. What others have told goes to its own only."""
+        told = getattr(error, "origin", None) is not None
+        text = str(error) if told else f"{self._name}{FAILED}{type(error).__name__}: {error}"
         _send(self.messages, text)
         self.bell.ring_all()
-        if self._mesh is not None and getattr(error, "origin", None) is None:
+        if self._mesh is not None and not told:
             _send(self._mesh, f"rank {self._mesh.rank} of the mesh, {text}")
 
     def wait(self, request: Any, message: bool = True, wakes: Callable[[], bool] = lambda: False) -> None:
