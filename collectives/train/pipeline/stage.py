@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,12 +67,12 @@ class Stage:
                 found.add(number)
         return found
 
+    def _using(self, weights: Mapping[str, Any] | None) -> AbstractContextManager[None]:
+        """Compute with other weights in this context, if there are any."""
+        return contextlib.nullcontext() if weights is None else self._with_others(weights)
+
     @contextlib.contextmanager
-    def _using(self, weights: Mapping[str, Any] | None) -> Iterator[None]:
-        """Compute with other weights in this context."""
-        if weights is None:
-            yield
-            return
+    def _with_others(self, weights: Mapping[str, Any]) -> Iterator[None]:
         for block in self.blocks.values():
             block.use(weights)
         try:
