@@ -20,10 +20,10 @@ __all__ = ["NOTICE", "Watch", "check_prints", "differ", "kept_for_ever"]
 NOTICE = 1  # the tag of a failing stage's last words
 FAILED = " of the pipeline failed: "  # between the name of a rank and its error
 LONGEST = 1000  # bytes of these
-SPIN = 200  # looks before a wait naps between them,
-BRIEF = 20  # and before it sleeps, or after it was woken in vain
+SPIN = 200  # looks before a wait naps between them; one that will be woken gives its core away at once
 NAP = 5e-5  # seconds between looks
-LULL = 1  # milliseconds between looks of a rank that will be woken
+LULL = 1  # milliseconds between looks of a rank that will be woken,
+HURRY = 0.002  # and seconds for which it naps instead after it was: a long message takes several looks
 GLANCE = 0.01  # seconds for a late stage to come after all, once the time is over
 SLOW = 0.25  # seconds of waiting after which a stage asks whether the others still live
 
@@ -100,24 +100,28 @@ class Watch:
         Raises ValueError as `compare`, if that takes long; PeerFailure, which names the stage, if a rank fails before;
         CollectiveTimeout, which names the ranks that are late, if it lasts longer than the communicator's timeout.
         """
-        begin, looks, limit = time.monotonic(), 0, getattr(self._comm, "timeout", None)
+        begin, looks, hurry, limit = time.monotonic(), 0, 0.0, getattr(self._comm, "timeout", None)
         while not self._done(request):
             looks, rings = looks + 1, wakes()
-            if looks < (BRIEF if rings else SPIN):
+            if rings and looks == 1:
+                self.bell.sleep(0)  # what rang before told of other messages
+                continue
+            if not rings and looks < SPIN:
                 time.sleep(0)
                 continue
             self._look()
-            waited = time.monotonic() - begin
+            now = time.monotonic()
+            waited = now - begin
             if message and waited > SLOW:
                 if self._telling is not None and self._done(self._telling):
                     self.compare()
                 self._meet()
             if limit is not None and waited > limit:
                 self._end_late(limit)
-            if not rings:
+            if not rings or now < hurry:
                 time.sleep(NAP)
             elif self.bell.sleep(LULL):
-                looks = 0
+                hurry = time.monotonic() + HURRY
 
     def _done(self, request: Any) -> bool:
         """Whether a request is complete. If it fails since a rank has ended, that rank's last words are the error."""
