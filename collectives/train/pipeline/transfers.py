@@ -65,7 +65,6 @@ class Transfers:
             raise ValueError(f"stage {channel.source} sends {told} where it has sent {known} for the same input shapes")
         for array in arrays:
             self._post(_as_bytes(array), peer, self._tag(channel))
-        self._watch.bell.ring(peer)
         self.progress()
 
     def _post(self, array: Array, peer: int, tag: int) -> None:
@@ -102,20 +101,18 @@ class Transfers:
         edge = (channel.source, channel.target, peer, key)
         if edge not in self._shapes:
             header = np.zeros(HEADER, np.uint8)
-            self._wait(self._comm.Irecv(header, peer, self._tag(channel, header=True)), peer)
+            self._wait(self._comm.Irecv(header, peer, self._tag(channel, header=True)))
             self._shapes[edge] = _decoded(header)
         self._expect(channel, micro_batch, key)
         if following is not None:
             self._expect(channel, *following)
         posted = self._posted.pop((channel, micro_batch))
         for request in posted.requests:
-            self._wait(request, peer)
+            self._wait(request)
         return posted.arrays
 
-    def _wait(self, request: Any, peer: int) -> None:
-        """Wait for a message of a rank. If that rings, this one may sleep, unless its own messages need it."""
-        rings = peer in self._watch.bell.ringers
-        self._watch.wait(request, wakes=lambda: rings and self.progress())
+    def _wait(self, request: Any) -> None:
+        self._watch.wait(request)
         self.progress()
 
     def abandon(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,14 @@ from collectives import CollectiveTimeout, PeerFailure
 
 from ..deaths import is_death
 from ..models.nn import Array
-from .bell import Bell
 
 __all__ = ["NOTICE", "Watch", "check_prints", "differ", "kept_for_ever"]
 
 NOTICE = 1  # the tag of a failing stage's last words
 FAILED = " of the pipeline failed: "  # between the name of a rank and its error
 LONGEST = 1000  # bytes of these
-SPIN = 200  # looks before a wait naps between them; one that will be woken gives its core away at once
-NAP = 5e-5  # seconds between looks
-LULL = 1  # milliseconds between looks of a rank that will be woken,
-HURRY = 0.002  # and seconds for which it naps instead after it was: a long message takes several looks
+SPIN = 200  # looks before a wait naps between them
+NAP = 1e-5  # seconds of a nap; about 65 us with the timer's slack and the way back to the core
 GLANCE = 0.01  # seconds for a late stage to come after all, once the time is over
 SLOW = 0.25  # seconds of waiting after which a stage asks whether the others still live
 
@@ -55,8 +52,6 @@ class Watch:
         self._telling: Any = None  # the collective of `begin`
         self._mesh: Any = None
         self._heard = [_Notice(self.messages)]
-        self.bell = Bell(comm)
-        self._all_ring = len(self.bell.ringers) == comm.size - 1
 
     def join(self, comm: Any) -> None:
         """Take the ranks of a mesh, of which those of this pipeline are some. Collective over `comm`."""
@@ -88,40 +83,30 @@ class Watch:
         told = getattr(error, "origin", None) is not None
         text = str(error) if told else f"{self._name}{FAILED}{type(error).__name__}: {error}"
         _send(self.messages, text)
-        self.bell.ring_all()
         if self._mesh is not None and not told:
             _send(self._mesh, f"rank {self._mesh.rank} of the mesh, {text}")
 
-    def wait(self, request: Any, message: bool = True, wakes: Callable[[], bool] = lambda: False) -> None:
+    def wait(self, request: Any, message: bool = True) -> None:
         """Wait for a request: a message's, or a collective's, which itself finds the deaths of ranks.
-
-        ``wakes()`` says whether the rank that the request waits for rings the bell. Otherwise the wait naps.
 
         Raises ValueError as `compare`, if that takes long; PeerFailure, which names the stage, if a rank fails before;
         CollectiveTimeout, which names the ranks that are late, if it lasts longer than the communicator's timeout.
         """
-        begin, looks, hurry, limit = time.monotonic(), 0, 0.0, getattr(self._comm, "timeout", None)
+        begin, looks, limit = time.monotonic(), 0, getattr(self._comm, "timeout", None)
         while not self._done(request):
-            looks, rings = looks + 1, wakes()
-            if rings and looks == 1:
-                self.bell.sleep(0)  # what rang before told of other messages
-                continue
-            if not rings and looks < SPIN:
+            looks += 1
+            if looks < SPIN:
                 time.sleep(0)
                 continue
             self._look()
-            now = time.monotonic()
-            waited = now - begin
+            waited = time.monotonic() - begin
             if message and waited > SLOW:
                 if self._telling is not None and self._done(self._telling):
                     self.compare()
                 self._meet()
             if limit is not None and waited > limit:
                 self._end_late(limit)
-            if not rings or now < hurry:
-                time.sleep(NAP)
-            elif self.bell.sleep(LULL):
-                hurry = time.monotonic() + HURRY
+            time.sleep(NAP)
 
     def _done(self, request: Any) -> bool:
         """Whether a request is complete. If it fails since a rank has ended, that rank's last words are the error."""
@@ -174,8 +159,7 @@ class Watch:
         given = np.append(mine, self._begun).astype(np.float64)
         found = np.zeros((self._comm.size, len(given)))
         request = self.messages.Iallgather(given, found)
-        self.bell.ring_all()
-        self.wait(request, message=False, wakes=lambda: self._all_ring)
+        self.wait(request, message=False)
         most = int(found[:, -1].max())
         while self._begun < most:
             if self._meeting is not None:
@@ -194,7 +178,6 @@ class Watch:
         for comm in (self.messages, self._meetings, self._mesh):
             if comm is not None:
                 comm.Free()
-        self.bell.close()
 
 
 class _Notice:
