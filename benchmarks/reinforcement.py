@@ -6,13 +6,13 @@
     python benchmarks/reinforcement.py --check --actors 1:6      Ape-X's pace, by its actors
 
 Each run is `python -m collectives rl` under mpiexec, on --ranks ranks; dqn has one. `steps` are the environment steps
-until the run ended, `return` the mean of the greedy episodes then, `random` that of 20 episodes of random actions. A
+until the run ended, `return` the mean of the greedy episodes then. As many episodes of random actions come before. A
 step of a game of ALE is 4 frames. --actors runs Ape-X with one shard and no rate limiter to speak of (ratio=1), for
---steps steps; `fewest` and `most` are the steps of single actors.
+--steps steps; `fewest` and `most` are the steps of single actors. What the runs print comes on stderr.
 
 --check: apex and gorila solve the environment, for all seeds but one, within the steps that the settings of the
-environment allow. Without a threshold for "solved", the return must be above the random one. With --actors, no actor
-takes fewer than half as many steps as another one.
+environment allow. Without a threshold for "solved", the mean return must be above the best episode of random actions.
+With --actors, no actor takes fewer than half as many steps as another one.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import numpy as np
 
 from collectives import rl, train
 from collectives.launch.usage import sizes
+from collectives.rl.options import given
 
 ALGORITHMS = ("dqn", "apex", "gorila")
 LIMIT = 4 * 3600  # seconds of a run
@@ -44,21 +45,23 @@ def run(algorithm: str, ranks: int, options: list[str]) -> dict[str, Any]:
         mpiexec = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
         launcher = [str(mpiexec), "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
         command = [*launcher, sys.executable, "-m", "collectives", "rl", algorithm, *options, "--json", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+        done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, timeout=LIMIT)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: status {done.returncode}\n{done.stderr}")
         found: dict[str, Any] = json.loads(path.read_text())
         return found
 
 
-def random_return(task: rl.Task, episodes: int = 20) -> float:
-    """The mean return of random actions."""
+def random_returns(env: str, sets: list[str]) -> list[float]:
+    """The returns of random actions, in as many episodes as there are at the end of a run."""
+    numbers = rl.settings("apex", env, **given(sets))
+    task = rl.task(env, actions=numbers.actions, side=numbers.side)
     nobody: Any = None  # is asked for values
     actor = rl.Actor(task, nobody, train.Random(0, "random", 0), 1, 1.0, lambda steps: 1.0)
-    while len(actor.returns) < episodes:
+    while len(actor.returns) < numbers.episodes:
         actor.play(100)
     actor.close()
-    return float(np.mean(actor.returns[:episodes]))
+    return actor.returns[: numbers.episodes]
 
 
 def seeds(args: argparse.Namespace, more: list[str]) -> list[dict[str, Any]]:
@@ -67,7 +70,10 @@ def seeds(args: argparse.Namespace, more: list[str]) -> list[dict[str, Any]]:
     results = []
     for algorithm in args.algorithms:
         for seed in range(args.seeds):
-            found = run(algorithm, 1 if algorithm == "dqn" else args.ranks, [*more, "--seed", str(seed)])
+            options = [*more, "--seed", str(seed)]
+            if args.checkpoints is not None:
+                options += ["--checkpoints", f"{args.checkpoints}/{algorithm}-{seed}", "--resume"]
+            found = run(algorithm, 1 if algorithm == "dqn" else args.ranks, options)
             results.append(found)
             print(
                 f"{algorithm:9} {found['ranks']:6} {seed:5} {found['env_steps']:9} {found['updates']:9} "
@@ -78,12 +84,12 @@ def seeds(args: argparse.Namespace, more: list[str]) -> list[dict[str, Any]]:
     return results
 
 
-def unmet_seeds(args: argparse.Namespace, results: list[dict[str, Any]], random: float) -> int:
+def unmet_seeds(args: argparse.Namespace, results: list[dict[str, Any]], best: float) -> int:
     """How many algorithms miss what --check wants; prints what each reaches."""
     solvable, unmet = rl.task(args.env).threshold is not None, 0
     for algorithm in args.algorithms:
         mine = [found for found in results if found["algorithm"] == algorithm]
-        good = sum(found["solved"] if solvable else found["mean_return"] > random for found in mine)
+        good = sum(found["solved"] if solvable else found["mean_return"] > best for found in mine)
         print(f"{algorithm}: {'solved' if solvable else 'above random'} with {good} of {len(mine)} seeds")
         unmet += algorithm != "dqn" and good < max(1, len(mine) - 1)
     return unmet
@@ -121,15 +127,19 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--actors", type=sizes, metavar="P", help="numbers of actors: 1:6, 1,2,4")
     parser.add_argument("--steps", type=int, default=20_000, metavar="N")
+    parser.add_argument("--checkpoints", metavar="DIR", help="runs save there, and go on from there if they were ended")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     more = ["--env", args.env, *(word for text in args.set for word in ("--set", text))]
     if args.actors is None:
-        random = random_return(rl.task(args.env))
-        print(f"{args.env}; random: {random:.1f}")
+        random = random_returns(args.env, args.set)
+        print(
+            f"{args.env}; random actions, {len(random)} episodes: mean {np.mean(random):.1f}, best {max(random):.1f}",
+            flush=True,
+        )
         results = seeds(args, more)
-        unmet = unmet_seeds(args, results, random)
+        unmet = unmet_seeds(args, results, max(random))
     else:
         results = actors(args, more)
         unmet = unmet_actors(results)

@@ -15,70 +15,102 @@ from .tasks import Task
 from .transitions import NStep, Transitions
 
 
+class Place:
+    """An environment of `task` in which an actor plays, and the steps that are no transitions yet.
+
+    ``observation`` is None when an episode is to begin.
+    """
+
+    def __init__(self, task: Task, n: int, gamma: float) -> None:
+        self.observation: Any = None
+        self.env = task.make()
+        self._learnt, self._assembler, self._return = task.learnt, NStep(n, gamma), 0.0
+
+    def begin(self, seed: int) -> None:
+        """Begin an episode."""
+        self.observation, _ = self.env.reset(seed=seed)
+        self._return = 0.0
+
+    def step(self, action: int) -> tuple[list[Any], float | None]:
+        """Take an action; returns the transitions that are complete, and the return if the episode has ended."""
+        before = self.observation
+        after, reward, terminated, truncated, _ = self.env.step(action)
+        self._return += float(reward)
+        ended = bool(terminated or truncated)
+        self.observation = None if ended else after
+        rows = self._assembler.push(before, action, self._learnt(float(reward)), after, terminated, truncated)
+        return rows, self._return if ended else None
+
+    def give_up(self) -> list[Any]:
+        """Leave the episode; returns the transitions that are left of it."""
+        rows = [] if self.observation is None else self._assembler.cut(self.observation)
+        self.observation = None
+        return rows
+
+
 class Actor:
     """Plays `task` by the values of a network; with a probability of ``epsilon(steps)`` an action is random.
 
-    ``steps`` counts the steps, ``returns`` has the returns of the episodes that have ended. All randomness, that of the
-    environment too, comes from `random`.
+    With several functions `epsilons` it plays in as many environments in turn, and asks the network for all of them at
+    once. ``steps`` counts the steps in all of them, ``returns`` has the returns of the episodes that have ended. All
+    randomness, that of the environments too, comes from `random`.
     """
 
     def __init__(
-        self, task: Task, values: Values, random: train.Random, n: int, gamma: float, epsilon: Callable[[int], float]
+        self, task: Task, values: Values, random: train.Random, n: int, gamma: float, *epsilons: Callable[[int], float]
     ) -> None:
-        self.values, self.epsilon, self.steps = values, epsilon, 0
+        self.values, self.epsilons, self.steps = values, epsilons, 0
         self.returns: list[float] = []
-        self._task, self._random, self._assembler = task, random, NStep(n, gamma)
-        self._env = task.make()
-        self._observation: Any = None  # None: an episode is to begin
-        self._return = 0.0
+        self._task, self._random = task, random
+        self._places = [Place(task, n, gamma) for _ in epsilons]
 
     def play(self, steps: int) -> Transitions:
-        """Take so many steps; returns the transitions that they complete."""
-        rows = []
-        for _ in range(steps):
-            rows += self._step()
+        """Take so many steps, a multiple of the number of environments; returns the transitions that they complete."""
+        rows: list[Any] = []
+        for _ in range(steps // len(self._places)):
+            for place, action in zip(self._places, self._actions(), strict=True):
+                made, total = place.step(action)
+                rows += made
+                if total is not None:
+                    self.returns.append(total)
+            self.steps += len(self._places)
         return self._task.form.joined(rows)
 
-    def _step(self) -> list[Any]:
-        generator = self._random.generator
-        if self._observation is None:
-            self._observation, _ = self._env.reset(seed=int(generator.integers(2**31)))
-            self._return = 0.0
-        before = self._observation
-        if generator.random() < self.epsilon(self.steps):
-            action = int(generator.integers(self._task.actions))
-        else:
-            action = int(self.values(before[None])[0].argmax())
-        after, reward, terminated, truncated, _ = self._env.step(action)
-        self.steps += 1
-        self._return += float(reward)
-        self._observation = after
-        if terminated or truncated:
-            self.returns.append(self._return)
-            self._observation = None
-        return self._assembler.push(before, action, self._task.learnt(float(reward)), after, terminated, truncated)
+    def _actions(self) -> list[int]:
+        """An action for each environment, in which an episode begins if the last one has ended."""
+        generator, actions = self._random.generator, np.full(len(self._places), -1)
+        for i, (place, epsilon) in enumerate(zip(self._places, self.epsilons, strict=True)):
+            if place.observation is None:
+                place.begin(int(generator.integers(2**31)))
+            if generator.random() < epsilon(self.steps):
+                actions[i] = generator.integers(self._task.actions)
+        greedy = np.flatnonzero(actions < 0)
+        if len(greedy):
+            seen = np.stack([self._places[i].observation for i in greedy])
+            actions[greedy] = self.values(seen).argmax(axis=1)
+        found: list[int] = actions.tolist()
+        return found
 
     def give_up(self) -> Transitions:
-        """Leave the episode; returns the transitions that are left of it. The next step begins another episode."""
-        rows = [] if self._observation is None else self._assembler.cut(self._observation)
-        self._observation = None
-        return self._task.form.joined(rows)
+        """Leave all episodes; returns the transitions that are left of them. The next step begins other episodes."""
+        return self._task.form.joined([row for place in self._places for row in place.give_up()])
 
     def state_dict(self) -> dict[str, Any]:
         """The state between episodes. ValueError within one: environments cannot be saved, see `give_up`."""
-        if self._observation is not None:
+        if any(place.observation is not None for place in self._places):
             raise ValueError("an actor can be saved between episodes only")
         return {"steps": self.steps, "returns": np.array(self.returns, float), "random": self._random.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state; an episode under way is dropped."""
+        """Restore a state; episodes under way are dropped."""
         self.give_up()
         self.steps, self.returns = int(state["steps"]), list(np.asarray(state["returns"]))
         self._random.load_state_dict(state["random"])
 
     def close(self) -> None:
-        """Use the environment no more."""
-        self._env.close()
+        """Use the environments no more."""
+        for place in self._places:
+            place.env.close()
 
 
 def priorities(values: Values, transitions: Transitions) -> NDArray[np.float32]:

@@ -40,7 +40,8 @@ def main(args: argparse.Namespace, comm: Any = None) -> int:
             print(text, flush=True)
 
     try:
-        chosen, numbers = task(args.env), settings(args.algorithm, args.env, **given(args.set))
+        numbers = settings(args.algorithm, args.env, **given(args.set))
+        chosen = task(args.env, actions=numbers.actions, side=numbers.side)
         _check(args, comm)
         recorded = None if args.experience is None else read_experience(args.experience, chosen.form)
         player = _player(args, chosen, numbers, comm)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import train
-from .transitions import Form, Transitions
+from .frames import apart
+from .transitions import Array, Form, Transitions
 
 Bytes = NDArray[np.uint8]
 HEAD = 24  # bytes of the header: three integers
@@ -45,19 +46,49 @@ class Message(NamedTuple):
         return self.payload[: 4 * self.rows].view(np.float32)
 
     def transitions(self, form: Form) -> tuple[Transitions, NDArray[np.float32]]:
-        """The payload of ADD, LAST and BATCH: transitions, and a number for each."""
-        parts = form.empty(self.rows)
+        """The payload of ADD, LAST and BATCH: transitions, and a number for each; see `pack_transitions`."""
         start = 0
-        for array in parts:
-            array.reshape(-1).view(np.uint8)[:] = self.payload[start : start + array.nbytes]
-            start += array.nbytes
-        return parts, self.payload[start : start + 4 * self.rows].view(np.float32).copy()
+
+        def next_array(shape: tuple[int, ...], dtype: Any) -> Array:
+            nonlocal start
+            found: Array = np.empty(shape, dtype)
+            found.reshape(-1).view(np.uint8)[:] = self.payload[start : start + found.nbytes]
+            start += found.nbytes
+            return found
+
+        rows = self.rows
+        if form.stacked:
+            count = int(next_array((1,), np.int64)[0])
+            frames = next_array((count, *form.shape[1:]), form.dtype)
+            observations, after = frames[next_array((2, rows, form.shape[0]), np.int32)]
+        else:
+            observations, after = next_array((2, rows, *form.shape), form.dtype)
+        actions, rewards = next_array((rows,), np.int32), next_array((rows,), np.float32)
+        discounts, numbers = next_array((rows,), np.float32), next_array((rows,), np.float32)
+        return Transitions(observations, actions, rewards, after, discounts), numbers
 
 
 def pack(kind: int, number: int = 0, count: int = 0, *arrays: Any) -> Bytes:
     """A message as one array of bytes: kind, number, count, and all `arrays`."""
     head = np.array([kind, number, count], np.int64)
     return np.concatenate([np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (head, *arrays)])
+
+
+def pack_transitions(kind: int, number: int, transitions: Transitions, numbers: Any, form: Form) -> Bytes:
+    """A message with transitions, and one of `numbers` for each. Each different frame of stacks is there once."""
+    observations, actions, rewards, after, discounts = transitions
+    if form.stacked:
+        frames, places = apart(form.frames(transitions))
+        seen = [np.array([len(frames)], np.int64), frames, places]
+    else:
+        seen = [observations, after]
+    return pack(kind, number, transitions.rows, *seen, actions, rewards, discounts, numbers)
+
+
+def longest(form: Form, rows: int) -> int:
+    """The most bytes of the payload of such a message of so many rows."""
+    extra = 8 + rows * 2 * 4 * form.shape[0] if form.stacked else 0
+    return rows * (form.nbytes + 4) + extra
 
 
 def unpack(packed: Bytes) -> Message:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,30 +90,52 @@ class Scale(train.Layer):
         return grad / grad.dtype.type(255)
 
 
-def convolutional(
-    shape: tuple[int, ...], actions: int, *, rng: np.random.Generator, hidden: int = 512, dueling: bool = True
-) -> train.Sequential:
-    """The network of Mnih et al. 2015 for stacked frames (frames, 84, 84), with dueling heads (Wang et al. 2016).
+#: The convolutions of Mnih et al. 2015, for frames of 84 x 84: channels, side and stride of each.
+MNIH_2015 = (32, 8, 4, 64, 4, 2, 64, 3, 1)
 
-    ValueError for frames that its three convolutions (8 x 8, 4 x 4 and 3 x 3, strides 4, 2 and 1) do not fit.
+
+class Convolution(NamedTuple):
+    """``channels`` filters of ``side`` x ``side`` with a ``stride``, over so many ``inputs``."""
+
+    inputs: int
+    channels: int
+    side: int
+    stride: int
+
+
+def chained(shape: tuple[int, ...], convolutions: Sequence[int]) -> tuple[list[Convolution], int]:
+    """Convolutions one after the other, for stacked frames, and the size of what comes out of the last.
+
+    `convolutions` has three numbers for each: channels, side and stride. ValueError for frames that they do not fit.
     """
-    if len(shape) != 3 or min(shape[1:]) < 36:
-        raise ValueError(f"the convolutional network takes frames (frames, h, w) of at least 36 x 36, not {shape}")
-    size = [(((side - 8) // 4 + 1) - 4) // 2 - 1 for side in shape[1:]]
+    if len(shape) != 3:
+        raise ValueError(f"the convolutional network takes frames (frames, h, w), not {shape}")
+    channels, size, found = shape[0], shape[1:], []
+    for place in range(0, len(convolutions), 3):
+        found.append(Convolution(channels, *convolutions[place : place + 3]))
+        channels, side, stride = found[-1][1:]
+        if min(size) < side:
+            raise ValueError(f"convolutions {tuple(convolutions)} must fit the frames, which {shape[1:]} do not")
+        size = tuple((length - side) // stride + 1 for length in size)
+    return found, channels * int(np.prod(size))
+
+
+def convolutional(
+    shape: tuple[int, ...], actions: int, *, rng: np.random.Generator, convolutions: Sequence[int] = MNIH_2015,
+    hidden: int = 512, dueling: bool = True,
+) -> train.Sequential:  # fmt: skip
+    """The network of Mnih et al. 2015 for stacked frames, with dueling heads (Wang et al. 2016).
+
+    See `chained` for the `convolutions`. ValueError for frames that they do not fit.
+    """
+    layers: list[train.Layer] = [Scale()]
+    chain, inputs = chained(shape, convolutions)
+    for one in chain:
+        layers += [train.Conv2d(one.inputs, one.channels, one.side, stride=one.stride, rng=rng), train.ReLU()]
     outputs = 2 * hidden if dueling else hidden
-    return train.Sequential(
-        Scale(),
-        train.Conv2d(shape[0], 32, 8, stride=4, rng=rng),
-        train.ReLU(),
-        train.Conv2d(32, 64, 4, stride=2, rng=rng),
-        train.ReLU(),
-        train.Conv2d(64, 64, 3, rng=rng),
-        train.ReLU(),
-        train.Flatten(),
-        train.Linear(64 * size[0] * size[1], outputs, rng=rng),
-        train.ReLU(),
-        Dueling(outputs, actions, rng=rng) if dueling else train.Linear(outputs, actions, rng=rng),
-    )
+    layers += [train.Flatten(), train.Linear(inputs, outputs, rng=rng), train.ReLU()]
+    last = Dueling(outputs, actions, rng=rng) if dueling else train.Linear(outputs, actions, rng=rng)
+    return train.Sequential(*layers, last)
 
 
 Accept = Callable[[float], bool]

@@ -20,7 +20,9 @@ ALGORITHMS = ("dqn", "apex", "gorila")
 class Settings:
     """The numbers of a run. The comments say which defaults are a paper's; others are our own.
 
-    * Network: `hidden` layers, `dueling` heads, `library` "numpy" or "torch".
+    * Environment: `actions`, those of its actions that are used (none: all); the `side` of a game's frames, 80 or 40.
+    * Network: `hidden` layers, `dueling` heads, `library` "numpy" or "torch"; for frames `convolutions`, of which each
+      is three numbers, channels, side and stride, and the last of `hidden` alone.
     * Learning: discount `gamma`, `n` steps of a transition, `batch`, `lr` of Adam, `clip` (largest norm of a gradient),
       `target_every` updates.
     * Replay: `capacity` and `start`, the transitions at which learning begins, of all shards together; `prioritised`,
@@ -31,12 +33,15 @@ class Settings:
     * Evaluation: after each `evaluate_every` environment steps greedily, over `trials` episodes; if those reach the
       threshold, and at the end, over `episodes`.
     * Ape-X: an actor sends `chunk` transitions at once, and asks for parameters every `fetch_every` of its steps;
-      `ahead` batches wait at the learner.
+      `ahead` batches wait at the learner. It plays in `envs` environments in turn, which count as so many actors.
     * Gorila: `oldest`, the most updates by others for which a gradient is still used; `deviations`, by how many
       standard deviations a loss may exceed the running mean; a gradient of a larger loss is dropped.
     """
 
+    actions: tuple[int, ...] = ()
+    side: int = 80
     hidden: tuple[int, ...] = (128, 128)
+    convolutions: tuple[int, ...] = (32, 8, 4, 64, 4, 2, 64, 3, 1)  # Mnih et al. 2015
     dueling: bool = True
     library: str = "numpy"
     gamma: float = 0.99
@@ -63,6 +68,7 @@ class Settings:
     chunk: int = 50  # Horgan et al. 2018
     fetch_every: int = 400  # Horgan et al. 2018
     ahead: int = 16  # Horgan et al. 2018
+    envs: int = 1
     oldest: int = 10
     deviations: float = 4.0
 
@@ -75,6 +81,10 @@ class Settings:
             raise ValueError(f"library must be numpy or torch, not {self.library!r}")
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma must be in [0, 1], not {self.gamma}")
+        if self.side not in (40, 80):
+            raise ValueError(f"side must be 40 or 80, not {self.side}")
+        if len(self.convolutions) % 3 or min(self.convolutions, default=1) < 1:
+            raise ValueError(f"convolutions must be threes of numbers of at least 1, not {self.convolutions}")
         if not self.hidden or min(self.hidden) < 1:
             raise ValueError(f"hidden must be widths of at least 1, not {self.hidden}")
         if self.start < self.batch or self.capacity < self.start:
@@ -82,6 +92,8 @@ class Settings:
                 "batch, start and capacity must not fall from one to the next: "
                 f"{self.batch}, {self.start}, {self.capacity}"
             )
+        if self.chunk % self.envs:
+            raise ValueError(f"chunk must be a multiple of envs, not {self.chunk} of {self.envs}")
         if self.start > self.max_steps:
             raise ValueError(f"start must be at most max_steps, not {self.start} of {self.max_steps}")
         if self.clip is not None and not 0 < self.clip < math.inf:
@@ -99,19 +111,21 @@ class Settings:
 
     def makers(self, task: Task, seed: int) -> tuple[Callable[[], Values], Callable[[Values], Any]]:
         """Functions that make a network of this seed, and an optimizer of it. ImportError without torch if needed."""
-        pixels = len(task.form.shape) == 3
         if self.library == "torch":
-            if pixels:
-                raise ValueError("a network for frames needs library=numpy, not torch")
             from . import torch
 
             return lambda: torch.values(self, task, seed), lambda values: torch.adam(values, self.lr)
 
         def make() -> Values:
             rng = train.Random(seed, "network", 0).generator
-            if pixels:
+            if task.form.stacked:
                 net = networks.convolutional(
-                    task.form.shape, task.actions, rng=rng, hidden=self.hidden[-1], dueling=self.dueling
+                    task.form.shape,
+                    task.actions,
+                    rng=rng,
+                    convolutions=self.convolutions,
+                    hidden=self.hidden[-1],
+                    dueling=self.dueling,
                 )
             else:
                 net = networks.perceptron(
@@ -126,7 +140,7 @@ class Settings:
 LEAST = {
     "n": 1, "batch": 1, "lr": 0, "target_every": 1, "capacity": 1, "start": 1, "alpha": 0, "beta": 0, "ratio": 1e-3,
     "max_steps": 1, "epsilon_steps": 1, "epsilon_alpha": 0, "evaluate_every": 1, "trials": 1, "episodes": 1,
-    "chunk": 1, "fetch_every": 1, "ahead": 1, "oldest": 0, "deviations": 1e-9,
+    "chunk": 1, "fetch_every": 1, "ahead": 1, "envs": 1, "oldest": 0, "deviations": 1e-9,
 }  # fmt: skip
 
 _BY_ALGORITHM: dict[str, dict[str, Any]] = {
@@ -139,10 +153,11 @@ _BY_ENVIRONMENT: dict[str, dict[str, Any]] = {
     "Acrobot-": {"max_steps": 100_000},
     "CartPole-": {"max_steps": 100_000},
     "ALE/": {
-        "hidden": (512,), "batch": 32, "lr": 1e-4, "target_every": 1000, "capacity": 10_000, "start": 2000,
-        "ratio": 4.0, "max_steps": 500_000, "epsilon_steps": 50_000, "evaluate_every": 20_000,
-        "trials": 2, "episodes": 10,
+        "side": 40, "convolutions": (16, 4, 2, 32, 4, 2, 32, 3, 2), "hidden": (256,), "n": 5, "batch": 32, "lr": 4e-4,
+        "target_every": 500, "capacity": 60_000, "start": 4000, "ratio": 4.0, "envs": 4, "chunk": 48,
+        "max_steps": 300_000, "epsilon_steps": 50_000, "evaluate_every": 20_000, "trials": 4, "episodes": 20,
     },
+    "ALE/Pong-": {"actions": (0, 2, 3)},  # the other three do the same
 }  # fmt: skip
 
 

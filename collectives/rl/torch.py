@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from .networks import Accept, accept_all
+from .networks import Accept, accept_all, chained
 
 Array = NDArray[Any]
 
@@ -48,6 +48,31 @@ def perceptron(
         return nn.Sequential(*layers)
 
 
+class Scale(nn.Module):
+    """Pixels of 8 bits as numbers from 0 to 1."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        return x.float() / 255
+
+
+def convolutional(
+    shape: tuple[int, ...], actions: int, *, seed: int, convolutions: Sequence[int], hidden: int = 512,
+    dueling: bool = True,
+) -> nn.Sequential:  # fmt: skip
+    """The network of ``collectives.rl.networks.convolutional``. `seed` is for its weights, and for them alone."""
+    chain, inputs = chained(shape, convolutions)
+    outputs = 2 * hidden if dueling else hidden
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers: list[nn.Module] = [Scale()]
+        for one in chain:
+            layers += [nn.Conv2d(one.inputs, one.channels, one.side, stride=one.stride), nn.ReLU()]
+        layers += [nn.Flatten(), nn.Linear(inputs, outputs), nn.ReLU()]
+        layers.append(Dueling(outputs, actions) if dueling else nn.Linear(outputs, actions))
+        return nn.Sequential(*layers)
+
+
 class TorchValues:
     """``Values`` (see ``collectives.rl.networks``) of a ``torch.nn.Module`` on the CPU, of float32."""
 
@@ -57,7 +82,8 @@ class TorchValues:
         self.size = sum(p.numel() for p in self._parameters)
 
     def _given(self, observations: Array) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(observations, np.float32))
+        pixels = observations.dtype == np.uint8
+        return torch.from_numpy(np.ascontiguousarray(observations, np.uint8 if pixels else np.float32))
 
     def __call__(self, observations: Array) -> Array:
         """The values of all actions: (observations, actions)."""
@@ -99,8 +125,12 @@ class TorchValues:
 
 def values(settings: Any, task: Any, seed: int) -> TorchValues:
     """The network that `settings` describe for `task`, with weights drawn from `seed`."""
+    shape, actions, dueling = task.form.shape, task.actions, settings.dueling
+    if not task.form.stacked:
+        return TorchValues(perceptron(shape, actions, seed=seed, hidden=settings.hidden, dueling=dueling))
+    hidden, convolutions = settings.hidden[-1], settings.convolutions
     return TorchValues(
-        perceptron(task.form.shape, task.actions, seed=seed, hidden=settings.hidden, dueling=settings.dueling)
+        convolutional(shape, actions, seed=seed, convolutions=convolutions, hidden=hidden, dueling=dueling)
     )
 
 

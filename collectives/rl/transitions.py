@@ -38,6 +38,16 @@ class Form(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
 
+    @property
+    def stacked(self) -> bool:
+        """Whether an observation is a stack of frames, (frames, h, w), which others have some of, too."""
+        return len(self.shape) == 3
+
+    def frames(self, transitions: Transitions) -> Array:
+        """All frames of stacked observations, (frames, h, w): those of the observations before the next ones."""
+        both = np.concatenate([transitions.observations, transitions.next_observations])
+        return both.reshape(-1, *self.shape[1:])
+
     def empty(self, count: int) -> Transitions:
         """Transitions of unknown content."""
         each = [(self.shape, self.dtype), ((), "i4"), ((), "f4"), (self.shape, self.dtype), ((), "f4")]

@@ -6,6 +6,7 @@ from corridor import LENGTH, LONGEST, corridor
 
 from collectives import rl, train
 from collectives.rl.acting import priorities
+from collectives.rl.transitions import Transitions
 
 
 class Fixed:
@@ -47,6 +48,34 @@ def test_epsilon_is_the_part_of_random_actions():
     )
     assert player.play(4000).actions.mean() == pytest.approx(0.3, abs=0.03)
     assert player.play(100).actions.sum() == 0
+
+
+def test_several_environments_in_turn():
+    """Each has an epsilon and episodes of its own; the network is asked once for those that do not act at random."""
+    asked = []
+
+    class Counted(Fixed):
+        def __call__(self, observations):
+            asked.append(len(observations))
+            return super().__call__(observations)
+
+    chances = [lambda steps: 0.0, lambda steps: 1.0, lambda steps: 0.0]
+    player = rl.Actor(corridor(), Counted(0), train.Random(0, "actor", 0), 1, 0.5, *chances)
+    found = player.play(3 * LONGEST)
+    assert player.steps == found.rows == 3 * LONGEST
+    assert asked == [2] * LONGEST
+    rows = [Transitions(*(array[place::3] for array in found)) for place in range(3)]  # n = 1: one for each step
+    assert [bool(part.actions.any()) for part in rows] == [False, True, False]
+    for part in rows:
+        moved = part.next_observations[:, 0] - part.observations[:, 0]
+        assert (moved[part.actions == 1] > 0).all()
+        assert (moved[part.actions == 0] <= 0).all()
+        joined = part.next_observations[:-1, 0] == part.observations[1:, 0]
+        assert (joined | (part.discounts[:-1] == 0)).all()  # the next step goes on where the last one has led
+    assert player.returns.count(0.0) >= 2
+    assert player.play(6).rows == 6
+    state = player.give_up(), player.state_dict()
+    assert (state[0].rows, state[1]["steps"]) == (0, 3 * LONGEST + 6)
 
 
 def test_what_is_given_up_is_not_lost():

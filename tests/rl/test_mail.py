@@ -3,16 +3,17 @@
 import numpy as np
 from mpi4py import MPI
 
-from collectives.rl.mail import HEAD, Kind, Mail, pack, unpack
+from collectives.rl.mail import HEAD, Kind, Mail, longest, pack, pack_transitions, unpack
 from collectives.rl.transitions import Form
 from collectives.train import threads
 
 FORM = Form((3, 2), "|u1")
+STACKED = Form((4, 3, 2), "|u1")
 
 
-def made(rows):
+def made(rows, form=FORM):
     rng = np.random.default_rng(rows)
-    found = FORM.empty(rows)
+    found = form.empty(rows)
     for array in found:
         array[...] = rng.integers(0, 200, array.shape)
     return found, rng.random(rows).astype(np.float32)
@@ -21,14 +22,43 @@ def made(rows):
 def test_transitions_come_out_as_they_went_in():
     for rows in (0, 1, 7):
         transitions, numbers = made(rows)
-        packed = pack(Kind.ADD, 12, rows, *transitions, numbers)
-        assert len(packed) == HEAD + rows * (FORM.nbytes + 4)
+        packed = pack_transitions(Kind.ADD, 12, transitions, numbers, FORM)
+        assert len(packed) == HEAD + rows * (FORM.nbytes + 4) == HEAD + longest(FORM, rows)
         message = unpack(np.concatenate([packed, np.ones(50, np.uint8)]))  # at the beginning of a longer buffer
         assert (message.kind, message.number, message.rows) == (Kind.ADD, 12, rows)
         found, others = message.transitions(FORM)
         np.testing.assert_array_equal(others, numbers)
         for one, other in zip(found, transitions, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def check_stacked(transitions):
+    """The bytes of a message with stacks, which come out as they went in."""
+    numbers = np.arange(transitions.rows, dtype=np.float32)
+    packed = pack_transitions(Kind.BATCH, 3, transitions, numbers, STACKED)
+    found, others = unpack(packed).transitions(STACKED)
+    np.testing.assert_array_equal(others, numbers)
+    for one, other in zip(found, transitions, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype
+    return len(packed)
+
+
+def test_stacks_that_share_nothing():
+    for rows in (0, 1, 7):
+        transitions, _ = made(rows, STACKED)
+        frames = STACKED.frames(transitions).reshape(-1, 6)
+        assert len(np.unique(frames, axis=0)) == 8 * rows  # all of them are different
+        assert check_stacked(transitions) == HEAD + longest(STACKED, rows)
+
+
+def test_each_frame_is_sent_once():
+    """20 steps of a game, in stacks of 4, which are 3 steps apart in a transition, have 26 frames."""
+    game = np.random.default_rng(0).integers(0, 256, (26, 3, 2), np.uint8)
+    transitions, _ = made(20, STACKED)
+    for row in range(20):
+        transitions.observations[row], transitions.next_observations[row] = game[row : row + 4], game[row + 3 : row + 7]
+    assert check_stacked(transitions) == HEAD + 8 + 26 * 6 + 20 * (8 * 4 + 4 * 4)
 
 
 def test_numbers():

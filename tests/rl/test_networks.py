@@ -89,10 +89,11 @@ def test_flat_and_clip():
         lambda rng: rl.Dueling(4, 0, rng=rng),
         lambda rng: rl.convolutional((4, 20, 20), 2, rng=rng),
         lambda rng: rl.convolutional((4,), 2, rng=rng),
+        lambda rng: rl.convolutional((4, 40, 20), 2, rng=rng, convolutions=(8, 4, 2, 8, 10, 1)),
     ],
 )
 def test_bad_input(make):
-    with pytest.raises(ValueError, match=r"must be|at least 36"):
+    with pytest.raises(ValueError, match=r"must be|must fit|takes frames"):
         make(np.random.default_rng(0))
 
 
@@ -128,6 +129,29 @@ for dueling in (True, False):
     theirs.clip(1e-3)
     norm = np.sqrt(sum((p.grad.numpy() ** 2).sum() for p in theirs.net.parameters()))
     np.testing.assert_allclose(norm, 1e-3, rtol=1e-3)
+
+chosen = (5, 4, 2, 6, 3, 1)
+for dueling in (True, False):
+    mine = NumpyValues(rl.convolutional((2, 20, 24), 3, rng=rng, convolutions=chosen, hidden=7, dueling=dueling))
+    net = of_torch.convolutional((2, 20, 24), 3, seed=1, convolutions=chosen, hidden=7, dueling=dueling)
+    theirs = of_torch.TorchValues(net)
+    order = [p.data for p in mine.net.parameters()]
+    if dueling:
+        value, advantage, bias = order[-3:]
+        order = [*order[:-3], value, bias[:1], advantage, bias[1:]]
+    theirs.put(np.concatenate([data.reshape(-1) for data in order]))
+    assert theirs.size == mine.size
+    x = rng.integers(0, 256, (5, 2, 20, 24)).astype(np.uint8)
+    np.testing.assert_allclose(theirs(x), mine(x), rtol=1e-4, atol=1e-5)
+    sample = x, rng.integers(3, size=5), 2 * rng.standard_normal(5), rng.random(5)
+    np.testing.assert_allclose(theirs.backward(*sample)[0], mine.backward(*sample)[0], rtol=1e-4, atol=1e-5)
+    for one, other in list(zip(theirs.net.parameters(), mine.net.parameters(), strict=False))[:6]:
+        np.testing.assert_allclose(one.grad.numpy(), other.grad, rtol=1e-3, atol=1e-6)
+
+task = rl.Task("game", rl.Form((4, 40, 40), "|u1"), 3, None, None, float)
+numbers = [rl.settings("apex", "ALE/Pong-v5", convolutions=(8, 4, 2), library=name) for name in ("numpy", "torch")]
+made = [chosen.makers(task, 0)[0]() for chosen in numbers]
+assert made[0].size == made[1].size and isinstance(made[1], of_torch.TorchValues)
 
 player = rl.DQN(corridor(), small(library="torch"), 0)
 before = player.values.flat()

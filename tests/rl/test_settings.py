@@ -11,7 +11,8 @@ def test_defaults_of_algorithms():
     assert (dqn.n, dqn.prioritised) == (3, False)
     assert (apex.n, apex.prioritised) == (5, True)
     pong = rl.settings("apex", "ALE/Pong-v5", batch=16)
-    assert (pong.hidden, pong.batch, pong.prioritised) == ((512,), 16, True)
+    assert (pong.hidden, pong.batch, pong.prioritised, pong.actions) == ((256,), 16, True, (0, 2, 3))
+    assert rl.settings("apex", "ALE/Breakout-v5").actions == ()
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ def test_defaults_of_algorithms():
     [
         {"n": 0}, {"lr": -1.0}, {"lr": float("nan")}, {"ratio": 0.0}, {"library": "jax"}, {"hidden": ()},
         {"gamma": 2.0}, {"epsilon_base": 1.5}, {"start": 10, "batch": 20}, {"capacity": 20},
-        {"start": 900, "max_steps": 800}, {"clip": 0.0}, {"batch": float("inf")},
+        {"start": 900, "max_steps": 800}, {"clip": 0.0}, {"envs": 4}, {"envs": 0}, {"side": 84}, {"convolutions": (8, 4)}, {"convolutions": (8, 4, 0)}, {"batch": float("inf")},
     ],
 )  # fmt: skip
 def test_numbers_out_of_bounds(wrong):

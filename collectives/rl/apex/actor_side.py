@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..acting import Actor, priorities
-from ..mail import Kind, Mail, Message, pack
+from ..mail import Kind, Mail, Message, pack, pack_transitions
 from ..settings import Settings
-from ..transitions import Transitions
+from ..transitions import Form, Transitions
 from .places import PARAMETERS, TO_ACTOR, TO_LEARNER, TO_SHARD, Places
 
 UNANSWERED = 2  # the most chunks of an actor that a shard has not answered
@@ -14,8 +14,10 @@ UNANSWERED = 2  # the most chunks of an actor that a shard has not answered
 class ActorSide:
     """Plays, and sends transitions to its shard; asks the learner for parameters now and then."""
 
-    def __init__(self, actor: Actor, mail: Mail, places: Places, number: int, settings: Settings) -> None:
-        self.actor, self._mail, self._settings = actor, mail, settings
+    def __init__(
+        self, actor: Actor, mail: Mail, places: Places, number: int, settings: Settings, form: Form
+    ) -> None:  # fmt: skip
+        self.actor, self._mail, self._settings, self._form = actor, mail, settings, form
         self._shard = places.rank_of_shard(places.shard_of(number))
         self._answers = mail.inbox(self._shard, TO_ACTOR, 0)
         self._parameters = mail.inbox(0, PARAMETERS, 4 * actor.values.size)
@@ -65,7 +67,7 @@ class ActorSide:
 
     def _send(self, kind: Kind, transitions: Transitions, steps: int) -> None:
         known = priorities(self.actor.values, transitions)
-        message = pack(kind, steps, transitions.rows, *transitions, known)
+        message = pack_transitions(kind, steps, transitions, known, self._form)
         self._mail.send("actors to replay", self._shard, TO_SHARD, message)
         self._unanswered += 1
         self._since += steps

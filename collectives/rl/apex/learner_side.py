@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..learning import Learner
-from ..mail import Kind, Mail, Message, pack
+from ..mail import Kind, Mail, Message, longest, pack
 from ..replay import Sample
 from ..settings import Settings
 from ..transitions import Form
@@ -19,8 +19,8 @@ class LearnerSide:
 
     def __init__(self, learner: Learner, mail: Mail, places: Places, settings: Settings, form: Form) -> None:
         self.learner, self._mail, self._settings, self._form = learner, mail, settings, form
-        longest = settings.batch * (form.nbytes + 4)
-        self._shards = [mail.inbox(places.rank_of_shard(s), BATCHES, longest) for s in range(places.shards)]
+        most = longest(form, settings.batch)
+        self._shards = [mail.inbox(places.rank_of_shard(s), BATCHES, most) for s in range(places.shards)]
         self._actors = [mail.inbox(places.rank_of_actor(a), TO_LEARNER, 0) for a in range(places.actors)]
         self._steps = [0] * places.shards  # that each shard has told of
 

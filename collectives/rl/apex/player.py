@@ -28,6 +28,17 @@ T = TypeVar("T")
 LOG = logging.getLogger("collectives")
 
 
+def _epsilons(settings: Settings, actor: int, actors: int) -> list[Callable[[int], float]]:
+    """How often an actor acts at random in each of its environments, which count as so many actors of Ape-X."""
+
+    def constant(number: int) -> Callable[[int], float]:
+        base, alpha = settings.epsilon_base, settings.epsilon_alpha
+        epsilon = apex_epsilon(number, actors * settings.envs, base=base, alpha=alpha)
+        return lambda steps: epsilon
+
+    return [constant(number) for number in range(actor * settings.envs, (actor + 1) * settings.envs)]
+
+
 class ApeX:
     """Ape-X on the ranks of `comm`: the learner is rank 0, then come `shards` of the replay, all others are actors.
 
@@ -73,10 +84,10 @@ class ApeX:
             self.side = ShardSide(self.memory, self._mail, places, number, settings, task.form)
         else:
             number = comm.rank - 1 - shards
-            epsilon = apex_epsilon(number, places.actors, base=settings.epsilon_base, alpha=settings.epsilon_alpha)
             random = train.Random(seed, "actor", number)
-            self._actor = Actor(task, self.values, random, settings.n, settings.gamma, lambda steps: epsilon)
-            self.side = ActorSide(self._actor, self._mail, places, number, settings)
+            epsilons = _epsilons(settings, number, places.actors)
+            self._actor = Actor(task, self.values, random, settings.n, settings.gamma, *epsilons)
+            self.side = ActorSide(self._actor, self._mail, places, number, settings, task.form)
 
     def advance(self, until: int) -> None:
         """See `Player.advance`. Episodes under way at the end are given up."""

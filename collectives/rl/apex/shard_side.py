@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ..mail import Kind, Mail, Message, pack
+from ..mail import Kind, Mail, Message, longest, pack, pack_transitions
 from ..memory import Memory
 from ..settings import Settings
 from ..transitions import Form
@@ -16,9 +16,9 @@ class ShardSide:
 
     def __init__(self, memory: Memory, mail: Mail, places: Places, number: int, settings: Settings, form: Form) -> None:
         self.memory, self._mail, self._settings, self._form = memory, mail, settings, form
-        longest = (settings.chunk + settings.n) * (form.nbytes + 4)
+        most = longest(form, settings.chunk + settings.n * settings.envs)
         ranks = [places.rank_of_actor(actor) for actor in places.actors_of(number)]
-        self._actors = [mail.inbox(rank, TO_SHARD, longest) for rank in ranks]
+        self._actors = [mail.inbox(rank, TO_SHARD, most) for rank in ranks]
         self._learner = mail.inbox(0, ERRORS, 4 * settings.batch)
 
     def free(self) -> None:
@@ -79,5 +79,5 @@ class ShardSide:
 
     def _send_batch(self) -> None:
         sample = self.memory.draw()
-        message = pack(Kind.BATCH, self.memory.steps, len(sample.places), *sample.transitions, sample.weights)
+        message = pack_transitions(Kind.BATCH, self.memory.steps, sample.transitions, sample.weights, self._form)
         self._mail.send("replay to learner", 0, BATCHES, message)

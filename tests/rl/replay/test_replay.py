@@ -7,6 +7,7 @@ from collectives.rl.replay import Prioritised, Storage, Uniform
 from collectives.rl.transitions import Form, Transitions
 
 FORM = Form((2,), "<f4")
+STACKED = Form((3, 4, 2), "|u1")
 
 
 def made(numbers):
@@ -25,6 +26,41 @@ def test_the_newest_are_kept(capacity):
         for kept, wanted in zip(storage.ordered(), made(seen), strict=True):
             np.testing.assert_array_equal(kept, wanted)
         assert len(storage) == len(seen)
+
+
+def played(steps, seed):
+    """Transitions of two steps of an episode whose frames are random, in stacks of 3."""
+    game = np.random.default_rng(seed).integers(0, 256, (steps + 4, 4, 2), np.uint8)
+    found = STACKED.empty(steps)
+    for row in range(steps):
+        found.observations[row], found.next_observations[row] = game[row : row + 3], game[row + 2 : row + 5]
+        found.actions[row], found.rewards[row], found.discounts[row] = row % 3, seed + row / 100, row % 2
+    return found
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 9])
+def test_frames_once_are_the_same_as_stacks(chunk):
+    """A replay of frames beside a list of whole transitions, while old ones are overwritten; also one of its state."""
+    storage, kept, taken = Storage(25, STACKED), [], set()
+    for seed in range(8):
+        episode = played(18, seed)
+        for start in range(0, 18, chunk):
+            part = Transitions(*(array[start : start + chunk] for array in episode))
+            storage.add(part)
+            kept = [*kept, *zip(*part, strict=True)][-25:]
+            for found, wanted in zip(storage.ordered(), zip(*kept, strict=True), strict=True):
+                np.testing.assert_array_equal(found, wanted)
+            taken.add(len(storage._pool))
+    assert max(taken) <= 25 + (4 * 4 if chunk < 3 else 4 * (25 // chunk + 3))
+    other = Storage(25, STACKED)
+    other.add(played(7, 99))
+    other.load_state_dict(storage.state_dict())
+    for again in (other, storage):
+        again.add(played(5, 50))
+    np.testing.assert_array_equal(other.serials, storage.serials)
+    for found, wanted in zip(other.ordered(), storage.ordered(), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    assert len(storage.state_dict()["frames"]) < 60  # of 25 transitions with 6 frames each
 
 
 def test_other_forms_are_refused():
