@@ -110,7 +110,8 @@ def chained(shape: tuple[int, ...], convolutions: Sequence[int]) -> tuple[list[C
     """
     if len(shape) != 3:
         raise ValueError(f"the convolutional network takes frames (frames, h, w), not {shape}")
-    channels, size, found = shape[0], shape[1:], []
+    channels, size = shape[0], tuple(shape[1:])
+    found: list[Convolution] = []
     for place in range(0, len(convolutions), 3):
         found.append(Convolution(channels, *convolutions[place : place + 3]))
         channels, side, stride = found[-1][1:]

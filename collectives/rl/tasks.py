@@ -44,6 +44,7 @@ def task(name: str, *, actions: Sequence[int] = (), side: int = 80) -> Task:
         _register_games()
 
     def make() -> Any:
+        env: Any
         try:
             if atari:
                 how: dict[str, Any] = {"frameskip": 1, "repeat_action_probability": 0.0, "obs_type": "grayscale"}

@@ -31,6 +31,15 @@ def test_a_line_for_each_run(tmp_path):
     assert [found["seed"] for found in json.loads((tmp_path / "json").read_text())] == [0, 1]
 
 
+def test_runs_go_on_from_their_checkpoints(tmp_path):
+    options = ["--algorithms", "dqn", "--seeds", "1", "--checkpoints", str(tmp_path / "kept")]
+    first, second = run(*options), run(*options)
+    assert "300 steps" in first.stderr
+    assert "goes on from the checkpoint of step 300" not in first.stderr
+    assert "goes on from the checkpoint of step 300" in second.stderr
+    assert first.stdout.splitlines()[2].split()[:4] == ["dqn", "1", "0", "300"]
+
+
 def test_a_run_that_fails():
     done = run("--algorithms", "apex", "--ranks", "1", "--seeds", "1")
     assert done.returncode == 1

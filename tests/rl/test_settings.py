@@ -20,7 +20,8 @@ def test_defaults_of_algorithms():
     [
         {"n": 0}, {"lr": -1.0}, {"lr": float("nan")}, {"ratio": 0.0}, {"library": "jax"}, {"hidden": ()},
         {"gamma": 2.0}, {"epsilon_base": 1.5}, {"start": 10, "batch": 20}, {"capacity": 20},
-        {"start": 900, "max_steps": 800}, {"clip": 0.0}, {"envs": 4}, {"envs": 0}, {"side": 84}, {"convolutions": (8, 4)}, {"convolutions": (8, 4, 0)}, {"batch": float("inf")},
+        {"start": 900, "max_steps": 800}, {"clip": 0.0}, {"batch": float("inf")},
+        {"envs": 4}, {"envs": 0}, {"side": 84}, {"convolutions": (8, 4)}, {"convolutions": (8, 4, 0)},
     ],
 )  # fmt: skip
 def test_numbers_out_of_bounds(wrong):

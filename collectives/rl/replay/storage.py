@@ -79,7 +79,7 @@ class Storage:
         return places
 
     def state_dict(self) -> dict[str, Any]:
-        """The transitions, the oldest first, and how many have come; frames once, and transitions with their numbers."""
+        """The transitions, the oldest first, and how many have come. Frames are there once, with numbers."""
         if self._pool is None:
             return {"added": self.added, **self.ordered()._asdict()}
         places = self._oldest_first()
