@@ -53,7 +53,7 @@ class Scale(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """See the class."""
-        return x.float() / 255
+        return x * (1 / 255)
 
 
 def convolutional(
@@ -87,7 +87,7 @@ class TorchValues:
 
     def __call__(self, observations: Array) -> Array:
         """The values of all actions: (observations, actions)."""
-        with torch.no_grad():
+        with torch.inference_mode():
             found: Array = self.net(self._given(observations)).numpy()
             return found
 

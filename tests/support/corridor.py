@@ -32,6 +32,27 @@ class Corridor:
         self._steps = None
 
 
+class Pictured(Corridor):
+    """The corridor as a game: the last two frames, of which the column of the place is bright."""
+
+    def reset(self, *, seed):
+        self._stack = None
+        return super().reset(seed=seed)
+
+    def _seen(self):
+        frame = np.zeros((5, LENGTH + 2), np.uint8)
+        frame[:, self._place] = 255
+        self._stack = np.stack([frame if self._stack is None else self._stack[1], frame])
+        return self._stack
+
+
+PIXELS = {"convolutions": (4, 3, 1), "hidden": (8,), "envs": 2}
+
+
+def pictured(threshold=None):
+    return Task("pictured", Form((2, 5, LENGTH + 2), "|u1"), 2, Pictured, threshold, float)
+
+
 def corridor(threshold=None):
     return Task("corridor", Form((2,), "<f4"), 2, Corridor, threshold, float)
 

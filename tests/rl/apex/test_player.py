@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from corridor import corridor, small
+from corridor import PIXELS, corridor, pictured, small
 
 from collectives import rl, train
 from collectives.rl.acting import Actor, priorities
@@ -16,11 +16,11 @@ def network_of(player):
     return player.values.flat().copy()
 
 
-def in_lockstep(size, shards=1, rounds_until=(120, 240), seed=4, **changes):
+def in_lockstep(size, shards=1, rounds_until=(120, 240), seed=4, task=corridor, **changes):
     """Parameters on all ranks, and counts, after each part of a run."""
 
     def on_rank(comm):
-        player = rl.ApeX(corridor(), small(**changes), seed, comm, shards=shards, lockstep=True)
+        player = rl.ApeX(task(), small(**changes), seed, comm, shards=shards, lockstep=True)
         found = []
         for until in rounds_until:
             player.advance(until)
@@ -34,8 +34,7 @@ def in_lockstep(size, shards=1, rounds_until=(120, 240), seed=4, **changes):
 class OneProcess:
     """Ape-X in the order of lockstep, written out without ranks and messages."""
 
-    def __init__(self, actors, shards, numbers, seed):
-        task = corridor()
+    def __init__(self, actors, shards, numbers, seed, task):
         network, optimizer = numbers.makers(task, seed)
         values = network()
         self.numbers, self.shards = numbers, shards
@@ -47,10 +46,10 @@ class OneProcess:
         ]
         self.actors = []
         for i in range(actors):
-            epsilon = rl.apex_epsilon(i, actors)
-            self.actors.append(
-                Actor(task, network(), train.Random(seed, "actor", i), numbers.n, numbers.gamma, lambda _, e=epsilon: e)
-            )
+            ladder = [rl.apex_epsilon(i * numbers.envs + e, actors * numbers.envs) for e in range(numbers.envs)]
+            epsilons = [lambda steps, epsilon=epsilon: epsilon for epsilon in ladder]
+            random = train.Random(seed, "actor", i)
+            self.actors.append(Actor(task, network(), random, numbers.n, numbers.gamma, *epsilons))
 
     def run(self, rounds):
         since, chunk = self.numbers.fetch_every, self.numbers.chunk
@@ -75,15 +74,24 @@ class OneProcess:
         self.memories[actor % self.shards].add(transitions, priorities(self.actors[actor].values, transitions), steps)
 
 
-@pytest.mark.parametrize(("size", "shards"), [(3, 1), (4, 1), (6, 2)])
-def test_lockstep_is_what_one_process_does(size, shards):
+@pytest.mark.parametrize(
+    ("size", "shards", "task", "changes"),
+    [
+        (3, 1, corridor, {}),
+        (4, 1, corridor, {}),
+        (6, 2, corridor, {}),
+        (4, 1, corridor, {"envs": 5}),
+        (4, 1, pictured, PIXELS),
+    ],
+)
+def test_lockstep_is_what_one_process_does(size, shards, task, changes):
     actors = size - 1 - shards
-    alone, wanted, steps = OneProcess(actors, shards, small(), 4), [], 0
+    alone, wanted, steps = OneProcess(actors, shards, small(**changes), 4, task()), [], 0
     for until in (120, 240):
         wanted.append(alone.run(-(-(until - steps) // (10 * actors))))
         steps = wanted[-1][1]
     assert wanted[1][2] > wanted[0][2] > 20
-    for found, _, counts in in_lockstep(size, shards):
+    for found, _, counts in in_lockstep(size, shards, task=task, **changes):
         for (flat, *numbers), (flat_alone, *numbers_alone) in zip(found, wanted, strict=True):
             np.testing.assert_array_equal(flat, flat_alone)
             assert numbers == numbers_alone
@@ -183,11 +191,12 @@ def test_a_state_goes_on_with_the_same_bits():
         assert list(found[1:]) == wanted[1:]
 
 
-def test_it_learns():
+@pytest.mark.parametrize(("task", "changes"), [(corridor, {}), pytest.param(pictured, PIXELS, marks=pytest.mark.slow)])
+def test_it_learns(task, changes):
     def on_rank(comm):
-        numbers = small(max_steps=3000, evaluate_every=500, target_every=50)
-        player = rl.ApeX(corridor(threshold=1.0), numbers, 0, comm, lockstep=True)
-        course = rl.follow(player, corridor(threshold=1.0), numbers, 0, lambda text: None)
+        numbers = small(max_steps=3000, evaluate_every=500, target_every=50, **changes)
+        player = rl.ApeX(task(threshold=1.0), numbers, 0, comm, lockstep=True)
+        course = rl.follow(player, task(threshold=1.0), numbers, 0, lambda text: None)
         player.close()
         return course
 
