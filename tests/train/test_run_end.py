@@ -217,7 +217,7 @@ def test_a_checkpoint_of_another_run_changes_nothing(tmp_path):
         train.Run(tmp_path, comm=COMM, state=state)
     state = parts()
     state["net"] = train.mlp((2,), 3, rng=np.random.default_rng(1))
-    with pytest.raises(ValueError, match="has shape"):
+    with pytest.raises(ValueError, match="has the shape"):
         train.Run(tmp_path, comm=COMM, state=state)
     with pytest.raises(ValueError, match="it had 10 samples, now 11"):
         train.Run(tmp_path, comm=COMM, state=parts(n=11))
