@@ -41,7 +41,7 @@ class Settings:
     actions: tuple[int, ...] = ()
     side: int = 80
     hidden: tuple[int, ...] = (128, 128)
-    convolutions: tuple[int, ...] = (32, 8, 4, 64, 4, 2, 64, 3, 1)  # Mnih et al. 2015
+    convolutions: tuple[int, ...] = networks.MNIH_2015
     dueling: bool = True
     library: str = "numpy"
     gamma: float = 0.99

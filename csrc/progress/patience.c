@@ -51,9 +51,8 @@ static void yield(long long begin) {
         respite = losses ? respite : 0;
         return;
     }
-    int first = losses == 0;
     losses = losses + FEW < MANY ? losses + FEW : MANY;
-    if (first)
+    if (losses <= FEW) /* the first */
         return;
     respite = respite == 0 ? RESPITE : respite < RESPITES ? 2 * respite : respite;
     keep_until = end + respite;

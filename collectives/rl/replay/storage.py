@@ -96,10 +96,10 @@ class Storage:
         self.added = int(state["added"]) - count
         if self._pool is not None:
             self._pool.clear()
+            frames = np.asarray(state["frames"])
         for start in range(0, count, PART):
             part = Transitions(*(state[name][start : start + PART] for name in Transitions._fields))
             if self._pool is not None:
-                frames = np.asarray(state["frames"])
                 part = part._replace(
                     observations=frames[part.observations], next_observations=frames[part.next_observations]
                 )

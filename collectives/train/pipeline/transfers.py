@@ -70,11 +70,10 @@ class Transfers:
     def _post(self, array: Array, peer: int, tag: int) -> None:
         self._sent.append((self._comm.Isend(array, peer, tag), array))
 
-    def progress(self) -> bool:
-        """Let messages go on, and forget those that have gone; whether all have."""
+    def progress(self) -> None:
+        """Let messages go on, and forget those that have gone."""
         while self._sent and self._sent[0][0].Test():
             self._sent.popleft()
-        return not self._sent
 
     def _expect(self, channel: Channel, micro_batch: int, key: Hashable) -> None:
         """Post the receives of the arrays of a micro-batch, if their shapes are known, unless that was done."""

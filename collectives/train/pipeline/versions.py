@@ -55,5 +55,5 @@ class Versions:
 
     def after(self, index: int) -> None:
         """Drop the versions that no instruction after number `index` uses."""
-        for version in [v for v in self._copies if self._last[v] <= index] if self._copies else ():
+        for version in [v for v in self._copies if self._last[v] <= index]:
             del self._copies[version]

@@ -158,8 +158,7 @@ class Watch:
         self.compare()
         given = np.append(mine, self._begun).astype(np.float64)
         found = np.zeros((self._comm.size, len(given)))
-        request = self.messages.Iallgather(given, found)
-        self.wait(request, message=False)
+        self.wait(self.messages.Iallgather(given, found), message=False)
         most = int(found[:, -1].max())
         while self._begun < most:
             if self._meeting is not None:
