@@ -38,8 +38,17 @@ def as_numpy(tensor: Any) -> Array:
 
     TypeError for a tensor that is sparse or quantized, or whose type NumPy has not.
     """
-    torch = loaded()
     tensor = tensor.detach()
+    try:
+        found: Array = tensor.numpy()
+        return found
+    except (TypeError, RuntimeError):  # what numpy() refuses
+        return _converted(tensor)
+
+
+def _converted(tensor: Any) -> Array:
+    """`as_numpy` of a tensor that torch itself does not show as an array."""
+    torch = loaded()
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise TypeError("sparse and quantized tensors have no array")
     tensor = tensor.cpu().resolve_conj().resolve_neg()
@@ -55,7 +64,7 @@ def as_numpy(tensor: Any) -> Array:
 def as_tensor(array: Array) -> Any:
     """A tensor on the memory of `array`, of the same shape. The program must have imported torch."""
     torch = loaded()
-    if array.dtype.name in OF_ML_DTYPES:
+    if array.dtype.isbuiltin == 2:  # a type of ml_dtypes; asking for its name takes long
         words = np.dtype(np.int16 if array.dtype.itemsize == 2 else np.uint8)
         return torch.from_numpy(array.view(words)).view(getattr(torch, array.dtype.name))
     return torch.from_numpy(array)

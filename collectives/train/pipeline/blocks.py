@@ -11,7 +11,7 @@ __all__ = ["Block", "Framework", "LossOf"]
 
 
 class LossOf(NamedTuple):
-    """The loss of a micro-batch, the mean over its samples, and its gradient with respect to the model's output."""
+    """The loss of a micro-batch, the mean over its samples, and a gradient with respect to the model's output."""
 
     value: float
     grad: Any
@@ -92,11 +92,8 @@ class Framework(Protocol):
     def set_passing_state(self, blocks: Sequence[Any], state: Any) -> None:
         """Go back to a state of `passing_state`."""
 
-    def loss(self, output: Any, labels: Any, loss_fn: Callable[[Any, Any], Any]) -> LossOf:
-        """``loss_fn(output, labels)`` and its gradient."""
-
-    def scaled(self, grad: Any, factor: float) -> Any:
-        """A gradient times a number, of the same type."""
+    def loss(self, output: Any, labels: Any, loss_fn: Callable[[Any, Any], Any], factor: float) -> LossOf:
+        """``loss_fn(output, labels)``, and `factor` times its gradient."""
 
     def gradient(self, parameter: Any) -> Array:
         """The gradient of a parameter as an array of its shape, to be changed in place; zeros if it has none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .batches import MicroBatches
 from .blocks import Framework
@@ -18,7 +18,6 @@ from .wiring import Wiring
 
 __all__ = ["Executor", "Feed"]
 
-RECEIVES = (Kind.RECEIVE_ACTIVATION, Kind.RECEIVE_GRADIENT)
 LossFunction = Callable[[Any, Any], Any]
 
 
@@ -36,6 +35,14 @@ class Feed(Protocol):
 
     def step(self, micro_batch: int) -> None:
         """Make the step that uses the gradients up to this micro-batch."""
+
+
+class _Transfer(NamedTuple):
+    """What an instruction moves. `last`: no later one of the program sends the same outputs."""
+
+    channel: Channel
+    sends: bool
+    last: bool
 
 
 class Executor:
@@ -58,7 +65,7 @@ class Executor:
         self._sent = [list(wiring.sent(virtual).items()) for virtual in mine]
         self._below = [[(s, values) for (s, t), values in wiring.values.items() if t == virtual] for virtual in mine]
         self._program: Sequence[Instruction] = []
-        self._channels: list[Channel | None] = []  # of the program's instructions
+        self._moves: list[_Transfer | None] = []  # of the program's instructions
         self.busy = 0.0
         self.versions_held = 1
         self._clear()
@@ -82,7 +89,7 @@ class Executor:
         """
         self._feed, self._loss_fn, self._factor = feed, loss_fn, factor
         if program is not self._program:
-            self._program, self._channels = program, [self._channel(instruction) for instruction in program]
+            self._program, self._moves = program, [self._transfer(instruction) for instruction in program]
         self._expected = self._receives(program)
         finals = self._finals(program)
         self._versions = [Versions(stage, program, self._framework.copies_early) for stage in self._stages]
@@ -92,26 +99,28 @@ class Executor:
                     versions.before_step()
                 feed.step(instruction.micro_batch)
             elif feed.has_samples(instruction.micro_batch):
-                self._execute(instruction, self._channels[index], index in finals)
+                self._execute(instruction, self._moves[index], index in finals)
             for versions in self._versions:
                 versions.after(index)
         self.versions_held = max(self.versions_held, *(versions.peak for versions in self._versions))
         self._transfers.finish()
 
-    def _channel(self, instruction: Instruction) -> Channel | None:
-        """The way of a message; None for an instruction that is none."""
+    def _transfer(self, instruction: Instruction) -> _Transfer | None:
+        """What a message moves; None for an instruction that is none. Sends are in the order of their peers."""
         here, there = self._placement.virtual(instruction.chunk), instruction.peer
         if there is None:
             return None
         back = instruction.kind in (Kind.SEND_GRADIENT, Kind.RECEIVE_GRADIENT)
-        return Channel(min(here, there), max(here, there), back)
+        ends = [t if s == here else s for s, t in self._wiring.edges if here == (t if back else s)]
+        last = max((end for end in ends if not self._placement.has(end)), default=None)
+        return _Transfer(Channel(min(here, there), max(here, there), back), instruction.kind in SENDS, there == last)
 
     def _receives(self, program: Sequence[Instruction]) -> dict[Channel, deque[int]]:
         """The micro-batches that come on every channel, in order."""
         found: dict[Channel, deque[int]] = defaultdict(deque)
-        for instruction, channel in zip(program, self._channels, strict=True):
-            if channel is not None and instruction.kind in RECEIVES:
-                found[channel].append(instruction.micro_batch)
+        for instruction, move in zip(program, self._moves, strict=True):
+            if move is not None and not move.sends:
+                found[move.channel].append(instruction.micro_batch)
         return found
 
     def _finals(self, program: Sequence[Instruction]) -> set[int]:
@@ -126,14 +135,15 @@ class Executor:
                 last.clear()
         return finals
 
-    def _execute(self, instruction: Instruction, channel: Channel | None, final: bool) -> None:
-        if channel is not None:
-            move = self._send if instruction.kind in SENDS else self._receive
-            move(instruction, channel)
-        else:
+    def _execute(self, instruction: Instruction, move: _Transfer | None, final: bool) -> None:
+        if move is None:
             begin = time.perf_counter()
             self._compute(instruction, final)
             self.busy += time.perf_counter() - begin
+        elif move.sends:
+            self._send(instruction, move)
+        else:
+            self._receive(instruction, move.channel)
 
     def _compute(self, instruction: Instruction, final: bool) -> None:
         chunk, micro_batch = instruction.chunk, instruction.micro_batch
@@ -177,9 +187,9 @@ class Executor:
 
     def _take_loss(self, chunk: int, micro_batch: int, output: Any) -> None:
         batch, number = self._feed.place(micro_batch)
-        value, grad = self._framework.loss(output, batch.labels(number), self._loss_fn)
         factor = self._factor * batch.rows(number) / batch.samples
-        self._grads[chunk, micro_batch][self._result] = self._framework.scaled(grad, factor)
+        value, grad = self._framework.loss(output, batch.labels(number), self._loss_fn, factor)
+        self._grads[chunk, micro_batch][self._result] = grad
         self._feed.finish(micro_batch, value)
 
     def _backward_done(self, chunk: int, micro_batch: int, below: dict[int, Any]) -> None:
@@ -200,19 +210,14 @@ class Executor:
         for value, grad in grads.items():
             known[value] = grad if value not in known else known[value] + grad
 
-    def _send(self, instruction: Instruction, channel: Channel) -> None:
+    def _send(self, instruction: Instruction, move: _Transfer) -> None:
+        channel = move.channel
         outputs = self._outputs[instruction.chunk, instruction.micro_batch, channel.back]
         values = self._wiring.values[channel.source, channel.target]
         arrays = [self._framework.outgoing(outputs[value]) for value in values]
         self._transfers.send(channel, instruction.micro_batch, self._key(instruction.micro_batch), arrays)
-        if self._is_last_send(instruction, channel):
+        if move.last:
             del self._outputs[instruction.chunk, instruction.micro_batch, channel.back]
-
-    def _is_last_send(self, instruction: Instruction, channel: Channel) -> bool:
-        """Whether no later instruction sends the same outputs; sends are in the order of their peers."""
-        here = self._placement.virtual(instruction.chunk)
-        ends = [t if s == here else s for s, t in self._wiring.edges if here == (t if channel.back else s)]
-        return instruction.peer == max(end for end in ends if not self._placement.has(end))
 
     def _receive(self, instruction: Instruction, channel: Channel) -> None:
         place = (instruction.chunk, instruction.micro_batch)

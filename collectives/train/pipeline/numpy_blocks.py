@@ -156,16 +156,12 @@ class NumpyFramework:
         for generator, one in zip(generators, state, strict=True):
             generator.bit_generator.state = one
 
-    def loss(self, output: Array, labels: Any, loss_fn: Callable[[Any, Any], Any]) -> LossOf:
+    def loss(self, output: Array, labels: Any, loss_fn: Callable[[Any, Any], Any], factor: float) -> LossOf:
         """See `Framework.loss`. `loss_fn` gets an `Output`, as it does of a network."""
         end: Any = _End()
         loss = loss_fn(Output(end, output, []), labels)
         loss.backward()
-        return LossOf(float(loss), end.grad)
-
-    def scaled(self, grad: Array, factor: float) -> Array:
-        """See `Framework.scaled`."""
-        return grad * grad.dtype.type(factor)
+        return LossOf(float(loss), end.grad * end.grad.dtype.type(factor))
 
     def gradient(self, parameter: Parameter) -> Array:
         """See `Framework.gradient`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +20,7 @@ __all__ = ["NOTICE", "Watch", "check_prints", "differ", "kept_for_ever"]
 NOTICE = 1  # the tag of a failing stage's last words
 FAILED = " of the pipeline failed: "  # between the name of a rank and its error
 LONGEST = 1000  # bytes of these
-SPIN = 200  # looks before a wait naps between them
+SPIN = 0.002  # seconds for which a wait only gives way to other processes between looks; then it naps
 NAP = 1e-5  # seconds of a nap; about 65 us with the timer's slack and the way back to the core
 GLANCE = 0.01  # seconds for a late stage to come after all, once the time is over
 SLOW = 0.25  # seconds of waiting after which a stage asks whether the others still live
@@ -92,14 +93,13 @@ class Watch:
         Raises ValueError as `compare`, if that takes long; PeerFailure, which names the stage, if a rank fails before;
         CollectiveTimeout, which names the ranks that are late, if it lasts longer than the communicator's timeout.
         """
-        begin, looks, limit = time.monotonic(), 0, getattr(self._comm, "timeout", None)
+        begin, limit = time.monotonic(), getattr(self._comm, "timeout", None)
         while not self._done(request):
-            looks += 1
-            if looks < SPIN:
-                time.sleep(0)
+            waited = time.monotonic() - begin
+            if waited < SPIN:
+                os.sched_yield()
                 continue
             self._look()
-            waited = time.monotonic() - begin
             if message and waited > SLOW:
                 if self._telling is not None and self._done(self._telling):
                     self.compare()

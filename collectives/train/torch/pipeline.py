@@ -88,6 +88,9 @@ class TorchBlock:
         """See `Block.backward`."""
         inputs, output, used, _ = saved
         asked = [x for x in inputs if x.requires_grad]
+        if self._weights is None and output.requires_grad and (asked or used):
+            torch.autograd.backward(output, grad, inputs=[*asked, *used])  # adds up itself, which takes less time
+            return _below(inputs, [x.grad for x in asked])
         grads = _gradients(output, [*asked, *used], grad, again=False)
         self._accumulate(grads[len(asked) :])
         return _below(inputs, grads)
@@ -225,17 +228,14 @@ class TorchFramework:
             for key, before in state[1].items():
                 now[key].copy_(before)
 
-    def loss(self, output: torch.Tensor, labels: Any, loss_fn: Callable[[Any, Any], Any]) -> LossOf:
+    def loss(self, output: torch.Tensor, labels: Any, loss_fn: Callable[[Any, Any], Any], factor: float) -> LossOf:
         """See `Framework.loss`."""
         end = output.detach().requires_grad_()
         with torch.enable_grad():
             loss = loss_fn(end, labels)
-        (grad,) = torch.autograd.grad(loss, end)
-        return LossOf(float(loss.detach()), grad)
-
-    def scaled(self, grad: torch.Tensor, factor: float) -> torch.Tensor:
-        """See `Framework.scaled`."""
-        return grad * factor
+        value = float(loss.detach())  # of a loss with several elements, an error
+        (grad,) = torch.autograd.grad(loss, end, torch.full_like(loss, factor))
+        return LossOf(value, grad)
 
     def gradient(self, parameter: torch.nn.Parameter) -> Array:
         """See `Framework.gradient`."""
