@@ -153,9 +153,9 @@ _BY_ENVIRONMENT: dict[str, dict[str, Any]] = {
     "Acrobot-": {"max_steps": 100_000},
     "CartPole-": {"max_steps": 100_000},
     "ALE/": {
-        "side": 40, "convolutions": (16, 4, 2, 32, 4, 2, 32, 3, 2), "hidden": (256,), "n": 5, "batch": 32, "lr": 4e-4,
-        "target_every": 500, "capacity": 60_000, "start": 4000, "ratio": 4.0, "envs": 4, "chunk": 48,
-        "max_steps": 300_000, "epsilon_steps": 50_000, "evaluate_every": 20_000, "trials": 4, "episodes": 20,
+        "side": 40, "convolutions": (16, 6, 3, 32, 4, 2), "hidden": (128,), "batch": 32, "lr": 2e-4,
+        "target_every": 500, "capacity": 100_000, "start": 8000, "envs": 4, "chunk": 48, "max_steps": 300_000,
+        "epsilon_alpha": 3.0, "epsilon_steps": 50_000, "evaluate_every": 20_000, "trials": 4, "episodes": 20,
     },
     "ALE/Pong-": {"actions": (0, 2, 3)},  # the other three do the same
 }  # fmt: skip

@@ -11,7 +11,7 @@ def test_defaults_of_algorithms():
     assert (dqn.n, dqn.prioritised) == (3, False)
     assert (apex.n, apex.prioritised) == (5, True)
     pong = rl.settings("apex", "ALE/Pong-v5", batch=16)
-    assert (pong.hidden, pong.batch, pong.prioritised, pong.actions) == ((256,), 16, True, (0, 2, 3))
+    assert (pong.hidden, pong.batch, pong.prioritised, pong.actions) == ((128,), 16, True, (0, 2, 3))
     assert rl.settings("apex", "ALE/Breakout-v5").actions == ()
 
 
