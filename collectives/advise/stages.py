@@ -41,7 +41,8 @@ def bounds(model: Model, stages: int) -> tuple[int, ...]:
 
     That is ``Pipeline(..., cut="flops")``.
     """
-    return tuple(balanced([block.flops for block in model.blocks], [1] * stages))
+    flops, parameters = [block.flops for block in model.blocks], [block.parameters for block in model.blocks]
+    return tuple(balanced(flops, [1] * stages, parameters))
 
 
 @functools.cache

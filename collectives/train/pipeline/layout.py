@@ -34,7 +34,8 @@ class Layout:
         blocks = {number: self.framework.block(number, block) for number, block in enumerate(self._graph.blocks)}
         self._names = {number: list(block.parameters) for number, block in blocks.items()}
         if isinstance(cut, str):
-            bounds = balanced(costs(self._graph, blocks, self.framework, cut, sample), placement.replicas * chunks)
+            found = costs(self._graph, blocks, self.framework, cut, sample)
+            bounds = balanced(found, placement.replicas * chunks, [len(names) for names in self._names.values()])
         else:
             bounds = bounds_of(cut, len(self._graph), stages)
         self.bounds = bounds

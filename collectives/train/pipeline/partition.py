@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from math import inf
+from operator import add
 from typing import Any
 
 __all__ = ["BALANCES", "balanced", "bounds_of"]
@@ -10,38 +13,62 @@ __all__ = ["BALANCES", "balanced", "bounds_of"]
 BALANCES = ("parameters", "flops", "time")
 
 
-def balanced(costs: Sequence[float], workers: Sequence[int]) -> list[int]:
+def balanced(costs: Sequence[float], workers: Sequence[int], parameters: Sequence[float] | None = None) -> list[int]:
     """Bounds that cut `costs`, one number for each block, into runs whose largest sum is as small as possible.
 
     Run i has the blocks from ``bounds[i]`` to ``bounds[i + 1]``, and at least one; its sum is shared by ``workers[i]``
-    ranks. This is the linear partition problem, solved exactly by dynamic programming in O(r n^2) steps for r runs of n
-    blocks. Among equal solutions the earlier runs are the shorter ones. Raises ValueError if there are fewer blocks
-    than runs, or a negative cost.
+    ranks. Among equal solutions as few runs as possible have no parameters, of which `parameters` has the number in
+    each block (default: `costs`); then the earlier runs are the shorter ones. Raises ValueError if there are fewer
+    blocks than runs, or a negative cost.
     """
     count, parts = len(costs), len(workers)
     if not 1 <= parts <= count:
         raise ValueError(f"{count} blocks cannot be cut into {parts} stages of at least one block")
     if any(not cost >= 0 for cost in costs):
         raise ValueError("the costs of blocks must not be negative")
-    sums = [0.0]
-    for cost in costs:
-        sums.append(sums[-1] + cost)
-    # best[k][n]: the largest sum if the first n blocks are cut into k + 1 runs
-    best = [[total / workers[0] for total in sums]]
-    cuts: list[list[int]] = [[0] * (count + 1)]
+    sums = list(accumulate(costs, initial=0.0))
+    held = costs if parameters is None else parameters
+    filled = list(accumulate((number > 0 for number in held), initial=0))  # blocks with parameters before each block
+
+    def share(part: int, start: int, end: int) -> float:
+        return (sums[end] - sums[start]) / workers[part]
+
+    def idle(part: int, start: int, end: int) -> float:
+        return float(filled[start] == filled[end]) if share(part, start, end) <= least else inf
+
+    least, bounds = _cheapest(count, parts, share, max)
+    without = sum(idle(part, *run) for part, run in enumerate(pairwise(bounds)))
+    if without:
+        fewest, fuller = _cheapest(count, parts, idle, add)
+        if fewest < without:
+            return fuller
+    return bounds
+
+
+def _cheapest(
+    count: int, parts: int, cost: Callable[[int, int, int], float], join: Callable[[float, float], float]
+) -> tuple[float, list[int]]:
+    """The least cost of `count` blocks in so many runs, and the bounds of the runs.
+
+    ``cost(part, start, end)`` is that of a run, and `join` adds it to the cost of the runs before it. This is the
+    linear partition problem, solved exactly by dynamic programming in O(r n^2) steps for r runs of n blocks.
+    """
+    # best[n]: the least cost if the first n blocks are cut into the runs so far
+    best = [cost(0, 0, end) for end in range(count + 1)]
+    cuts: list[list[int]] = []
     for part in range(1, parts):
-        row, where = [float("inf")] * (count + 1), [0] * (count + 1)
+        row, where = [inf] * (count + 1), [0] * (count + 1)
         for end in range(part + 1, count + 1):
             for start in range(part, end):
-                largest = max(best[part - 1][start], (sums[end] - sums[start]) / workers[part])
-                if largest < row[end]:
-                    row[end], where[end] = largest, start
-        best.append(row)
+                joined = join(best[start], cost(part, start, end))
+                if joined < row[end]:
+                    row[end], where[end] = joined, start
+        best = row
         cuts.append(where)
     bounds = [count]
-    for part in range(parts - 1, 0, -1):
-        bounds.append(cuts[part][bounds[-1]])
-    return [0, *reversed(bounds)]
+    for where in reversed(cuts):
+        bounds.append(where[bounds[-1]])
+    return best[count], [0, *reversed(bounds)]
 
 
 def bounds_of(cut: Any, count: int, parts: int) -> list[int]:

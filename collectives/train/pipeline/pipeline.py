@@ -55,7 +55,8 @@ class Pipeline:
     * `replicas`: how many ranks have each stage, one after the other (default: 1). They share its micro-batches in
       turn, and add up their gradients. A cost of a stage is divided by their number.
     * `cut`: the first block of each virtual stage but the first one; or what is balanced: "parameters" (default),
-      "flops" or "time" on an input `sample`. The most expensive stage is then as cheap as it can be.
+      "flops" or "time" on an input `sample`. The most expensive stage is then as cheap as it can be, and as few
+      virtual stages as possible have no parameters.
     * `route`: "relay" (default) or "direct": how a value gets to a stage that is not the next one (see `Wiring`).
     * `recompute`: keep only what comes from other stages, and repeat forward passes (Chen et al. 2016).
 
