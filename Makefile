@@ -142,7 +142,11 @@ docs: .venvs/docs/ready
 WORKERS := -n 2 --dist loadfile
 
 test: lint build-all
-	.venv/bin/python -m pytest $(WORKERS) -m 'not slow$(TORCH_TESTS)' --durations=40
+	.venv/bin/python -m pytest $(WORKERS) -m 'not slow and not long$(TORCH_TESTS)' --durations=40
+
+# What takes long, as most pages' programs do: CI runs it after make test.
+test-long: build-all
+	.venv/bin/python -m pytest $(WORKERS) -m 'long and not slow$(TORCH_TESTS)' --durations=10
 
 # The tests of torch, which make test runs too where pip finds torch for the CPU.
 test-torch: build-all .venvs/torch/ready

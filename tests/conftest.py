@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and which tests belong to make test and make attack."""
+"""Fixtures for all tests, and which tests belong to make test, make test-long and make attack."""
 
 import collections
 import fcntl
@@ -52,13 +52,14 @@ def uses_torch(module: Path) -> bool:
 
 
 def pytest_collection_modifyitems(config, items):
-    """Divide the tests between make test, make attack and make test-all, the same way each time.
+    """Divide the tests between make test, make test-long, make attack and make test-all, the same way each time.
 
     A test that is marked ``in_turn`` is a slow one on two of the MPIs; which of them differs from test to test. Of one
-    that is marked ``quick`` all other cases are slow. One that is marked ``sampled`` is slow, and ``left_out`` of make
-    attack but for one case in so many. A module that uses torch, or its environment, is marked ``torch``.
+    that is marked ``quick`` all other cases are slow, and of one that is marked ``long`` with some cases all others are
+    not long. One that is marked ``sampled`` is slow, and ``left_out`` of make attack but for one case in so many. A
+    module that uses torch, or its environment, is marked ``torch``.
     """
-    unmet = {}  # what marks name, but no case so far has had
+    unmet = {}  # test and mark -> the cases that the mark names, but no case so far has been
     for item in items:
         if uses_torch(item.path):
             item.add_marker("torch")
@@ -68,15 +69,22 @@ def pytest_collection_modifyitems(config, items):
             if MPIS[zlib.crc32(name.replace(on, "").encode()) % len(MPIS)] != on:
                 item.add_marker("slow")
         if quick := item.get_closest_marker("quick"):
-            unmet.setdefault(item.nodeid.partition("[")[0], set(quick.args)).discard(item.callspec.id)
-            if item.callspec.id not in quick.args:
+            if not names(quick, item, unmet):
                 item.add_marker("slow")
+        if (long := item.get_closest_marker("long")) and long.args and not names(long, item, unmet):
+            item.own_markers.remove(long)
         if sampled := item.get_closest_marker("sampled"):
             item.add_marker("slow")
             if zlib.crc32(name.encode()) % sampled.args[0]:
                 item.add_marker("left_out")
     if any(unmet.values()) and not any("[" in word for word in config.args):
-        raise pytest.UsageError(f"marked as quick, but there is no such case: {unmet}")
+        raise pytest.UsageError(f"marked as quick or long, but there is no such case: {unmet}")
+
+
+def names(mark, item, unmet) -> bool:
+    """Whether a mark names this case of a test; `unmet` is kept."""
+    unmet.setdefault((item.nodeid.partition("[")[0], mark.name), set(mark.args)).discard(item.callspec.id)
+    return item.callspec.id in mark.args
 
 
 def worker_of(config) -> str | None:

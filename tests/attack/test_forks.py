@@ -19,6 +19,7 @@ def test_many_forks(attack, mpi, kind):
     attack(mpi, 2, "forks", kind, "8", timeout=300)
 
 
+@pytest.mark.long
 def test_children_that_hold_buckets_of_torch(attack):
     attack("torch", 2, "forks_torch", "10")
 

@@ -13,6 +13,7 @@ OVER_MPI = [(mpi, how) for mpi in MPIS for how in ("late", "dead", "raising") if
 HOW = ["dead", "stopped", "late", "raising"]
 
 
+@pytest.mark.long
 @pytest.mark.quick("3-ways0")
 @pytest.mark.parametrize(
     ("ranks", "ways"), [(3, ("ddp", "send_long_afterwards")), (2, ("ddp_bucket_view", "ddp_allreduce_hook", "future"))]
@@ -21,6 +22,7 @@ def test_some_ways_without_mpi(attack, ranks, ways):
     attack("torch", 1, "torch_failures", ",".join(HOW), *ways, env={**ALONE, "RANKS": str(ranks)})
 
 
+@pytest.mark.long
 def test_a_process_that_takes_long_to_end(attack):
     attack("torch", 1, "torch_failures", "lingering", "send_long", "exchange_batch", env=ALONE)
 

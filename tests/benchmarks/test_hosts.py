@@ -26,6 +26,7 @@ def program():
     del sys.modules["hosts_program"]
 
 
+@pytest.mark.long
 def test_a_row_for_each_case():
     told = ["--layouts", "2x1,1+2", "--sizes", "8,1Mi", "--collectives", "allreduce,bcast", "--mpis", "openmpi"]
     done = subprocess.run(

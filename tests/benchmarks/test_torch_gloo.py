@@ -11,6 +11,7 @@ from jobs import ROOT, mpiexec, variables
 OPTIONS = ("--sizes", "8,2Mi", "--buckets", "3x1Ki", "--rounds", "3", "--batch", "0.2", "--models", "mlp")
 
 
+@pytest.mark.long
 def test_figures_and_targets(tmp_path):
     file = tmp_path / "found.json"
     done = mpiexec("torch", 2, "benchmarks/torch_gloo.py", *OPTIONS, "--check", "--json", str(file), timeout=120)

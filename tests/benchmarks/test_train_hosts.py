@@ -23,6 +23,7 @@ def measured(*options):
     return done
 
 
+@pytest.mark.long
 def test_each_contestant_has_a_row_and_the_link_its_rate(tmp_path):
     file = tmp_path / "found.json"
     done = measured("--layers", "2", "--width", "512", "--rounds", "2", "--steps", "1", "--json", file)

@@ -31,6 +31,7 @@ QUICK += [f"{mpi}-2-{group}" for mpi in ("mpich", "impi") for group in ("calls",
 QUICK += ["openmpi-1-calls", "openmpi-2-communicator", "openmpi-2-bench", "mpich-2-limit"]
 
 
+@pytest.mark.long("impi-2-communicator", "openmpi-2-bench")
 @pytest.mark.quick(*QUICK)
 @pytest.mark.parametrize(
     ("mpi", "ranks", "group"),

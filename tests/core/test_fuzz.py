@@ -6,6 +6,7 @@ import fuzz
 import pytest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", fuzz.SOURCES)
 def test_a_second(tmp_path, name):
     sound, text = fuzz.run(fuzz.build(name, tmp_path), 1, 5)

@@ -14,6 +14,7 @@ from collectives.bench.programs import NAMES
 from collectives.schedules.registry import algorithms
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["from_mpi4py", "from_nccl_tests"])
 def test_every_block(name, tmp_path):
     pages.execute(name, "openmpi", tmp_path)

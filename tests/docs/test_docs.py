@@ -77,6 +77,7 @@ def without_times(text):
     return re.sub(r"(?<=\d) +\d+\.\d\d\b", " T", re.sub(r"^# Busy: .*\n", "", text, flags=re.MULTILINE))
 
 
+@pytest.mark.long
 def test_benchmarks(tmp_path):
     """Every command and program on the page; the table it shows is what the command prints, but for the times."""
     printed = ""
@@ -179,6 +180,7 @@ def test_types(tmp_path):
 TORCH = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/torch.md").read_text(), re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("block", "printed"),
     [(0, r"2 ranks, largest weight 0\.\d{6}\n"), *((i, r"allreduce .* waiting for rank 1\n") for i in (1, 2))],

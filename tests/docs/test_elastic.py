@@ -2,12 +2,14 @@
 
 import re
 
+import pytest
 from jobs import LIVE_ON, ROOT, mpiexec
 
 PAGE = (ROOT / "docs/elastic.md").read_text()
 PROGRAM, COMMAND, PRINTED, *_ = re.findall(r"^```\w+\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.long
 def test_the_program(tmp_path):
     (tmp_path / "elastic.py").write_text(PROGRAM.replace('"elastic-out"', repr(str(tmp_path / "out"))))
     assert COMMAND == "mpiexec --with-ft ulfm -n 4 python elastic.py\n"

@@ -6,6 +6,7 @@ import pages
 import pytest
 
 
+@pytest.mark.long
 def test_every_block(tmp_path):
     pages.execute("from_gloo", "torch", tmp_path)
 

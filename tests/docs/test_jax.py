@@ -34,6 +34,7 @@ def test_every_block_is_executed():
     assert re.search(r"^jax = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
 
 
+@pytest.mark.long
 @needs_jax
 @pytest.mark.parametrize("names", [[name for name in PROGRAMS if name != "late.py"], ["late.py"]], ids=len)
 def test_programs(names, tmp_path):

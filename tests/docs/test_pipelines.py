@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 
+import pytest
 from jobs import ROOT, mpiexec
 
 from collectives.train.pipeline.registry import SCHEDULES
@@ -21,6 +22,7 @@ def run(*words, cwd=ROOT):
     return done.stdout
 
 
+@pytest.mark.long
 def test_every_block(tmp_path):
     printed, compared = "", 0
     for language, block in BLOCKS:

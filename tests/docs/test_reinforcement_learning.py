@@ -32,6 +32,7 @@ def run(line, folder):
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("section", SECTIONS)
 def test_section(section, folder):
     printed = ""

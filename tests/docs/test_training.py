@@ -57,6 +57,7 @@ def test_every_block_is_executed():
     assert {language for language, _ in BLOCKS} == {"python", "sh", "text"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("section", SECTIONS)
 def test_section(section, folder):
     """In order: programs run on RANKS, or by the command after them; a text is the end of what was printed."""

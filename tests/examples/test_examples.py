@@ -29,6 +29,7 @@ def docstring(name):
     return ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text()))
 
 
+@pytest.mark.long("train_three_strategies")
 @pytest.mark.parametrize("name", DRAWING)
 def test_example(name, tmp_path):
     done = mpiexec("openmpi", 4, f"examples/{name}.py", "--out", str(tmp_path), timeout=60)

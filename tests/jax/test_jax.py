@@ -276,6 +276,7 @@ def test_the_package_does_not_import_jax():
     assert done.stdout == "False\n", done.stderr
 
 
+@pytest.mark.long
 def test_the_example():
     done = mpiexec("jax", 2, "examples/jax_regression.py", timeout=120)
     assert done.returncode == 0, done.stderr

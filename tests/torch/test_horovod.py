@@ -19,6 +19,7 @@ def test_on_ranks(backend, ranks, tmp_path):
     assert done.stdout.split() == ["10", "passed"]
 
 
+@pytest.mark.long
 def test_page(tmp_path):
     """Its programs, one after the other in a job: each begins with init() and ends with shutdown()."""
     programs = [tmp_path / f"prog{number}.py" for number in range(len(BLOCKS))]

@@ -63,6 +63,7 @@ def test_started_by_torch_multiprocessing():
     assert done.stdout.splitlines() == ["spawn, file", "spawn, tcp", "fork, file", "fork, tcp"]
 
 
+@pytest.mark.long
 def test_loading_by_forked_workers():
     done = torchrun(2, "tests/torch/programs/loading.py")
     assert done.returncode == 0, done.stderr

@@ -18,6 +18,7 @@ def test_above(backend, ranks, tmp_path):
     assert done.stdout.split() == ["9", "passed"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_training(ranks, tmp_path):
     done = mpiexec("torch", ranks, f"{PROGRAMS}/training.py", "collectives", str(tmp_path / "meeting"), timeout=200)

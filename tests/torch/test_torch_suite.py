@@ -15,6 +15,7 @@ SHORT = [name for name in PASSED if STORED["gloo"][name]["ranks"] == 3 and STORE
 QUICK = SHORT[:: max(1, len(SHORT) // 25)]
 
 
+@pytest.mark.long
 def test_a_part():
     assert len(QUICK) >= 25
     results = manifest.run("collectives", QUICK, 3, quiet=True)

@@ -51,6 +51,7 @@ def test_a_run_without_a_death(ranks, tmp_path):
     assert run(tmp_path, 0, ranks=ranks) == (pytest.approx(UNDISTURBED, abs=1e-6), ranks, [])
 
 
+@pytest.mark.long("more3")
 @pytest.mark.quick("more1", "more3")
 @pytest.mark.parametrize("more", [("--algorithm", "shm"), ("--algorithm", "ring"), ("--shard", "1"), ("--shard", "2")])
 def test_a_death_costs_the_steps_since_the_last_commit(more, tmp_path):
@@ -110,6 +111,7 @@ def test_ten_deaths_in_a_run_of_four_ranks(tmp_path):
     assert loss == pytest.approx(UNDISTURBED, rel=0.02)
 
 
+@pytest.mark.long
 def test_checkpoints_and_records_of_an_elastic_run(tmp_path):
     """They are as usual after deaths, rank 0's among them; another job, which is not elastic, goes on from them."""
     out, first, second = tmp_path / "out", tmp_path / "first", tmp_path / "second"

@@ -51,6 +51,7 @@ def steps_of(out):
     return steps
 
 
+@pytest.mark.long
 def test_a_full_disk(disk, tmp_path):
     """Two runs fail; with more room a third goes on, to the bits of one that nothing has disturbed."""
     expected = train(tmp_path / "undisturbed", tmp_path / "expected.json")[2]

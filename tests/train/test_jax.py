@@ -6,6 +6,7 @@ import pytest
 from jobs import ROOT, mpiexec
 
 
+@pytest.mark.long
 @pytest.mark.quick("3")
 @pytest.mark.skipif(
     not (ROOT / ".venvs/jax/ready").exists(), reason="there is no .venvs/jax, which make build-all makes"

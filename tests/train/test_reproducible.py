@@ -18,6 +18,7 @@ def trained(kind, ranks, *args):
     return done.stdout
 
 
+@pytest.mark.long("2-torch")
 @pytest.mark.quick("3-cnn", "2-mlp", "2-torch")
 @pytest.mark.parametrize("kind", ["mlp", "mlp64", "cnn", "torch"])
 @pytest.mark.parametrize("ranks", [2, 3])

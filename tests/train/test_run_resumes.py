@@ -80,6 +80,7 @@ def counted(out):
     return epochs
 
 
+@pytest.mark.long
 @pytest.mark.quick("9")
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_the_same_bits_with_as_many_ranks(signum, tmp_path):

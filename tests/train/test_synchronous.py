@@ -8,6 +8,7 @@ from jobs import mpiexec
 NAMES = ("synchronous_torch", "torch_traps", "averaging_torch", "torch_hostile")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.slow)])
 def test_torch_networks_train_on_ranks_as_in_one_process(ranks):
     """In one job, for most of the time that one needs goes by until torch is there."""

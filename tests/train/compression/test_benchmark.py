@@ -2,11 +2,13 @@
 
 import re
 
+import pytest
 from jobs import ROOT, mpiexec
 
 ROW = re.compile(r"^(\S+) +([\d.]+) % \([\d. to]+\) +(\d+) +([\d.]+) +[\d.]+$", re.MULTILINE)
 
 
+@pytest.mark.long
 def test_each_compression_learns_the_digits_with_fewer_bytes():
     program = ROOT / "benchmarks/train_compression.py"
     done = mpiexec("openmpi", 2, program, "--epochs", "12", "--seeds", "1", timeout=240)

@@ -16,6 +16,7 @@ RUNS += [
 ]
 
 
+@pytest.mark.long("torch-pipelines_torch-2")
 @pytest.mark.parametrize(("mpi", "name", "ranks"), RUNS)
 def test_pipelines_train_on_ranks_as_in_one_process(mpi, name, ranks):
     program = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/train/programs/{name}.py")

@@ -23,6 +23,7 @@ def test_strategies_on_ranks(mpi):
     assert done.stdout.splitlines().count("equal") == 4, done.stdout
 
 
+@pytest.mark.long
 def test_torch_networks_and_optimizers():
     program = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/train/server/programs/central_torch.py")
     done = mpiexec("torch", 3, *program, timeout=200)
@@ -30,6 +31,7 @@ def test_torch_networks_and_optimizers():
     assert len(re.findall(r"\d+ passed", done.stdout)) == 3
 
 
+@pytest.mark.long
 def test_a_table_that_is_larger_than_the_memory_of_a_worker():
     done = central("openmpi", 4, "capped")
     assert done.returncode == 0, done.stdout + done.stderr

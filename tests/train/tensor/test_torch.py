@@ -8,6 +8,7 @@ from jobs import mpiexec
 FILES = [f"tests/train/programs/{name}.py" for name in ("tensor_layers", "tensor_transformer")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [3, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (1, 2, 4))])
 def test_cut_layers_compute_what_whole_ones_do(ranks):
     done = mpiexec("torch", ranks, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FILES, timeout=600)
