@@ -76,7 +76,7 @@ def test_images_install_the_mpi_first_and_let_root_run(file):
 
 def test_recipes_ask_for_what_the_project_asks_for():
     project = (ROOT / "pyproject.toml").read_text()
-    spack = (ROOT / "packaging/spack/packages/py_collectives_mpi/package.py").read_text()
+    spack = (ROOT / "packaging/spack_repo/collectives/packages/py_collectives_mpi/package.py").read_text()
     conda = (ROOT / "packaging/conda/recipe.yaml").read_text()
     ast.parse(spack)
     least = {"setuptools": "77", "cython": "3.1", "numpy": "2.0", "mpi4py": "4.0"}

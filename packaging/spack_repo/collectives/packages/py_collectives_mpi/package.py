@@ -1,4 +1,4 @@
-"""The package py-collectives-mpi, for Spack: `spack repo add packaging/spack`, in a checkout."""
+"""The package py-collectives-mpi, for Spack: `spack repo add packaging/spack_repo/collectives`, in a checkout."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from spack_repo.builtin.build_systems.python import PythonPackage
 class PyCollectivesMpi(PythonPackage):
     """Collectives for Python programs on MPI clusters, with the algorithm chosen per call."""
 
-    git = f"file://{Path(__file__).resolve().parents[4]}"  # this checkout, as long as there is no release
+    git = f"file://{Path(__file__).resolve().parents[5]}"  # this checkout, as long as there is no release
 
     license("BSD-3-Clause")
     version("main", branch="main")
