@@ -49,6 +49,7 @@ def test_calls_that_differ():
             assert "3 float32" in str(e) and "4 float32" in str(e), str(e)
             assert isinstance(cj.failure(), collectives.CollectiveMismatch)
             print("told", flush=True)
+        MPI.COMM_WORLD.Barrier()  # the call of a rank that has ended is not in the report of the other
     """)
     assert printed.count("told\n") == 2, printed
 
@@ -56,6 +57,7 @@ def test_calls_that_differ():
 def test_a_rank_that_does_not_come():
     """The error names the line of the program, although XLA has made the call."""
     code, printed = job("""
+        jax.block_until_ready(cj.allreduce(jnp.ones(3), comm=comm))  # compiles, before there is little time
         comm.timeout = 0.5
         if rank == 0:
             try:
@@ -134,9 +136,9 @@ def test_a_failure_that_nobody_waited_for_is_told_once():
         part.Free()
         program(square)
     """)
-    assert printed.count("JaxRuntimeError: INTERNAL: collectives.jax.allreduce: CollectiveError: the comm") == 2, (
-        printed
-    )
+    # JAX 0.7 names the exception as XLA does, and up to 0.9 the text has words of XLA's before ours.
+    told = re.findall("RuntimeError: INTERNAL: .*collectives.jax.allreduce: CollectiveError: the comm", printed)
+    assert len(told) == 2, printed
 
 
 def test_calls_by_schedules():
