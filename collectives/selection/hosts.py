@@ -52,7 +52,8 @@ FROM, MOST_RANKS, BY_RANK = 64 << 10, 256, frozenset({"ring", "scatter_allgather
 #: Bytes of a segment that are tried for what is only moved, and those of a reduction by each algorithm.
 SEGMENTS = (None, 1 << 20, 512 << 10, 256 << 10, 128 << 10)
 REDUCED = {"circulant": 256 << 10, "ring": 512 << 10}
-#: Algorithms whose ranks have one partner in a round: no other message arrives meanwhile.
+#: Algorithms whose ranks have one partner in a round: no other message arrives meanwhile. An all-gather by recursive
+#: doubling has, too, but took 1.1 of a ring's time for 1 MiB on 8 hosts, as if messages were mixed.
 PAIRS = frozenset({"recursive_halving"})
 
 

@@ -87,3 +87,9 @@ def test_what_is_beyond_the_limits(program, collective, ours, own, found):
 def test_short_vectors_have_limits_of_their_own(program, layout, ours, beyond):
     times = {"mpich": {"ours": [ours] * 3, "own": [1.0] * 3}}
     assert len(program.Case(program.Layout.of(layout), "allreduce", 8, 0.0, times, "ring").beyond()) == beyond
+
+
+def test_what_links_pass_at_once_is_compared_with_the_same_mpis_own(program):
+    times = {"mpich": {"ours": [1.2] * 3, "own": [1.1] * 3}, "openmpi": {"ours": [2.4] * 3, "own": [2.0] * 3}}
+    beyond = program.Case(program.Layout.of("4x2"), "bcast", 256 << 10, 0.0, times, "ring").beyond()
+    assert beyond == ["bcast of 262144 bytes on 4x2, openmpi: 1.20 of the MPI's own, limit 1.15"]
