@@ -29,8 +29,10 @@ COLLECTIVES = {
 }  # fmt: skip
 #: Numbers of the algorithms that both libraries have: (without segments, with segments).
 ALGORITHMS: dict[str, dict[str, tuple[int, int | None]]] = {
-    "allgather": {"bruck": (2, None), "recursive_doubling": (3, None), "ring": (4, None)},
-    "allgatherv": {"ring": (3, None)},
+    "allgather": {
+        "bruck": (2, None), "recursive_doubling": (3, None), "ring": (4, None), "neighbor_exchange": (5, None),
+    },
+    "allgatherv": {"ring": (3, None), "neighbor_exchange": (4, None)},
     "allreduce": {
         "naive": (1, None), "recursive_doubling": (3, None), "ring": (4, 5), "recursive_halving": (6, None),
     },

@@ -183,7 +183,7 @@ def test_the_numbers_are_those_of_this_open_mpi():
     ).stdout  # fmt: skip
     alike = {
         "naive": "linear", "chain": "pipeline", "dissemination": "bruck", "recursive_halving": "rabenseifner",
-        "scatter_allgather": "scatter_allgather_ring",
+        "scatter_allgather": "scatter_allgather_ring", "neighbor_exchange": "neighbor",
     }  # fmt: skip
     for collective, names in openmpi.ALGORITHMS.items():
         (values,) = re.findall(rf'"coll_tuned_{collective}_algorithm".*?Valid values: ([^\n]*)', told, re.DOTALL)
