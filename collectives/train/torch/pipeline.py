@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,16 @@ from . import adaptor
 __all__ = ["TorchFramework"]
 
 PassingState = tuple[torch.Tensor, dict[tuple[int, str], torch.Tensor]]
-Saved = tuple[list[torch.Tensor], torch.Tensor, list[torch.Tensor], dict[int, int]]
+
+
+class _Saved(NamedTuple):
+    """What a block keeps for its backward pass."""
+
+    inputs: list[torch.Tensor]
+    differentiated: Sequence[bool]  # whose gradients are asked for; integers have none
+    output: torch.Tensor
+    used: list[torch.Tensor]
+    memory: dict[int, int]
 
 
 class TorchBlock:
@@ -41,7 +50,7 @@ class TorchBlock:
 
     def forward(
         self, inputs: Sequence[torch.Tensor], differentiated: Sequence[bool], keep: bool
-    ) -> tuple[torch.Tensor, Saved | None]:
+    ) -> tuple[torch.Tensor, _Saved | None]:
         """See `Block.forward`. RuntimeError for a module that changes an input which is kept."""
         if not keep:
             versions = [x._version for x in inputs]
@@ -52,7 +61,7 @@ class TorchBlock:
                 raise RuntimeError(f"{name} changes its input in place, so its forward pass cannot be repeated")
             return output, None
         own = [
-            x.detach().requires_grad_(asked and x.is_floating_point())
+            x.detach().requires_grad_(asked and (x.is_floating_point() or x.is_complex()))
             for x, asked in zip(inputs, differentiated, strict=True)
         ]
         memory: dict[int, int] = {}
@@ -66,7 +75,7 @@ class TorchBlock:
         used = self._used()
         for parameter in used:
             memory.pop(parameter.untyped_storage().data_ptr(), None)
-        return output.detach(), (own, output, used, memory)
+        return output.detach(), _Saved(own, differentiated, output, used, memory)
 
     def _call(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """The module's result. A copy of what it reads is for modules that work in place. TypeError for no tensor."""
@@ -82,42 +91,46 @@ class TorchBlock:
         return output
 
     def _used(self) -> list[torch.Tensor]:
-        return list(self._own.values()) if self._weights is None else [self._weights[name] for name in self._own]
+        """The weights whose gradients are asked for. The program may freeze parameters between steps."""
+        if self._weights is None:
+            return [parameter for parameter in self._own.values() if parameter.requires_grad]
+        return [self._weights[name] for name in self._own]
 
-    def backward(self, saved: Saved, grad: torch.Tensor) -> Sequence[torch.Tensor | None]:
+    def backward(self, saved: _Saved, grad: torch.Tensor) -> Sequence[torch.Tensor | None]:
         """See `Block.backward`."""
-        inputs, output, used, _ = saved
-        asked = [x for x in inputs if x.requires_grad]
-        if self._weights is None and output.requires_grad and (asked or used):
-            torch.autograd.backward(output, grad, inputs=[*asked, *used])  # adds up itself, which takes less time
-            return _below(inputs, [x.grad for x in asked])
-        grads = _gradients(output, [*asked, *used], grad, again=False)
+        asked = [x for x in saved.inputs if x.requires_grad]
+        if self._weights is None:
+            _add_up(saved.output, [*asked, *saved.used], grad)
+            return _below(saved, [x.grad for x in asked])
+        grads = _gradients(saved.output, [*asked, *saved.used], grad, again=False)
         self._accumulate(grads[len(asked) :])
-        return _below(inputs, grads)
+        return _below(saved, grads)
 
-    def backward_input(self, saved: Saved, grad: torch.Tensor) -> Sequence[torch.Tensor | None]:
+    def backward_input(self, saved: _Saved, grad: torch.Tensor) -> Sequence[torch.Tensor | None]:
         """See `Block.backward_input`."""
-        inputs, output, used, _ = saved
-        asked = [x for x in inputs if x.requires_grad]
-        return _below(inputs, _gradients(output, asked, grad, again=bool(used)))
+        asked = [x for x in saved.inputs if x.requires_grad]
+        return _below(saved, _gradients(saved.output, asked, grad, again=bool(saved.used)))
 
-    def backward_weight(self, saved: Saved, grad: torch.Tensor) -> None:
+    def backward_weight(self, saved: _Saved, grad: torch.Tensor) -> None:
         """See `Block.backward_weight`."""
-        _, output, used, _ = saved
-        self._accumulate(_gradients(output, used, grad, again=False))
+        if self._weights is None:
+            _add_up(saved.output, saved.used, grad)
+        else:
+            self._accumulate(_gradients(saved.output, saved.used, grad, again=False))
 
     def _accumulate(self, grads: Sequence[torch.Tensor | None]) -> None:
+        """Add gradients of copies of the weights to those of the parameters."""
         for parameter, grad in zip(self._own.values(), grads, strict=True):
-            if grad is None:
+            if grad is None or not parameter.requires_grad:
                 continue
             if parameter.grad is None:
-                parameter.grad = grad.detach().clone(memory_format=torch.contiguous_format)
+                parameter.grad = grad.detach().clone()
             else:
                 parameter.grad += grad
 
-    def held(self, saved: Saved) -> Mapping[int, int]:
+    def held(self, saved: _Saved) -> Mapping[int, int]:
         """See `Block.held`."""
-        return saved[3]
+        return saved.memory
 
     def use(self, weights: Mapping[str, torch.Tensor] | None) -> None:
         """See `Block.use`."""
@@ -144,13 +157,19 @@ def _gradients(
     return torch.autograd.grad(output, wanted, grad, retain_graph=again, allow_unused=True)
 
 
-def _below(inputs: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+def _add_up(output: torch.Tensor, wanted: Sequence[torch.Tensor], grad: torch.Tensor) -> None:
+    """Add to the gradients of `wanted`. torch does that in less time than `_gradients` and an addition take."""
+    if wanted and output.requires_grad:
+        torch.autograd.backward(output, grad, inputs=wanted)
+
+
+def _below(saved: _Saved, grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """The gradients of all inputs: zeros where one is asked for and does not count."""
     found = iter(grads)
     below: list[torch.Tensor | None] = []
-    for x in inputs:
+    for x, asked in zip(saved.inputs, saved.differentiated, strict=True):
         grad = next(found) if x.requires_grad else None
-        below.append(torch.zeros_like(x) if grad is None and x.requires_grad else grad)
+        below.append(torch.zeros_like(x) if grad is None and asked else grad)
     return below
 
 
