@@ -66,16 +66,24 @@ class TorchBlock:
         ]
         memory: dict[int, int] = {}
 
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
+        def pack(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
             memory[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor.detach() if tensor.grad_fn is not None else tensor
+            return (tensor.detach() if tensor.grad_fn is not None else tensor), tensor._version
 
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, self._unpack):
             output = self._call(own)
         used = self._used()
         for parameter in used:
             memory.pop(parameter.untyped_storage().data_ptr(), None)
         return output.detach(), _Saved(own, differentiated, output, used, memory)
+
+    def _unpack(self, packed: tuple[torch.Tensor, int]) -> torch.Tensor:
+        """A tensor that the graph has saved. torch itself does not look for changes of what hooks have packed."""
+        tensor, version = packed
+        if tensor._version != version:
+            name = type(self._module).__name__
+            raise RuntimeError(f"a tensor that {name} needs for its backward pass was changed in place")
+        return tensor
 
     def _call(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """The module's result. A copy of what it reads is for modules that work in place. TypeError for no tensor."""
@@ -219,8 +227,8 @@ class TorchFramework:
         return inner, handle
 
     def part(self, batch: Any, start: int, stop: int) -> torch.Tensor:
-        """See `Framework.part`."""
-        return torch.as_tensor(batch)[start:stop]
+        """See `Framework.part`. For torch, the change of one part in place is none of the others."""
+        return torch.as_tensor(batch)[start:stop].data
 
     def incoming(self, array: Any) -> torch.Tensor:
         """See `Framework.incoming`."""
@@ -243,9 +251,8 @@ class TorchFramework:
         """See `Framework.set_passing_state`."""
         torch.set_rng_state(state[0])
         now = _buffers(blocks)
-        with torch.no_grad():
-            for key, before in state[1].items():
-                now[key].copy_(before)
+        for key, before in state[1].items():
+            now[key].data.copy_(before)  # not counted as a change: graphs may refer to statistics, but do not read them
 
     def loss(self, output: torch.Tensor, labels: Any, loss_fn: Callable[[Any, Any], Any], factor: float) -> LossOf:
         """See `Framework.loss`."""

@@ -348,6 +348,28 @@ def test_sparse_gradients(schedule):
     through(made, [*range(2, COMM.size + 1)], schedule)
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "zero_bubble"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_what_a_backward_pass_needs_must_not_change(schedule, recompute):
+    """As in one process, where torch raises an error."""
+    wrong = Calls(lambda x, layer: torch.sigmoid(layer(x)).mul_(2), linear())
+    net = chain(*(linear() for _ in range(COMM.size - 1)), wrong, linear(3))
+    with pytest.raises(RuntimeError, match="inplace"):
+        LOSS(net(X), Y).backward()
+    pipe = train.Pipeline(net, COMM, schedule=schedule, micro_batches=2, recompute=recompute)
+    with pytest.raises((RuntimeError, PeerFailure), match="Calls needs for its backward pass was changed in place"):
+        pipe.step(X, Y, LOSS)
+
+
+def test_a_first_block_may_change_its_part_of_the_batch():
+    """The other parts are not changed by that."""
+
+    def made():
+        return chain(Calls(lambda x: x.mul_(1)), *(linear() for _ in range(COMM.size)), linear(3))
+
+    through(made, schedule="gpipe")
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble", "stream"])
 def test_parameters_may_be_frozen_between_steps(schedule):
     net = chain(*(linear() for _ in range(COMM.size)), linear(3))
