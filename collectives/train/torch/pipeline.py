@@ -181,6 +181,13 @@ def _below(saved: _Saved, grads: Sequence[torch.Tensor | None]) -> list[torch.Te
     return below
 
 
+def _told(loss: Any) -> str:
+    """What a loss function has returned."""
+    if not isinstance(loss, torch.Tensor):
+        return type(loss).__name__
+    return f"one of shape {tuple(loss.shape)} and {loss.dtype}" + ("" if loss.requires_grad else " without a gradient")
+
+
 class Modules(torch.nn.Module):
     """The modules of one rank as a network, whose parameters have the names of the whole model."""
 
@@ -259,7 +266,9 @@ class TorchFramework:
         end = output.detach().requires_grad_()
         with torch.enable_grad():
             loss = loss_fn(end, labels)
-        value = float(loss.detach())  # of a loss with several elements, an error
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            raise TypeError(f"a loss function returns one number as a tensor that has a gradient, not {_told(loss)}")
+        value = float(loss.detach())
         (grad,) = torch.autograd.grad(loss, end, torch.full_like(loss, factor))
         return LossOf(value, grad)
 

@@ -388,3 +388,18 @@ def test_parameters_may_be_frozen_between_steps(schedule):
     for name, value in pipe.state_dict().items():
         assert (value == before[name]).all() == name.endswith("bias"), name
     pipe.free()
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "told"),
+    [
+        (lambda output, y: 1.0, "not float"),
+        (lambda output, y: torch.ones(()), "without a gradient"),
+        (lambda output, y: (output > 0).sum(), "int64 without a gradient"),
+        (lambda output, y: LOSS(output, y, reduction="none"), r"not one of shape \(11,\)"),
+    ],
+)
+def test_what_is_no_loss_is_named(loss_fn, told):
+    pipe = train.Pipeline(chain(*(linear() for _ in range(COMM.size)), linear(3)), COMM, micro_batches=2)
+    with pytest.raises((TypeError, PeerFailure), match=f"a loss function returns one number .*{told}"):
+        pipe.step(X, Y, loss_fn)
