@@ -246,13 +246,14 @@ class Pipeline:
         try:
             yield
         except BaseException as error:
-            failure = explained(self.comm if self._mesh is None else self._mesh.comm, error)
+            cause = self._watch.cause(error)
+            failure = explained(self.comm if self._mesh is None else self._mesh.comm, cause)
             self._failed = f"{type(failure).__name__}: {failure}"
             self._executor.abandon()
             self._watch.tell(failure)
             if failure is error:
                 raise
-            if self._mesh is not None:
+            if self._mesh is not None and failure is not cause:
                 self._mesh.give_up()
             raise failure from error
 

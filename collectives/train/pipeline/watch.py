@@ -120,6 +120,15 @@ class Watch:
                 raise
             raise PeerFailure(f"a stage of the pipeline ended: {error}") from error
 
+    def cause(self, error: BaseException) -> BaseException:
+        """`error`; or the last words of another rank, if `error` says that one has ended, as that of a send may."""
+        if isinstance(error, Exception) and is_death(error):
+            try:
+                self._look()
+            except Exception as earlier:
+                return earlier
+        return error
+
     def arrive(self, wait: bool) -> None:
         """Look whether a pipeline of the mesh has failed. With `wait`, wait until all ranks of the mesh do so.
 
