@@ -47,6 +47,7 @@ def test_section(section, folder):
             assert printed == block
 
 
+@pytest.mark.long
 def test_what_commands_leave(folder):
     found = [json.loads((folder / f"{name}.json").read_text()) for name in ("dqn", "apex", "gorila")]
     assert [result["ranks"] for result in found] == [1, 4, 4]

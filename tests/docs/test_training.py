@@ -79,11 +79,13 @@ def test_section(section, folder):
         assert "goes on from the checkpoint" in printed
 
 
+@pytest.mark.long
 def test_what_programs_leave(folder):
     for name in ("demo/curve.png", "records.jsonl", "net.pt"):
         assert (folder / name).exists(), name
 
 
+@pytest.mark.long
 def test_again_there_is_nothing_to_do(folder):
     printed = run("mpiexec -n 3 python train.py", folder)
     assert printed == "stopped by None after step 160\n"

@@ -33,7 +33,7 @@ def run(folder, kills, *args, ranks=4):
     assert "--stumble" in args or not aborted, done.stdout + done.stderr
     files = [file for file in folder.iterdir() if " rank " in file.name]
     killed = re.findall(r"\d+ rank (\d+) step \d+( new)?", done.stdout)
-    assert len(killed) == kills == len(files)
+    assert len(killed) == kills == len(files), done.stdout + done.stderr
     loss, ranks = result(done.stdout, done.stderr)
     return loss, ranks, [(int(rank), bool(new)) for rank, new in killed]
 

@@ -5,9 +5,10 @@ import re
 import pytest
 from jobs import ROOT, mpiexec
 
-RUNS = [("openmpi", "pipelines", 4), ("torch", "pipelines_torch", 2)]
+RUNS = [("openmpi", "pipelines", 4), ("torch", "pipelines_torch", 2), ("torch", "pipelines_torch_values", 2)]
 RUNS += [
     pytest.param("torch", "pipelines_torch", 4, marks=pytest.mark.slow),
+    pytest.param("torch", "pipelines_torch_values", 4, marks=pytest.mark.slow),
     pytest.param("torch", "pipelines_transformer", 4, marks=pytest.mark.slow),
     pytest.param("torch", "pipelines_transformer", 8, marks=pytest.mark.slow),
     pytest.param("mpich", "pipelines", 4, marks=pytest.mark.slow),
@@ -16,7 +17,7 @@ RUNS += [
 ]
 
 
-@pytest.mark.long("torch-pipelines_torch-2")
+@pytest.mark.long("torch-pipelines_torch-2", "torch-pipelines_torch_values-2")
 @pytest.mark.parametrize(("mpi", "name", "ranks"), RUNS)
 def test_pipelines_train_on_ranks_as_in_one_process(mpi, name, ranks):
     program = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/train/programs/{name}.py")
