@@ -2,18 +2,10 @@
 
 import pytest
 import torch
-from mpi4py import MPI
+from torch_pipeline_training import COMM, LOSS, X, Y
 
-import collectives
 from collectives import PeerFailure, train
 from collectives.train.pipeline.pipedream_2bw import PipeDream2BW
-
-torch.set_num_threads(1)
-COMM = collectives.Communicator(MPI.COMM_WORLD)
-GENERATOR = torch.Generator().manual_seed(0)
-X = torch.randn(22, 8, generator=GENERATOR, dtype=torch.float64)
-Y = torch.randint(3, (22,), generator=GENERATOR)
-LOSS = torch.nn.functional.cross_entropy
 
 
 class Calls(torch.nn.Module):
