@@ -211,7 +211,8 @@ int coll_progress_waiting(const coll_task *t, int *ranks, int max) {
 /* Testing a request finds it complete, or else has MPI look at its network, and what that brought is found by the next
  * test. So a poll that took as long as if a message had come is repeated before the wait gives way: giving way first
  * would cost the turns of all others on the core. It took as long, too, if MPI gave way itself. But where every poll
- * takes long, the wait gives way after some. */
+ * takes long, the wait gives way after some. This is for schedules only: a poll of the node-local engine waits itself.
+ */
 enum {
     CLOCK_EVERY = 64, /* polls between comparisons with the limit */
     BUSY = 2000,      /* ns of a poll that may have brought something */
@@ -221,22 +222,21 @@ enum {
 static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once, long limit) {
     coll_patience patience = coll_patience_new();
     long long end = limit > 0 ? coll_now() + limit : 0;
-    int again = 0;
+    int messages = t && t->progress == exec_progress, again = 0;
     for (unsigned polls = 0;; polls++) {
-        long long begin = coll_now();
+        long long begin = messages ? coll_now() : 0;
         int status = t ? t->progress(t->self, SIZE_MAX) : atomic_load_explicit(&r->status, memory_order_acquire);
         if (status != COLL_PENDING)
             return status;
         if (within && !t)
             return limit > 0 ? COLL_ERR_WITHIN : COLL_PENDING;
         coll_progress_poll();
-        long long now = coll_now();
-        again = again < AGAIN && now - begin > BUSY ? again + 1 : 0;
+        again = messages && again < AGAIN && coll_now() - begin > BUSY ? again + 1 : 0;
         if (!again && yield_at_once)
             sched_yield();
         else if (!again)
             coll_give_way(&patience);
-        if (polls % CLOCK_EVERY == CLOCK_EVERY - 1 && now >= end)
+        if (polls % CLOCK_EVERY == CLOCK_EVERY - 1 && coll_now() >= end)
             return COLL_PENDING;
     }
 }
