@@ -97,6 +97,8 @@ cdef extern from "schedule/executor.h" nogil:
         int segments, depth
         const size_t *cuts
         const size_t *input_cuts
+        const size_t *starts
+        const size_t *input_starts
         coll_reduce2_fn reduce
         coll_scale_fn scale
         coll_user_op user_op

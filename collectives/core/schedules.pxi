@@ -171,6 +171,15 @@ cdef int set_mpi_op(coll_mpi_op *target, op, size_t itemsize) except -1:
     return 0
 
 
+cdef size_t[::1] _starts(Program program, starts):
+    """Where the blocks lie, in elements, as an array of size_t, None for None; ValueError if they do not fit."""
+    if starts is None:
+        return None
+    if len(starts) != program.nblocks or min(starts, default=0) < 0:
+        raise ValueError(f"starts: expected {program.nblocks} places, none of them negative")
+    return array.array("L", starts)
+
+
 cdef size_t[::1] _boundaries(Program program, cuts):
     """The boundaries ``cuts`` of blocks as an array of size_t, None for None; ValueError if they do not fit."""
     if cuts is None:
@@ -186,7 +195,8 @@ cdef class Plan(Task):
 
     ``elements`` is the number of elements of the whole vector. ``op`` is the code of an op with a kernel, ``(library,
     op handle, datatype handle)`` for a reduction by MPI, or None without a reduction. ``cuts`` are the boundaries of
-    the blocks in elements, ``input_cuts`` those of the input; the default are those of :func:`partition`.
+    the blocks in elements, ``input_cuts`` those of the input; the default are those of :func:`partition`. ``starts`` and
+    ``input_starts`` say where the blocks lie, in elements, if not between the boundaries.
     """
 
     cdef coll_exec *execution
@@ -197,10 +207,11 @@ cdef class Plan(Task):
     cdef readonly int segments, depth
 
     def __cinit__(self, Program program, Endpoint endpoint, size_t elements, size_t itemsize, int dtype, op,
-                  int segments=1, int depth=2, cuts=None, input_cuts=None):
+                  int segments=1, int depth=2, cuts=None, input_cuts=None, starts=None, input_starts=None):
         cdef coll_message m
         cdef int code
         cdef size_t[::1] cut = _boundaries(program, cuts), input_cut = _boundaries(program, input_cuts)
+        cdef size_t[::1] start = _starts(program, starts), input_start = _starts(program, input_starts)
         if program.size != endpoint.size:
             raise ValueError(f"program: made for {program.size} ranks; the endpoint has {endpoint.size}")
         if segments > 1 and not program.program.single and (program.blockwise or cuts is not None):
@@ -212,6 +223,8 @@ cdef class Plan(Task):
         m.depth = min(segments, depth)
         m.cuts = NULL if cut is None else &cut[0]
         m.input_cuts = NULL if input_cut is None else &input_cut[0]
+        m.starts = NULL if start is None else &start[0]
+        m.input_starts = NULL if input_start is None else &input_start[0]
         if isinstance(op, int):
             m.reduce = _reduce2(dtype, op)
             m.scale = coll_scale(dtype) if OPS[op] == "avg" else NULL

@@ -35,5 +35,11 @@ static inline void coll_pause(void) {
 
 /* Seconds for a number of ticks; calibrated when the library is loaded. */
 double coll_ticks_to_seconds(uint64_t ticks);
+extern uint64_t coll_ticks_per_us; /* rounded up */
+
+/* The counter in ns: a clock for short times. */
+static inline int64_t coll_ticks_now(void) {
+    return (int64_t)(coll_ticks_to_seconds(coll_ticks()) * 1e9);
+}
 
 #endif

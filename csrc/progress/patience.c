@@ -44,7 +44,7 @@ coll_patience coll_patience_new(void) {
 
 static void yield(long long begin) {
     sched_yield();
-    long long end = coll_now();
+    long long end = coll_ticks_now();
     shared = end - begin >= SHARED;
     if (end - begin < TAKEN) {
         losses -= losses > 0;
@@ -58,22 +58,43 @@ static void yield(long long begin) {
     keep_until = end + respite;
 }
 
+static void nap(coll_patience *p, long long waited) {
+    nanosleep(&(struct timespec){0, NAP}, NULL);
+    p->nap = waited < LASTING ? coll_ticks_now() + waited : 0;
+}
+
+/* The time; the wait began at the latest now. */
+static long long begun(coll_patience *p) {
+    long long now = coll_ticks_now();
+    if (p->since == 0) {
+        p->since = now;
+        p->nap = now + LONG;
+    }
+    return now;
+}
+
 void coll_give_way(coll_patience *p) {
     if (p->moves != coll_moves)
         *p = coll_patience_new();
     if (p->polls++ < SPINS && !shared)
         return;
-    long long begin = coll_now();
-    if (p->since == 0) {
-        p->since = begin;
-        p->nap = begin + LONG;
-    }
+    long long begin = begun(p);
     int yields = begin >= keep_until;
     long long waited = begin - p->since;
-    if (yields ? begin > p->nap : waited > AWAKE) {
-        nanosleep(&(struct timespec){0, NAP}, NULL);
-        p->nap = waited < LASTING ? coll_now() + waited : 0;
-    } else if (yields) {
+    if (yields ? begin > p->nap : waited > AWAKE)
+        nap(p, waited);
+    else if (yields)
         yield(begin);
+}
+
+void coll_gave_way(coll_patience *p) {
+    if (p->polls++ < SPINS)
+        return;
+    if (p->moves != coll_moves) {
+        *p = coll_patience_new();
+        return;
     }
+    long long now = begun(p);
+    if (now > p->nap)
+        nap(p, now - p->since);
 }

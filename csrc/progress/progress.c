@@ -151,9 +151,8 @@ int coll_progress_abandon(coll_request *r) {
 }
 
 void coll_progress_poll(void) {
-    if (within)
-        return;
-    if (atomic_load_explicit(&outstanding, memory_order_relaxed) && pthread_mutex_trylock(&coll_queue_lock) == 0) {
+    int some = atomic_load_explicit(&outstanding, memory_order_relaxed);
+    if (some && !within && pthread_mutex_trylock(&coll_queue_lock) == 0) {
         coll_queue_pass();
         pthread_mutex_unlock(&coll_queue_lock);
     }
@@ -208,31 +207,32 @@ int coll_progress_waiting(const coll_task *t, int *ranks, int max) {
     return n;
 }
 
-/* Testing a request finds it complete, or else has MPI look at its network, and what that brought is found by the next
- * test. So a poll that took as long as if a message had come is repeated before the wait gives way: giving way first
- * would cost the turns of all others on the core. It took as long, too, if MPI gave way itself. But where every poll
- * takes long, the wait gives way after some. This is for schedules only: a poll of the node-local engine waits itself.
- */
+/* Testing a request finds it complete, or else has MPI look at its network, and what that brought may be found by the
+ * next test only. So a poll that took as long as if a message had come is repeated before the wait gives way: giving
+ * way first would cost the turns of all others on the core. It is repeated once, since where cores are short every poll
+ * may take long. This is for schedules only: a poll of the node-local engine waits itself. */
 enum {
     CLOCK_EVERY = 64, /* polls between comparisons with the limit */
     BUSY = 2000,      /* ns of a poll that may have brought something */
-    AGAIN = 3,        /* polls in a row that are repeated at once */
 };
 
 static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once, long limit) {
     coll_patience patience = coll_patience_new();
     long long end = limit > 0 ? coll_now() + limit : 0;
-    int messages = t && t->progress == exec_progress, again = 0;
+    int messages = t && t->progress == exec_progress, gives_way = messages && coll_exec_gives_way(t->self), again = 0;
+    int stuck = within && !t; /* in code that the queue calls, so that nothing moves the request */
     for (unsigned polls = 0;; polls++) {
-        long long begin = messages ? coll_now() : 0;
+        long long begin = messages && !gives_way ? coll_ticks_now() : 0;
         int status = t ? t->progress(t->self, SIZE_MAX) : atomic_load_explicit(&r->status, memory_order_acquire);
         if (status != COLL_PENDING)
             return status;
-        if (within && !t)
+        if (stuck)
             return limit > 0 ? COLL_ERR_WITHIN : COLL_PENDING;
         coll_progress_poll();
-        again = messages && again < AGAIN && coll_now() - begin > BUSY ? again + 1 : 0;
-        if (!again && yield_at_once)
+        again = begin && !again && coll_ticks_now() - begin > BUSY;
+        if (gives_way)
+            coll_gave_way(&patience);
+        else if (!again && yield_at_once)
             sched_yield();
         else if (!again)
             coll_give_way(&patience);

@@ -158,9 +158,11 @@ int coll_exec_start(coll_exec *e, const void *input, void *vector, int tag) {
         e->active += begin_segment(e, &e->cursors[i]);
     }
     e->status = COLL_PENDING;
+    e->waits = 0;
     return COLL_OK;
 }
 
+/* The number of messages that have completed, or an error. */
 static int collect(coll_exec *e) {
     int n = e->nfree == e->capacity ? 0 : e->endpoint->transport->test(e->messages, e->done);
     for (int i = 0; i < n; i++) {
@@ -171,17 +173,21 @@ static int collect(coll_exec *e) {
         if (--c->waits[action] == 0)
             finished(e, c, action);
     }
-    coll_moves += n > 0 ? (unsigned)n : 0;
-    return n < 0 ? n : COLL_OK;
+    if (n > 0)
+        coll_moves += (unsigned)n;
+    return n;
 }
 
 int coll_exec_progress(coll_exec *e, size_t budget) {
     if (e->status != COLL_PENDING)
         return e->status;
     budget += budget == 0;
-    int error = collect(e);
+    int n = collect(e), error = n < 0 ? n : COLL_OK;
+    if (n == 0 && e->waits)
+        return COLL_PENDING;
     for (int i = 0; i < e->message.depth && error == COLL_OK; i++)
         error = advance(e, &e->cursors[i], &budget);
+    e->waits = budget > 0;
     if (error < 0)
         e->status = error;
     else if (e->active == 0)
@@ -205,6 +211,10 @@ int coll_exec_waiting(const coll_exec *e, int *peers, int max) {
 
 int coll_exec_busy(const coll_exec *e) {
     return e->active > 0;
+}
+
+int coll_exec_gives_way(const coll_exec *e) {
+    return e->endpoint->gives_way;
 }
 
 int coll_exec_abandon(coll_exec *e) {

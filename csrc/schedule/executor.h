@@ -20,6 +20,8 @@ typedef struct {
     /* nblocks + 1 boundaries of the blocks, in elements, which are copied; NULL: balanced blocks. input_cuts are those
      * of INPUT; NULL: the same. If they differ, INPUT must not be reduced. */
     const size_t *cuts, *input_cuts;
+    /* Where the blocks lie, in elements, if not between the boundaries; only with cuts, if all steps have one block. */
+    const size_t *starts, *input_starts;
     coll_reduce2_fn reduce; /* NULL: user_op, or nothing is reduced */
     coll_scale_fn scale;    /* NULL, or the division at the end of avg */
     coll_user_op user_op;
@@ -40,6 +42,8 @@ int coll_exec_progress(coll_exec *, size_t budget);
 /* Write the peers that the run waits for, each once, to peers[max]; returns their number, or 0 without memory. */
 int coll_exec_waiting(const coll_exec *, int *peers, int max);
 int coll_exec_busy(const coll_exec *);
+/* Whether coll_exec_progress, if it finds nothing to do, gives the core to another thread for a moment. */
+int coll_exec_gives_way(const coll_exec *);
 /* Cancel the receives that no message has reached; returns how many others are incomplete. May be called again. The run
  * makes no further progress. Sends are not cancelled. */
 int coll_exec_abandon(coll_exec *);

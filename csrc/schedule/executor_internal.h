@@ -22,7 +22,7 @@ struct coll_exec {
     int blockwise; /* whether segments cut each block */
     const char *input;
     char *vector;
-    size_t *cuts; /* copies of those in coll_message, if it has any */
+    size_t *cuts; /* copies of those in coll_message, and of the starts, if it has any */
     coll_messages *messages;
     cursor *cursors;
     int *free_slots, nfree, *done, capacity;
@@ -30,6 +30,7 @@ struct coll_exec {
         int cursor, action;
     } *owner; /* of each message slot; action -1: the slot is free */
     int active, status;
+    int waits; /* whether nothing can be done before a message completes */
     size_t scratch_bytes, slot_bytes, footprint;
     char *spare;
 };
@@ -40,16 +41,22 @@ static inline size_t boundary(const coll_exec *e, int buffer, int block) {
     return cuts ? cuts[block] : coll_part(e->message.count, (size_t)e->program->layout.nblocks, (size_t)block);
 }
 
+/* Where `block` begins, in elements. */
+static inline size_t place(const coll_exec *e, int buffer, int block) {
+    const size_t *starts = buffer == COLL_INPUT ? e->message.input_starts : e->message.starts;
+    return starts ? starts[block] : boundary(e, buffer, block);
+}
+
 /* Number of elements of `block` before segment `segment`. */
 static inline size_t before(const coll_exec *e, int buffer, int block, int segment) {
     size_t whole = boundary(e, buffer, block + 1) - boundary(e, buffer, block);
     return coll_part(whole, (size_t)e->message.segments, (size_t)segment);
 }
 
-/* First element, in the whole vector, of the segment's part of `block`. */
+/* Where the segment's part of `block` begins, in elements. */
 static inline size_t begin(const coll_exec *e, const cursor *c, int buffer, int block) {
     if (e->blockwise)
-        return boundary(e, buffer, block) + before(e, buffer, block, c->segment);
+        return place(e, buffer, block) + before(e, buffer, block, c->segment);
     return c->first + coll_part(c->count, (size_t)e->program->layout.nblocks, (size_t)block);
 }
 
@@ -86,7 +93,7 @@ static inline char *address(const coll_exec *e, const cursor *c, const coll_acti
         return c->scratch + (size_t)(buffer - COLL_SCRATCH) * e->scratch_bytes +
                begin_scratch(e, c, block) * e->message.itemsize;
     int only = buffer == COLL_INPUT ? l->input_block : l->vector_block;
-    size_t at = begin(e, c, buffer, block) - (only >= 0 ? boundary(e, buffer, only) : 0);
+    size_t at = begin(e, c, buffer, block) - (only >= 0 ? place(e, buffer, only) : 0);
     return (buffer == COLL_INPUT ? (char *)e->input : e->vector) + at * e->message.itemsize;
 }
 

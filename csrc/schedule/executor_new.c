@@ -115,6 +115,16 @@ static int cuts_ok(const size_t *cuts, int nblocks, size_t itemsize) {
     return !cuts || addressable(cuts[nblocks], nblocks, itemsize);
 }
 
+/* Blocks that may lie anywhere must be given, and steps have one of them. */
+static int starts_ok(const coll_program *p, const size_t *starts, const size_t *cuts, size_t itemsize) {
+    if (!starts)
+        return 1;
+    for (int i = 0; cuts && p->single && i < p->layout.nblocks; i++)
+        if (starts[i] > PTRDIFF_MAX / itemsize - (cuts[i + 1] - cuts[i]))
+            return 0;
+    return cuts && p->single;
+}
+
 /* Operands must be as long as the result: INPUT is reduced only if its blocks are cut like those of VECTOR. */
 static int can_reduce(const coll_program *p, const coll_message *m, const coll_action *a) {
     if (!m->reduce && !m->user_op)
@@ -137,10 +147,12 @@ static int message_ok(const coll_program *p, const coll_message *m) {
         return 0; /* a segment's parts of several blocks are not adjacent */
     if (m->segments > 1 && !blockwise && (p->layout.input_block >= 0 || p->layout.vector_block >= 0))
         return 0; /* the rank has one block, which a segment of the vector does not cut */
-    return cuts_ok(m->cuts, p->layout.nblocks, m->itemsize) && cuts_ok(m->input_cuts, p->layout.nblocks, m->itemsize);
+    const size_t *input_cuts = m->input_cuts ? m->input_cuts : m->cuts;
+    return cuts_ok(m->cuts, p->layout.nblocks, m->itemsize) && cuts_ok(input_cuts, p->layout.nblocks, m->itemsize) &&
+           starts_ok(p, m->starts, m->cuts, m->itemsize) && starts_ok(p, m->input_starts, input_cuts, m->itemsize);
 }
 
-static size_t *copy_cuts(size_t *to, const size_t *from, size_t n) {
+static size_t *copy(size_t *to, const size_t *from, size_t n) {
     return from ? memcpy(to, from, n * sizeof *from) : NULL;
 }
 
@@ -151,12 +163,15 @@ static int keep_cuts(coll_exec *e) {
     e->blockwise = e->program->layout.blockwise || m->cuts || m->input_cuts;
     if (!m->cuts && !m->input_cuts)
         return 1;
-    e->cuts = calloc(2 * n, sizeof *e->cuts);
+    size_t tables = m->starts || m->input_starts ? 4 : 2;
+    e->cuts = calloc(tables * n, sizeof *e->cuts);
     if (!e->cuts)
         return 0;
-    e->footprint += 2 * n * sizeof *e->cuts;
-    m->cuts = copy_cuts(e->cuts, m->cuts, n);
-    m->input_cuts = m->input_cuts ? copy_cuts(e->cuts + n, m->input_cuts, n) : m->cuts;
+    e->footprint += tables * n * sizeof *e->cuts;
+    m->cuts = copy(e->cuts, m->cuts, n);
+    m->input_cuts = m->input_cuts ? copy(e->cuts + n, m->input_cuts, n) : m->cuts;
+    m->starts = copy(e->cuts + 2 * n, m->starts, n - 1);
+    m->input_starts = copy(e->cuts + 3 * n, m->input_starts, n - 1);
     return 1;
 }
 

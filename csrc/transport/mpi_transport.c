@@ -154,21 +154,6 @@ static const char *library_version(void) {
     return text;
 }
 
-static coll_endpoint *endpoint_new(intptr_t handle) {
-    mpi_endpoint *e = calloc(1, sizeof *e);
-    if (!e)
-        return NULL;
-    e->comm = (MPI_Comm)handle;
-    e->base.transport = &mpi_transport;
-    e->base.message_limit = most;
-    MPI_Comm_rank(e->comm, &e->base.rank);
-    MPI_Comm_size(e->comm, &e->base.size);
-    int found = 0, *limit = NULL;
-    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found);
-    e->base.tag_limit = found ? *limit : 32767;
-    return &e->base;
-}
-
 #ifdef OPEN_MPI
 /* A number among the settings of the MPI library; 0 if it has no such setting, or not in the parts that it uses. */
 static size_t setting(const char *name) {
@@ -184,6 +169,39 @@ static size_t setting(const char *name) {
     return (size_t)value;
 }
 
+/* Open MPI reads this setting as it begins, and changes it if there are more ranks than places for them. */
+static int gives_way(void) {
+    int level, provided;
+    MPI_Query_thread(&level); /* Open MPI takes the level given here for that of the whole library */
+    if (MPI_T_init_thread(level, &provided) != MPI_SUCCESS)
+        return 0;
+    int found = setting("mpi_yield_when_idle") != 0;
+    MPI_T_finalize();
+    return found;
+}
+#else
+static int gives_way(void) {
+    return 0;
+}
+#endif
+
+static coll_endpoint *endpoint_new(intptr_t handle) {
+    mpi_endpoint *e = calloc(1, sizeof *e);
+    if (!e)
+        return NULL;
+    e->comm = (MPI_Comm)handle;
+    e->base.transport = &mpi_transport;
+    e->base.message_limit = most;
+    MPI_Comm_rank(e->comm, &e->base.rank);
+    MPI_Comm_size(e->comm, &e->base.size);
+    int found = 0, *limit = NULL;
+    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found);
+    e->base.tag_limit = found ? *limit : 32767;
+    e->base.gives_way = gives_way();
+    return &e->base;
+}
+
+#ifdef OPEN_MPI
 /* Open MPI forgets the settings of parts that it has closed. Messages go by TCP if ob1 is the part that sends them, but
  * for openib, which Open MPI 4 had beside it; ofi and uct may be open for one-sided communication alone. */
 static size_t unannounced(void) {

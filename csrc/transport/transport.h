@@ -31,6 +31,7 @@ struct coll_endpoint {
     int tag_limit;        /* tags are in [0, tag_limit) */
     size_t message_limit; /* the most bytes of one message */
     int mpi_error;        /* MPI's code of the last COLL_ERR_MPI */
+    int gives_way;        /* whether `test`, if it finds nothing, gives the core to another thread for a moment */
 };
 
 /* In-process mailboxes: `size` endpoints in one process, usable from several threads. A message is copied when both

@@ -99,7 +99,15 @@ static const size_t *draw_cuts(choices *c, size_t *cuts) {
     return cuts;
 }
 
-static coll_message draw_message(choices *c, size_t cuts[2][BLOCKS + 1]) {
+static const size_t *draw_starts(choices *c, size_t *starts) {
+    if (below(c, 3))
+        return NULL;
+    for (int i = 0; i < BLOCKS; i++)
+        starts[i] = below(c, 100) ? below(c, 60) : any_size(c);
+    return starts;
+}
+
+static coll_message draw_message(choices *c, size_t cuts[4][BLOCKS + 1]) {
     coll_message m = {.count = below(c, 200), .itemsize = (size_t)1 << below(c, 5)};
     unsigned odd = below(c, 32);
     if (odd == 0)
@@ -110,17 +118,24 @@ static coll_message draw_message(choices *c, size_t cuts[2][BLOCKS + 1]) {
     m.depth = 1 + (int)below(c, 5) - (odd == 3);
     m.cuts = draw_cuts(c, cuts[0]);
     m.input_cuts = draw_cuts(c, cuts[1]);
+    m.starts = draw_starts(c, cuts[2]);
+    m.input_starts = draw_starts(c, cuts[3]);
     return m;
 }
 
 /* Bytes of the caller's memory, or more than we have; *first: where its one block begins. */
-static size_t extent(const coll_layout *l, const coll_message *m, const size_t *cuts, int held, size_t *first) {
+static size_t extent(const coll_layout *l, const coll_message *m, const size_t *cuts, const size_t *starts, int held,
+                     size_t *first) {
     size_t even[BLOCKS + 1], each = m->count / (size_t)l->nblocks, longer = m->count % (size_t)l->nblocks;
     for (int i = 0; i <= l->nblocks; i++)
         even[i] = (size_t)i * each + ((size_t)i < longer ? (size_t)i : longer);
     cuts = cuts ? cuts : even;
     *first = held < 0 ? 0 : cuts[held] * m->itemsize;
     size_t count = held == COLL_NONE ? 0 : held < 0 ? cuts[l->nblocks] : cuts[held + 1] - cuts[held];
+    for (int i = 0; starts && held == COLL_ALL && i < l->nblocks; i++) {
+        size_t end = starts[i] + cuts[i + 1] - cuts[i];
+        count = end > count ? end : count;
+    }
     return count <= MEMORY / m->itemsize ? count * m->itemsize : SIZE_MAX;
 }
 
@@ -132,14 +147,16 @@ static char *new_memory(size_t bytes) {
 
 /* Whether the caller could have memory for the call. */
 static int give_memory(player *p, const coll_layout *l, const coll_message *m) {
-    size_t first, input_first, bytes = extent(l, m, m->cuts, l->vector_block, &first);
-    size_t input_bytes = extent(l, m, m->input_cuts ? m->input_cuts : m->cuts, l->input_block, &input_first);
+    size_t first, input_first, bytes = extent(l, m, m->cuts, m->starts, l->vector_block, &first);
+    const size_t *input_cuts = m->input_cuts ? m->input_cuts : m->cuts;
+    size_t input_bytes = extent(l, m, input_cuts, m->input_starts, l->input_block, &input_first);
     if (bytes == SIZE_MAX || input_bytes == SIZE_MAX)
         return 0;
     p->vector = p->memory[1] = new_memory(bytes);
-    if (l->in_place && !m->input_cuts && l->vector_block == COLL_ALL)
+    int alike = !m->input_cuts && !m->starts && !m->input_starts;
+    if (l->in_place && alike && l->vector_block == COLL_ALL)
         p->input = p->vector + input_first;
-    else if (l->in_place && !m->input_cuts && l->vector_block == l->input_block)
+    else if (l->in_place && alike && l->vector_block == l->input_block)
         p->input = p->vector;
     else
         p->input = p->memory[0] = new_memory(input_bytes);
@@ -176,7 +193,7 @@ static void run(player *players, int size, choices *c) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t left) {
     choices c = {data, left};
     player players[RANKS] = {0};
-    size_t cuts[2][BLOCKS + 1];
+    size_t cuts[4][BLOCKS + 1];
     int size = 1 + (int)below(&c, RANKS);
     coll_inproc *group = coll_inproc_new(size, (unsigned)draw(&c, 1));
     coll_layout layout = draw_layout(&c, size);
