@@ -45,11 +45,6 @@ class Collective:
         return self.name in registry.EXCHANGES
 
     @property
-    def rules(self) -> str:
-        """The collective by whose rules the algorithm is chosen."""
-        return "alltoallv" if self.exchanges else self.name
-
-    @property
     def rooted(self) -> bool:
         """Whether the collective has a root."""
         return "root" in self.takes
@@ -140,7 +135,7 @@ class Draft:
     stores: list[Packed] = field(default_factory=list)
     parts: str = ""  # the basic types of the data, for the comparison between ranks
     spare: Any = None  # memory that the call needs until it ends
-    in_order: Callable[[], Draft] | None = None  # makes the call with all blocks side by side, if they are not
+    in_order: Callable[[], Draft] | None = None  # makes the call with all blocks side by side, if they may lie anywhere
 
     @property
     def nbytes(self) -> int:

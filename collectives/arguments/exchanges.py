@@ -59,58 +59,66 @@ class Side:
             found[piece.peer] = address, nbytes + piece.nbytes
         return found
 
-    def in_place(self) -> tuple[int, tuple[int, ...], None]:
-        """Where the blocks lie: the address of the first, the others' distances from it."""
-        assert self.runs
+    @property
+    def adjacent(self) -> bool:
+        """Whether the blocks lie side by side, in the order of the ranks."""
+        if not self.runs:
+            return self.runs is not None
+        base = min(address for address, _ in self.runs.values())
+        return all(address == base + self.cuts[rank] for rank, (address, _) in self.runs.items())
+
+    def laid_out(self, packs: bool) -> tuple[int, tuple[int, ...], Packed | None]:
+        """Where the blocks lie: the address of the first, and the distances of all from it.
+
+        With ``packs`` this is in a temporary, the third result, with all blocks side by side.
+        """
+        if packs or not self.runs:
+            packed = Packed([piece[1:] for piece in self.pieces], self.owner)
+            return packed.address, self.cuts[:-1], packed
         base = min(address for address, _ in self.runs.values())
         return base, tuple(self.runs[rank][0] - base if rank in self.runs else 0 for rank in range(self.size)), None
-
-    def packed(self) -> tuple[int, tuple[int, ...], Packed]:
-        """The same of a temporary with all blocks side by side, and the temporary."""
-        packed = Packed([piece[1:] for piece in self.pieces], self.owner)
-        return packed.address, self.cuts[:-1], packed
 
 
 def draft(collective: Collective, arguments: Arguments, peers: _core.Peers, rank: int, size: int) -> Draft:
     """The checked call of rank ``rank`` of ``size``; TypeError or ValueError if an argument is wrong."""
     blocks, owner = _BLOCKS[collective.name][1](arguments.recvbuf, "recvbuf", True, len(peers.sources))
-    order = [i ^ 1 for i in range(len(blocks))] if peers.crossed else range(len(blocks))
-    target = _side([blocks[i] for i in order], [peers.sources[i] for i in order], owner, size)
+    target = _side(blocks, peers.sources, peers.orders[0], owner, size)
     copied = in_place(arguments.sendbuf)
     if copied and collective.name != "alltoallw":
         raise TypeError(f"sendbuf: expected a buffer, not MPI.IN_PLACE: {collective.method} is never in place")
     if not copied:
         blocks, owner = _BLOCKS[collective.name][0](arguments.sendbuf, "sendbuf", False, len(peers.targets))
-        source = _side(blocks, list(peers.targets), owner, size)
+        source = _side(blocks, peers.targets, peers.orders[1], owner, size)
         sent, here = (side.cuts[rank + 1] - side.cuts[rank] for side in (source, target))
         if sent != here:
             raise ValueError(f"sendbuf has {sent} bytes for this rank itself, recvbuf {here}")
     else:  # arriving blocks must not overwrite blocks that have not been sent
         source = target
-    return _draft(collective, source, target, packs=False, copies=copied)
+    return _draft(collective, source, target, ordered=False, copies=copied)
 
 
-def _side(blocks: list[tuple[int, int, Type]], ranks: list[int], owner: Any, size: int) -> Side:
-    """A side without empty blocks, and without those of neighbours that do not exist."""
-    found = [Piece(rank, *block) for rank, block in zip(ranks, blocks, strict=True) if rank >= 0]
-    return Side(sorted((piece for piece in found if piece.nbytes), key=lambda piece: piece.peer), owner, size)
+def _side(
+    blocks: list[tuple[int, int, Type]], ranks: tuple[int, ...], order: tuple[int, ...], owner: Any, size: int
+) -> Side:
+    """A side without empty blocks, and without those of neighbours that do not exist, which ``order`` leaves out."""
+    found = (Piece(ranks[i], *blocks[i]) for i in order)
+    return Side([piece for piece in found if piece.nbytes], owner, size)
 
 
-def _draft(collective: Collective, source: Side, target: Side, packs: bool, copies: bool) -> Draft:
-    """The draft; ``packs``: blocks must lie side by side; ``copies``: what is sent must be copied."""
-    into = target.packed() if packs or not target.runs else target.in_place()
-    out = source.packed() if packs or copies or not source.runs else source.in_place()
+def _draft(collective: Collective, source: Side, target: Side, ordered: bool, copies: bool) -> Draft:
+    """The draft; ``ordered``: blocks must lie side by side; ``copies``: what is sent must be copied."""
+    into = target.laid_out(not target.runs or ordered and not target.adjacent)
+    out = source.laid_out(not source.runs or ordered and not source.adjacent or copies)
     if into[2] is None and out[2] is None:
         _refuse_overlap(source, target)
-    scattered = (into[1], out[1]) != (target.cuts[:-1], source.cuts[:-1])
     shape = Shape(
         "alltoall", 0, target.cuts[-1], 1, -1, None, False, target.cuts, source.cuts, collective.name,
-        *((into[1], out[1]) if scattered else (None, None)),
+        *((None, None) if ordered else (into[1], out[1])),
     )  # fmt: skip
     return Draft(
         collective, shape, out[0], into[0], 0, (target.owner, source.owner),
         loads=[] if out[2] is None else [out[2]], stores=[] if into[2] is None else [into[2]],
-        in_order=(lambda: _draft(collective, source, target, True, copies)) if scattered else None,
+        in_order=None if ordered else lambda: _draft(collective, source, target, True, copies),
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from ..waiting.mpi_calls import MPIRun
 from . import exact_sums, wide_accumulation
 from .checks import Check
 
-__all__ = ["Blocking", "laid_out"]
+__all__ = ["Blocking"]
 
 #: What the fast path has parsed of a call: the key of a cached plan, and the addresses of input and vector.
 Seen = tuple[Any, int, int]
@@ -124,6 +124,8 @@ class Blocking:
             return
         key, source, target = seen
         moved = draft.loads or draft.stores or (draft.source, draft.target) != (source, target)
+        if draft.collective.exchanges:  # which the fast path lays out as the draft does, if the algorithm allows it
+            moved = draft.shape.starts is None
         if moved or choice.algorithm.name in ("shm", "mpi") or self._widens(draft, choice, options):
             return
         context, shape, name = self._enter(), draft.shape, choice.algorithm.name
@@ -180,7 +182,15 @@ class Blocking:
         choice = self._choose(draft, options, forced, mpi="named" if threads else "chosen")
         if choice.algorithm.name == "mpi":
             _check_mpi(draft, options.engine, obstacle)
-        return laid_out(draft, choice), choice
+        return self._laid_out(draft, choice, options), choice
+
+    def _laid_out(self, draft: Draft, choice: Choice, options: Options) -> Draft:
+        """The call as its algorithm needs it: schedules with steps of several blocks need all blocks side by side."""
+        algorithm = choice.algorithm
+        if draft.in_order is None or algorithm.name in ("shm", "mpi"):
+            return draft
+        anywhere = isinstance(algorithm, ScheduleAlgorithm) and algorithm.divisible(self._enter().size)
+        return draft if anywhere and options.engine != "python" else draft.in_order()
 
     def _choose(
         self, draft: Draft, options: Options, forced: str | None, apart: str | None = None, mpi: ByMPI = "chosen"
@@ -195,7 +205,7 @@ class Blocking:
             apart = f"elements of {draft.shape.itemsize} bytes are too long"
         linear, exact = self._linear(draft, options), wide_accumulation.needed(draft.shape, False)
         return context.choose(
-            Demand(draft.collective.rules, draft.agreed, forced, draft.commutes, linear, apart, exact, mpi)
+            Demand(draft.collective.name, draft.agreed, forced, draft.commutes, linear, apart, exact, mpi)
         )
 
     def _foresee(self, name: str, nbytes: int, dtype: Any, op: Any) -> tuple[Draft, Choice]:
@@ -332,13 +342,6 @@ class Blocking:
         draft.load()
         context.end_walk(*context.begin_walk(choice, draft, context.internal), timeout)
         draft.store()
-
-
-def laid_out(draft: Draft, choice: Choice) -> Draft:
-    """The call as its algorithm needs it: schedules need all blocks side by side, in the order of the ranks."""
-    if draft.in_order is None or choice.algorithm.name in ("shm", "mpi"):
-        return draft
-    return draft.in_order()
 
 
 def _hand_over(collective: Collective, obstacle: str, algorithm: str | None) -> str:

@@ -15,7 +15,7 @@ from ..selection import hierarchy
 from ..selection.policy import Choice
 from ..trace.timeline import NONBLOCKING, PERSISTENT
 from ..waiting.mpi_calls import MPIRun
-from .blocking import DEFAULTS, Blocking, Seen, laid_out
+from .blocking import DEFAULTS, Blocking, Seen
 from .checks import Check, PendingCheck
 from .requests import UNDER_WAY, HandedOver, HandedOverForGood, PersistentRequest, Request
 
@@ -106,7 +106,7 @@ class Nonblocking(Blocking):
             node_group = context.another_node(call._replace(collective=f"{collective.name}_init"))
             if node_group is None:
                 choice = self._choose(draft, options, options.algorithm, NO_MEMORY, mpi="named")
-                draft = laid_out(draft, choice)
+                draft = self._laid_out(draft, choice, options)
         draft = next(self._parts(draft, choice, options, None))
         tag = context.persistent_tag(choice, draft.shape)
         operation = context.operation(choice, draft.shape, None if node_group is None else node_group.engine)

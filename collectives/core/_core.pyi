@@ -1,6 +1,5 @@
 """Types of the compiled core. The docstrings are in _core.pyx and its .pxi files."""
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -128,6 +127,8 @@ class Plan(Task):
         depth: int = 2,
         cuts: Sequence[int] | None = None,
         input_cuts: Sequence[int] | None = None,
+        starts: Sequence[int] | None = None,
+        input_starts: Sequence[int] | None = None,
     ) -> None: ...
     @property
     def busy(self) -> bool: ...
@@ -196,7 +197,8 @@ class Calls:
     broken: str | None
     timeout: float | None
     heard: dict[int, Any]
-    recent: deque[tuple[int, Callable[[], Any]]]
+    @property
+    def recent(self) -> tuple[list[tuple[int, Callable[[], Any]]], bool]: ...
     elsewhere: int
     drawn: int
     node: Any
@@ -349,7 +351,7 @@ FAST_COLLECTIVES: tuple[str, ...]
 class Peers:
     sources: tuple[int, ...]
     targets: tuple[int, ...]
-    crossed: bool
+    orders: tuple[tuple[int, ...], tuple[int, ...]]
     def __init__(self, size: int, sources: tuple[int, ...], targets: tuple[int, ...], crossed: bool = ...) -> None: ...
 
 def install(describe: Callable[..., Any]) -> None: ...

@@ -16,7 +16,6 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset, strerror
 
 import array
-import collections
 import itertools
 import os
 from inspect import signature

@@ -140,6 +140,23 @@ cdef tuple key_of(Calls calls, const coll_node_message *m, int kind, bint starts
         cuts = PyBytes_FromStringAndSize(<char *>m.cuts, table)
         if m.input_cuts != NULL:
             cuts += PyBytes_FromStringAndSize(<char *>m.input_cuts, table)
+        if m.starts != NULL:  # and input_starts
+            cuts += PyBytes_FromStringAndSize(<char *>m.starts, table) + PyBytes_FromStringAndSize(<char *>m.input_starts, table)
     deterministic = calls.deterministic if asked.deterministic is None else asked.deterministic
     return (kind | starts << 8 | in_place << 16, m.count, m.itemsize, m.dtype, m.op, m.type, m.root, cuts, asked.algorithm,
             deterministic)
+
+
+cdef CachedPlan known(Calls calls, const coll_node_message *m, int kind, bint starts, bint in_place, _Asked asked):
+    """The cached plan for a call, or None. A call like the last one needs no key."""
+    cdef const coll_node_message *last = &calls.last_message
+    cdef bint plain = asked is NOTHING_ASKED and m.cuts == NULL
+    cdef int number = kind | starts << 8 | in_place << 16 | calls.deterministic << 24
+    if plain and calls.last_cached is not None and number == calls.last_kind and m.count == last.count and (
+            m.itemsize == last.itemsize and m.dtype == last.dtype and m.op == last.op and m.type == last.type and
+            m.root == last.root):
+        return calls.last_cached
+    cdef CachedPlan found = calls.cached.get(key_of(calls, m, kind, starts, in_place, asked))
+    if plain and found is not None:
+        calls.last_cached, calls.last_message, calls.last_kind = found, m[0], number
+    return found

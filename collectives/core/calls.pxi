@@ -37,7 +37,7 @@ cdef class Calls:
     ``broken`` says why there can be no more calls, or is None. ``heard`` has the answers of ranks that have failed.
     ``elsewhere`` counts the calls that the node-local engine did not serve, without comparisons before calls.
     ``history`` is a hash of these calls' kinds, equal on ranks whose calls were equal. ``recent`` has the numbers of
-    such calls, with functions that describe them. ``background``: the progress thread can complete non-blocking calls.
+    the last 64 of them, with functions that describe them. ``background``: the progress thread can complete non-blocking calls.
     ``deterministic``: calls that do not say otherwise fold in rank order.
     """
 
@@ -56,12 +56,17 @@ cdef class Calls:
     cdef public bint yield_at_once, background, deterministic
     cdef public object broken, timeout
     cdef public dict heard
-    cdef readonly object recent
+    cdef long long[RECENT] numbers  # of the most recent calls, and what describes them: the newest is at `remembered` - 1
+    cdef list descriptions
+    cdef uint64_t remembered
     cdef public long long elsewhere
     cdef readonly uint32_t history
     cdef public long long drawn   # calls that have taken tags so far
     cdef int tags, kinds, stride, depth
     cdef dict cached              # CachedPlan by key; None: none are kept
+    cdef CachedPlan last_cached   # what a call without options found there last, or None; the call:
+    cdef coll_node_message last_message
+    cdef int last_kind
     cdef Kept kept                # bytes of the plans that these keep
     cdef unsigned char byte       # the vector of barriers that are served by schedules
     cdef Operation progressing    # a blocking call by a cached plan, or a call that is being begun
@@ -72,7 +77,7 @@ cdef class Calls:
     def __cinit__(self):
         self.turn = Turn()
         self.latest = Latest()
-        self.recent = collections.deque(maxlen=RECENT)
+        self.descriptions = [None] * RECENT
         self.heard = {}
         self.alive, self.admitted = &ALL_KINDS, ALL_KINDS
         self.tags = self.kinds = self.stride = self.depth = 1
@@ -148,7 +153,7 @@ cdef class Calls:
 
     def cache(self, bint plans):
         """Drop all cached plans; keep new ones from now on if ``plans``."""
-        self.cached, self.kept = {} if plans else None, Kept()
+        self.cached, self.kept, self.last_cached = {} if plans else None, Kept(), None
 
     def keep_plan(self, key, CachedPlan plan not None):
         """Keep ``plan`` for calls with ``key``; if there are 1000 keys already, drop them all first."""
@@ -156,7 +161,7 @@ cdef class Calls:
             return
         if len(self.cached) >= MOST_CACHED:
             self.cache(True)
-        self.cached[key], plan.among = plan, self.kept
+        self.cached[key], plan.among, self.last_cached = plan, self.kept, None
 
     # Numbers and tags
 
@@ -192,8 +197,18 @@ cdef class Calls:
     cpdef int count_mpi(self, describe) except -1:
         """Count a call that begins and that the engine does not serve; ``describe()`` makes the Call to remember."""
         self.elsewhere += 1
-        self.recent.append((self.number(), describe))
+        self.numbers[self.remembered % RECENT] = self.number()
+        self.descriptions[self.remembered % RECENT] = describe
+        self.remembered += 1
         return 0
+
+    @property
+    def recent(self):
+        """Numbers of the most recent calls, the newest last, with the functions that describe them; and whether there
+        were earlier ones."""
+        cdef uint64_t i, first = self.remembered - RECENT if self.remembered > RECENT else 0
+        calls = [(self.numbers[i % RECENT], self.descriptions[i % RECENT]) for i in range(first, self.remembered)]
+        return calls, first > 0
 
     @property
     def usable(self):

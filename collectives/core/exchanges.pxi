@@ -1,44 +1,77 @@
 # The parser of ordinary arguments of exchanges: all-to-allw, and the collectives of neighbours. They are all-to-alls
 # whose blocks lie where the program has them, most of them empty; included by _core.pyx.
 
+cdef enum:
+    MOST_PACKED = 4 << 20  # bytes that a rank sends, or receives, in a call that the fast path packs
+
 cdef struct Block:
     size_t at, nbytes  # from the beginning of the buffer
+
+cdef struct Edges:  # what a rank receives in an exchange, or what it sends
+    int *ranks             # of the neighbours, in the order of the program's blocks; negative: there is none
+    int *order             # the blocks that have a neighbour, in the order of the ranks and of their messages
+    int number, existing   # lengths of the two
+    Block *blocks
+    size_t *cuts           # boundaries of the data of all ranks
+    size_t *starts         # where they are, from the first block on
+    unsigned char *memory  # the program's buffer
+    size_t first, end      # the bytes of it that the blocks span
+    unsigned char *packed  # room for the data of all ranks side by side; NULL before it is needed
 
 
 @cython.final
 cdef class Peers:
     """With whom this rank exchanges blocks: ``sources`` and ``targets`` are ranks, in the order of the program's blocks;
     negative numbers stand for neighbours that do not exist. ``crossed``: what is sent as block 2i arrives as block 2i + 1,
-    and the reverse, as between the neighbours of a Cartesian grid."""
+    and the reverse, as between the neighbours of a Cartesian grid. ``orders`` has, for sources and for targets, the
+    blocks that have a neighbour, in the order of the ranks and of the messages that a rank sends."""
 
-    cdef readonly tuple sources, targets
-    cdef readonly bint crossed
-    cdef bint distinct           # whether no rank is twice among the sources, or among the targets
-    cdef int *ranks              # the sources, then the targets
-    cdef int size
-    cdef size_t *tables          # cuts, input_cuts, starts, input_starts of the present call
+    cdef readonly tuple sources, targets, orders
+    cdef Edges[2] edges        # of what arrives, and of what is sent, in the present call
+    cdef bint scattered        # whether what arrives in the present call must be unpacked
+    cdef int *ranks            # memory of the tables of `edges`
+    cdef size_t *tables
     cdef Block *blocks
 
     def __cinit__(self, int size, tuple sources, tuple targets, bint crossed=False):
-        cdef int i
-        both = sources + targets
-        if any(rank >= size for rank in both):
-            raise ValueError(f"peers: {max(both)} is not a rank of a communicator of {size}")
-        self.sources, self.targets, self.size, self.crossed = sources, targets, size, crossed
-        self.distinct = all(len(set(each)) == len(each) for each in
-                            ([rank for rank in side if rank >= 0] for side in (sources, targets)))
-        self.ranks = <int *>malloc((len(both) + 1) * sizeof(int))
+        cdef int i, n = len(sources), both = len(sources) + len(targets)
+        cdef Edges *e
+        if any(rank >= size for rank in sources + targets):
+            raise ValueError(f"peers: {max(sources + targets)} is not a rank of a communicator of {size}")
+        self.sources, self.targets = sources, targets
+        self.orders = in_order(sources, crossed), in_order(targets, False)
+        self.ranks = <int *>malloc((2 * both + 1) * sizeof(int))
         self.tables = <size_t *>malloc(4 * (size + 1) * sizeof(size_t))
-        self.blocks = <Block *>malloc((max(len(sources), len(targets)) + 1) * sizeof(Block))
+        self.blocks = <Block *>malloc((both + 1) * sizeof(Block))
         if self.ranks == NULL or self.tables == NULL or self.blocks == NULL:
             raise MemoryError
-        for i in range(len(both)):
-            self.ranks[i] = both[i]
+        for i, ranks in enumerate((sources, targets)):
+            e = &self.edges[i]
+            e.number, e.existing = len(ranks), len(self.orders[i])
+            e.ranks, e.order, e.blocks = self.ranks + i * n, self.ranks + both + i * n, self.blocks + i * n
+            e.cuts, e.starts = self.tables + i * (size + 1), self.tables + (2 + i) * (size + 1)
+            copy_integers(ranks, e.ranks)
+            copy_integers(self.orders[i], e.order)
 
     def __dealloc__(self):
         free(self.ranks)
         free(self.tables)
         free(self.blocks)
+        free(self.edges[0].packed)
+        free(self.edges[1].packed)
+
+
+cdef tuple in_order(tuple ranks, bint crossed):
+    """The blocks that have a neighbour, in the order of the ranks and of their messages."""
+    messages = (i ^ crossed for i in range(len(ranks)))
+    return tuple(sorted((i for i in messages if ranks[i] >= 0), key=ranks.__getitem__))
+
+
+cdef int copy_integers(tuple values, int *to) except -1:
+    cdef int i
+    for i in range(len(values)):
+        to[i] = values[i]
+    return 0
 
 
 cdef bint equal_blocks(object spec, bint writable, int n, bint same, Block *blocks, View *v) except? False:
@@ -108,60 +141,111 @@ cdef bint counted_blocks(object spec, bint writable, int n, bint typed, Block *b
     return True
 
 
-cdef size_t lay_out(const Block *blocks, const int *ranks, int n, int size, size_t *cuts, size_t *starts,
-                    size_t *extent) noexcept:
-    """Write boundaries and places of the blocks of distinct ranks; returns where the first one begins, and in *extent
-    where the last one ends. Places are counted from the first one on."""
-    cdef int i
-    cdef size_t first = <size_t>-1, end = 0
-    memset(cuts, 0, (size + 1) * sizeof(size_t))
-    memset(starts, 0, (size + 1) * sizeof(size_t))
-    for i in range(n):
-        if ranks[i] >= 0 and blocks[i].nbytes:
-            first = min(first, blocks[i].at)
-            end = max(end, blocks[i].at + blocks[i].nbytes)
-    first = first if end else 0
-    for i in range(n):
-        if ranks[i] >= 0 and blocks[i].nbytes:
-            cuts[ranks[i] + 1] = blocks[i].nbytes
-            starts[ranks[i]] = blocks[i].at - first
-    for i in range(size):
-        cuts[i + 1] += cuts[i]
-    extent[0] = end
-    return first
+cdef bint lay_out(Edges *e, int size) noexcept:
+    """Write boundaries and places of the data of all ranks; False if the blocks of a rank are not one run of bytes."""
+    cdef int k, rank
+    cdef const Block *block
+    cdef bint runs = True
+    memset(e.cuts, 0, (size + 1) * sizeof(size_t))
+    memset(e.starts, 0, (size + 1) * sizeof(size_t))
+    e.first, e.end = <size_t>-1, 0
+    for k in range(e.existing):
+        block, rank = &e.blocks[e.order[k]], e.ranks[e.order[k]]
+        if block.nbytes == 0:
+            continue
+        e.first, e.end = min(e.first, block.at), max(e.end, block.at + block.nbytes)
+        if e.cuts[rank + 1] == 0:
+            e.starts[rank] = block.at
+        runs = runs and e.starts[rank] + e.cuts[rank + 1] == block.at
+        e.cuts[rank + 1] += block.nbytes
+    e.first = e.first if e.end else 0
+    for rank in range(size):
+        if e.cuts[rank + 1]:
+            e.starts[rank] -= e.first
+        e.cuts[rank + 1] += e.cuts[rank]
+    return runs
 
 
-cdef bint fill_side(Calls calls, Peers peers, int variant, object spec, bint writable, View *v) except? False:
-    cdef int n = len(peers.sources) if writable else len(peers.targets)
+cdef bint has_room(Edges *e, int size) except? False:
+    """Have all data side by side in ``packed``; False if that takes too much memory."""
+    if e.cuts[size] > MOST_PACKED:
+        return False
+    if e.packed == NULL:
+        e.packed = <unsigned char *>malloc(MOST_PACKED)
+        if e.packed == NULL:
+            raise MemoryError
+    memcpy(e.starts, e.cuts, size * sizeof(size_t))
+    return True
+
+
+cdef void move_blocks(const Edges *e, bint packs) noexcept:
+    """Copy the blocks to ``packed``, or back."""
+    cdef int k
+    cdef size_t at = 0
+    cdef const Block *block
+    for k in range(e.existing):
+        block = &e.blocks[e.order[k]]
+        if packs:
+            memcpy(e.packed + at, e.memory + block.at, block.nbytes)
+        else:
+            memcpy(e.memory + block.at, e.packed + at, block.nbytes)
+        at += block.nbytes
+
+
+cdef inline Peers peers_of(Calls calls, int variant):
+    return calls.all_peers if variant == 1 else calls.near_peers
+
+
+cdef int unpack(Calls calls, int variant) except -1:
+    """Copy what has arrived in an exchange to the program's blocks, if it is not there."""
+    cdef Peers peers = peers_of(calls, variant)
+    if peers.scattered:
+        move_blocks(&peers.edges[0], False)
+    return 0
+
+
+cdef bint fill_side(Edges *e, int variant, object spec, bint writable) except? False:
+    cdef View v
+    cdef bint ordinary
     if variant == 2 or variant == 4 or (variant == 3 and not writable):  # allgather, alltoall; allgatherv sends one block
-        return equal_blocks(spec, writable, n, not writable and variant != 4, peers.blocks, v)
-    return counted_blocks(spec, writable, n, variant == 1 or variant == 6, peers.blocks, v)
+        ordinary = equal_blocks(spec, writable, e.number, not writable and variant != 4, e.blocks, &v)
+    else:
+        ordinary = counted_blocks(spec, writable, e.number, variant == 1 or variant == 6, e.blocks, &v)
+    e.memory = <unsigned char *>v.data if ordinary else NULL
+    return ordinary
 
 
-cdef bint fill_exchange(Calls calls, coll_node_message *m, int variant, object send, object recv) except? False:
-    """Fill the message of an exchange; False if the call is not ordinary."""
-    cdef Peers peers = calls.all_peers if variant == 1 else calls.near_peers
-    cdef View v, w
-    cdef int n = calls.member.size + 1
-    cdef size_t first, other, end, input_end
-    cdef size_t *tables
-    if peers is None or not peers.distinct:
+cdef bint fill_exchange(Calls calls, coll_node_message *m, _Method method, object send, object recv) except? False:
+    """Fill the message of an exchange; False if the call is not ordinary.
+
+    Blocks are used as they lie if those of each rank are one run of bytes. Otherwise they are packed, and ``unpack``
+    must be called after the call.
+    """
+    cdef Peers peers = peers_of(calls, method.variant)
+    cdef int size = calls.member.size, rank = calls.member.rank
+    cdef bint packs
+    cdef Edges *source
+    cdef Edges *target
+    if peers is None:
         return False
-    tables = peers.tables
-    if not fill_side(calls, peers, variant, recv, True, &w):
+    target, source = &peers.edges[0], &peers.edges[1]
+    if not fill_side(target, method.variant, recv, True) or not fill_side(source, method.variant, send, False):
         return False
-    first = lay_out(peers.blocks, peers.ranks, len(peers.sources), n - 1, tables, tables + 2 * n, &end)
-    if not fill_side(calls, peers, variant, send, False, &v):
+    peers.scattered = not lay_out(target, size)
+    packs = not lay_out(source, size)
+    if target.cuts[rank + 1] - target.cuts[rank] != source.cuts[rank + 1] - source.cuts[rank]:  # for this rank itself
         return False
-    other = lay_out(peers.blocks, peers.ranks + len(peers.sources), len(peers.targets), n - 1, tables + n,
-                    tables + 3 * n, &input_end)
-    if v.data + other < w.data + end and w.data + first < v.data + input_end:  # perhaps they overlap
-        return False
+    if source.memory + source.first < target.memory + target.end and target.memory + target.first < source.memory + source.end:
+        return False  # perhaps they overlap
+    if packs or peers.scattered:
+        if method.starts or packs and not has_room(source, size) or peers.scattered and not has_room(target, size):
+            return False
+        if packs:
+            move_blocks(source, True)
     m.kind = COLL_NODE_ALLTOALL
-    m.input = v.data + other
-    m.output = w.data + first
-    as_bytes(m, tables[n - 1], -1)
-    m.cuts, m.input_cuts, m.starts, m.input_starts = tables, tables + n, tables + 2 * n, tables + 3 * n
-    m.variant = variant
-    cdef int r = calls.member.rank
-    return tables[r + 1] - tables[r] == tables[n + r + 1] - tables[n + r]  # what this rank sends to itself
+    m.input = source.packed if packs else source.memory + source.first
+    m.output = target.packed if peers.scattered else target.memory + target.first
+    as_bytes(m, target.cuts[size], -1)
+    m.cuts, m.input_cuts, m.starts, m.input_starts = target.cuts, source.cuts, target.starts, source.starts
+    m.variant = method.variant
+    return True

@@ -164,13 +164,6 @@ def memory_key(Calls calls not None, bint starts, int kind, uintptr_t source, ui
     return key_of(calls, &message, kind, starts, source == target, NOTHING_ASKED)
 
 
-cdef CachedPlan known(Calls calls, const coll_node_message *m, int kind, bint starts):
-    """The cached plan for the call in the message ``m``, or None."""
-    if calls.cached is None:
-        return None
-    return calls.cached.get(key_of(calls, m, kind, starts, m.input == m.output, NOTHING_ASKED))
-
-
 def run_memory(Calls calls not None, object owners, object timeout_of, object options, int kind, uintptr_t source,
                uintptr_t target, size_t count, int dtype=-1, int op=-1, int root=0):
     """Run a blocking call on memory at two addresses, equal or without overlap; False, with nothing done, if it must
@@ -191,7 +184,7 @@ cdef bint run_message(Calls calls, coll_node_message *m, int kind, object owners
     """Run a blocking call whose message is filled, as :func:`run_memory`; ``timeout_of`` may be None."""
     cdef CachedPlan found
     if not is_served(calls, kind, m):
-        found = known(calls, m, kind, False)
+        found = None if calls.cached is None else known(calls, m, kind, False, m.input == m.output, NOTHING_ASKED)
         if found is not None:
             run_cached(calls, found, m, owners, None if timeout_of is None else timeout_of(options), begun)
         return found is not None
@@ -206,11 +199,12 @@ def start_memory(Calls calls not None, object owners, int kind, uintptr_t source
     operation, or None, with nothing done, if the call must take the slow path."""
     cdef coll_node_message message
     cdef uint64_t begun = coll_ticks()
-    cdef CachedPlan found
+    cdef CachedPlan found = None
     if not calls.background or not fill_memory(&message, calls, kind, source, target, count, dtype, op, root):
         return None
     if not is_served(calls, kind, &message):
-        found = known(calls, &message, kind, True)
+        if calls.cached is not None:
+            found = known(calls, &message, kind, True, message.input == message.output, NOTHING_ASKED)
         return None if found is None else start_cached(calls, found, &message, owners, None, begun, False)
     return start(calls, &message, owners, None, begun, False)
 
@@ -286,10 +280,12 @@ cdef inline object serve(_Method method, object comm, object send, object recv, 
         return SLOW_PATH
     on_node = on_node and (asked.algorithm is None or asked.algorithm == "shm")
     message.root = root
-    if method.variant:  # schedules need all blocks side by side, in the order of the ranks
-        if not on_node or not fill_exchange(calls, &message, method.variant, send, recv):
+    if not on_node and calls.cached is None:
+        return SLOW_PATH
+    if method.variant:
+        if not fill_exchange(calls, &message, method, send, recv):
             return SLOW_PATH
-    elif not (on_node or calls.cached is not None) or not parse(calls, &message, kind, send, recv, counts, op):
+    elif not parse(calls, &message, kind, send, recv, counts, op):
         return SLOW_PATH
     if not on_node or not is_served(calls, kind, &message):
         return like_earlier(method, comm, calls, &message, send, recv, counts, op, keywords, asked, begun)
@@ -300,25 +296,31 @@ cdef inline object serve(_Method method, object comm, object send, object recv, 
         owners = kept(send), kept(recv)  # other threads run while this one waits
     if not launch(calls, &message, begun):
         finish(calls, (send, recv) if owners is None else owners, asked.timeout)
+    if method.variant:
+        unpack(calls, method.variant)
     return None
 
 
 cdef object like_earlier(_Method method, object comm, Calls calls, coll_node_message *m, object send, object recv,
                          object counts, object op, dict keywords, _Asked asked, uint64_t begun):
     """Serve a call that does not go to the engine, with its message filled, by a cached plan or by ``method.first``."""
+    cdef int kind = method.kind | method.variant << 20
     if calls.cached is None or m.cuts != NULL and calls.member.size > MOST_RANKS:
         return SLOW_PATH
     if m.input == m.output and send is not None and send is not IN_PLACE:
         return SLOW_PATH
-    key = key_of(calls, m, method.kind, method.starts, send is IN_PLACE or recv is IN_PLACE, asked)
-    found = calls.cached.get(key)
+    cdef bint in_place = send is IN_PLACE or recv is IN_PLACE
+    cdef CachedPlan found = known(calls, m, kind, method.starts, in_place, asked)
     if found is None:
+        key = key_of(calls, m, kind, method.starts, in_place, asked)
         if method.kind == COLL_NODE_BCAST:
             send, recv = recv, None
         return method.first(comm, (key, <uintptr_t>m.input, <uintptr_t>m.output), send, recv, op, m.root, counts, keywords)
     if method.starts:
-        return request_of(start_cached(calls, <CachedPlan>found, m, (held(send), held(recv)), comm, begun, True))
-    run_cached(calls, <CachedPlan>found, m, (kept(send), kept(recv)), asked.timeout, begun)
+        return request_of(start_cached(calls, found, m, (held(send), held(recv)), comm, begun, True))
+    run_cached(calls, found, m, (kept(send), kept(recv)), asked.timeout, begun)
+    if method.variant:
+        unpack(calls, method.variant)
     return None
 
 

@@ -271,6 +271,8 @@ class MPIContext(MPIWaiting, Context):
             min(segments, DEPTH),
             shape.cuts,
             shape.input_cuts,
+            shape.starts,
+            shape.input_starts,
         )
 
     def torn(self, collective: str, error: BaseException) -> None:

@@ -10,7 +10,7 @@ from .spec import SPECS, Spec
 
 __all__ = [
     "EXCHANGES", "NAMES", "PRIVATE_LENGTHS", "UNEVEN", "Algorithm", "NativeAlgorithm", "ScheduleAlgorithm",
-    "algorithms", "base", "collectives", "find", "register", "register_native", "spec",
+    "algorithms", "base", "collectives", "find", "register", "register_native", "rules", "spec",
 ]  # fmt: skip
 
 #: Collectives that use the algorithms of another one, and its name.
@@ -160,6 +160,11 @@ def register_native(
 def base(collective: str) -> str:
     """The collective whose algorithms serve a call: ``"allgather"`` for ``"allgatherv"``."""
     return "alltoall" if collective in EXCHANGES else _VARIANTS.get(collective, collective)
+
+
+def rules(collective: str) -> str:
+    """The collective by whose rules the algorithm of a call is chosen: ``"alltoallv"`` for all exchanges."""
+    return "alltoallv" if collective in EXCHANGES else collective
 
 
 def spec(collective: str) -> Spec:

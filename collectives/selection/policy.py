@@ -151,7 +151,8 @@ class Rules:
 
     def forced_for(self, collective: str) -> str | None:
         """The algorithm that ``COLLECTIVES_ALGORITHM`` names for ``collective``, or None."""
-        return self.forced.get(collective, self.forced.get(registry.base(collective)))
+        names = collective, registry.rules(collective), registry.base(collective)
+        return next((self.forced[name] for name in names if name in self.forced), None)
 
     def local_reach(self) -> dict[str, int | None]:
         """For each collective that the node-local engine serves: the bytes up to which it does, None for any length."""
@@ -160,9 +161,10 @@ class Rules:
 
     def _longest_local(self, collective: str) -> float:
         """Bytes up to which the node-local engine serves every call of ``collective``; -1 if it serves none."""
-        forced = self.forced_for(collective)
-        if forced is not None:
-            return math.inf if forced == LOCAL[collective] else -1
+        same = [name for name in registry.EXCHANGES if registry.rules(name) == collective]
+        forced = {self.forced_for(name) for name in (collective, *same)}
+        if forced != {None}:
+            return math.inf if forced == {LOCAL[collective]} else -1
         reach = -1.0
         for limit, name, _ in self.tuned.rows.get(collective, []) if self.tuned is not None else []:
             if name != LOCAL[collective]:
@@ -239,14 +241,14 @@ def choose(rules: Rules, demand: Demand) -> Choice:
 
 def _chosen(rules: Rules, demand: Demand) -> Choice:
     """:func:`choose`, but for the order of the ranks."""
-    collective, nbytes, forced = demand.collective, demand.nbytes, demand.forced
-    registry.algorithms(collective)  # raises ValueError for an unknown collective
-    source = "asked for in the call"
-    by_rule = rules.forced_for(collective)
+    nbytes, forced = demand.nbytes, demand.forced
+    registry.algorithms(demand.collective)  # raises ValueError for an unknown collective
+    source, collective = "asked for in the call", registry.rules(demand.collective)
+    by_rule = rules.forced_for(demand.collective)
     if forced is None and by_rule is not None and not (demand.mpi == "never" and by_rule == "mpi"):
         forced, source = by_rule, "set by COLLECTIVES_ALGORITHM"
     if forced is not None:
-        algorithm = registry.find(collective, forced)
+        algorithm = registry.find(demand.collective, forced)
         _refuse(algorithm, demand)
         cut = isinstance(algorithm, ScheduleAlgorithm)
         return Choice(algorithm, _segment(rules, collective, forced, nbytes) if cut else None, source)
@@ -262,6 +264,8 @@ def _chosen(rules: Rules, demand: Demand) -> Choice:
         return _default(EXACT, collective, nbytes, "exact sums, by the table")
     if not demand.commutes and collective in ORDERED:
         return Choice(registry.find(collective, ORDERED[collective]), None, "the op does not commute")
+    if demand.collective.startswith("neighbor"):
+        return Choice(registry.find(collective, "linear"), None, "few ranks are neighbours")
     if demand.flat is None and hierarchy.by_default(collective, nbytes, rules.lanes):
         return Choice(registry.find(collective, hierarchy.NAME), None, "ranks share nodes, and there are several")
     found = between(rules.hosts, collective, nbytes, rules.link) if rules.hosts else None

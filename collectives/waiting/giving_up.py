@@ -35,11 +35,11 @@ class GivingUp(_core.Calls):
 
         Calls of the node-local engine are not recorded: of these the result has only the number and ``"shm"``.
         """
-        recent: list[tuple[int, Callable[[], Call]]] = list(self.recent)
+        recent, more = self.recent
         for known, describe in reversed(recent):
             if known == number:
                 return describe()._replace(number=number)
-        covered = len(recent) < (self.recent.maxlen or 0) or recent[0][0] < number
+        covered = not more or recent[0][0] < number
         return Call(number, "", "shm", 0, "", "", None) if covered else None
 
     def hear(self, answer: Answer) -> None:

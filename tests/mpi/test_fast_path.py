@@ -1,6 +1,7 @@
 """The fast path, and calls like earlier ones: which calls take it, and that they do what others do, errors included."""
 
 import array
+import itertools
 import threading
 import weakref
 from unittest import mock
@@ -10,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 from collectives import Communicator
-from collectives.arguments.calls import COLLECTIVES
+from collectives.arguments.calls import COLLECTIVES, EXCHANGES
 from collectives.communicator.nonblocking import Nonblocking
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
@@ -25,7 +26,7 @@ def slow(monkeypatch):
 
     def noted(way):
         def noting(self, *args, **kwargs):
-            seen.extend(arg.name for arg in args if arg in COLLECTIVES.values())
+            seen.extend(arg.name for arg in args if arg in (COLLECTIVES | EXCHANGES).values())
             return way(self, *args, **kwargs)
 
         return noting
@@ -87,6 +88,52 @@ def test_unequal_blocks_of_all_forms(world, slow):
                 call([send, EACH, MPI.DOUBLE], [receive, *block])
                 assert list(receive) == [i // EACH for i in range(EACH * SIZE)]
     assert slow == []
+
+
+@pytest.mark.parametrize("way", [{}, {"algorithm": "linear"}], ids=str)
+def test_neighbours_of_all_grids(world, slow, way):
+    """Also neighbours that are one rank: what goes to it, or comes from it, is packed where it is not side by side."""
+    for dims in ([SIZE], [SIZE, 1], [1, SIZE, 1]):
+        comm = world.Create_cart(dims, [True] * len(dims))
+        sources = [rank for axis in range(len(dims)) for rank in comm.Shift(axis, 1)]
+        numbers, gathered = np.arange(2.0 * len(dims)), np.repeat(sources, 3)
+        for turn in range(3):
+            block, blocks = np.full(3, float(RANK)), np.full(3 * len(sources), -1.0)
+            comm.Neighbor_allgather(block, blocks, **way)
+            assert blocks.tolist() == gathered.tolist()
+            send, receive = np.array([100.0 * RANK + i for i in numbers]), np.full(len(numbers), -1.0)
+            comm.Neighbor_alltoall(send, receive, **way)
+            assert receive.tolist() == [100 * rank + (i ^ 1) for i, rank in enumerate(sources)]
+            one, places = [1] * len(numbers), numbers[::-1].astype(int).tolist()
+            comm.Neighbor_alltoallv([send, (one, places), MPI.DOUBLE], [receive, (one, places), MPI.DOUBLE], **way)
+            expected = [100 * rank + places[i ^ 1] for i, rank in enumerate(sources)]
+            assert receive[places].tolist() == expected
+            if turn < 2:
+                slow.clear()  # the first call finds the neighbours, and a schedule's next one leaves its plan
+        assert slow == []
+        assert comm.last.algorithm == way.get("algorithm", "shm")
+        comm.Free()
+
+
+def test_calls_like_the_last_one_but_for_one_thing(world, monkeypatch):
+    """Of several calls without options in turn, each is served by the plan of its own."""
+    monkeypatch.setenv("COLLECTIVES_ALGORITHM", "allreduce=ring,bcast=binomial,reduce=binomial")
+    comm = Communicator(MPI.COMM_WORLD)
+    for _ in range(3):
+        for n, kind, op, total in itertools.product(
+            (2, 3), (np.float32, np.int32, np.float64), (MPI.SUM, MPI.MAX), (False, True)
+        ):
+            x, y = np.full(n, RANK, kind), np.full(n, RANK, kind)
+            comm.Allreduce(MPI.IN_PLACE if total else x, y, op)
+            assert (y == (SIZE * (SIZE - 1) // 2 if op == MPI.SUM else SIZE - 1)).all()
+            assert comm.last.algorithm == "ring"
+            for root in (0, SIZE - 1):
+                y[:] = RANK
+                comm.Bcast(y, root)
+                assert (y == root).all()
+                comm.Reduce(x, y, op, root)
+                assert (y == ((SIZE * (SIZE - 1) // 2 if op == MPI.SUM else SIZE - 1) if RANK == root else root)).all()
+    comm.Free()
 
 
 def test_a_part_of_a_buffer(world, slow):

@@ -114,6 +114,11 @@ def test_environment(monkeypatch):
     assert set(forced.values()) == {"mpi"}
     assert {rules("all=mpi").forced_for(name) for name in policy.DEFAULT} == {"mpi"}
     assert rules("all=ring").forced_for("barrier") is None
+    named = rules("neighbor_alltoall=pairwise")
+    neighbours = {name: choose(named, Demand(name, 5)).algorithm.name for name in registry.EXCHANGES}
+    assert {name for name, algorithm in neighbours.items() if algorithm == "pairwise"} == {"neighbor_alltoall"}
+    assert "alltoallv" not in named.local_reach()  # so that the fast path does not pass the rule by
+    assert rules("alltoallv=linear").forced_for("neighbor_allgather") == "linear"
     mpis = rules("all=mpi")
     uses = {use: choose(mpis, Demand("bcast", 5, apart="two nodes", mpi=use)) for use in ("chosen", "named", "never")}
     assert [choice.algorithm.name for choice in uses.values()] == ["mpi", "mpi", "binomial"]
