@@ -110,7 +110,7 @@ block = _core.HeapBlock(own, 100_000)
 ctypes.memset(block.address, 1, 100_000)
 del block
 block = _core.HeapBlock(own, 100_000)
-ctypes.memset(block.address, 1, 100_001)
+ctypes.c_uint8.from_address(block.address + 100_000).value ^= 1
 print("now", flush=True)
 del block
 _core.HeapBlock(own, 100_000)

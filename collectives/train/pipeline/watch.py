@@ -19,6 +19,7 @@ __all__ = ["NOTICE", "Watch", "check_prints", "differ", "kept_for_ever"]
 
 NOTICE = 1  # the tag of a failing stage's last words
 FAILED = " of the pipeline failed: "  # between the name of a rank and its error
+SAME = "the ranks of a pipeline need the same batches"
 LONGEST = 1000  # bytes of these
 SPIN = 0.002  # seconds for which a wait only gives way to other processes between looks; then it naps
 NAP = 1e-5  # seconds of a nap; about 65 us with the timer's slack and the way back to the core
@@ -141,8 +142,11 @@ class Watch:
     def _look(self) -> None:
         for notice in self._heard:
             if (text := notice.read()) is not None:
+                origin = text.rpartition(FAILED)[2]
+                if notice is self._heard[0] and origin.startswith(found := f"ValueError: {SAME}"):
+                    raise ValueError(SAME + origin.removeprefix(found))  # which this rank is about to find, too
                 failure = PeerFailure(text)
-                failure.origin = text.rpartition(FAILED)[2]
+                failure.origin = origin
                 raise failure
 
     def _end_late(self, limit: float) -> None:
@@ -237,7 +241,7 @@ def _begin(comm: Any) -> Any:
 
 def differ(what: str, numbers: Sequence[Any]) -> str:
     """The error of ranks that have begun with different numbers."""
-    return f"the ranks of a pipeline need the same batches; theirs have {list(numbers)} {what}"
+    return f"{SAME}; theirs have {list(numbers)} {what}"
 
 
 def check_prints(prints: Array) -> None:
@@ -246,7 +250,4 @@ def check_prints(prints: Array) -> None:
         known = np.flatnonzero(of_ranks)
         if other := [rank for rank in known if of_ranks[rank] != of_ranks[known[0]]]:
             what = f"input {column - 1}" if column else "labels"
-            raise ValueError(
-                f"the ranks of a pipeline need the same batches; rank {other[0]} has other elements of {what} than "
-                f"rank {known[0]}"
-            )
+            raise ValueError(f"{SAME}; rank {other[0]} has other elements of {what} than rank {known[0]}")

@@ -8,6 +8,7 @@ from pipeline_training import LOSS, STEPS, X, Y, alone, assert_same, chain, dela
 
 from collectives import CollectiveTimeout, PeerFailure, train
 from collectives.train import threads
+from collectives.train.pipeline.watch import Watch, differ
 
 PLAIN = [("gpipe", 1), ("gpipe", 3), ("1f1b", 4), ("interleaved_1f1b", 2), ("interleaved_1f1b", 4), ("zero_bubble", 3)]
 
@@ -207,6 +208,17 @@ def test_an_error_of_one_of_two_pipelines_is_named_there_and_ends_it():
     expected, _ = alone()
     for state in threads.run(2, on_rank, timeout=20):
         assert_same(state, expected)
+
+
+def test_batches_that_differ_are_the_same_error_for_a_rank_that_is_told_of_them_first():
+    def on_rank(comm):
+        watch = Watch(comm, f"stage {comm.rank}")
+        if comm.rank == 1:
+            return watch.tell(ValueError(differ("samples", [4, 5])))
+        with pytest.raises(ValueError, match=r"^the ranks of a pipeline need the same batches; theirs have \[4, 5\]"):
+            watch.wait(comm.Irecv(np.zeros(1), tag=5))
+
+    threads.run(2, on_rank, timeout=20)
 
 
 def test_ranks_need_the_same_batch():
