@@ -52,6 +52,9 @@ FROM, MOST_RANKS, BY_RANK = 64 << 10, 256, frozenset({"ring", "scatter_allgather
 #: Bytes of a segment that are tried for what is only moved, and those of a reduction by each algorithm.
 SEGMENTS = (None, 1 << 20, 512 << 10, 256 << 10, 128 << 10)
 REDUCED = {"circulant": 256 << 10, "ring": 512 << 10}
+#: An all-to-allv, of whose lengths each rank knows its own only, sends all at once on up to AT_ONCE ranks, if a link
+#: takes at most FAST seconds a byte: on slower ones long blocks take less time by pairs of ranks.
+AT_ONCE, FAST = 64, 8e-9
 #: Algorithms whose ranks have one partner in a round: no other message arrives meanwhile. An all-gather by recursive
 #: doubling has, too, but took 1.1 of a ring's time for 1 MiB on 8 hosts, as if messages were mixed.
 PAIRS = frozenset({"recursive_halving"})
@@ -98,6 +101,8 @@ def between(hosts: bytes, collective: str, nbytes: int, link: Link | None) -> tu
     ``hosts`` is as in :func:`nearest`; ``link`` is the measured one, which all ranks know, None if none was.
     """
     owner, size = registry.base(collective), len(hosts) // 4
+    if collective == "alltoallv" and size <= AT_ONCE and (link or NOMINAL).beta <= FAST:
+        return registry.find(collective, "linear"), None, f"between up to {AT_ONCE} ranks"
     names = [name for name in CANDIDATES.get(owner, ()) if size <= MOST_RANKS or name not in BY_RANK]
     if nbytes < FROM or not names:
         return None

@@ -114,6 +114,17 @@ def test_only_a_table_or_a_word_is_stronger():
         assert ", ranks " not in str(pick("allreduce", 1 << 22, layout, **asked))
 
 
+def test_blocks_of_unknown_lengths_go_at_once_between_few_ranks_on_fast_links():
+    few, many = hosts_of(LAYOUTS["4 x 2"]), np.arange(65, dtype=np.int32).tobytes()
+    for hosts, link, name in ((few, FAST, "linear"), (few, None, "linear"), (few, SLOW, "pairwise"),
+                              (many, FAST, "pairwise")):  # fmt: skip
+        for collective in ("alltoallv", "alltoallw"):
+            assert choose(Rules(hosts=hosts, link=link), Demand(collective, 0, apart="hosts")).algorithm.name == name
+    assert (
+        choose(Rules(hosts=many, link=SLOW), Demand("neighbor_alltoallw", 0, apart="hosts")).algorithm.name == "linear"
+    )
+
+
 def test_many_ranks_take_no_round_for_each_rank():
     layout = [rank // 8 for rank in range(8 * MOST_RANKS)]
     for collective in CANDIDATES:
