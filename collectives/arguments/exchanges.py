@@ -109,7 +109,7 @@ def _draft(collective: Collective, source: Side, target: Side, ordered: bool, co
     """The draft; ``ordered``: blocks must lie side by side; ``copies``: what is sent must be copied."""
     into = target.laid_out(not target.runs or ordered and not target.adjacent)
     out = source.laid_out(not source.runs or ordered and not source.adjacent or copies)
-    if into[2] is None and out[2] is None:
+    if not copies:
         _refuse_overlap(source, target)
     shape = Shape(
         "alltoall", 0, target.cuts[-1], 1, -1, None, False, target.cuts, source.cuts, collective.name,
@@ -123,9 +123,12 @@ def _draft(collective: Collective, source: Side, target: Side, ordered: bool, co
 
 
 def _refuse_overlap(source: Side, target: Side) -> None:
-    """ValueError if a block that is received lies where one that is sent lies."""
-    sides = enumerate((source.runs or {}, target.runs or {}))
-    spans = sorted((address, nbytes, side) for side, runs in sides for address, nbytes in runs.values())
+    """ValueError if a block that is received lies where one that is sent lies.
+
+    Blocks with gaps may lie in the gaps of others, as the columns of a matrix do: they are not compared.
+    """
+    sides = enumerate((source.pieces, target.pieces))
+    spans = sorted((p.address, p.nbytes, side) for side, pieces in sides for p in pieces if p.type.dense)
     ends = [0, 0]
     for address, nbytes, side in spans:
         if address < ends[1 - side]:

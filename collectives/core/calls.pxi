@@ -42,10 +42,10 @@ cdef class Calls:
     """
 
     cdef Member member
-    cdef unsigned served          # bits of the collectives for which the fast path to the engine is open
+    cdef uint64_t served          # bits of the collectives for which the fast path to the engine is open
     cdef unsigned admitted        # all bits, or none while calls are collected for a group
     cdef const unsigned *alive    # all bits until the communicator is freed, perhaps through another handle
-    cdef size_t[32] longest       # by collective: bytes of the longest vector that the fast path to the engine takes
+    cdef size_t[64] longest       # by collective: bytes of the longest vector that the fast path to the engine takes
     cdef Node engine
     cdef NodePlan fast            # the plan of blocking calls on the fast path to the engine
     cdef readonly Operation brief # the operation that stands for such a call while it is waited for in Python
@@ -139,8 +139,8 @@ cdef class Calls:
         """
         self.served = 0
         for name, nbytes in longest.items():
-            if name in FAST_COLLECTIVES:
-                self.served |= <unsigned>1 << kind_of(name)
+            if name in FAST_COLLECTIVES or name in EXCHANGES:
+                self.served |= <uint64_t>1 << kind_of(name)
                 self.longest[kind_of(name)] = <size_t>-1 if nbytes is None else nbytes
 
     def close(self):
@@ -336,9 +336,9 @@ cdef inline bint some_gave_up(Calls calls) noexcept:
     return bool(calls.heard) or calls.engine is not None and coll_node_quitters(calls.engine.node, &rank, 1) > 0
 
 
-cdef inline unsigned open_now(Calls calls) noexcept:
+cdef inline uint64_t open_now(Calls calls) noexcept:
     """Bit mask of the collectives that the fast path to the engine serves now."""
-    return calls.served & calls.admitted & calls.alive[0]
+    return calls.served if calls.admitted & calls.alive[0] else 0
 
 
 cdef inline bint may_begin(Calls calls) except -1:

@@ -2,6 +2,7 @@
 # whose blocks lie where the program has them, most of them empty; included by _core.pyx.
 
 cdef enum:
+    MOST_COMPARED = 256    # pairs of a block that is sent and one that is received
     MOST_PACKED = 4 << 20  # bytes that a rank sends, or receives, in a call that the fast path packs
 
 cdef struct Block:
@@ -192,6 +193,25 @@ cdef void move_blocks(const Edges *e, bint packs) noexcept:
         at += block.nbytes
 
 
+cdef bint are_apart(const Edges *a, const Edges *b) noexcept:
+    """Whether no block of one side overlaps one of the other; False, too, if there are many to compare."""
+    cdef int i, j
+    cdef const Block *x
+    cdef const Block *y
+    if a.memory + a.first >= b.memory + b.end or b.memory + b.first >= a.memory + a.end:
+        return True
+    if <long>a.existing * b.existing > MOST_COMPARED:
+        return False
+    for i in range(a.existing):
+        x = &a.blocks[a.order[i]]
+        for j in range(b.existing):
+            y = &b.blocks[b.order[j]]
+            if x.nbytes and y.nbytes and a.memory + x.at < b.memory + y.at + y.nbytes and (
+                    b.memory + y.at < a.memory + x.at + x.nbytes):
+                return False
+    return True
+
+
 cdef inline Peers peers_of(Calls calls, int variant):
     return calls.all_peers if variant == 1 else calls.near_peers
 
@@ -235,8 +255,8 @@ cdef bint fill_exchange(Calls calls, coll_node_message *m, _Method method, objec
     packs = not lay_out(source, size)
     if target.cuts[rank + 1] - target.cuts[rank] != source.cuts[rank + 1] - source.cuts[rank]:  # for this rank itself
         return False
-    if source.memory + source.first < target.memory + target.end and target.memory + target.first < source.memory + source.end:
-        return False  # perhaps they overlap
+    if not are_apart(source, target):
+        return False
     if packs or peers.scattered:
         if method.starts or packs and not has_room(source, size) or peers.scattered and not has_room(target, size):
             return False

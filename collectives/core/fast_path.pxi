@@ -275,7 +275,8 @@ cdef inline object serve(_Method method, object comm, object send, object recv, 
         return SLOW_PATH
     cdef Calls calls = <Calls>context
     cdef _Asked asked = asked_for(keywords, method.starts) if keywords else NOTHING_ASKED
-    cdef bint on_node = open_now(calls) >> kind & 1 and (calls.background or not method.starts)
+    cdef int bit = EXCHANGE_KIND + method.variant if method.variant else kind
+    cdef bint on_node = open_now(calls) >> bit & 1 and (calls.background or not method.starts)
     if asked is None or root < 0 or root >= calls.member.size or not may_begin(calls):
         return SLOW_PATH
     on_node = on_node and (asked.algorithm is None or asked.algorithm == "shm")
@@ -287,7 +288,7 @@ cdef inline object serve(_Method method, object comm, object send, object recv, 
             return SLOW_PATH
     elif not parse(calls, &message, kind, send, recv, counts, op):
         return SLOW_PATH
-    if not on_node or not is_served(calls, kind, &message):
+    if not on_node or not is_served(calls, bit, &message):
         return like_earlier(method, comm, calls, &message, send, recv, counts, op, keywords, asked, begun)
     if method.starts:
         return request_of(start(calls, &message, (held(send), held(recv)), comm, begun, True))
@@ -307,7 +308,7 @@ cdef object like_earlier(_Method method, object comm, Calls calls, coll_node_mes
     cdef int kind = method.kind | method.variant << 20
     if calls.cached is None or m.cuts != NULL and calls.member.size > MOST_RANKS:
         return SLOW_PATH
-    if m.input == m.output and send is not None and send is not IN_PLACE:
+    if m.input == m.output and send is not None and send is not IN_PLACE and not method.variant:
         return SLOW_PATH
     cdef bint in_place = send is IN_PLACE or recv is IN_PLACE
     cdef CachedPlan found = known(calls, m, kind, method.starts, in_place, asked)

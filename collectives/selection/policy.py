@@ -150,21 +150,24 @@ class Rules:
         return self.tuned.limits if self.tuned is not None and self.tuned.limits else NODE_LIMITS[crowded]
 
     def forced_for(self, collective: str) -> str | None:
-        """The algorithm that ``COLLECTIVES_ALGORITHM`` names for ``collective``, or None."""
+        """The algorithm that ``COLLECTIVES_ALGORITHM`` names for ``collective``, or None.
+
+        That of another collective counts for its variants as far as they have it.
+        """
         names = collective, registry.rules(collective), registry.base(collective)
-        return next((self.forced[name] for name in names if name in self.forced), None)
+        known = registry.algorithms(collective)
+        return next((self.forced[name] for name in names if self.forced.get(name) in known), None)
 
     def local_reach(self) -> dict[str, int | None]:
         """For each collective that the node-local engine serves: the bytes up to which it does, None for any length."""
-        reach = {name: self._longest_local(name) for name in LOCAL}
+        reach = {name: self._longest_local(name) for name in (*LOCAL, *registry.EXCHANGES)}
         return {name: None if math.isinf(longest) else int(longest) for name, longest in reach.items() if longest >= 0}
 
     def _longest_local(self, collective: str) -> float:
         """Bytes up to which the node-local engine serves every call of ``collective``; -1 if it serves none."""
-        same = [name for name in registry.EXCHANGES if registry.rules(name) == collective]
-        forced = {self.forced_for(name) for name in (collective, *same)}
-        if forced != {None}:
-            return math.inf if forced == {LOCAL[collective]} else -1
+        forced, collective = self.forced_for(collective), registry.rules(collective)
+        if forced is not None:
+            return math.inf if forced == LOCAL[collective] else -1
         reach = -1.0
         for limit, name, _ in self.tuned.rows.get(collective, []) if self.tuned is not None else []:
             if name != LOCAL[collective]:

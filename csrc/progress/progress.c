@@ -216,8 +216,18 @@ enum {
     BUSY = 2000,      /* ns of a poll that may have brought something */
 };
 
+/* A long wait is one of many slices: the patience of the last one that this thread has not seen end, and of what. */
+static _Thread_local struct {
+    coll_patience patience;
+    const void *of;
+} slice;
+
 static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once, long limit) {
-    coll_patience patience = coll_patience_new();
+    coll_patience *patience = &slice.patience;
+    const void **of = &slice.of, *waits = t ? t->self : r;
+    if (*of != waits)
+        *patience = coll_patience_new();
+    *of = waits;
     long long end = limit > 0 ? coll_now() + limit : 0;
     int messages = (t ? t : &r->task)->progress == exec_progress, again = 0;
     int gives_way = t && messages && coll_exec_gives_way(t->self);
@@ -225,18 +235,20 @@ static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once
     for (unsigned polls = 0;; polls++) {
         long long begin = messages && !gives_way ? coll_ticks_now() : 0;
         int status = t ? t->progress(t->self, SIZE_MAX) : atomic_load_explicit(&r->status, memory_order_acquire);
-        if (status != COLL_PENDING)
+        if (status != COLL_PENDING) {
+            *of = NULL;
             return status;
+        }
         if (stuck)
             return limit > 0 ? COLL_ERR_WITHIN : COLL_PENDING;
         coll_progress_poll();
         again = begin && !again && coll_ticks_now() - begin > BUSY;
         if (gives_way)
-            coll_gave_way(&patience);
+            coll_gave_way(patience);
         else if (!again && yield_at_once)
             sched_yield();
         else if (!again)
-            coll_give_way(&patience);
+            coll_give_way(patience);
         if (polls % CLOCK_EVERY == CLOCK_EVERY - 1 && coll_now() >= end)
             return COLL_PENDING;
     }

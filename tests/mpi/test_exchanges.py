@@ -238,10 +238,10 @@ def test_wrong_arguments(world):
         (comm.Neighbor_alltoallw, ([y, types], [np.zeros(8), [MPI.DOUBLE]]), TypeError, "list of 2 datatypes"),
         (comm.Neighbor_alltoallw, ([y, ([1, 9], [0, 0]), types], [np.zeros(8), types]), ValueError, "block 1"),
         (comm.Neighbor_alltoallw, (y, [np.zeros(8), types]), TypeError, "sendbuf: expected"),
+        (comm.Neighbor_alltoall, (y, y), ValueError, "overlap"),
+        (comm.Neighbor_alltoallv, ([y, ([2, 2], [0, 5])], [y, ([2, 2], [6, 3])]), ValueError, "overlap"),
         (world.Alltoallw, ([x, 3, 4], [y, types]), (TypeError, ValueError), "recvbuf|sendbuf"),
     ]
-    if SIZE > 2:  # else both blocks are for one rank, and are packed
-        wrong.append((comm.Neighbor_alltoall, (y, y), ValueError, "overlap"))
     for call, arguments, kind, text in wrong:
         with pytest.raises(kind, match=text):
             call(*arguments)

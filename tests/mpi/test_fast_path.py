@@ -115,6 +115,25 @@ def test_neighbours_of_all_grids(world, slow, way):
         comm.Free()
 
 
+@pytest.mark.parametrize("way", [{}, {"algorithm": "linear"}], ids=str)
+def test_a_halo_exchange_within_one_array(world, slow, way):
+    """What is sent lies between what is received."""
+    comm = world.Create_cart([SIZE], [False])
+    field = np.zeros((6, 4))
+    below, above = comm.Shift(0, 1)
+    sent, received = ([4, 4], [4, 16]), ([4, 4], [0, 20])
+    for turn in range(4):
+        field[1:-1], field[0], field[-1] = RANK + turn, -1, -1
+        comm.Neighbor_alltoallv([field, sent, MPI.DOUBLE], [field, received, MPI.DOUBLE], **way)
+        assert (field[0] == (-1 if below < 0 else below + turn)).all()
+        assert (field[-1] == (-1 if above < 0 else above + turn)).all()
+        assert (field[1:-1] == RANK + turn).all()
+        if turn < 2:
+            slow.clear()
+    assert slow == []
+    comm.Free()
+
+
 def test_calls_like_the_last_one_but_for_one_thing(world, monkeypatch):
     """Of several calls without options in turn, each is served by the plan of its own."""
     monkeypatch.setenv("COLLECTIVES_ALGORITHM", "allreduce=ring,bcast=binomial,reduce=binomial")

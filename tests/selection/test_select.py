@@ -117,7 +117,12 @@ def test_environment(monkeypatch):
     named = rules("neighbor_alltoall=pairwise")
     neighbours = {name: choose(named, Demand(name, 5)).algorithm.name for name in registry.EXCHANGES}
     assert {name for name, algorithm in neighbours.items() if algorithm == "pairwise"} == {"neighbor_alltoall"}
-    assert "alltoallv" not in named.local_reach()  # so that the fast path does not pass the rule by
+    assert set(policy.LOCAL) | set(registry.EXCHANGES) == {*named.local_reach(), "neighbor_alltoall"}
+    assert rules("neighbor_alltoall=shm").local_reach().get("neighbor_alltoall", 0) is None
+    unequal = rules("alltoall=bruck,allgather=bruck")  # which have blocks of one length
+    assert [unequal.forced_for(name) for name in ("alltoall", "alltoallv", "alltoallw", "allgatherv")] == [
+        "bruck", None, None, None,
+    ]  # fmt: skip
     assert rules("alltoallv=linear").forced_for("neighbor_allgather") == "linear"
     mpis = rules("all=mpi")
     uses = {use: choose(mpis, Demand("bcast", 5, apart="two nodes", mpi=use)) for use in ("chosen", "named", "never")}

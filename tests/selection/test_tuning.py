@@ -188,7 +188,7 @@ def test_how_far_the_node_local_engine_serves_everything():
     assert set(policy.LOCAL) - set(reach) == {"bcast"}
     forced = Rules(forced={"allgather": "ring", "bcast": "shm"}).local_reach()
     assert set(policy.LOCAL) - set(forced) == {"allgather", "allgatherv"}
-    assert Rules().local_reach() == dict.fromkeys(policy.LOCAL)
+    assert Rules().local_reach() == dict.fromkeys([*policy.LOCAL, *registry.EXCHANGES])
     assert Rules(tuned=Tuned({"bcast": [(8, "shm", None)]}, "")).local_reach()["bcast"] is None  # by default, above
 
 

@@ -123,13 +123,17 @@ class Saver:
             votes = [Vote(*vote) for vote in self.comm.allgather(tuple(self.vote()))]
             self.advance(any(vote.failed for vote in votes), min(vote.written for vote in votes))
 
+    def settle(self) -> None:
+        """Wait for what this rank is writing. Not collective."""
+        for job in self._jobs:
+            _error_of(job)
+
     def move(self, comm: Any) -> None:
         """Go on with the ranks of `comm`, after others were lost: give up what is not complete.
 
         Waits for what this rank is writing. Not collective; what the ranks leave half done, `Folder.prepare` removes.
         """
-        for job in self._jobs:
-            _error_of(job)
+        self.settle()
         self.comm, self._jobs, self._written, self._error = comm, [], 0, None
 
 

@@ -102,6 +102,11 @@ class Keeping:
         if self._saver is not None:
             self._saver.finish()
 
+    def settle(self) -> None:
+        """Wait for what this rank is writing, so that a run that begins now in the same folder does not meet it."""
+        if self._saver is not None:
+            self._saver.settle()
+
     def move(self, comm: Any) -> None:
         """Go on with the ranks of `comm`, after others were lost. Collective.
 

@@ -176,6 +176,7 @@ class Run:
                 yield from rest() if self._elastic is None else self._elastic.steps(rest)
             except BaseException:  # also a break
                 self._votes.abandon()
+                self._keeping.settle()
                 raise
             finally:
                 self._seconds, self._begin = self.seconds, None
