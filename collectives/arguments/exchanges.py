@@ -59,24 +59,19 @@ class Side:
             found[piece.peer] = address, nbytes + piece.nbytes
         return found
 
-    @property
-    def adjacent(self) -> bool:
-        """Whether the blocks lie side by side, in the order of the ranks."""
-        if not self.runs:
-            return self.runs is not None
-        base = min(address for address, _ in self.runs.values())
-        return all(address == base + self.cuts[rank] for rank, (address, _) in self.runs.items())
-
-    def laid_out(self, packs: bool) -> tuple[int, tuple[int, ...], Packed | None]:
+    def laid_out(self, ordered: bool, copied: bool) -> tuple[int, tuple[int, ...], Packed | None]:
         """Where the blocks lie: the address of the first, and the distances of all from it.
 
-        With ``packs`` this is in a temporary, the third result, with all blocks side by side.
+        They are in a temporary, the third result, if they are to be ``copied`` or are scattered, or if they are to be
+        side by side in the order of the ranks (``ordered``) and are not.
         """
-        if packs or not self.runs:
-            packed = Packed([piece[1:] for piece in self.pieces], self.owner)
-            return packed.address, self.cuts[:-1], packed
-        base = min(address for address, _ in self.runs.values())
-        return base, tuple(self.runs[rank][0] - base if rank in self.runs else 0 for rank in range(self.size)), None
+        if self.runs and not copied:
+            base = min(address for address, _ in self.runs.values())
+            starts = tuple(self.runs[rank][0] - base if rank in self.runs else 0 for rank in range(self.size))
+            if not ordered or all(starts[rank] == self.cuts[rank] for rank in self.runs):
+                return base, starts, None
+        packed = Packed([piece[1:] for piece in self.pieces], self.owner)
+        return packed.address, self.cuts[:-1], packed
 
 
 def draft(collective: Collective, arguments: Arguments, peers: _core.Peers, rank: int, size: int) -> Draft:
@@ -107,8 +102,7 @@ def _side(
 
 def _draft(collective: Collective, source: Side, target: Side, ordered: bool, copies: bool) -> Draft:
     """The draft; ``ordered``: blocks must lie side by side; ``copies``: what is sent must be copied."""
-    into = target.laid_out(not target.runs or ordered and not target.adjacent)
-    out = source.laid_out(not source.runs or ordered and not source.adjacent or copies)
+    into, out = target.laid_out(ordered, False), source.laid_out(ordered, copies)
     if not copies:
         _refuse_overlap(source, target)
     shape = Shape(

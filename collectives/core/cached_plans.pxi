@@ -149,6 +149,8 @@ cdef tuple key_of(Calls calls, const coll_node_message *m, int kind, bint starts
 
 cdef CachedPlan known(Calls calls, const coll_node_message *m, int kind, bint starts, bint in_place, _Asked asked):
     """The cached plan for a call, or None. A call like the last one needs no key."""
+    if calls.cached is None:
+        return None
     cdef const coll_node_message *last = &calls.last_message
     cdef bint plain = asked is NOTHING_ASKED and m.cuts == NULL
     cdef int number = kind | starts << 8 | in_place << 16 | calls.deterministic << 24

@@ -37,8 +37,8 @@ cdef class Calls:
     ``broken`` says why there can be no more calls, or is None. ``heard`` has the answers of ranks that have failed.
     ``elsewhere`` counts the calls that the node-local engine did not serve, without comparisons before calls.
     ``history`` is a hash of these calls' kinds, equal on ranks whose calls were equal. ``recent`` has the numbers of
-    the last 64 of them, with functions that describe them. ``background``: the progress thread can complete non-blocking calls.
-    ``deterministic``: calls that do not say otherwise fold in rank order.
+    the last 64 of them, with functions that describe them. ``background``: the progress thread can complete non-blocking
+    calls. ``deterministic``: calls that do not say otherwise fold in rank order.
     """
 
     cdef Member member

@@ -216,12 +216,11 @@ cdef inline Peers peers_of(Calls calls, int variant):
     return calls.all_peers if variant == 1 else calls.near_peers
 
 
-cdef int unpack(Calls calls, int variant) except -1:
+cdef void unpack(Calls calls, int variant) noexcept:
     """Copy what has arrived in an exchange to the program's blocks, if it is not there."""
     cdef Peers peers = peers_of(calls, variant)
     if peers.scattered:
         move_blocks(&peers.edges[0], False)
-    return 0
 
 
 cdef bint fill_side(Edges *e, int variant, object spec, bint writable) except? False:

@@ -184,7 +184,7 @@ cdef bint run_message(Calls calls, coll_node_message *m, int kind, object owners
     """Run a blocking call whose message is filled, as :func:`run_memory`; ``timeout_of`` may be None."""
     cdef CachedPlan found
     if not is_served(calls, kind, m):
-        found = None if calls.cached is None else known(calls, m, kind, False, m.input == m.output, NOTHING_ASKED)
+        found = known(calls, m, kind, False, m.input == m.output, NOTHING_ASKED)
         if found is not None:
             run_cached(calls, found, m, owners, None if timeout_of is None else timeout_of(options), begun)
         return found is not None
@@ -199,12 +199,11 @@ def start_memory(Calls calls not None, object owners, int kind, uintptr_t source
     operation, or None, with nothing done, if the call must take the slow path."""
     cdef coll_node_message message
     cdef uint64_t begun = coll_ticks()
-    cdef CachedPlan found = None
+    cdef CachedPlan found
     if not calls.background or not fill_memory(&message, calls, kind, source, target, count, dtype, op, root):
         return None
     if not is_served(calls, kind, &message):
-        if calls.cached is not None:
-            found = known(calls, &message, kind, True, message.input == message.output, NOTHING_ASKED)
+        found = known(calls, &message, kind, True, message.input == message.output, NOTHING_ASKED)
         return None if found is None else start_cached(calls, found, &message, owners, None, begun, False)
     return start(calls, &message, owners, None, begun, False)
 

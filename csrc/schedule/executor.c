@@ -158,7 +158,7 @@ int coll_exec_start(coll_exec *e, const void *input, void *vector, int tag) {
         e->active += begin_segment(e, &e->cursors[i]);
     }
     e->status = COLL_PENDING;
-    e->waits = 0;
+    e->stalled = 0;
     return COLL_OK;
 }
 
@@ -183,11 +183,11 @@ int coll_exec_progress(coll_exec *e, size_t budget) {
         return e->status;
     budget += budget == 0;
     int n = collect(e), error = n < 0 ? n : COLL_OK;
-    if (n == 0 && e->waits)
+    if (n == 0 && e->stalled)
         return COLL_PENDING;
     for (int i = 0; i < e->message.depth && error == COLL_OK; i++)
         error = advance(e, &e->cursors[i], &budget);
-    e->waits = budget > 0;
+    e->stalled = budget > 0;
     if (error < 0)
         e->status = error;
     else if (e->active == 0)

@@ -169,18 +169,48 @@ static size_t setting(const char *name) {
     return (size_t)value;
 }
 
-/* Open MPI reads this setting as it begins, and changes it if there are more ranks than places for them. */
-static int gives_way(void) {
+/* Whether settings can be asked for, until MPI_T_finalize. */
+static int open_settings(void) {
     int level, provided;
     MPI_Query_thread(&level); /* Open MPI takes the level given here for that of the whole library */
-    if (MPI_T_init_thread(level, &provided) != MPI_SUCCESS)
+    return MPI_T_init_thread(level, &provided) == MPI_SUCCESS;
+}
+
+/* Open MPI reads this setting as it begins, and changes it if there are more ranks than places for them. */
+static int gives_way(void) {
+    static int found = -1;
+    if (found < 0 && open_settings()) {
+        found = setting("mpi_yield_when_idle") != 0;
+        MPI_T_finalize();
+    }
+    return found > 0;
+}
+
+/* Open MPI forgets the settings of parts that it has closed. Messages go by TCP if ob1 is the part that sends them, but
+ * for openib, which Open MPI 4 had beside it; ofi and uct may be open for one-sided communication alone. */
+static size_t unannounced(void) {
+    static size_t found;
+    static int asked;
+    const size_t header = 256; /* more than Open MPI puts before a message */
+    size_t limit = 0;
+    if (asked)
+        return found;
+    if (!open_settings())
         return 0;
-    int found = setting("mpi_yield_when_idle") != 0;
+    if (setting("pml_ob1_priority") && !setting("btl_openib_eager_limit"))
+        limit = setting("btl_tcp_eager_limit");
     MPI_T_finalize();
+    limit = limit > 2 * header ? limit - header : 0;
+    found = limit < most ? limit : most;
+    asked = 1;
     return found;
 }
 #else
 static int gives_way(void) {
+    return 0;
+}
+
+static size_t unannounced(void) {
     return 0;
 }
 #endif
@@ -200,34 +230,6 @@ static coll_endpoint *endpoint_new(intptr_t handle) {
     e->base.gives_way = gives_way();
     return &e->base;
 }
-
-#ifdef OPEN_MPI
-/* Open MPI forgets the settings of parts that it has closed. Messages go by TCP if ob1 is the part that sends them, but
- * for openib, which Open MPI 4 had beside it; ofi and uct may be open for one-sided communication alone. */
-static size_t unannounced(void) {
-    static size_t found;
-    static int asked;
-    const size_t header = 256; /* more than Open MPI puts before a message */
-    size_t limit = 0;
-    int level, provided;
-    if (asked)
-        return found;
-    MPI_Query_thread(&level); /* Open MPI takes the level given here for that of the whole library */
-    if (MPI_T_init_thread(level, &provided) != MPI_SUCCESS)
-        return 0;
-    if (setting("pml_ob1_priority") && !setting("btl_openib_eager_limit"))
-        limit = setting("btl_tcp_eager_limit");
-    MPI_T_finalize();
-    limit = limit > 2 * header ? limit - header : 0;
-    found = limit < most ? limit : most;
-    asked = 1;
-    return found;
-}
-#else
-static size_t unannounced(void) {
-    return 0;
-}
-#endif
 
 static int poll_mpi(coll_endpoint *e) {
     int flag;

@@ -20,7 +20,6 @@ ENGINE = [f"node/{name}.c" for name in NODE.split()] + HEAP
 SOURCES = {
     "fuzz_schedule": [
         "base/moves.c",
-        "base/ticks.c",
         "schedule/program.c",
         "schedule/executor.c",
         "schedule/executor_new.c",
