@@ -11,7 +11,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from mpi4py import MPI
 import collectives
 from collectives.bench.workloads import Workload
 
+NAP = 2e-4  # seconds between looks at whether all ranks are there
+START = 5e-3  # seconds from when the last rank came until all begin: by then all know
 WHOLE = ("allgather", "allgatherv", "gather", "scatter", "alltoall")  # a workload's count is one rank's block
 
 
@@ -29,21 +31,28 @@ def workload(comm: MPI.Intracomm, collective: str, nbytes: int) -> Workload:
     return Workload(comm, collective, count if collective in WHOLE else count * comm.size or nbytes // 4)
 
 
+def latest(comm: MPI.Intracomm, times: Sequence[float]) -> list[float]:
+    """The most of each of the times over all ranks. Ranks that wait sleep: they leave the cores to those at work."""
+    found = np.empty(len(times))
+    request = comm.Iallreduce(np.array(times), found, MPI.MAX)
+    while not request.Test():
+        time.sleep(NAP)
+    return [float(each) for each in found]
+
+
 def seconds(comm: MPI.Intracomm, call: Callable[[], object], rest: float, batch: int) -> float:
     """Seconds of one of ``batch`` calls, from when the last rank begins the first until the last rank ends the last.
 
-    The links rest before. The hosts are namespaces of one machine, so the ranks have one clock.
+    The links rest before. The hosts are namespaces of one machine, so the ranks have one clock, and all begin when it
+    shows the same time.
     """
-    comm.Barrier()
-    time.sleep(rest)
-    comm.Barrier()
-    times = np.array([time.monotonic(), 0.0])
+    (met,) = latest(comm, [time.monotonic()])
+    time.sleep(max(0.0, met + rest + START - time.monotonic()))
+    begin = time.monotonic()
     for _ in range(batch):
         call()
-    times[1] = time.monotonic()
-    last = np.empty(2)
-    comm.Allreduce(times, last, MPI.MAX)
-    return float(last[1] - last[0]) / batch
+    begin, end = latest(comm, [begin, time.monotonic()])
+    return (end - begin) / batch
 
 
 def measured(comm: MPI.Intracomm, collective: str, nbytes: int, told: dict[str, Any]) -> dict[str, object]:

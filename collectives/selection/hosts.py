@@ -1,9 +1,14 @@
 """Which algorithm serves a call between hosts, and which rank takes which position: those of least time on the links.
 
-A vector of n bytes in k segments takes ``(rounds + k - 1) alpha + n (busiest + (path - busiest) / k) beta`` on links
-with latency ``alpha`` and ``beta`` seconds a byte, and the time of what moves within hosts
-(:class:`collectives.analysis.cost.Crossing`). Both times of a link are nominal for reductions, since the bits of a
-result must not depend on a measurement. What is only moved follows the link that the ranks measured
+A vector of n bytes in k segments takes
+
+    (rounds + k - 1) alpha + n (c busiest + (path - busiest) / k) beta + n local WITHIN
+
+on links of latency ``alpha`` and ``beta`` seconds a byte. ``busiest``, ``path`` and ``local`` are parts of the vector
+(:class:`collectives.analysis.cost.Crossing`): the most that leaves or enters a host in all; the sum over the rounds of
+the most that does so in each; the most that a rank moves within its host. ``c`` is MIXED where messages of several
+hosts may arrive at one at a time, else 1. Both times of a link are nominal for reductions, since the bits of a result
+must not depend on a measurement. What is only moved follows the link that the ranks measured
 (:mod:`collectives.runtime.links`).
 """
 
@@ -20,7 +25,7 @@ from ..schedules import registry
 from ..schedules.placement import orders
 from ..schedules.registry import ScheduleAlgorithm
 
-__all__ = ["CANDIDATES", "FROM", "NOMINAL", "Link", "between", "nearest"]
+__all__ = ["AT_ONCE", "CANDIDATES", "NOMINAL", "SHORTEST", "Link", "between", "nearest"]
 
 
 class Link(NamedTuple):
@@ -35,28 +40,33 @@ class Link(NamedTuple):
 
 #: For reductions, and where nothing has been measured: a link of 10 Gbit/s.
 NOMINAL = Link(8e-6, 0.8e-9)
-#: How much longer links take for as many bytes if messages of several hosts arrive at once, others at other times, and
-#: from how many bytes on: sockets and the queues of a link take up fewer without delay.
-MIXED, QUEUED = 1.2, 256 << 10
+#: How much longer a link takes for as many bytes if messages of several hosts arrive at the same time.
+MIXED = 1.2
+#: Bytes over the busiest link up to which that takes no longer: sockets and queues take them up. An algorithm whose
+#: reduction has no segments serves at most so long a vector, since links rest while its ranks reduce.
+QUEUED = 256 << 10
 #: Seconds a byte of messages within a host.
 WITHIN = 0.2e-9
-#: Candidates for vectors of at least FROM bytes. Those that take a round for each rank serve at most MOST_RANKS. Those
-#: without segments of a reduction serve at most QUEUED bytes, since links rest while a rank reduces.
+#: Candidates for vectors of at least SHORTEST bytes. All-to-alls have one, see AT_ONCE.
 CANDIDATES = {
     "allreduce": ("recursive_halving", "circulant", "ring"),
     "allgather": ("recursive_doubling", "circulant", "ring"),
     "reduce_scatter": ("circulant", "ring"),
     "bcast": ("binomial", "scatter_allgather", "chain"),
 }
-FROM, MOST_RANKS, BY_RANK = 64 << 10, 256, frozenset({"ring", "scatter_allgather", "chain"})
-#: Bytes of a segment that are tried for what is only moved, and those of a reduction by each algorithm.
+SHORTEST = 64 << 10
+#: Algorithms with a round for each rank, and the most ranks that they serve.
+BY_RANK = frozenset({"ring", "scatter_allgather", "chain"})
+MOST_RANKS = 256
+#: Bytes of a segment that are tried for what is only moved.
 SEGMENTS = (None, 1 << 20, 512 << 10, 256 << 10, 128 << 10)
+#: Bytes of a segment of a reduction, for the algorithms that have one.
 REDUCED = {"circulant": 256 << 10, "ring": 512 << 10}
-#: An all-to-allv, of whose lengths each rank knows its own only, sends all at once on up to AT_ONCE ranks, if a link
-#: takes at most FAST seconds a byte: on slower ones long blocks take less time by pairs of ranks.
-AT_ONCE, FAST = 64, 8e-9
+#: Ranks up to which all blocks of an all-to-all are sent at once. In rounds of one block for each rank, a rank that is
+#: late makes links rest: `pairwise` took 1.1 to 1.9 times as long on 8 hosts, from 50 Mbit/s to links without a limit.
+AT_ONCE = 64
 #: Algorithms whose ranks have one partner in a round: no other message arrives meanwhile. An all-gather by recursive
-#: doubling has, too, but took 1.1 of a ring's time for 1 MiB on 8 hosts, as if messages were mixed.
+#: doubling has, too, but takes longer than a ring from 1 MiB on 8 hosts, as if messages were mixed.
 PAIRS = frozenset({"recursive_halving"})
 
 
@@ -66,13 +76,13 @@ def nearest(algorithm: ScheduleAlgorithm, hosts: bytes) -> tuple[ScheduleAlgorit
 
     ``hosts`` is an int32 array: the number of each rank's host.
     """
-    of = np.frombuffer(hosts, np.int32)
-    if not of.any():  # one host
+    host_of = np.frombuffer(hosts, np.int32)
+    if not host_of.any():  # one host
         return algorithm, ""
     found = orders(algorithm, hosts)
-    if algorithm.name == "ring" and len(of) <= MOST_RANKS:
+    if algorithm.name == "ring" and len(host_of) <= MOST_RANKS:
         lanes = in_lanes(algorithm, hosts)
-        if len(set(np.bincount(of))) == 1:
+        if len(set(np.bincount(host_of))) == 1:
             return lanes, "in lanes"
         found["in lanes"] = lanes
     elif algorithm.name in BY_RANK and "grouped" in found:  # as good as any, and costly to count
@@ -98,25 +108,39 @@ def _seconds(algorithm: ScheduleAlgorithm, hosts: bytes, nbytes: int, segment: i
 def between(hosts: bytes, collective: str, nbytes: int, link: Link | None) -> tuple[Any, int | None, str] | None:
     """Algorithm, bytes of a segment and reason for a vector of ``nbytes``; None where the table's choice stands.
 
-    ``hosts`` is as in :func:`nearest`; ``link`` is the measured one, which all ranks know, None if none was.
+    ``hosts`` is as in :func:`nearest`; ``link`` is the measured one, which all ranks know, None if none was. The ranks
+    of an all-to-allv do not know each other's lengths, so ``nbytes`` does not count there.
     """
-    owner, size = registry.base(collective), len(hosts) // 4
-    if collective == "alltoallv" and size <= AT_ONCE and (link or NOMINAL).beta <= FAST:
-        return registry.find(collective, "linear"), None, f"between up to {AT_ONCE} ranks"
-    names = [name for name in CANDIDATES.get(owner, ()) if size <= MOST_RANKS or name not in BY_RANK]
-    if nbytes < FROM or not names:
+    size = len(hosts) // 4
+    if collective == "alltoallv" or (collective == "alltoall" and nbytes >= SHORTEST):
+        if size > AT_ONCE:
+            return None
+        return registry.find(collective, "linear"), None, f"all blocks at once, between up to {AT_ONCE} ranks"
+    names = _candidates(collective, size, nbytes)
+    if not names:
         return None
-    link = NOMINAL if link is None or registry.find(owner, names[0]).spec.reduces else link
+    reduces = registry.find(collective, names[0]).spec.reduces
+    known = "a nominal" if reduces else "an unmeasured" if link is None else "a measured"
+    link = NOMINAL if link is None or reduces else link
     best, least = None, float("inf")
     for name in names:
         algorithm = registry.find(collective, name)
         assert isinstance(algorithm, ScheduleAlgorithm)
         placed, _ = nearest(algorithm, hosts)
-        if algorithm.spec.reduces and name not in REDUCED and nbytes > QUEUED:
-            continue
-        for segment in (REDUCED.get(name),) if algorithm.spec.reduces else SEGMENTS:
+        for segment in (REDUCED.get(name),) if reduces else SEGMENTS:
             seconds = _seconds(placed, hosts, nbytes, segment, link)
             if seconds < least:
                 best, least = (algorithm, segment), seconds
     assert best is not None
-    return *best, f"least time between hosts, {1e3 * least:.1f} ms at {link}"
+    return *best, f"least time between hosts, {1e3 * least:.1f} ms on {known} link of {link}"
+
+
+def _candidates(collective: str, size: int, nbytes: int) -> list[str]:
+    """The names of the algorithms that are compared."""
+    if nbytes < SHORTEST:
+        return []
+    owner = registry.base(collective)
+    names = [name for name in CANDIDATES.get(owner, ()) if size <= MOST_RANKS or name not in BY_RANK]
+    if nbytes > QUEUED and names and registry.find(owner, names[0]).spec.reduces:
+        return [name for name in names if name in REDUCED]
+    return names

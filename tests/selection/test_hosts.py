@@ -10,7 +10,7 @@ from collectives.analysis.cost import crossing
 from collectives.schedules import registry
 from collectives.schedules.placement import orders
 from collectives.selection import policy
-from collectives.selection.hosts import CANDIDATES, FROM, MOST_RANKS, Link, nearest
+from collectives.selection.hosts import AT_ONCE, CANDIDATES, MOST_RANKS, SHORTEST, Link, nearest
 from collectives.selection.policy import Demand, Rules, choose
 
 LAYOUTS = {
@@ -90,21 +90,23 @@ def test_slow_links_get_short_segments_of_what_is_only_moved():
     assert slow.algorithm.name == "chain"
     assert slow.segment <= 256 << 10
     assert pick("bcast", 16 << 20, LAYOUTS["4 x 1"], Link(2e-3, 0.08e-9)).segment is None
-    assert "100 us, 200 Mbit/s" in str(slow)
-    assert "2 us, 100000 Mbit/s" in str(fast)
+    assert "on a measured link of 100 us, 200 Mbit/s" in str(slow)
+    assert "on a measured link of 2 us, 100000 Mbit/s" in str(fast)
+    assert "on a nominal link" in str(pick("allreduce", 16 << 20, LAYOUTS["4 x 1"], SLOW))
+    assert "on an unmeasured link" in str(pick("bcast", 16 << 20, LAYOUTS["4 x 1"]))
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "reduce_scatter", "reduce_scatter_block"])
 def test_bits_of_a_sum_do_not_depend_on_a_measurement(collective):
     for layout in LAYOUTS.values():
-        for nbytes in (FROM, 1 << 20, 16 << 20):
+        for nbytes in (SHORTEST, 1 << 20, 16 << 20):
             known = [pick(collective, nbytes, layout, link) for link in (None, SLOW, FAST)]
             assert len({(choice.algorithm, choice.segment) for choice in known}) == 1
 
 
 def test_only_a_table_or_a_word_is_stronger():
     layout = LAYOUTS["4 x 2"]
-    assert pick("allreduce", FROM - 1, layout).algorithm.name == policy.DEFAULT["allreduce"][-1][1]
+    assert pick("allreduce", SHORTEST - 1, layout).algorithm.name == policy.DEFAULT["allreduce"][-1][1]
     assert pick("allreduce", 1 << 22, layout, commutes=False).algorithm.name == policy.ORDERED["allreduce"]
     assert pick("allreduce", 1 << 22, layout, linear=True).algorithm.linear
     assert pick("allreduce", 1 << 22, layout, forced="tree").algorithm.name == "tree"
@@ -114,15 +116,18 @@ def test_only_a_table_or_a_word_is_stronger():
         assert ", ranks " not in str(pick("allreduce", 1 << 22, layout, **asked))
 
 
-def test_blocks_of_unknown_lengths_go_at_once_between_few_ranks_on_fast_links():
-    few, many = hosts_of(LAYOUTS["4 x 2"]), np.arange(65, dtype=np.int32).tobytes()
-    for hosts, link, name in ((few, FAST, "linear"), (few, None, "linear"), (few, SLOW, "pairwise"),
-                              (many, FAST, "pairwise")):  # fmt: skip
-        for collective in ("alltoallv", "alltoallw"):
-            assert choose(Rules(hosts=hosts, link=link), Demand(collective, 0, apart="hosts")).algorithm.name == name
-    assert (
-        choose(Rules(hosts=many, link=SLOW), Demand("neighbor_alltoallw", 0, apart="hosts")).algorithm.name == "linear"
-    )
+@pytest.mark.parametrize("link", [None, SLOW, FAST])
+def test_an_all_to_all_of_few_ranks_sends_all_blocks_at_once(link):
+    few, many = (hosts_of(range(size)) for size in (AT_ONCE, AT_ONCE + 1))
+    for collective, nbytes in (("alltoallv", 0), ("alltoallw", 0), ("alltoall", SHORTEST), ("alltoall", 1 << 30)):
+        names = [
+            choose(Rules(hosts=hosts, link=link), Demand(collective, nbytes, apart="hosts")).algorithm.name
+            for hosts in (few, many)
+        ]
+        assert names == ["linear", "linear" if nbytes == SHORTEST else "pairwise"]
+    for hosts in (few, many):
+        neighbours = Demand("neighbor_alltoallw", 0, apart="hosts")
+        assert choose(Rules(hosts=hosts, link=link), neighbours).algorithm.name == "linear"
 
 
 def test_many_ranks_take_no_round_for_each_rank():

@@ -23,6 +23,7 @@ def started(folder, kills, *args, ranks=4, timeout=60):
     how = {**how, "env": {**how["env"], "COLLECTIVES_TIMEOUT": str(timeout)}}
     done = mpiexec("openmpi", ranks, PROGRAM, str(folder), str(kills), *args, timeout=250, **how)
     assert time.monotonic() - begin < 200, "does not end"
+    print(done.stdout, done.stderr)  # for the report of a failure
     return done
 
 
