@@ -74,11 +74,12 @@ def test_other_layouts_are_refused(program, wrong):
         ("allreduce", 1.09, 1.2, None), ("allreduce", 1.2, 1.3, "1.20 of the bound, limit 1.10"),
         ("allreduce", 1.05, 1.0, "1.05 of the MPI's own, limit 1.02"), ("bcast", 3.0, 2.9, None),
         ("bcast", 3.5, 2.9, "1.21 of the best MPI's own, limit 1.15"),
+        ("bcast", 1.14, 0.7, None), ("bcast", 1.16, 0.7, "1.66 of the best MPI's own, limit 1.15"),
     ],
 )  # fmt: skip
 def test_what_is_beyond_the_limits(program, collective, ours, own, found):
     times = {"mpich": {"ours": [ours] * 3, "own": [own] * 3}}
-    case = program.Case(program.Layout.of("4x2"), collective, 4 << 20, 1.0, times, "ring")
+    case = program.Case(program.Layout.of("4x2"), collective, 4 << 20, 1.0, True, times, "ring")
     beyond = case.beyond()
     assert (beyond == []) if found is None else (len(beyond) == 1 and found in beyond[0]), beyond
 
@@ -86,10 +87,10 @@ def test_what_is_beyond_the_limits(program, collective, ours, own, found):
 @pytest.mark.parametrize(("layout", "ours", "beyond"), [("2x1", 1.14, 0), ("2x1", 1.16, 1), ("4x1", 1.14, 1)])
 def test_short_vectors_have_limits_of_their_own(program, layout, ours, beyond):
     times = {"mpich": {"ours": [ours] * 3, "own": [1.0] * 3}}
-    assert len(program.Case(program.Layout.of(layout), "allreduce", 8, 0.0, times, "ring").beyond()) == beyond
+    assert len(program.Case(program.Layout.of(layout), "allreduce", 8, 0.0, False, times, "ring").beyond()) == beyond
 
 
 def test_what_links_pass_at_once_is_compared_with_the_same_mpis_own(program):
     times = {"mpich": {"ours": [1.2] * 3, "own": [1.1] * 3}, "openmpi": {"ours": [2.4] * 3, "own": [2.0] * 3}}
-    beyond = program.Case(program.Layout.of("4x2"), "bcast", 256 << 10, 0.0, times, "ring").beyond()
+    beyond = program.Case(program.Layout.of("4x2"), "bcast", 256 << 10, 0.0, False, times, "ring").beyond()
     assert beyond == ["bcast of 262144 bytes on 4x2, openmpi: 1.20 of the MPI's own, limit 1.15"]

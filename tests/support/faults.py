@@ -171,6 +171,7 @@ class Hosts:
         told = ["-launcher", "rsh", "-launcher-exec", str(launcher), "-iface", self.bridge]
         if mpi == "impi":
             told += ["-genvall", "-genv", "FI_PROVIDER", "tcp", "-genv", "I_MPI_PIN", "0"]
+            told += ["-genv", "I_MPI_THREAD_YIELD", "2"]  # its waits give way, too, since ranks share cores
         return [*told, "-machinefile" if mpi == "impi" else "-f", str(machines)]
 
     def drop(self, host: int) -> None:
