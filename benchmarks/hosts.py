@@ -36,12 +36,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/support"))
 
-from faults import BURST, Hosts  # noqa: E402
+from faults import BURST, Hosts, bytes_per_second  # noqa: E402
 from jobs import MPIS, launch  # noqa: E402
 
 WORKER = Path(__file__).with_name("_hosts_worker.py")
 UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20}
-RATES = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 LAYOUTS = "4x1,4x2,4x2c,3x2,3x2c,4x4,4x4c,8x1,5x1,7x1,1+2+1"
 COLLECTIVES = "allreduce,allgather,reduce_scatter_block,bcast,alltoall"
 #: The most that is right: over the bound on few and on many ranks, over an MPI's own, over the best of these.
@@ -163,12 +162,10 @@ def heading(mpis: Sequence[str]) -> str:
 
 def per_second(rate: str) -> float:
     """Bytes a second of a rate in tc's words, infinite for none; ValueError for other words."""
-    if not rate:
-        return float("inf")
-    found = re.fullmatch(r"(\d+)([kmg]?bit)", rate)
-    if found is None:
-        raise ValueError(f"--rate: {rate!r} is not like 200mbit")
-    return int(found[1]) * RATES[found[2]] / 8
+    try:
+        return bytes_per_second(rate) if rate else float("inf")
+    except ValueError as e:
+        raise ValueError(f"--rate: {e}") from None
 
 
 def length(text: str) -> int:

@@ -1,5 +1,13 @@
 """Collectives for Python programs on MPI clusters, with the algorithm chosen per call.
 
+    from mpi4py import MPI
+    import collectives
+
+    comm = collectives.Communicator(MPI.COMM_WORLD)
+    comm.Allreduce(x, y)
+
+The packages ``torch``, ``jax``, ``horovod``, ``train`` and ``rl`` are for programs; the others are internal, but for
+``schedules`` and ``analysis``, with which one writes and proves algorithms (README.md, "Add an algorithm").
 ``Communicator``, ops and exact sums need MPI and the compiled core, and are loaded when they are first used.
 Schedules, proofs, costs and drawings need NumPy only.
 """

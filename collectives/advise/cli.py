@@ -112,15 +112,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--machine", choices=sorted(MACHINES), default="dgx-a100",
         help="sets the defaults of the following options (%(default)s)")  # fmt: skip
     add("--per-host", type=integer, metavar="P", help="ranks of a host")
-    add("--memory", type=number_of_bytes, metavar="BYTES", help="memory of a rank: 80GB, 64GiB")
-    add("--flops", type=operations, metavar="RATE", help="operations per second that a rank reaches: 156TFLOP/s")
-    add("--alpha", type=seconds, metavar="TIME", help="latency between hosts: 5us")
-    add("--beta", type=rate, metavar="RATE", help="rate of a host's port, each way: 200GB/s")
-    add("--local-alpha", type=seconds, metavar="TIME", help="latency in a host")
-    add("--local-beta", type=rate, metavar="RATE", help="rate between ranks of a host")
-    add("--fold", type=rate, metavar="RATE", help="rate at which a rank adds up what arrives")
-    add("--update-rate", type=rate, metavar="RATE", help="rate at which an optimizer goes through weights and states")
-    add("--overhead", type=seconds, metavar="TIME", help="time of each pass of a micro-batch beside its operations")
+    add("--memory", type=number_of_bytes, metavar="BYTES", help="memory of a rank, e.g. 80GB or 64GiB")
+    add("--flops", type=operations, metavar="RATE", help="operations per second that a rank reaches, e.g. 156TFLOP/s")
+    add("--alpha", type=seconds, metavar="TIME", help="latency between hosts, e.g. 5us")
+    add("--beta", type=rate, metavar="RATE", help="bandwidth of a host's port, each way, e.g. 200GB/s")
+    add("--local-alpha", type=seconds, metavar="TIME", help="latency in a host, e.g. 500ns")
+    add("--local-beta", type=rate, metavar="RATE", help="bandwidth between ranks of a host, e.g. 300GB/s")
+    add("--fold", type=rate, metavar="RATE", help="bandwidth at which a rank adds up what arrives, e.g. 20GB/s")
+    add("--update-rate", type=rate, metavar="RATE", help="bandwidth of an optimizer on weights and states, e.g. 20GB/s")
+    add("--overhead", type=seconds, metavar="TIME", help="time of a micro-batch's pass beside its operations, e.g. 1ms")
     add = parser.add_argument_group("what may be used").add_argument
     for axis in ("data", "pipeline", "tensor"):
         add(f"--{axis}", type=integer, metavar="P", help=f"number of ranks on the axis {axis} of the mesh (any)")

@@ -103,6 +103,12 @@ def _single(size: int) -> bool:
     return size < 4
 
 
+_SUMMARIES = {
+    "bcast": "Binomial: the number of ranks that have the vector doubles in each round.",
+    "reduce": "Binomial: the number of ranks that have partial results halves in each round.",
+    "scatter": "Binomial: each rank passes the blocks of half of its subtree on in each round.",
+    "gather": "Binomial: each rank sends the blocks of its subtree to its parent in the tree.",
+}
 for _collective, _generator, _blocks, _sent, _memory in (
     ("bcast", bcast, lambda p: 1, lambda p, root=0: ceil_log2(p), lambda p, root=0: 0),
     ("reduce", reduce, lambda p: 1, lambda p, root=0: int(p > 1), lambda p, root=0: 2 * (p > 1) + (p > 3)),
@@ -113,14 +119,14 @@ for _collective, _generator, _blocks, _sent, _memory in (
         _collective,
         "binomial",
         _generator,
-        doc=__doc__,
+        doc=_SUMMARIES[_collective],
         blocks=_blocks,
         rounds=lambda p, root=0: ceil_log2(p),
         sent=_sent,
         memory=_memory,
         divisible=None if _collective in ("bcast", "reduce") else _single,
         uneven=_collective in ("bcast", "reduce"),
-        order="grouped" if _collective in ("bcast", "reduce") else "",
+        order="block" if _collective in ("bcast", "reduce") else "",
     )
 register(
     "reduce",

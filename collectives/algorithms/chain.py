@@ -35,5 +35,5 @@ register(
     rounds=lambda p, root=0: p - 1,
     sent=lambda p, root=0: int(p > 1),
     memory=lambda p, root=0: 0,
-    order="grouped",
+    order="block",
 )

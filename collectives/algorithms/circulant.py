@@ -65,5 +65,5 @@ for _collective, _generator, _halves, _memory in (
         sent=lambda p, halves=_halves: halves * (p - 1),
         memory=_memory,
         divisible=None if _collective == "allreduce" else _single,
-        order="in turn",
+        order="cyclic",
     )

@@ -83,7 +83,7 @@ register(
     "reduce_scatter",
     "recursive_halving",
     reduce_scatter_by_rank,
-    doc=__doc__,
+    doc="Recursive halving: pairs exchange halves, quarters, ... of the vector, until each rank has its block.",
     blocks=lambda p: p,
     rounds=lambda p: len(doublings(floor_power_of_two(p))) + 2 * folds(p),
     sent=lambda p: p - 1 + folds(p),

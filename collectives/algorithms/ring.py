@@ -52,5 +52,5 @@ for _collective, _generator, _halves, _memory in (
         sent=lambda p, halves=_halves: halves * (p - 1),
         memory=_memory,
         divisible=lambda p: True,
-        order="grouped",
+        order="block",
     )

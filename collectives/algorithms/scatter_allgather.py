@@ -34,7 +34,7 @@ register(
     "bcast",
     "scatter_allgather",
     bcast,
-    doc=__doc__,
+    doc="Scatter and all-gather: the root scatters the vector, and a ring gathers it on all ranks.",
     blocks=lambda p: p,
     rounds=lambda p, root=0: ceil_log2(p) + p - 1,
     sent=lambda p, root=0: 2 * (p - 1),

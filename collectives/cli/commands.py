@@ -125,7 +125,9 @@ def _every_algorithm(collective: str | None) -> list[Algorithm]:
 
 
 def _collective_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--collective", metavar="NAME", help="only this collective, e.g. allreduce")
+    parser.add_argument(
+        "--collective", metavar="NAME", help="the collective of a name without one, or of all: allreduce, for example"
+    )
 
 
 # --- list ---------------------------------------------------------------------------------------------------------
@@ -136,14 +138,19 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
         "-p", dest="sizes", type=sizes, default=[8], metavar="P", help="ranks: 6, 1:64, 2,4,8 (default 8)"
     )
     parser.add_argument(
-        "-n", dest="nbytes", type=number_of_bytes, metavar="BYTES", help="size of the vector, e.g. 1MiB"
+        "-n",
+        dest="nbytes",
+        type=number_of_bytes,
+        metavar="BYTES",
+        help="print `sent` in bytes for a vector of this size, e.g. 1MiB",
     )
     _collective_argument(parser)
     parser.epilog = """\
-'any op' algorithms keep the rank order, so that ops that do not commute are served; 'linear' ones fold every element as
-((x0 op x1) op x2) ..., wherever it is in the vector; of collectives without an op, 'equal blocks' serve only blocks of
-one length. 'rounds' are messages that must wait for each other, 'sent' is what the busiest rank sends, n the size of
-the vector, all blocks together."""
+'serves': 'commutative' algorithms serve ops that commute; 'any op' ones keep the rank order, so that they serve all;
+'linear' ones reduce every element as ((x0 op x1) op x2) ..., wherever it is in the vector. Of collectives without an
+op, 'any' serves blocks of any lengths, 'equal blocks' only blocks of one length. 'rounds' are messages that must wait
+for each other, 'sent' is what the busiest rank sends, n the size of the vector, all blocks together; '-' stands where
+nothing is counted: a barrier has no data, and what is not a schedule has no rounds."""
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -192,12 +199,19 @@ def _show_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--pipeline", metavar="NAME", help="a pipeline schedule, 1f1b for example; -p are its stages")
     parser.add_argument(
-        "-m", dest="micro_batches", type=number(int, 1), metavar="M", help="of a pipeline: micro-batches"
+        "-m",
+        dest="micro_batches",
+        type=number(int, 1),
+        metavar="M",
+        help="of a pipeline, which needs it: number of micro-batches",
     )
     parser.add_argument(
         "--chunks", type=number(int, 1), metavar="V", help="of an interleaved pipeline: model chunks for each stage"
     )
-    parser.add_argument("-p", dest="size", type=size, required=True, metavar="P", help="number of ranks")
+    parser.add_argument(
+        "-p", dest="size", type=size, required=True, metavar="P",
+        help="number of ranks, or of the stages of a pipeline (required)",
+    )  # fmt: skip
     parser.add_argument("--root", type=int, default=0, metavar="R", help="root of a rooted collective (default 0)")
     parser.add_argument("--rank", type=int, metavar="R", help="only this rank")
     parser.add_argument("--values", action="store_true", help="also what each block holds after each round")
@@ -274,8 +288,10 @@ def _schedule_picture(args: argparse.Namespace, ranks: list[int] | None) -> str:
 
 
 def _verify_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="algorithms, e.g. ring allgather/ring")
-    parser.add_argument("--all", action="store_true", help="every algorithm that is a schedule")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="algorithms, e.g. ring allgather/ring; or give --all")
+    parser.add_argument(
+        "--all", action="store_true", help="every algorithm that is a schedule, of one collective with --collective"
+    )
     parser.add_argument(
         "-p", dest="sizes", type=sizes, default=sizes("1:16"), metavar="P", help="ranks: 6, 1:64, 2,4,8 (default 1:16)"
     )

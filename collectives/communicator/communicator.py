@@ -40,7 +40,7 @@ _PREDEFINED = {name: getattr(MPI, name) for name in ("COMM_WORLD", "COMM_SELF")}
 
 @dataclass(frozen=True)
 class Record:
-    """The last collective: its name, its algorithm, the bytes of its vector, the seconds until it returned."""
+    """The last collective: its name, its algorithm, the bytes of its whole vector, the seconds from call to return."""
 
     collective: str
     algorithm: str
@@ -51,9 +51,11 @@ class Record:
 class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
     """An mpi4py intracommunicator whose collectives are this library's.
 
-    Making one from an intracommunicator is collective. It works on duplicates, so that messages of the program and of
-    the library never match. All other methods are mpi4py's. If the object is deleted without ``Free``, the library's
-    resources are freed later, and MPI's communicator stays, as with mpi4py, since there may be other handles to it.
+    ``comm = collectives.Communicator(MPI.COMM_WORLD)`` is collective. It works on two duplicates, so that messages of
+    the program and of the library never match. ``comm.Free()``, also collective, frees them. Methods that are no
+    collectives are mpi4py's; docs/calls.md lists which calls run here. If the object is deleted without ``Free``, the
+    library's resources are freed later, and MPI's communicator stays, as with mpi4py, since there may be other handles
+    to it.
     """
 
     __module__ = __name__.rpartition(".")[0]  # the package from which users import it
@@ -280,7 +282,10 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
 
     @property
     def group(self) -> Groups:  # type: ignore[override]
-        """mpi4py's group of the communicator; when it is called, a block of grouped calls (see :class:`Group`)."""
+        """The communicator's ``MPI.Group``, as in mpi4py. ``with comm.group():`` makes one call of many small ones.
+
+        See :class:`Group`.
+        """
         made = Groups(self.Get_group())
         made.comm = self
         return made

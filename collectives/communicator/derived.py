@@ -91,7 +91,10 @@ class Derived(MPI.Intracomm):
         return _made(self, "Communicator", survivors)
 
     def Shrink(self) -> Any:
-        """:meth:`shrink` if the MPI has ULFM, else mpi4py's ``Shrink``, whose result has all ranks; collective."""
+        """MPI_Comm_shrink: a communicator without the dead ranks; collective among the others.
+
+        If the MPI has no ULFM, it is mpi4py's ``Shrink``, which removes nobody.
+        """
         return self.shrink() if self.why_no_shrink is None else self._make("Communicator", "Shrink")
 
     def Revoke(self) -> None:

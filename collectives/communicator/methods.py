@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -58,26 +59,21 @@ _WHAT = {
     "exscan": "Reduce ``sendbuf`` over the ranks before this one; rank 0's ``recvbuf`` is not changed.",
 }
 
-_HOW = """
-
-        Buffers are what mpi4py takes, and float16 and bfloat16 arrays. ``algorithm`` is a name of
-        ``collectives.algorithms({base!r})``, by default chosen by the library. ``deterministic`` demands that a
-        reduction folds in rank order (default: ``comm.deterministic``). ``timeout`` is in seconds (default:
-        ``comm.timeout``). ``stream`` is the CUDA stream of arrays on a GPU, by default that of the arrays' library
-        (docs/gpu.md). ``engine="python"`` runs the schedule in the Python executor. Raises TypeError or ValueError
-        for arguments that cannot be served, before anything is sent (but ``Reduce_scatter`` without ``recvcounts``
-        gathers the counts of all ranks first); CollectiveTimeout, CollectiveMismatch or PeerFailure for a call that
-        cannot end.
-"""
-_STARTS = """Non-blocking :meth:`{0}`; returns a request, which ``MPI.Request.Waitall`` takes, too.
-
-        ``Ireduce_scatter`` without ``recvcounts`` waits for all ranks: it gathers their counts first.
-"""
-_LASTS = """Persistent :meth:`{0}`; returns a request with ``Start``, ``Wait`` and ``Free``.
-
-        It can be started any number of times.
-        ``Reduce_scatter_init`` without ``recvcounts`` waits for all ranks: it gathers their counts first.
-"""
+_TOLD = {
+    "algorithm": "``algorithm`` is a name of ``collectives.algorithms({base!r})``, by default chosen by the library.",
+    "deterministic": "``deterministic=True`` reduces in rank order (default: ``comm.deterministic``).",
+    "timeout": "``timeout`` is in seconds (default: ``comm.timeout``).",
+    "stream": "``stream`` is the CUDA stream of arrays on a GPU, by default that of the arrays' library (docs/gpu.md).",
+    "engine": "``engine`` runs a schedule: ``'c'`` (default), or ``'python'``, slow and with the same bits, for tests.",
+}
+_ERRORS = (
+    "Raises TypeError or ValueError for arguments that cannot be served, before anything is sent; CollectiveTimeout, "
+    "CollectiveMismatch or PeerFailure for a call that cannot end."
+)
+_INDENT = " " * 8  # as of docstrings in the source
+_COUNTS = "Without ``recvcounts``, the call first gathers the counts of all ranks."
+_STARTS = "Non-blocking :meth:`{0}`; returns a request, which ``MPI.Request.Waitall`` takes, too."
+_LASTS = "Persistent :meth:`{0}`; returns a request with ``Start``, ``Wait`` and ``Free``."
 
 #: What the fast path passes on for an argument that is not given.
 _MISSING = object()
@@ -134,7 +130,7 @@ def _blocking(c: Collective, binding: Binding) -> Method:
         options = _options(c.method, _split(kwargs, _BLOCKING), _BLOCKING) if kwargs else DEFAULTS
         self._run(c, _bind(c.method, binding, args, kwargs), options)
 
-    named = _named(method, c.method, _signature(binding, _BLOCKING), _WHAT[c.name] + _HOW.format(base=c.base))
+    named = _named(method, c.method, _signature(binding, _BLOCKING), _told(c, _WHAT[c.name], _BLOCKING, _ERRORS))
     return _core.fast_path(c.name, named, _first(c, Nonblocking._run), MPI.SUM, _MISSING)
 
 
@@ -145,7 +141,7 @@ def _starting(c: Collective, binding: Binding) -> Method:
         options = _options(name, _split(kwargs, _LATER), _LATER) if kwargs else DEFAULTS
         return self._start(c, _bind(name, binding, args, kwargs), options)
 
-    named = _named(method, name, _signature(binding, _LATER), _STARTS.format(c.method))
+    named = _named(method, name, _signature(binding, _LATER), _told(c, _STARTS.format(c.method), _LATER))
     return _core.fast_path(c.name, named, _first(c, Nonblocking._start), MPI.SUM, _MISSING)
 
 
@@ -159,7 +155,18 @@ def _lasting(c: Collective, binding: Binding) -> Method:
         hints = args[before] if len(args) > before else kwargs.pop("info", MPI.INFO_NULL)
         return self._init(c, _bind(name, binding, args[:before] + args[before + 1 :], kwargs), options, hints)
 
-    return _named(method, name, _signature(binding, _LATER, info), _LASTS.format(c.method))
+    return _named(method, name, _signature(binding, _LATER, info), _told(c, _LASTS.format(c.method), _LATER))
+
+
+def _told(c: Collective, what: str, options: tuple[str, ...], *more: str) -> str:
+    """The docstring of a method: ``what`` it does, then its buffers, its ``options``, and what else there is to say."""
+    data = ["Buffers are what mpi4py takes, and float16 and bfloat16 arrays."] if c.name != "barrier" else []
+    told = [_TOLD[name].format(base=c.base) for name in options if name != "deterministic" or c.reduces]
+    counts = [_COUNTS] if c.name == "reduce_scatter" else []
+    text = textwrap.fill(
+        " ".join([*data, *told, *counts, *more]), 120, initial_indent=_INDENT, subsequent_indent=_INDENT
+    )
+    return f"{what}\n\n{text}\n"
 
 
 def _named(method: Any, name: str, signature: inspect.Signature, doc: str) -> Method:

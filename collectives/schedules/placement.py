@@ -4,10 +4,10 @@ A schedule knows ranks by positions. If position i is rank i, an algorithm that 
 positions sends them to other hosts when hosts have neighbouring ranks, and then every rank of a host sends them. Other
 orders keep most of what is sent on the hosts:
 
-    in turn   the first rank of every host, then the second rank of every host, ...: distances that are multiples of
-              the number of hosts stay on a host (for circulant)
-    grouped   the ranks of the first host, then those of the second, ...: neighbours are on one host (for ring, chain
-              and binomial trees)
+    cyclic  the first rank of every host, then the second rank of every host, ...: distances that are multiples of the
+            number of hosts stay on a host (for circulant)
+    block   the ranks of the first host, then those of the second, ...: neighbours are on one host (for ring, chain and
+            binomial trees)
 
 Where there is a root, its host is the first one, and it is the first rank of it. Where blocks belong to ranks, they
 take the places of their owners. An op must commute.
@@ -35,13 +35,13 @@ def orders(algorithm: ScheduleAlgorithm, hosts: bytes) -> dict[str, ScheduleAlgo
     size, found = len(of), {"": algorithm}
     if not algorithm.order or algorithm.spec.blockwise and not algorithm.divisible(size):
         return found
-    if algorithm.order == "grouped":
+    if algorithm.order == "block":
         if algorithm.spec.rooted or np.any(np.diff(of) < 0):
-            found["grouped"] = _placed(algorithm, lambda root: _grouped(of, root))
+            found["block"] = _placed(algorithm, lambda root: _block(of, root))
         return found
-    ranks = _in_turn(of)
+    ranks = _cyclic(of)
     if np.any(ranks != np.arange(size)):
-        found["in turn"] = _placed(algorithm, lambda root: ranks)
+        found["cyclic"] = _placed(algorithm, lambda root: ranks)
     return found
 
 
@@ -54,11 +54,11 @@ def _local(hosts: np.ndarray) -> np.ndarray:
     return local
 
 
-def _in_turn(hosts: np.ndarray) -> np.ndarray:
+def _cyclic(hosts: np.ndarray) -> np.ndarray:
     return np.lexsort((hosts, _local(hosts)))
 
 
-def _grouped(hosts: np.ndarray, root: int) -> np.ndarray:
+def _block(hosts: np.ndarray, root: int) -> np.ndarray:
     """The ranks host by host; the root's host first, and the root first of all."""
     ranks = np.arange(len(hosts))
     return np.lexsort((ranks, ranks != root, (hosts - hosts[root]) % (hosts.max() + 1)))

@@ -16,7 +16,7 @@ _SHORT: list[tuple[int, int | None, int]] = [(0, 64 * _KB, 1)]
 #: that of the ring.
 DEFAULT: dict[str, list[tuple[int, int | None, int]]] = {
     "allreduce": [(0, 256 * _KB, 1), (0, None, 2)],
-    "bcast": [(0, 256 * _KB, 1)],
+    "bcast": [(0, 128 * _KB, 1)],
     "reduce": [(128 * _KB, None, 2)],
     "allgather": [(0, 32 * _KB, 1)],
     "reduce_scatter": _SHORT,

@@ -85,8 +85,8 @@ def nearest(algorithm: ScheduleAlgorithm, hosts: bytes) -> tuple[ScheduleAlgorit
         if len(set(np.bincount(host_of))) == 1:
             return lanes, "in lanes"
         found["in lanes"] = lanes
-    elif algorithm.name in BY_RANK and "grouped" in found:  # as good as any, and costly to count
-        return found["grouped"], "grouped"
+    elif algorithm.name in BY_RANK and "block" in found:  # as good as any, and costly to count
+        return found["block"], "block"
     name = "" if len(found) == 1 else min(found, key=lambda order: _volume(found[order], hosts, NOMINAL))
     return found[name], name
 

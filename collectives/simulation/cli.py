@@ -48,27 +48,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="bytes of the whole vector, or of all parameters: 1MiB, or 8,64KiB,1MiB (default 1MiB)")  # fmt: skip
     add("--hosts", type=int, metavar="H", help="hosts (default: one for each rank)")
     add("--placement", choices=sorted(PLACEMENTS), default="block",
-        help="how ranks lie on hosts: side by side, or in turn (%(default)s)")  # fmt: skip
+        help="how ranks lie on hosts: side by side, or dealt to them in turn (%(default)s)")  # fmt: skip
     add("--order", choices=("chosen", "own"), default="chosen",
         help="order of the ranks: as the communicator would choose, or their own (%(default)s)")  # fmt: skip
     add("--root", type=int, default=0, metavar="R", help="root of a rooted collective (%(default)s)")
     add("--segments", type=int, default=1, metavar="K", help="pieces that the vector is cut into (%(default)s)")
     add("--in-flight", type=int, default=4, metavar="K", help="segments that run at once (%(default)s)")
-    add("--alpha", type=seconds, default=default.alpha, metavar="TIME", help="latency between hosts (2us)")
-    add("--beta", type=rate, default=default.beta, metavar="RATE", help="rate of a host's port, each way (12GB/s)")
+    add("--alpha", type=seconds, default=default.alpha, metavar="TIME", help="latency between hosts, e.g. 5us (2us)")
+    add(
+        "--beta",
+        type=rate,
+        default=default.beta,
+        metavar="RATE",
+        help="bandwidth of a host's port, each way, e.g. 200Mbit/s (12GB/s)",
+    )
     add("--overhead", type=seconds, default=default.overhead, metavar="TIME",
         help="time of a rank's processor for each message (300ns)")  # fmt: skip
     add("--fold", type=rate, default=default.fold, metavar="RATE",
-        help="rate at which a rank or a server reduces (20GB/s)")  # fmt: skip
+        help="bandwidth at which a rank or a server reduces (20GB/s)")  # fmt: skip
     add("--local-alpha", type=seconds, default=default.local_alpha, metavar="TIME", help="latency in a host (500ns)")
     add("--local-beta", type=rate, default=default.local_beta, metavar="RATE",
-        help="rate between ranks of a host (10GB/s)")  # fmt: skip
+        help="bandwidth between ranks of a host (10GB/s)")  # fmt: skip
     add("--rendezvous", type=number_of_bytes, default=int(default.rendezvous), metavar="BYTES",
         help="messages from this length on wait for their receiver (64KiB)")  # fmt: skip
     add("--burst", type=number_of_bytes, default=0, metavar="BYTES",
-        help="bytes that a port which was idle sends at once (0)")  # fmt: skip
+        help="bytes that an idle port sends at once before its bandwidth limits it (0)")  # fmt: skip
     add("--topology", type=levels, default=(), metavar="WIDTH:OVER,...",
-        help="switches from the hosts up: neighbours below one, and its oversubscription: 16:2,8:4")  # fmt: skip
+        help="levels of switches from the hosts up: children of each, oversubscription factor: 16:2,8:4")  # fmt: skip
     add(
         "--jitter",
         type=part,

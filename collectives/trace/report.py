@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 A line for each collective at each place of the program, the longest first. 'total' is the time of all ranks together,
 'mean' that of a call on a rank; 'wait' the share of it that went by until the others had come: all of them, the root,
 or in scans the ranks before. 'straggler' is the rank that the others waited for most, all calls
-together; then in how many calls it came last, and how long the longest wait for it was in these: the median and the
-most.
+together; 'last in' is the number of calls in which it came last. The longest wait for it was taken in each of these:
+'median' and 'most' are the median and the maximum.
 Where ranks failed, or MPI ended before they could tell each other, they have left parts, FILE.rankN.part: these are put
 together first. The file itself is for ui.perfetto.dev."""
 

@@ -229,8 +229,9 @@ static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once
         *patience = coll_patience_new();
     *of = waits;
     long long end = limit > 0 ? coll_now() + limit : 0;
-    int messages = (t ? t : &r->task)->progress == exec_progress, again = 0;
-    int gives_way = t && messages && coll_exec_gives_way(t->self);
+    const coll_task *moved = t ? t : &r->task;
+    int messages = moved->progress == exec_progress, again = 0;
+    int gives_way = messages && coll_exec_gives_way(moved->self);
     int stuck = within && !t; /* in code that the queue calls, so that nothing moves the request */
     for (unsigned polls = 0;; polls++) {
         long long begin = messages && !gives_way ? coll_ticks_now() : 0;

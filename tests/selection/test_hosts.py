@@ -73,7 +73,7 @@ def test_in_its_own_order_circulant_sends_more():
 def test_a_chain_enters_and_leaves_each_host_once_from_any_root():
     layout = [0, 1, 2, 1, 0, 2, 1]
     chain, order = nearest(registry.find("bcast", "chain"), hosts_of(layout))
-    assert order == "grouped"
+    assert order == "block"
     for root in range(len(layout)):
         edges = set()
         for rank in range(len(layout)):
@@ -110,7 +110,7 @@ def test_only_a_table_or_a_word_is_stronger():
     assert pick("allreduce", 1 << 22, layout, commutes=False).algorithm.name == policy.ORDERED["allreduce"]
     assert pick("allreduce", 1 << 22, layout, linear=True).algorithm.linear
     assert pick("allreduce", 1 << 22, layout, forced="tree").algorithm.name == "tree"
-    assert "ranks in turn" in str(pick("allreduce", 1 << 22, layout, forced="circulant"))
+    assert "ranks cyclic" in str(pick("allreduce", 1 << 22, layout, forced="circulant"))
     assert "ranks in lanes" in str(pick("allreduce", 1 << 22, layout, forced="ring"))
     for asked in ({"commutes": False}, {"linear": True}):
         assert ", ranks " not in str(pick("allreduce", 1 << 22, layout, **asked))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,13 +16,15 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["BURST", "Hosts", "delay", "kill"]
+__all__ = ["BURST", "Hosts", "bytes_per_second", "delay", "frame_of", "kill"]
 
 NETWORKS = 250  # that all Hosts of this machine have between them
 BURST = 256 << 10  # bytes that a link at rest lets through before its rate counts
-#: The longest frame on a link with a rate, in bytes, as on Ethernet with jumbo frames. Else Linux passes 64 KiB at a
-#: time between namespaces, for which all other messages of the link wait: 2.6 ms at 200 Mbit/s.
-FRAME = "9000"
+#: The longest frames on a link with a rate, in bytes, and the seconds that they take up to those. Else Linux passes 64
+#: KiB at a time between namespaces, for which all other messages of the link wait: 2.6 ms at 200 Mbit/s. 9000 bytes are
+#: a jumbo frame of Ethernet. On fast links they are longer, lest the cores of this machine set the times.
+SHORTEST, LONGEST, FRAME_TIME = 9000, 65536, 0.36e-3
+UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 
 @contextlib.contextmanager
@@ -37,6 +40,19 @@ def delay(pid: int) -> Iterator[None]:
 def kill(pid: int) -> None:
     """End a process as a crash of its machine would: it says nothing to anybody."""
     os.kill(pid, signal.SIGKILL)
+
+
+def bytes_per_second(rate: str) -> float:
+    """Bytes a second of a rate in tc's words, such as ``200mbit``; ValueError for other words."""
+    found = re.fullmatch(r"(\d+)([kmg]?bit)", rate)
+    if found is None:
+        raise ValueError(f"{rate!r} is not like 200mbit")
+    return int(found[1]) * UNITS[found[2]] / 8
+
+
+def frame_of(rate: str) -> int:
+    """Bytes of the longest frame on a link of this rate."""
+    return round(min(LONGEST, max(SHORTEST, FRAME_TIME * bytes_per_second(rate))))
 
 
 def _ip(*words: str) -> None:
@@ -103,8 +119,9 @@ class Hosts:
         _ip("-n", space, "link", "set", "eth0", "up")
         _ip("-n", space, "link", "set", "lo", "up")
         if self.rate:
-            _ip("link", "set", link, "gso_max_size", FRAME)
-            _ip("-n", space, "link", "set", "eth0", "gso_max_size", FRAME)
+            frame = ["gso_max_size", str(frame_of(self.rate))]
+            _ip("link", "set", link, *frame)
+            _ip("-n", space, "link", "set", "eth0", *frame)
             self._limit(host, self.rate, self.burst, 8 << 20)
         names = "".join(f"{self.address(i)} {self.name(i)}\\n" for i in range(self.number))
         script = (
