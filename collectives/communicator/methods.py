@@ -60,7 +60,7 @@ _WHAT = {
 }
 
 _TOLD = {
-    "algorithm": "``algorithm`` is a name of ``collectives.algorithms({base!r})``, by default chosen by the library.",
+    "algorithm": "``algorithm`` is a name of ``collectives.algorithms({name!r})``, by default chosen by the library.",
     "deterministic": "``deterministic=True`` reduces in rank order (default: ``comm.deterministic``).",
     "timeout": "``timeout`` is in seconds (default: ``comm.timeout``).",
     "stream": "``stream`` is the CUDA stream of arrays on a GPU, by default that of the arrays' library (docs/gpu.md).",
@@ -161,7 +161,7 @@ def _lasting(c: Collective, binding: Binding) -> Method:
 def _told(c: Collective, what: str, options: tuple[str, ...], *more: str) -> str:
     """The docstring of a method: ``what`` it does, then its buffers, its ``options``, and what else there is to say."""
     data = ["Buffers are what mpi4py takes, and float16 and bfloat16 arrays."] if c.name != "barrier" else []
-    told = [_TOLD[name].format(base=c.base) for name in options if name != "deterministic" or c.reduces]
+    told = [_TOLD[name].format(name=c.name) for name in options if name != "deterministic" or c.reduces]
     counts = [_COUNTS] if c.name == "reduce_scatter" else []
     text = textwrap.fill(
         " ".join([*data, *told, *counts, *more]), 120, initial_indent=_INDENT, subsequent_indent=_INDENT
