@@ -190,5 +190,5 @@ static int abandon(void *self) {
 }
 
 coll_task coll_hierarchy_task(coll_hierarchy *h) {
-    return (coll_task){h, progress, waiting, abandon};
+    return (coll_task){h, progress, waiting, abandon, 0};
 }

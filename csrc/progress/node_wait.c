@@ -51,5 +51,5 @@ static int job_abandon(void *self) {
 }
 
 coll_task coll_node_task(coll_node_job *job) {
-    return (coll_task){job, job_progress, job_waiting, job_abandon};
+    return (coll_task){job, job_progress, job_waiting, job_abandon, 0};
 }

@@ -30,7 +30,7 @@ static int exec_abandon(void *e) {
 }
 
 coll_task coll_exec_task(coll_exec *e) {
-    return (coll_task){e, exec_progress, exec_waiting, exec_abandon};
+    return (coll_task){e, exec_progress, exec_waiting, exec_abandon, coll_exec_gives_way(e)};
 }
 
 static void complete(coll_request *r, int status) {
@@ -229,9 +229,8 @@ static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once
         *patience = coll_patience_new();
     *of = waits;
     long long end = limit > 0 ? coll_now() + limit : 0;
-    const coll_task *moved = t ? t : &r->task;
-    int messages = moved->progress == exec_progress, again = 0;
-    int gives_way = messages && coll_exec_gives_way(moved->self);
+    const coll_task *moved = t ? t : &r->task; /* of a request that has ended, what it moved may be gone */
+    int messages = moved->progress == exec_progress, gives_way = messages && moved->gives_way, again = 0;
     int stuck = within && !t; /* in code that the queue calls, so that nothing moves the request */
     for (unsigned polls = 0;; polls++) {
         long long begin = messages && !gives_way ? coll_ticks_now() : 0;

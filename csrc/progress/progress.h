@@ -13,6 +13,7 @@ typedef struct {
     /* Give up the task: progress returns an error from then on. Returns the number of messages that may still arrive in
      * its memory; to be called again until that is 0. */
     int (*abandon)(void *self);
+    int gives_way; /* whether each poll gives the core to others that wait for it */
 } coll_task;
 
 coll_task coll_exec_task(coll_exec *);

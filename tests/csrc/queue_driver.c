@@ -47,7 +47,7 @@ static int give_up(void *self) {
 }
 
 static void submit(fake *f) {
-    f->request.task = (coll_task){f, look, waits_for_nobody, give_up};
+    f->request.task = (coll_task){f, look, waits_for_nobody, give_up, 0};
     expect(coll_progress_submit(&f->request) == COLL_OK, "not queued", 0);
 }
 
