@@ -10,38 +10,20 @@ import copy
 import json
 import random
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
+from _hosts_worker import seconds
 from mpi4py import MPI
 from torch import nn
 from train_torch import by_ddp, by_train, check, loop, mlp, optimizer
 
 import collectives
 
+WORLD = MPI.COMM_WORLD
 Call = Callable[[], object]
-
-
-def seconds(call: Call, count: int, rest: float) -> float:
-    """Mean seconds of ``count`` calls, from when the last rank begins the first until the last rank ends the last.
-
-    The links rest before. The hosts are namespaces of one machine, so the ranks have one clock.
-    """
-    world = MPI.COMM_WORLD
-    world.Barrier()
-    time.sleep(rest)
-    world.Barrier()
-    times = np.array([time.monotonic(), 0.0])
-    for _ in range(count):
-        call()
-    times[1] = time.monotonic()
-    last = np.empty(2)
-    world.Allreduce(times, last, MPI.MAX)
-    return float(last[1] - last[0]) / count
 
 
 def alone(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Call:
@@ -73,7 +55,7 @@ def batch_for(model: nn.Module, wanted: float, width: int) -> int:
     for _ in range(3):
         step = alone(model, *samples(count, width))
         step()
-        count = max(8, round(count * wanted / min(seconds(step, 1, 0) for _ in range(3))))
+        count = max(8, round(count * wanted / min(seconds(WORLD, step, 0, 1) for _ in range(3))))
     return count
 
 
@@ -84,13 +66,13 @@ def main() -> None:
     torch.manual_seed(1)
     width = told["width"]
     model = mlp([width] * (told["layers"] + 1))
-    comm = collectives.Communicator(MPI.COMM_WORLD)
+    comm = collectives.Communicator(WORLD)
     dist.init_process_group("collectives")
     gloo = dist.new_group(backend="gloo")
     _, _, opt = by_train(model, *samples(8, width), comm)
     exchange = communication(opt, comm)
     exchange()
-    took = min(seconds(exchange, told["steps"], told["rest"]) for _ in range(3))
+    took = min(seconds(WORLD, exchange, told["rest"], told["steps"]) for _ in range(3))
     batch = batch_for(model, told["ratio"] * took, width)
     x, y = samples(batch, width)
     found: dict[str, Any] = {"train": by_train(model, x, y, comm)[:2]}
@@ -102,7 +84,7 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(told["rounds"]):
         for name in random.Random(number).sample(sorted(calls), len(calls)):  # the same order on all ranks
-            times[name].append(seconds(calls[name], told["steps"], told["rest"]))
+            times[name].append(seconds(WORLD, calls[name], told["rest"], told["steps"]))
     nbytes = sum(bucket.grads.nbytes for bucket in opt.strategy.buckets.list)
     if comm.rank == 0:
         print(json.dumps({"nbytes": nbytes, "buckets": len(opt.strategy.buckets), "batch": batch, "times": times}))

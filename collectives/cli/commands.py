@@ -125,9 +125,7 @@ def _every_algorithm(collective: str | None) -> list[Algorithm]:
 
 
 def _collective_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--collective", metavar="NAME", help="the collective of a name without one, or of all: allreduce, for example"
-    )
+    parser.add_argument("--collective", metavar="NAME", help="only algorithms of this collective, e.g. allreduce")
 
 
 # --- list ---------------------------------------------------------------------------------------------------------

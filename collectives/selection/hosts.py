@@ -63,7 +63,8 @@ SEGMENTS = (None, 1 << 20, 512 << 10, 256 << 10, 128 << 10)
 #: Bytes of a segment of a reduction, for the algorithms that have one.
 REDUCED = {"circulant": 256 << 10, "ring": 512 << 10}
 #: Ranks up to which all blocks of an all-to-all are sent at once. In rounds of one block for each rank, a rank that is
-#: late makes links rest: `pairwise` took 1.1 to 1.9 times as long on 8 hosts, from 50 Mbit/s to links without a limit.
+#: late makes links rest: `pairwise` took 1.05 to 2.6 times as long, for 4 and 16 MiB on 8x1 and 4x2 ranks, with links
+#: of 200 and 1000 Mbit/s and without a limit.
 AT_ONCE = 64
 #: Algorithms whose ranks have one partner in a round: no other message arrives meanwhile. An all-gather by recursive
 #: doubling has, too, but takes longer than a ring from 1 MiB on 8 hosts, as if messages were mixed.
@@ -119,7 +120,7 @@ def between(hosts: bytes, collective: str, nbytes: int, link: Link | None) -> tu
     names = _candidates(collective, size, nbytes)
     if not names:
         return None
-    reduces = registry.find(collective, names[0]).spec.reduces
+    reduces = registry.spec(collective).reduces
     known = "a nominal" if reduces else "an unmeasured" if link is None else "a measured"
     link = NOMINAL if link is None or reduces else link
     best, least = None, float("inf")
@@ -139,8 +140,8 @@ def _candidates(collective: str, size: int, nbytes: int) -> list[str]:
     """The names of the algorithms that are compared."""
     if nbytes < SHORTEST:
         return []
-    owner = registry.base(collective)
-    names = [name for name in CANDIDATES.get(owner, ()) if size <= MOST_RANKS or name not in BY_RANK]
-    if nbytes > QUEUED and names and registry.find(owner, names[0]).spec.reduces:
-        return [name for name in names if name in REDUCED]
-    return names
+    unsegmented = nbytes <= QUEUED or not registry.spec(collective).reduces
+    return [
+        name for name in CANDIDATES.get(registry.base(collective), ())
+        if (size <= MOST_RANKS or name not in BY_RANK) and (unsegmented or name in REDUCED)
+    ]  # fmt: skip

@@ -16,14 +16,16 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["BURST", "Hosts", "bytes_per_second", "delay", "frame_of", "kill"]
+__all__ = ["BURST", "Hosts", "bytes_per_second", "delay", "kill"]
 
 NETWORKS = 250  # that all Hosts of this machine have between them
 BURST = 256 << 10  # bytes that a link at rest lets through before its rate counts
-#: The longest frames on a link with a rate, in bytes, and the seconds that they take up to those. Else Linux passes 64
-#: KiB at a time between namespaces, for which all other messages of the link wait: 2.6 ms at 200 Mbit/s. 9000 bytes are
-#: a jumbo frame of Ethernet. On fast links they are longer, lest the cores of this machine set the times.
-SHORTEST, LONGEST, FRAME_TIME = 9000, 65536, 0.36e-3
+#: Bytes of the longest frame on a link with a rate: a jumbo frame of Ethernet. Linux passes 64 KiB at a time between
+#: namespaces else, for which all other messages of the link wait: 2.6 ms at 200 Mbit/s.
+FRAME = 9000
+#: Seconds that a frame may take. On fast links frames are longer, lest the cores of this machine set the times.
+FRAME_TIME = 0.36e-3
+MOST_FRAME = 65536  # bytes of the longest frame that Linux passes
 UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 
@@ -50,9 +52,9 @@ def bytes_per_second(rate: str) -> float:
     return int(found[1]) * UNITS[found[2]] / 8
 
 
-def frame_of(rate: str) -> int:
+def _frame_of(rate: str) -> int:
     """Bytes of the longest frame on a link of this rate."""
-    return round(min(LONGEST, max(SHORTEST, FRAME_TIME * bytes_per_second(rate))))
+    return round(min(MOST_FRAME, max(FRAME, FRAME_TIME * bytes_per_second(rate))))
 
 
 def _ip(*words: str) -> None:
@@ -119,7 +121,7 @@ class Hosts:
         _ip("-n", space, "link", "set", "eth0", "up")
         _ip("-n", space, "link", "set", "lo", "up")
         if self.rate:
-            frame = ["gso_max_size", str(frame_of(self.rate))]
+            frame = ["gso_max_size", str(_frame_of(self.rate))]
             _ip("link", "set", link, *frame)
             _ip("-n", space, "link", "set", "eth0", *frame)
             self._limit(host, self.rate, self.burst, 8 << 20)
