@@ -58,8 +58,12 @@ cdef extern from "schedule/schedule.h" nogil:
 cdef extern from "transport/transport.h" nogil:
     ctypedef struct coll_transport:
         void (*endpoint_free)(coll_endpoint *) noexcept
+    ctypedef struct coll_unequal:
+        int peer
+        size_t bytes, expected
     ctypedef struct coll_endpoint:
         const coll_transport *transport
+        coll_unequal unequal
         int rank, size, tag_limit, mpi_error
         size_t message_limit
     ctypedef struct coll_inproc:

@@ -78,6 +78,7 @@ class Endpoint:
     message_limit: int
     @property
     def mpi_error(self) -> int: ...
+    def unequal_message(self) -> tuple[int, int | None, int] | None: ...
 
 class InProcess:
     size: int

@@ -58,6 +58,16 @@ cdef class Endpoint:
         """MPI's error code of the last failure; 0 if there was none."""
         return self.endpoint.mpi_error
 
+    def unequal_message(self):
+        """The last message that was not as long as its receive: (source, bytes, bytes expected), or None.
+
+        The bytes are None if there were more than expected, since MPI does not say how many.
+        """
+        if self.endpoint.unequal.expected == 0:
+            return None
+        more = self.endpoint.unequal.bytes == SIZE_MAX
+        return self.endpoint.unequal.peer, None if more else self.endpoint.unequal.bytes, self.endpoint.unequal.expected
+
     def __dealloc__(self):
         if self.endpoint != NULL:
             self.endpoint.transport.endpoint_free(self.endpoint)

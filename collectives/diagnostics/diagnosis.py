@@ -167,8 +167,18 @@ def overdue(
         late = sorted({*late, *dead})
     dead = [rank for rank in dead if rank in late]
     ended = any(answer.left for answer in told if answer.rank in late)
-    died = f"; rank {', '.join(map(str, dead))} died" if dead else ""
+    died = f"; rank {', '.join(map(str, dead))} died" if dead else _past(mine, [a for a in told[1:] if a.rank in late])
     return PeerFailure if dead or ended else CollectiveTimeout, f"{lateness}; {waiting_for(late)}{died}", None
+
+
+def _past(mine: Call | None, late: list[Answer]) -> str:
+    """Text for an error message: which ranks that the call ``mine`` waits for have begun later calls."""
+    number = None if mine is None else mine.number
+    ranks = [answer.rank for answer in late if number is not None and answer.begun > number and not answer.silent]
+    if not ranks:
+        return ""
+    who = f"rank {', '.join(map(str, ranks))} {'has' if len(ranks) == 1 else 'have'}"
+    return f"; {who} begun later calls, and may have sent no data, or less than expected, for this one"
 
 
 def lines(answers: list[Answer]) -> str:

@@ -120,6 +120,15 @@ class MPIWaiting(Waiting):
         except BaseException as e:
             self.fail(run, e)
 
+    def unequal_message(self) -> str:
+        """Text for an error message: whose message was not as long as expected, if that is known."""
+        found = self.endpoint.unequal_message()
+        if found is None:
+            return ""
+        source, nbytes, expected = found
+        sent = f"more than {expected} bytes" if nbytes is None else f"{nbytes} bytes, not {expected}"
+        return f": rank {source} sent {sent}"
+
     def blame_transport(self, error: BaseException) -> tuple[type[CollectiveError] | None, str]:
         """The exception class and text for ``error`` if no rank is known to have died; None: raise it unchanged."""
         if isinstance(error, MPI.Exception):

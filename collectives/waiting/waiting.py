@@ -363,7 +363,7 @@ class Waiting(GivingUp):
     def _blame(self, run: Any, error: BaseException) -> tuple[type[CollectiveError] | None, str, str | None]:
         """Class (None: raise ``error`` unchanged), text and origin (another rank's error, or None) of what to raise."""
         if isinstance(error, _core.MismatchError):
-            return CollectiveMismatch, str(error), None
+            return CollectiveMismatch, str(error) + self.unequal_message(), None
         if not isinstance(error, RuntimeError) or isinstance(error, CollectiveError):
             return None, "", None
         ended = None if isinstance(error, _core.OpError) else self._ended(run, time.monotonic() + NOTICE)
@@ -374,6 +374,10 @@ class Waiting(GivingUp):
             if found is not None:
                 return found
         return *self.blame_transport(error), None
+
+    def unequal_message(self) -> str:
+        """Text for an error message: whose message was not as long as expected, if that is known."""
+        return ""
 
     def blame_transport(self, error: BaseException) -> tuple[type[CollectiveError] | None, str]:
         """The exception class and text for ``error`` if no rank is known to have died."""

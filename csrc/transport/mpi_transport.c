@@ -38,6 +38,13 @@ static int failed(coll_endpoint *e, int code) {
     return class == MPI_ERR_TRUNCATE ? COLL_ERR_MESSAGE : COLL_ERR_MPI;
 }
 
+/* Record that the message of a slot, from `peer`, was not as long as expected; see coll_unequal. */
+static int unequal(const coll_messages *m, int slot, int peer, size_t bytes) {
+    coll_endpoint *e = &m->endpoint->base;
+    e->unequal = (coll_unequal){peer, bytes, m->expected[slot]};
+    return COLL_ERR_MESSAGE;
+}
+
 static coll_messages *mpi_messages_new(coll_endpoint *endpoint, int capacity) {
     size_t n = (size_t)capacity;
     coll_messages *m = calloc(1, sizeof *m + n * sizeof m->requests[0]);
@@ -84,7 +91,8 @@ static int mpi_recv(coll_messages *m, int slot, void *buf, size_t bytes, int pee
     m->used = slot >= m->used ? slot + 1 : m->used;
     m->expected[slot] = bytes;
     int code = MPI_Irecv(buf, (int)bytes, MPI_BYTE, peer, tag, m->endpoint->comm, &m->requests[slot]);
-    return code == MPI_SUCCESS ? COLL_OK : failed(&m->endpoint->base, code);
+    int error = code == MPI_SUCCESS ? COLL_OK : failed(&m->endpoint->base, code);
+    return error == COLL_ERR_MESSAGE ? unequal(m, slot, peer, SIZE_MAX) : error;
 }
 
 /* A message shorter than its receive is no error in MPI, but it is one in a collective. */
@@ -93,13 +101,17 @@ static int check_length(const coll_messages *m, int slot, const MPI_Status *stat
     if (m->expected[slot] == 0)
         return COLL_OK;
     MPI_Get_count(status, MPI_BYTE, &bytes);
-    return (size_t)bytes == m->expected[slot] ? COLL_OK : COLL_ERR_MESSAGE;
+    return (size_t)bytes == m->expected[slot] ? COLL_OK : unequal(m, slot, status->MPI_SOURCE, (size_t)bytes);
 }
 
-static int first_error(coll_messages *m, int n) {
-    for (int i = 0; i < n; i++)
-        if (m->statuses[i].MPI_ERROR != MPI_SUCCESS && m->statuses[i].MPI_ERROR != MPI_ERR_PENDING)
-            return failed(&m->endpoint->base, m->statuses[i].MPI_ERROR);
+static int first_error(coll_messages *m, int n, const int *done) {
+    for (int i = 0; i < n; i++) {
+        const MPI_Status *status = &m->statuses[i];
+        if (status->MPI_ERROR == MPI_SUCCESS || status->MPI_ERROR == MPI_ERR_PENDING)
+            continue;
+        int code = failed(&m->endpoint->base, status->MPI_ERROR);
+        return code == COLL_ERR_MESSAGE ? unequal(m, done[i], status->MPI_SOURCE, SIZE_MAX) : code;
+    }
     return failed(&m->endpoint->base, MPI_ERR_IN_STATUS);
 }
 
@@ -107,7 +119,7 @@ static int mpi_test(coll_messages *m, int *done) {
     int n = 0;
     int code = MPI_Testsome(m->used, m->requests, &n, done, m->statuses);
     if (code == MPI_ERR_IN_STATUS)
-        return first_error(m, n);
+        return first_error(m, n, done);
     if (code != MPI_SUCCESS)
         return failed(&m->endpoint->base, code);
     if (n == MPI_UNDEFINED)

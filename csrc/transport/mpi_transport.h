@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define COLL_MPI_VERSION 8
+#define COLL_MPI_VERSION 9
 
 /* Whether a communicator of the program still exists: any thread may free it through another handle at any time. */
 typedef struct {

@@ -4,6 +4,7 @@
 #define COLL_TRANSPORT_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* The messages of one execution: `capacity` slots, each free or with a send or receive under way. */
 typedef struct coll_messages coll_messages;
@@ -25,12 +26,20 @@ typedef struct {
     int (*send_met)(coll_messages *, int slot, const void *buf, size_t bytes, int peer, int tag);
 } coll_transport;
 
+/* A message that was not as long as its receive. expected is 0 if there was none. */
+typedef struct {
+    int peer;
+    size_t bytes; /* SIZE_MAX if there were more than expected */
+    size_t expected;
+} coll_unequal;
+
 struct coll_endpoint {
     const coll_transport *transport;
     int rank, size;
     int tag_limit;        /* tags are in [0, tag_limit) */
     size_t message_limit; /* the most bytes of one message */
     int mpi_error;        /* MPI's code of the last COLL_ERR_MPI */
+    coll_unequal unequal; /* the last message that ended with COLL_ERR_MESSAGE */
     int gives_way;        /* whether `test`, if it finds nothing, gives the core to another thread for a moment */
 };
 

@@ -5,6 +5,7 @@ import re
 import pytest
 from scripts import ABORT, PREAMBLE, run
 
+DIFFER = "the ranks' calls differ in collective, length, type, op or root"
 pytestmark = pytest.mark.in_turn
 
 
@@ -110,7 +111,7 @@ def test_counts_that_differ(mpi, blocking):
     assert "broken since an earlier call failed" in output
     assert ABORT in output
     if blocking:
-        assert "the ranks' calls differ in collective, length, type, op or root" in output
+        assert DIFFER in output
 
 
 @pytest.mark.parametrize(
@@ -172,6 +173,21 @@ def test_lengths_that_differ_on_a_node(case):
     assert re.search(rf": mismatch {name}v? \(shm, ", output)
     assert output.count("mismatch") == output.count("later this communicator is broken")
     assert ABORT in output
+
+
+@pytest.mark.parametrize(("other", "told"), [(3, "24 bytes, not 40"), (8, "more than 40 bytes")])
+def test_whose_message_is_not_as_long_as_expected(mpi, other, told):
+    """By messages over MPI: rank 1 sends rank 2 another number of elements than rank 2 expects."""
+    code, output = run(mpi, f"""
+        counts = [5, 5, {other} if rank == 1 else 5]
+        try:
+            comm.Alltoallv([np.ones(sum(counts)), counts], [np.ones(15), [5] * 3], algorithm="pairwise")
+            comm.Barrier()
+        except collectives.CollectiveError as e:
+            report(type(e).__name__, e)
+    """, ranks=3, env={"COLLECTIVES_TIMEOUT": "3"})  # fmt: skip
+    assert code != 0
+    assert f"alltoallv (pairwise, 120 bytes) on rank 2 of 3: {DIFFER}: rank 1 sent {told}" in output
 
 
 def test_a_rank_that_still_makes_its_communicator(mpi):

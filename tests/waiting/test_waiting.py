@@ -165,6 +165,9 @@ def test_what_a_timeout_finds():
     silent = Answer(1, silent="its process 7 has ended")
     assert overdue("late", [1], said(silent), [1])[:2] == (PeerFailure, "late; waiting for rank 1; rank 1 died")
     assert overdue("late", [], said(), [1])[:2] == (PeerFailure, "late; waiting for rank 1; rank 1 died")
+    past = Answer(1, None, 4, "prog.py:3")
+    told = "late; waiting for rank 1; rank 1 has begun later calls, and may have sent no data, or less than expected,"
+    assert overdue("late", [1], said(past), [])[:2] == (CollectiveTimeout, f"{told} for this one")
     here = Answer(2, CALL, 3, "prog.py:1")
     assert overdue("late", [1], said(away, here), [2])[:2] == (CollectiveTimeout, "late; waiting for rank 1")
 
