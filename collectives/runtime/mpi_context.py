@@ -325,7 +325,9 @@ class MPIContext(MPIWaiting, Context):
         if self.gpu is not None:
             self.gpu.leave()
         with meeting("freeing a communicator", self.internal, self, by_engine=False):
-            pass  # from here on no rank reads this rank's flags
+            pass  # from here on no rank reads this rank's flags, or asks
+        if self.mpi_queries is not None:
+            self.mpi_queries.drain()
         if self.gpu is not None:
             self.gpu.free()
         self.node = None  # its operation refers to this context: only the garbage collector would free both

@@ -62,6 +62,10 @@ def _stop() -> None:
             _core.stop_progress(0 if hopeless else LAST_CALL)
             if not hopeless:
                 _core.sweep()  # now, since the release of a buffer may need the interpreter
+            if not hopeless and not _core.ended():
+                for context in contexts:
+                    if context.mpi_queries is not None:
+                        context.mpi_queries.drain()
 
 
 def _replaces_a_rank() -> bool:

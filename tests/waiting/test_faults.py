@@ -114,3 +114,29 @@ def test_a_timeout_when_a_link_drops(tmp_path):
             end.cancel()
     assert "timeout: allreduce" in lines[-1], lines
     assert "on rank 0 of 2: not complete after 1 s; waiting for rank 1" in lines[-1]
+
+
+LATE = """
+import sys, time
+from mpi4py import MPI
+import collectives
+comm = collectives.Communicator(MPI.COMM_WORLD)
+comm.barrier()
+time.sleep(2.5 * comm.rank)
+comm.barrier()
+if sys.argv[1] == "freed":
+    comm.Free()
+"""
+
+
+@pytest.mark.parametrize("how", ["freed", "left"])
+def test_questions_to_a_late_rank_leave_nothing_behind(tmp_path, how):
+    """MPICH (UCX) warns, as the program ends, of messages that were never received."""
+    with Hosts(2) as hosts:
+        flags = hosts.flags("mpich", tmp_path, 1)
+        with start("mpich", 2, "-c", LATE, how, flags=flags) as process:
+            end = threading.Timer(40, process.kill)
+            end.start()
+            printed = process.stdout.read()
+        end.cancel()
+    assert (process.returncode, printed) == (0, "")
