@@ -24,7 +24,8 @@
 enum {
     SPINS = 100,          /* polls before the first time that a wait gives way */
     SHARED = 2000,        /* ns that the core is away if others on it wait, too: they should have it at once */
-    TAKEN = 1000000,      /* ns that the core is away if something computes on it: a slice is lost */
+    TAKEN = 2000000,      /* ns that the core is away if something computes on it: a slice is lost. Ranks that share
+                             a core and reduce or send in turn keep it for 1 ms now and then */
     FEW = 2,              /* times of giving way that make up for a lost slice */
     MANY = 4,             /* and for any number of them */
     RESPITE = 20000000,   /* ns without giving way, the first time */
