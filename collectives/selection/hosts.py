@@ -42,15 +42,14 @@ class Link(NamedTuple):
 NOMINAL = Link(8e-6, 0.8e-9)
 #: How much longer a link takes for as many bytes if messages of several hosts arrive at the same time.
 MIXED = 1.2
-#: Bytes over the busiest link up to which that takes no longer: sockets and queues take them up. An algorithm whose
-#: reduction has no segments serves at most so long a vector, since links rest while its ranks reduce.
-QUEUED = 256 << 10
+#: Bytes over the busiest link up to which that takes no longer: sockets and queues take them up.
+QUEUED = 512 << 10
 #: Seconds a byte of messages within a host.
 WITHIN = 0.2e-9
 #: Candidates for vectors of at least SHORTEST bytes. All-to-alls have one, see AT_ONCE.
 CANDIDATES = {
-    "allreduce": ("recursive_halving", "circulant", "ring"),
-    "allgather": ("recursive_doubling", "circulant", "ring"),
+    "allreduce": ("circulant", "ring"),
+    "allgather": ("circulant", "ring"),
     "reduce_scatter": ("circulant", "ring"),
     "bcast": ("binomial", "scatter_allgather", "chain"),
 }
@@ -66,9 +65,6 @@ REDUCED = {"circulant": 256 << 10, "ring": 512 << 10}
 #: late makes links rest: `pairwise` took 1.05 to 2.6 times as long, for 4 and 16 MiB on 8x1 and 4x2 ranks, with links
 #: of 200 and 1000 Mbit/s and without a limit.
 AT_ONCE = 64
-#: Algorithms whose ranks have one partner in a round: no other message arrives meanwhile. An all-gather by recursive
-#: doubling has, too, but takes longer than a ring from 1 MiB on 8 hosts, as if messages were mixed.
-PAIRS = frozenset({"recursive_halving"})
 
 
 @functools.lru_cache(maxsize=256)
@@ -101,7 +97,7 @@ def _volume(algorithm: ScheduleAlgorithm, hosts: bytes, link: Link) -> float:
 def _seconds(algorithm: ScheduleAlgorithm, hosts: bytes, nbytes: int, segment: int | None, link: Link) -> float:
     carried, size = crossing(algorithm, hosts), len(hosts) // 4
     k = -(-nbytes // segment) if segment and algorithm.divisible(size) else 1
-    mixed = algorithm.name not in BY_RANK | PAIRS and carried.busiest * nbytes > QUEUED
+    mixed = algorithm.name not in BY_RANK and carried.busiest * nbytes > QUEUED
     moved = carried.busiest * (MIXED if mixed else 1.0) + (carried.path - carried.busiest) / k
     return (algorithm.rounds(size) + k - 1) * link.alpha + nbytes * (moved * link.beta + carried.local * WITHIN)
 
@@ -117,7 +113,7 @@ def between(hosts: bytes, collective: str, nbytes: int, link: Link | None) -> tu
         if size > AT_ONCE:
             return None
         return registry.find(collective, "linear"), None, f"all blocks at once, between up to {AT_ONCE} ranks"
-    names = _candidates(collective, size, nbytes)
+    names = _candidates(collective, size) if nbytes >= SHORTEST else []
     if not names:
         return None
     reduces = registry.spec(collective).reduces
@@ -128,7 +124,7 @@ def between(hosts: bytes, collective: str, nbytes: int, link: Link | None) -> tu
         algorithm = registry.find(collective, name)
         assert isinstance(algorithm, ScheduleAlgorithm)
         placed, _ = nearest(algorithm, hosts)
-        for segment in (REDUCED.get(name),) if reduces else SEGMENTS:
+        for segment in (REDUCED[name],) if reduces else SEGMENTS:
             seconds = _seconds(placed, hosts, nbytes, segment, link)
             if seconds < least:
                 best, least = (algorithm, segment), seconds
@@ -136,12 +132,7 @@ def between(hosts: bytes, collective: str, nbytes: int, link: Link | None) -> tu
     return *best, f"least time between hosts, {1e3 * least:.1f} ms on {known} link of {link}"
 
 
-def _candidates(collective: str, size: int, nbytes: int) -> list[str]:
+def _candidates(collective: str, size: int) -> list[str]:
     """The names of the algorithms that are compared."""
-    if nbytes < SHORTEST:
-        return []
-    unsegmented = nbytes <= QUEUED or not registry.spec(collective).reduces
-    return [
-        name for name in CANDIDATES.get(registry.base(collective), ())
-        if (size <= MOST_RANKS or name not in BY_RANK) and (unsegmented or name in REDUCED)
-    ]  # fmt: skip
+    known = CANDIDATES.get(registry.base(collective), ())
+    return [name for name in known if size <= MOST_RANKS or name not in BY_RANK]
