@@ -42,13 +42,14 @@ class Link(NamedTuple):
 NOMINAL = Link(8e-6, 0.8e-9)
 #: How much longer a link takes for as many bytes if messages of several hosts arrive at the same time.
 MIXED = 1.2
-#: Bytes over the busiest link up to which that takes no longer: sockets and queues take them up.
+#: Bytes over the busiest link up to which that takes no longer: sockets and queues take them up. An algorithm whose
+#: reduction has no segments serves at most so long a vector, since links rest while its ranks reduce.
 QUEUED = 512 << 10
 #: Seconds a byte of messages within a host.
 WITHIN = 0.2e-9
 #: Candidates for vectors of at least SHORTEST bytes. All-to-alls have one, see AT_ONCE.
 CANDIDATES = {
-    "allreduce": ("circulant", "ring"),
+    "allreduce": ("recursive_halving", "circulant", "ring"),
     "allgather": ("circulant", "ring"),
     "reduce_scatter": ("circulant", "ring"),
     "bcast": ("binomial", "scatter_allgather", "chain"),
@@ -113,7 +114,7 @@ def between(hosts: bytes, collective: str, nbytes: int, link: Link | None) -> tu
         if size > AT_ONCE:
             return None
         return registry.find(collective, "linear"), None, f"all blocks at once, between up to {AT_ONCE} ranks"
-    names = _candidates(collective, size) if nbytes >= SHORTEST else []
+    names = _candidates(collective, size, nbytes)
     if not names:
         return None
     reduces = registry.spec(collective).reduces
@@ -124,7 +125,7 @@ def between(hosts: bytes, collective: str, nbytes: int, link: Link | None) -> tu
         algorithm = registry.find(collective, name)
         assert isinstance(algorithm, ScheduleAlgorithm)
         placed, _ = nearest(algorithm, hosts)
-        for segment in (REDUCED[name],) if reduces else SEGMENTS:
+        for segment in (REDUCED.get(name),) if reduces else SEGMENTS:
             seconds = _seconds(placed, hosts, nbytes, segment, link)
             if seconds < least:
                 best, least = (algorithm, segment), seconds
@@ -132,7 +133,12 @@ def between(hosts: bytes, collective: str, nbytes: int, link: Link | None) -> tu
     return *best, f"least time between hosts, {1e3 * least:.1f} ms on {known} link of {link}"
 
 
-def _candidates(collective: str, size: int) -> list[str]:
-    """The names of the algorithms that are compared."""
-    known = CANDIDATES.get(registry.base(collective), ())
-    return [name for name in known if size <= MOST_RANKS or name not in BY_RANK]
+def _candidates(collective: str, size: int, nbytes: int) -> list[str]:
+    """The names of the algorithms that are compared; of those that take as long the first is best."""
+    if nbytes < SHORTEST:
+        return []
+    unsegmented = nbytes <= QUEUED or not registry.spec(collective).reduces
+    return [
+        name for name in CANDIDATES.get(registry.base(collective), ())
+        if (size <= MOST_RANKS or name not in BY_RANK) and (unsegmented or name in REDUCED)
+    ]  # fmt: skip
