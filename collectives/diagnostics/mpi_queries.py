@@ -58,10 +58,14 @@ class MPIQueries:
 
     @contextlib.contextmanager
     def _alone(self, patience: float) -> Iterator[bool]:
-        """Take the lock for sends and receives, waiting up to ``patience`` seconds; yields whether it was taken."""
+        """Take the lock for sends and receives, waiting up to ``patience`` seconds; yields whether messages may go.
+
+        They may not if the lock was not taken, or if the communicator was freed: what waits for a communicator that is
+        being made may still refer to this object.
+        """
         alone = self._lock.acquire(timeout=patience)
         try:
-            yield alone
+            yield alone and self._comm != MPI.COMM_NULL
         finally:
             if alone:
                 self._lock.release()
@@ -166,8 +170,11 @@ class MPIQueries:
                 self._serve_all()
 
     def drain(self) -> None:
-        """Receive what has arrived and answer nothing: at the end some MPIs warn of messages that nobody received."""
-        with self._alone(0) as alone, contextlib.suppress(MPI.Exception):
+        """Receive what has arrived and answer nothing, before the communicator is freed, or at the program's end.
+
+        Some MPIs warn at the end of messages that nobody received.
+        """
+        with self._alone(PATIENCE) as alone, contextlib.suppress(MPI.Exception):
             if alone:
                 self._serve()
                 self._numbers.clear()

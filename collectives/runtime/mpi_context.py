@@ -328,7 +328,6 @@ class MPIContext(MPIWaiting, Context):
             pass  # from here on no rank reads this rank's flags, or asks
         if self.mpi_queries is not None:
             self.mpi_queries.drain()
-            self.mpi_queries = None
         if self.gpu is not None:
             self.gpu.free()
         self.node = None  # its operation refers to this context: only the garbage collector would free both

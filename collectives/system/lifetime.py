@@ -66,6 +66,8 @@ def free_agreed(votes: Counter[tuple[str, int]]) -> None:
             _, handles, context = mine
             if context.gpu is not None:  # what it has opened of other ranks' memory stays allocated there
                 context.gpu.leave()
+            if context.mpi_queries is not None:
+                context.mpi_queries.drain()
             for handle in handles:
                 handle.Free()
 

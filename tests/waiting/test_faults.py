@@ -127,10 +127,13 @@ time.sleep(2.5 * comm.rank)
 comm.barrier()
 if sys.argv[1] == "freed":
     comm.Free()
+if sys.argv[1] == "collected":  # and freed as the next one is made
+    comm = comm.Dup()
+    comm = comm.Dup()
 """
 
 
-@pytest.mark.parametrize("how", ["freed", "left"])
+@pytest.mark.parametrize("how", ["freed", "left", "collected"])
 def test_questions_to_a_late_rank_leave_nothing_behind(mpi, tmp_path, how):
     """MPICH (UCX) warns of messages that nobody received; Open MPI ends a job that looks for some too late."""
     with Hosts(2) as hosts:
