@@ -118,7 +118,7 @@ def test_a_timeout_when_a_link_drops(tmp_path):
 
 
 LATE = """
-import sys, time
+import gc, sys, time
 from mpi4py import MPI
 import collectives
 comm = collectives.Communicator(MPI.COMM_WORLD)
@@ -127,9 +127,11 @@ time.sleep(2.5 * comm.rank)
 comm.barrier()
 if sys.argv[1] == "freed":
     comm.Free()
-if sys.argv[1] == "collected":  # and freed as the next one is made
+if sys.argv[1] == "collected":  # and freed as the next one is made; what waits for that may refer to the first
+    kept, comm = comm._context, comm.Dup()
+    gc.collect()
     comm = comm.Dup()
-    comm = comm.Dup()
+    assert kept.internal == MPI.COMM_NULL
 """
 
 
