@@ -12,6 +12,7 @@ from ..errors import CollectiveError
 from ..runtime.meeting import Making, meeting
 from ..runtime.mpi_context import MPIContext, duplicate
 from ..system import mpi_library
+from ..waiting import ending
 from . import rehearsal
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Derived(MPI.Intracomm):
         ends the job when a rank dies; with Open MPI 5 under ``mpiexec --with-ft ulfm`` it does not. Method:
         MPI_Comm_revoke and MPI_Comm_shrink (ULFM, MPI 5), then a new set-up of the library's side.
         """
+        ending.refuse_if_forked()
         if self.why_no_shrink is not None:
             raise CollectiveError(f"no communicator of survivors: {self.why_no_shrink}")
         self._refuse_if_freed()
@@ -103,6 +105,7 @@ class Derived(MPI.Intracomm):
         Ranks that wait in a collective get a CollectiveError that names this rank and the line of this call. Afterwards
         only :meth:`shrink` can be used. NotImplementedError, or an error of MPI's, if the MPI cannot revoke.
         """
+        ending.refuse_if_forked()  # the child's messages of MPI's would take the place of its parent's
         self._refuse_if_freed()
         super().Revoke()
         if self._context is not None:

@@ -127,7 +127,7 @@ class MPIWaiting(Waiting):
             return ""
         source, nbytes, expected = found
         sent = f"more than {expected} bytes" if nbytes is None else f"{nbytes} bytes, not {expected}"
-        return f": rank {source} sent {sent}"
+        return f": rank {source} sent a message of {sent}"
 
     def blame_transport(self, error: BaseException) -> tuple[type[CollectiveError] | None, str]:
         """The exception class and text for ``error`` if no rank is known to have died; None: raise it unchanged."""

@@ -5,7 +5,7 @@ from jobs import torch_for
 
 KINDS = (
     "pool", "forks_beside_threads", "handed_over", "grandchildren", "given_back", "written_by_children", "others",
-    "requests",
+    "requests", "revoked",
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.shared_memory import SharedMemory
 
 import numpy as np
@@ -260,6 +261,29 @@ def child_ends(request: MPI.Request, how: str) -> int:
         os._exit("was forked" not in said if how in ("Wait", "Test") or said else 0)
 
 
+def child_makes(call: Callable[[], object]) -> int:
+    """A child's exit status: 0 if a call is refused there because the process was forked."""
+    pid = os.fork()
+    if pid:
+        return os.waitpid(pid, 0)[1]
+    said = ""
+    try:
+        call()
+    except collectives.CollectiveError as e:
+        said = str(e)
+    finally:
+        os._exit("was forked" not in said)
+
+
+def revoked(trials: int) -> int:
+    """Children that revoke or shrink their parent's communicator, which goes on."""
+    wrong = 0
+    for _ in range(trials):
+        wrong += child_makes(comm.Revoke) + child_makes(comm.shrink) + child_makes(comm.Barrier) != 0
+        comm.Barrier()
+    return wrong
+
+
 def requests(trials: int) -> int:
     """Children that wait for, test, free or drop what their parent has under way, which goes on."""
     wrong = 0
@@ -285,7 +309,7 @@ KINDS = {
     function.__name__: (function, trials)
     for function, trials in (
         (pool, 300), (forks_beside_threads, 60), (handed_over, 40), (grandchildren, 10), (given_back, 40),
-        (written_by_children, 6), (others, 4), (requests, 24),
+        (written_by_children, 6), (others, 4), (requests, 24), (revoked, 2),
     )
 }  # fmt: skip
 
