@@ -167,8 +167,9 @@ def overdue(
         late = sorted({*late, *dead})
     dead = [rank for rank in dead if rank in late]
     ended = any(answer.left for answer in told if answer.rank in late)
-    died = f"; rank {', '.join(map(str, dead))} died" if dead else _past(mine, [a for a in told[1:] if a.rank in late])
-    return PeerFailure if dead or ended else CollectiveTimeout, f"{lateness}; {waiting_for(late)}{died}", None
+    died = f"; rank {', '.join(map(str, dead))} died" if dead else ""
+    more = died or _past(mine, [answer for answer in told[1:] if answer.rank in late])
+    return PeerFailure if dead or ended else CollectiveTimeout, f"{lateness}; {waiting_for(late)}{more}", None
 
 
 def _past(mine: Call | None, late: list[Answer]) -> str:

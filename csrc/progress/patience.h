@@ -13,7 +13,7 @@ typedef struct {
 coll_patience coll_patience_new(void);
 /* To be called after each poll in vain. Gives the core to another process for a moment, if one needs it. */
 void coll_give_way(coll_patience *);
-/* To be called instead if the poll has done so: naps in a long wait. */
+/* To be called instead if the poll or the caller has done so: naps in a long wait. */
 void coll_gave_way(coll_patience *);
 
 #endif

@@ -243,12 +243,11 @@ static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once
             return limit > 0 ? COLL_ERR_WITHIN : COLL_PENDING;
         coll_progress_poll();
         again = begin && !again && coll_ticks_now() - begin > BUSY;
-        if (!again && yield_at_once && !gives_way)
-            sched_yield();
-        if (gives_way || yield_at_once)
-            coll_gave_way(patience);
-        else if (!again)
-            coll_give_way(patience);
+        if (!again) {
+            if (yield_at_once && !gives_way)
+                sched_yield();
+            (yield_at_once || gives_way ? coll_gave_way : coll_give_way)(patience);
+        }
         if (polls % CLOCK_EVERY == CLOCK_EVERY - 1 && coll_now() >= end)
             return COLL_PENDING;
     }
