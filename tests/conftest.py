@@ -27,6 +27,23 @@ HELD = pytest.StashKey()  # the lock, as long as this worker has it
 LOCK, TURN = (Path(tempfile.gettempdir()) / f"collectives-tests-{os.getuid()}{end}" for end in (".lock", ".turn"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def openmpi_segments():
+    """A folder for the shared memory of this worker's jobs of Open MPI.
+
+    Open MPI names a segment by the 16 bits to which it hashes the launcher's PID. If two jobs on a node have the same
+    16 bits at the same time, one crashes and the other one hangs.
+    """
+    name = "OMPI_MCA_btl_sm_backing_directory"
+    if name in os.environ or not os.path.isdir("/dev/shm"):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="openmpi-", dir="/dev/shm", ignore_cleanup_errors=True) as folder:
+        os.environ[name] = folder
+        yield
+        del os.environ[name]
+
+
 @pytest.fixture(params=MPIS)
 def mpi(request) -> str:
     """Each of the three MPIs in turn."""
