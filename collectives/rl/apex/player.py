@@ -160,9 +160,7 @@ class ApeX:
         self.together(lambda comm: comm.Barrier())
         while not self._watch.leave():
             self._mail.nap()
-        self._watch.close()
-        if not self._watch.dead:  # MPI keeps communicators of the dead
-            self._mail.comm.Free()
+        self._watch.close(self._mail.comm)
 
     @property
     def everyone(self) -> Any:

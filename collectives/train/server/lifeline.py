@@ -82,8 +82,8 @@ class Lifeline:
         """
         raise NotImplementedError
 
-    def close(self) -> None:
-        """Use this object no more. Collective, after `leave`."""
+    def close(self, *others: Any) -> None:
+        """Use this object no more, and free `others`, communicators of the same ranks. Collective, after `leave`."""
 
     def _look(self) -> None:
         raise NotImplementedError
@@ -133,9 +133,9 @@ class Meetings(Lifeline):
         """See `Lifeline.among_living`. A death raises PeerFailure."""
         return work(self._comm)
 
-    def close(self) -> None:
-        """Free the communicators."""
-        for comm in self._comms:
+    def close(self, *others: Any) -> None:
+        """See `Lifeline.close`."""
+        for comm in (*self._comms, *others):
             comm.Free()
 
 
@@ -237,12 +237,15 @@ class Survival(Lifeline):
                 raise PeerFailure("a collective of the live ranks failed, although none has died") from failure
             self.dead.update(missing_ranks(self._plain, self._comm))
 
-    def close(self) -> None:
-        """Free the communicators, unless a rank has died: MPI keeps those."""
+    def close(self, *others: Any) -> None:
+        """See `Lifeline.close`. Nothing is freed if a rank has died, or dies meanwhile: MPI keeps those."""
         atexit.unregister(self._end_process)
-        if self._whole:
-            self._comm.Free()
-            self._plain.Free()
+        try:
+            for comm in (self._comm, self._plain, *others) if self._whole else ():
+                comm.Free()
+        except Exception as error:
+            if not is_loss(error):
+                raise
 
 
 class Agreement:

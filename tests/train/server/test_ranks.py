@@ -112,6 +112,15 @@ def test_deaths_at_random_moments_lose_no_acknowledged_update(name, victims, see
     check_counts(done, name, tmp_path, dead=set(map(int, victims.split(","))))
 
 
+@pytest.mark.parametrize("victim", [1, 4])  # a worker, and a server
+def test_a_death_after_the_last_agreement(victim):
+    """All have agreed that none has died, and free the communicators that they parted with."""
+    done = central("openmpi", 5, "parts", "async", victim, flags=LIVE_ON["openmpi"])
+    assert sorted(done.stdout.splitlines())[0].startswith("rank 0"), done.stdout + done.stderr
+    assert done.stdout.count("counts") == 4, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+
+
 GOSSIP = ("ad_psgd", "neighbor_averaging", "push_sum")
 
 

@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 import collectives
 from collectives import train
+from collectives.train.server.lifeline import Survival
 
 COMM = collectives.Communicator(MPI.COMM_WORLD)
 RATE = 2.0**-10
@@ -150,6 +151,18 @@ def killed(name, victims, seed, folder, steps=60):
     strategy.close()
     signal.setitimer(signal.ITIMER_REAL, 0)
     say("rank", COMM.rank, "steps", steps, "counts", *counting.counts())
+
+
+def parts(name, victim):
+    """The rank `victim` dies when all have agreed that none has died, and free what they parted with."""
+    if COMM.rank == int(victim):
+        Survival.close = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+    strategy = strategy_of(name)
+    counting = Counting(strategy)
+    for _ in range(3 if strategy.worker else 0):
+        counting.step()
+    strategy.close()
+    say("rank", COMM.rank, "counts", *counting.counts())
 
 
 def gossips(name):
