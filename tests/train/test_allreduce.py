@@ -9,6 +9,7 @@ from mpi4py import MPI
 from collectives import train
 from collectives.train.flat.memory import cut, own, squares
 from collectives.train.strategies.loss_scale import LossScale
+from collectives.train.strategies.means import Means
 
 
 @pytest.mark.parametrize(
@@ -99,6 +100,26 @@ def test_buckets_do_not_wait_for_the_number_of_samples():
         nets.append(net)
     for p, q in zip(*(net.parameters() for net in nets), strict=True):
         np.testing.assert_allclose(p.data, q.data, atol=1e-14)
+
+
+def test_a_bucket_that_waits_for_the_sum_of_samples_keeps_its_own_number():
+    """With shard=2 the next micro-batch has set the bucket's number of samples when the bucket of this one is sent."""
+
+    class Two:
+        """Two ranks' communicator; the other rank has 6 samples, and nothing is complete before it is waited for."""
+
+        size = 2
+
+        def Iallreduce(self, _, count, op):
+            return SimpleNamespace(Test=lambda: False, Wait=lambda: count.__iadd__(6))
+
+    factors = []
+    bucket = SimpleNamespace(index=0, samples=2, put_scaled=lambda factor, target: factors.append(factor))
+    means = Means(Two(), lambda *_: SimpleNamespace(Wait=lambda: None), None, weighted=True, guess=True)
+    means.add(bucket)
+    bucket.samples = 4
+    assert means.finish() == (8, 1.0)
+    assert factors == [2 / 8]
 
 
 def test_a_scale_that_becomes_too_small_is_an_error():

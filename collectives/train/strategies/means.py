@@ -44,7 +44,7 @@ class Means:
         self._counting: Any = None
         self._total = 0.0  # N, or what it is taken to be
         self._known = False
-        self._waiting: deque[Bucket] = deque()
+        self._waiting: deque[tuple[Bucket, int]] = deque()  # with their samples, which the next pass changes
         self._requests: list[Any] = []
         self._exchanges: list[_Exchange] = []
         self.active = False
@@ -60,7 +60,7 @@ class Means:
             self._count[0] = bucket.samples
             if self._weighted:
                 self._counting = self._comm.Iallreduce(MPI.IN_PLACE, self._count, op=MPI.SUM)
-        self._waiting.append(bucket)
+        self._waiting.append((bucket, bucket.samples))
         if self._known or self._counting.Test():
             self._flush()
 
@@ -95,10 +95,10 @@ class Means:
         if not self._known:
             self._known, self._total = True, float(self._count[0])
         while self._waiting:
-            self._send(self._waiting.popleft())
+            self._send(*self._waiting.popleft())
 
-    def _send(self, bucket: Bucket) -> None:
-        weight = self._weight(bucket) if self._weighted else 1.0
+    def _send(self, bucket: Bucket, samples: int) -> None:
+        weight = self._weight(samples) if self._weighted else 1.0
         if self._compress is None:
             bucket.put_scaled(weight, bucket)
             self._requests.append(self._start(bucket, self._op()))
@@ -107,9 +107,9 @@ class Means:
         iterator = self._compress(bucket, weight)
         self._exchanges.append(_Exchange(iterator, next(iterator, None), bucket.index + LAG))
 
-    def _weight(self, bucket: Bucket) -> float:
+    def _weight(self, samples: int) -> float:
         mean = self._compress is not None or averages(self._comm)
-        return bucket.samples * (self._comm.size if mean else 1) / self._total if self._total else 0.0
+        return samples * (self._comm.size if mean else 1) / self._total if self._total else 0.0
 
     def _op(self) -> Any:
         from mpi4py import MPI
