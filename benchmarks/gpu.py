@@ -7,7 +7,7 @@
 Ranks take the GPUs in turn and may share one. The limit of staging is the least of the rates that it consists of: the
 copies down and up, and the all-reduce on the host. The limit of peers is the rate at which a copy on the GPU moves
 bytes: an all-reduce of s bytes reads (2 - 1/p)s and writes s for each of p ranks, a copy reads and writes s. This needs
-NVIDIA's driver only; with torch there are checks of its tensors, too.
+NVIDIA's driver only; with torch there are checks of its tensors, and of a training of a network on the GPU.
 """
 
 from __future__ import annotations
@@ -173,6 +173,48 @@ def tensors(comm: collectives.Communicator, number: int) -> list[str]:
     return wrong
 
 
+def trained(comm: collectives.Communicator, make: Callable[[], Any], device: str) -> Any:
+    """The weights after five steps of a network on `device`, on whose stream work is under way in each step."""
+    import torch
+
+    from collectives import train
+
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 8)]
+    net = torch.nn.Sequential(*layers).double().to(device)
+    opt = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    net, opt = train.distribute(net, opt, make(), comm=comm)
+    for step in range(5):
+        values = np.random.default_rng([step, comm.rank]).standard_normal((32, 64))
+        opt.zero_grad()
+        if device != "cpu":
+            torch.cuda._sleep(10_000_000)
+        net(torch.from_numpy(values).to(device)).square().mean().backward()
+        opt.step()
+    return torch.cat([p.detach().cpu().reshape(-1) for p in net.parameters()])
+
+
+def training(comm: collectives.Communicator, number: int) -> list[str]:
+    """The strategies by which a network on the GPU does not train as on the CPU."""
+    import torch
+
+    from collectives import train
+
+    strategies: dict[str, Callable[[], Any]] = {
+        "AllReduce": train.AllReduce,
+        "AllReduce(shard=1)": lambda: train.AllReduce(shard=1),
+        "LocalSGD": lambda: train.LocalSGD(2, merge_optimizer=True),
+    }
+    wrong = []
+    for name, make in strategies.items():
+        expected = trained(comm, make, "cpu")
+        with torch.cuda.device(number), torch.cuda.stream(torch.cuda.Stream()):
+            found = trained(comm, make, f"cuda:{number}")
+        if not torch.allclose(found, expected, rtol=0, atol=1e-5):
+            wrong.append(f"training by {name}")
+    return wrong
+
+
 def seconds(comm: collectives.Communicator, call: Callable[[], object], rounds: int = 7) -> float:
     """The median over rounds of the time of the slowest rank."""
     times = []
@@ -261,7 +303,7 @@ def main() -> int:
     if WORLD.rank == 0:
         print(comm.explain("allreduce", 1 << 20, gpu=True), flush=True)
     if importlib.util.find_spec("torch") is not None:
-        wrong += tensors(comm, device.number)
+        wrong += tensors(comm, device.number) + training(comm, device.number)
     wrong = sorted(set(comm.allreduce(wrong)))
     if WORLD.rank == 0:
         print("\n".join(wrong) or "all results are right", flush=True)

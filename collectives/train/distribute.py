@@ -16,6 +16,7 @@ from .flat.buckets import LONGEST, ON_ONE_MACHINE, UNUSED, Buckets
 from .flat.model import Handle, Model
 from .mesh import Mesh
 from .strategies import AllReduce, Strategy
+from .tensor import cuts_of
 from .tensor.replicas import count_copies
 
 Net = TypeVar("Net")
@@ -30,11 +31,14 @@ def distribute(
 ) -> tuple[Net, Opt]:  # fmt: skip
     """Let `strategy` (default: `AllReduce`) act in ``loss.backward()`` and ``opt.step()``.
 
-    `net` is a `Sequential` with an optimizer of this package, or a ``torch.nn.Module`` on the CPU with one of
-    ``torch.optim`` (not LBFGS). Both are changed in place and returned. Parameters and gradients move into flat arrays:
-    load states into the network, but do not move it to another type or device. Rank 0's parameters are broadcast. So
-    are torch's buffers, the statistics of BatchNorm for example, now but not later: each rank then has statistics of
-    its own samples. Collective over `comm` (default: a ``collectives.Communicator`` of the world).
+    `net` is a `Sequential` with an optimizer of this package, or a ``torch.nn.Module`` with one of ``torch.optim``
+    (not LBFGS). Both are changed in place and returned. Parameters and gradients move into flat arrays: load states
+    into the network, but do not move it to another type or device. Rank 0's parameters are broadcast. So are torch's
+    buffers, the statistics of BatchNorm for example, now but not later: each rank then has statistics of its own
+    samples. Collective over `comm` (default: a ``collectives.Communicator`` of the world).
+
+    With a strategy that is ``on_device``, the parameters of a torch network may be on a CUDA device. They stay there,
+    and flat arrays are copies (docs/gpu.md).
 
     With `mesh` instead of `comm`, the strategy acts over ``mesh.data``; `net` is then this rank's part of the model: a
     `Pipeline`, or a network with pieces of layers. What a step decides for the whole model (the norm of the gradient
@@ -52,8 +56,8 @@ def distribute(
 
     Raises on all ranks, before any array is sent: TypeError for what is no network or no optimizer, for tensors that
     are sparse or of a type that cannot be averaged; ValueError if the ranks' networks or settings differ, if a
-    parameter is read-only or not on the CPU, if `opt` is not over the parameters of `net`, or if `opt`, `strategy` or a
-    parameter is in use already; RuntimeError if an earlier training on these ranks still has its servers.
+    parameter is read-only or on a device that is not served, if `opt` is not over the parameters of `net`, or if `opt`,
+    `strategy` or a parameter is in use already; RuntimeError if an earlier training on these ranks has servers still.
     """
     if mesh is not None and comm is not None:
         raise TypeError("distribute takes comm or mesh, not both")
@@ -99,6 +103,7 @@ def _buckets(model: Model, strategy: Strategy, comm: Any, unused: str) -> Bucket
     )
     for bucket in buckets.list:
         comm.Bcast(bucket.data.view(np.uint8), root=0)
+    buckets.deliver()
     return buckets
 
 
@@ -122,6 +127,7 @@ def _connect(strategy: Strategy, mesh: Mesh | None, net: Any) -> None:
             go = strategy.before_step()
         if strategy.problem is not None:
             raise RuntimeError(strategy.problem)
+        buckets.deliver_grads()
         return go is not False
 
     def after() -> None:
@@ -160,5 +166,26 @@ def _check(net: Any, opt: Any, strategy: Strategy, comm: Any, unused: str) -> tu
             f"{', '.join(taken)}: distributed already, with another optimizer; for another training, distribute a copy "
             "of the network (copy.deepcopy)"
         )
+    if any(slot.on_device for slot in model.slots):
+        _check_device(net, strategy, comm)
     strategy.check(model, handle, comm)
     return model, handle
+
+
+def _check_device(net: Any, strategy: Strategy, comm: Any) -> None:
+    """Raise ValueError unless this network, which is on a device, can be distributed with this strategy."""
+    from mpi4py import MPI
+
+    if cuts_of(net):
+        raise ValueError("distribute takes networks with cut layers on the CPU only: net.cpu()")
+    if not strategy.on_device:
+        raise ValueError(
+            f"{type(strategy).__name__} serves networks on the CPU only: call net.cpu(), or take a strategy with "
+            "on_device, AllReduce() for example"
+        )
+    threads = hasattr(comm, "same_ranks")  # ranks that are threads, which do not use MPI
+    if not threads and MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        raise ValueError(
+            "a network on a GPU needs MPI.THREAD_SERIALIZED, which this MPI was not initialized with: torch runs the "
+            "backward pass in a thread of its own"
+        )

@@ -42,5 +42,5 @@ def adapt(net: Any, opt: Any) -> tuple[Model, Handle]:
     if is_torch(net):
         from ..torch import adaptor
 
-        return adaptor.adapt(net, opt)
+        return adaptor.adapt(net, opt, devices=True)
     raise TypeError(f"distribute takes a train.Sequential or a torch.nn.Module, not {type(net).__name__}")

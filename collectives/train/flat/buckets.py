@@ -35,7 +35,8 @@ class Bucket:
 
     * ``index``: the number of the bucket; buckets are sent in this order.
     * ``parameters``: a `Slot` for each parameter, with ``name``, ``shape``, ``size`` and ``start``.
-    * ``data``: their values, of shape (count,). The network's parameters are views of it.
+    * ``data``: their values, of shape (count,). The network's parameters are views of it; or, on a device, it has
+      copies of them, which ``Buckets.fetch`` and ``Buckets.deliver`` keep alike.
     * ``flat``: their gradients and one element more, of shape (count + 1,). Views of it are ``grads`` (all gradients)
       and ``weight`` (the last element), which a strategy may use for a number that goes with the gradients.
     * ``samples``: the number of samples of this rank of which ``grads`` is the mean.
@@ -153,6 +154,7 @@ class Buckets:
         groups = fuse(model.slots, bucket_bytes)
         self.list = [Bucket(i, group, comm, keep_grads, share_data) for i, group in enumerate(groups)]
         self._home = {slot: bucket for bucket in self.list for slot in bucket.parameters}
+        self._on_device = [slot for slot in model.slots if slot.on_device]
         self._used: set[Slot] = set()  # in this step
         self.on_bucket: Callable[[Bucket], None] = lambda bucket: None
         self._begin_step()
@@ -160,6 +162,21 @@ class Buckets:
 
     def __len__(self) -> int:
         return len(self.list)
+
+    def fetch(self) -> None:
+        """Bring the parameters of a network on a device into ``data`` of the buckets, to be read there."""
+        for slot in self._on_device:
+            slot.fetch()
+
+    def deliver(self) -> None:
+        """Bring ``data`` of the buckets, which was changed, into the parameters of a network on a device."""
+        for slot in self._on_device:
+            slot.deliver()
+
+    def deliver_grads(self) -> None:
+        """Bring the gradients in the buckets into those of a network on a device, for its optimizer."""
+        for slot in self._on_device if self._keep else ():
+            slot.deliver_grad()
 
     def _begin(self) -> None:
         """Prepare for a backward pass."""
@@ -251,6 +268,7 @@ class Buckets:
         """Hand over the buckets that are left, and ``wait()``; until `close` the program may then change gradients."""
         self._send_all()
         wait()
+        self.deliver_grads()
         self._settled = True
 
     def close(self) -> str | None:

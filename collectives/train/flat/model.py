@@ -23,10 +23,12 @@ class Slot:
     ``name``, ``shape`` and ``dtype`` (NumPy's) are the parameter's, ``size`` is its number of elements. ``order`` is
     its number in the network, ``group`` that of its group in the optimizer. ``start`` is where it begins in the arrays
     of its bucket. ``parameter`` is the network's own object. ``copies`` is the number of ranks of one model that hold
-    this same parameter (default: 1).
+    this same parameter (default: 1). ``on_device`` says whether the parameter stays on a device (default: False): the
+    flat arrays then have copies of it and of its gradient, which `fetch`, `deliver` and `deliver_grad` keep alike.
     """
 
     copies = 1
+    on_device = False
     parameter: Any
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: Any, order: int, group: int) -> None:
@@ -63,6 +65,15 @@ class Slot:
     def release(self) -> None:
         """Give back the gradient's own memory; its place in a flat array keeps it."""
         raise NotImplementedError
+
+    def fetch(self) -> None:
+        """Bring a parameter that is on a device into the flat array. Nothing if the flat array is its memory."""
+
+    def deliver(self) -> None:
+        """Bring what the flat array has into a parameter that is on a device."""
+
+    def deliver_grad(self) -> None:
+        """Bring what is at the place of the gradient into the gradient of a parameter that is on a device."""
 
     def touched(self) -> bool:
         """Whether the program has changed the gradient since `collect` or `put_zeros`, as far as that shows.
@@ -169,10 +180,13 @@ class Handle:
     def kept(self) -> list[Array]:
         """The arrays that the optimizer keeps with an element for each of a parameter, such as momentum.
 
-        They are the optimizer's own, to be changed in place. After as many steps, all ranks have them in the same
-        order.
+        They are the optimizer's own, to be changed in place; what is on a device comes as a copy, which `put_back`
+        takes. After as many steps, all ranks have them in the same order.
         """
         raise NotImplementedError
+
+    def put_back(self, arrays: Sequence[Array]) -> None:
+        """Take what was changed in `arrays`, which `kept` returned, to where it is a copy of."""
 
     def override(self, name: str, function: Callable[..., Any]) -> None:
         """Make ``function(opt, ...)`` the method `name` of this optimizer."""

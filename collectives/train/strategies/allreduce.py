@@ -66,6 +66,7 @@ class AllReduce(Strategy):
     """
 
     replicated = True
+    on_device = True
 
     def __init__(
         self, average: bool = True, bucket_bytes: int | None = None, algorithm: str | None = None, *,
@@ -227,6 +228,8 @@ class AllReduce(Strategy):
             factor *= min(1.0, self.clip_norm / (self.norm + 1e-6))
         for part in self._parts:
             part.prepare(factor)
+        if self.shard:
+            self.buckets.fetch()  # the optimizer works on shards of these
         return True
 
     def discard(self) -> None:
@@ -283,6 +286,8 @@ class AllReduce(Strategy):
         for request in [part.publish() for part in self._parts]:
             if request is not None:
                 request.Wait()
+        if self.flat:
+            self.buckets.deliver()
 
     def resize(self, comm: Any) -> None:
         """Go on with the ranks of `comm`. With `shard`, the optimizer's state is to be loaded after that.

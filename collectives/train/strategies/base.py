@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from ..loading import check_mapping
 from .consensus import consensus_distance
@@ -13,6 +14,26 @@ if TYPE_CHECKING:
     from ..flat.buckets import Bucket, Buckets
     from ..flat.model import Handle, Model
     from .pattern import Pattern
+
+P = ParamSpec("P")
+S = TypeVar("S", bound="Strategy")
+T = TypeVar("T")
+
+
+def with_parameters(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """A method of a strategy that reads and changes ``data`` of the buckets, also of a network on a device.
+
+    Such a network's parameters are copied into ``data`` before, and back after the method.
+    """
+
+    @functools.wraps(method)
+    def wrapped(strategy: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        strategy.buckets.fetch()
+        result = method(strategy, *args, **kwargs)
+        strategy.buckets.deliver()
+        return result
+
+    return wrapped
 
 
 class Strategy:
@@ -35,6 +56,10 @@ class Strategy:
     ``bucket.gather``. ``every_pass`` says whether buckets are handed over in each backward pass, also within `no_sync`
     (default: False).
     ``flat`` says whether the optimizer works on flat arrays of its own instead of parameters (default: False).
+    ``on_device`` says whether it serves networks on a GPU (default: False). Their gradients are brought into buckets,
+    and back before the optimizer's step. Parameters are not: a strategy calls ``buckets.fetch()`` before it reads
+    ``data`` of buckets and ``buckets.deliver()`` after it has changed it, or marks the method by
+    ``collectives.train.strategies.base.with_parameters``.
     ``whole`` is the communicator of all ranks that hold parts of the model, with their replicas, if these are more than
     ``comm`` has (see `Mesh`), else None.
     ``problem`` is what this rank found wrong with a step when `before_step` is called, or None. If a strategy does not
@@ -50,6 +75,7 @@ class Strategy:
     hands_out = False
     worker = True
     flat = False
+    on_device = False
     whole: Any = None
     problem: str | None = None
 
@@ -125,6 +151,7 @@ class Strategy:
         without the root). It sends as many bytes as an all-reduce of the parameters in float64. A loop can log it:
         ``run.log(consensus=opt.strategy.consensus_distance())``, on all ranks in the same steps.
         """
+        self.buckets.fetch()
         return consensus_distance([bucket.data for bucket in self.buckets.list], self.comm)
 
     def batches(self, ranks: int) -> int:

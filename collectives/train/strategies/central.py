@@ -133,7 +133,12 @@ class Central(Strategy):
         self._client.meet()
         if self._client.place == 0:
             self._client.load({"parameters": {f"bucket {bucket.index}": bucket.data for bucket in self.buckets.list}})
+        self._take_parameters()
+
+    def _take_parameters(self) -> None:
+        """Wait for all workers, and take the servers' parameters. Collective over the workers."""
         self._client.meet(self._targets)
+        self.buckets.deliver()
 
     @property
     def _targets(self) -> list[Array]:
@@ -161,6 +166,7 @@ class Central(Strategy):
         self._check_trains()
         if self.problem is None:
             self._client.step(get_lrs(self.opt), self._targets)
+            self.buckets.deliver()
         return True
 
     @property
@@ -185,12 +191,12 @@ class Central(Strategy):
     def meet(self) -> None:
         """Wait for all workers; steps of others do not wait for this one meanwhile. Collective over the workers."""
         if not self.lockstep:
-            self._client.meet(self._targets)
+            self._take_parameters()
 
     def finish(self) -> None:
         """Wait for all workers, and take the servers' parameters. Collective over the workers."""
         if self.worker and not self._closed:
-            self._client.meet(self._targets)
+            self._take_parameters()
 
     def close(self) -> None:
         """Let the servers go, after `finish`. Collective over all ranks; ranks that have served only take note."""
@@ -228,6 +234,7 @@ class Central(Strategy):
         if self._lifeline.together(broadcast):
             for bucket, data in zip(self.buckets.list, given, strict=True):
                 bucket.data[...] = data
+            self.buckets.deliver()
 
     def batches(self, ranks: int) -> int:
         """All ranks', if updates are folded, or divided so that those of all workers together count as their mean.
@@ -253,7 +260,7 @@ class Central(Strategy):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the servers, on the first worker. Collective over the workers, which take the parameters."""
-        self._client.meet(self._targets)
+        self._take_parameters()
         state = {"servers": self._client.save() if self._client.place == 0 else None}
         self._client.meet()
         return state
@@ -267,7 +274,7 @@ class Central(Strategy):
         self._client.meet()
         if self._client.place == 0:
             self._client.load(servers)
-        self._client.meet(self._targets)
+        self._take_parameters()
         self._loaded = False
 
 

@@ -10,6 +10,7 @@ from ..counts import count, real
 from ..flat.memory import allocate
 from ..loading import fields
 from ..optim.schedules import get_lr
+from .base import with_parameters
 from .local import Local
 from .pattern import Pattern, together
 
@@ -45,6 +46,8 @@ class EASGD(Local):
 
     Raises ValueError for bad arguments.
     """
+
+    on_device = True
 
     def __init__(self, every: int = 1, alpha: float | None = None, rho: float | None = None) -> None:
         super().__init__()
@@ -82,6 +85,7 @@ class EASGD(Local):
         if self.steps and self.steps % self.every == 0:
             self._draw()
 
+    @with_parameters
     def _draw(self) -> None:
         from mpi4py import MPI
 
@@ -95,6 +99,7 @@ class EASGD(Local):
             request.Wait()
             centre += centre.dtype.type(alpha) * gap
 
+    @with_parameters
     def finish(self) -> None:
         """Draw parameters and centre to each other once more, and let all ranks go on from the centre."""
         self._draw()

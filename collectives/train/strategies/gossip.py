@@ -15,6 +15,7 @@ from ..deaths import die_if_raised, naming_the_dead, survives
 from ..models.nn import Array
 from ..server.lifeline import Lifeline, lifeline
 from ..server.transfers import Pause
+from .base import with_parameters
 from .graphs import Graph, Mixing, named
 from .local import Local, average
 from .pattern import Pattern, neighbours
@@ -136,6 +137,7 @@ class Gossip(Local):
         """The neighbours that send in this step, with the parts of their arrays that this rank takes."""
         return self._rows[self.steps % len(self._rows)]
 
+    @with_parameters
     def finish(self) -> None:
         """Replace the parameters by the ranks' mean, unless that is not wanted. Collective."""
         self._part()

@@ -107,10 +107,10 @@ class LocalSGD(Rounds):
 
     def merge(self, share: float) -> None:
         """Average the parameters, and the optimizer's arrays if they are to be merged."""
-        arrays = self.parameters
-        if self.merge_optimizer or self.steps == self.stop:
-            arrays += self.handle.kept()
-        average(self.comm, arrays, share, self.master)
+        kept = self.handle.kept() if self.merge_optimizer or self.steps == self.stop else None
+        average(self.comm, [*self.parameters, *(kept or [])], share, self.master)
+        if kept is not None:
+            self.handle.put_back(kept)
 
     def resize(self, comm: Any) -> None:
         """Go on with the ranks of `comm`. ValueError if the master is none of them."""

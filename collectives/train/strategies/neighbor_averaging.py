@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..models.nn import Array
+from .base import with_parameters
 from .gossip import Gossip
 from .graphs import Graph, Mixing
 
@@ -36,6 +37,8 @@ class NeighborAveraging(Gossip):
     connected, and for parameters of 16 bits.
     """
 
+    on_device = True
+
     def __init__(
         self, graph: str | Graph | Array = "ring", overlap: bool = False, final_average: bool = True
     ) -> None:  # fmt: skip
@@ -52,12 +55,15 @@ class NeighborAveraging(Gossip):
         """With `overlap`, start to exchange the bucket's parameters."""
         super().on_bucket(bucket)
         if self.overlap:
+            if bucket.index == 0:
+                self.buckets.fetch()
             self.start(self._exchanges[bucket.index])
 
     def before_step(self) -> None:
         """With `overlap`, wait for the neighbours' parameters, and average."""
         if self.overlap:
             self._mix()
+            self.buckets.deliver()
 
     def discard(self) -> None:
         """With `overlap`, wait for parameters that no step will use."""
@@ -68,10 +74,14 @@ class NeighborAveraging(Gossip):
     def after_step(self) -> None:
         """Without `overlap`, average with the neighbours."""
         if not self.overlap:
-            for exchange in self._exchanges:
-                self.start(exchange)
-            self._mix()
+            self._average()
         super().after_step()
+
+    @with_parameters
+    def _average(self) -> None:
+        for exchange in self._exchanges:
+            self.start(exchange)
+        self._mix()
 
     def _mix(self) -> None:
         for exchange in self._exchanges:

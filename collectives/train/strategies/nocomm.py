@@ -8,6 +8,7 @@ class NoComm(Strategy):
     """Each rank trains its own network, from the same initial parameters, without any communication in training."""
 
     sends_parameters = False
+    on_device = True
 
     def pattern(self, size: int) -> Pattern:
         """Nothing is sent."""

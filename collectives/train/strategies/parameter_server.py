@@ -39,6 +39,7 @@ class ParameterServer(Central):
 
     policy = Policy(staleness=0, fold=True)
     replicated = True
+    on_device = True
 
     def __init__(self, servers: int = 1, **how: Any) -> None:
         super().__init__(servers, **how)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..loading import fields
 from ..models.nn import Array
+from .base import with_parameters
 from .gossip import Gossip
 from .graphs import Graph, Mixing
 from .local import average
@@ -36,6 +37,8 @@ class PushSum(Gossip):
     connected, and for parameters of 16 bits.
     """
 
+    on_device = True
+
     def __init__(self, graph: str | Graph | Array = "one_peer_exponential", final_average: bool = True) -> None:
         super().__init__(graph, final_average)
         self.weight = np.ones(1)
@@ -54,6 +57,7 @@ class PushSum(Gossip):
         """Go from z to x, at which the optimizer makes its step."""
         self._scale(float(self.weight[0]))
 
+    @with_parameters
     def after_step(self) -> None:
         """Go to z again, and push z and w to the targets of this step.
 
@@ -70,8 +74,12 @@ class PushSum(Gossip):
 
     def _scale(self, factor: float) -> None:
         if factor != 1:
-            for data in self.parameters:
-                data *= data.dtype.type(factor)
+            self._multiply(factor)
+
+    @with_parameters
+    def _multiply(self, factor: float) -> None:
+        for data in self.parameters:
+            data *= data.dtype.type(factor)
 
     def merge(self) -> None:
         """Replace the parameters by the mean of x."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..counts import count
 from ..loading import fields
+from .base import with_parameters
 from .local import Local, average
 from .pattern import PARAMETERS, Pattern, together
 
@@ -19,6 +20,8 @@ class Rounds(Local):
     With `weighted` (default: True) a rank counts in the mean by its samples of the round, else all ranks count alike.
     ``round`` counts the rounds. `finish` ends a round that is not complete. Raises ValueError for `every` below 1.
     """
+
+    on_device = True
 
     def __init__(self, every: int, weighted: bool = True) -> None:
         super().__init__()
@@ -44,6 +47,7 @@ class Rounds(Local):
         if self.apart:
             self._end_round()
 
+    @with_parameters
     def _end_round(self) -> None:
         self.merge(self._share())
         self.round += 1

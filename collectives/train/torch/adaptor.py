@@ -7,71 +7,14 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..flat.model import Slot
 from ..models.nn import Array
-from ..tensors import as_bytes, as_tensor, extended_type
+from ..tensors import as_bytes
+from .on_device import DeviceSlot, check_devices, on_device
 from .optimizer import TorchHandle
-
-
-class TorchSlot(Slot):
-    """A parameter of a module as a piece of flat arrays.
-
-    autograd makes a new tensor for the gradient if there is none, and this tensor is copied to its place. That is less
-    work than to fill the place with zeros and to let autograd add to it.
-    """
-
-    def __init__(self, name: str, parameter: torch.nn.Parameter, order: int, group: int) -> None:
-        super().__init__(name, tuple(parameter.shape), _numpy_dtype(parameter.dtype), order, group)
-        self.parameter = parameter
-
-    def move(self, data: Array) -> None:
-        """See `Slot.move`."""
-        view = as_tensor(data).view(self.shape)
-        view.copy_(self.parameter.detach())
-        self.parameter.data = view
-        self._address = view.data_ptr()
-
-    def bind(self, grad: Array) -> None:
-        """See `Slot.bind`."""
-        self._grad = as_tensor(grad).view(self.shape)
-        self._version = self._grad._version
-
-    def collect(self) -> str | None:
-        """See `Slot.collect`."""
-        grad = self.parameter.grad
-        if grad is None:  # a stage without samples, or a branch that was not taken
-            self.put_zeros()
-        elif grad is not self._grad:
-            if grad.layout is not torch.strided:
-                return f"{self.name} has a sparse gradient; use sparse=False"
-            self._grad.copy_(grad)
-            self.parameter.grad = self._grad
-        self._version = self._grad._version
-        return None
-
-    def put_zeros(self) -> None:
-        """See `Slot.put_zeros`."""
-        self.parameter.grad = self._grad.zero_()
-        self._version = self._grad._version
-
-    def renew(self) -> None:
-        """See `Slot.renew`."""
-        self.parameter.grad = None
-
-    def release(self) -> None:
-        """See `Slot.release`."""
-        self.parameter.grad = None
-
-    def touched(self) -> bool:
-        """See `Slot.touched`. torch counts its changes of a tensor; those of strategies, by NumPy, it does not see."""
-        return self.parameter.grad is not self._grad or self._grad._version != self._version
-
-    def moved(self) -> bool:
-        """See `Slot.moved`."""
-        return self.parameter.data_ptr() != self._address
+from .slots import TorchSlot, numpy_dtype
 
 
 class TorchModel:
@@ -85,7 +28,8 @@ class TorchModel:
         self._net = net
         self.samples = 1
         named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
-        self.slots = [TorchSlot(name, p, order, groups[p]) for order, (name, p) in enumerate(named)]
+        kind = DeviceSlot if any(on_device(p) for _, p in named) else TorchSlot
+        self.slots = [kind(name, p, order, groups[p]) for order, (name, p) in enumerate(named)]
         self._frozen = [(name, p) for name, p in net.named_parameters() if not p.requires_grad]
         self._ended = True  # until a gradient comes
 
@@ -137,22 +81,14 @@ class TorchModel:
         self._net.register_load_state_dict_post_hook(self._refresh)
 
     def _refresh(self, *_: Any) -> None:
-        getattr(self, "_loaded", lambda: None)()  # absent in a copy
+        for slot in getattr(self, "slots", ()):  # absent in a copy, as what is called then
+            slot.fetch()
+        getattr(self, "_loaded", lambda: None)()
 
     def describe(self) -> dict[str, Any]:
         """See `Model.describe`."""
         found: dict[str, Any] = {f"parameter {slot.name}": (slot.shape, slot.dtype.name) for slot in self.slots}
         return found | {f"buffer {name}": (tuple(t.shape), str(t.dtype)) for name, t in self._others()}
-
-
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    """The element type in NumPy; bfloat16 is that of ml_dtypes. Raises TypeError for complex and other types."""
-    if dtype is torch.bfloat16:
-        return extended_type("bfloat16")
-    known = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
-    if dtype not in known:
-        raise TypeError(f"{dtype} has no gradient that can be averaged; there are float16, bfloat16, float32, float64")
-    return np.dtype(known[dtype])
 
 
 def _put_bytes(tensor: torch.Tensor, data: Array) -> None:
@@ -171,22 +107,21 @@ def _tensors(thing: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
-def _check(net: torch.nn.Module) -> None:
-    """Raise TypeError or ValueError unless the module can be distributed."""
+def _check(net: torch.nn.Module, devices: bool) -> None:
+    """Raise TypeError or ValueError unless the module can be distributed; with `devices`, on a device too."""
     if isinstance(net, torch.nn.parallel.DistributedDataParallel):
         raise TypeError("the network is a DistributedDataParallel already; pass its .module")
     for name, p in net.named_parameters():
         if isinstance(p, torch.nn.parameter.UninitializedParameter):
             raise ValueError(f"parameter {name} has no shape yet; call the network once first")
+    check_devices(net, devices)
     for name, t in [*net.named_parameters(), *net.named_buffers()]:
-        if t.device.type != "cpu":
-            raise ValueError(f"{name} is on {t.device}; distribute takes networks on the CPU only: net.cpu()")
         if t.layout is not torch.strided:
             raise TypeError(f"{name} has the layout {t.layout}; distribute takes dense tensors only")
     for name, p in net.named_parameters():
         if p.requires_grad:
             try:
-                _numpy_dtype(p.dtype)
+                numpy_dtype(p.dtype)
             except TypeError as error:
                 raise TypeError(f"parameter {name}: {error}") from None
     places: dict[int, str] = {}
@@ -198,9 +133,12 @@ def _check(net: torch.nn.Module) -> None:
             raise TypeError(f"layer {name} makes sparse gradients; use sparse=False")
 
 
-def adapt(net: torch.nn.Module, opt: Any) -> tuple[TorchModel, TorchHandle]:
-    """The interface of `net` and `opt`. Raises TypeError or ValueError unless they can be distributed."""
-    _check(net)
+def adapt(net: torch.nn.Module, opt: Any, devices: bool = False) -> tuple[TorchModel, TorchHandle]:
+    """The interface of `net` and `opt`. Raises TypeError or ValueError unless they can be distributed.
+
+    `devices` says whether a network on a device can be.
+    """
+    _check(net, devices)
     if not isinstance(opt, torch.optim.Optimizer):
         raise TypeError(f"a torch network needs an optimizer of torch.optim, not {type(opt).__name__}")
     if isinstance(opt, torch.optim.LBFGS):

@@ -13,6 +13,7 @@ import torch
 from ..flat.model import Handle, Work
 from ..models.nn import Array
 from ..tensors import as_numpy, as_tensor
+from .on_device import on_device
 
 
 class TorchHandle(Handle):
@@ -107,9 +108,19 @@ class TorchHandle(Handle):
 
     def kept(self) -> list[Array]:
         """See `Handle.kept`."""
+        return [as_numpy(_on_host(value)) for value in self._values()]
+
+    def put_back(self, arrays: Sequence[Array]) -> None:
+        """See `Handle.put_back`."""
+        for value, array in zip(self._values(), arrays, strict=True):
+            if on_device(value):
+                value.copy_(as_tensor(array))
+
+    def _values(self) -> list[torch.Tensor]:
+        """What the optimizer keeps with the shape of a parameter."""
         parameters = [p for group in self.opt.param_groups for p in group["params"] if p in self.opt.state]
         values = [(p, value) for p in parameters for value in self.opt.state[p].values()]
-        return [as_numpy(v) for p, v in values if isinstance(v, torch.Tensor) and v.dim() and v.shape == p.shape]
+        return [v for p, v in values if isinstance(v, torch.Tensor) and v.dim() and v.shape == p.shape]
 
     def describe(self) -> dict[str, Any]:
         """See `Handle.describe`."""
@@ -118,6 +129,11 @@ class TorchHandle(Handle):
             found[f"parameters of group {i}"] = [self._names[p] for p in group["params"]]
             found |= {f"{key} of group {i}": repr(value) for key, value in group.items() if key != "params"}
         return found
+
+
+def _on_host(value: torch.Tensor) -> torch.Tensor:
+    """`value`, or a copy of what is on a device, in the computer's memory."""
+    return torch.empty(value.shape, dtype=value.dtype).copy_(value) if on_device(value) else value
 
 
 def _refuse_group(opt: torch.optim.Optimizer, group: dict[str, Any]) -> None:

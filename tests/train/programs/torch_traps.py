@@ -198,7 +198,7 @@ def test_what_cannot_be_distributed_is_an_error_on_all_ranks(wrong):
     bad = RANK == SIZE - 1
     opt = OPTIMIZERS["sgd"](net.parameters())
     if wrong == "device" and bad:
-        net, words = net.to("meta"), "on the CPU only"
+        net, words = net.to("meta"), "on the CPU or on one CUDA device"
         opt = OPTIMIZERS["sgd"](net.parameters())
     elif wrong == "sparse" and bad:
         net.append(torch.nn.Embedding(3, 2, sparse=True))
@@ -220,7 +220,7 @@ def test_what_cannot_be_distributed_is_an_error_on_all_ranks(wrong):
         backward(net, X, Y)
         opt.step()
     error, words = {
-        "device": (ValueError, "on the CPU only"),
+        "device": (ValueError, "on the CPU or on one CUDA device"),
         "sparse": (TypeError, "makes sparse gradients"),
         "optimizer": (ValueError, "not over the parameters"),
         "kind": (TypeError, "optimizer of torch.optim, not object"),
