@@ -298,7 +298,7 @@ class PeerQuery:
             pause = min(time.monotonic() + seconds / 4, end)
             while time.monotonic() < pause and not all(self._settled(rank, again) for rank in asked):
                 self.collect(max(0.0, pause - time.monotonic()))
-        silent = "does not answer: it is in no collective of this library, or keeps the interpreter busy"
+        silent = "does not answer: it is in no collective of this library, keeps the interpreter busy, or gets no core"
         return [self.answers.get(rank) or Answer(rank, silent=silent) for rank in asked]
 
     def _settled(self, rank: int, again: bool) -> bool:
