@@ -256,6 +256,9 @@ class Buckets:
         if self._every_pass:
             self._send_all()
         else:
+            for slot in self._on_device:
+                if slot in self._done and slot.touched():  # a hook of the program came after the copy
+                    self._problem = slot.collect() or self._problem
             for bucket in self.list:
                 self._put_zeros(bucket)
                 bucket.add_up(self._samples)
@@ -293,7 +296,7 @@ class Buckets:
     def _changes(self) -> Iterator[str | None]:
         """What the program has done to gradients since they were collected. What it may do is brought to its place."""
         for slot in self.model.slots if self._keep else ():
-            if slot in self._done and self._settled:
+            if self._settled:
                 yield slot.collect()
             elif slot in self._done and slot.touched():
                 yield CHANGED.format(slot.name)

@@ -125,6 +125,15 @@ def narrow(model: Model) -> str | None:
     return next((slot.name for slot in model.slots if is_narrow(slot.dtype)), None)
 
 
+def check_fresh(handle: Handle) -> None:
+    """Raise ValueError if an optimizer has a state, which would be that of other arrays than those it gets."""
+    if not handle.fresh:
+        raise ValueError(
+            "the optimizer has made steps already, or has a state from the beginning, as Adagrad; distribute it before "
+            "its first step, and load its state after"
+        )
+
+
 class Work(Protocol):
     """An array of shape (n,) that an optimizer works on, instead of parameters."""
 

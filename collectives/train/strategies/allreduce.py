@@ -14,7 +14,7 @@ from ..agree import raise_on_all
 from ..compression import Compression
 from ..counts import count, real
 from ..flat.memory import allocate, is_narrow
-from ..flat.model import narrow
+from ..flat.model import check_fresh, narrow
 from ..loading import fields
 from ..models.nn import Array
 from .base import Strategy
@@ -101,8 +101,8 @@ class AllReduce(Strategy):
         short = narrow(model)
         if short is not None and not averages(comm):
             raise ValueError(f"parameter {short} has 16 bits, which needs a collectives.Communicator")
-        if (short is not None or self.shard) and not handle.fresh:
-            raise ValueError("the optimizer has made steps already; distribute it before, and load its state after")
+        if short is not None or self.shard:
+            check_fresh(handle)
         if (short is not None or self.shard) and not handle.elementwise:
             what = f"{type(handle.opt).__name__} needs whole parameters in their shapes"
             raise ValueError(f"{what}; with shard, and with parameters of 16 bits, an optimizer gets flat arrays")
@@ -228,8 +228,8 @@ class AllReduce(Strategy):
             factor *= min(1.0, self.clip_norm / (self.norm + 1e-6))
         for part in self._parts:
             part.prepare(factor)
-        if self.shard:
-            self.buckets.fetch()  # the optimizer works on shards of these
+        if self.flat and not all(part.master for part in self._parts):
+            self.buckets.fetch()  # the optimizer works on these
         return True
 
     def discard(self) -> None:
@@ -268,6 +268,7 @@ class AllReduce(Strategy):
         """Skip a step whose gradient is not finite, or raise FloatingPointError. Collective."""
         self.loss_scale.update(False)
         if self.nonfinite == "raise" and (not self.loss_scale.dynamic or self.loss_scale.value < SMALLEST):
+            self.buckets.deliver_grads()  # for the program to look at
             raise FloatingPointError(
                 f"the gradient of {self._culprit()} is not finite; a smaller learning rate may help, or clip_norm"
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..counts import count
-from ..flat.model import narrow
+from ..flat.model import check_fresh, narrow
 from ..loading import fields
 from ..models.nn import Array
 from ..optim.schedules import get_lrs
@@ -60,8 +60,7 @@ class Central(Strategy):
         short = narrow(model)
         if short is not None:
             raise ValueError(f"parameter {short} has 16 bits; servers hold float32 and float64")
-        if not handle.fresh:
-            raise ValueError("the optimizer has made steps already; distribute it before, and load its state after")
+        check_fresh(handle)
         for name, table in self.tables.items():
             if not isinstance(table, Table):
                 raise TypeError(f"tables: {name} must be a train.Table, not {table!r}")
