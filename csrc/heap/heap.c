@@ -23,19 +23,24 @@ int coll_heap_alias(coll_heap *h, const void *piece, size_t nbytes, void *at) {
     return mmap(at, nbytes, PROT_READ | PROT_WRITE, flags, h->fd, offset) == at ? 0 : -1;
 }
 
-enum { COLOURS = 16 };
+/* Heaps that are mapped one after the other get addresses that differ in the seven bits above a huge page: AMD's
+ * first-level cache holds only one of two lines whose addresses are alike in a hash, in which each of bits 21 to 27 is
+ * combined with one of bits 12 to 20 (Lipp et al., Take A Way, 2020, section 3). Arrays tend to lie at the same place
+ * in all heaps, and behind each other at a power of two, which changes one of the lower bits: a rank that reads one
+ * array and writes another one would wait for each store. So any two of these differ in three bits at least, as the
+ * words of Hamming's code do. */
+static const unsigned char COLOURS[] = {0x00, 0x31, 0x52, 0x63, 0x64, 0x55, 0x36, 0x07,
+                                        0x78, 0x49, 0x2a, 0x1b, 0x1c, 0x2d, 0x4e, 0x7f};
+enum { NUMBER_OF_COLOURS = sizeof COLOURS, SPAN = 128 };
 
-/* Map a heap at an address that is a multiple of the size of huge pages. Heaps that are mapped one after the other get
- * addresses that differ in the four bits above a huge page: AMD's first-level cache holds only one of two lines whose
- * addresses are alike in bits 6 to 27 (Lipp et al., Take A Way, 2020, section 3), and arrays tend to lie at the same
- * place in all heaps, so that a rank that writes two of them would wait for each store. */
+/* Map a heap at an address that is a multiple of the size of huge pages. */
 static char *map(int fd, size_t size) {
     static _Atomic unsigned mapped_before;
-    size_t room_size = size + COLOURS * (size_t)HUGE, span = COLOURS * (size_t)HUGE;
+    size_t span = SPAN * (size_t)HUGE, room_size = size + span;
     char *room = mmap(NULL, room_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED)
         return MAP_FAILED;
-    size_t colour = atomic_fetch_add(&mapped_before, 1) % COLOURS * HUGE;
+    size_t colour = COLOURS[atomic_fetch_add(&mapped_before, 1) % NUMBER_OF_COLOURS] * (size_t)HUGE;
     size_t first = round_up((size_t)(uintptr_t)room, HUGE);
     char *base = (char *)(first + (colour + span - first % span) % span), *end = base + size;
     if (base > room)

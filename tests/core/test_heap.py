@@ -43,6 +43,15 @@ def test_neighbours_that_are_free_are_one():
     assert own.reserved <= 257 * MIB
 
 
+def test_heaps_differ_in_several_of_the_bits_that_a_cache_hashes():
+    """Else a rank that reads an array of one heap and writes one of another, at a distance of a power of two from the
+    same place, would wait for each store."""
+    heaps = [_core.Heap(1 << 30) for _ in range(16)]
+    blocks = [_core.HeapBlock(one, 10_000) for one in heaps]
+    bits = [(block.address - block.offset) >> 21 & 127 for block in blocks]
+    assert all((a ^ b).bit_count() >= 3 for i, a in enumerate(bits) for b in bits[:i])
+
+
 def huge_bytes(own: _core.Heap) -> int:
     """Bytes of a heap that are mapped as huge pages."""
     found, inside = 0, False
