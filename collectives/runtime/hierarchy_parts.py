@@ -14,7 +14,7 @@ __all__ = ["DEPTH", "INPUT", "MOST", "SCRATCH", "VECTOR", "Call", "Part", "Place
 DEPTH = 4  # segments of one call in flight, and so tags of one call; as COLL_HIERARCHY_RUNS
 INPUT, VECTOR, SCRATCH = range(len(_core.PLACES))
 #: Bytes up to which one member of a node sends, so that there are fewer messages; and those of a broadcast. Measured on
-#: 4 hosts of 2 and of 4 ranks, at 200 and 1000 Mbit/s: up to there, this took 0.66 to 1.08 of the time by all members.
+#: 4 hosts of 2 and of 4 ranks, at 200 and 1000 Mbit/s: up to there, this took 0.60 to 1.08 of the time by all members.
 LEADER, LEADER_OF_BCAST = 16 << 10, 32 << 10
 SEGMENT, SLICE = 1 << 20, 128 << 10  # most bytes of a segment, and of a lane's slice of it,
 MOST = 256  # unless there would be more than this number of segments

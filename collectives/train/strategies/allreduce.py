@@ -103,9 +103,9 @@ class AllReduce(Strategy):
             raise ValueError(f"parameter {short} has 16 bits, which needs a collectives.Communicator")
         if short is not None or self.shard:
             check_fresh(handle)
-        if (short is not None or self.shard) and not handle.elementwise:
-            what = f"{type(handle.opt).__name__} needs whole parameters in their shapes"
-            raise ValueError(f"{what}; with shard, and with parameters of 16 bits, an optimizer gets flat arrays")
+            if not handle.elementwise:
+                what = f"{type(handle.opt).__name__} needs whole parameters in their shapes"
+                raise ValueError(f"{what}; with shard, and with parameters of 16 bits, an optimizer gets flat arrays")
 
     def setup(self, net: Any, opt: Any, comm: Any) -> None:
         """See `Strategy.setup`."""

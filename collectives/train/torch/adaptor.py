@@ -62,7 +62,7 @@ class TorchModel:
     def clear(self) -> None:
         """See `Model.clear`."""
         for slot in self.slots:
-            slot.parameter.grad = None
+            slot.renew()
 
     def strangers(self) -> list[str]:
         """See `Model.strangers`."""

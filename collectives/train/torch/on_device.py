@@ -75,17 +75,15 @@ class DeviceSlot(TorchSlot):
         assert grad is not None
         self._version = grad._version
 
-    def collect(self) -> str | None:
-        """Copy the gradient to its place. See `Slot.collect`."""
-        grad = self.parameter.grad
-        if grad is None:
-            self.put_zeros()
-            return None
-        if grad.layout is not torch.strided:
-            return f"{self.name} has a sparse gradient; use sparse=False"
+    def _take(self, grad: torch.Tensor) -> None:
+        """Copy the gradient `grad`, which stays where it is, to its place."""
         self._grad.copy_(grad.detach())
         self._note()
-        return None
+
+    def renew(self) -> None:
+        """See `Slot.renew`. Nothing here keeps the memory of the last gradient."""
+        super().renew()
+        self._seen = None
 
     def put_zeros(self) -> None:
         """See `Slot.put_zeros`."""

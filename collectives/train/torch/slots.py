@@ -40,13 +40,18 @@ class TorchSlot(Slot):
         grad = self.parameter.grad
         if grad is None:  # a stage without samples, or a branch that was not taken
             self.put_zeros()
-        elif grad is not self._grad:
-            if grad.layout is not torch.strided:
-                return f"{self.name} has a sparse gradient; use sparse=False"
+        elif grad.layout is not torch.strided:
+            return f"{self.name} has a sparse gradient; use sparse=False"
+        else:
+            self._take(grad)
+        return None
+
+    def _take(self, grad: torch.Tensor) -> None:
+        """Copy the gradient `grad` to its place, and keep it there."""
+        if grad is not self._grad:
             self._grad.copy_(grad)
             self.parameter.grad = self._grad
         self._version = self._grad._version
-        return None
 
     def put_zeros(self) -> None:
         """See `Slot.put_zeros`."""
@@ -59,7 +64,7 @@ class TorchSlot(Slot):
 
     def release(self) -> None:
         """See `Slot.release`."""
-        self.parameter.grad = None
+        self.renew()
 
     def touched(self) -> bool:
         """See `Slot.touched`. torch counts its changes of a tensor; those of strategies, by NumPy, it does not see."""

@@ -124,6 +124,16 @@ def test_gradients_of_a_refused_step_can_be_looked_at(both):
     assert found == on_cpu == [float("inf")] * 3
 
 
+@pytest.mark.parametrize("options", [{}, {"shard": 2}])
+def test_gradients_that_the_program_drops_are_freed(monkeypatch, options):
+    monkeypatch.setattr(on_device, "device_of", lambda t: GPU)
+    net, opt = begin(train.AllReduce(**options))
+    (net.a * net.b).sum().backward()
+    opt.step()
+    opt.zero_grad()
+    assert [slot._seen for slot in opt.strategy.model.slots] == [None, None]
+
+
 def test_bytes_of_single_elements_with_a_stride():
     strided = torch.tensor([1.0, 2.0])[::2]
     assert as_bytes(strided).tobytes() == as_bytes(torch.tensor([1.0])).tobytes()
