@@ -158,7 +158,7 @@ test-mpi4py: build-all
 	.venv/bin/python -m pytest -m slow --durations=5 tests/communicator/test_mpi4py_suite.py
 
 test-all: lint build-all .venvs/torch/ready .venvs/reframe/ready
-	.venv/bin/python -m pytest --durations=80
+	.venv/bin/python -m pytest $(WORKERS) --durations=80
 
 # Hostile use on the three MPIs: most of an hour. The last line of the output counts trials, wrong results, hangs, and what
 # was left behind. Of tests with very many cases it runs some (`sampled`); make test-all runs all.
