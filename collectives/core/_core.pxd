@@ -72,6 +72,9 @@ cdef extern from "transport/transport.h" nogil:
     void coll_inproc_free(coll_inproc *)
     coll_endpoint *coll_inproc_endpoint(coll_inproc *, int)
 
+cdef extern from "<stdatomic.h>" nogil:
+    ctypedef int atomic_int
+
 cdef extern from "transport/mpi_transport.h" nogil:
     enum:
         COLL_MPI_VERSION
@@ -87,8 +90,9 @@ cdef extern from "transport/mpi_transport.h" nogil:
         int (*poll)(coll_endpoint *) noexcept nogil
         int (*reduce_local)(intptr_t, intptr_t, const void *, void *, size_t) noexcept nogil
         int (*request_start)(intptr_t *, int **) noexcept nogil
-        int (*request_complete)(intptr_t) noexcept nogil
+        int (*request_complete)(intptr_t, int *) noexcept nogil
         void (*on_release)(void (*)() noexcept nogil) noexcept nogil
+        void (*on_wait)(void (*)() noexcept nogil, void (*)(const atomic_int *) noexcept nogil) noexcept nogil
         int (*at_finalize)(void (*)()) noexcept nogil
         coll_mpi_life *(*life_new)(intptr_t) noexcept nogil
         void (*life_free)(coll_mpi_life *) noexcept nogil
@@ -144,6 +148,7 @@ cdef extern from "progress/progress.h" nogil:
     unsigned coll_progress_failures()
     int coll_progress_waiting(const coll_task *, int *, int)
     int coll_progress_wait(const coll_task *, const coll_request *, int, long)
+    void coll_progress_wait_in_mpi(const atomic_int *)
     int coll_progress_sleep(const coll_request *, long)
     int coll_progress_abandon(coll_request *)
     void coll_progress_stop(long)
@@ -260,6 +265,7 @@ cdef extern from "hierarchy/hierarchy.h" nogil:
     enum:
         COLL_PLACES
         COLL_HIERARCHY_RUNS
+        COLL_HIERARCHY_CHANNELS
     ctypedef struct coll_hierarchy:
         pass
     ctypedef struct coll_hierarchy_part:
@@ -267,7 +273,7 @@ cdef extern from "hierarchy/hierarchy.h" nogil:
         coll_exec *run
         int tag, after, source, target
         size_t source_at, target_at
-    coll_hierarchy *coll_hierarchy_new(const coll_hierarchy_part *, int, coll_node *, const int *, void *)
+    coll_hierarchy *coll_hierarchy_new(const coll_hierarchy_part *, int, coll_node *const *, const int *, void *)
     void coll_hierarchy_free(coll_hierarchy *)
     void coll_hierarchy_set_mpi(coll_hierarchy *, const coll_mpi_api *, coll_endpoint *)
     int coll_hierarchy_start(coll_hierarchy *, const void *, void *, int)

@@ -312,7 +312,7 @@ class Node:
     size: int
     def __init__(
         self, heap: Heap, rank: int, mappings: list[Mapping], areas: list[int], area: HeapBlock,
-        library: MPILibrary | None = None, endpoint: Endpoint | None = None,
+        library: MPILibrary | None = None, endpoint: Endpoint | None = None, apart: bool = False,
     ) -> None: ...  # fmt: skip
     def read_private(self) -> None: ...
     def set_limits(self, copy: int, read: int, shortest: int, segment: int, stream: int, private: int) -> None: ...

@@ -24,9 +24,9 @@ cdef class HierarchyPlan(Task):
     """A plan for calls of ranks on several nodes: a sequence of parts (csrc/hierarchy/hierarchy.h).
 
     ``parts`` are tuples ``(task, run, after, source, target)``. The task is a NodePlan of the group ``node``, or a Plan
-    for a schedule between nodes; ``run`` numbers the Plans that may run at once. ``after`` is the index of the part
-    that must have ended before, or -1. ``source`` and ``target`` are ``(place, byte)``, with the index of a place in
-    PLACES. ``ranks`` are those of the group, ``size`` is the number of ranks of the communicator, and ``scratch`` a
+    for a schedule between nodes; ``run`` numbers the Plans that may run at once, and is the channel of a NodePlan.
+    ``after`` is the index of the part that must have ended before, or -1. ``source`` and ``target`` are
+    ``(place, byte)``, with the index of a place in PLACES. ``ranks`` are those of the group, ``size`` is the number of ranks of the communicator, and ``scratch`` a
     HeapBlock for results between parts, or None.
     """
 
@@ -47,7 +47,8 @@ cdef class HierarchyPlan(Task):
         for i in range(n):
             set_part(&self.parts[i], parts[i])
         cdef uintptr_t memory = 0 if scratch is None else scratch.address
-        self.hierarchy = coll_hierarchy_new(self.parts, n, NULL if node is None else node.node, self.members, <void *>memory)
+        cdef coll_node **channels = NULL if node is None else node.channels
+        self.hierarchy = coll_hierarchy_new(self.parts, n, channels, self.members, <void *>memory)
         if self.hierarchy == NULL:
             raise MemoryError
         if node is not None:

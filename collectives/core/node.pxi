@@ -62,10 +62,12 @@ cdef class Node:
     """A group of ranks that map each other's heaps; ``mappings`` and ``areas`` (offsets of flags) are in rank order.
 
     ``area`` is this rank's block of flags, ``area_bytes()`` zeroed bytes. All ranks must have made their blocks before
-    any rank makes this object.
+    any rank makes this object. ``apart``: they are the ranks of one node of several, so that calls between the nodes
+    have a second channel (csrc/hierarchy/hierarchy.h), whose flags are in the second half of the block.
     """
 
     cdef coll_node *node
+    cdef coll_node *channels[COLL_HIERARCHY_CHANNELS]  # the first is ``node``; the others are NULL unless ``apart``
     cdef object keep
     cdef readonly int rank, size
     cdef readonly long long runs  # runs begun by plans with a shape
@@ -73,8 +75,8 @@ cdef class Node:
     cdef coll_endpoint *endpoint
 
     def __cinit__(self, Heap heap, int rank, list mappings, list areas, HeapBlock area, MPILibrary library=None,
-                  Endpoint endpoint=None):
-        cdef int size = len(mappings), i
+                  Endpoint endpoint=None, bint apart=False):
+        cdef int size = len(mappings), i, channel
         check(coll_progress_watch_forks(), "watch for forks")
         cdef char **bases = <char **>PyMem_Malloc(size * (sizeof(char *) + sizeof(size_t) + sizeof(uint64_t)))
         if bases == NULL:
@@ -85,9 +87,13 @@ cdef class Node:
             bases[i] = (<Mapping?>mappings[i]).base if i != rank else heap.base
             limits[i] = (<Mapping?>mappings[i]).identity.size if i != rank else heap.size
             offsets[i] = areas[i]
-        self.node = coll_node_new(heap.heap, size, rank, bases, limits, offsets)
+        for channel in range(COLL_HIERARCHY_CHANNELS if apart else 1):
+            self.channels[channel] = coll_node_new(heap.heap, size, rank, bases, limits, offsets)
+            for i in range(size):
+                offsets[i] += coll_node_area_bytes()
         PyMem_Free(bases)
-        if self.node == NULL:
+        self.node = self.channels[0]
+        if self.node == NULL or (apart and self.channels[COLL_HIERARCHY_CHANNELS - 1] == NULL):
             raise MemoryError("no memory for a group of the node-local engine, or areas outside their heaps")
         self.rank = rank
         self.size = size
@@ -97,7 +103,8 @@ cdef class Node:
             self.endpoint = endpoint.endpoint
 
     def __dealloc__(self):
-        coll_node_free(self.node)
+        for channel in self.channels:
+            coll_node_free(channel)
 
     def read_private(self):
         """Let ranks read each other's private memory; all ranks of the group must be able to do so, and call this."""
@@ -107,7 +114,9 @@ cdef class Node:
         mappings = self.keep[1]
         for i in range(self.size):
             pids[i] = (<Mapping?>mappings[i]).identity.pid
-        coll_node_set_processes(self.node, pids)
+        for channel in self.channels:
+            if channel != NULL:
+                coll_node_set_processes(channel, pids)
         PyMem_Free(pids)
 
     def set_limits(self, size_t copy, size_t read, size_t shortest, size_t segment, size_t stream, size_t private):
@@ -121,11 +130,15 @@ cdef class Node:
         limits.segment = segment
         limits.stream = stream
         limits.private = private
-        coll_node_set_limits(self.node, &limits)
+        for channel in self.channels:
+            if channel != NULL:
+                coll_node_set_limits(channel, &limits)
 
     def give_up(self):
         """Tell the other ranks by flags that this rank ends no more calls of the group; abandon all tasks before."""
-        coll_node_give_up(self.node)
+        for channel in self.channels:
+            if channel != NULL:
+                coll_node_give_up(channel)
 
     @property
     def writers(self):
@@ -141,10 +154,13 @@ cdef class Node:
         cdef int *found = <int *>PyMem_Malloc(self.size * sizeof(int))
         if found == NULL:
             raise MemoryError
-        cdef int n = of(self.node, found, self.size), i
-        listed = [found[i] for i in range(n)]
+        cdef int n, i
+        listed = set()
+        for channel in self.channels:
+            n = of(channel, found, self.size) if channel != NULL else 0
+            listed.update([found[i] for i in range(n)])
         PyMem_Free(found)
-        return listed
+        return sorted(listed)
 
 
 @cython.no_gc_clear  # __dealloc__ needs what it refers to
@@ -294,4 +310,4 @@ cdef NodePlan node_plan(Node node):
 
 def area_bytes():
     """Length in bytes of the block of flags that a rank has in a group."""
-    return coll_node_area_bytes()
+    return COLL_HIERARCHY_CHANNELS * coll_node_area_bytes()

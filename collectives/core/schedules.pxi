@@ -131,6 +131,7 @@ cdef class MPILibrary:
             raise ImportError(f"{path} was built for another version of collectives; run `make build` or pip install again")
         self.abi = self.api.abi.decode()
         self.api.on_release(request_released)
+        self.api.on_wait(coll_progress_poll, coll_progress_wait_in_mpi)
 
     def shares_mpi(self, bint initialized, str version):
         """Whether the transport is linked to an MPI library with this state and version, as mpi4py reports them."""

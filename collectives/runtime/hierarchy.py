@@ -84,7 +84,7 @@ class _Barrier(Call):
         self.on_lane(k, "barrier", self.root, _TOKEN, _TOKEN, count)
 
     def behind(self, k: int, first: int, count: int) -> None:
-        self.on_node("barrier", self.root, _TOKEN, _TOKEN, count, self.landed.get(k, -1))
+        self.on_node("barrier", self.root, _TOKEN, _TOKEN, count, self.landed.get(k, -1), channel=1)
 
 
 _TOKEN = Place(VECTOR, 0)  # the one byte of a barrier, which only lanes send

@@ -36,9 +36,10 @@ class Part(NamedTuple):
 
     ``root`` is a rank of the communicator. ``elements`` are those of all blocks; ``cuts`` are their boundaries, and
     ``input_cuts`` those of the input if they differ. ``run`` tells parts of the lane that may run at once from each
-    other. ``after`` is the index of the part that must have ended before, or -1. ``spaced``: only every second block,
-    from block 1 on, belongs to a rank of the lane. ``order`` is that of a ``"copy"``, which has the lane of its rank
-    alone: block i of the target is block ``order[i]`` of the source.
+    other; of a part of the node it is the channel, 1 for some parts behind those of the lane, else 0. ``after`` is the
+    index of the part that must have ended before, or -1. ``spaced``: only every second block, from block 1 on, belongs
+    to a rank of the lane. ``order`` is that of a ``"copy"``, which has the lane of its rank alone: block i of the
+    target is block ``order[i]`` of the source.
     """
 
     collective: str
@@ -149,14 +150,14 @@ class Call:
 
     def on_node(
         self, name: str, root: int, source: Place, target: Place, count: int, after: int = -1,
-        cuts: tuple[int, ...] | None = None, input_cuts: tuple[int, ...] | None = None,
+        cuts: tuple[int, ...] | None = None, input_cuts: tuple[int, ...] | None = None, channel: int = 0,
     ) -> int:  # fmt: skip
-        """Add a part of the node, unless the rank is alone there; returns its index, or -1."""
+        """Add a part of the node to a channel, unless the rank is alone there; returns its index, or -1."""
         if self.alone:
             return -1
         if cuts is None and name in ("reduce_scatter", "allgather", "gather", "scatter"):
             cuts = self.cuts(count)
-        return self.add(Part(name, (), root, source, target, count, cuts, 0, after, input_cuts))
+        return self.add(Part(name, (), root, source, target, count, cuts, channel, after, input_cuts))
 
     def on_lane(
         self, k: int, name: str, root: int, source: Place, target: Place, count: int,
@@ -181,7 +182,7 @@ class Call:
         """Have all ranks of the node get the members' slices, behind the lane's part of segment k."""
         whole, after = Place(VECTOR, first), self.landed.get(k, -1)
         if self.width == 1:
-            self.on_node("bcast", self.members[0], whole, whole, count, after)
+            self.on_node("bcast", self.members[0], whole, whole, count, after, channel=1)
         else:
             own = Place(VECTOR, self.slice(first, count)[0])
-            self.on_node("allgather", self.root, own, whole, count, after)
+            self.on_node("allgather", self.root, own, whole, count, after, channel=1)

@@ -140,7 +140,8 @@ def join(
         apart = apart or heap.why_not() or "there is no shared memory left"
         return Joined(group, None, apart, crowded, nodes)
     areas = [offers[peer][2] for peer in group]
-    node = _core.Node(own, group.index(rank), [mappings[p] for p in group], areas, area, library, endpoint)
+    here = [mappings[peer] for peer in group]
+    node = _core.Node(own, group.index(rank), here, areas, area, library, endpoint, len(group) < size)
     if all(theirs[peer].readable for peer in group):
         node.read_private()
     return Joined(group, node, apart, crowded, nodes)

@@ -13,25 +13,28 @@ struct coll_hierarchy {
     char *state;
     coll_node_job *jobs; /* one per part; used by parts of the node */
     const int *ranks;
-    coll_node *node;
+    coll_node *channels[COLL_HIERARCHY_CHANNELS];
     char *at[COLL_PLACES];
     int n, first, tag, status; /* all parts before `first` have ended */
 };
 
-static int parts_ok(const coll_hierarchy_part *parts, int n, const coll_node *node) {
-    for (int i = 0; i < n; i++)
-        if (parts[i].after >= i || (parts[i].message ? !node : !parts[i].run || parts[i].tag >= COLL_HIERARCHY_RUNS))
-            return 0;
-    return 1;
+static int part_ok(const coll_hierarchy_part *p, int i, int with_node) {
+    if (p->after >= i)
+        return 0;
+    return p->message ? with_node && p->tag < COLL_HIERARCHY_CHANNELS : p->run && p->tag < COLL_HIERARCHY_RUNS;
 }
 
-coll_hierarchy *coll_hierarchy_new(const coll_hierarchy_part *parts, int n, coll_node *node, const int *ranks,
-                                   void *scratch) {
-    coll_hierarchy *h = parts_ok(parts, n, node) ? calloc(1, sizeof *h) : NULL;
+coll_hierarchy *coll_hierarchy_new(const coll_hierarchy_part *parts, int n, coll_node *const *channels,
+                                   const int *ranks, void *scratch) {
+    for (int i = 0; i < n; i++)
+        if (!part_ok(&parts[i], i, channels != NULL))
+            return NULL;
+    coll_hierarchy *h = calloc(1, sizeof *h);
     if (!h)
         return NULL;
     h->n = n;
-    h->node = node;
+    for (int i = 0; i < COLL_HIERARCHY_CHANNELS; i++)
+        h->channels[i] = channels ? channels[i] : NULL;
     h->ranks = ranks;
     h->at[COLL_AT_SCRATCH] = scratch;
     h->parts = malloc((size_t)n * sizeof *h->parts + 1);
@@ -91,7 +94,7 @@ int coll_hierarchy_start(coll_hierarchy *h, const void *input, void *vector, int
         coll_node_message m = *p->message;
         m.input = from(h, p);
         m.output = to(h, p);
-        coll_node_begin(&h->jobs[i].call, h->node, &m);
+        coll_node_begin(&h->jobs[i].call, h->channels[p->tag], &m);
     }
     h->status = COLL_PENDING;
     return COLL_OK;
@@ -118,13 +121,14 @@ static int end_of_view(const coll_hierarchy *h) {
     return h->n - h->first < AHEAD ? h->n : h->first + AHEAD;
 }
 
-/* Move every part in view once. One part of the node is under way at a time, and one run with the same tag, so that
+/* Move every part in view once. One part of each channel is under way at a time, and one run with the same tag, so that
  * their messages match in order. Returns whether a part has ended, or an error. */
 static int pass(coll_hierarchy *h, size_t budget) {
     int moved = 0, taken = 0, end = end_of_view(h);
     for (int i = h->first; i < end; i++) {
-        int line = h->parts[i].message ? 1 << COLL_HIERARCHY_RUNS : 1 << h->parts[i].tag;
-        if (h->state[i] == ENDED || taken & line)
+        const coll_hierarchy_part *p = &h->parts[i];
+        int mine = 1 << (p->message ? COLL_HIERARCHY_RUNS + p->tag : p->tag);
+        if (h->state[i] == ENDED || taken & mine)
             continue;
         int status = go_on(h, i, budget);
         if (status < 0)
@@ -132,7 +136,7 @@ static int pass(coll_hierarchy *h, size_t budget) {
         if (status == COLL_OK)
             moved = 1, h->state[i] = ENDED;
         else
-            taken |= line;
+            taken |= mine;
     }
     while (h->first < h->n && h->state[h->first] == ENDED)
         h->first++;

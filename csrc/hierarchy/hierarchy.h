@@ -1,9 +1,13 @@
 /* Calls of ranks on several nodes: a fixed sequence of parts, each a call of the node-local engine among the ranks of a
  * node, or a run of a schedule between ranks of different nodes.
  *
- * Parts of the node begin in their order, which is the same on all ranks of the node. All get their numbers when the
- * call begins, so that calls under way at the same time do not mix theirs. A run begins when the part that it must
- * follow and earlier runs with its tag have ended, so that runs overlap with parts of the node and with other runs. */
+ * Parts of the node are in two channels, each a group of the engine: parts before the runs in one, those behind in the
+ * other, where calls need it. The parts of a channel begin in their order, which is the same on all ranks of the node.
+ * All get their numbers when the call begins, so that calls under way at the same time do not mix theirs. With one
+ * channel, the first part of a call waits for the last part of the call before, and so for the links.
+ *
+ * A run begins when the part that it must follow and earlier runs with its tag have ended, so that runs overlap with
+ * parts of the node and with other runs. */
 #ifndef COLL_HIERARCHY_H
 #define COLL_HIERARCHY_H
 
@@ -12,11 +16,12 @@
 
 enum { COLL_AT_INPUT, COLL_AT_VECTOR, COLL_AT_SCRATCH, COLL_PLACES };
 enum { COLL_HIERARCHY_RUNS = 4 }; /* the most executions of a call, which run at once, each with a tag of its own */
+enum { COLL_HIERARCHY_CHANNELS = 2 };
 
 typedef struct {
     const coll_node_message *message; /* a part of the node, whose addresses are set at each start; or NULL */
     coll_exec *run;                   /* else the execution of a run; parts with the same tag may have the same one */
-    int tag;                          /* of a run, after the call's first one */
+    int tag;                          /* of a run, after the call's first one; of a part of the node, its channel */
     int after;                        /* the part that must have ended before this one begins, or -1 */
     int source, target;               /* where input and output are: COLL_AT_... */
     size_t source_at, target_at;      /* and at which byte */
@@ -24,12 +29,12 @@ typedef struct {
 
 typedef struct coll_hierarchy coll_hierarchy;
 
-/* A call of `n` parts, which are copied. `ranks` are the communicator's numbers of the ranks of the group `node`, which
- * may be NULL if no part is one of the node; `scratch` is memory for results between parts. The executions, messages
- * and the memory must outlive the hierarchy. NULL without memory, or if a part is before the one that it must follow.
- */
-coll_hierarchy *coll_hierarchy_new(const coll_hierarchy_part *parts, int n, coll_node *node, const int *ranks,
-                                   void *scratch);
+/* A call of `n` parts, which are copied. `channels` are groups of the same ranks; NULL if no part is one of the node.
+ * `ranks` are the communicator's numbers of their ranks; `scratch` is memory for results between parts. The executions,
+ * messages and the memory must outlive the hierarchy. NULL without memory, or if a part is before the one that it must
+ * follow. */
+coll_hierarchy *coll_hierarchy_new(const coll_hierarchy_part *parts, int n, coll_node *const *channels,
+                                   const int *ranks, void *scratch);
 void coll_hierarchy_free(coll_hierarchy *);
 /* Let parts of the node poll MPI while they wait. */
 void coll_hierarchy_set_mpi(coll_hierarchy *, const coll_mpi_api *, coll_endpoint *);

@@ -15,7 +15,8 @@ static _Thread_local int within;         /* this thread has the lock and goes th
 static _Atomic uint64_t submitted;       /* requests so far, which numbers them */
 static _Atomic int outstanding;
 static _Atomic unsigned failures; /* requests that ended with an error */
-static _Atomic int waiters;       /* threads in coll_progress_wait */
+static _Atomic int waiters;       /* threads in coll_progress_wait or coll_progress_wait_in_mpi */
+static _Atomic int crowded;       /* whether there are more ranks than cores, as the latest wait was told */
 
 static int exec_progress(void *e, size_t budget) {
     return coll_exec_progress(e, budget);
@@ -37,7 +38,7 @@ static void complete(coll_request *r, int status) {
     r->ended = coll_ticks();
     if (r->mpi) {
         *r->handle_status = status;
-        r->mpi->request_complete(r->handle);
+        r->mpi->request_complete(r->handle, r->handle_status);
     }
     atomic_store_explicit(&r->status, status, memory_order_release); /* from here on the owner may free r */
     if (status < 0) /* after the status: a caller that sees the number finds the request ended */
@@ -124,6 +125,10 @@ int coll_queue_within(void) {
 
 int coll_queue_waiters(void) {
     return atomic_load_explicit(&waiters, memory_order_relaxed);
+}
+
+int coll_queue_crowded(void) {
+    return atomic_load_explicit(&crowded, memory_order_relaxed);
 }
 
 static int abandon_task(coll_request *r) {
@@ -255,7 +260,23 @@ static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once
 
 int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_once, long limit) {
     atomic_fetch_add_explicit(&waiters, 1, memory_order_relaxed);
+    atomic_store_explicit(&crowded, yield_at_once, memory_order_relaxed);
     int status = wait_for(t, r, yield_at_once, limit);
     atomic_fetch_sub_explicit(&waiters, 1, memory_order_relaxed);
     return status;
+}
+
+enum { TURN = 1000 }; /* polls before MPI has its turn, which may have other requests to look at */
+
+void coll_progress_wait_in_mpi(const atomic_int *ended) {
+    int yields = coll_queue_crowded();
+    coll_patience patience = coll_patience_new();
+    atomic_fetch_add_explicit(&waiters, 1, memory_order_relaxed);
+    for (int i = 0; i < TURN && !within && !atomic_load_explicit(ended, memory_order_acquire); i++) {
+        coll_progress_poll();
+        if (yields)
+            sched_yield();
+        (yields ? coll_gave_way : coll_give_way)(&patience);
+    }
+    atomic_fetch_sub_explicit(&waiters, 1, memory_order_relaxed);
 }

@@ -45,6 +45,8 @@ int coll_progress_outstanding(void);
  * nanoseconds. COLL_OK, COLL_PENDING when the time is over, or an error. yield_at_once: there are more ranks than
  * cores, so that spinning would keep other ranks from running. */
 int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_once, long limit);
+/* For a wait that MPI makes: move the queue until `*ended`, for a while at most. */
+void coll_progress_wait_in_mpi(const atomic_int *ended);
 /* Wait for a queued request in a sleep; the thread then moves it without delay. */
 int coll_progress_sleep(const coll_request *r, long limit);
 /* Write the ranks that a task waits for to ranks[max]; returns their number. The task may be in the queue. */

@@ -1,7 +1,8 @@
-/* MPI point-to-point as a transport. The only file that includes mpi.h. */
+/* MPI point-to-point as a transport. */
 #include <mpi.h>
 
 #include "base/error.h"
+#include "mpi_requests.h"
 #include "mpi_transport.h"
 
 #include <stdlib.h>
@@ -260,49 +261,6 @@ static int reduce_local(intptr_t op, intptr_t datatype, const void *in, void *in
     return code == MPI_SUCCESS ? COLL_OK : COLL_ERR_OP;
 }
 
-static int query(void *status_of, MPI_Status *status) {
-    MPI_Status_set_elements(status, MPI_BYTE, 0);
-    MPI_Status_set_cancelled(status, 0);
-    status->MPI_SOURCE = MPI_UNDEFINED;
-    status->MPI_TAG = MPI_UNDEFINED;
-    return *(int *)status_of == COLL_OK ? MPI_SUCCESS : MPI_ERR_OTHER;
-}
-
-static void (*released_function)(void);
-
-static int release(void *status_of) {
-    free(status_of);
-    if (released_function)
-        released_function();
-    return MPI_SUCCESS;
-}
-
-static void on_release(void (*function)(void)) {
-    released_function = function;
-}
-
-static int refuse_cancel(void *status_of, int complete) {
-    (void)status_of;
-    return complete ? MPI_SUCCESS : MPI_ERR_REQUEST;
-}
-
-static int request_start(intptr_t *request, int **status) {
-    MPI_Request handle;
-    *status = calloc(1, sizeof **status);
-    if (!*status)
-        return COLL_ERR_MEMORY;
-    if (MPI_Grequest_start(query, release, refuse_cancel, *status, &handle) != MPI_SUCCESS) {
-        free(*status);
-        return COLL_ERR_MPI;
-    }
-    *request = (intptr_t)handle;
-    return COLL_OK;
-}
-
-static int request_complete(intptr_t request) {
-    return MPI_Grequest_complete((MPI_Request)request) == MPI_SUCCESS ? COLL_OK : COLL_ERR_MPI;
-}
-
 static void (*at_finalize_function)(void);
 static pid_t at_finalize_pid;
 
@@ -363,6 +321,21 @@ static void abort_all(int code) {
 }
 
 extern __attribute__((visibility("default"))) const coll_mpi_api coll_mpi;
-const coll_mpi_api coll_mpi = {COLL_MPI_VERSION, ABI,         initialized,  library_version, endpoint_new,
-                               unannounced,      poll_mpi,    reduce_local, request_start,   request_complete,
-                               on_release,       at_finalize, life_new,     life_free,       abort_all};
+const coll_mpi_api coll_mpi = {
+    .version = COLL_MPI_VERSION,
+    .abi = ABI,
+    .initialized = initialized,
+    .library_version = library_version,
+    .endpoint_new = endpoint_new,
+    .unannounced = unannounced,
+    .poll = poll_mpi,
+    .reduce_local = reduce_local,
+    .request_start = coll_mpi_request_start,
+    .request_complete = coll_mpi_request_complete,
+    .on_release = coll_mpi_on_release,
+    .on_wait = coll_mpi_on_wait,
+    .at_finalize = at_finalize,
+    .life_new = life_new,
+    .life_free = life_free,
+    .abort = abort_all,
+};

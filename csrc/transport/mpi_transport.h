@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define COLL_MPI_VERSION 9
+#define COLL_MPI_VERSION 10
 
 /* Whether a communicator of the program still exists: any thread may free it through another handle at any time. */
 typedef struct {
@@ -33,12 +33,15 @@ typedef struct {
     int (*poll)(coll_endpoint *);
     /* inout[i] = in[i] op inout[i], by MPI_Reduce_local. */
     int (*reduce_local)(intptr_t op, intptr_t datatype, const void *in, void *inout, size_t n);
-    /* Generalized requests. The caller writes COLL_OK or an error to **status before request_complete, and must not
+    /* Generalized requests. The caller writes COLL_OK or an error to *status before request_complete, and must not
      * access it afterwards. */
     int (*request_start)(intptr_t *request, int **status);
-    int (*request_complete)(intptr_t request);
+    int (*request_complete)(intptr_t request, int *status);
     /* Set a function that is called, in any thread, when MPI releases a generalized request. */
     void (*on_release)(void (*function)(void));
+    /* Set what MPI calls while the program tests such a request, and while it waits for one, which has ended when
+     * `*ended` is not 0. Only MPICH and its relatives call them (MPIX_Grequest_start). */
+    void (*on_wait)(void (*test)(void), void (*wait)(const atomic_int *ended));
     /* Set a function that is called when MPI_Finalize begins, but not in a forked child. COLL_OK or an error. */
     int (*at_finalize)(void (*function)(void));
     /* The coll_mpi_life of a communicator, or NULL. The caller must free it, whether or not MPI has freed the comm. */

@@ -108,6 +108,6 @@ def test_only_the_transport_knows_mpi_and_nothing_in_c_knows_python():
     for file in sources:
         included = re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)', file.read_text(), re.MULTILINE)
         assert "Python.h" not in included, file
-        assert ("mpi.h" in included) == (file.name == "mpi_transport.c"), file
+        assert ("mpi.h" in included) == (file.name in ("mpi_transport.c", "mpi_requests.c")), file
         for room in (name.split("/")[0] for name in included if name.split("/")[0] in C_LAYERS and "/" in name):
             assert C_LAYERS.index(room) <= C_LAYERS.index(file.parent.name), f"{file} includes {room}"

@@ -26,3 +26,11 @@ def test_results_are_right(mpi, layout):
 @pytest.mark.parametrize("layout", ["a,b,b", "a,b,a,b,b", "a,a,b,b", "a,a,b,b,c,c", "a,a,a,b,b,b,b"])
 def test_results_of_every_length_and_root_are_right(mpi, layout):
     run(mpi, layout, "every")
+
+
+@pytest.mark.in_turn
+def test_calls_under_way_at_once_do_not_wait_for_each_other(mpi):
+    done = mpiexec(mpi, 3, Path(__file__).parent / "programs/at_once.py", timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "waiting for [2] [2]" in done.stdout
+    assert done.stdout.count("right") == 3
