@@ -4,6 +4,7 @@
 cdef enum:
     KEPT = 65536            # most bytes of a plan that a CachedPlan keeps for itself
     KEPT_IN_ALL = 4 << 20   # most bytes of all these plans of one communicator
+    MOST_IDLE = 64          # most plans of one CachedPlan: so many calls with its key may be under way at once
 
     MOST_CACHED = 1000  # most keys of one communicator
     MOST_RANKS = 256  # most ranks whose counts may be part of a key, for the memory that they take
@@ -18,7 +19,7 @@ cdef class Kept:
 
 @cython.final
 cdef class CachedPlan:
-    """What the calls with one key have in common, and a plan for the next of them.
+    """What the calls with one key have in common, and idle plans for the next of them.
 
     ``key`` is their choice, shape and group of the node-local engine, ``kind`` a number made from choice and shape,
     ``describe()`` makes a Call.
@@ -30,32 +31,33 @@ cdef class CachedPlan:
     cdef uint32_t kind
     cdef object describe
     cdef Kept among
-    cdef Task plan
+    cdef list idle
 
     def __cinit__(self, key, uint32_t kind, describe):
-        self.key, self.kind, self.describe = key, kind, describe
+        self.key, self.kind, self.describe, self.idle = key, kind, describe, []
         choice, shape, _ = key
         self.collective, self.algorithm, self.nbytes = shape.name, choice.algorithm.name, shape.nbytes
 
     cdef Task take(self):
-        """Take the plan that is kept here; None if it is in use, or there is none."""
-        cdef Task plan = self.plan
-        if plan is not None:
-            self.plan = None
+        """Take a plan that is kept here; None if all are in use."""
+        cdef Task plan = None
+        if self.idle:
+            plan = self.idle.pop()
             self.among.nbytes -= plan.footprint
         return plan
 
     cdef bint put(self, Task plan) except -1:
-        """Keep ``plan``, which is idle now, for the next call with this key; False if there is no room."""
-        if self.plan is not None or plan.footprint > KEPT or self.among.nbytes + plan.footprint > KEPT_IN_ALL:
+        """Keep ``plan``, which is idle now, for a call with this key; False if there is no room."""
+        cdef size_t nbytes = plan.footprint
+        if len(self.idle) >= MOST_IDLE or nbytes > KEPT or self.among.nbytes + nbytes > KEPT_IN_ALL:
             return False
-        self.plan = plan
+        self.idle.append(plan)
         self.among.nbytes += plan.footprint
         return True
 
 
 cdef Operation begin_cached(Calls calls, CachedPlan found, coll_node_message *m, owners):
-    """An operation for a call with a known key, on the kept plan or, if that is in use, on another one."""
+    """An operation for a call with a known key, on a kept plan or, if all are in use, on another one."""
     cdef Operation made = Operation.__new__(Operation)
     made.context, made.cached, made.plan, made.buffers = calls, found, found.take(), owners
     if made.plan is None:
