@@ -26,7 +26,7 @@ _NOWHERE = Place(0, 0)
 PART_BYTES = 512  # about the memory of a part in a plan
 #: The algorithms of lanes: for slices of up to so many bytes, and for longer ones.
 LANES = {
-    "allreduce": (32 << 10, "recursive_doubling", "circulant"),
+    "allreduce": (16 << 10, "recursive_doubling", "circulant"),
     "bcast": (64 << 10, "binomial", "scatter_allgather"),
     "reduce": (64 << 10, "binomial", "scatter_gather"),
     "barrier": (0, "dissemination", "dissemination"),
