@@ -1,5 +1,7 @@
 """Operations that another package starts, without a request of MPI's; what is known of them while they are tested."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from forms import settle
@@ -71,4 +73,28 @@ def test_calls_that_were_tested_are_not_watched_after_their_end(world, fails):
         settle()
     assert context.tested == {}
     assert (values == SIZE * (SIZE + 1) / 2).all()
+    own.Free()
+
+
+def test_plans_of_calls_that_were_under_way_at_once_are_kept(world):
+    """Calls like earlier ones look for no plan in Python, as long as no more of them are under way than before."""
+    own = world.Dup()
+    values, sums = np.full((16, 4), RANK + 1.0), np.zeros((16, 4))
+    looked = []
+    context = internal.side_of(own)
+    look = type(context).plan_for
+
+    def batch():
+        requests = [own.Iallreduce(values[i], sums[i], algorithm="recursive_doubling") for i in range(16)]
+        MPI.Request.Waitall(requests)
+        settle()
+
+    with mock.patch.object(type(context), "plan_for", lambda *asked: looked.append(asked) or look(*asked)):
+        batch()  # whose first call makes the plan that the others are like
+        batch()
+        first = len(looked)
+        batch()
+    assert (sums == SIZE * (SIZE + 1) / 2).all()
+    assert first > 0
+    assert len(looked) == first
     own.Free()
