@@ -266,13 +266,13 @@ int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_o
     return status;
 }
 
-enum { TURN = 1000 }; /* polls before MPI has its turn, which may have other requests to look at */
+enum { IN_A_ROW = 1000 }; /* polls before MPI looks at other requests */
 
 void coll_progress_wait_in_mpi(const atomic_int *ended) {
     int yields = coll_queue_crowded();
     coll_patience patience = coll_patience_new();
     atomic_fetch_add_explicit(&waiters, 1, memory_order_relaxed);
-    for (int i = 0; i < TURN && !within && !atomic_load_explicit(ended, memory_order_acquire); i++) {
+    for (int i = 0; i < IN_A_ROW && !within && !atomic_load_explicit(ended, memory_order_acquire); i++) {
         coll_progress_poll();
         if (yields)
             sched_yield();
