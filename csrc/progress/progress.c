@@ -127,10 +127,6 @@ int coll_queue_waiters(void) {
     return atomic_load_explicit(&waiters, memory_order_relaxed);
 }
 
-int coll_queue_crowded(void) {
-    return atomic_load_explicit(&crowded, memory_order_relaxed);
-}
-
 static int abandon_task(coll_request *r) {
     return r->task.self ? r->task.abandon(r->task.self) : 0; /* it may never have begun */
 }
@@ -269,14 +265,20 @@ int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_o
 enum { IN_A_ROW = 1000 }; /* polls before MPI looks at other requests */
 
 void coll_progress_wait_in_mpi(const atomic_int *ended) {
-    int yields = coll_queue_crowded();
-    coll_patience patience = coll_patience_new();
+    int yields = atomic_load_explicit(&crowded, memory_order_relaxed);
+    if (slice.of != ended)
+        slice.patience = coll_patience_new();
+    slice.of = ended;
     atomic_fetch_add_explicit(&waiters, 1, memory_order_relaxed);
-    for (int i = 0; i < IN_A_ROW && !within && !atomic_load_explicit(ended, memory_order_acquire); i++) {
+    for (int i = 0; i < IN_A_ROW && !within; i++) {
         coll_progress_poll();
+        if (atomic_load_explicit(ended, memory_order_acquire)) {
+            slice.of = NULL;
+            break;
+        }
         if (yields)
             sched_yield();
-        (yields ? coll_gave_way : coll_give_way)(&patience);
+        (yields ? coll_gave_way : coll_give_way)(&slice.patience);
     }
     atomic_fetch_sub_explicit(&waiters, 1, memory_order_relaxed);
 }

@@ -108,11 +108,6 @@ static long longer(long pause, long most) {
     return pause + pause / 4 < most ? pause + pause / 4 : most;
 }
 
-/* The first sleep: where ranks share cores, every pass of this thread takes a core from some rank. */
-static long first_pause(void) {
-    return coll_queue_crowded() ? MOVING : FIRST;
-}
-
 static int current(void *mine) {
     pthread_mutex_lock(&bell);
     int is = generation == (unsigned)(uintptr_t)mine;
@@ -127,7 +122,7 @@ static void *serve(void *mine) {
     prctl(PR_SET_NAME, "collectives");
     prctl(PR_SET_TIMERSLACK, 1000UL);
     take_short_slices();
-    long pause = first_pause(), idle = IDLE;
+    long pause = FIRST, idle = IDLE;
     uint64_t seen = 0;
     for (int empty = 0; current(mine);) {
         pthread_mutex_lock(&coll_queue_lock);
@@ -138,7 +133,7 @@ static void *serve(void *mine) {
         if (moves)
             pause = longer(pause, coll_queue_pass() ? MOVING : STILL);
         if (!coll_queue_first())
-            pause = first_pause();
+            pause = FIRST;
         empty = first ? 0 : empty + 1;
         pthread_mutex_unlock(&coll_queue_lock);
         seen = coll_queue_latest();
@@ -151,7 +146,7 @@ static void *serve(void *mine) {
             doze(moves ? pause : idle);
         }
         if (hurry != atomic_load(&urgent))
-            pause = first_pause();
+            pause = FIRST;
     }
     return NULL;
 }
