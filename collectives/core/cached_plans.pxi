@@ -52,7 +52,7 @@ cdef class CachedPlan:
         if len(self.idle) >= MOST_IDLE or nbytes > KEPT or self.among.nbytes + nbytes > KEPT_IN_ALL:
             return False
         self.idle.append(plan)
-        self.among.nbytes += plan.footprint
+        self.among.nbytes += nbytes
         return True
 
 

@@ -188,9 +188,8 @@ cdef class Calls:
         cdef int tag
         self.count_mpi(describe)
         if self.engine is not None:
-            for channel in self.engine.channels:
-                if channel != NULL:
-                    coll_node_mix(channel, kind)
+            for channel in self.engine.channels[:self.engine.made]:
+                coll_node_mix(channel, kind)
         self.history = mixed(self.history, kind)
         tag = self.history % self.kinds * self.stride + self.drawn % self.tags * self.depth
         self.drawn += 1

@@ -26,8 +26,8 @@ cdef class HierarchyPlan(Task):
     ``parts`` are tuples ``(task, run, after, source, target)``. The task is a NodePlan of the group ``node``, or a Plan
     for a schedule between nodes; ``run`` numbers the Plans that may run at once, and is the channel of a NodePlan.
     ``after`` is the index of the part that must have ended before, or -1. ``source`` and ``target`` are
-    ``(place, byte)``, with the index of a place in PLACES. ``ranks`` are those of the group, ``size`` is the number of ranks of the communicator, and ``scratch`` a
-    HeapBlock for results between parts, or None.
+    ``(place, byte)``, with the index of a place in PLACES. ``ranks`` are those of the group, ``size`` is the number of
+    ranks of the communicator, and ``scratch`` a HeapBlock for results between parts, or None.
     """
 
     cdef coll_hierarchy *hierarchy

@@ -67,7 +67,8 @@ cdef class Node:
     """
 
     cdef coll_node *node
-    cdef coll_node *channels[COLL_HIERARCHY_CHANNELS]  # the first is ``node``; the others are NULL unless ``apart``
+    cdef coll_node *channels[COLL_HIERARCHY_CHANNELS]  # the first is ``node``
+    cdef int made  # how many of them there are
     cdef object keep
     cdef readonly int rank, size
     cdef readonly long long runs  # runs begun by plans with a shape
@@ -76,7 +77,7 @@ cdef class Node:
 
     def __cinit__(self, Heap heap, int rank, list mappings, list areas, HeapBlock area, MPILibrary library=None,
                   Endpoint endpoint=None, bint apart=False):
-        cdef int size = len(mappings), i, channel
+        cdef int size = len(mappings), i
         check(coll_progress_watch_forks(), "watch for forks")
         cdef char **bases = <char **>PyMem_Malloc(size * (sizeof(char *) + sizeof(size_t) + sizeof(uint64_t)))
         if bases == NULL:
@@ -87,14 +88,18 @@ cdef class Node:
             bases[i] = (<Mapping?>mappings[i]).base if i != rank else heap.base
             limits[i] = (<Mapping?>mappings[i]).identity.size if i != rank else heap.size
             offsets[i] = areas[i]
-        for channel in range(COLL_HIERARCHY_CHANNELS if apart else 1):
-            self.channels[channel] = coll_node_new(heap.heap, size, rank, bases, limits, offsets)
+        cdef int wanted = COLL_HIERARCHY_CHANNELS if apart else 1
+        while self.made < wanted:
+            self.channels[self.made] = coll_node_new(heap.heap, size, rank, bases, limits, offsets)
+            if self.channels[self.made] == NULL:
+                break
+            self.made += 1
             for i in range(size):
                 offsets[i] += coll_node_area_bytes()
         PyMem_Free(bases)
-        self.node = self.channels[0]
-        if self.node == NULL or (apart and self.channels[COLL_HIERARCHY_CHANNELS - 1] == NULL):
+        if self.made < wanted:
             raise MemoryError("no memory for a group of the node-local engine, or areas outside their heaps")
+        self.node = self.channels[0]
         self.rank = rank
         self.size = size
         self.keep = (heap, mappings, area, library, endpoint)
@@ -103,7 +108,7 @@ cdef class Node:
             self.endpoint = endpoint.endpoint
 
     def __dealloc__(self):
-        for channel in self.channels:
+        for channel in self.channels[:self.made]:
             coll_node_free(channel)
 
     def read_private(self):
@@ -114,9 +119,8 @@ cdef class Node:
         mappings = self.keep[1]
         for i in range(self.size):
             pids[i] = (<Mapping?>mappings[i]).identity.pid
-        for channel in self.channels:
-            if channel != NULL:
-                coll_node_set_processes(channel, pids)
+        for channel in self.channels[:self.made]:
+            coll_node_set_processes(channel, pids)
         PyMem_Free(pids)
 
     def set_limits(self, size_t copy, size_t read, size_t shortest, size_t segment, size_t stream, size_t private):
@@ -130,15 +134,13 @@ cdef class Node:
         limits.segment = segment
         limits.stream = stream
         limits.private = private
-        for channel in self.channels:
-            if channel != NULL:
-                coll_node_set_limits(channel, &limits)
+        for channel in self.channels[:self.made]:
+            coll_node_set_limits(channel, &limits)
 
     def give_up(self):
         """Tell the other ranks by flags that this rank ends no more calls of the group; abandon all tasks before."""
-        for channel in self.channels:
-            if channel != NULL:
-                coll_node_give_up(channel)
+        for channel in self.channels[:self.made]:
+            coll_node_give_up(channel)
 
     @property
     def writers(self):
@@ -156,8 +158,8 @@ cdef class Node:
             raise MemoryError
         cdef int n, i
         listed = set()
-        for channel in self.channels:
-            n = of(channel, found, self.size) if channel != NULL else 0
+        for channel in self.channels[:self.made]:
+            n = of(channel, found, self.size)
             listed.update([found[i] for i in range(n)])
         PyMem_Free(found)
         return sorted(listed)

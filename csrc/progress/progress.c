@@ -223,12 +223,22 @@ static _Thread_local struct {
     const void *of;
 } slice;
 
+static coll_patience *patience_of(const void *waits) {
+    if (slice.of != waits)
+        slice.patience = coll_patience_new();
+    slice.of = waits;
+    return &slice.patience;
+}
+
+/* After a poll in vain. yields: whether to give the core away now; gave_way: whether the poll has done so. */
+static void give_way(coll_patience *p, int yields, int gave_way) {
+    if (yields && !gave_way)
+        sched_yield();
+    (yields || gave_way ? coll_gave_way : coll_give_way)(p);
+}
+
 static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once, long limit) {
-    coll_patience *patience = &slice.patience;
-    const void **of = &slice.of, *waits = t ? t->self : r;
-    if (*of != waits)
-        *patience = coll_patience_new();
-    *of = waits;
+    coll_patience *patience = patience_of(t ? t->self : (const void *)r);
     long long end = limit > 0 ? coll_now() + limit : 0;
     const coll_task *moved = t ? t : &r->task; /* of a request that has ended, what it moved may be gone */
     int messages = moved->progress == exec_progress, gives_way = messages && moved->gives_way, again = 0;
@@ -237,18 +247,15 @@ static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once
         long long begin = messages && !gives_way ? coll_ticks_now() : 0;
         int status = t ? t->progress(t->self, SIZE_MAX) : atomic_load_explicit(&r->status, memory_order_acquire);
         if (status != COLL_PENDING) {
-            *of = NULL;
+            slice.of = NULL;
             return status;
         }
         if (stuck)
             return limit > 0 ? COLL_ERR_WITHIN : COLL_PENDING;
         coll_progress_poll();
         again = begin && !again && coll_ticks_now() - begin > BUSY;
-        if (!again) {
-            if (yield_at_once && !gives_way)
-                sched_yield();
-            (yield_at_once || gives_way ? coll_gave_way : coll_give_way)(patience);
-        }
+        if (!again)
+            give_way(patience, yield_at_once, gives_way);
         if (polls % CLOCK_EVERY == CLOCK_EVERY - 1 && coll_now() >= end)
             return COLL_PENDING;
     }
@@ -266,9 +273,7 @@ enum { IN_A_ROW = 1000 }; /* polls before MPI looks at other requests */
 
 void coll_progress_wait_in_mpi(const atomic_int *ended) {
     int yields = atomic_load_explicit(&crowded, memory_order_relaxed);
-    if (slice.of != ended)
-        slice.patience = coll_patience_new();
-    slice.of = ended;
+    coll_patience *patience = patience_of(ended);
     atomic_fetch_add_explicit(&waiters, 1, memory_order_relaxed);
     for (int i = 0; i < IN_A_ROW && !within; i++) {
         coll_progress_poll();
@@ -276,9 +281,7 @@ void coll_progress_wait_in_mpi(const atomic_int *ended) {
             slice.of = NULL;
             break;
         }
-        if (yields)
-            sched_yield();
-        (yields ? coll_gave_way : coll_give_way)(&slice.patience);
+        give_way(patience, yields, 0);
     }
     atomic_fetch_sub_explicit(&waiters, 1, memory_order_relaxed);
 }
