@@ -73,14 +73,14 @@ cdef class Operation:
     ``buffers`` own the memory; ``holder`` is another object to keep alive. ``check`` is the comparison of ranks' calls
     before the call, or None; ``stands_for`` is, for an operation of such a comparison, the call that is compared.
     ``record`` is (log, index) on a timeline, or None. ``begin`` is the tick at which the call began. ``timeout`` is the
-    call's own timeout in seconds, or None.
+    call's own timeout in seconds, or None. ``failure`` is the error for which another thread has ended it, or None.
     """
 
     cdef coll_request request
     cdef readonly Calls context
     cdef readonly Task plan
     cdef CachedPlan cached
-    cdef public object buffers, holder, check, stands_for, record
+    cdef public object buffers, holder, check, stands_for, record, failure
     cdef readonly object timeout
     cdef readonly uint64_t begin
     cdef readonly uint32_t history
@@ -141,7 +141,7 @@ cdef class Operation:
         make_room()
         if self.before is not None:
             self.before()
-        self.queued, self.claimed, self.tested, self.record = True, False, False, None
+        self.queued, self.claimed, self.tested, self.record, self.failure = True, False, False, None, None
         self.request.task = self.plan.task if self.followed is None else self.followed.again()
         self.begin = coll_ticks()
         self.context.progressing = self  # for the watchdog, since the start may hang in MPI
@@ -183,6 +183,13 @@ cdef class Operation:
         """Whether a queued operation has ended."""
         return self.request.status != COLL_PENDING
 
+    def waited_in_mpi(self):
+        """Seconds for which MPI's own wait has lasted; 0.0 if MPI does not wait, or does not tell (Open MPI)."""
+        cdef int64_t waited
+        with nogil:
+            waited = coll_progress_waited_in_mpi(&self.request)
+        return waited * 1e-9
+
     @property
     def delivered(self):
         """Whether a queued operation has moved its data, though the function called at its end failed."""
@@ -196,6 +203,8 @@ cdef class Operation:
         """The exception for a C error code: that of the function called at the end, if it raised one."""
         if code == COLL_ERR_CALLBACK and self.followed is not None and self.followed.failure is not None:
             return self.followed.failure
+        if code == COLL_ERR_GIVEN_UP and self.failure is not None:
+            return self.failure
         return error(code, "collective")
 
     cdef int verify(self, int code) except -1:

@@ -135,6 +135,26 @@ def signals():
     return coll_asked()
 
 
+cdef unsigned BEATS = 0    # answers of the main thread's interpreter
+cdef bint BEAT_DUE = False
+
+cdef int beat(void *unused) noexcept:
+    global BEATS, BEAT_DUE
+    BEATS, BEAT_DUE = BEATS + 1, False
+    return 0
+
+
+def main_beats():
+    """How often the main thread has run Python code between two calls of this function.
+
+    As long as the number stays the same, the main thread is in a C function, in MPI for example.
+    """
+    global BEAT_DUE
+    if not BEAT_DUE:
+        BEAT_DUE = Py_AddPendingCall(beat, NULL) == 0
+    return BEATS
+
+
 def ended():
     """Whether this process cannot use MPI any more: after MPI_Finalize, or in a forked child of an MPI process."""
     return bool(coll_progress_ended())

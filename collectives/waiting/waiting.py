@@ -135,7 +135,7 @@ class Waiting(GivingUp):
         """Wait until a queued operation ends; raise the error that ended it early, CollectiveTimeout included."""
         ending.refuse_if_forked()
         try:
-            if not operation.done or operation.error() is not None:
+            if operation.failure is None and (not operation.done or operation.error() is not None):
                 self.check()
             if operation.check is not None:
                 operation.check.ended(wait=True)

@@ -24,6 +24,7 @@ from ..diagnostics.diagnosis import Answer, foreign, lines, missing, overdue, po
 from ..diagnostics.peer_queries import PeerQuery
 from . import dump
 from .dump import bounded
+from .unattended import Unattended
 from .waiting import TOLD_OF
 from .watching import Wait
 
@@ -79,9 +80,12 @@ def watch() -> None:
 
 def _serve() -> None:
     seen: dict[object, Seen] = {}
+    unattended = Unattended() if MPI.Query_thread() == MPI.THREAD_MULTIPLE else None
     while True:
         time.sleep(TICK)
         seen = _look(seen)
+        if unattended is not None:
+            unattended.look()
         dump.answer_for_main()
 
 

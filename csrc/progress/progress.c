@@ -195,14 +195,19 @@ int coll_progress_outstanding(void) {
     return atomic_load(&outstanding);
 }
 
-int coll_progress_waiting(const coll_task *t, int *ranks, int max) {
-    if (within)
-        return t->waiting(t->self, ranks, max);
+/* Take the lock; returns 0 if the thread that holds it does not return from MPI. */
+static int lock_in_a_second(void) {
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
     end.tv_sec++;
-    if (pthread_mutex_timedlock(&coll_queue_lock, &end) != 0)
-        return 0; /* the thread that holds the lock does not return from MPI */
+    return pthread_mutex_timedlock(&coll_queue_lock, &end) == 0;
+}
+
+int coll_progress_waiting(const coll_task *t, int *ranks, int max) {
+    if (within)
+        return t->waiting(t->self, ranks, max);
+    if (!lock_in_a_second())
+        return 0;
     int n = t->waiting(t->self, ranks, max);
     pthread_mutex_unlock(&coll_queue_lock);
     return n;
@@ -284,4 +289,13 @@ void coll_progress_wait_in_mpi(const atomic_int *ended) {
         give_way(patience, yields, 0);
     }
     atomic_fetch_sub_explicit(&waiters, 1, memory_order_relaxed);
+}
+
+int64_t coll_progress_waited_in_mpi(const coll_request *r) {
+    if (!r->mpi || within || !lock_in_a_second())
+        return 0;
+    int pending = atomic_load_explicit(&r->status, memory_order_acquire) == COLL_PENDING;
+    int64_t waited = pending ? r->mpi->request_waited(r->handle_status) : 0;
+    pthread_mutex_unlock(&coll_queue_lock);
+    return waited;
 }

@@ -2,14 +2,19 @@
 #include <mpi.h>
 
 #include "base/error.h"
+#include "base/ticks.h"
 #include "mpi_requests.h"
 
 #include <stdlib.h>
+
+enum { PAUSE = 1000 * 1000 * 1000 }; /* ns between calls of help_wait after which another wait has begun */
 
 /* What MPI knows of a generalized request. */
 typedef struct {
     int status; /* first, since the caller of request_start has its address */
     atomic_int ended;
+    atomic_int waits;              /* threads in help_wait for the request, */
+    _Atomic long long begun, last; /* when a wait began (ns), and when help_wait last returned */
 } state;
 
 static int query(void *of, MPI_Status *status) {
@@ -52,6 +57,16 @@ void coll_mpi_on_wait(void (*test)(void), void (*wait)(const atomic_int *ended))
 #ifndef OPEN_MPI
 #pragma weak MPIX_Grequest_start
 
+static void enter(state *of) {
+    if (atomic_fetch_add(&of->waits, 1) == 0 && coll_now() - of->last > PAUSE)
+        atomic_store(&of->begun, coll_now());
+}
+
+static void leave(state *of) {
+    atomic_store(&of->last, coll_now());
+    atomic_fetch_sub(&of->waits, 1);
+}
+
 static int help_test(void *of, MPI_Status *status) {
     (void)of, (void)status;
     test_function();
@@ -62,7 +77,11 @@ static int help_test(void *of, MPI_Status *status) {
 static int help_wait(int n, void **of, double timeout, MPI_Status *status) {
     (void)timeout, (void)status;
     for (int i = 0; i < n; i++)
+        enter(of[i]);
+    for (int i = 0; i < n; i++)
         wait_function(&((state *)of[i])->ended);
+    for (int i = 0; i < n; i++)
+        leave(of[i]);
     return MPI_SUCCESS;
 }
 #endif
@@ -92,4 +111,10 @@ int coll_mpi_request_start(intptr_t *request, int **status) {
 int coll_mpi_request_complete(intptr_t request, int *status) {
     atomic_store_explicit(&((state *)status)->ended, 1, memory_order_release);
     return MPI_Grequest_complete((MPI_Request)request) == MPI_SUCCESS ? COLL_OK : COLL_ERR_MPI;
+}
+
+int64_t coll_mpi_request_waited(const int *status) {
+    const state *of = (const state *)status;
+    int64_t now = coll_now();
+    return of->waits || now - of->last < PAUSE ? now - of->begun : 0;
 }

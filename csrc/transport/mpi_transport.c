@@ -332,6 +332,7 @@ const coll_mpi_api coll_mpi = {
     .reduce_local = reduce_local,
     .request_start = coll_mpi_request_start,
     .request_complete = coll_mpi_request_complete,
+    .request_waited = coll_mpi_request_waited,
     .on_release = coll_mpi_on_release,
     .on_wait = coll_mpi_on_wait,
     .at_finalize = at_finalize,
