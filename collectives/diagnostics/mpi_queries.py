@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -15,13 +14,12 @@ from mpi4py import MPI
 from . import deaths
 from .diagnosis import Answer
 from .peer_queries import pack, unpack
-from .ports import Port, Probes, note_open, seen_open
+from .ports import Port, note_open, refusing, seen_open
 
 __all__ = ["MPIQueries"]
 
 
-REFUSAL = 0.05  # seconds to wait for a refusal, which a machine sends for a closed port
-LAST_LOOK = 0.002  # seconds to wait for another refusal just before a message goes out
+ANSWERING = 0.05  # seconds to wait for machines that neither accept nor refuse a connection
 AT_ONCE = 256  # most ranks whose ports are tried together
 PATIENCE = 1.0  # seconds to wait for another thread that sends or receives; MPI may keep that thread for ever
 
@@ -37,7 +35,7 @@ class MPIQueries:
     """Questions and answers as messages on the library's communicator, with a tag of their own.
 
     A message that does not arrive is no error here: the rank that asks has other ways to notice. Where MPI would hang
-    or crash after a message to a dead process, messages go only to ranks whose ``ports`` do not refuse a datagram.
+    or crash after a message to a dead process, messages go only to ranks whose ``ports`` do not refuse a connection.
     """
 
     QUESTION, ANSWER = b"?", b"!"
@@ -49,11 +47,9 @@ class MPIQueries:
         self._lock = threading.RLock()  # a signal handler may come here again
         self._sent: list[tuple[MPI.Request, bytes]] = []
         self._asked: set[int] = set()  # ranks that have not answered yet; they are not asked again
-        self._probes = Probes(ports)
         self._ports = ports
-        self._due: dict[int, float] = {}  # by rank: the time after which its port counts as open
-        self._questions: dict[int, bytes] = {}  # by rank: what to ask it when its port counts as open
-        self._numbers: dict[int, list[int | None]] = {}  # by rank: the calls that it has asked for, to be answered then
+        self._refused: set[int] = set()  # ranks whose ports refused the last connection
+        self._numbers: dict[int, list[int | None]] = {}  # by rank: the calls that it has asked for, to be answered
         self.answers: dict[int, Answer] = {}
 
     @contextlib.contextmanager
@@ -72,43 +68,17 @@ class MPIQueries:
 
     def ask(self, ranks: Iterable[int], number: int | None = None) -> None:
         """Ask ``ranks`` what they do, and what their call with ``number`` was, unless a question is under way."""
+        question = self.QUESTION + json.dumps(number).encode()
         with self._alone(PATIENCE) as alone:
             if alone:
                 ranks = list(ranks)
-                self._questions.update(dict.fromkeys(ranks, self.QUESTION + json.dumps(number).encode()))
-                self._expect(ranks)
-                self._put()
-
-    def _expect(self, ranks: Iterable[int]) -> None:
-        """Try the ports of ranks for which there is a message."""
-        ranks = [rank for rank in ranks if rank not in self._due]
-        self._probes.probe(rank for rank in ranks if rank in self._ports)
-        self._due.update(dict.fromkeys(ranks, time.monotonic() + (REFUSAL if self._ports else 0)))
-
-    def _put(self) -> None:
-        """Send what is for ranks whose ports have not refused in time, and drop what is for others."""
-        now = time.monotonic()
-        due = [rank for rank, end in self._due.items() if now >= end]
-        if self._probes.repeat(due):  # a process may have ended since the first datagram
-            time.sleep(LAST_LOOK)
-        self._probes.look()
-        for rank in self._probes.refused & self._due.keys():
-            self._take(rank)
-            self.answers[rank] = Answer(rank, silent="its machine refuses its port: its process has ended")
-        for rank in due:
-            if rank in self._due:
-                question, numbers = self._take(rank)
-                self._probes.leave(rank)
-                if question is not None and rank not in self._asked:
-                    self._asked.add(rank)
-                    self._send(rank, question)
-                for number in numbers:
-                    self._answer(rank, number)
-
-    def _take(self, rank: int) -> tuple[bytes | None, list[int | None]]:
-        """The question to a rank, and the calls that it has asked for; nothing is due to it any more."""
-        del self._due[rank]
-        return self._questions.pop(rank, None), self._numbers.pop(rank, [])
+                opened = self._open(ranks)
+                for rank in opened:
+                    if rank not in self._asked:
+                        self._asked.add(rank)
+                        self._send(rank, question)
+                for rank in set(ranks).difference(opened):
+                    self.answers[rank] = Answer(rank, silent="its machine refuses its port: its process has ended")
 
     def _answer(self, rank: int, number: int | None) -> None:
         context = self._context()
@@ -130,36 +100,30 @@ class MPIQueries:
         news = self.ANSWER + pack(context.describe())
         ranks = [rank for rank in ranks if not context.has_ended(rank)]
         with self._alone(PATIENCE) as alone:
-            for at in range(0, len(ranks) if alone else 0, AT_ONCE):
-                for rank in self._open(ranks[at : at + AT_ONCE]):
-                    self._send(rank, news)
+            for rank in self._open(ranks) if alone else []:
+                self._send(rank, news)
 
     def refused(self, rank: int) -> bool:
-        """Whether the port of ``rank`` refused the last datagram."""
-        return rank in self._probes.refused
+        """Whether the port of ``rank`` refused the last connection."""
+        return rank in self._refused
 
     def closed(self, ranks: Iterable[int]) -> list[int]:
-        """Those of ``ranks`` whose ports refuse a datagram now; any thread may call this, and MPI is not used."""
-        probes = Probes(self._ports)
-        asked = [rank for rank in ranks if rank in self._ports][:AT_ONCE]
-        probes.probe(asked)
-        if probes.waiting():
-            time.sleep(REFUSAL)
-        probes.look()
-        for rank in asked:
-            probes.leave(rank)
-        return sorted(probes.refused)
+        """Those of ``ranks`` whose ports refuse a connection now; any thread may call this, and MPI is not used."""
+        known, found = [rank for rank in ranks if rank in self._ports], set()
+        for at in range(0, len(known), AT_ONCE):
+            found |= refusing({rank: self._ports[rank] for rank in known[at : at + AT_ONCE]}, ANSWERING)
+        return sorted(found)
 
     def any_refused(self) -> bool:
-        """Whether the port of any rank refuses a datagram; at most 256 ports are tried."""
-        ranks = list(self._ports)[:AT_ONCE]
-        return len(self._open(ranks)) < len(ranks)
+        """Whether the port of any rank refuses a connection; at most 256 ports are tried."""
+        unsure = [rank for rank in list(self._ports)[:AT_ONCE] if not seen_open(self._ports[rank])]
+        return len(self._open(unsure)) < len(unsure)
 
     def _open(self, ranks: list[int]) -> list[int]:
-        """Those of ``ranks`` whose ports do not refuse a datagram, or that have no known port."""
-        unsure = [rank for rank in ranks if rank in self._ports and not seen_open(self._ports[rank])]
-        refused = self.closed(unsure) if unsure else []
-        opened = [rank for rank in ranks if rank not in refused]
+        """Those of ``ranks`` whose ports do not refuse a connection, or that have no known port."""
+        found = set(self.closed(ranks))
+        self._refused = self._refused.difference(ranks) | found
+        opened = [rank for rank in ranks if rank not in found]
         note_open(self._ports[rank] for rank in opened if rank in self._ports)
         return opened
 
@@ -186,9 +150,10 @@ class MPIQueries:
             if deaths.are_told():
                 with contextlib.suppress(MPI.Exception):
                     self._comm.Ack_failed()
-        self._expect(self._numbers)
-        if self._due:
-            self._put()
+        numbers, self._numbers = self._numbers, {}
+        for rank in self._open(list(numbers)) if numbers else []:
+            for number in numbers[rank]:
+                self._answer(rank, number)
 
     def _serve(self) -> None:
         status = MPI.Status()

@@ -1,30 +1,37 @@
-"""Detection of ended processes on other machines: each process has a UDP port, which closes when the process ends.
+"""Detection of ended processes on other machines: each process has a TCP port, which closes when the process ends.
 
-The system that a datagram reaches refuses it if the port is closed. Nothing is read from the ports, which are open on
-all addresses of a machine. A refusal may come from a wrong machine that has the same private address, and a network may
-drop refusals. So a refusal alone ends no call: it only stops messages to the rank, and decides at a timeout whether
-a rank that has not come counts as dead.
+The system that a connection reaches accepts it for the process, or refuses it if the port is closed. The process takes
+no connection and reads nothing; the port is open on all addresses of a machine. A refusal may come from a wrong machine
+that has the same private address, and a network may drop it. So a refusal alone ends no call: it only stops messages to
+the rank, and decides at a timeout whether a rank that has not come counts as dead.
+
+UDP would not do: Linux sends a machine one refusal of a datagram per second (icmp_ratelimit), however many ranks ask.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
+import select
 import socket
+import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ..system import machine
 from .own_socket import OwnSocket
 
-__all__ = ["Port", "Probes", "port", "note_open", "seen_open"]
+__all__ = ["Port", "note_open", "port", "refusing", "seen_open"]
 
 RECENT = 0.5  # seconds for which a port that did not refuse counts as open
+BACKLOG = 128  # connections at a time whose beginning a port answers
+UNREAD = 30  # seconds for which the system keeps a connection without data from the process; it then drops it
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing a connection resets it, so that neither side keeps anything
 _seen_open: dict[Port, float] = {}
 
 
 class Port(NamedTuple):
-    """The IP addresses of a process's machine, and the number of the process's UDP port."""
+    """The IP addresses of a process's machine, and the number of the process's TCP port."""
 
     addresses: tuple[str, ...]
     port: int
@@ -39,13 +46,14 @@ def port() -> Port | None:
 
 
 def _open() -> socket.socket:
-    """A UDP socket on a port that the system chooses, on all addresses of the machine."""
+    """A TCP socket that listens on a port that the system chooses, on all addresses of the machine."""
     both = socket.has_dualstack_ipv6()
-    made = socket.socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_DGRAM)
+    made = socket.socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_STREAM)
     if both:
         made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the system's minimum
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, UNREAD)
     made.bind(("", 0))
+    made.listen(BACKLOG)
     return made
 
 
@@ -58,81 +66,67 @@ def seen_open(there: Port) -> bool:
 
 
 def note_open(ports: Iterable[Port]) -> None:
-    """Record that ``ports`` do not refuse a datagram now."""
+    """Record that ``ports`` do not refuse a connection now."""
     _seen_open.update(dict.fromkeys(ports, time.monotonic()))
 
 
-class Probes:
-    """Datagrams to the ports of ranks, and the set of ranks that refused theirs."""
+def refusing(ports: Mapping[int, Port], seconds: float) -> set[int]:
+    """The ranks whose ports refuse a connection now; ranks whose machines do not answer within ``seconds`` do not.
 
-    def __init__(self, ports: dict[int, Port]):
-        self._ports = ports
-        self._sockets: dict[int, list[socket.socket]] = {}
-        self.refused: set[int] = set()
+    A port that is open on one of its addresses does not refuse.
+    """
+    try:
+        own = set(machine.addresses())
+    except OSError:  # the process has no free descriptor
+        return set()
+    probes = _Probes()
+    for rank, there in ports.items():
+        for address in there.addresses:
+            if address not in own:
+                probes.begin(rank, address, there.port)
+    return probes.result(time.monotonic() + seconds)
 
-    def probe(self, ranks: Iterable[int]) -> None:
-        """Send to these ranks' ports; refusals come later."""
+
+class _Probes:
+    """Connections that have been begun, each to one address of a rank's machine."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._begun: dict[int, tuple[int, socket.socket]] = {}  # rank and socket, by file descriptor
+        self._open: set[int] = set()
+        self._refused: set[int] = set()
+
+    def begin(self, rank: int, address: str, port: int) -> None:
         try:
-            own = set(machine.addresses())
-        except OSError:  # the process has no free descriptor: it will be asked again
+            made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+        except OSError:  # no free descriptor
             return
-        for rank in ranks:
-            self.leave(rank)
-            self.refused.discard(rank)
-            known = self._ports.get(rank, Port((), 0))
-            made = (_connected(address, known.port) for address in known.addresses if address not in own)
-            self._sockets[rank] = [sock for sock in made if sock is not None]
-
-    def repeat(self, ranks: Iterable[int]) -> bool:
-        """Send to the ports of ``ranks`` once more; whether there are any that may refuse."""
-        tried = [(rank, sock) for rank in ranks for sock in self._sockets.get(rank, [])]
-        for rank, sock in tried:
-            try:
-                sock.send(b"")
-            except ConnectionRefusedError:  # of the datagram before
-                self.refused.add(rank)
-                self.leave(rank)
-            except OSError:
-                pass
-        return bool(tried)
-
-    def look(self) -> None:
-        """Add the ranks whose refusals have arrived to ``refused``."""
-        for rank in [rank for rank, socks in self._sockets.items() if any(map(_refused, socks))]:
-            self.leave(rank)
-            self.refused.add(rank)
-
-    def waiting(self) -> bool:
-        """Whether refusals may still come."""
-        return any(self._sockets.values())
-
-    def leave(self, rank: int) -> None:
-        """Close the sockets to the port of ``rank``."""
-        for sock in self._sockets.pop(rank, []):
-            sock.close()
-
-
-def _connected(address: str, port: int) -> socket.socket | None:
-    try:
-        made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
-    except OSError:  # no free descriptor
-        return None
-    try:
         made.setblocking(False)
-        made.connect((address, port))
-        made.send(b"")
-    except OSError:  # no route
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        code = made.connect_ex((address, port))
+        if code == errno.EINPROGRESS:
+            self._begun[made.fileno()] = rank, made
+            self._poll.register(made, select.POLLOUT)
+        else:
+            self._end(rank, made, code)
+
+    def _end(self, rank: int, made: socket.socket, code: int) -> None:
         made.close()
-        return None
-    return made
+        if code == 0:
+            self._open.add(rank)
+        elif code == errno.ECONNREFUSED:
+            self._refused.add(rank)
 
-
-def _refused(sock: socket.socket) -> bool:
-    with contextlib.suppress(BlockingIOError):
-        try:
-            sock.recv(1)
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-    return False
+    def result(self, end: float) -> set[int]:
+        """The ranks that refuse, at the monotonic time ``end`` at the latest; closes all connections."""
+        while any(rank not in self._open for rank, _ in self._begun.values()):
+            found = self._poll.poll(max(0.0, end - time.monotonic()) * 1e3)
+            for descriptor, _ in found:
+                self._poll.unregister(descriptor)
+                rank, made = self._begun.pop(descriptor)
+                self._end(rank, made, made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+            if not found:
+                break
+        for _, made in self._begun.values():
+            made.close()
+        return self._refused - self._open

@@ -73,7 +73,7 @@ class Waiting(GivingUp):
         return self.has_ended(rank) or rank in self.left or peer_queries.left(self, rank) is not None
 
     def seems_ended(self, rank: int) -> bool:
-        """Whether the machine of ``rank`` has refused a datagram to the port that the rank's process had opened."""
+        """Whether the machine of ``rank`` has refused a connection to the port that the rank's process had opened."""
         return self.mpi_queries is not None and self.mpi_queries.refused(rank)
 
     def end_of(self, rank: int) -> str:
