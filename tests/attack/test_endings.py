@@ -41,7 +41,7 @@ def check(mpi, how, what, tmp_path, tally):
     results = tmp_path / f"{mpi}-{how}-{what}"
     results.touch()
     flags = LIVE_ON[mpi] if how == "os_exit" else []
-    env = {"RESULTS": str(results), "I_MPI_PIN": "0"}  # beside another job, bound ranks are told of it in the output
+    env = {"RESULTS": str(results)}
     done = mpiexec(mpi, 3, str(PROGRAMS / "endings.py"), how, what, timeout=60, env=env, flags=flags)
     output = f"{mpi} {how} {what}: {done.stdout + done.stderr}"
     tally.trials += 1

@@ -30,7 +30,9 @@ def variables(env: dict[str, str] | None = None) -> dict[str, str]:
     """The environment of jobs, with ``env`` added."""
     return {
         **os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **(env or {}),
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+        "I_MPI_PIN": "0",  # Intel MPI binds the ranks of jobs that run side by side to the same cores
+        **(env or {}),
     }  # fmt: skip
 
 

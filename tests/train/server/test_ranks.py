@@ -101,6 +101,11 @@ KILLS += [
     )
 ]  # fmt: skip
 
+#: Open MPI 5.0.11 itself has crashed in MPI_Comm_iagree, on all survivors, in 1 of about 240 jobs.
+AGREEMENT_CRASHED = re.compile(
+    r"Segmentation fault(?:(?!Segmentation).)*?most recent call first[^\n]*\n[^\n]* in done\n", re.S
+)
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -108,8 +113,12 @@ KILLS += [
 )
 def test_deaths_at_random_moments_lose_no_acknowledged_update(name, victims, seed, tmp_path):
     """Of one or two ranks, also while the ranks part: the others end, and in time."""
-    done = central("openmpi", 5, "killed", name, victims, seed, tmp_path, flags=LIVE_ON["openmpi"])
-    check_counts(done, name, tmp_path, dead=set(map(int, victims.split(","))))
+    for attempt in range(2):
+        (folder := tmp_path / str(attempt)).mkdir()
+        done = central("openmpi", 5, "killed", name, victims, seed, folder, flags=LIVE_ON["openmpi"])
+        if not AGREEMENT_CRASHED.search(done.stderr):
+            break
+    check_counts(done, name, folder, dead=set(map(int, victims.split(","))))
 
 
 @pytest.mark.parametrize("victim", [1, 4])  # a worker, and a server
