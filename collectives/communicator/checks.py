@@ -116,9 +116,8 @@ class PendingCheck:
 
     def ended(self, wait: bool) -> bool:
         """Whether the all-gather has ended; ``wait``: wait for it. CollectiveMismatch if the calls differ."""
-        if not self._exchange.done:
-            if not wait:
-                return False
-            self._exchange.complete()
+        if not self._exchange.done and not wait:
+            return False
+        self._exchange.complete()  # raises the error that has ended it early
         self._check.compare()
         return True

@@ -73,7 +73,7 @@ cdef class Operation:
     ``buffers`` own the memory; ``holder`` is another object to keep alive. ``check`` is the comparison of ranks' calls
     before the call, or None; ``stands_for`` is, for an operation of such a comparison, the call that is compared.
     ``record`` is (log, index) on a timeline, or None. ``begin`` is the tick at which the call began. ``timeout`` is the
-    call's own timeout in seconds, or None. ``failure`` is the error for which another thread has ended it, or None.
+    call's own timeout in seconds, or None. ``failure`` is the error that it has raised already, elsewhere, or None.
     """
 
     cdef coll_request request
@@ -203,7 +203,7 @@ cdef class Operation:
         """The exception for a C error code: that of the function called at the end, if it raised one."""
         if code == COLL_ERR_CALLBACK and self.followed is not None and self.followed.failure is not None:
             return self.followed.failure
-        if code == COLL_ERR_GIVEN_UP and self.failure is not None:
+        if self.failure is not None:
             return self.failure
         return error(code, "collective")
 

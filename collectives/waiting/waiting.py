@@ -135,10 +135,10 @@ class Waiting(GivingUp):
         """Wait until a queued operation ends; raise the error that ended it early, CollectiveTimeout included."""
         ending.refuse_if_forked()
         try:
-            if operation.failure is None and (not operation.done or operation.error() is not None):
-                self.check()
             if operation.check is not None:
                 operation.check.ended(wait=True)
+            if operation.failure is None and (not operation.done or operation.error() is not None):
+                self.check()
             self.wait(operation, timeout)
         except BaseException as e:
             self.fail(operation, e)
@@ -158,8 +158,12 @@ class Waiting(GivingUp):
         return ended
 
     def ended_early(self, operation: _core.Operation, error: BaseException) -> None:
-        """Record, by :meth:`note`, that a queued operation has ended with ``error``."""
-        self.note(operation, self.given_up(operation) if isinstance(error, _core.GivenUpError) else error)
+        """Record, by :meth:`note`, that a queued operation has ended with ``error``; its ``Wait`` raises it, too."""
+        if isinstance(error, _core.GivenUpError):
+            operation.failure = self.given_up(operation)
+        else:
+            operation.failure = self._translated(operation, error) or error
+        self.note(operation, operation.failure)
 
     def listed(self) -> list[Wait]:
         """The waits of all threads."""
@@ -293,14 +297,11 @@ class Waiting(GivingUp):
         if isinstance(error, _core.GivenUpError):
             error = self.given_up(run)
         try:
-            kind, why, origin = self._blame(run, error)
-            if kind is None:
-                self.note(run, error)
+            noted = self._translated(run, error)
+            self.note(run, noted or error)
+            if noted is None:
                 raise error
-            first = f"{self.place_of(run)}: {why}"
-            noted = kind(first)
-            noted.origin = origin
-            self.note(run, noted)
+            kind, first = type(noted), str(noted)
             told = ""
             if kind is not CollectiveError:
                 parties = self.parties(run, [], again=True)
@@ -309,10 +310,19 @@ class Waiting(GivingUp):
                 if kind is CollectiveMismatch and not any(p.call and differ(mine, p.call) for p in parties):
                     first += "; here, or in an earlier call that one of them ended without the others"
             raised = kind(first + told)
-            raised.origin = origin
+            raised.origin = noted.origin
             raise raised from (None if kind is CollectiveMismatch else error)
         finally:  # not earlier: the watchdog needs the wait as long as this thread may hang in MPI
             self._leave(run)
+
+    def _translated(self, run: Any, error: BaseException) -> CollectiveError | None:
+        """The CollectiveError for an ``error`` of MPI or the core that has ended ``run``; None: it is to be raised."""
+        kind, why, origin = self._blame(run, error)
+        if kind is None:
+            return None
+        found = kind(f"{self.place_of(run)}: {why}")
+        found.origin = origin
+        return found
 
     def _leave(self, run: Any) -> None:
         """Take the waits for ``run`` off the list."""

@@ -114,6 +114,24 @@ def test_counts_that_differ(mpi, blocking):
         assert DIFFER in output
 
 
+@pytest.mark.parametrize("algorithm", [None, "ring"])
+@pytest.mark.parametrize("checked", [True, False])
+def test_an_error_that_came_before_the_wait(mpi, algorithm, checked):
+    """The next call finds it and is refused; then the wait for the failed call still says what was wrong with that."""
+    code, output = run(mpi, f"""
+        comm.timeout = 20
+        request = comm.Iallreduce(np.ones(10 + rank), np.ones(10 + rank), algorithm={algorithm!r})
+        time.sleep(1)
+        for call in (lambda: comm.Iallreduce(np.ones(5), np.ones(5)).Wait(), request.Wait):
+            try:
+                call()
+            except collectives.CollectiveError as e:
+                report(call.__name__, type(e).__name__)
+    """, env={"COLLECTIVES_CHECK": str(int(checked))})  # fmt: skip
+    assert code != 0
+    assert "rank 0: Wait CollectiveMismatch" in output, output
+
+
 @pytest.mark.parametrize(
     "calls",
     ["lambda: comm.Allreduce(np.ones(2), np.ones(2)), lambda: comm.Allreduce(np.ones(3), np.ones(3))",
