@@ -21,7 +21,7 @@ def hosts():
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("collective", [*COLLECTIVES, "waited_by_mpi"])
 def test_the_others_name_a_rank_killed_on_another_host(mpi, collective, hosts, tmp_path, tally):
     kill(mpi, hosts, tmp_path, collective, tally, 1)
 

@@ -33,6 +33,16 @@ def persistent():
     plan.Wait()
 
 
+def waited_by_mpi():
+    """MPI's own wait, and what it says; then the library's word."""
+    request = comm.Iallreduce(x, y)
+    try:
+        MPI.Request.Waitall([request])
+    except MPI.Exception:
+        request.Wait()
+        raise
+
+
 def made(make):
     """What is made, used and freed again and again."""
     new = make()
@@ -67,6 +77,7 @@ CALLS = {
     "allreduce": lambda: comm.Allreduce(x, y),
     "allreduce_by_mpi": lambda: comm.Allreduce(x, y, algorithm="mpi"),
     "iallreduce": lambda: comm.Iallreduce(x, y).Wait(),
+    "waited_by_mpi": waited_by_mpi,
     "persistent": persistent,
     "barrier": comm.Barrier,
     "bcast": lambda: comm.Bcast(x, victim),
