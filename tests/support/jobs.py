@@ -22,7 +22,7 @@ ELASTIC = {
     "flags": LIVE_ON["openmpi"],
 }
 #: For those that replace the dead. New ranks start with the sleep that tests/conftest.py spares all others: without
-#: it, the launcher's exit code was 1 in one of three runs, after all ranks had ended well. They are connected by TCP, for
+#: it, the launcher's exit code was 1 in one of three runs, after all ranks had ended well. TCP connects them, for
 #: which Open MPI takes devices that another test's hosts come and go with.
 REPLACING = {**ELASTIC, "env": {**ELASTIC["env"], "OMPI_MCA_btl": "^openib", "OMPI_MCA_btl_tcp_if_include": "lo"}}
 

@@ -71,7 +71,8 @@ def with_new_ranks(comm: Any, count: int, seconds: float) -> Any:
     try:
         return collectives.Communicator(within(seconds, start))
     except MPI.Exception as error:
-        raise collectives.PeerFailure(f"no new ranks: {error}") from error
+        dead = _dead(comm)
+        raise collectives.PeerFailure(f"no new ranks: {error}{dead and f'; {dead}'}") from error
     except Late:
         new = f"{count} new process{'es' if count > 1 else ''}"
         who = _dead(comm) or f"{new} did not {'come to Run.steps' if started.is_set() else 'start'}"
