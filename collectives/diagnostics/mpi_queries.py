@@ -20,6 +20,7 @@ __all__ = ["MPIQueries"]
 
 
 ANSWERING = 0.05  # seconds to wait for machines that neither accept nor refuse a connection
+LAST_LOOKS = 10  # each has MPI look at its network, after which messages are found that had arrived before
 AT_ONCE = 256  # most ranks whose ports are tried together
 PATIENCE = 1.0  # seconds to wait for another thread that sends or receives; MPI may keep that thread for ever
 
@@ -139,9 +140,9 @@ class MPIQueries:
         Some MPIs warn at the end of messages that nobody received.
         """
         with self._alone(PATIENCE) as alone, contextlib.suppress(MPI.Exception):
-            if alone:
+            for _ in range(LAST_LOOKS if alone else 0):
                 self._serve()
-                self._numbers.clear()
+            self._numbers.clear()
 
     def _serve_all(self) -> None:
         try:

@@ -64,8 +64,8 @@ def _under_way(context: Any) -> list[str]:
     if answer.failure is not None:
         return [f"{where}: broken: {context.broken}"]
     told = [f"{where}: {wait.run.call()}, at {position(wait.thread)}, {wait}" for wait in waits]
-    if answer.call is not None and not waits:
-        told.append(f"{where}: {answer.call}, at {answer.place}, waits")
+    if not waits and (running := context.listed()):  # on the fast path
+        told.append(f"{where}: {running[0].run.call()}, at {answer.place}, waits")
     for operation in _core.queued(context):
         if not operation.done and all(operation is not wait.run for wait in waits):
             ranks = ", ".join(map(str, operation.plan.waiting()))

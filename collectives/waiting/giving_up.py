@@ -6,6 +6,7 @@ ranks see that in the node-local engine's flags, or are told by a message, and r
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -76,6 +77,11 @@ class GivingUp(_core.Calls):
         runs = [run, *(operation for operation in _core.queued(self) if not operation.done)]
         numbers = [run.call().number for run in runs]
         return min([number for number in numbers if number is not None], default=self.begun + 1)
+
+    def oldest_queued(self) -> _core.Operation | None:
+        """The earliest queued operation that is not complete, or None."""
+        pending = [operation for operation in _core.queued(self) if not operation.done]
+        return min(pending, key=lambda operation: operation.number or sys.maxsize, default=None)
 
     def groups(self) -> list[_core.Node]:
         """The communicator's groups of the node-local engine."""

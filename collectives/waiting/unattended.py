@@ -9,7 +9,6 @@ MPI.Exception. A later ``Wait`` of the request raises the error itself.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from typing import Any
@@ -88,9 +87,8 @@ class Unattended:
             self._beats, self._still = beats, time.monotonic()
 
 
-def _oldest(context: Any) -> _core.Operation | None:
+def _oldest(context: Any) -> Any:
     """The oldest non-blocking call of a communicator on which no thread waits in the library; None if there is none."""
     if context.broken is not None or context.gone is not None or context.listed():
         return None
-    pending = [operation for operation in _core.queued(context) if not operation.done]
-    return min(pending, key=lambda operation: operation.number or sys.maxsize, default=None)
+    return context.oldest_queued()
