@@ -54,8 +54,12 @@ def prepare(comm, x, y):
     }[kind]
 
 
-def call(made, y):
-    """What this rank's call raises, by name, and whether its result is right."""
+def call(made, y, begun):
+    """What this rank's call raises, by name, and whether its result is right.
+
+    ``begun()`` is the number of calls. A call that the signal came before, on a busy core, is made again.
+    """
+    before = begun()
     try:
         if rank == 0 and where == "anywhere":
             signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-3))
@@ -63,7 +67,8 @@ def call(made, y):
             sys.setprofile(trace)
         made()
     except (Interruption, collectives.CollectiveError) as e:
-        return type(e).__name__
+        again = isinstance(e, Interruption) and kind not in ("persistent", "python") and begun() == before
+        return call(made, y, begun) if again else type(e).__name__
     finally:
         sys.setprofile(None)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -81,7 +86,7 @@ def trial():
     if rank != 0:
         time.sleep(0.002 if where == "anywhere" else 0.2)
     begin = time.monotonic()
-    said = call(made, y)
+    said = call(made, y, lambda: comm._context.begun)
     took = time.monotonic() - begin
     everybody = world.allgather((said, took))
     try:
