@@ -13,9 +13,11 @@ __all__ = ["DEPTH", "INPUT", "MOST", "SCRATCH", "VECTOR", "Call", "Part", "Place
 
 DEPTH = 4  # segments of one call in flight, and so tags of one call; as COLL_HIERARCHY_RUNS
 INPUT, VECTOR, SCRATCH = range(len(_core.PLACES))
-#: Bytes up to which one member of a node sends, so that there are fewer messages; and those of a broadcast. Measured on
-#: 4 hosts of 2 and of 4 ranks, at 200 and 1000 Mbit/s: up to there, this took 0.60 to 1.08 of the time by all members.
-LEADER, LEADER_OF_BCAST = 16 << 10, 32 << 10
+#: Bytes up to which one member of a node sends, so that there are fewer messages, by collective and in others. Measured
+#: on 4 hosts of 2 and of 4 ranks, which share two cores, at 200 and 1000 Mbit/s: up to there, this took 0.60 to 1.10 of
+#: the time by all members; 0.72 to 0.99 by an all-reduce of 128 KiB.
+LEADER = {"allreduce": 128 << 10, "bcast": 32 << 10}
+LEADER_OF_OTHERS = 16 << 10
 SEGMENT, SLICE = 1 << 20, 128 << 10  # most bytes of a segment, and of a lane's slice of it,
 MOST = 256  # unless there would be more than this number of segments
 
@@ -78,7 +80,7 @@ class Call:
         """``length`` is that of what is cut into segments, at most ``most``, if it is not the vector."""
         self.nodes, self.rank, self.shape, self.root = nodes, rank, shape, shape.root
         self.length = shape.elements if length is None else length
-        limit = LEADER_OF_BCAST if shape.collective == "bcast" else LEADER
+        limit = LEADER.get(shape.collective, LEADER_OF_OTHERS)
         self.width = 1 if self.length * shape.itemsize <= limit else nodes.width
         self.segments = segments(self.length, shape.itemsize, self.width, most)
         self.node = nodes.node_of(rank)

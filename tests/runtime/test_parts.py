@@ -164,7 +164,7 @@ def test_blocks_arrive(layout, collective, monkeypatch):
     chance, size = random.Random(layout), len(layout)
     # Leaders, lanes with one segment, and lanes with more segments than are in flight.
     for leader, segment in ((1 << 30, 1 << 30), (0, 1 << 30), (0, 64)):
-        monkeypatch.setattr(hierarchy_parts, "LEADER", leader)
+        monkeypatch.setattr(hierarchy_parts, "LEADER_OF_OTHERS", leader)
         monkeypatch.setattr(hierarchy_parts, "SEGMENT", segment)
         for each in (0, 1, 3, 37):
             in_place = collective in ("allgather", "gather")
