@@ -19,6 +19,7 @@ from ..errors import CollectiveError, PeerFailure, brief
 
 __all__ = ["GivingUp"]
 
+LAST_WORDS = 0.3  # seconds that a message which has arrived may wait for the thread that reads it
 LEAVING = 2.0  # seconds that a failed call waits for ranks that are just using its buffers
 
 
@@ -67,10 +68,17 @@ class GivingUp(_core.Calls):
                 for answer in asking.settle(silent, False):
                     if answer.failure is not None:
                         self.hear(answer)
+            self._await_last_words([rank for rank in silent if self.has_ended(rank)])
         for answer in list(self.heard.values()):
             found = verdict(run.call(), answer)
             if found is not None:
                 raise self.error_of(run, *found, [answer.rank])
+
+    def _await_last_words(self, ranks: list[int]) -> None:
+        """Wait up to 0.3 s for the failures that ``ranks`` told before they ended; another thread receives them."""
+        end = time.monotonic() + LAST_WORDS
+        while not self.heard.keys() >= set(ranks) and time.monotonic() < end:
+            time.sleep(0.001)
 
     def first_under_way(self, run: Any) -> int:
         """Number of the first call, ``run`` included, that is not complete; of the next call if all are."""

@@ -21,6 +21,7 @@ from .watching import Watch
 
 __all__ = ["Unattended"]
 
+LATELY = 1_000_000_000  # ns for which a request that the program has tested is looked after
 LAST_LOOK = 2.0  # seconds that the end of the program waits for a look
 
 _log = logging.getLogger("collectives")
@@ -88,7 +89,9 @@ class Unattended:
 
 
 def _oldest(context: Any) -> Any:
-    """The oldest non-blocking call of a communicator on which no thread waits in the library; None if there is none."""
+    """The oldest non-blocking call of a communicator; None if it is tested, or if a thread waits in the library."""
     if context.broken is not None or context.gone is not None or context.listed():
         return None
-    return context.oldest_queued()
+    operation = context.oldest_queued()
+    tests = context.tested.get(operation)  # the program's own tests look, too
+    return operation if tests is None or time.monotonic_ns() - tests.next_look > LATELY else None
