@@ -14,8 +14,8 @@ __all__ = ["DEPTH", "INPUT", "MOST", "SCRATCH", "VECTOR", "Call", "Part", "Place
 DEPTH = 4  # segments of one call in flight, and so tags of one call; as COLL_HIERARCHY_RUNS
 INPUT, VECTOR, SCRATCH = range(len(_core.PLACES))
 #: Bytes up to which one member of a node sends, so that there are fewer messages, by collective and in others. Measured
-#: on 4 hosts of 2 and of 4 ranks, which share two cores, at 200 and 1000 Mbit/s: up to there, this took 0.60 to 1.10 of
-#: the time by all members; 0.72 to 0.99 by an all-reduce of 128 KiB.
+#: on 4 hosts of 2 and of 4 ranks, which share two cores, at 200 and 1000 Mbit/s: up to there, this took 0.60 to 1.21 of
+#: the time by all members (1.00 to 1.21 by an all-reduce of 64 KiB); 0.72 to 0.99 by an all-reduce of 128 KiB.
 LEADER = {"allreduce": 128 << 10, "bcast": 32 << 10}
 LEADER_OF_OTHERS = 16 << 10
 SEGMENT, SLICE = 1 << 20, 128 << 10  # most bytes of a segment, and of a lane's slice of it,
