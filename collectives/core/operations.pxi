@@ -73,7 +73,7 @@ cdef class Operation:
     ``buffers`` own the memory; ``holder`` is another object to keep alive. ``check`` is the comparison of ranks' calls
     before the call, or None; ``stands_for`` is, for an operation of such a comparison, the call that is compared.
     ``record`` is (log, index) on a timeline, or None. ``begin`` is the tick at which the call began. ``timeout`` is the
-    call's own timeout in seconds, or None. ``failure`` is the error that it has raised already, elsewhere, or None.
+    call's own timeout in seconds, or None. ``failure`` is the error that ended it, if found before its wait, or None.
     """
 
     cdef coll_request request

@@ -101,8 +101,9 @@ class MPIQueries:
         news = self.ANSWER + pack(context.describe())
         ranks = [rank for rank in ranks if not context.has_ended(rank)]
         with self._alone(PATIENCE) as alone:
-            for rank in self._open(ranks) if alone else []:
-                self._send(rank, news)
+            for at in range(0, len(ranks) if alone else 0, AT_ONCE):  # ports are tried just before the messages go
+                for rank in self._open(ranks[at : at + AT_ONCE]):
+                    self._send(rank, news)
 
     def refused(self, rank: int) -> bool:
         """Whether the port of ``rank`` refused the last connection."""
@@ -152,7 +153,7 @@ class MPIQueries:
                 with contextlib.suppress(MPI.Exception):
                     self._comm.Ack_failed()
         numbers, self._numbers = self._numbers, {}
-        for rank in self._open(list(numbers)) if numbers else []:
+        for rank in self._open(list(numbers)):
             for number in numbers[rank]:
                 self._answer(rank, number)
 

@@ -66,8 +66,8 @@ def _under_way(context: Any) -> list[str]:
     told = [f"{where}: {wait.run.call()}, at {position(wait.thread)}, {wait}" for wait in waits]
     if not waits and (running := context.listed()):  # on the fast path
         told.append(f"{where}: {running[0].run.call()}, at {answer.place}, waits")
-    for operation in _core.queued(context):
-        if not operation.done and all(operation is not wait.run for wait in waits):
+    for operation in context.pending():
+        if all(operation is not wait.run for wait in waits):
             ranks = ", ".join(map(str, operation.plan.waiting()))
             told.append(f"{where}: {operation.call()}, non-blocking, under way, waits for rank {ranks}")
     return told

@@ -82,14 +82,16 @@ class GivingUp(_core.Calls):
 
     def first_under_way(self, run: Any) -> int:
         """Number of the first call, ``run`` included, that is not complete; of the next call if all are."""
-        runs = [run, *(operation for operation in _core.queued(self) if not operation.done)]
-        numbers = [run.call().number for run in runs]
+        numbers = [run.call().number for run in (run, *self.pending())]
         return min([number for number in numbers if number is not None], default=self.begun + 1)
 
-    def oldest_queued(self) -> _core.Operation | None:
+    def pending(self) -> list[_core.Operation]:
+        """The queued operations that are not complete."""
+        return [operation for operation in _core.queued(self) if not operation.done]
+
+    def oldest_pending(self) -> _core.Operation | None:
         """The earliest queued operation that is not complete, or None."""
-        pending = [operation for operation in _core.queued(self) if not operation.done]
-        return min(pending, key=lambda operation: operation.number or sys.maxsize, default=None)
+        return min(self.pending(), key=lambda operation: operation.number or sys.maxsize, default=None)
 
     def groups(self) -> list[_core.Node]:
         """The communicator's groups of the node-local engine."""

@@ -75,11 +75,14 @@ class Unattended:
             watch.look(operation)
             if context.timeout is not None and operation.waited_in_mpi() > context.timeout:
                 raise watch.timed_out(context.timeout)
-        except CollectiveError as e:
-            if context.broken is None and not operation.done:
-                operation.failure = e
-                context.note(operation, e)
-                _log.error("%s: %s", type(e).__name__, e)
+        except RuntimeError as e:
+            if operation.done or context.broken is not None:
+                return  # it has an error of its own, which its wait raises
+            if not isinstance(e, CollectiveError):
+                raise
+            operation.failure = e
+            context.note(operation, e)
+            _log.error("%s: %s", type(e).__name__, e)
 
     def _look_at_main(self) -> None:
         """Record since when the main thread is in a C function: it may wait in MPI."""
@@ -92,6 +95,6 @@ def _oldest(context: Any) -> Any:
     """The oldest non-blocking call of a communicator; None if it is tested, or if a thread waits in the library."""
     if context.broken is not None or context.gone is not None or context.listed():
         return None
-    operation = context.oldest_queued()
+    operation = context.oldest_pending()
     tests = context.tested.get(operation)  # the program's own tests look, too
     return operation if tests is None or time.monotonic_ns() - tests.next_look > LATELY else None

@@ -237,7 +237,7 @@ class Waiting(GivingUp):
             return known._replace(then=then)
         if waits:
             call, thread = waits[0].run.call(), waits[0].thread
-        elif run := next((wait.run for wait in self.listed()), None) or self.oldest_queued():
+        elif run := next((wait.run for wait in self.listed()), None) or self.oldest_pending():
             call = run.call()  # on the fast path, for less than a slice; or a call that only MPI waits for, if at all
         return Answer(self.rank, call, self.begun, position(thread), then=then)
 

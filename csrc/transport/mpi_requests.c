@@ -57,13 +57,13 @@ void coll_mpi_on_wait(void (*test)(void), void (*wait)(const atomic_int *ended))
 #ifndef OPEN_MPI
 #pragma weak MPIX_Grequest_start
 
-static void enter(state *of) {
-    if (atomic_fetch_add(&of->waits, 1) == 0 && coll_now() - of->last > PAUSE)
-        atomic_store(&of->begun, coll_now());
+static void enter(state *of, int64_t now) {
+    if (atomic_fetch_add(&of->waits, 1) == 0 && now - of->last > PAUSE)
+        atomic_store(&of->begun, now);
 }
 
-static void leave(state *of) {
-    atomic_store(&of->last, coll_now());
+static void leave(state *of, int64_t now) {
+    atomic_store(&of->last, now);
     atomic_fetch_sub(&of->waits, 1);
 }
 
@@ -76,12 +76,14 @@ static int help_test(void *of, MPI_Status *status) {
 /* MPI calls this again until all requests are complete. */
 static int help_wait(int n, void **of, double timeout, MPI_Status *status) {
     (void)timeout, (void)status;
+    int64_t now = coll_now();
     for (int i = 0; i < n; i++)
-        enter(of[i]);
+        enter(of[i], now);
     for (int i = 0; i < n; i++)
         wait_function(&((state *)of[i])->ended);
+    now = coll_now();
     for (int i = 0; i < n; i++)
-        leave(of[i]);
+        leave(of[i], now);
     return MPI_SUCCESS;
 }
 #endif

@@ -1,8 +1,13 @@
 """Non-blocking calls that only MPI waits for (Waitall): what is found, reported and ended, on each of the MPIs."""
 
+from types import SimpleNamespace
+from unittest.mock import Mock
+
 import pytest
 from jobs import LIVE_ON
-from scripts import ABORT, run
+from scripts import run
+
+from collectives.waiting.unattended import Unattended
 
 pytestmark = pytest.mark.in_turn
 
@@ -78,4 +83,13 @@ def test_timeouts(mpi, algorithm):
     output = waitall(mpi, "MPI.COMM_WORLD.recv()", algorithm, timeout=2)
     assert "rank 0: CollectiveTimeout allreduce" in output, output
     assert "not complete after 2 s; waiting for rank 1\n" in output
-    assert ABORT in output or "complete\n" not in output
+    assert "complete\n" not in output
+
+
+def test_a_call_that_ends_with_an_error_while_it_is_looked_at():
+    """The look meets the call's own error, which the wait for the call raises; of a call under way it is no such."""
+    watch = Mock(silence=None, look=Mock(side_effect=RuntimeError("its own")))
+    context = SimpleNamespace(broken=None, timeout=None)
+    Unattended()._judge(context, SimpleNamespace(done=True), watch)
+    with pytest.raises(RuntimeError, match="its own"):
+        Unattended()._judge(context, SimpleNamespace(done=False), watch)
