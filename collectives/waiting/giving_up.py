@@ -30,6 +30,7 @@ class GivingUp(_core.Calls):
 
     # Defined by the class that this is mixed into.
     has_ended: Callable[[int], bool]
+    has_gone: Callable[[int], bool]
     error_of: Callable[..., CollectiveError]
 
     def call_of(self, number: int) -> Call | None:
@@ -68,7 +69,7 @@ class GivingUp(_core.Calls):
                 for answer in asking.settle(silent, False):
                     if answer.failure is not None:
                         self.hear(answer)
-            self._await_last_words([rank for rank in silent if self.has_ended(rank)])
+            self._await_last_words([rank for rank in silent if self.has_gone(rank)])
         for answer in list(self.heard.values()):
             found = verdict(run.call(), answer)
             if found is not None:
