@@ -1,4 +1,4 @@
-"""What MPI reports of processes that have died: its error classes, and the ranks (ULFM: MPI 5, section 12).
+"""What MPI reports of processes that have died: its error classes, and the ranks (ULFM, as in Open MPI).
 
 An MPI without ULFM reports nothing of the kind; a death is then known on the machine of the dead process only.
 """

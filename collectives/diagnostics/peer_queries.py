@@ -146,7 +146,7 @@ _desk = OwnSocket(_staffed)
 
 def spread(context: Any, failed: Answer) -> None:
     """Tell all other ranks, unasked, that this one has failed, so that those waiting for it learn it at once."""
-    news = _fast(failed, lambda answer: {"communicator": context.identity, "failed": answer})
+    news = _within_limit(failed, lambda answer: {"communicator": context.identity, "failed": answer})
     with contextlib.suppress(OSError), _open() as sock:  # if there is no free descriptor, they have to ask
         for near in context.neighbours.values():
             try:
@@ -157,7 +157,7 @@ def spread(context: Any, failed: Answer) -> None:
         context.mpi_queries.tell(rank for rank in context.others() if rank not in context.neighbours)
 
 
-def _fast(answer: Answer, message: Callable[[Answer], Any]) -> bytes:
+def _within_limit(answer: Answer, message: Callable[[Answer], Any]) -> bytes:
     """The JSON of ``message(answer)``, with texts cut if it would be longer than 8192 bytes."""
     for most in (LONGEST, LONGEST // 16, LONGEST // 128):  # a character takes six bytes at worst
         text = json.dumps(message(_cut(answer, most))).encode()
@@ -175,7 +175,7 @@ def _cut(fields: Any, most: int) -> Any:
 
 def pack(answer: Answer) -> bytes:
     """The bytes of a message with ``answer``."""
-    return _fast(answer, lambda cut: cut)
+    return _within_limit(answer, lambda cut: cut)
 
 
 def unpack(fields: Any) -> Answer | None:

@@ -2,12 +2,13 @@
 
 A vector is cut into segments. Each segment of an all-reduce has three parts. The node reduces it, so that each of its
 members has a slice; every lane reduces its slice between the nodes; the node gathers the slices. So each lane moves a
-part of the data, all lanes together use the links of a node, and no byte leaves a node twice (full lane: Traeff 2019,
-arXiv 1910.13373). With one member, a leader, the node reduces to it and broadcasts from it. While a segment is between
-the nodes, the nodes work on those before and after it:
+part of the data, and all lanes together use the links of a node (full lane: Traeff 2019, arXiv 1910.13373). With one
+member, a leader, the node reduces to it and broadcasts from it. While a segment is between the nodes, the nodes work on
+those before and after it:
 
-    node     reduce 0   reduce 1   reduce 2   gather 0   reduce 3   gather 1  ...
-    lane                all-reduce 0, all-reduce 1, ...  up to DEPTH at once
+    node, channel 0   reduce 0   reduce 1   reduce 2   reduce 3   reduce 4  ...
+    lane                         all-reduce 0, all-reduce 1, ...  up to DEPTH at once
+    node, channel 1                                    gather 0   gather 1  ...
 
 A broadcast has the root's node pass a segment to its members first, a reduction gathers it on the root's node last.
 Nodes fold in rank order, lanes as their schedules do, so the op must commute.

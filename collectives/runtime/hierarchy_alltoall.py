@@ -1,8 +1,8 @@
 """Hierarchical all-to-alls: one exchange on each node, one between nodes on every lane, and one more on some nodes.
 
 The destinations on each node are divided among the lanes: member i of a node receives from other nodes for the i-th
-group of its node's ranks (with as many members as ranks, for itself). With blocks by source, written a, and by
-destination, written d on node j:
+group of its node's ranks (with as many members as ranks, for itself). In the table j is a node, d a rank of it that
+receives, a the rank that sends, and i a lane. (j, d) is an array of blocks in which d varies fastest:
 
     copy      the blocks for lane 0, for lane 1, ...               (j, d)    -> (i, j, d)
     node      member i gets the blocks of all ranks for lane i     (i, j, d) -> (a, j, d)

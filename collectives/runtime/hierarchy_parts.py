@@ -13,9 +13,10 @@ __all__ = ["DEPTH", "INPUT", "MOST", "SCRATCH", "VECTOR", "Call", "Part", "Place
 
 DEPTH = 4  # segments of one call in flight, and so tags of one call; as COLL_HIERARCHY_RUNS
 INPUT, VECTOR, SCRATCH = range(len(_core.PLACES))
-#: Bytes up to which one member of a node sends, so that there are fewer messages, by collective and in others. Measured
-#: on 4 hosts of 2 and of 4 ranks, which share two cores, at 200 and 1000 Mbit/s: up to there, this took 0.60 to 1.21 of
-#: the time by all members (1.00 to 1.21 by an all-reduce of 64 KiB); 0.72 to 0.99 by an all-reduce of 128 KiB.
+#: Bytes up to which one member of a node, its leader, sends, so that there are fewer messages: by collective, and for
+#: collectives that are not named. Measured on 4 hosts of 2 and of 4 ranks, which share two cores, at 200 and 1000
+#: Mbit/s. Up to there, a leader took 0.60 to 1.21 of the time of all members (1.00 to 1.21 in an all-reduce of 64 KiB;
+#: 0.72 to 0.99 in one of 128 KiB).
 LEADER = {"allreduce": 128 << 10, "bcast": 32 << 10}
 LEADER_OF_OTHERS = 16 << 10
 SEGMENT, SLICE = 1 << 20, 128 << 10  # most bytes of a segment, and of a lane's slice of it,
@@ -37,11 +38,11 @@ class Part(NamedTuple):
     """One part of a call: a collective of the ranks of the node, or, if there is a ``lane``, of these ranks.
 
     ``root`` is a rank of the communicator. ``elements`` are those of all blocks; ``cuts`` are their boundaries, and
-    ``input_cuts`` those of the input if they differ. ``run`` tells parts of the lane that may run at once from each
-    other; of a part of the node it is the channel, 1 for some parts behind those of the lane, else 0. ``after`` is the
-    index of the part that must have ended before, or -1. ``spaced``: only every second block, from block 1 on, belongs
-    to a rank of the lane. ``order`` is that of a ``"copy"``, which has the lane of its rank alone: block i of the
-    target is block ``order[i]`` of the source.
+    ``input_cuts`` those of the input if they differ. ``run`` is, for a part of the lane, a number from 0 to DEPTH - 1,
+    which sets the tag: parts with different numbers may be under way at once. For a part of the node it is the channel,
+    1 for some parts behind those of the lane, else 0. ``after`` is the index of the part that must have ended before,
+    or -1. ``spaced``: only every second block, from block 1 on, belongs to a rank of the lane. ``order`` is that of a
+    ``"copy"``, which has the lane of its rank alone: block i of the target is block ``order[i]`` of the source.
     """
 
     collective: str
@@ -70,8 +71,9 @@ def segments(elements: int, itemsize: int, lanes: int, most: int = MOST) -> list
 
 
 class Call:
-    """The parts of one rank's call, as they are put together; ``ready`` is the part that the next of the lane follows.
+    """The parts of one rank's call, as they are put together.
 
+    ``ready`` is the index of the part that must end before the lane's next part begins, or -1.
     The parts of segment k are those that come ``before`` the lane's, the lane's own (``across``), and those ``behind``.
     ``begin`` adds those before all segments, and ``end`` those behind.
     """

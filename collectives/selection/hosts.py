@@ -6,8 +6,8 @@ A vector of n bytes in k segments takes
 
 on links of latency ``alpha`` and ``beta`` seconds a byte. ``busiest``, ``path`` and ``local`` are parts of the vector
 (:class:`collectives.analysis.cost.Crossing`): the most that leaves or enters a host in all; the sum over the rounds of
-the most that does so in each; the most that a rank moves within its host. ``c`` is MIXED where messages of several
-hosts may arrive at one at a time, else 1. Both times of a link are nominal for reductions, since the bits of a result
+the most that does so in each; the most that a rank moves within its host. ``c`` is MIXED where several hosts may send
+to one host at the same time, else 1. Both times of a link are nominal for reductions, since the bits of a result
 must not depend on a measurement. What is only moved follows the link that the ranks measured
 (:mod:`collectives.runtime.links`).
 """
@@ -40,7 +40,7 @@ class Link(NamedTuple):
 
 #: For reductions, and where nothing has been measured: a link of 10 Gbit/s.
 NOMINAL = Link(8e-6, 0.8e-9)
-#: How much longer a link takes for as many bytes if messages of several hosts arrive at the same time.
+#: The factor by which a link takes longer for as many bytes if messages of several hosts arrive at the same time.
 MIXED = 1.2
 #: Bytes over the busiest link up to which that takes no longer: sockets and queues take them up. An algorithm whose
 #: reduction has no segments serves at most so long a vector, since links rest while its ranks reduce.
@@ -104,7 +104,7 @@ def _seconds(algorithm: ScheduleAlgorithm, hosts: bytes, nbytes: int, segment: i
 
 
 def between(hosts: bytes, collective: str, nbytes: int, link: Link | None) -> tuple[Any, int | None, str] | None:
-    """Algorithm, bytes of a segment and reason for a vector of ``nbytes``; None where the table's choice stands.
+    """Algorithm, bytes of a segment and reason for a vector of ``nbytes``; None where the default rule stands.
 
     ``hosts`` is as in :func:`nearest`; ``link`` is the measured one, which all ranks know, None if none was. The ranks
     of an all-to-allv do not know each other's lengths, so ``nbytes`` does not count there.

@@ -1,4 +1,9 @@
-"""Which algorithm serves a call: the one named in the call or the environment, else by rules, which rank 0 sends."""
+"""Which algorithm serves a call.
+
+In this order: the one that the call names, that of ``COLLECTIVES_ALGORITHM``, that of the selection table, shared
+memory if all ranks share a node, and that of the default rules. Rank 0 reads the variable and the table when a
+communicator is made, and sends them to the other ranks.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +28,8 @@ STAGING_LIMIT = 256 << 20
 
 Rows = list[tuple[int | None, str, int | None]]
 ModelKey = tuple[str, str, int | None]  # collective, algorithm, bytes of a segment
-#: When the MPI library's own may serve a call: also if a selection table chooses it; only if the call or
-#: COLLECTIVES_ALGORITHM names it; never, since the call is this library's or torch's.
+#: When the MPI library's own algorithm may serve a call. "chosen": if a selection table chooses it, the call names it,
+#: or COLLECTIVES_ALGORITHM does; "named": in the two last cases; "never", since the call is this library's or torch's.
 ByMPI = Literal["chosen", "named", "never"]
 _KB, _MB = 1 << 10, 1 << 20
 MOST_CHOICES = 10_000  # remembered for each communicator
@@ -59,14 +64,14 @@ LOCAL = dict.fromkeys(DEFAULT, "shm")
 
 
 class Limits(NamedTuple):
-    """Limits between the schemes of the node-local engine, in bytes. See coll_node_limits in csrc/node/node.h."""
+    """Limits between the schemes of the node-local engine, in bytes; coll_node_limits in C."""
 
-    copy: int
-    read: int
-    shortest: int
-    segment: int
-    stream: int
-    private: int
+    copy: int  #: messages up to this are copied in even from the heap: one synchronisation less
+    read: int  #: messages up to this are read whole by every rank
+    shortest: int  #: the shortest segment,
+    segment: int  #: and the longest; powers of two
+    stream: int  #: results of vectors of at least this length bypass the cache
+    private: int  #: blocks of about this length or more are read in a process's private memory
 
 
 #: Limits if each rank has a core (False), or if ranks outnumber cores, so that each wait costs a context switch (True).
@@ -137,7 +142,6 @@ class Tuned:
 class Rules:
     """The rules of one communicator, equal on all ranks, and the choices made so far."""
 
-    table: dict[str, Rows] = field(default_factory=lambda: dict(DEFAULT))
     forced: dict[str, str] = field(default_factory=dict)
     tuned: Tuned | None = None
     choices: dict[Demand, Choice] = field(default_factory=dict, repr=False, compare=False)
@@ -152,7 +156,7 @@ class Rules:
     def forced_for(self, collective: str) -> str | None:
         """The algorithm that ``COLLECTIVES_ALGORITHM`` names for ``collective``, or None.
 
-        That of another collective counts for its variants as far as they have it.
+        A name given for ``allgather``, for example, holds for ``allgatherv``, too, if that has the algorithm.
         """
         names = collective, registry.rules(collective), registry.base(collective)
         known = registry.algorithms(collective)
@@ -176,7 +180,7 @@ class Rules:
         return math.inf
 
     def choose(self, demand: Demand) -> Choice:
-        """:func:`choose`, remembered."""
+        """The algorithm of a call, from those remembered; ValueError if one asked for by name cannot serve it."""
         choice = self.choices.get(demand)
         if choice is None:
             if len(self.choices) > MOST_CHOICES:
@@ -243,7 +247,7 @@ def choose(rules: Rules, demand: Demand) -> Choice:
 
 
 def _chosen(rules: Rules, demand: Demand) -> Choice:
-    """:func:`choose`, but for the order of the ranks."""
+    """The algorithm of one call; which rank takes which of its positions is not chosen yet."""
     nbytes, forced = demand.nbytes, demand.forced
     registry.algorithms(demand.collective)  # raises ValueError for an unknown collective
     source, collective = "asked for in the call", registry.rules(demand.collective)
@@ -262,9 +266,9 @@ def _chosen(rules: Rules, demand: Demand) -> Choice:
     if demand.apart is None:
         return Choice(registry.find(collective, LOCAL[collective]), None, "all ranks share a node")
     if demand.linear and collective in LINEAR:
-        return _default(LINEAR, collective, nbytes, "deterministic: in rank order, by the table")
+        return _default(LINEAR, collective, nbytes, "deterministic: in rank order, by the default rule")
     if demand.exact and collective in EXACT:
-        return _default(EXACT, collective, nbytes, "exact sums, by the table")
+        return _default(EXACT, collective, nbytes, "exact sums, by the default rule")
     if not demand.commutes and collective in ORDERED:
         return Choice(registry.find(collective, ORDERED[collective]), None, "the op does not commute")
     if demand.collective.startswith("neighbor"):
@@ -272,7 +276,7 @@ def _chosen(rules: Rules, demand: Demand) -> Choice:
     if demand.flat is None and hierarchy.by_default(collective, nbytes, rules.lanes):
         return Choice(registry.find(collective, hierarchy.NAME), None, "ranks share nodes, and there are several")
     found = between(rules.hosts, collective, nbytes, rules.link) if rules.hosts else None
-    return Choice(*found) if found else _default(rules.table, collective, nbytes, "the table's choice")
+    return Choice(*found) if found else _default(DEFAULT, collective, nbytes, "the default rule")
 
 
 def _placed(hosts: bytes, choice: Choice) -> Choice:
@@ -284,10 +288,9 @@ def _placed(hosts: bytes, choice: Choice) -> Choice:
 
 
 def _default(table: dict[str, Rows], collective: str, nbytes: int, why: str) -> Choice:
-    """The choice from ``table``; ValueError if no row fits."""
+    """The choice from ``table``, whose last row fits any length."""
     choice = _row(table, collective, nbytes, why)
-    if choice is None:
-        raise ValueError(f"the selection table has no rule for {collective} of {nbytes} bytes")
+    assert choice is not None
     return choice
 
 
@@ -329,7 +332,7 @@ def _segment(rules: Rules, collective: str, name: str, nbytes: int) -> int | Non
     for limit, tuned, segment in rules.tuned.rows.get(collective, []) if rules.tuned is not None else []:
         if tuned == name and (limit is None or nbytes <= limit):
             return segment
-    known = [segment for _, n, segment in rules.table[collective] if n == name]
+    known = [segment for _, n, segment in DEFAULT[collective] if n == name]
     return known[0] if known else None if collective in PRIVATE_LENGTHS else _MB
 
 

@@ -215,8 +215,8 @@ def _as_json(table: Table) -> dict[str, Any]:
 def _entry_out(entry: Entry) -> dict[str, Any]:
     models: dict[str, list[dict[str, Any]]] = {}
     for (collective, name, segment), model in entry.models.items():
-        pieces = [{x: _fast(value) for x, value in dataclasses.asdict(piece).items()} for piece in model.pieces]
-        row = {"algorithm": name, "segment": segment, "error": _fast(model.error), "pieces": pieces}
+        pieces = [{x: _rounded(value) for x, value in dataclasses.asdict(piece).items()} for piece in model.pieces]
+        row = {"algorithm": name, "segment": segment, "error": _rounded(model.error), "pieces": pieces}
         models.setdefault(collective, []).append(row)
     return {
         "machine": entry.machine,
@@ -233,7 +233,7 @@ def _entry_out(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _fast(value: Any) -> Any:
+def _rounded(value: Any) -> Any:
     """A float rounded to 4 digits, more than its measurement can have; other values unchanged."""
     return float(f"{value:.4g}") if isinstance(value, float) else value
 

@@ -157,7 +157,7 @@ def table(events: Iterable[Event], about: dict[str, Any]) -> str:
             last = (f"rank {rank}", str(len(late)), _time(statistics.median(late)), _time(max(late)))
         lines.append((
             row.name, row.algorithm, str(row.calls), _bytes(row.nbytes / row.parts), _time(row.total), _time(row.mean),
-            f"{row.wait_share:.0%}", *last, _fast(row.caller),
+            f"{row.wait_share:.0%}", *last, _relative(row.caller),
         ))  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = ["  ".join(map(_cell, line, widths, range(len(line)))).rstrip() for line in lines]
@@ -199,7 +199,7 @@ def _bytes(n: float) -> str:
     return f"{n:.0f}"
 
 
-def _fast(caller: str) -> str:
+def _relative(caller: str) -> str:
     """File and line of the caller, without the current directory."""
     place = caller.partition(" ")[0] if " " not in caller.rpartition(":")[0] else caller.rpartition(" ")[0]
     return place.removeprefix(os.getcwd() + os.sep)

@@ -15,7 +15,10 @@ class Asleep:
         self.operation = operation
 
     def wait_for(self, context: Waiting, limit: float | None) -> None:
-        """Sleep until the operation ends, and look at the other ranks meanwhile, as in any wait."""
+        """Sleep until the operation ends, for at most ``limit`` seconds, by default the communicator's timeout.
+
+        The other ranks are looked at meanwhile. Raises CollectiveTimeout, PeerFailure or another CollectiveError.
+        """
         try:
             context.wait(self.operation, limit, self)
         except BaseException as e:

@@ -10,8 +10,8 @@ from .host import Host
 
 __all__ = ["Departures"]
 
-GRACE = 2.0  # seconds for which what is not certain must have been so,
-HANDLERS = 15.0  # and while handlers of the program's (atexit) may still make calls
+GRACE = 2.0  # seconds after which a rank that seems to have ended counts as ended,
+HANDLERS = 15.0  # and while handlers of its program (atexit) may still make calls
 CLOSING = 0.2  # seconds by which a process that ends may close its files before it counts as ended
 
 

@@ -24,9 +24,10 @@ def dump(file: TextIO | None = None) -> None:
     """Print what this process waits for, one line for each call under way on each communicator.
 
     A line has the call, its number and the ranks that it waits for and, if a thread waits for the call, file and line
-    and the seconds waited. Lines are written to ``file``, by default standard error. The function is local, and any
-    thread may call it. The signal SIGUSR2 prints the report too, unless the program had a handler for that signal when
-    it made its first communicator.
+    and the seconds waited. A broken communicator has a line with its error. If no call is under way, one line has the
+    number of calls so far, and file and line. Lines are written to ``file``, by default standard error. No message is
+    sent, and any thread may call the function. The signal SIGUSR2 prints the report too, if the main thread has made a
+    communicator and the program had no handler for that signal then.
     """
     contexts = list(peer_queries.contexts())
     told = [text for context in contexts for text in _under_way(context)]
@@ -69,7 +70,8 @@ def _under_way(context: Any) -> list[str]:
     for operation in context.pending():
         if all(operation is not wait.run for wait in waits):
             ranks = ", ".join(map(str, operation.plan.waiting()))
-            told.append(f"{where}: {operation.call()}, non-blocking, under way, waits for rank {ranks}")
+            waits = f"waits for rank {ranks}" if ranks else "waits for no rank at present"
+            told.append(f"{where}: {operation.call()}, non-blocking, under way, {waits}")
     return told
 
 

@@ -84,7 +84,10 @@ class MPIWaiting(Waiting):
         return super().hears_of_deaths() or deaths.are_told()
 
     def by_mpi(self, run: MPIRun, blocking: Any, starting: Any, arguments: Any, timeout: float | None) -> None:
-        """Run the MPI library's collective on ``arguments``: ``blocking``, or ``starting`` if there is a timeout."""
+        """Run the MPI library's collective on ``arguments``: ``blocking``, or ``starting`` if there is a timeout.
+
+        ``timeout`` is in seconds, by default the communicator's. Raises CollectiveTimeout, PeerFailure, MPI.Exception.
+        """
         timeout = self.timeout if timeout is None else timeout
         if timeout is not None:
             run.buffers = arguments

@@ -31,7 +31,7 @@ __all__ = ["TOLD_OF", "Waiting"]
 _News = TypeVar("_News")
 TOLD_OF = 64  # most ranks, this one included, whose state an error message is made from
 TESTED = 16  # most requests of one communicator that are watched because the program tests them
-NOTICE = 1.0  # seconds after which the system, too, shows a death that MPI reports: a process closes its files first
+NOTICE = 1.0  # seconds from an error of MPI's until /proc shows a death: a process closes its sockets before it is gone
 
 
 class Waiting(GivingUp):
@@ -94,7 +94,7 @@ class Waiting(GivingUp):
         return f"{run} on rank {self.rank} of {self.size}"
 
     def wait(self, run: Any, timeout: float | None = None, progressing: Any = None) -> None:
-        """Progress ``run`` until it ends, or raise the reason why it does not.
+        """Progress ``run`` until it ends; raises the errors of :meth:`Watch.look`, and CollectiveTimeout.
 
         ``timeout`` is in seconds, by default the communicator's. ``progressing`` is the object whose ``wait`` makes the
         progress, by default the run itself.
@@ -288,7 +288,7 @@ class Waiting(GivingUp):
         """Record by :meth:`note` that ``run`` has ended early, and raise the error.
 
         An error that comes from MPI or from other ranks is raised as a CollectiveError, which says what the ranks do.
-        The error of the function that is called at a call's end is the caller's alone: the ranks still agree.
+        If the function called at the end of a call fails, only this rank raises; the communicator is not broken.
         """
         if isinstance(run, _core.Operation) and run.delivered and error is run.error():
             self._leave(run)

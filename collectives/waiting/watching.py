@@ -23,7 +23,10 @@ _log = logging.getLogger("collectives")
 
 
 def asked_about(run: Any) -> int | None:
-    """The number of the call about which other ranks are asked for ``run``; None if they are asked about none."""
+    """The number of ``run`` as a call, which a question has so that a rank tells its own call of that number.
+
+    None if the question has no number.
+    """
     if getattr(run, "stands_for", None) is not None:
         return None
     call = run.call()
@@ -32,7 +35,7 @@ def asked_about(run: Any) -> int | None:
 
 
 class Watch:
-    """A call that has been waited for longer than a slice."""
+    """Repeated checks of one call: in a long wait, where the program tests it, or while only MPI waits for it."""
 
     def __init__(self, context: Host, run: Any, timeout: float | None = None):
         self.context = context
@@ -48,7 +51,11 @@ class Watch:
         self.next_look = 0  # monotonic time in ns, used where the program tests a request
 
     def look(self, progressing: Any) -> None:
-        """Raise the error of the call if it is known by now that the call will not end."""
+        """Check once whether the call can still end.
+
+        Raises PeerFailure if a rank has ended, CollectiveMismatch if one makes another call, and CollectiveError if one
+        gave up.
+        """
         context = self.context
         self.looks += 1
         if context.mpi_queries is not None:
@@ -154,8 +161,9 @@ class Wait:
     def __str__(self) -> str:
         if self.watch is None:
             return "waits"
-        ranks = ", ".join(map(str, self.watch.behind)) or "whom MPI does not say"
-        return f"waits {time.monotonic() - self.watch.begin:.1f} s for rank {ranks}"
+        waited = f"waits {time.monotonic() - self.watch.begin:.1f} s"
+        ranks = ", ".join(map(str, self.watch.behind))
+        return f"{waited} for rank {ranks}" if ranks else f"{waited}; MPI does not say for which ranks"
 
 
 def _some(ranks: list[int], turn: int) -> list[int]:

@@ -53,7 +53,7 @@ def test_hierarchical_calls_need_several_nodes_with_several_ranks():
         pick(1 << 20, forced="hierarchical", flat="no two ranks share a node")
     with pytest.raises(ValueError, match="'hierarchical' cannot serve this call: .*exact"):
         pick(1 << 20, forced="hierarchical", flat=None, exact=True)
-    with pytest.raises(ValueError, match="it is known of no two ranks"):
+    with pytest.raises(ValueError, match="no ranks are known to share a node"):
         pick(1 << 20, forced="hierarchical")
     with pytest.raises(ValueError, match="scan has no algorithm 'hierarchical'"):
         pick(1 << 20, collective="scan", forced="hierarchical", flat=None)

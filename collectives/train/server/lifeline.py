@@ -153,7 +153,7 @@ def _meeting(comm: Any) -> Any:
 
 
 class Survival(Lifeline):
-    """A lifeline in a job that goes on when a rank dies (ULFM: MPI 5, chapter 12).
+    """A lifeline in a job that goes on when a rank dies (User Level Failure Mitigation, ULFM).
 
     MPI tells which ranks have died. A rank whose program ends before `leave`, by an exception for example, ends itself
     by a signal and counts as dead: otherwise it would wait in MPI_Finalize for the others, and they for its messages.
