@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..arguments.shape import Shape
+from ..arguments.signature import Call
 from ..core import _core
 from ..diagnostics.diagnosis import MOST, position
 from ..errors import CollectiveMismatch
@@ -113,6 +114,11 @@ class PendingCheck:
     def __init__(self, check: Check, exchange: _core.Operation):
         self._check = check
         self._exchange = exchange
+
+    def call(self) -> Call:
+        """The call that is compared, as other ranks are told of it."""
+        call: Call = self._exchange.stands_for
+        return call
 
     def ended(self, wait: bool) -> bool:
         """Whether the all-gather has ended; ``wait``: wait for it. CollectiveMismatch if the calls differ."""

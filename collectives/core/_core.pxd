@@ -91,7 +91,7 @@ cdef extern from "transport/mpi_transport.h" nogil:
         int (*reduce_local)(intptr_t, intptr_t, const void *, void *, size_t) noexcept nogil
         int (*request_start)(intptr_t *, int **) noexcept nogil
         int (*request_complete)(intptr_t, int *) noexcept nogil
-        int64_t (*request_waited)(const int *) noexcept nogil
+        int64_t (*request_waited)(const int *, int64_t) noexcept nogil
         void (*on_release)(void (*)() noexcept nogil) noexcept nogil
         void (*on_wait)(void (*)() noexcept nogil, void (*)(const atomic_int *) noexcept nogil) noexcept nogil
         int (*at_finalize)(void (*)()) noexcept nogil
@@ -150,7 +150,7 @@ cdef extern from "progress/progress.h" nogil:
     int coll_progress_waiting(const coll_task *, int *, int)
     int coll_progress_wait(const coll_task *, const coll_request *, int, long)
     void coll_progress_wait_in_mpi(const atomic_int *)
-    int64_t coll_progress_waited_in_mpi(const coll_request *)
+    int64_t coll_progress_waited_in_mpi(const coll_request *, int64_t)
     int coll_progress_sleep(const coll_request *, long)
     int coll_progress_abandon(coll_request *)
     void coll_progress_stop(long)

@@ -158,6 +158,8 @@ cdef class Operation:
         finally:
             self.context.progressing = None
         PENDING.add(self)
+        if self.context.broken is not None:  # another thread has given up all calls that it knew
+            self.withdraw()
         return 0
 
     # Progress
@@ -183,11 +185,14 @@ cdef class Operation:
         """Whether a queued operation has ended."""
         return self.request.status != COLL_PENDING
 
-    def waited_in_mpi(self):
-        """Seconds for which MPI's own wait has lasted; 0.0 if MPI does not wait, or does not tell (Open MPI)."""
-        cdef int64_t waited
+    def waited_in_mpi(self, double main_since):
+        """Seconds for which MPI's own wait has lasted; 0.0 if MPI does not wait, or does not tell (Open MPI).
+
+        The main thread has been in one C function since ``main_since``, seconds of the monotonic clock.
+        """
+        cdef int64_t waited, since = <int64_t>(main_since * 1e9)
         with nogil:
-            waited = coll_progress_waited_in_mpi(&self.request)
+            waited = coll_progress_waited_in_mpi(&self.request, since)
         return waited * 1e-9
 
     @property
@@ -318,6 +323,8 @@ cdef class Operation:
         """The call as a Call, as other ranks are told of it."""
         if self.stands_for is not None:
             return self.stands_for
+        if self.check is not None:
+            return self.check.call()
         return self.plan.call()._replace(number=self.number, history=self.history)
 
     def __str__(self):

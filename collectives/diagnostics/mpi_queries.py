@@ -11,6 +11,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..core import _core
 from . import deaths
 from .diagnosis import Answer
 from .peer_queries import pack, unpack
@@ -46,6 +47,7 @@ class MPIQueries:
         self._tag = tag
         self._context = weakref.ref(context)
         self._lock = threading.RLock()  # a signal handler may come here again
+        self._closed = False
         self._sent: list[tuple[MPI.Request, bytes]] = []
         self._asked: set[int] = set()  # ranks that have not answered yet; they are not asked again
         self._ports = ports
@@ -57,12 +59,12 @@ class MPIQueries:
     def _alone(self, patience: float) -> Iterator[bool]:
         """Take the lock for sends and receives, waiting up to ``patience`` seconds; yields whether messages may go.
 
-        They may not if the lock was not taken, or if the communicator was freed: what waits for a communicator that is
-        being made may still refer to this object.
+        They may not if the lock was not taken, if the communicator is being freed or was freed, or after MPI_Finalize:
+        what waits for a communicator that is being made, and other threads, may still refer to this object.
         """
         alone = self._lock.acquire(timeout=patience)
         try:
-            yield alone and self._comm != MPI.COMM_NULL
+            yield alone and not self._closed and not _core.ended() and self._comm != MPI.COMM_NULL
         finally:
             if alone:
                 self._lock.release()
@@ -136,7 +138,7 @@ class MPIQueries:
                 self._serve_all()
 
     def drain(self) -> None:
-        """Receive what has arrived and answer nothing, before the communicator is freed, or at the program's end.
+        """Receive what has arrived and answer nothing, at the program's end.
 
         Some MPIs warn at the end of messages that nobody received.
         """
@@ -144,6 +146,12 @@ class MPIQueries:
             for _ in range(LAST_LOOKS if alone else 0):
                 self._serve()
             self._numbers.clear()
+
+    def close(self) -> None:
+        """Receive what has arrived; from then on nothing is sent or received, since the communicator will be freed."""
+        self.drain()
+        with self._alone(PATIENCE):
+            self._closed = True
 
     def _serve_all(self) -> None:
         try:

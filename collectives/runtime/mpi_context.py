@@ -327,7 +327,7 @@ class MPIContext(MPIWaiting, Context):
         with meeting("freeing a communicator", self.internal, self, by_engine=False):
             pass  # from here on no rank reads this rank's flags, or asks
         if self.mpi_queries is not None:
-            self.mpi_queries.drain()
+            self.mpi_queries.close()
         if self.gpu is not None:
             self.gpu.free()
         self.node = None  # its operation refers to this context: only the garbage collector would free both

@@ -67,7 +67,7 @@ def free_agreed(votes: Counter[tuple[str, int]]) -> None:
             if context.gpu is not None:  # what it has opened of other ranks' memory stays allocated there
                 context.gpu.leave()
             if context.mpi_queries is not None:
-                context.mpi_queries.drain()
+                context.mpi_queries.close()
             for handle in handles:
                 handle.Free()
 

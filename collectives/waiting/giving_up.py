@@ -7,19 +7,23 @@ ranks see that in the node-local engine's flags, or are told by a message, and r
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from ..arguments.signature import Call
 from ..core import _core
-from ..diagnostics.diagnosis import Answer, verdict
+from ..diagnostics import peer_queries
+from ..diagnostics.diagnosis import Answer, position, verdict
 from ..diagnostics.peer_queries import PeerQuery
 from ..errors import CollectiveError, PeerFailure, brief
+from ..system import lifetime
 
 __all__ = ["GivingUp"]
 
 LAST_WORDS = 0.3  # seconds that a message which has arrived may wait for the thread that reads it
+_NOTING = threading.RLock()  # a signal handler may note a failure within another one
 LEAVING = 2.0  # seconds that a failed call waits for ranks that are just using its buffers
 
 
@@ -27,6 +31,8 @@ class GivingUp(_core.Calls):
     """The giving up of calls of :class:`collectives.waiting.waiting.Waiting`, which derives from this class."""
 
     group: list[int]  # ranks of this node
+    failed: Answer | None = None  # this rank's state when the communicator failed
+    timeline: Any = None  # the recorder of a timeline, a :class:`collectives.trace.recording.Trace`
 
     # Defined by the class that this is mixed into.
     has_ended: Callable[[int], bool]
@@ -101,8 +107,8 @@ class GivingUp(_core.Calls):
     def give_up(self, run: Any) -> None:
         """Withdraw this rank from all calls under way; wait up to 2 s for ranks that are just using its buffers."""
         tasks: list[Any] = _core.queued(self)
-        if run.plan is not None:
-            tasks.append(run.plan)
+        if run.plan is not None and run not in tasks:
+            tasks.append(run)
         for task in tasks:
             task.withdraw()
         for group in self.groups():
@@ -116,6 +122,33 @@ class GivingUp(_core.Calls):
         coming = [task for task in tasks if task.withdraw()]
         writing = {group_rank for group in self.groups() for group_rank in group.writers}
         return bool(coming) or not all(self.has_ended(self.group[i]) for i in writing)
+
+    def note(self, run: Any, error: BaseException) -> None:
+        """Record that ``run`` has ended early by ``error``: the communicator is broken, and no more calls begin on it.
+
+        This rank withdraws from all calls under way, since their buffers belong to the program again. The run itself
+        is kept in memory. The cause does not matter: the ranks would no longer agree on which call is the next. Only
+        the first error is told to other ranks; any thread may find it.
+        """
+        lifetime.keep(run)
+        with _NOTING:
+            news = self._record(run, error) if self.broken is None else None
+        try:
+            self.give_up(run)
+        finally:  # a second KeyboardInterrupt, for example, may end give_up
+            if news is not None:
+                peer_queries.spread(self, news)
+
+    def _record(self, run: Any, error: BaseException) -> Answer:
+        if self.log is not None:
+            self.timeline.failed(self, run, error)
+        kind, _, first = brief(error).partition(": ")
+        origin = getattr(error, "origin", None) or first
+        gave_up, place = self.first_under_way(run), position(threading.get_ident())
+        self.failed = news = Answer(self.rank, run.call(), self.begun, place, (kind, origin), gave_up=gave_up)
+        self.break_by(error)
+        self.close()
+        return news
 
     def break_by(self, error: BaseException) -> None:
         """Let no more calls begin on the communicator, since ``error`` has ended one; MPI_Finalize might hang now."""

@@ -8,6 +8,7 @@ MPI.Exception. A later ``Wait`` of the request raises the error itself.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -41,10 +42,11 @@ class Unattended:
 
     def look(self) -> None:
         """Look at the calls in a thread of its own, since MPI may keep that thread for ever."""
-        if self._watches or _core.queued():
+        if not self._over and (self._watches or _core.queued()):
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._look, name="collectives-unattended", daemon=True)
-                self._thread.start()
+                with contextlib.suppress(RuntimeError):  # no more threads for now, or at the end of the interpreter
+                    self._thread.start()
 
     def _end(self) -> None:
         """At the end of the program: look no more, since MPI cannot be called after MPI_Finalize."""
@@ -64,31 +66,46 @@ class Unattended:
                 if operation is not None:
                     key = operation, operation.begin
                     watch = self._watches[key] = before.pop(key) if key in before else Watch(context, operation)
-                    self._judge(context, operation, watch)
+                    if watch.silence is not None:  # a report is due only if the main thread may be waiting, too
+                        watch.silence = context.stall + max(0.0, self._still - watch.begin)
+                    _judge(context, operation, watch)
+                    self._look_at_timeouts(context)
             for watch in before.values():
                 watch.close()
 
-    def _judge(self, context: Any, operation: _core.Operation, watch: Watch) -> None:
-        if watch.silence is not None:  # a report is due only if the main thread may be waiting, too
-            watch.silence = context.stall + max(0.0, self._still - watch.begin)
-        try:
-            watch.look(operation)
-            if context.timeout is not None and operation.waited_in_mpi() > context.timeout:
-                raise watch.timed_out(context.timeout)
-        except RuntimeError as e:
-            if operation.done or context.broken is not None:
-                return  # it has an error of its own, which its wait raises
-            if not isinstance(e, CollectiveError):
-                raise
-            operation.failure = e
-            context.note(operation, e)
-            _log.error("%s: %s", type(e).__name__, e)
+    def _look_at_timeouts(self, context: Any) -> None:
+        """End the call for which MPI has waited longer than the communicator's timeout: it need not be the oldest."""
+        for operation in context.pending() if context.timeout is not None and context.broken is None else []:
+            if operation.waited_in_mpi(self._still) > context.timeout:
+                watch = Watch(context, operation, context.timeout)
+                _judge(context, operation, watch, context.timeout)
+                watch.close()
+                return
 
     def _look_at_main(self) -> None:
         """Record since when the main thread is in a C function: it may wait in MPI."""
         beats = _core.main_beats()
         if beats != self._beats:
             self._beats, self._still = beats, time.monotonic()
+
+
+def _judge(context: Any, operation: _core.Operation, watch: Watch, timeout: float | None = None) -> None:
+    """Look at one call, and end it if it cannot complete, or if ``timeout`` seconds are over."""
+    begin = operation.begin
+    try:
+        watch.look(operation)
+        if timeout is not None:
+            raise watch.timed_out(timeout)
+    except Exception as e:
+        if operation.done or operation.begin != begin or context.broken is not None:
+            return  # it has ended meanwhile, perhaps with an error of its own, which its wait raises
+        if not isinstance(e, CollectiveError):
+            raise
+        operation.failure = e
+        _log.error("%s: %s", type(e).__name__, e)  # first, since the program may end as soon as MPI's wait does
+        operation.withdraw()
+        if operation.error() is not None:  # else it has just completed
+            context.note(operation, e)
 
 
 def _oldest(context: Any) -> Any:

@@ -20,8 +20,7 @@ from ..diagnostics import peer_queries
 from ..diagnostics.diagnosis import Answer, lines, position, verdict
 from ..diagnostics.exit_notes import Reader
 from ..diagnostics.peer_queries import PeerQuery
-from ..errors import CollectiveError, CollectiveMismatch, PeerFailure, brief
-from ..system import lifetime
+from ..errors import CollectiveError, CollectiveMismatch, PeerFailure
 from . import ending, turns, watching
 from .giving_up import GivingUp
 from .watching import Wait, Watch, asked_about
@@ -41,12 +40,10 @@ class Waiting(GivingUp):
     neighbours: dict[int, peer_queries.Address]
     mpi_queries: Any  # questions to ranks on other machines; None if there are no such ranks
     waits: list[Wait]  # waits of all threads; one may begin within another, in a signal handler
-    failed: Answer | None = None  # this rank's state when the communicator failed
     abandoned = False  # by revoke or shrink: MPI does not wait for the calls under way
     tested: dict[Any, Watch]  # calls that the program tests repeatedly, and that have not ended
     left: dict[int, Answer]  # ranks of other machines that have sent word that their programs have ended
     stall: float | None = None  # seconds after which a wait without a timeout is reported
-    timeline: Any = None  # the recorder of a timeline, a :class:`collectives.trace.recording.Trace`
     gone: Answer | None = None  # this rank's state once its program has ended
 
     def others(self) -> list[int]:
@@ -259,30 +256,6 @@ class Waiting(GivingUp):
         ranks = ranks[: TOLD_OF - 1]
         with PeerQuery(self, asked_about(run)) as asking:
             return [mine, *asking.settle(ranks, again)]
-
-    def note(self, run: Any, error: BaseException) -> None:
-        """Record that ``run`` has ended early by ``error``: the communicator is broken, and no more calls begin on it.
-
-        This rank withdraws from all calls under way, since their buffers belong to the program again. The run itself
-        is kept in memory. The cause does not matter: the ranks would no longer agree on which call is the next.
-        """
-        lifetime.keep(run)
-        if self.broken is not None:
-            self.give_up(run)
-        else:
-            if self.log is not None:
-                self.timeline.failed(self, run, error)
-            kind, _, first = brief(error).partition(": ")
-            origin = getattr(error, "origin", None) or first
-            place = position(threading.get_ident())
-            gave_up = self.first_under_way(run)
-            self.failed = Answer(self.rank, run.call(), self.begun, place, (kind, origin), gave_up=gave_up)
-            self.break_by(error)
-            self.close()
-            try:
-                self.give_up(run)
-            finally:  # a second KeyboardInterrupt, for example, may end give_up
-                peer_queries.spread(self, self.failed)
 
     def fail(self, run: Any, error: BaseException) -> NoReturn:
         """Record by :meth:`note` that ``run`` has ended early, and raise the error.

@@ -27,7 +27,7 @@ def asked_about(run: Any) -> int | None:
 
     None if the question has no number.
     """
-    if getattr(run, "stands_for", None) is not None:
+    if getattr(run, "stands_for", None) is not None or getattr(run, "check", None) is not None:
         return None
     call = run.call()
     number: int | None = call.number if call.algorithm else None

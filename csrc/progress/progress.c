@@ -127,8 +127,10 @@ int coll_queue_waiters(void) {
     return atomic_load_explicit(&waiters, memory_order_relaxed);
 }
 
+/* A request that has moved its data leaves its task, which may serve another call by now. */
 static int abandon_task(coll_request *r) {
-    return r->task.self ? r->task.abandon(r->task.self) : 0; /* it may never have begun */
+    int delivered = r->status == COLL_OK || r->status == COLL_ERR_CALLBACK;
+    return r->task.self && !delivered ? r->task.abandon(r->task.self) : 0; /* it may never have begun */
 }
 
 int coll_progress_abandon(coll_request *r) {
@@ -291,11 +293,11 @@ void coll_progress_wait_in_mpi(const atomic_int *ended) {
     atomic_fetch_sub_explicit(&waiters, 1, memory_order_relaxed);
 }
 
-int64_t coll_progress_waited_in_mpi(const coll_request *r) {
+int64_t coll_progress_waited_in_mpi(const coll_request *r, int64_t main_since) {
     if (!r->mpi || within || !lock_in_a_second())
         return 0;
     int pending = atomic_load_explicit(&r->status, memory_order_acquire) == COLL_PENDING;
-    int64_t waited = pending ? r->mpi->request_waited(r->handle_status) : 0;
+    int64_t waited = pending ? r->mpi->request_waited(r->handle_status, main_since) : 0;
     pthread_mutex_unlock(&coll_queue_lock);
     return waited;
 }

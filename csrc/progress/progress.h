@@ -47,8 +47,9 @@ int coll_progress_outstanding(void);
 int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_once, long limit);
 /* For a wait that MPI makes: move the queue until `*ended`, for a while at most. */
 void coll_progress_wait_in_mpi(const atomic_int *ended);
-/* For how long (ns) MPI has been waiting for a request; 0 if it does not wait, or if that is not known. */
-int64_t coll_progress_waited_in_mpi(const coll_request *);
+/* For how long (ns) MPI has been waiting for a request; 0 if it does not wait, or if that is not known. The main thread
+ * has been in one C function since `main_since` (ns of the monotonic clock). */
+int64_t coll_progress_waited_in_mpi(const coll_request *, int64_t main_since);
 /* Wait for a queued request in a sleep; the thread then moves it without delay. */
 int coll_progress_sleep(const coll_request *r, long limit);
 /* Write the ranks that a task waits for to ranks[max]; returns their number. The task may be in the queue. */

@@ -6,8 +6,10 @@
 #include "mpi_requests.h"
 
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-enum { PAUSE = 1000 * 1000 * 1000 }; /* ns between calls of help_wait after which another wait has begun */
+enum { PAUSE = 1000 * 1000 * 1000 }; /* ns between calls of MPI's for a request after which another wait has begun */
 
 /* What MPI knows of a generalized request. */
 typedef struct {
@@ -15,6 +17,7 @@ typedef struct {
     atomic_int ended;
     atomic_int waits;              /* threads in help_wait for the request, */
     _Atomic long long begun, last; /* when a wait began (ns), and when help_wait last returned */
+    _Atomic long long tested;      /* when the main thread was last in help_test for the request */
 } state;
 
 static int query(void *of, MPI_Status *status) {
@@ -58,8 +61,9 @@ void coll_mpi_on_wait(void (*test)(void), void (*wait)(const atomic_int *ended))
 #pragma weak MPIX_Grequest_start
 
 static void enter(state *of, int64_t now) {
-    if (atomic_fetch_add(&of->waits, 1) == 0 && now - of->last > PAUSE)
-        atomic_store(&of->begun, now);
+    if (of->waits == 0 && now - of->last > PAUSE)
+        of->begun = now; /* first, since who sees the wait reads it */
+    atomic_fetch_add(&of->waits, 1);
 }
 
 static void leave(state *of, int64_t now) {
@@ -67,8 +71,14 @@ static void leave(state *of, int64_t now) {
     atomic_fetch_sub(&of->waits, 1);
 }
 
+/* MPI calls this in MPI_Test, and again and again in its waits for some of several requests. */
 static int help_test(void *of, MPI_Status *status) {
-    (void)of, (void)status;
+    static _Thread_local int main_thread = -1;
+    (void)status;
+    if (main_thread < 0)
+        main_thread = syscall(SYS_gettid) == getpid();
+    if (main_thread)
+        ((state *)of)->tested = coll_now();
     test_function();
     return MPI_SUCCESS;
 }
@@ -115,8 +125,10 @@ int coll_mpi_request_complete(intptr_t request, int *status) {
     return MPI_Grequest_complete((MPI_Request)request) == MPI_SUCCESS ? COLL_OK : COLL_ERR_MPI;
 }
 
-int64_t coll_mpi_request_waited(const int *status) {
+int64_t coll_mpi_request_waited(const int *status, int64_t main_since) {
     const state *of = (const state *)status;
     int64_t now = coll_now();
-    return of->waits || now - of->last < PAUSE ? now - of->begun : 0;
+    if (of->waits || now - of->last < PAUSE)
+        return now - of->begun;
+    return now - of->tested < PAUSE ? now - main_since : 0;
 }

@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define COLL_MPI_VERSION 11
+#define COLL_MPI_VERSION 12
 
 /* Whether a communicator of the program still exists: any thread may free it through another handle at any time. */
 typedef struct {
@@ -37,9 +37,10 @@ typedef struct {
      * access it afterwards. */
     int (*request_start)(intptr_t *request, int **status);
     int (*request_complete)(intptr_t request, int *status);
-    /* For how long (ns) MPI has been waiting for a request, as far as it calls the function of on_wait; 0: it does not
-     * wait, or that is not known. The request must not be complete. */
-    int64_t (*request_waited)(const int *status);
+    /* For how long (ns) MPI has been waiting for a request, as far as it calls the functions of on_wait; 0: it does not
+     * wait, or that is not known. The main thread has been in one C function since `main_since` (ns of the monotonic
+     * clock): if MPI tests the request there, it waits. The request must not be complete. */
+    int64_t (*request_waited)(const int *status, int64_t main_since);
     /* Set a function that is called, in any thread, when MPI releases a generalized request. */
     void (*on_release)(void (*function)(void));
     /* Set what MPI calls while the program tests such a request, and while it waits for one, which has ended when

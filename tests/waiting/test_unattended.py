@@ -7,7 +7,8 @@ import pytest
 from jobs import LIVE_ON
 from scripts import run
 
-from collectives.waiting.unattended import Unattended
+from collectives.errors import PeerFailure
+from collectives.waiting.unattended import Unattended, _judge
 
 pytestmark = pytest.mark.in_turn
 
@@ -86,10 +87,114 @@ def test_timeouts(mpi, algorithm):
     assert "complete\n" not in output
 
 
+@pytest.mark.parametrize("mpi", ["mpich", "impi"])
+@pytest.mark.parametrize("wait", ["Waitall([b, a])", "Waitany([a])", "Waitsome([a])", "Wait(b)"])
+def test_every_wait_of_mpi_has_the_timeout(mpi, wait):
+    """The call that MPI waits for need not be the oldest, and MPI tests the requests in some of its waits."""
+    output = run(mpi, f"""
+        comm.timeout = 2
+        if rank == 1:
+            MPI.COMM_WORLD.recv()
+        a, b = (comm.Iallreduce(np.ones(10), np.ones(10)) for _ in range(2))
+        try:
+            MPI.Request.{wait}
+        except MPI.Exception:
+            os._exit(1)
+    """)[1]  # fmt: skip
+    assert "CollectiveTimeout: allreduce" in output, output
+
+
+@pytest.mark.parametrize("mpi", ["mpich", "impi"])  # with ULFM, MPI itself tells of the death, before any look
+def test_the_error_is_logged_before_mpi_returns(mpi):
+    """The program may end as soon as MPI's wait does."""
+    output = run(mpi, """
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        if rank == 1:
+            time.sleep(1)
+            os._exit(0)
+        try:
+            MPI.Request.Waitall([comm.Iallreduce(np.ones(10), np.ones(10))])
+        except MPI.Exception:
+            os._exit(0)
+    """, flags=LIVE_ON[mpi])[1]  # fmt: skip
+    assert "rank 1 died" in output, output
+
+
+def test_a_call_that_begins_while_another_thread_gives_up(mpi):
+    """The thread did not know of the call, which must end all the same."""
+    code, output = run(mpi, """
+        context, made = comm._enter(), []
+        make = context.operation
+        def operation(*arguments):
+            made.append(make(*arguments))
+            context.broken = "another thread has given up the calls that it knew"
+            return made[0]
+        if rank == 0:
+            context.operation = operation
+            try:
+                comm.Iallreduce(np.ones(10), np.ones(10), algorithm="ring")
+            except collectives.CollectiveError:
+                report("ended", made[0].done, type(made[0].error()).__name__)
+        MPI.COMM_WORLD.Barrier()
+        os._exit(0)
+    """)  # fmt: skip
+    assert "rank 0: ended True GivenUpError" in output, output
+
+
+def test_checked_calls_do_not_differ_from_their_checks(mpi):
+    """A rank may wait for the comparison of the ranks' calls, and another one for the call itself."""
+    code, output = run(mpi, """
+        from collectives.arguments.signature import differ
+        if rank == 1:
+            time.sleep(1)
+        request = comm.Iallreduce(np.ones(10), np.ones(10), algorithm="ring")
+        if rank == 0:
+            one, other = (operation.call() for operation in comm._enter().pending())
+            report(one.number == other.number, differ(one, other))
+        MPI.Request.Waitall([request])
+    """, env={"COLLECTIVES_CHECK": "1"})  # fmt: skip
+    assert code == 0, output
+    assert "rank 0: True False" in output, output
+
+
+def looked_at(error, changes=()):
+    """What became of a call whose look raises ``error``, and has seen ``changes``: its context, and the operation."""
+    operation = SimpleNamespace(done=False, begin=1, failure=None, withdraw=Mock(), error=Mock(return_value=error))
+    context = Mock(broken=None)
+
+    def look(_):
+        vars(operation).update(changes)
+        raise error
+
+    _judge(context, operation, Mock(look=look))
+    return context, operation
+
+
 def test_a_call_that_ends_with_an_error_while_it_is_looked_at():
     """The look meets the call's own error, which the wait for the call raises; of a call under way it is no such."""
-    watch = Mock(silence=None, look=Mock(side_effect=RuntimeError("its own")))
-    context = SimpleNamespace(broken=None, timeout=None)
-    Unattended()._judge(context, SimpleNamespace(done=True), watch)
-    with pytest.raises(RuntimeError, match="its own"):
-        Unattended()._judge(context, SimpleNamespace(done=False), watch)
+    for error in RuntimeError("its own"), ValueError("its own"):
+        context, _ = looked_at(error, {"done": True})
+        context.note.assert_not_called()
+        with pytest.raises(type(error), match="its own"):
+            looked_at(error)
+
+
+def test_a_call_that_is_over_when_its_error_is_found():
+    """A persistent request may have been started again, and a call may complete at the last moment."""
+    error = PeerFailure("rank 1 died")
+    context, operation = looked_at(error)
+    context.note.assert_called_once_with(operation, error)
+    for changes in {"begin": 2}, {"error": Mock(return_value=None)}:
+        context, _ = looked_at(error, changes)
+        context.note.assert_not_called()
+
+
+def test_threads_that_cannot_be_started(monkeypatch):
+    """The next look tries again."""
+    unattended = Unattended()
+    unattended._watches = {(None, 0): Mock()}
+    for failure in RuntimeError("can't start new thread"), None:
+        start = Mock(side_effect=failure)
+        monkeypatch.setattr("threading.Thread.start", start)
+        unattended.look()
+        start.assert_called_once()
