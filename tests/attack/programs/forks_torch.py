@@ -38,10 +38,12 @@ class Scribbling(Dataset):
 
 def scribble(held):
     """Read and write the child's own copies."""
-    for tensor in held:
-        assert torch.isfinite(tensor).all()
+    for number, tensor in enumerate(held):
+        seen = tensor.clone()  # the parent still writes to what the child has not written, and isfinite reads it twice
+        assert torch.isfinite(seen).all(), f"tensor {number} is not finite"
         tensor.fill_(float(os.getpid()))
-        assert (tensor == float(os.getpid())).all()
+        kept = tensor == float(os.getpid())
+        assert kept.all(), f"tensor {number} lost {int((~kept).sum())} of its elements: {tensor[~kept][:3]}"
 
 
 def child(held):
@@ -53,9 +55,19 @@ def child(held):
                 scribble(held)
                 time.sleep(0.002)
             os._exit(0)
+        except BaseException as e:
+            print(f"rank {rank}, a child: {e!r}", flush=True)
         finally:
             os._exit(1)
     return pid
+
+
+def expect(right, what):
+    """Count and tell what is wrong."""
+    global wrong
+    if not right:
+        wrong += 1
+        print(f"rank {rank}: {what}", flush=True)
 
 
 def hook(group, bucket):  # without annotations: torch takes none that are text
@@ -91,16 +103,19 @@ shared = sum(address_of(tensor) in heap.process_heap() for tensor in mine)
 children, wrong = [], 0
 for samples in DataLoader(Scribbling(mine), batch_size=2, num_workers=2, multiprocessing_context="fork"):
     before = [tensor.clone() for tensor in mine]
-    wrong += os.waitpid(child(mine), 0)[1] != 0
-    wrong += sum(not torch.equal(old, tensor) for old, tensor in zip(before, mine, strict=True))
+    expect(os.waitpid(child(mine), 0)[1] == 0, "a child failed before the step")
+    changed = [i for i, (old, tensor) in enumerate(zip(before, mine, strict=True)) if not torch.equal(old, tensor)]
+    expect(not changed, f"a child changed tensors {changed}")
     children.append(child(mine))
     step(net, optimizer, samples)
     others = [torch.empty_like(tensor) for tensor in dist.get_world_size() * [mine[0]]]
     dist.all_gather(others, mine[0].contiguous())
-    wrong += any((other != mine[0]).any() for other in others)  # all ranks have the same
+    differ = [int((other != mine[0]).sum()) for other in others]
+    expect(not any(differ), f"parameters of ranks differ: {differ}")
     if len(children) > 3:
-        wrong += os.waitpid(children.pop(0), 0)[1] != 0
-wrong += sum(os.waitpid(pid, 0)[1] != 0 for pid in children)
+        expect(os.waitpid(children.pop(0), 0)[1] == 0, "a child failed beside a step")
+for pid in children:
+    expect(os.waitpid(pid, 0)[1] == 0, "a child failed beside the last steps")
 
 alone = model()  # the mean over ranks of what each had
 optimizer = torch.optim.SGD(alone.parameters(), 0.0625)
@@ -108,8 +123,8 @@ for number in range(steps + 2):
     first = 0 if number < 2 else 1
     step(alone, optimizer, torch.stack([torch.full((64,), float(r + k * first)) for r in range(size) for k in (0, 1)]))
 pairs = zip(net.parameters(), alone.parameters(), strict=True)
-wrong += sum(not torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in pairs)
-wrong += shared == 0  # nothing of it was on the heap: nothing was tried
+expect(all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in pairs), "the parameters are not those of one process")
+expect(shared > 0, "nothing of it was on the heap: nothing was tried")
 del mine, net
 gc.collect()
 print(f"attack: {steps} trials, {wrong} wrong ({shared} of the tensors on the heap)", flush=True)

@@ -4,7 +4,7 @@ import re
 import time
 
 import pytest
-from jobs import LIVE_ON, mpiexec
+from jobs import LIVE_ON, OPEN_MPI_CRASHED, mpiexec
 
 PROGRAM = "tests/train/server/programs/central.py"
 
@@ -101,11 +101,6 @@ KILLS += [
     )
 ]  # fmt: skip
 
-#: Open MPI 5.0.11 itself has crashed in MPI_Comm_iagree, on all survivors, in 1 of about 240 jobs.
-AGREEMENT_CRASHED = re.compile(
-    r"Segmentation fault(?:(?!Segmentation).)*?most recent call first[^\n]*\n[^\n]* in done\n", re.S
-)
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -116,7 +111,7 @@ def test_deaths_at_random_moments_lose_no_acknowledged_update(name, victims, see
     for attempt in range(2):
         (folder := tmp_path / str(attempt)).mkdir()
         done = central("openmpi", 5, "killed", name, victims, seed, folder, flags=LIVE_ON["openmpi"])
-        if not AGREEMENT_CRASHED.search(done.stderr):
+        if not OPEN_MPI_CRASHED.search(done.stderr):
             break
     check_counts(done, name, folder, dead=set(map(int, victims.split(","))))
 
