@@ -6,9 +6,11 @@ Open MPI's own waits are not: by default PMIx_Connect, within MPI_Comm_spawn, wa
 from __future__ import annotations
 
 import math
+import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
@@ -26,6 +28,7 @@ import os, signal, sys
 signal.alarm(int(sys.argv[1]))
 os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"""
 
+LEAVING = 10  # seconds
 _joined = False
 
 
@@ -35,7 +38,25 @@ def joining() -> bool:
     Such a process runs the program alone up to `Run.steps`. It is no rank 0 then, whatever its communicator says.
     """
     mpi = sys.modules.get("mpi4py.MPI")
-    return not _joined and mpi is not None and mpi.Comm.Get_parent() != mpi.COMM_NULL
+    if _joined or mpi is None or mpi.Comm.Get_parent() == mpi.COMM_NULL:
+        return False
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGALRM, _come_late)
+    return True
+
+
+def _come_late(*_: Any) -> None:
+    """End this process, which the others no longer wait for, once their MPI_Intercomm_merge has ended.
+
+    Otherwise Open MPI repeats that without end, with a message each time, and makes no communicators any more.
+    """
+    from mpi4py import MPI
+
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(LEAVING)  # if one of the others has died, this process ends in the middle
+    MPI.Comm.Get_parent().Merge(high=True)
+    time.sleep(LEAVING / 5)  # it may end here before it ends there
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def parents() -> Any:
@@ -50,6 +71,8 @@ def joined() -> None:
     global _joined
     _joined = True
     signal.alarm(0)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 def with_new_ranks(comm: Any, count: int, seconds: float) -> Any:
