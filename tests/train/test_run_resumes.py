@@ -87,13 +87,15 @@ def test_the_same_bits_with_as_many_ranks(signum, tmp_path):
     """Weights, and records with their means, are those of a run that was neither killed nor stopped."""
     expected = finish("openmpi", tmp_path / "undisturbed", 2)
     out = tmp_path / "out"
-    for _ in range(2):
+    for times in range(1, 10):
         code, printed = disturb("openmpi", out, 2, signum, random.randint(1, STEPS // 3))
         assert code != 0, printed
         if signum == signal.SIGTERM:
             end = told(printed)
             assert end["stopped"] == "SIGTERM"
             assert (out / f"checkpoints/train/step-{end['step']:09d}").is_dir()
+        if times > 1 and any(out.glob("checkpoints/train/step-*")):  # busy disks may take longer than the run lived
+            break
     got = finish("openmpi", out, 2)
     assert got["resumed"] > 0
     assert got["step"] == expected["step"] == STEPS

@@ -12,7 +12,7 @@ import collectives
 
 world = MPI.COMM_WORLD
 rank, size = world.rank, world.size
-ODD, TIMEOUT = 1, 0.7
+ODD, TIMEOUT = 1, 1.5
 bad = rank == ODD
 
 

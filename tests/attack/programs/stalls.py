@@ -67,7 +67,11 @@ for what, (of, call) in tried:
     of.Barrier()
     records.clear()
     if rank == size - 1:
+        for _ in range(size - 1):
+            world.recv()
         time.sleep(2.5 if of is far else 1.2)  # where it is
+    else:
+        world.send("about to call", size - 1)
     call()
     lines = 0 if rank == size - 1 or what == "with a timeout" else expected
     if len(records) != lines or not all(is_right(record, what) for record in records):
