@@ -9,7 +9,7 @@ from collectives.selection.hierarchy import DEFAULT
 NAMES = {
     "barrier": ["barrier"], "all-reduce": ["allreduce"], "broadcast": ["bcast"], "reduce": ["reduce"],
     "reduce-scatter": ["reduce_scatter", "reduce_scatter_block"], "all-gather": ["allgather"],
-    "all-to-all": ["alltoall"], "gather, scatter": ["gather", "scatter"],
+    "all-to-all": ["alltoall"], "gather, scatter, all-gatherv": ["gather", "scatter", "allgatherv"],
 }  # fmt: skip
 TWO = "each node has at least two ranks"
 
