@@ -67,8 +67,8 @@ def torch_for(mpi: str) -> dict[str, str]:
 RANK = re.compile(rb"(^|\0)(OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)=(?P<rank>\d+)")
 PATIENCE = 20  # seconds that a launcher may outlive its ranks
 LAUNCHER_STAYED = "(all ranks had ended; their launcher had not, and was ended)"
-#: Open MPI 5.0.11 itself crashes in a few of a hundred jobs in which survivors agree, shrink or start processes after a
-#: death. Tests then start the job again.
+#: Open MPI 5.0.11 itself crashes now and then as survivors agree, shrink or start processes after a death. Tests then
+#: start the job again.
 OPEN_MPI_CRASHED = re.compile(
     r"Segmentation fault(?:(?!Segmentation).)*?Current thread[^\n]*\n[^\n]* in (done|shrink|start)\n", re.S
 )
