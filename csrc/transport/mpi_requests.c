@@ -130,5 +130,5 @@ int64_t coll_mpi_request_waited(const int *status, int64_t main_since) {
     int64_t now = coll_now();
     if (of->waits || now - of->last < PAUSE)
         return now - of->begun;
-    return now - of->tested < PAUSE ? now - main_since : 0;
+    return of->tested > main_since && now - of->tested < PAUSE ? now - main_since : 0;
 }
