@@ -8,6 +8,7 @@ import signal
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 from jobs import (
@@ -23,6 +24,9 @@ from jobs import (
     torch_for,
 )
 from scripts import ABORT
+
+from collectives import PeerFailure
+from collectives.train.run.elastic import Elastic
 
 PROGRAM = "tests/train/programs/elastic.py"
 UNDISTURBED = 0.607484  # the loss of a run on one rank, to 6 digits
@@ -151,6 +155,16 @@ def test_checkpoints_and_records_of_an_elastic_run(tmp_path):
     steps = sorted(int(path.name[5:]) for path in out.glob("checkpoints/train/step-*"))
     assert steps[-1] == 150
     assert run(second, 0, "--out", str(out), ranks=1) == (pytest.approx(loss, abs=1e-6), 1, [])
+
+
+def test_a_commit_counts_once_the_neighbours_parts_have_come():
+    """A rank that dies meanwhile would take its parts with it; those of the commit before are on its neighbour."""
+    elastic = Elastic.__new__(Elastic)
+    elastic._number, elastic._steps, elastic._members, elastic._commits, elastic._neighbour = 0, 7, {}, {}, {}
+    comm = Mock(rank=0, size=2, allreduce=Mock(return_value=1), alltoall=Mock(side_effect=PeerFailure("rank 1 died")))
+    with pytest.raises(PeerFailure):
+        elastic._commit(comm)
+    assert elastic._commits == {}
 
 
 LONG = ("--epochs", "30", "--sleep", "0.02")

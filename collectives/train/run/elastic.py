@@ -154,11 +154,11 @@ class Elastic:
         """Copy the state. Once a rank has passed this, every rank of `comm` has the copy. Collective."""
         number = self._number + 1
         state = {name: copied(member.thing.state_dict()) for name, member in self._members.items()}
-        self._commits[number] = Commit(self._steps, state)
         mine = list(shards(state))
         if comm.allreduce(len(mine)):
             to_next = [mine if rank == (comm.rank + 1) % comm.size else None for rank in range(comm.size)]
             self._neighbour[number] = comm.alltoall(to_next)[comm.rank - 1]
+        self._commits[number] = Commit(self._steps, state)  # now: a rank that has the commit has its neighbour's parts
         comm.Barrier()
         self._number = number
         self._keep(lambda other: other == number)
