@@ -149,8 +149,8 @@ class MPIQueries:
 
     def close(self) -> None:
         """Receive what has arrived; from then on nothing is sent or received, since the communicator will be freed."""
-        self.drain()
         with self._alone(PATIENCE):
+            self.drain()
             self._closed = True
 
     def _serve_all(self) -> None:

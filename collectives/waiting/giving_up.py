@@ -23,8 +23,8 @@ from ..system import lifetime
 __all__ = ["GivingUp"]
 
 LAST_WORDS = 0.3  # seconds that a message which has arrived may wait for the thread that reads it
-_NOTING = threading.RLock()  # a signal handler may note a failure within another one
 LEAVING = 2.0  # seconds that a failed call waits for ranks that are just using its buffers
+_NOTING = threading.RLock()  # a signal handler may note a failure within another one
 
 
 class GivingUp(_core.Calls):

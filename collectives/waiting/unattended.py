@@ -77,9 +77,8 @@ class Unattended:
         """End the call for which MPI has waited longer than the communicator's timeout: it need not be the oldest."""
         for operation in context.pending() if context.timeout is not None and context.broken is None else []:
             if operation.waited_in_mpi(self._still) > context.timeout:
-                watch = Watch(context, operation, context.timeout)
-                _judge(context, operation, watch, context.timeout)
-                watch.close()
+                with contextlib.closing(Watch(context, operation, context.timeout)) as watch:
+                    _judge(context, operation, watch, context.timeout)
                 return
 
     def _look_at_main(self) -> None:

@@ -128,9 +128,7 @@ def test_new_ranks_that_do_not_come(hinder, told, left, tmp_path):
     done = started(tmp_path, 1, "--replace", "--hinder", hinder, timeout=20)
     assert result(done.stdout, done.stderr) == (pytest.approx(UNDISTURBED, rel=0.02), left)
     assert re.search(told, done.stderr), done.stderr
-    assert (
-        "NBC_Progress" not in done.stderr
-    )  # Open MPI's complaint, without end, of a merge with a process that has died
+    assert "NBC_Progress" not in done.stderr  # what Open MPI says, without end, of a merge with a dead process
 
 
 @pytest.mark.slow
