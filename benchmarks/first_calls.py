@@ -6,8 +6,9 @@ First, a rank sets up the library's side of a communicator: it reads what all ra
 ranks of its machine in a group of the node-local engine. Then it takes every algorithm that the default tables name,
 with the shortest vector for which they name it. For some ranks it does what their first call does: it cuts the vector
 into segments, builds the schedule, derives its dependencies and makes a plan, on an endpoint of the in-process
-transport. Each rank is a process of its own, so that no rank finds caches that another has filled. Exits with 1 if a
-rank needs more than ``--ms`` or ``--mb``.
+transport. For a hierarchical call, which has parts instead of steps, it makes a plan of all parts. Each rank is a
+process of its own, so that no rank finds caches that another has filled. Exits with 1 if a rank needs more than
+``--ms`` or ``--mb``.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ import mpi4py
 
 from collectives.core import _core
 from collectives.schedules import build, registry
-from collectives.selection import policy
+from collectives.selection import hierarchy, policy
 
 DEPTH = 4  # segments of one call in flight
 PER_HOST = 64  # ranks of a machine
 SMALL = 5  # ranks of a call that is made first, so that all modules are loaded
+BYTE = _core.DTYPES.index("uint8")
 FLOAT = _core.DTYPES.index("float32")
 SUM = _core.OPS.index("sum")
 _RESULT = struct.Struct("ddi")
@@ -54,7 +56,7 @@ class Case(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """The cost of a first call: processor time in seconds, most bytes of memory, and steps of the schedule."""
+    """The cost of a first call: processor time in seconds, most bytes of memory, and steps of the schedule, or 0."""
 
     seconds: float
     nbytes: float
@@ -73,6 +75,28 @@ def cases() -> Iterator[Case]:
                     seen.add((registry.base(collective), name))
                     yield Case(collective, name, segment, shortest)
                 shortest = 4 + (limit or 0)
+
+
+def hierarchical_cases(size: int) -> Iterator[Case]:
+    """The shortest vector of each row of the hierarchical default; of blocks, a byte for each rank."""
+    rows = {registry.base(collective): rows for collective, rows in hierarchy.DEFAULT.items()}
+    for collective in rows:
+        for least, _, _ in rows[collective]:
+            shortest = size if registry.spec(collective).blockwise else 4
+            yield Case(collective, hierarchy.NAME, None, max(least, shortest))
+
+
+def hierarchical(case: Case, endpoint: _core.Endpoint) -> Callable[[], tuple[_core.HierarchyPlan, int]]:
+    """A function that makes the plan of a hierarchical call of this communicator."""
+    from collectives.arguments.shape import Shape
+    from collectives.runtime.hierarchy_plans import hierarchy_plan
+    from collectives.runtime.nodes import Nodes
+
+    _, joined = set_up(endpoint)[0]
+    nodes = Nodes.of(joined.nodes)
+    op = SUM if registry.spec(case.collective).reduces or case.collective == "barrier" else None
+    shape = Shape(case.collective, 0, case.nbytes, 1, BYTE, op, False)
+    return lambda: (hierarchy_plan(nodes, shape, joined.engine, endpoint), 0)
 
 
 def first_call(case: Case, endpoint: _core.Endpoint) -> tuple[_core.Plan, int]:
@@ -130,14 +154,23 @@ def memory(name: str) -> int:
     raise LookupError(name)
 
 
+def prepared(case: Case | None, endpoint: _core.Endpoint) -> Callable[[], tuple[Any, int]]:
+    """The function whose cost is that of a case, or of the set-up."""
+    if case is None:
+        return functools.partial(set_up, endpoint)
+    if case.name == hierarchy.NAME:
+        return hierarchical(case, endpoint)
+    return functools.partial(first_call, case, endpoint)
+
+
 def _measure(case: Case | None, endpoint: _core.Endpoint) -> Cost:
     """The cost of a first call, or of the set-up, in this process, which has made a small call before."""
-    made = functools.partial(first_call, case) if case is not None else set_up
-    made(_core.InProcess(SMALL).endpoint(0))
+    prepared(case, _core.InProcess(SMALL).endpoint(0))()
+    made = prepared(case, endpoint)
     trim()
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak
     before, begin = memory("VmRSS"), time.process_time()
-    _, steps = made(endpoint)
+    _, steps = made()
     return Cost(time.process_time() - begin, memory("VmHWM") - before, steps)
 
 
@@ -178,7 +211,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     group, failed = _core.InProcess(args.p), False
     print(f"{'collective':15} {'algorithm':20}{'bytes':>9}{'steps':>8}{'ms':>9}{'MB':>8}")
-    for case in [None, *cases()]:
+    for case in [None, *cases(), *hierarchical_cases(args.p)]:
         found = [cost(case, group, rank) for rank in sorted({0, 1 % args.p, args.p // 2, args.p - 1})]
         ms, mb = max(c.seconds for c in found) * 1e3, max(c.nbytes for c in found) / 1e6
         late = ms > args.ms or mb > args.mb

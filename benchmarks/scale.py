@@ -4,7 +4,8 @@
 
 A line for each thing that a rank keeps: a communicator (64 ranks on a machine, as in ``first_calls.py``), and for each
 algorithm of the default tables its program, which calls of every length share, and the plan of one shape, without the
-memory of segments (``scratch``), which depends on the length of the vector. ``kB`` is the growth of the process's
+memory of segments (``scratch``), which depends on the length of the vector. A hierarchical call has a plan of all its
+parts, for a vector of 4 bytes, or of a byte for each rank. ``kB`` is the growth of the process's
 resident memory over several copies, divided by their number; ``ms`` is the processor time of one copy. The last column
 is the power of p with which the kilobytes grow from the smallest p to the largest. Ranks are measured in processes of
 their own; of several ranks the one that needs most is shown. Exits with 1 if anything grows faster than p.
@@ -17,7 +18,7 @@ import functools
 import math
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import first_calls
@@ -26,7 +27,7 @@ from first_calls import DEPTH, FLOAT, SMALL, SUM, Case, apart, trim
 
 from collectives.core import _core
 from collectives.schedules import build, registry
-from collectives.selection import policy
+from collectives.selection import hierarchy, policy
 
 COPIES = {"communicator": 4, "program": 8, "plan": 16}
 LEAST = 16.0  # kB: smaller things are not judged
@@ -58,8 +59,12 @@ def plan_of(case: Case, endpoint: _core.Endpoint) -> Callable[[_core.Endpoint], 
 def measured(what: str, case: Case | None, group: _core.InProcess, rank: int) -> tuple[float, float]:
     """Seconds and bytes of one copy, in this process."""
     endpoint = group.endpoint(rank)
-    if case is None:
-        make: Callable[[_core.Endpoint], Any] = first_calls.set_up
+    if case is not None and case.name == hierarchy.NAME:
+        plan = first_calls.hierarchical(case, endpoint)
+        make: Callable[[_core.Endpoint], Any] = lambda endpoint: plan()  # noqa: E731
+        make(endpoint)
+    elif case is None:
+        make = first_calls.set_up
         make(_core.InProcess(SMALL).endpoint(0))
     else:
         make = functools.partial(program, case) if what == "program" else plan_of(case, endpoint)
@@ -91,16 +96,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("-p", default="1000,4096", metavar="P,...", help="numbers of ranks (%(default)s)")
     sizes = sorted(int(part) for part in parser.parse_args(arguments).p.split(","))
     groups = [_core.InProcess(size) for size in sizes]
-    rows: list[tuple[str, Case | None]] = [("communicator", None)]
-    rows += [(what, case) for case in first_calls.cases() for what in ("program", "plan")]
+    rows: list[tuple[str, Sequence[Case | None]]] = [("communicator", [None] * len(sizes))]
+    rows += [(what, [case] * len(sizes)) for case in first_calls.cases() for what in ("program", "plan")]
+    rows += [("plan", cases) for cases in zip(*map(first_calls.hierarchical_cases, sizes), strict=True)]
     head = "".join(f"{f'ms, p={size}':>12}{f'kB, p={size}':>12}" for size in sizes)
     print(f"{'':13}{'collective':15}{'algorithm':20}{head}{'power':>7}")
     failed = False
-    for what, case in rows:
+    for what, cases in rows:
         found = [
             np.max([alone(what, case, group, rank) for rank in (0, 1, size // 2, size - 1)], axis=0).tolist()
-            for group, size in zip(groups, sizes, strict=True)
+            for case, group, size in zip(cases, groups, sizes, strict=True)
         ]
+        case = cases[-1]
         grows = power(sizes, [nbytes / 1e3 for _, nbytes in found])
         late = grows is not None and grows > FASTEST
         failed |= late

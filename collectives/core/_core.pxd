@@ -270,9 +270,12 @@ cdef extern from "hierarchy/hierarchy.h" nogil:
         COLL_HIERARCHY_CHANNELS
     ctypedef struct coll_hierarchy:
         pass
+    ctypedef struct coll_matrix:
+        size_t rows, columns, bytes
     ctypedef struct coll_hierarchy_part:
         const coll_node_message *message
         coll_exec *run
+        coll_matrix matrix
         int tag, after, source, target
         size_t source_at, target_at
     coll_hierarchy *coll_hierarchy_new(const coll_hierarchy_part *, int, coll_node *const *, const int *, void *)

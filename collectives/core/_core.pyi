@@ -342,10 +342,15 @@ def area_bytes() -> int: ...
 
 PLACES: tuple[str, ...]
 
+class Transpose:
+    footprint: int
+    def __init__(self, rows: int, columns: int, nbytes: int) -> None: ...
+
 class HierarchyPlan(Task):
     def __init__(
         self, node: Node | None, ranks: list[int], size: int,
-        parts: list[tuple[Plan | NodePlan, int, int, tuple[int, int], tuple[int, int]]], scratch: Any, footprint: int,
+        parts: list[tuple[Plan | NodePlan | Transpose, int, int, tuple[int, int], tuple[int, int]]],
+        scratch: Any, footprint: int,
     ) -> None: ...  # fmt: skip
     @property
     def busy(self) -> bool: ...

@@ -4,11 +4,27 @@
 PLACES = ("input", "vector", "scratch")
 
 
+cdef class Transpose:
+    """The task of a part that exchanges rows and columns of a matrix whose entries have ``nbytes`` bytes. There is a row, at least.
+
+    ``footprint`` is 0: it has no memory of its own.
+    """
+
+    cdef coll_matrix matrix
+    cdef readonly size_t footprint
+
+    def __cinit__(self, size_t rows, size_t columns, size_t nbytes):
+        self.matrix.rows, self.matrix.columns, self.matrix.bytes = rows, columns, nbytes
+
+
 cdef int set_part(coll_hierarchy_part *part, tuple told) except -1:
     task, run, after, source, target = told
     part.message, part.run = NULL, NULL
+    memset(&part.matrix, 0, sizeof(coll_matrix))
     if isinstance(task, NodePlan):
         part.message = &(<NodePlan>task).message
+    elif isinstance(task, Transpose):
+        part.matrix = (<Transpose>task).matrix
     else:
         part.run = (<Plan?>task).execution
     part.tag, part.after = run, after
@@ -23,8 +39,8 @@ cdef int set_part(coll_hierarchy_part *part, tuple told) except -1:
 cdef class HierarchyPlan(Task):
     """A plan for calls of ranks on several nodes: a sequence of parts (csrc/hierarchy/hierarchy.h).
 
-    ``parts`` are tuples ``(task, run, after, source, target)``. The task is a NodePlan of the group ``node``, or a Plan
-    for a schedule between nodes; ``run`` numbers the Plans that may run at once, and is the channel of a NodePlan.
+    ``parts`` are tuples ``(task, run, after, source, target)``. The task is a NodePlan of the group ``node``, a Plan for
+    a schedule between nodes, or a Transpose; ``run`` numbers those that may run at once, and is a NodePlan's channel.
     ``after`` is the index of the part that must have ended before, or -1. ``source`` and ``target`` are
     ``(place, byte)``, with the index of a place in PLACES. ``ranks`` are those of the group, ``size`` is the number of
     ranks of the communicator, and ``scratch`` a HeapBlock for results between parts, or None.

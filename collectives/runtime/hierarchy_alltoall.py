@@ -8,13 +8,13 @@ receives, a the rank that sends, and i a lane. (j, d) is an array of blocks in w
     node      member i gets the blocks of all ranks for lane i     (i, j, d) -> (a, j, d)
     copy      by node                                              (a, j, d) -> (j, a, d)
     lane      exchange between the nodes                           (j, a, d) -> (j, a, d) of the nodes j that sent
-    copy      by destination                                       (j, a, d) -> (d, j, a)
+    transpose by destination                                       (j, a, d) -> (d, j, a)
     node      each rank gets its blocks from its member            (d, j, a) -> (j, a)
     copy      from the order of the nodes to that of the ranks     (j, a)    -> (a)
 
 Copies that would change nothing are left out, and so is the second exchange on a node all of whose ranks are members.
-So a block crosses a link between nodes once, with those of other ranks of the node in one message (Traeff 2019, arXiv
-1910.13373, on lanes).
+The transposition is left out on a member that receives for one rank. So a block crosses a link between nodes once, with
+those of other ranks of the node in one message (Traeff 2019, arXiv 1910.13373, on lanes).
 """
 
 from __future__ import annotations
@@ -109,8 +109,14 @@ class _Alltoall(Blocks):
             )
 
         self.steps.append(exchange)
-        order = [s * self.served + d for d in range(self.served) for s in range(len(self.ranks))]
-        self.copy([self.each] * len(order), order)
+        if self.served > 1:
+            self.steps.append(self.by_destination)
+
+    def by_destination(self, source: Place, target: Place, after: int) -> int:
+        """The blocks for each rank that this member serves follow each other."""
+        matrix = len(self.ranks), self.served, self.each
+        part = Part("transpose", (self.rank,), self.rank, source, target, self.served * self.total, after=after)
+        return self.add(part._replace(matrix=matrix))
 
     def from_member(self, source: Place, target: Place, after: int) -> int:
         """Each rank gets its blocks from the member that received them."""

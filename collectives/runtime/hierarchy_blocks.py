@@ -49,10 +49,11 @@ class Blocks(Call):
     """A call whose vector has a block for each rank.
 
     Elements are counted in the order of the nodes. ``regions`` are those of the nodes, ``own`` the one of this rank's
-    node, ``block`` is this rank's block. ``sorted``: this order is that of the ranks. ``short``: the one member of each
-    node moves whole regions, so that nothing lies between the blocks of the lane. ``direct``: slices of the own region
-    are the blocks of its ranks. ``rooted``: the region of the root's node is where it belongs when the lanes begin.
-    ``exchanges``: each rank of a node has data for the whole region of every node.
+    node, ``block`` is this rank's block. ``sorted``: this order is that of the ranks. ``reorders``: this rank copies
+    the vector from one order to the other. ``short``: the one member of each node moves whole regions, so that nothing
+    lies between the blocks of the lane. ``direct``: slices of the own region are the blocks of its ranks. ``rooted``:
+    the region of the root's node is where it belongs when the lanes begin. ``exchanges``: each rank of a node has data
+    for the whole region of every node.
     """
 
     exchanges = False
@@ -79,11 +80,12 @@ class Blocks(Call):
         i = self.node.index(rank)
         self.block = self.bounds[i], self.bounds[i + 1]
         self.direct = len(self.segments) == 1 and self.own_cuts(self.own) == self.bounds
-        self.spare = 0 if self.sorted else self.total  # the first element of scratch memory after a copy of the vector
+        self.reorders = not self.sorted and (not self.rooted or rank == self.root)
+        self.spare = self.total if self.reorders else 0  # the first element of scratch memory after such a copy
         self.slot = 0
         if self.lane:
             every = range(len(self.segments))
-            self.slot = max(sum(map(_length, [*self.slices(k), self.slice_of(self.part_of_own(k))])) for k in every)
+            self.slot = max(sum(map(_length, [*self.kept(k), self.slice_of(self.part_of_own(k))])) for k in every)
 
     def _room(self) -> int:
         return self.spare + min(DEPTH, len(self.segments)) * self.slot
@@ -118,6 +120,10 @@ class Blocks(Call):
         """This rank's slices of segment k of every region."""
         return [self.slice_of(part) for part in self.ranges(k)]
 
+    def kept(self, k: int) -> list[Range]:
+        """The slices of segment k that this rank keeps between parts, beside that of its own region."""
+        return self.slices(k) if self.home or not self.rooted else []
+
     def across_lane(self, k: int, root: int, source: Place, target: Place, *, dense: bool) -> None:
         """Add the lane's part of segment k. ``dense``: its blocks are one after the other, not each in its region."""
         slices = self.slices(k)
@@ -151,10 +157,12 @@ class Blocks(Call):
         """The scratch memory of segment k."""
         return Place(SCRATCH, self.spare + k % DEPTH * self.slot)
 
-    def copied(self, source: Place, target: Place, lengths: Sequence[int], order: Sequence[int], after: int) -> int:
+    def copied(
+        self, source: Place, target: Place, lengths: Sequence[int], order: Sequence[int], after: int, run: int = 0
+    ) -> int:
         """Add a copy of blocks with these lengths, the i-th of the target from block ``order[i]`` of the source."""
         cuts, input_cuts = sums([lengths[i] for i in order]), sums(lengths)
-        copy = Part("copy", (self.rank,), self.rank, source, target, cuts[-1], cuts, after=after)
+        copy = Part("copy", (self.rank,), self.rank, source, target, cuts[-1], cuts, run, after)
         return self.add(copy._replace(input_cuts=input_cuts, order=tuple(order)))
 
     def by_nodes(self) -> tuple[Place, int]:
@@ -175,7 +183,7 @@ class Blocks(Call):
 
     def result(self) -> Place:
         """Where the vector is put together, in the order of the nodes."""
-        return Place(VECTOR if self.sorted else SCRATCH, 0)
+        return Place(SCRATCH if self.reorders else VECTOR, 0)
 
     def given(self) -> Place:
         """Where this rank's block is at first, in a call in which each rank has a block."""
@@ -219,6 +227,7 @@ class _ReduceScatter(Blocks):
     def before(self, k: int, first: int, count: int) -> None:
         self.ready, target = self.there, self.slot_of(k)
         if self.alone:
+            self.ready = self.together(k)
             return
         if self.short:
             self.ready = self.on_node("reduce", self.members[0], self.source, target, self.total, self.there)
@@ -228,6 +237,19 @@ class _ReduceScatter(Blocks):
             self.ready = self.on_node("reduce_scatter", self.root, source, target, part[1] - part[0], self.there)
             target = target.plus(end - mine)
 
+    def together(self, k: int) -> int:
+        """Have a rank alone on its node copy its slices to the slot, which the lane's run before has left.
+
+        The plan of a lane has scratch memory for all that its blocks enclose, so these must follow each other.
+        """
+        if self.short:
+            return self.there
+        bounds = (0, *itertools.chain(*self.slices(k)), self.total, self.total)
+        lengths = [end - first for first, end in itertools.pairwise(bounds)]
+        slices, empty = len(self.regions), len(lengths) - 1  # the source has as many blocks as the target
+        order = [*range(1, 2 * slices, 2), *([empty] * (len(lengths) - slices))]
+        return self.copied(self.source, self.slot_of(k), lengths, order, self.there, k % DEPTH)
+
     def sum_of(self, k: int) -> Place:
         """Where the result of the lane is."""
         if self.direct or self.alone:
@@ -235,8 +257,8 @@ class _ReduceScatter(Blocks):
         return self.slot_of(k).plus(sum(end - first for first, end in self.slices(k)))
 
     def across(self, k: int, first: int, count: int) -> None:
-        source = self.source if self.alone else self.slot_of(k)
-        self.across_lane(k, self.root, source, self.sum_of(k), dense=not self.alone)
+        source = self.source if self.alone and self.short else self.slot_of(k)
+        self.across_lane(k, self.root, source, self.sum_of(k), dense=True)
 
     def behind(self, k: int, first: int, count: int) -> None:
         if not self.direct:

@@ -41,8 +41,9 @@ class Part(NamedTuple):
     ``input_cuts`` those of the input if they differ. ``run`` is, for a part of the lane, a number from 0 to DEPTH - 1,
     which sets the tag: parts with different numbers may be under way at once. For a part of the node it is the channel,
     1 for some parts behind those of the lane, else 0. ``after`` is the index of the part that must have ended before,
-    or -1. ``spaced``: only every second block, from block 1 on, belongs to a rank of the lane. ``order`` is that of a
-    ``"copy"``, which has the lane of its rank alone: block i of the target is block ``order[i]`` of the source.
+    or -1. ``spaced``: only every second block, from block 1 on, belongs to a rank of the lane. Two collectives have the
+    lane of their rank alone: of a ``"copy"``, block i of the target is block ``order[i]`` of the source; a
+    ``"transpose"`` exchanges rows and columns of a matrix, ``(rows, columns, elements of an entry)``.
     """
 
     collective: str
@@ -57,6 +58,7 @@ class Part(NamedTuple):
     input_cuts: tuple[int, ...] | None = None
     spaced: bool = False
     order: tuple[int, ...] = ()
+    matrix: tuple[int, int, int] | None = None
 
 
 def segments(elements: int, itemsize: int, lanes: int, most: int = MOST) -> list[tuple[int, int]]:
@@ -93,7 +95,7 @@ class Call:
         self.lane_root = -1  # the rank of the lane on the root's node
         if rank in self.members:
             self.lane = nodes.lane(self.members.index(rank), self.width, self.root)
-            self.lane_root = next(r for r in self.lane if r in nodes.node_of(self.root))
+            self.lane_root = self.lane[nodes.ranks.index(nodes.node_of(self.root))]
         self.slot = -(-self.segments[0][1] // self.width)  # elements of the longest slice
         self.parts: list[Part] = []
         self.ready = -1

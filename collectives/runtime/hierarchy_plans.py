@@ -23,6 +23,7 @@ __all__ = ["algorithm_of_lane", "hierarchy_plan", "program_of_lane"]
 
 _SUM, _AVG = (_core.OPS.index(name) for name in ("sum", "avg"))
 _NOWHERE = Place(0, 0)
+_Task = _core.Plan | _core.NodePlan | _core.Transpose
 PART_BYTES = 512  # about the memory of a part in a plan
 #: The algorithms of lanes: for slices of up to so many bytes, and for longer ones.
 LANES = {
@@ -88,7 +89,7 @@ def _spaced(step: Step) -> Step:
 
 @functools.lru_cache(maxsize=256)
 def program_of_copy(order: tuple[int, ...], size: int) -> _core.Program:
-    """The program that copies block ``order[i]`` of the input to block i of the vector."""
+    """The program that copies block ``order[i]`` of the input to block i of the vector; both have as many blocks."""
     steps = [copy(INPUT, VECTOR, i, 1, src_block=source) for i, source in enumerate(order)]
     s = assemble("copy", 0, size, len(order), [steps], "alltoall")
     return _core.Program(s.steps, size, s.nblocks, s.scratch, False, s.input_block, s.vector_block)
@@ -108,15 +109,21 @@ class _Maker:
     def __init__(self, nodes: Nodes, shape: Shape, engine: _core.Node | None, endpoint: _core.Endpoint):
         self.nodes, self.shape, self.engine, self.endpoint = nodes, shape, engine, endpoint
         self.pieces = len(segments(shape.elements, shape.itemsize, nodes.width))
-        self.made: dict[Any, _core.Plan | _core.NodePlan] = {}
+        self.made: dict[Any, _Task] = {}
 
-    def task(self, part: Part) -> _core.Plan | _core.NodePlan:
+    def task(self, part: Part) -> _Task:
         """The task of a part, without its addresses."""
         in_place = self._in_place(part)
         key = *part._replace(source=_NOWHERE, target=_NOWHERE, after=-1), in_place
         if key not in self.made:
-            self.made[key] = self._of_lane(part, in_place) if part.lane else self._of_node(part)
+            self.made[key] = self._made(part, in_place)
         return self.made[key]
+
+    def _made(self, part: Part, in_place: bool) -> _Task:
+        if part.matrix is not None:
+            rows, columns, elements = part.matrix
+            return _core.Transpose(rows, columns, elements * self.shape.itemsize)
+        return self._of_lane(part, in_place) if part.lane else self._of_node(part)
 
     def _in_place(self, part: Part) -> bool:
         """Whether the schedule of a lane has the same memory as input and vector, block by block."""

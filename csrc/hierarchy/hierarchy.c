@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum { WAITING, RUNNING, ENDED }; /* states of a part */
-enum { AHEAD = 16 };              /* parts that are looked at beyond the first that has not ended */
+enum { AHEAD = 16 };              /* the least number of parts that are looked at, see distance() */
 
 struct coll_hierarchy {
     coll_hierarchy_part *parts;
@@ -15,13 +15,27 @@ struct coll_hierarchy {
     const int *ranks;
     coll_node *channels[COLL_HIERARCHY_CHANNELS];
     char *at[COLL_PLACES];
-    int n, first, tag, status; /* all parts before `first` have ended */
+    int n, first, ahead, tag, status; /* all parts before `first` have ended; `ahead` from there on are looked at */
 };
 
 static int part_ok(const coll_hierarchy_part *p, int i, int with_node) {
     if (p->after >= i)
         return 0;
-    return p->message ? with_node && p->tag < COLL_HIERARCHY_CHANNELS : p->run && p->tag < COLL_HIERARCHY_RUNS;
+    if (p->message)
+        return with_node && p->tag < COLL_HIERARCHY_CHANNELS;
+    return (p->run || p->matrix.rows) && p->tag < COLL_HIERARCHY_RUNS;
+}
+
+/* The most parts from one run to the next. So many for each run that may be under way are looked at: a call on many
+ * nodes has many parts of the node in each segment. */
+static int distance(const coll_hierarchy_part *parts, int n) {
+    int most = 0;
+    for (int i = 0, last = -1; i < n; i++)
+        if (parts[i].run) {
+            most = i - last > most ? i - last : most;
+            last = i;
+        }
+    return most;
 }
 
 coll_hierarchy *coll_hierarchy_new(const coll_hierarchy_part *parts, int n, coll_node *const *channels,
@@ -33,6 +47,8 @@ coll_hierarchy *coll_hierarchy_new(const coll_hierarchy_part *parts, int n, coll
     if (!h)
         return NULL;
     h->n = n;
+    h->ahead = distance(parts, n) * COLL_HIERARCHY_RUNS;
+    h->ahead = h->ahead > AHEAD ? h->ahead : AHEAD;
     for (int i = 0; i < COLL_HIERARCHY_CHANNELS; i++)
         h->channels[i] = channels ? channels[i] : NULL;
     h->ranks = ranks;
@@ -100,6 +116,12 @@ int coll_hierarchy_start(coll_hierarchy *h, const void *input, void *vector, int
     return COLL_OK;
 }
 
+static void transpose(const coll_matrix *m, const char *source, char *target) {
+    for (size_t column = 0; column < m->columns; column++)
+        for (size_t row = 0; row < m->rows; row++, target += m->bytes)
+            memcpy(target, source + (row * m->columns + column) * m->bytes, m->bytes);
+}
+
 static int go_on(coll_hierarchy *h, int i, size_t budget) {
     const coll_hierarchy_part *p = &h->parts[i];
     if (h->state[i] == WAITING) {
@@ -113,12 +135,16 @@ static int go_on(coll_hierarchy *h, int i, size_t budget) {
     }
     if (p->run)
         return coll_exec_progress(p->run, budget);
+    if (!p->message) {
+        transpose(&p->matrix, from(h, p), to(h, p));
+        return COLL_OK;
+    }
     coll_task part = coll_node_task(&h->jobs[i]);
     return part.progress(part.self, budget);
 }
 
 static int end_of_view(const coll_hierarchy *h) {
-    return h->n - h->first < AHEAD ? h->n : h->first + AHEAD;
+    return h->n - h->first < h->ahead ? h->n : h->first + h->ahead;
 }
 
 /* Move every part in view once. One part of each channel is under way at a time, and one run with the same tag, so that

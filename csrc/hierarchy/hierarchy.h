@@ -1,5 +1,5 @@
 /* Calls of ranks on several nodes: a fixed sequence of parts, each a call of the node-local engine among the ranks of a
- * node, or a run of a schedule between ranks of different nodes.
+ * node, a run of a schedule between ranks of different nodes, or a transposition of blocks on one rank.
  *
  * Parts of the node are in two channels, each a group of the engine: parts before the runs in one, those behind in the
  * other, where calls need it. The parts of a channel begin in their order, which is the same on all ranks of the node.
@@ -7,7 +7,7 @@
  * channel, the first part of a call waits for the last part of the call before, and so for the links.
  *
  * A run begins when the part that it must follow and earlier runs with its tag have ended, so that runs overlap with
- * parts of the node and with other runs. */
+ * parts of the node and with other runs. So does a transposition, which has a tag for this alone. */
 #ifndef COLL_HIERARCHY_H
 #define COLL_HIERARCHY_H
 
@@ -19,8 +19,13 @@ enum { COLL_HIERARCHY_RUNS = 4 }; /* the most executions of a call, which run at
 enum { COLL_HIERARCHY_CHANNELS = 2 };
 
 typedef struct {
+    size_t rows, columns, bytes; /* of the source, and the bytes of an entry */
+} coll_matrix;
+
+typedef struct {
     const coll_node_message *message; /* a part of the node, whose addresses are set at each start; or NULL */
     coll_exec *run;                   /* else the execution of a run; parts with the same tag may have the same one */
+    coll_matrix matrix;               /* of a transposition, which has neither */
     int tag;                          /* of a run, after the call's first one; of a part of the node, its channel */
     int after;                        /* the part that must have ended before this one begins, or -1 */
     int source, target;               /* where input and output are: COLL_AT_... */

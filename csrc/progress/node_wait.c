@@ -18,14 +18,15 @@ int coll_node_spin(coll_node_call *c) {
 }
 
 /* A number that differs after every step of a call. */
-static int steps(const coll_node_call *c) {
-    return c->state + c->claimed + c->staged + c->reduced + c->copied;
+static unsigned steps(const coll_node_call *c) {
+    return (unsigned)c->state + (unsigned)c->claimed + (unsigned)c->staged + (unsigned)c->reduced + (unsigned)c->copied;
 }
 
 static int job_progress(void *self, size_t budget) {
     coll_node_job *job = self;
     (void)budget; /* a call of the engine returns wherever it must wait */
-    int before = steps(&job->call), status = coll_node_progress(&job->call);
+    unsigned before = steps(&job->call);
+    int status = coll_node_progress(&job->call);
     coll_moves += steps(&job->call) != before;
     if (status != COLL_PENDING)
         return status;

@@ -10,6 +10,7 @@ from collectives.arguments.shape import Shape
 from collectives.core import _core
 from collectives.runtime import hierarchy_parts
 from collectives.runtime.hierarchy import parts_of
+from collectives.runtime.hierarchy_plans import hierarchy_plan
 from collectives.runtime.nodes import Nodes
 
 LAYOUTS = ["aab", "abba", "aaabb", "abaca"]
@@ -99,6 +100,10 @@ def run_part(every):
         moves = [
             (block(0, outs[0], target, True, k), block(0, ins[0], source, True, s)) for k, s in enumerate(part.order)
         ]
+    elif name == "transpose":
+        one = every[0][0]
+        matrix = one.at(part.source, part.elements).reshape(part.matrix).swapaxes(0, 1)
+        moves = [(one.at(part.target, part.elements), matrix.ravel())]
     elif name in ("reduce", "bcast"):
         vectors = [one.at(p.source, p.elements) for one, p in every]
         if name == "reduce":
@@ -156,6 +161,28 @@ def check(layout, collective, root, cuts, equal, in_place, chance):
     for rank, one in ranks.items():
         if expected[rank] is not None:
             np.testing.assert_array_equal(one.memory[1], expected[rank], f"{layout} {collective} {root} {cuts} {rank}")
+
+
+def scratch_of(layout, collective, rank, elements, root=0):
+    op = SUM if collective == "reduce_scatter" else None
+    shape = Shape(collective, root, elements, 4, 0, op, False)
+    return parts_of(Nodes.of([ord(c) for c in layout]), rank, shape)[1]
+
+
+def test_a_rank_that_is_not_the_root_keeps_its_own_part_only():
+    """Of a million elements, in segments: slices of what it sends or passes on."""
+    for collective, layout in itertools.product(ROOTED, ("abab", "aabb")):
+        own = [scratch_of(layout, collective, rank, 1 << 20) for rank in range(1, 4)]
+        assert max(own) <= 1 << 20, (collective, layout, own)
+        away = [scratch_of(layout, collective, rank, 1 << 20) for rank, c in enumerate(layout) if c == "b"]
+        assert max(away) <= 1 << 19, (collective, layout, away)
+
+
+def test_a_rank_alone_reduces_in_memory_of_a_few_segments():
+    endpoint = _core.InProcess(4).endpoint(0)
+    shape = Shape("reduce_scatter", 0, 16 << 20, 4, _core.DTYPES.index("float32"), SUM, False)
+    plan = hierarchy_plan(Nodes.of([0, 1, 1, 2]), shape, None, endpoint)
+    assert plan.footprint < 32 << 20  # of 64 MiB
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, *(pytest.param(layout, marks=pytest.mark.slow) for layout in MORE)])
