@@ -22,6 +22,12 @@ from .winner import changes
 
 __all__ = ["add_arguments", "main"]
 
+#: Options without a meaning for a strategy, each of whose ranks has a host of its own, and for algorithms.
+_OF_ALGORITHMS = (
+    "collective", "hosts", "placement", "order", "root", "segments", "in_flight", "overhead", "local_alpha",
+    "local_beta", "rendezvous", "burst", "topology", "slow_rank", "slow_host", "picture", "goal",
+)  # fmt: skip
+_OF_STRATEGIES = ("option", "servers", "step", "straggler", "steps", "price")
 _COLUMNS = ("collective", "algorithm", "p", "hosts", "bytes", "time", "x bound", "messages", "by", "took")
 
 EPILOG = """\
@@ -98,6 +104,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         if bool(args.names) == bool(args.strategy):
             raise ValueError("name algorithms, or give --strategy")
+        _check_mode(args)
         _check_files(args)
         if args.strategy:
             return strategy_cli.main(args)
@@ -107,7 +114,7 @@ def main(args: argparse.Namespace) -> int:
         rows = _rows(algorithms, args)
         if args.json:
             with replacing(args.json) as file:
-                json.dump({"simulation": _about(args), "results": rows}, file, indent=1)
+                json.dump({"simulation": _about(args), "results": rows}, file, indent=1, allow_nan=False)
             say_where(args.json)
         if args.picture:
             from .picture import draw
@@ -119,6 +126,16 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}") from None
     return 0
+
+
+def _check_mode(args: argparse.Namespace) -> None:
+    """ValueError for an option that would have no effect."""
+    known = argparse.ArgumentParser()
+    add_arguments(known)
+    for name in _OF_ALGORITHMS if args.strategy else _OF_STRATEGIES:
+        if getattr(args, name) != known.get_default(name):
+            where = "with" if args.strategy else "without"
+            raise ValueError(f"--{name.replace('_', '-')} has no effect {where} --strategy")
 
 
 def _check_files(args: argparse.Namespace) -> None:
@@ -184,6 +201,9 @@ def _row(algorithm: ScheduleAlgorithm, network: Network, nbytes: int, args: argp
     if args.segments < 1 or args.in_flight < 1:
         raise ValueError("--segments, --in-flight: expected at least 1")
     segments = args.segments if algorithm.divisible(network.size) else 1
+    if segments != args.segments:
+        print(f"{algorithm.collective} {algorithm.name} on {network.size} ranks: one segment, it cannot be cut",
+              file=sys.stderr)  # fmt: skip
     outcome = simulate(algorithm, network, nbytes, root=args.root, segments=segments, in_flight=args.in_flight)
     least = bound(algorithm.collective, network, nbytes)
     return {

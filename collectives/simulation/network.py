@@ -65,8 +65,10 @@ class Network:
     def __post_init__(self) -> None:
         if self.hosts.ndim != 1 or not self.size or self.hosts.min() < 0:
             raise ValueError("hosts: expected the number of each rank's host, from 0 on, in an array of one dimension")
+        if len(np.unique(self.hosts)) < self.nhosts:
+            raise ValueError(f"hosts: expected a rank on each host from 0 to {self.nhosts - 1}")
         for name in ("beta", "fold", "local_beta"):
-            if not getattr(self, name) > 0:
+            if not (getattr(self, name) > 0 and 1 / getattr(self, name) < math.inf):
                 raise ValueError(f"{name}: expected a rate above 0, not {getattr(self, name)}")
         for name in ("alpha", "overhead", "local_alpha", "burst", "jitter"):
             if not 0 <= getattr(self, name) < math.inf:

@@ -46,10 +46,14 @@ def simulate(
     """Simulate one call on a vector of ``nbytes`` bytes, cut into ``segments``, of which ``in_flight`` run at once.
 
     A rank begins a round when its messages of the round before have left, those of others have arrived, and what
-    arrived is folded. TooMany if the messages do not fit in memory; ValueError if the algorithm cannot be cut into
-    segments.
+    arrived is folded. TooMany if the messages do not fit in memory; ValueError if there is no such root, or if the
+    algorithm cannot be cut into segments.
     """
     size = network.size
+    if nbytes < 0:
+        raise ValueError(f"nbytes: expected 0 or more, not {nbytes}")
+    if not 0 <= root < (size if algorithm.spec.rooted else 1):
+        raise ValueError(f"root {root}: {algorithm.collective} on {size} ranks has no such root")
     if segments < 1 or in_flight < 1:
         raise ValueError(f"segments, in_flight: expected at least 1, not {segments} and {in_flight}")
     if segments > 1 and not algorithm.divisible(size):

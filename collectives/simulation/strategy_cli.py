@@ -24,7 +24,7 @@ BUSY = 0.9  # the share of its time from which on a server counts as a bottlenec
 
 
 class Row(NamedTuple):
-    """A strategy on so many ranks.
+    """A strategy on so many ranks, for so many steps of the fastest one.
 
     ``speedup`` is its pace divided by that of all-reduces under the same conditions, ``pays_from`` is what `break_even`
     returns, ``took`` are the seconds of the simulation.
@@ -32,6 +32,7 @@ class Row(NamedTuple):
 
     strategy: Choice
     ranks: int
+    steps: int
     pace: Pace
     speedup: float
     pays_from: float | None
@@ -68,10 +69,10 @@ def main(args: argparse.Namespace) -> int:
     answers = [_answer(row, args.price) for row in rows if row.strategy != SYNCHRONOUS]
     print("", *answers, sep="\n")
     if args.json:
-        about = dataclasses.asdict(_conditions(args))
+        about = {**dataclasses.asdict(_conditions(args)), "price": args.price}
         found = {"simulation": about, "results": [_values(row) for row in rows], "answers": answers}
         with replacing(args.json) as file:
-            json.dump(found, file, indent=1)
+            json.dump(found, file, indent=1, allow_nan=False)
         say_where(args.json)
     return 0
 
@@ -103,7 +104,7 @@ def _row(strategy: Choice, size: int, args: argparse.Namespace) -> Row:
         other = pace(SYNCHRONOUS.pattern(size), size, conditions, steps)
         speedup = found.steps_per_second / other.steps_per_second
         pays_from = break_even(strategy, size, conditions, steps, args.price)
-    return Row(strategy, size, found, speedup, pays_from, time.perf_counter() - begin)
+    return Row(strategy, size, steps, found, speedup, pays_from, time.perf_counter() - begin)
 
 
 def break_even(strategy: Choice, size: int, conditions: Conditions, steps: int, price: float = 1.0) -> float | None:
@@ -163,6 +164,7 @@ def _values(row: Row) -> dict[str, Any]:
         "strategy": row.strategy.name,
         "options": row.strategy.texts,
         "ranks": row.ranks,
+        "steps": row.steps,
         **row.pace._asdict(),
         "times_allreduce": row.speedup,
         "pays_from_straggler": row.pays_from,

@@ -33,7 +33,7 @@ def rate(text: str) -> float:
     for power, letter in enumerate(("", "k", "m", "g", "t")):
         for name, base in ((letter, 1000), (f"{letter}i", 1024)):
             for what, bits in (("b/s", 1), ("bit/s", 8)):
-                if unit.lower() == f"{name}{what}" and 0 < number * base**power < math.inf:
+                if unit.lower() == f"{name}{what}" and 0 < number * base**power < math.inf and 1 / number < math.inf:
                     return number * base**power / bits
     raise argparse.ArgumentTypeError(f"{text!r} is not a rate such as 12GB/s or 200Mbit/s")
 

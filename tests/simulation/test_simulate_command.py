@@ -106,6 +106,11 @@ def test_what_does_not_fit_in_memory_is_left_out_of_several(monkeypatch, capsys,
     assert [row["algorithm"] for row in json.loads(file.read_text())["results"]] == ["ring"]
 
 
+def test_what_cannot_be_cut_is_said(capsys):
+    assert main(["simulate", "ring", "reduce_scatter/circulant", "-p", "5", "-n", "1MiB", "--segments", "8"]) == 0
+    assert capsys.readouterr().err == "reduce_scatter circulant on 5 ranks: one segment, it cannot be cut\n"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -126,6 +131,10 @@ def test_what_does_not_fit_in_memory_is_left_out_of_several(monkeypatch, capsys,
         (("ring", "-p", "4", "--alpha=-1us"), "alpha"),
         (("ring", "-p", "4", "--beta", "1e400GB/s"), "not a rate"),
         (("ring", "-p", "4", "--beta", "1e300TB/s"), "not a rate"),
+        (("ring", "-p", "4", "--beta", "1e-310B/s"), "not a rate"),
+        (("ring", "-p", "4", "--step", "1s"), "--step has no effect without --strategy"),
+        (("ring", "-p", "4", "--straggler", "1x4"), "--straggler has no effect without"),
+        (("ring", "-p", "4", "--option", "a=b"), "--option has no effect without"),
         (("ring", "-p", "4", "--topology", "2:2:2"), "not levels"),
         (("ring", "-p", "4", "--topology", f"{10**30}:2"), "width"),
         (("ring", "-p", "4", "--topology", "2:nan"), "oversubscription"),

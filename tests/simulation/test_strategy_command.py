@@ -109,6 +109,11 @@ def test_a_busy_server_is_named(capsys):
         (("--strategy", "nocomm", "-n", "1,2"), "one number of bytes"),
         (("--strategy", "nocomm", "--jitter", "some"), "'some' is not a part such as 0.1 or 10%"),
         (("--strategy", "nocomm", "--json", "/nowhere/x"), "no directory /nowhere"),
+        (("--strategy", "nocomm", "--goal", "x.goal"), "--goal has no effect with --strategy"),
+        (("--strategy", "nocomm", "--picture", "x.svg"), "--picture has no effect with --strategy"),
+        (("--strategy", "nocomm", "--hosts", "2"), "--hosts has no effect with --strategy"),
+        (("--strategy", "nocomm", "--slow-host", "0:4"), "--slow-host has no effect with --strategy"),
+        (("--strategy", "nocomm", "--local-beta", "1GB/s"), "--local-beta has no effect with --strategy"),
     ],
 )
 def test_bad_input(capsys, words, said):
