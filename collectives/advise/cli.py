@@ -168,6 +168,11 @@ def _model(args: argparse.Namespace) -> Model:
     if args.hidden is not None:
         if args.layers is None:
             raise ValueError("a perceptron needs --layers, --width and --hidden")
+        known = argparse.ArgumentParser()
+        add_arguments(known)
+        for name in ("heads", "sequence", "vocabulary", "untied"):
+            if getattr(args, name) != known.get_default(name):
+                raise ValueError(f"--{name} is one of a transformer: a perceptron (--hidden) has none")
         return perceptron(args.layers, args.width, args.hidden, precision, element)
     if args.layers is None:
         shape = shape_of(args.parameters, args.sequence, args.vocabulary)

@@ -18,15 +18,12 @@ AXES = ("pipeline", "data", "tensor")  # the last varies fastest from rank to ra
 
 
 class Group(NamedTuple):
-    """``size`` ranks that take part in a collective, on ``hosts`` hosts."""
+    """``size`` ranks that take part in a collective, on ``hosts`` hosts; ``most`` and ``least`` of them are on one."""
 
     size: int
     hosts: int
-
-    @property
-    def local(self) -> int:
-        """The most of them on one host."""
-        return -(-self.size // self.hosts)
+    most: int
+    least: int
 
 
 class Links:
@@ -38,8 +35,7 @@ class Links:
 
     def __init__(self, machine: Machine, pipeline: int, data: int, tensor: int) -> None:
         hosts = (np.arange(pipeline * data * tensor) // machine.per_host).reshape(pipeline, data, tensor)
-        self.tensor = Group(tensor, _most(hosts, 2))
-        self.data = Group(data, _most(hosts, 1))
+        self.tensor, self.data = _group(hosts, 2), _group(hosts, 1)
         self.machine = machine
         away = np.diff(hosts, axis=0) > 0
         self._away = float(away.mean()) if away.size else 0.0
@@ -68,7 +64,7 @@ class Links:
         """
         if group.hosts == 1:
             return _fastest(self._local(), ALLREDUCES, "allreduce", group.size, nbytes)
-        between = _fastest(self._between(), ALLREDUCES, "allreduce", group.hosts, nbytes / group.local)
+        between = _fastest(self._between(), ALLREDUCES, "allreduce", group.hosts, nbytes / group.least)
         return between + self._on_hosts("reduce_scatter", group, nbytes) + self._on_hosts("allgather", group, nbytes)
 
     def reduce_scatter(self, group: Group, nbytes: float) -> float:
@@ -82,16 +78,23 @@ class Links:
     def _half(self, collective: str, group: Group, nbytes: float) -> float:
         if group.hosts == 1:
             return self._on_hosts(collective, group, nbytes)
-        between = _fastest(self._between(), ("circulant",), collective, group.hosts, nbytes / group.local)
+        between = _fastest(self._between(), ("circulant",), collective, group.hosts, nbytes / group.least)
         return between + self._on_hosts(collective, group, nbytes)
 
     def _on_hosts(self, collective: str, group: Group, nbytes: float) -> float:
-        return _fastest(self._local(), ("circulant",), collective, group.local, nbytes)
+        return _fastest(self._local(), ("circulant",), collective, group.most, nbytes)
 
 
-def _most(hosts: np.ndarray, axis: int) -> int:
-    """The most hosts that the ranks along an axis are on; their numbers do not fall along any axis."""
-    return 1 + int((np.diff(hosts, axis=axis) > 0).sum(axis=axis).max())
+def _group(hosts: np.ndarray, axis: int) -> Group:
+    """The ranks along an axis, along which the numbers of hosts do not fall: of all such groups, the largest numbers.
+
+    As many lanes run between hosts as the host with the fewest ranks has.
+    """
+    rows = np.moveaxis(hosts, axis, -1).reshape(-1, hosts.shape[axis])
+    begins = np.ones(rows.shape, bool)  # where a host's ranks begin
+    begins[:, 1:] = np.diff(rows) > 0
+    on_host = np.diff(np.append(np.flatnonzero(begins), begins.size))
+    return Group(rows.shape[1], int(begins.sum(axis=1).max()), int(on_host.max()), int(on_host.min()))
 
 
 def _fastest(piece: Piece, names: tuple[str, ...], collective: str, size: int, nbytes: float) -> float:

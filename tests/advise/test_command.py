@@ -124,6 +124,12 @@ def test_a_model_must_be_described(capsys):
     )
 
 
+@pytest.mark.parametrize("words", [("--sequence", "8192"), ("--heads", "7"), ("--vocabulary", "99"), ("--untied",)])
+def test_a_perceptron_has_no_options_of_a_transformer(capsys, words):
+    model = ("--layers", "2", "--width", "64", "--hidden", "32", "--batch", "8", "--ranks", "2")
+    assert f"{words[0]} is one of a transformer" in refused(capsys, *model, *words)
+
+
 @pytest.mark.parametrize(("text", "value"), [("7e9", 7e9), ("7B", 7e9), ("1.3b", 1.3e9), ("350M", 350e6), ("1T", 1e12)])
 def test_counts(text, value):
     assert count(text) == pytest.approx(value)

@@ -118,15 +118,24 @@ def test_an_all_reduce_on_hosts_of_two_ranks():
     """On the hosts 10 ms and half of the bytes, twice. Between them, each of two lanes has half of the port: recursive
     doubling of 500 bytes."""
     links = Links(dataclasses.replace(MACHINE, per_host=2), pipeline=1, data=4, tensor=1)
-    assert links.data == Group(4, 2)
+    assert links.data == Group(4, 2, 2, 2)
     assert links.allreduce(links.data, 1000) == pytest.approx(2 * (0.01 + 0.5) + 0.25 + 500 * 2 / 100)
 
 
 def test_groups_lie_as_the_axes_of_a_mesh_do():
     machine = Machine(64, 1, 1, per_host=8)
     links = Links(machine, pipeline=2, data=8, tensor=4)
-    assert (links.tensor, links.data) == (Group(4, 1), Group(8, 4))
-    assert Links(machine, 1, 4, 16).tensor == Group(16, 2)
+    assert (links.tensor, links.data) == (Group(4, 1, 4, 4), Group(8, 4, 2, 2))
+    assert Links(machine, 1, 4, 16).tensor == Group(16, 2, 8, 8)
+
+
+def test_a_host_with_fewer_ranks_has_fewer_lanes():
+    """9 ranks, 8 a host: the first host works as 8, and one lane carries the whole vector."""
+    machine = dataclasses.replace(MACHINE, ranks=9, per_host=8)
+    links = Links(machine, 1, 9, 1)
+    assert links.data == Group(9, 2, 8, 1)
+    even = Links(dataclasses.replace(machine, ranks=16), 1, 16, 1)
+    assert links.allreduce(links.data, 1e6) > even.allreduce(even.data, 1e6)
 
 
 def test_transfers_within_hosts_are_cheaper():
