@@ -43,6 +43,7 @@ __all__ = [
 VERSION = 1
 NEAR = 2  # an entry serves layouts whose numbers differ by this factor at most
 _LONGEST_SEGMENT, _LONGEST_READ = 256 << 10, 64 << 10  # as in csrc/node/node.h
+_LONGEST = (1 << 63) - 1
 
 
 def named(vendor: str, version: tuple[int, ...]) -> str:
@@ -345,6 +346,8 @@ def _limits(where: str, data: Any) -> Limits | None:
         return None
     of = _Reader(where, data, set(Limits._fields))
     limits = Limits(*(of.get(name, int) for name in Limits._fields))
+    if max(limits) > _LONGEST:
+        raise of.error(f"a limit above {_LONGEST}")
     if any(value & (value - 1) for value in (limits.shortest, limits.segment)):
         raise of.error("shortest, segment: not powers of two")
     if not 4096 <= limits.shortest <= limits.segment <= _LONGEST_SEGMENT:

@@ -62,6 +62,15 @@ def test_cyclic_ranks_are_dealt_to_the_hosts(program):
     assert program.Layout.of("3x2").order() == list(range(6))
 
 
+def test_the_bytes_that_must_cross_are_those_of_the_collective(program):
+    layout = program.Layout.of("2+1")
+    crossing = {name: layout.crossing(name, 3 << 20) >> 20 for name in ("gather", "scatter", "reduce", "allgather")}
+    assert crossing == {"gather": 1, "scatter": 1, "reduce": 3, "allgather": 2}
+    assert layout.crossing("alltoallv", 900) == layout.crossing("alltoall", 900) == 600
+    with pytest.raises(ValueError, match="how many bytes of barrier"):
+        layout.crossing("barrier", 8)
+
+
 @pytest.mark.parametrize("wrong", ["1x2", "4", "4x", "0+1", "4x2d", ""])
 def test_other_layouts_are_refused(program, wrong):
     with pytest.raises(ValueError, match="not like 4x2"):

@@ -59,6 +59,7 @@ BAD = {
     ),
     "rules__alltoall": ([7], "table, entry 1, alltoall, row 1: expected an object, not 7"),
     "node_limits__segment": (100_000, "table, entry 1, node_limits: shortest, segment: not powers of two"),
+    "node_limits__private": (1 << 63, f"table, entry 1, node_limits: a limit above {(1 << 63) - 1}"),
     "node_limits__copy": (1 << 20, "table, entry 1, node_limits: copy, read: not copy <= read <= 65536"),
     "models__allreduce___0__pieces": ([], "table, entry 1, models of allreduce, 1: pieces: upto must grow"),
     "models__allreduce___0__pieces___1__beta": (
