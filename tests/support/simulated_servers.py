@@ -54,8 +54,8 @@ class Servers:
         """A step of a worker, by a gradient for each bucket."""
         for server, parts in enumerate(self.layout):
             for part in parts:
-                self.send(Kind.PUSH, worker, server, part.bucket, samples, grads[part.bucket][part.start : part.stop])
-            self.send(Kind.STEP, worker, server, 0, 0, np.array([rate]))
+                self.send(Kind.PUSH, worker, server, part.bucket, 0, grads[part.bucket][part.start : part.stop])
+            self.send(Kind.STEP, worker, server, samples, 0, np.array([rate]))
 
     def parameters(self):
         """All parameters, as the servers have them."""

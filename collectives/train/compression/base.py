@@ -89,7 +89,7 @@ class Compression(Generic[A]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `state_dict` returned. It is checked against each bucket when that is next exchanged.
 
-        Residuals belong to a rank. For another number of ranks call `reset` instead.
+        Residuals belong to a rank. A rank that has loaded the state of another one calls `forget_residuals`.
         """
         what = type(self).__name__
         check_mapping(what, state)
@@ -104,6 +104,15 @@ class Compression(Generic[A]):
         """Go on as if nothing had been exchanged: forget residuals and what is carried on from step to step."""
         self._areas.clear()
         self._states.clear()
+
+    def forget_residuals(self) -> None:
+        """Make the residuals zeros; what all ranks carry on alike stays."""
+        for area in self._areas.values():
+            if area.residual is not None:
+                area.residual.fill(0)
+        for index, state in self._states.items():
+            if "residual" in state:
+                self._states[index] = {**state, "residual": np.zeros_like(state["residual"])}
 
     def _make(self, bucket: Bucket, comm: Any) -> A:
         """The working arrays for a bucket."""

@@ -227,29 +227,38 @@ class Loader:
         """Whether any rank may use any sample, so that `on_demand` can deal them."""
         return self.placement == "shared" and self.shard == "shuffled"
 
-    def on_demand(self, steps: float, take: Callable[[int], int]) -> Generator[Batch, None, None]:
+    def on_demand(self, steps: float, take: Callable[[object], int]) -> Generator[Batch, None, None]:
         """Parts of the next `steps` batches, as many as this rank has time for; fewer steps at the end of the epoch.
 
-        A part has a p-th of the samples of a batch, rounded up, p being the number of ranks. ``take(count)`` gives the
-        number of this rank's next part, from 0; `count` tells apart the series of numbers that are taken for such
-        loops. No rank gets a number twice, and each number of a series goes to one rank. All ranks call this with the
-        same `steps` at the same position, which counts parts that were taken meanwhile, and is the same for all at the
-        end. There is no `prefetch`. ValueError unless ``serves_any``.
+        A part has a p-th of the samples of a batch, rounded up, p being the number of ranks. ``take(series)`` gives the
+        number of this rank's next part, from 0; `series` is an object of this loop alone, which tells apart the numbers
+        that are taken for such loops. No rank gets a number twice, and each number of a series goes to one rank. All
+        ranks call this with the same `steps` at the same position, which counts parts that were taken meanwhile, and is
+        the same for all at the end. There is no `prefetch`. ValueError unless ``serves_any``, and for less than 1 step.
         """
         if not self.serves_any:
             raise ValueError("samples that belong to ranks cannot be dealt on demand")
+        if not steps >= 1:
+            raise ValueError(f"steps: expected at least 1, not {steps}")
         start, part = self._position, math.ceil(self.batch / self.size)
         most = len(self) * self.batch if self.drop_last else self.samples
         stop = int(min(start + steps * self.batch, most))
         whole = self._deals.deal(self._epoch, 0, 1)
-        count = self._epoch * self.samples + start
-        while (low := start + part * take(count)) < stop:
+        series = object()
+        while (low := start + part * take(series)) < stop:
             self._position = high = min(low + part, stop)
             yield self._source.read(whole.pick(np.arange(low, high)))
         self._position = stop
         if stop == most:
             self._epoch, self._position = self._epoch + 1, 0
             self._deals.begin(self.size)
+
+    def meet(self, comm: Any) -> None:
+        """Go on from the latest position of the ranks of `comm`, which left `on_demand` before its end. Collective.
+
+        What lies before that position has been dealt.
+        """
+        self._epoch, self._position = max(comm.allgather((self._epoch, self._position)))
 
     def _from_here(self) -> Iterator[tuple[int, Batch]]:
         """The batches from the current position to the end of the epoch, each with the position after it."""

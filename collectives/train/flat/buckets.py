@@ -30,6 +30,18 @@ CHANGED = (
 )
 
 
+class Progress:
+    """How far a step has come, as all buckets of a network know it.
+
+    * ``samples``: the number of samples of the backward pass under way, or of the last one; None before the first one.
+    * ``staged``: whether a strategy has sent more than buckets, which no step has used.
+    """
+
+    def __init__(self) -> None:
+        self.samples: int | None = None
+        self.staged = False
+
+
 class Bucket:
     """Some parameters of one dtype and of one group of the optimizer, as flat arrays.
 
@@ -40,12 +52,14 @@ class Bucket:
     * ``flat``: their gradients and one element more, of shape (count + 1,). Views of it are ``grads`` (all gradients)
       and ``weight`` (the last element), which a strategy may use for a number that goes with the gradients.
     * ``samples``: the number of samples of this rank of which ``grads`` is the mean.
+    * ``progress``: that of the step under way, shared by all buckets of the network.
     """
 
     def __init__(
-        self, index: int, parameters: Sequence[Slot], comm: Any, keep_grads: bool = True, share_data: bool = True
-    ) -> None:
-        self.index, self.parameters = index, list(parameters)
+        self, index: int, parameters: Sequence[Slot], comm: Any, progress: Progress, keep_grads: bool = True,
+        share_data: bool = True,
+    ) -> None:  # fmt: skip
+        self.index, self.parameters, self.progress = index, list(parameters), progress
         self.dtype, self.group = parameters[0].dtype, parameters[0].group
         self.samples = 0
         self.problem: str | None = None  # of gradients that could not be gathered
@@ -152,7 +166,8 @@ class Buckets:
         self.model, self.sync = model, True
         self._every_pass, self._keep, self._unused = every_pass, keep_grads, unused
         groups = fuse(model.slots, bucket_bytes)
-        self.list = [Bucket(i, group, comm, keep_grads, share_data) for i, group in enumerate(groups)]
+        self._progress = Progress()
+        self.list = [Bucket(i, group, comm, self._progress, keep_grads, share_data) for i, group in enumerate(groups)]
         self._home = {slot: bucket for bucket in self.list for slot in bucket.parameters}
         self._on_device = [slot for slot in model.slots if slot.on_device]
         self._used: set[Slot] = set()  # in this step
@@ -186,11 +201,18 @@ class Buckets:
         for bucket in self.list:
             bucket.missing = len(bucket.parameters)
 
+    @property
+    def accumulating(self) -> bool:
+        """Whether backward passes without ``sync`` were made since the last step."""
+        return self._added_up > 0
+
     def _begin_step(self) -> None:
         self._begin()
+        self._added_up = 0  # passes without ``sync``
         self._problem: str | None = None
         self._used.clear()
         self._before = 0  # samples of the micro-batches before this pass
+        self._progress.samples = None
         self._settled = False  # whether nothing is on its way any more
 
     def reset(self) -> None:
@@ -202,7 +224,7 @@ class Buckets:
 
     def discard(self) -> bool:
         """Drop what backward passes have brought since the last step. Returns whether some of it was handed over."""
-        handed_over = bool(self._done) or (self._every_pass and self._before > 0)
+        handed_over = bool(self._done) or (self._every_pass and self._before > 0) or self._progress.staged
         if self._done:
             self._send_all()  # as on ranks whose buckets were full before
         self.reset()
@@ -217,7 +239,7 @@ class Buckets:
             self._problem = TWICE
             return
         if not self._done:
-            self._samples = self.model.samples
+            self._samples = self._progress.samples = self.model.samples
         if self._keep:
             self._problem = slot.collect() or self._problem
         self._done.add(slot)
@@ -252,6 +274,7 @@ class Buckets:
         """The end of a backward pass. Micro-batches before the last one are added up here."""
         if self.sync:
             return
+        self._added_up += 1
         self._used |= self._done
         if self._every_pass:
             self._send_all()

@@ -20,7 +20,7 @@ from ..deaths import dead_ranks, die_if_raised, is_loss
 from ..strategies import Strategy
 from .commits import copied, loadable, put_together, shards
 from .replacing import joined, joining, parents, with_new_ranks
-from .states import members
+from .states import members, take
 
 T = TypeVar("T")
 LOG = logging.getLogger("collectives")
@@ -76,7 +76,7 @@ class Elastic:
         self.rate, self.losses = 1.0, 0
         self._patience = PATIENCE if comm.timeout is None else comm.timeout
         self.failure: Exception | None = None
-        self._members, self._steps = members(objects), 0
+        self._members, self._steps, self._due = members(objects), 0, False
         self._number = 0  # of the last commit
         self._commits: dict[int, Commit] = {}  # by number; two while a commit is under way
         self._neighbour: dict[int, list[Any]] = {}  # by number: what the rank before this one has alone
@@ -144,15 +144,16 @@ class Elastic:
         if self.failure is not None:
             raise self.failure
 
-    def end_step(self) -> None:
-        """End a step, and commit if that is due. Collective."""
+    def end_step(self, postpone: bool = False) -> None:
+        """End a step, and commit if that is due; with `postpone` a commit is due after the next step. Collective."""
         self._steps += 1
-        if self._steps % self.every == 0:
+        self._due |= self._steps % self.every == 0
+        if self._due and not postpone:
             self._commit(self.comm)
 
     def _commit(self, comm: Any) -> None:
         """Copy the state. Once a rank has passed this, every rank of `comm` has the copy. Collective."""
-        number = self._number + 1
+        number, self._due = self._number + 1, False
         state = {name: copied(member.thing.state_dict()) for name, member in self._members.items()}
         mine = list(shards(state))
         if comm.allreduce(len(mine)):
@@ -275,7 +276,7 @@ class Elastic:
             commit, self.rate = sent if new else (commit, self.rate)
         for name, member in self._members.items():
             if not new or member.shared or not member.per_rank:
-                member.thing.load_state_dict(loadable(commit.state[name], wholes, (name,)))
+                take(member, loadable(commit.state[name], wholes, (name,)), new)
         self._steps, self._number = commit.steps, number
         self._commit(comm)
 

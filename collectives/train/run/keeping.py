@@ -86,10 +86,15 @@ class Keeping:
         """The steps from `step` to the next one after which a checkpoint is due by their number."""
         return math.inf if self._every is None else self._every - step % self._every
 
-    def save_if_due(self, step: int, late: bool) -> None:
-        """Begin a checkpoint after `step` if one is due: by the number of steps, by time (`late`), or as the best."""
+    def save_if_due(self, step: int, late: bool, postpone: bool = False) -> None:
+        """Begin a checkpoint after `step` if one is due: by the number of steps, by time (`late`), or as the best.
+
+        With `postpone` it is due after the next step.
+        """
         if self.saves and (self.counts(step) or late or self.wanted):
-            self._save(step)
+            self.wanted = True
+            if not postpone:
+                self._save(step)
 
     def end(self, step: int, stopped: str | None) -> None:
         """Save the last step, or that at which the run was stopped; wait until all is on the disk. Collective."""

@@ -65,9 +65,10 @@ class Run:
       `replace_ranks`: start a new process for each dead rank.
 
     While `steps` runs, SIGTERM and SIGUSR1 on any rank make all ranks stop after the same step; then a checkpoint is
-    written if there are `out` and `state`. ``stopped`` says why steps ended early: "SIGTERM", "SIGUSR1", "patience", or
-    None. ``resumed`` is the step of the checkpoint from which this run goes on, or None. ``comm`` is the communicator;
-    in an elastic run it is another one after a loss of ranks.
+    written if there are `out` and `state`. Between the micro-batches of a step (``no_sync``) steps do not stop, and
+    nothing is saved: that waits for the end of the step. ``stopped`` says why steps ended early: "SIGTERM", "SIGUSR1",
+    "patience", or None. ``resumed`` is the step of the checkpoint from which this run goes on, or None. ``comm`` is the
+    communicator; in an elastic run it is another one after a loss of ranks.
 
     `comm` may have servers (see `train.ParameterServer`), which `distribute` has set apart before the run is made. The
     run is then that of the ranks that train, and loaders in `state` are dealt to these; ``trains`` says whether this
@@ -132,6 +133,7 @@ class Run:
         self.records: list[dict[str, Any]] = []
         self.step = self.samples = self._recorded = 0  # the last one is the step of the last record
         self.stopped: str | None = None
+        self._signal, self._left = 0, False  # which is to stop steps; whether the program left them
         self._batch = 0  # samples of this rank's current batch
         self._begin: float | None = None  # when steps began, while they run
         self._seconds = 0.0  # of training before
@@ -175,6 +177,7 @@ class Run:
             try:
                 yield from rest() if self._elastic is None else self._elastic.steps(rest)
             except BaseException:  # also a break
+                self._left = True
                 self._votes.abandon()
                 self._keeping.settle()
                 raise
@@ -192,7 +195,11 @@ class Run:
 
     def _rest(self, data: Loader, epochs: int) -> Iterator[tuple[Any, ...]]:
         """All steps from the current position on, and what comes after them. Collective."""
-        self.stopped = None
+        self.stopped = "patience" if self._improvement.exhausted and data.epoch < epochs else None
+        if self._left and self._deals(data):
+            self._meet()
+            data.meet(self.comm)
+        self._left = False
         with self._reports.during(self.comm, self.records, data, epochs):
             while self.stopped is None and data.epoch < epochs:
                 yield from self._rest_of_epoch(data, epochs)
@@ -200,13 +207,18 @@ class Run:
 
     def _rest_of_epoch(self, data: Loader, epochs: int) -> Iterator[tuple[Any, ...]]:
         self._set_rate(data)
-        if self._strategy is not None and self._strategy.hands_out and data.serves_any:
-            yield from self._on_demand(data, self._strategy)
+        strategy = self._strategy
+        if strategy is not None and self._deals(data):
+            yield from self._on_demand(data, strategy)
         else:
             yield from self._alike(data)
         if self.stopped is None:
             self._end_epoch(data.epoch, last=data.epoch == epochs)
             self._settle()
+
+    def _deals(self, data: Loader) -> bool:
+        """Whether ranks get the samples of `data` as they have time for them."""
+        return self._strategy is not None and self._strategy.hands_out and data.serves_any
 
     def _alike(self, data: Loader) -> Iterator[tuple[Any, ...]]:
         """The rest of an epoch, in which all ranks make the same steps, or up to an early end."""
@@ -227,7 +239,8 @@ class Run:
         """
         epoch = data.epoch
         while data.epoch == epoch:
-            begin, steps = data.step, min(self._recorded + self.every - self.step, self._keeping.steps_left(self.step))
+            to_record = max(1, self._recorded + self.every - self.step)  # `every` may be less than before a checkpoint
+            begin, steps = data.step, min(to_record, self._keeping.steps_left(self.step))
             for batch in data.on_demand(steps, strategy.take):
                 self._batch = len(batch[0])
                 yield batch
@@ -278,13 +291,20 @@ class Run:
         news = self._votes.result()
         if news is not None:
             self._keeping.advance(news.saver)
-            if news.signal and self.stopped is None:
-                self.stopped = signal.Signals(news.signal).name
+            self._signal = self._signal or news.signal
+        between = self._between_micro_batches
+        if self._signal and self.stopped is None and not between:
+            self.stopped = signal.Signals(self._signal).name
         if self.stopped is None:
-            self._keeping.save_if_due(self.step, news is not None and news.due)
+            self._keeping.save_if_due(self.step, news is not None and news.due, between)
             self._votes.cast(News(self._signals.received, self._keeping.late, self._keeping.vote()))
             if self._elastic is not None:
-                self._elastic.end_step()
+                self._elastic.end_step(between)
+
+    @property
+    def _between_micro_batches(self) -> bool:
+        """Whether gradients are added up that no state has, on all ranks: what is saved now would lose them."""
+        return self._strategy is not None and self._strategy.lockstep and self._strategy.accumulating
 
     def _end(self) -> None:
         """Steps have ended: save them, and wait until that is done. A signal may have come with the last step."""
@@ -316,20 +336,15 @@ class Run:
         samples, means = self._means.reduce(self._dealt)
         self._recorded = self.step
         self.samples += samples
-        record: dict[str, Any] = {
-            "epoch": epoch,
-            "step": self.step,
-            "samples": self.samples,
-            "seconds": round(self.seconds, 6),
-        }
+        seconds = round(self.seconds, 6)
+        record: dict[str, Any] = {"epoch": epoch, "step": self.step, "samples": self.samples, "seconds": seconds}
         if "opt" in self.state:
             record["lr"] = get_lr(self.state["opt"])
         for key, mean in means.items():
             record[key] = mean
             if not math.isfinite(mean):
-                raise FloatingPointError(
-                    f"{self.name}: {key} is {mean} at step {self.step}; a smaller learning rate may help"
-                )
+                why = f"{key} is {mean} at step {self.step}; a smaller learning rate may help"
+                raise FloatingPointError(f"{self.name}: {why}")
         self.records.append(record)
         return record
 
@@ -354,14 +369,9 @@ class Run:
     def position(self) -> dict[str, Any]:
         """The states of the run itself, by name, for a checkpoint: that of all ranks, and this rank's own."""
         common = {
-            "name": self.name,
-            "step": self.step,
-            "samples": self.samples,
-            "recorded": self._recorded,
-            "seconds": self.seconds,
-            "records": list(self.records),
-            "best": self._improvement.state_dict(),
-        }
+            "name": self.name, "step": self.step, "samples": self.samples, "recorded": self._recorded,
+            "seconds": self.seconds, "records": list(self.records), "best": self._improvement.state_dict(),
+        }  # fmt: skip
         return {RUN: common, OWN: self._means.state_dict()}
 
     def go_to(self, common: dict[str, Any], own: Sequence[Mapping[str, Any]]) -> None:

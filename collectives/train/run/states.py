@@ -12,6 +12,7 @@ from ..flat.adapt import Adaptable, is_torch
 from ..mesh import Mesh, named
 from ..models.nn import Sequential
 from ..optim.base import Optimizer
+from ..strategies import Strategy
 from ..whole import WholeNet, WholeOptimizer
 
 RUN, OWN = "run", "run.rank"  # the run's own states: the same on all ranks, and of each rank
@@ -193,6 +194,13 @@ def _has_arrays(state: Any) -> bool:
     return len(getattr(state, "shape", ())) > 0
 
 
+def take(member: Member, state: Any, of_another: bool) -> None:
+    """Load a state; `of_another`: no rank with this number was saved, so if ranks save their own it is another's."""
+    member.thing.load_state_dict(state)
+    if of_another and member.per_rank and isinstance(member.thing, Strategy):
+        member.thing.forget_own()
+
+
 def restore(found: Mapping[str, Member], checkpoint: Checkpoint, comm: Any, saved: Axes, mine: Axes) -> None:
     """Load the states of a checkpoint into the `members`. Collective.
 
@@ -225,7 +233,7 @@ def restore(found: Mapping[str, Member], checkpoint: Checkpoint, comm: Any, save
         for key, state in loaded.items():
             try:
                 if state is not None:
-                    found[key].thing.load_state_dict(state)
+                    take(found[key], state, comm.rank >= checkpoint.ranks)
             except KeyError as error:
                 raise ValueError(
                     f"{checkpoint.folder}: the state of {key} has no {error}; it is of other options"

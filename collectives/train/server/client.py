@@ -36,10 +36,10 @@ class Link:
         self._sends: list[Transfer] = []
         self._coming: Transfer | None = None
 
-    def send(self, kind: Kind, first: int = 0, second: int = 0, *arrays: Array) -> None:
+    def send(self, kind: Kind, first: int = 0, second: int = 0, *arrays: Array, third: int = 0) -> None:
         """Begin to send a message that has no reply."""
         self._number += 1
-        self._kept.append(pack(kind, self._comm.rank, self._shard, self._number, first, second, *arrays))
+        self._kept.append(pack(kind, self._comm.rank, self._shard, self._number, first, second, *arrays, third=third))
         self._sends.append(send(self._comm, self._kept[-1], self._homes[0], REQUEST))
 
     def ask(self, kind: Kind, first: int = 0, second: int = 0, *arrays: Array) -> None:
@@ -84,19 +84,25 @@ class Client:
         self, links: Sequence[Link], layout: Sequence[Sequence[Range]], buckets: Sequence[Bucket], place: int,
         workers: int,
     ) -> None:  # fmt: skip
-        self._links, self._layout, self._buckets = list(links), layout, list(buckets)
+        self._links, self._layout = list(links), layout
+        self._progress, self._samples = buckets[0].progress, 0
         self.place, self.workers, self.servers = place, workers, len(links)
         self.gap = self.lag = self.dropped = 0
 
     def push(self, bucket: int, samples: int, data: Array) -> None:
-        """Begin to push `data`, of the length of a bucket: its gradient over `samples` samples, for example."""
+        """Begin to push `data`, of the length of a bucket: its gradient over `samples` samples, for example.
+
+        All buckets of a step are of the same samples, of whose number `step` tells the servers.
+        """
+        self._samples = samples
         for link, mine in zip(self._links, self._layout, strict=True):
             part = mine[bucket]
             if part.start < part.stop:
-                link.send(Kind.PUSH, bucket, samples, data[part.start : part.stop])
+                link.send(Kind.PUSH, bucket, 0, data[part.start : part.stop])
 
     def discard(self) -> None:
         """Begin to have servers drop what was pushed since the last step."""
+        self._progress.staged = False
         for link in self._links:
             link.send(Kind.DISCARD)
 
@@ -105,8 +111,9 @@ class Client:
 
         They go `into` an array for each bucket.
         """
+        self._progress.staged = False
         for link in self._links:
-            link.ask(Kind.STEP, 0, 0, np.array(rates, np.float64))
+            link.ask(Kind.STEP, self._samples, 0, np.array(rates, np.float64))
         self._read(into)
 
     def meet(self, into: Sequence[Array] | None = None) -> None:
@@ -126,13 +133,24 @@ class Client:
                 target[:] = reply.payload[start : start + len(target)]
                 start += len(target)
 
-    def take(self, count: int) -> int:
-        """The next number, from 0, of count number `count`, of which all workers take. A new count begins at 0."""
-        return self._asked(0, Kind.TAKE, count).first
+    def take(self, series: int) -> int:
+        """The next number, from 0, of the series with this number. A worker takes of one after the other."""
+        return self._asked(0, Kind.TAKE, series).first
 
     def push_rows(self, server: int, table: int, keys: Array, rows: Array) -> None:
-        """Begin to push gradients of rows of a table, which `server` has."""
-        self._links[server].send(Kind.PUSH_ROWS, table, len(keys), keys, np.ascontiguousarray(rows))
+        """Begin to push gradients of rows of a table, which `server` has, over the samples of the last backward pass.
+
+        RuntimeError if there was none since the last step.
+        """
+        samples = self._progress.samples
+        if samples is None:
+            raise RuntimeError(
+                "gradients of rows belong to the samples of a backward pass of the network: push them after it, and "
+                "before opt.step()"
+            )
+        self._progress.staged = True
+        rows = np.ascontiguousarray(rows)
+        self._links[server].send(Kind.PUSH_ROWS, table, len(keys), keys, rows, third=samples)
 
     def pull_rows(self, server: int, table: int, array: int, keys: Array) -> Bytes:
         """Rows of a table (`array` 0) or of what its optimizer keeps, as bytes; valid until the next call."""
@@ -169,6 +187,7 @@ class Client:
 
     def leave(self) -> None:
         """Need the servers no more."""
+        self._progress.staged = False
         for link in self._links:
             link.ask(Kind.LEAVE)
         for link in self._links:

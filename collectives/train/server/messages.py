@@ -23,10 +23,10 @@ REPLIES = 8  # the tag of replies of shard 0; those of other shards follow
 class Kind(enum.IntEnum):
     """What a worker asks for. All but PUSH, PUSH_ROWS and DISCARD have a reply."""
 
-    PUSH = 0  # stage the gradient of a piece: first = piece, second = samples
-    PUSH_ROWS = 1  # stage gradients of rows: first = table, second = number of keys
+    PUSH = 0  # stage the gradient of a piece: first = piece
+    PUSH_ROWS = 1  # stage gradients of rows: first = table, second = number of keys, third = samples of their pass
     DISCARD = 2  # drop what was pushed since the last STEP
-    STEP = 3  # end the clock; the reply, which may wait for other workers, has the parameters
+    STEP = 3  # end the clock: first = its samples; the reply, which may wait for other workers, has the parameters
     PULL_ROWS = 4  # read rows: first = table, second = array; the reply has them
     PUT_ROWS = 5  # write rows: table, array and steps are in the payload, second = number of keys
     MEET = 6  # wait for all workers; the reply has the parameters
@@ -40,7 +40,7 @@ class Kind(enum.IntEnum):
 class Message(NamedTuple):
     """A message of or to `worker` about `shard`. ``number`` counts the worker's messages to that shard, from 1.
 
-    A reply has the number of its message. ``third`` is for replies.
+    A reply has the number of its message. ``third`` is for replies, and for PUSH_ROWS.
     """
 
     kind: int

@@ -29,7 +29,8 @@ class Service:
         self._handled = dict.fromkeys(self.workers, 0)  # number of the last message
         self._stepping: dict[int, tuple[int, list[Array] | None]] = {}  # number, and what to reply if it is known
         self._meeting: dict[int, int] = {}  # number
-        self._count, self._next = -1, 0  # which count, and its next number
+        self._series: dict[int, int] = {}  # the next number of each
+        self._latest = dict.fromkeys(self.workers, -1)  # the series of which a worker took last
         self._taken = dict.fromkeys(self.workers, 0)
         self._saved = b""
         self._loading = bytearray()
@@ -55,14 +56,14 @@ class Service:
         shard = self.shard
         match message.kind:
             case Kind.PUSH:
-                shard.stage(worker, first, second, payload)
+                shard.stage(worker, first, payload)
             case Kind.PUSH_ROWS:
-                shard.stage_rows(worker, first, second, payload)
+                shard.stage_rows(worker, first, second, message.third, payload)
             case Kind.DISCARD:
                 shard.discard(worker)
             case Kind.STEP:
                 before = shard.copies() if shard.policy.attraction else None
-                shard.end_clock(worker, payload.copy().view(np.float64).tolist())
+                shard.end_clock(worker, first, payload.copy().view(np.float64).tolist())
                 self._stepping[worker] = (message.number, before)
             case Kind.PUT_ROWS:
                 table, array, steps = payload[:24].copy().view(np.int64).tolist()
@@ -71,16 +72,21 @@ class Service:
                 self._meeting[worker] = message.number
                 shard.rest(worker)
             case Kind.TAKE:
-                if first != self._count:
-                    self._count, self._next = first, 0
-                self._taken[worker] = self._next
-                self._next += 1
+                self._taken[worker] = self._next(worker, first)
             case Kind.SAVE if first == 0:
                 self._saved = pickle.dumps(shard.state())
             case Kind.LOAD:
                 self._load(first, second, payload)
             case Kind.LEAVE:
                 self._remove(worker)
+
+    def _next(self, worker: int, series: int) -> int:
+        """The next number of a series. One that no worker can take of any more is forgotten."""
+        number = self._series.get(series, 0)
+        self._series[series], self._latest[worker] = number + 1, series
+        oldest = min(self._latest[other] for other in self.workers)
+        self._series = {one: following for one, following in self._series.items() if one >= oldest}
+        return number
 
     def _answer(self, message: Message, again: bool) -> Bytes | None:
         """The reply to a message, if there is one and it does not wait for others."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,12 +39,21 @@ class Piece:
 
 
 class Staged:
-    """What a worker has pushed in its clock: gradients by piece, of ``samples`` samples, and gradients of rows."""
+    """What a worker has pushed in its clock: gradients by piece, of ``samples`` samples, and gradients of rows.
+
+    ``samples`` is known at the end of the clock. Rows are of its micro-batches, each with samples of its own.
+    """
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.arrays = [np.zeros_like(piece.data) for piece in pieces]
         self.samples = 0
-        self.rows: list[tuple[int, Array, Array]] = []  # (table, keys, gradients)
+        self.rows: list[tuple[int, int, Array, Array]] = []  # (table, samples, keys, gradients)
+
+    def rows_of(self, table: int, weight: float) -> Iterator[tuple[Array, Array, float]]:
+        """Keys and gradients of rows of `table`, with the share of their samples in `weight`, that of all samples."""
+        for number, samples, keys, grads in self.rows:
+            if number == table and samples:  # the gradient of no samples may be NaN
+                yield keys, grads, weight * (samples / self.samples)
 
 
 class Shard:
@@ -75,22 +84,24 @@ class Shard:
         """Copies of the parameters, which updates do not change."""
         return [piece.data.copy() for piece in self.pieces]
 
-    def stage(self, worker: int, piece: int, samples: int, data: Array) -> None:
-        """Keep what `worker` pushes of a piece: bytes of the mean gradient over `samples` samples."""
-        staged = self._staged[worker]
-        staged.samples = samples
-        as_bytes(staged.arrays[piece])[:] = data
+    def stage(self, worker: int, piece: int, data: Array) -> None:
+        """Keep what `worker` pushes of a piece: bytes of the mean gradient over the samples of its clock."""
+        as_bytes(self._staged[worker].arrays[piece])[:] = data
 
-    def stage_rows(self, worker: int, table: int, count: int, data: Array) -> None:
-        """Keep gradients of `count` rows that `worker` pushes: bytes of the keys, then of the gradients."""
-        self._staged[worker].rows.append((table, *self.tables[table].unpacked(count, data)))
+    def stage_rows(self, worker: int, table: int, count: int, samples: int, data: Array) -> None:
+        """Keep gradients of `count` rows that `worker` pushes: bytes of the keys, then of the gradients.
+
+        They are of the mean loss over the `samples` samples of one backward pass.
+        """
+        self._staged[worker].rows.append((table, samples, *self.tables[table].unpacked(count, data)))
 
     def discard(self, worker: int) -> None:
         """Drop what `worker` has staged."""
         self._staged[worker] = Staged(self.pieces)
 
-    def end_clock(self, worker: int, rates: Sequence[float]) -> None:
-        """`worker` ends its clock, with these learning rates by group of the optimizer."""
+    def end_clock(self, worker: int, samples: int, rates: Sequence[float]) -> None:
+        """`worker` ends its clock of `samples` samples, with these learning rates by group of the optimizer."""
+        self._staged[worker].samples = samples
         self._rates[worker] = list(rates)
         lag = self.clocks.end(worker)
         if self.policy.attraction:
@@ -132,8 +143,8 @@ class Shard:
         set_lrs(self._handle.opt, [factor * rate for rate in rates])
         self._handle.opt.step()
         for number, table in enumerate(self.tables):
-            pushed = [(row, weight) for w, weight in weights.items() if weight for row in self._staged[w].rows]
-            table.update([(keys, grads, weight) for (t, keys, grads), weight in pushed if t == number], factor)
+            pushed = [self._staged[worker].rows_of(number, weight) for worker, weight in weights.items() if weight]
+            table.update([rows for of_worker in pushed for rows in of_worker], factor)
         for worker in weights:
             self._staged[worker].rows.clear()
 

@@ -41,8 +41,10 @@ class Table:
       any number of servers. They depend on `seed`.
 
     A worker calls `pull` before and `push` after its backward pass; ``opt.step()`` then ends the clock for rows as for
-    other parameters. In a ``Run`` the table may be one of the objects of ``state``: each worker then reads and saves
-    its part of the rows, so that part must fit into its memory.
+    other parameters. With micro-batches it does so for each of them, and the gradient of the step is the mean over all
+    their samples (see ``Strategy.no_sync``). ``opt.zero_grad()`` drops what was pushed and no step has used. In a
+    ``Run`` the table may be one of the objects of ``state``: each worker then reads and saves its part of the rows, so
+    that part must fit into its memory.
 
     Raises ValueError for a length below 1, a negative `seed` and a `scale` that is negative or infinite; TypeError for
     a `dtype` that is no floating type. `distribute` raises TypeError for an `optimizer` that makes another one.
@@ -96,8 +98,8 @@ class Table:
     def push(self, keys: Any, gradients: Any) -> None:
         """Push the gradients of the rows of `keys`, of shape (*keys.shape, width); those of equal keys are added up.
 
-        They are of the mean loss over this worker's samples, as those of the network. Raises as `pull`, and ValueError
-        for another shape.
+        They are of the mean loss over this worker's samples of the last backward pass, as those of the network. Raises
+        as `pull`, ValueError for another shape, and RuntimeError if there was no pass since the last step.
         """
         wanted, given = self._checked(keys), np.asarray(gradients, self.dtype)
         if given.shape != (*wanted.shape, self.width):

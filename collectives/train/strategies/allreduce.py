@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections import deque
@@ -182,9 +183,20 @@ class AllReduce(Strategy):
         keeps = self.compression is not None and self.compression.per_rank
         return 1.0 if keeps else self.loss_scale.value
 
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """See `Strategy.no_sync`; ValueError for ``average=False`` with ``shard=2``.
+
+        Each pass is reduced there before it is known how many samples a rank has in the step, which its own mean needs.
+        """
+        if self.every_pass and not self.average:
+            raise ValueError("no_sync: with average=False, shard=2 cannot weight micro-batches; shard=1 can")
+        with super().no_sync():
+            yield
+
     def _end_pass(self) -> None:
         """Wait for the buckets of a backward pass, and add up what came."""
-        samples = self._wait() if self.average else 1
+        samples = self._wait()
         self._total += samples
         for part in self._parts:
             part.add_up(samples)
@@ -342,6 +354,11 @@ class AllReduce(Strategy):
         self.skipped, self._means.expected = skipped, samples
         if self.compression is not None:
             self.compression.load_state_dict(*rest)
+
+    def forget_own(self) -> None:
+        """See `Strategy.forget_own`: residuals."""
+        if self.compression is not None:
+            self.compression.forget_residuals()
 
 
 def _bad(part: Part) -> list[int]:

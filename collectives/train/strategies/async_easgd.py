@@ -27,8 +27,8 @@ class AsyncEASGD(Central):
 
     The optimizer works on the workers, and may be any; with momentum this is EAMSGD. A worker sends and receives the
     parameters' bytes once in `every` steps. The analysis (sec. 4) is for a quadratic loss, and asks ``0 <= a <= 1`` and
-    ``workers a <= 1``. Other arguments are those of `ParameterServer`. Raises ValueError for an `every` below 1 and
-    another `attraction`.
+    ``workers a <= 1``. Other arguments are those of `ParameterServer`, but for `tables`. Raises ValueError for an
+    `every` below 1, another `attraction`, and `tables`.
     """
 
     lockstep = False
@@ -36,6 +36,8 @@ class AsyncEASGD(Central):
 
     def __init__(self, every: int = 4, servers: int = 1, *, attraction: float | None = None, **how: Any) -> None:
         super().__init__(servers, **how)
+        if self.tables:
+            raise ValueError("tables: AsyncEASGD sends parameters, not gradients, so rows would never change")
         if attraction is not None and not 0 < real("attraction", attraction) < 1:
             raise ValueError(f"attraction must be between 0 and 1, not {attraction}")
         self.every, self.attraction, self._steps = count("every", every), attraction, 0

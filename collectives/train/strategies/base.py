@@ -129,9 +129,21 @@ class Strategy:
     def discard(self) -> None:
         """Called when ``opt.zero_grad()`` drops gradients that buckets have handed over, and that no step has used."""
 
-    def take(self, count: int) -> int:
-        """The next number, from 0, of the series `count`; each goes to one rank only. See ``Loader.on_demand``."""
+    @property
+    def accumulating(self) -> bool:
+        """Whether this rank has made backward passes of a step within `no_sync`, and not yet the step."""
+        return self.buckets.accumulating
+
+    def take(self, series: object) -> int:
+        """The next number, from 0, of a series; each goes to one rank only. See ``Loader.on_demand``.
+
+        `series` is an object that stands for the series on this rank. The n-th series is the same one on all ranks.
+        """
         raise NotImplementedError
+
+    def forget_own(self) -> None:
+        """Called on a rank that a saved state does not know, after it has loaded that of another rank: drops what must
+        not be there twice."""
 
     def meet(self) -> None:
         """Called before ranks communicate outside of steps, for a record for example. Collective. A strategy whose

@@ -51,6 +51,8 @@ class Central(Strategy):
         self.tables = dict(tables or {})
         self.worker = True
         self._closed, self._loaded = False, False
+        self._series: object = None  # the latest of `take`, and its number
+        self._number_of_series = -1
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -183,9 +185,11 @@ class Central(Strategy):
         """The gradients of all workers that were too old to become updates, so far (see `Policy`)."""
         return self._client.dropped
 
-    def take(self, count: int) -> int:
+    def take(self, series: object) -> int:
         """See `Strategy.take`."""
-        return self._client.take(count)
+        if series is not self._series:
+            self._series, self._number_of_series = series, self._number_of_series + 1
+        return self._client.take(self._number_of_series)
 
     def meet(self) -> None:
         """Wait for all workers; steps of others do not wait for this one meanwhile. Collective over the workers."""

@@ -54,9 +54,15 @@ class TorchHandle(Handle):
         self.override("add_param_group", _refuse_group)
 
     def copy(self) -> TorchHandle:
-        """See `Handle.copy`. torch copies defaults and groups, as where an optimizer is pickled."""
+        """See `Handle.copy`. torch copies defaults and groups, as where an optimizer is pickled.
+
+        Tensors among the settings, such as a learning rate, are cloned, for they are changed in place.
+        """
         made = copy.copy(self.opt)
-        made.param_groups = [{**group, "params": []} for group in self.opt.param_groups]
+        made.param_groups = [
+            {key: [] if key == "params" else _own(value) for key, value in group.items()}
+            for group in self.opt.param_groups
+        ]
         made.state = defaultdict(dict)
         return TorchHandle(made, self._names)
 
@@ -129,6 +135,11 @@ class TorchHandle(Handle):
             found[f"parameters of group {i}"] = [self._names[p] for p in group["params"]]
             found |= {f"{key} of group {i}": repr(value) for key, value in group.items() if key != "params"}
         return found
+
+
+def _own(value: Any) -> Any:
+    """`value`, or a clone of a tensor."""
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def _on_host(value: torch.Tensor) -> torch.Tensor:

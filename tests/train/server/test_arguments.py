@@ -42,6 +42,7 @@ def test_too_many_servers_are_an_error_on_all_ranks(strategy, text):
         (lambda: train.AsyncParameterServer(oldest=-1), "oldest must be at least 0"),
         (lambda: train.AsyncEASGD(0), "every must be at least 1"),
         (lambda: train.AsyncEASGD(attraction=1.5), "attraction must be between 0 and 1"),
+        (lambda: train.AsyncEASGD(tables={"words": train.Table(4, 4)}), "rows would never change"),
         (lambda: train.SSP(bucket_bytes=0), "bucket_bytes must be at least 1"),
         (lambda: train.PeerAsync(bucket_bytes=-4), "bucket_bytes must be at least 1"),
         (lambda: train.Table(0, 4), "rows must be at least 1"),

@@ -25,8 +25,8 @@ def embedding(comm, strategy, steps=20):
         keys = rng.integers(0, table.rows, (5, 2))
         rows = table.pull(keys)
         assert rows.shape == (5, 2, table.width)
-        table.push(keys, (rows - keys[..., None]) / 5)
         net(np.zeros((5, 6))).backward(np.zeros((5, 3)))
+        table.push(keys, (rows - keys[..., None]) / 5)
         opt.step()
     rows = table.pull(np.arange(table.rows)) if strategy.worker else None
     strategy.close()
@@ -88,6 +88,8 @@ def test_wrong_keys_and_gradients():
                     table.pull(keys)
             with pytest.raises(ValueError, match="gradients of shape"):
                 table.push([0, 1], np.zeros((1, 2)))
+            with pytest.raises(RuntimeError, match="push them after it"):
+                table.push([0], np.zeros((1, 2)))
         opt.strategy.close()
 
     threads.run(2, on_rank, timeout=60)

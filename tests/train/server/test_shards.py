@@ -108,7 +108,8 @@ def test_a_copy_of_all_messages_makes_the_same_state_and_messages_that_come_twic
             Kind.PUSH_ROWS: [rng.integers(0, 9, 3), rng.standard_normal((3, 2)).astype(np.float32)],
             Kind.STEP: [np.array([0.1])],
         }[kind]
-        log.append(pack(kind, worker, 0, (number + 1) // 2, 0, 3, *arrays))
+        first, second, third = {Kind.PUSH: (0, 0, 0), Kind.PUSH_ROWS: (0, 3, 2), Kind.STEP: (5, 0, 0)}[kind]
+        log.append(pack(kind, worker, 0, (number + 1) // 2, first, second, *arrays, third=third))
     for at, packed in enumerate(log):
         replies = one.services[0].handle(unpack(packed))
         for again in log[max(0, at - 4) : at + 1]:
@@ -125,7 +126,7 @@ def test_the_gradient_of_a_worker_that_dies_within_its_clock_is_dropped():
     servers = Servers(*parts(), 2, Policy())
     before = servers.parameters()
     ones = [np.ones_like(bucket.data) for bucket in servers.buckets]
-    servers.send(Kind.PUSH, 1, 0, 0, 1, ones[0])
+    servers.send(Kind.PUSH, 1, 0, 0, 0, ones[0])
     servers.step(0, ones, rate=0.1)
     assert servers.going() == [1]
     replies = servers.services[0].handle(unpack(pack(Kind.DROP, 1, 0, 0, 0, 0)))

@@ -225,9 +225,9 @@ def resumable(ranks, strategy, folder, epochs):
         rows = None
         for x, y in run.steps(data, epochs=epochs):
             keys = np.arange(len(x)) * (1 + comm.rank) % 11
-            made.tables["rows"].push(keys, made.tables["rows"].pull(keys) - 1)
             opt.zero_grad()
             train.CrossEntropyLoss()(net(x), y).backward()
+            made.tables["rows"].push(keys, made.tables["rows"].pull(keys) - 1)
             opt.step()
             rows = made.tables["rows"].pull(np.arange(11))
         return flat(net), rows

@@ -56,6 +56,21 @@ def test_a_checkpoint_goes_on_with_another_number_of_servers(optimizer, tmp_path
     np.testing.assert_allclose(found, whole, atol=1e-12)
 
 
+def test_a_learning_rate_that_is_a_tensor_is_not_the_servers():
+    """Which set their own one to a share of it, in place."""
+    net = torch.nn.Linear(2, 1).double()
+    torch.nn.init.zeros_(net.weight)
+    strategy = train.SSP(1, beside=True)
+    net, opt = train.distribute(net, torch.optim.SGD(net.parameters(), lr=torch.tensor(0.5)), strategy, comm=COMM)
+    for _ in range(4):
+        opt.zero_grad()
+        net(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
+        opt.step()
+    strategy.close()
+    assert float(opt.param_groups[0]["lr"]) == 0.5
+    np.testing.assert_allclose(net.weight.detach().numpy(), -0.5 * 4, rtol=1e-6)
+
+
 def test_a_worker_without_samples_spoils_nothing():
     """Its mean loss is NaN, and so are its gradients."""
     torch.manual_seed(7)
