@@ -79,9 +79,11 @@ class MPIEngine:
 
     def _seen(self, call: Call, starts: bool) -> Any:
         """The key and the addresses by which the fast path knows a call, so that the next call like it takes the fast
-        path; None if the fast path does not serve such calls."""
+        path; None if the fast path does not serve such calls, or would not see that the call is in place."""
         shape, kind = call.shape, FAST_KINDS.get(call.name)
         if kind is None or shape.cuts is not None or not isinstance(shape.op, int | None):
+            return None
+        if shape.in_place != (call.source == call.target):  # an all-gather from within the target
             return None
         count, op = (shape.nbytes, -1) if shape.op is None else (shape.elements, shape.op)
         where = call.source, call.target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import threading
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ..arguments.signature import Call
-from ..errors import CollectiveMismatch
+from ..errors import CollectiveError, CollectiveMismatch
 from ..runtime.context import Context
 from ..waiting.watching import Watch
 from .store import Exchange
@@ -132,6 +133,8 @@ class Message(Job):
     ):  # fmt: skip
         super().__init__(results)
         self._context, self._words, self._peer, self._target = context, words, peer, target
+        self._lock = threading.RLock()  # several threads may wait; a signal handler may test within a test
+        self._ended = False
         self._bytes = sum(tensor.numel() * tensor.element_size() for tensor in results)
         self.buffers = owner
         self.plan = self  # waits ask plan.waiting() for the ranks that are waited for
@@ -152,10 +155,11 @@ class Message(Job):
         return 0
 
     def _finish(self) -> None:
-        """Do what must be done when the message has come."""
+        """Do what must be done when the message has come; the caller has the lock, and does this once."""
         if self._target is not None:
             for end in self._target.ends:
                 end()
+        self._ended = True
 
 
 class MPIMessage(Message):
@@ -166,27 +170,44 @@ class MPIMessage(Message):
         self._request = request
         self._mpi = importlib.import_module("mpi4py.MPI")
         self._status = self._mpi.Status()
-        self._ended = self._withdrawn = False
+        self._withdrawn = False
+        self._error: BaseException | None = None  # MPI's, for every thread that waits
 
     def withdraw(self) -> int:
         """Take back a receive that no message has reached. A send cannot be taken back."""
-        if self._target is None or self._ended:
-            return 0
-        try:
-            if not self._withdrawn:
-                self._withdrawn = True
-                self._request.Cancel()
-            self._ended = self._request.Test(self._status)
-            return not self._ended
-        except self._mpi.Exception:  # MPI itself has ended the request, with an error: the other rank died
-            return 0
+        with self._lock:
+            if self._target is None or self._ended or self._error is not None:
+                return 0
+            try:
+                if not self._withdrawn:
+                    self._withdrawn = True
+                    self._request.Cancel()
+                self._ended = self._request.Test(self._status)
+                return not self._ended
+            except self._mpi.Exception:  # MPI itself has ended the request, with an error: the other rank died
+                return 0
+
+    def _test(self) -> bool:
+        """Whether the message has been received or sent; raises MPI's error. MPI lets one thread test at a time."""
+        with self._lock:
+            if self._withdrawn:
+                self._context.check()
+            if self._error is not None:
+                raise self._error
+            try:
+                if not self._ended and self._request.Test(self._status):
+                    self._finish()
+            except self._mpi.Exception as e:
+                self._error = e
+                raise
+            return self._ended
 
     def is_completed(self) -> bool:
-        """Whether the message has been received or sent."""
-        if not self._ended and self._request.Test(self._status):
-            self._ended = True
-            self._finish()
-        return self._ended
+        """Whether the message has been received or sent, or has failed: then the next wait raises the error."""
+        try:
+            return self._test()
+        except (self._mpi.Exception, CollectiveError):
+            return True
 
     def get_future(self) -> torch.futures.Future:
         """As of any Work. Below MPI.THREAD_MULTIPLE this waits until the message has been received or sent."""
@@ -196,7 +217,7 @@ class MPIMessage(Message):
 
     def _look(self, nap: float, limit: float) -> bool:
         end = time.monotonic() + limit
-        while not self.is_completed():
+        while not self._test():
             if time.monotonic() >= end:
                 return False
             if nap:
@@ -296,19 +317,31 @@ class StoreMessage(Message):
             self._attend(self._context.timeout if timeout is None else timeout)
         except BaseException as e:
             self._context.fail(self, e)
-        self._finish()
 
     def _attend(self, limit: float | None) -> None:
+        """Wait in one thread at a time, and in Gloo once: a second wait there would be for another message."""
+        end = None if limit is None else time.monotonic() + limit
+        if not self._lock.acquire(timeout=-1 if limit is None else limit):
+            with contextlib.suppress(RuntimeError):  # a wait that is too late in Gloo ends those of other threads
+                self._work.wait(timedelta(milliseconds=1))
+            raise Watch(self._context, self).timed_out(limit or 0)
         try:
-            self._work.wait(timedelta(seconds=limit or 0))
+            if not self._ended:
+                self._work.wait(timedelta(seconds=0 if end is None else max(1e-3, end - time.monotonic())))
+                self._finish()
         except RuntimeError as e:
             if "imed out" in str(e):
                 raise Watch(self._context, self).timed_out(limit or 0) from None
             raise
+        finally:
+            self._lock.release()
 
     def is_completed(self) -> bool:
-        """Whether the message has been received or sent; a receive into scattered memory still needs a wait then."""
-        return self._work.is_completed()
+        """Whether the message has been received or sent, or has failed. Gloo knows of that only from a wait."""
+        if not self._work.is_completed():
+            return False
+        with self._lock:  # until the thread that waited has finished
+            return True
 
     def source_rank(self) -> int:
         """The rank that sent the message."""

@@ -8,16 +8,18 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from .tensors import check_on_cpu
+from .tensors import Reduction, check_on_cpu
 from .work import Done
 
 __all__ = ["allreduce"]
 
 
 def allreduce(group: dist.ProcessGroup, tensor: torch.Tensor, op: Any) -> dist.Work:
-    """Sum or average a sparse tensor over all ranks, in place; complete when it returns. TypeError for other ops."""
+    """Sum or average a sparse tensor over all ranks, in place; complete when it returns. TypeError for other ops, and
+    for an average of integers."""
     if op != dist.ReduceOp.SUM and op != dist.ReduceOp.AVG:
         raise TypeError(f"op: sparse tensors are reduced by SUM and AVG only, not {op}")
+    Reduction(op, tensor.dtype)  # which refuses what it refuses for dense tensors
     mine, size = check_on_cpu(tensor, "tensor").detach().coalesce(), group.size()
     indices, values = mine.indices().t().contiguous(), mine.values().contiguous()
     counts = torch.empty(size, dtype=torch.int64)

@@ -44,8 +44,7 @@ class Exchange:
             raise self._failed(keys, e) from e
         found = [self._read(type(record), *of) for of in enumerate(self.store.multi_get(keys))]
         if this > 0:  # a rank that wrote in this round has read the round before
-            with contextlib.suppress(RuntimeError):  # some stores cannot
-                self.store.delete_key(f"exchange/{this - 1}/{self.rank}")
+            _delete(self.store, f"exchange/{this - 1}/{self.rank}")
         return found
 
     def _read(self, kind: type, rank: int, data: bytes) -> Any:
@@ -71,13 +70,24 @@ class Exchange:
         )
 
 
+def _delete(store: dist.Store, key: str) -> None:
+    """Delete a key, if the store can."""
+    with contextlib.suppress(RuntimeError):
+        store.delete_key(key)
+
+
 class MonitoredBarrier:
-    """A barrier in which rank 0 says which ranks did not come. It does not use the group's collectives or break
-    them."""
+    """A barrier in which rank 0 says which ranks did not come. It does not use the group's collectives or break them.
+
+    A rank deletes its keys when it knows that no rank reads them any more. Rank 0 has read those of the others when it
+    says that all came. The others have read rank 0's when they have come to a later barrier. Keys of a barrier that has
+    failed stay until a later one succeeds.
+    """
 
     def __init__(self, store: dist.Store, rank: int, size: int):
         self._store, self._rank, self._size = store, rank, size
         self._calls = 0
+        self._keys: list[str] = []  # this rank's, in the store
 
     def __call__(self, timeout: timedelta, wait_all_ranks: bool) -> None:
         """Wait for all ranks. CollectiveTimeout names the first rank that did not come, with ``wait_all_ranks`` all of
@@ -85,7 +95,7 @@ class MonitoredBarrier:
         this, self._calls = self._calls, self._calls + 1
         key = f"monitored/{this}"
         if self._rank:
-            self._store.set(f"{key}/{self._rank}", "here")
+            self._set(f"{key}/{self._rank}", "here")
             if not self._came(f"{key}/all", timeout):
                 lost = self._store.get(f"{key}/missing") if self._came(f"{key}/missing", GRACE) else b""
                 why = f"{lost.decode(errors='replace')} did not come" if lost else "rank 0 did not say that all came"
@@ -93,6 +103,7 @@ class MonitoredBarrier:
                     f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting for "
                     f"send/recv from rank 0: in {timeout.total_seconds():g} s {why}"
                 )
+            self._clear()
             return
         if timeout <= timedelta(0):
             raise CollectiveTimeout(f"Rank 0 timed out in monitoredBarrier: a timeout of {timeout.total_seconds():g} s")
@@ -105,11 +116,21 @@ class MonitoredBarrier:
                     break
         if missing:
             words = f"Rank {missing[0]}" if len(missing) == 1 else f"Ranks {', '.join(map(str, missing))}"
-            self._store.set(f"{key}/missing", words)
+            self._set(f"{key}/missing", words)
             raise CollectiveTimeout(
                 f"[Rank 0]: {words} failed to pass monitoredBarrier in {timeout.total_seconds() * 1e3:g} ms"
             )
-        self._store.set(f"{key}/all", "here")
+        self._clear()
+        self._set(f"{key}/all", "here")
+
+    def _set(self, key: str, value: str) -> None:
+        self._keys.append(key)
+        self._store.set(key, value)
+
+    def _clear(self) -> None:
+        for key in self._keys:
+            _delete(self._store, key)
+        self._keys.clear()
 
     def _came(self, key: str, timeout: timedelta) -> bool:
         try:

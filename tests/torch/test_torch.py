@@ -63,6 +63,36 @@ def test_started_by_torch_multiprocessing():
     assert done.stdout.splitlines() == ["spawn, file", "spawn, tcp", "fork, file", "fork, tcp"]
 
 
+MESSAGES = "tests/torch/programs/messages.py"
+
+
+def test_waits_for_messages_over_mpi():
+    done = mpiexec("torch", 2, MESSAGES, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["3 passed"]
+
+
+def test_waits_for_messages_without_mpi():
+    done = torchrun(2, MESSAGES)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["3 passed"]
+
+
+@pytest.mark.parametrize("launched", [lambda *command: mpiexec("torch", 2, *command), lambda *c: torchrun(2, *c)])
+def test_several_waits_for_a_message_that_does_not_come(launched):
+    done = launched(MESSAGES, "lost")  # over MPI it does not return 0: a communicator is broken
+    assert done.stdout.splitlines() == ["1 passed"], done.stderr
+
+
+@pytest.mark.parametrize("hosts", ["a,b,b", pytest.param("a,a,b,b", marks=pytest.mark.slow)])
+def test_all_gathers_in_place_and_elsewhere(hosts):
+    """On ranks that take themselves for those of several hosts."""
+    env = {"COLLECTIVES_ALGORITHM": "hierarchical"}
+    done = mpiexec("torch", hosts.count(",") + 1, "tests/torch/programs/in_place.py", hosts, timeout=100, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["1 passed"]
+
+
 @pytest.mark.long
 def test_loading_by_forked_workers():
     done = torchrun(2, "tests/torch/programs/loading.py")
@@ -102,6 +132,13 @@ def test_a_missing_rank_is_named_in_time(case, tmp_path):
 
 def test_calls_that_differ(tmp_path):
     hold_calls_that_differ(errors("mismatch", tmp_path, ranks=2))
+
+
+def test_split_sizes_on_one_rank_only(tmp_path):
+    for _, kind, words in errors("splits", tmp_path, ranks=2).values():
+        assert kind == "CollectiveMismatch"
+        assert "rank 0: call 2, alltoall of 4000 bytes" in words
+        assert "rank 1: call 2, alltoallv of 4000 bytes" in words
 
 
 @pytest.mark.slow

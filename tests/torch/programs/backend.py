@@ -111,7 +111,13 @@ def test_sparse():
     x = torch.sparse_coo_tensor([[RANK, SIZE]], torch.ones(2), (SIZE + 1,), check_invariants=True)
     dist.all_reduce(x)
     assert x.to_dense().tolist() == [1.0] * SIZE + [SIZE]
+    dist.all_reduce(x, op=dist.ReduceOp.AVG)
+    assert x.to_dense().tolist() == [1.0] * SIZE + [SIZE]
     refused(TypeError, "sparse", lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX))
+    x = torch.sparse_coo_tensor([[0]], torch.tensor([1]), (1,), check_invariants=True)
+    refused(TypeError, "ReduceOp.AVG with torch.int64", lambda: dist.all_reduce(x, op=dist.ReduceOp.AVG))
+    dist.all_reduce(x)
+    assert x.to_dense().tolist() == [SIZE]
 
 
 def test_reduce():
@@ -332,6 +338,24 @@ def test_barriers():
     dist.barrier()
     dist.barrier(async_op=True).wait()
     dist.monitored_barrier(timeout=datetime.timedelta(seconds=30))
+    hold_keys_of_monitored_barriers()
+
+
+def hold_keys_of_monitored_barriers():
+    """All are deleted but the last that rank 0 writes, also those of a barrier to which the last rank comes too
+    late."""
+    soon, store = datetime.timedelta(seconds=0.1), dist.group.WORLD.get_group_store()
+    dist.monitored_barrier()
+    if RANK == SIZE - 1:
+        dist.barrier()
+    refused(collectives.CollectiveTimeout, "monitoredBarrier", lambda: dist.monitored_barrier(timeout=soon))
+    if RANK < SIZE - 1:
+        dist.barrier()
+    dist.monitored_barrier()
+    dist.barrier()
+    written = [f"monitored/{turn}/{name}" for turn in range(6) for name in ("all", "missing", *range(1, SIZE))]
+    assert len([key for key in written if store.check([key])]) == 1
+    dist.barrier()
 
 
 def test_bad_arguments_are_named_before_anything_is_sent():

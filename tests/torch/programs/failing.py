@@ -35,6 +35,8 @@ def call():
         dist.recv(x, LAST)
     elif CASE == "monitored":
         dist.monitored_barrier(wait_all_ranks=True)
+    elif CASE == "splits":
+        dist.all_to_all_single(torch.empty(1000), x, *[[1000 // SIZE] * SIZE] * 2 if RANK == LAST else [])
     elif CASE in ("mismatch", "death"):
         dist.all_reduce(x[: len(x) - RANK] if CASE == "mismatch" else x)
 
@@ -45,7 +47,7 @@ began = time.monotonic()
 if RANK == LAST and CASE == "death":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.kill(os.getpid(), signal.SIGKILL)
-if RANK == LAST and CASE != "mismatch":
+if RANK == LAST and CASE not in ("mismatch", "splits"):
     time.sleep(2.5)  # where it is instead
 else:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, when another rank has ended

@@ -1,0 +1,115 @@
+"""Messages whose end several waits ask for: ``mpiexec -n 2 python messages.py``, or by ``torchrun``, without MPI.
+
+With the argument "lost", a message that does not come. The last line is "N passed".
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import RANK, run
+
+import collectives.torch
+
+LATE = 0.2  # seconds after which rank 1 sends
+
+
+class Alone:
+    """A request that says whether a second thread tested it during a test."""
+
+    def __init__(self, request):
+        self.request, self.inside, self.tests, self.together = request, 0, 0, 0
+
+    def Test(self, status):
+        """As of a request, but it takes longer."""
+        self.inside += 1
+        self.tests += 1
+        self.together += self.inside > 1
+        time.sleep(0.002)
+        ended = self.request.Test(status)
+        self.inside -= 1
+        return ended
+
+
+def received(tag=0):
+    """On rank 0 a receive into scattered memory of what rank 1 sends late, and the memory; else None."""
+    if RANK == 0:
+        x = torch.zeros(2, 3).t()
+        return x, dist.irecv(x, 1, tag=tag)
+    time.sleep(LATE)
+    dist.send(torch.full((3, 2), 5.0), 0, tag=tag)
+    return None
+
+
+def test_a_message_is_received_once_whoever_waits_again():
+    """What the program does with the tensor after the first wait stays."""
+    agains = [
+        lambda work: work.wait(),
+        lambda work: work.get_future().wait(),
+        lambda work: work.is_completed(),
+    ]
+    for again in agains:
+        if found := received():
+            x, work = found
+            work.wait()
+            x.add_(1)
+            began = time.monotonic()
+            again(work)
+            assert time.monotonic() - began < 5
+            assert x.eq(6).all()
+
+
+def test_a_send_is_waited_for_again():
+    if RANK == 0:
+        work = dist.isend(torch.ones(3), 1)
+        assert work.wait()
+        assert work.wait()
+        assert work.get_future().wait()
+    else:
+        dist.recv(torch.zeros(3), 0)
+
+
+def test_a_future_and_a_wait_at_once():
+    """Its thread and the program's wait for one message, which is received once, and tested by one thread at a time."""
+    for _ in range(3):
+        if found := received():
+            x, work = found
+            if isinstance(work, collectives.torch.messages.StoreMessage):
+                request = None
+            else:
+                request = work._request = Alone(work._request)
+            future = work.get_future()
+            work.wait()
+            assert work.is_completed()
+            x.add_(1)
+            assert future.wait()[0] is x
+            assert x.eq(6).all()
+            assert request is None or (request.tests > 10 and request.together == 0)
+
+
+def lost():
+    """Who waits longer than the program, or again, gets an error too. The group is broken, and the world is not."""
+    group = dist.new_group([0, 1])
+    if RANK == 0:
+        x = torch.zeros(3)
+        work = group.recv([x], 1)
+        future = work.get_future()
+        with pytest.raises(collectives.CollectiveTimeout, match="waiting for rank 1"):
+            work.wait(timedelta(seconds=0.3))
+        began = time.monotonic()
+        for wait in (future.wait, work.wait):
+            with pytest.raises((collectives.CollectiveError, RuntimeError)):
+                wait()
+        assert time.monotonic() - began < 5
+        assert not work.is_success()
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    dist.init_process_group("collectives", timeout=timedelta(seconds=20))
+    run({"test_lost": lost} if sys.argv[1:] == ["lost"] else globals())
