@@ -7,14 +7,23 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
+from ..schedules import registry
+from ..trace.fields import is_number, lacks
 from .programs import messages_of
 
 __all__ = ["Curve", "curves", "groups", "read", "size_name", "size_ticks", "speed_unit", "time_name"]
 
 PEERS = {"ompi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI", "gloo": "Gloo"}
 OURS = {"private": "collectives", "heap": "collectives, heap arrays"}
+PLACES = {"out": "out of place", "in": "in place"}
+#: Fields of a result, which are needed to draw it.
+_OF_BENCH = {"type": str, "ranks": int, "algorithm": (str, NoneType), "bytes": int, "vector": float, "us": dict}
+_OF_PEERS = {
+    "place": str, "reuse": str, "contestant": str, "collective": str, "ranks": int, "bytes": int, "us": list,
+}  # fmt: skip
 
 
 @dataclass
@@ -39,11 +48,51 @@ def read(path: str | Path) -> dict[str, Any]:
     """The content of a results file; ValueError, with the file's name, if it is not one."""
     try:
         content = json.loads(Path(path).read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("results"), list):
         raise ValueError(f"{path} has no results of bench or of benchmarks/peers.py")
+    why = _wrong(content)
+    if why is not None:
+        raise ValueError(f"{path}: {why}")
     return content
+
+
+def _wrong(content: Mapping[str, Any]) -> str | None:
+    """Which field, needed to draw a results file, is missing or wrong; None if there is none."""
+    bench = content.get("kind") == "bench"
+    why = lacks(content, {"title": str}) if bench else None
+    if why is None and "machine" in content:
+        why = lacks(content["machine"], {"cpu": str, "cores": int})
+        why = why and f"machine: {why}"
+    for number, record in enumerate(content["results"] if why is None else [], 1):
+        why = (_wrong_of_bench if bench else _wrong_of_peers)(record)
+        if why is None and "core_waits" in record:
+            why = lacks(record, {"core_waits": float})
+        if why is not None:
+            return f"result {number}: {why}"
+    return why
+
+
+def _wrong_of_bench(record: Any) -> str | None:
+    why = lacks(record, _OF_BENCH)
+    if why is not None:
+        return why
+    if record["us"].get("p50") is not None:
+        return lacks(record["us"], {"p50": float})
+    why = lacks(record, {"MB/s": float})
+    return why if why is not None or record["MB/s"] > 0 else "MB/s: not above 0"
+
+
+def _wrong_of_peers(record: Any) -> str | None:
+    why = lacks(record, _OF_PEERS)
+    if why is not None:
+        return why
+    if not record["us"] or not all(map(is_number, record["us"])):
+        return "us: expected a list of numbers"
+    if record["collective"] not in registry.NAMES:
+        return f"collective: {record['collective']!r:.40} is unknown"
+    return None if record["place"] in PLACES else f"place: {record['place']!r:.40} is none of {', '.join(PLACES)}"
 
 
 def curves(content: Mapping[str, Any]) -> list[Curve]:
@@ -86,8 +135,7 @@ def _of_peers(content: Mapping[str, Any]) -> list[Curve]:
             continue
         group = f"{record['collective'].capitalize()}, {record['ranks']} ranks"
         if len(modes) > 1:
-            place = {"out": "out of place", "in": "in place"}[record["place"]]
-            group += f", {place}, {'one buffer' if record['reuse'] == 'one' else 'buffers in turn'}"
+            group += f", {PLACES[record['place']]}, {'one buffer' if record['reuse'] == 'one' else 'buffers in turn'}"
         curve = found.setdefault((group, label), Curve(group, label, emphasis=name in OURS))
         nbytes, us = record["bytes"], statistics.median(record["us"])
         curve.points[nbytes] = min(us, curve.points.get(nbytes, us))

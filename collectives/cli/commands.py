@@ -94,6 +94,8 @@ def _find(name: str, collective: str | None) -> Algorithm:
 
     owner, _, short = name.rpartition("/")
     if owner:
+        if collective not in (None, owner):
+            raise UsageError(f"--collective {collective}: {name} is an algorithm of {owner}")
         name, collective = short, owner
     try:
         if collective:
@@ -224,6 +226,8 @@ def _show(args: argparse.Namespace) -> int:
         raise UsageError("name an algorithm, or give --strategy or --pipeline")
     if shown != ["name"] and (args.values or args.root or args.collective):
         raise UsageError(f"--values, --root and --collective are for algorithms, not for --{shown[0]}")
+    if shown != ["strategy"] and (args.option or args.steps != args.parser.get_default("steps")):
+        raise UsageError("--option and --steps are for --strategy")
     if shown != ["pipeline"] and (args.micro_batches or args.chunks):
         raise UsageError("-m and --chunks are for --pipeline")
     if args.rank is not None and not 0 <= args.rank < args.size:

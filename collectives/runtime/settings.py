@@ -6,6 +6,7 @@ import os
 from typing import NamedTuple
 
 from ..arguments.timeouts import stall_from_environment, timeout_from_environment
+from ..errors import CollectiveError, brief
 from ..selection import table as tuning
 from ..selection.policy import Rules
 from ..system import machine, mpi_library
@@ -26,7 +27,7 @@ class Agreed(NamedTuple):
 
 
 def agreed() -> Agreed | Exception:
-    """The settings of this process's environment, or the ValueError that all ranks are to raise if they are wrong."""
+    """The settings of this process's environment, or the exception that all ranks are to raise if there are none."""
     check = os.environ.get("COLLECTIVES_CHECK", "0")
     if check not in ("", "0", "1"):
         return ValueError(f"COLLECTIVES_CHECK={check!r}: expected 0 or 1")
@@ -37,3 +38,5 @@ def agreed() -> Agreed | Exception:
         return Agreed(forced, table, *limits, check == "1", recording.from_environment())
     except ValueError as e:
         return e
+    except Exception as e:  # the other ranks wait for an answer, whatever happens here
+        return CollectiveError(f"rank 0 cannot read its settings: {brief(e)}")

@@ -43,7 +43,7 @@ __all__ = [
 VERSION = 1
 NEAR = 2  # an entry serves layouts whose numbers differ by this factor at most
 _LONGEST_SEGMENT, _LONGEST_READ = 256 << 10, 64 << 10  # as in csrc/node/node.h
-_LONGEST = (1 << 63) - 1
+_LARGEST = (1 << 63) - 1  # integers go to compiled code
 
 
 def named(vendor: str, version: tuple[int, ...]) -> str:
@@ -116,13 +116,18 @@ def load(path: str | os.PathLike[str]) -> Table:
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(_LONGEST_FILE + 1)
-        if len(text) > _LONGEST_FILE:
-            raise ValueError(f"{path}: longer than {_LONGEST_FILE >> 20} MiB: not a table of tune")
-        data = json.loads(text)
     except UnicodeDecodeError:
         raise ValueError(f"{path}: not a text in UTF-8") from None
+    if len(text) > _LONGEST_FILE:
+        raise ValueError(f"{path}: longer than {_LONGEST_FILE >> 20} MiB: not a table of tune")
+    try:
+        data = json.loads(text)
     except json.JSONDecodeError as e:
         raise ValueError(f"{path}, line {e.lineno}, column {e.colno}: not JSON: {e.msg}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deeply: not a table of tune") from None
+    except ValueError as e:  # an integer of thousands of digits
+        raise ValueError(f"{path}: {e}") from None
     return parse(data, path)
 
 
@@ -162,7 +167,8 @@ def _load_once(path: str, modified: int, length: int) -> Table:
 def from_environment(machine: str, mpi: str | None = None) -> Table | None:
     """The entries of the file ``COLLECTIVES_TUNING`` for ``machine`` and ``mpi`` (None: any); None if it is not set.
 
-    ValueError, with the variable's name, if the file cannot be used.
+    They are without ``made``, which the library does not need. ValueError, with the variable's name, if the file cannot
+    be used.
     """
     path = os.environ.get("COLLECTIVES_TUNING")
     if not path:
@@ -174,7 +180,8 @@ def from_environment(machine: str, mpi: str | None = None) -> Table | None:
         raise ValueError(f"COLLECTIVES_TUNING={path!r}: {e.strerror}") from None
     except ValueError as e:
         raise ValueError(f"COLLECTIVES_TUNING: {e}") from None
-    return table.serving(machine, mpi)
+    fit = table.serving(machine, mpi).entries
+    return Table([dataclasses.replace(entry, made={}) for entry in fit], table.path)
 
 
 def pick(table: Table, layout: Layout) -> Tuned | None:
@@ -280,9 +287,11 @@ class _Reader:
         if not isinstance(value, kind) or isinstance(value, bool):
             raise self.error(f"{name}: expected {_NAMES[kind]}, not {_kind(value)}")
         if kind is int and value < 1:
-            raise self.error(f"{name}: {value} is not at least 1")
+            raise self.error(f"{name}: {_kind(value)} is not at least 1")
         if kind == NUMBER and not 0 <= value < math.inf:
-            raise self.error(f"{name}: {value} is not a finite number from 0 on")
+            raise self.error(f"{name}: {_kind(value)} is not a finite number from 0 on")
+        if isinstance(value, int) and value > _LARGEST:
+            raise self.error(f"{name}: {_kind(value)} is above {_LARGEST}")
         return value
 
 
@@ -346,8 +355,6 @@ def _limits(where: str, data: Any) -> Limits | None:
         return None
     of = _Reader(where, data, set(Limits._fields))
     limits = Limits(*(of.get(name, int) for name in Limits._fields))
-    if max(limits) > _LONGEST:
-        raise of.error(f"a limit above {_LONGEST}")
     if any(value & (value - 1) for value in (limits.shortest, limits.segment)):
         raise of.error("shortest, segment: not powers of two")
     if not 4096 <= limits.shortest <= limits.segment <= _LONGEST_SEGMENT:

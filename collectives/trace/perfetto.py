@@ -16,10 +16,12 @@ import numpy as np
 
 from ..files import replacing
 from ..schedules import registry
+from .fields import lacks
 from .timeline import COLLECTIVES, FORMS, NONBLOCKING, SPAN, WAIT, Calls, Part, calls, seconds_of
 
 __all__ = ["read", "write"]
 
+FORMAT = "collectives timeline"
 SHOWN = 500.0  # ns: shorter waits get no slice
 _METHODS = ("", "I", "")
 
@@ -40,12 +42,58 @@ def read(path: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], dict[str, 
     """Events and ``otherData`` of a file that :func:`write` wrote; ValueError for any other file."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
-        events, about = found["traceEvents"], found["otherData"]
-    except (ValueError, KeyError, TypeError) as e:
+    except (ValueError, RecursionError) as e:
         raise ValueError(f"{path} is not a timeline of this library ({type(e).__name__}: {e})") from None
-    if about.get("format") != "collectives timeline":
+    why = lacks(found, {"traceEvents": list, "otherData": dict})
+    if why is not None:
+        raise ValueError(f"{path} is not a timeline of this library: {why}")
+    events, about = found["traceEvents"], found["otherData"]
+    if about.get("format") != FORMAT:
         raise ValueError(f"{path} holds trace events of another program")
+    why = _wrong_about(about)
+    if why is not None:
+        raise ValueError(f"{path} is a damaged timeline: otherData: {why}")
+    for number, event in enumerate(events, 1):
+        why = _wrong_event(event)
+        if why is not None:
+            raise ValueError(f"{path} is a damaged timeline: event {number}: {why}")
     return events, about
+
+
+def _wrong_about(about: dict[str, Any]) -> str | None:
+    """Which field of ``otherData`` is missing or wrong; None if there is none."""
+    why = lacks(about, {"ranks": int, "missing_ranks": list, "seconds": float, "rank": list})
+    for rank in about["rank"] if why is None else []:
+        why = why or lacks(rank, {"rank": int, "host": str, "clock": str, "dropped": int})
+        if why is None and "clock_error_ns" in rank:
+            why = lacks(rank, {"clock_error_ns": float})
+    return why
+
+
+_OF_KIND: dict[str, dict[str, Any]] = {
+    "X": {"ts": float, "dur": float},
+    "b": {"ts": float, "id2": dict},
+    "e": {"ts": float, "id2": dict},
+}
+_OF_CALL = {
+    "collective": str, "form": str, "algorithm": str, "communicator": str, "caller": str, "bytes": float, "call": int,
+    "wait_us": float, "work_us": float, "late_us": float, "request": int,
+}  # fmt: skip
+
+
+def _wrong_event(event: Any) -> str | None:
+    """Which field of an event, needed to show it, is missing or wrong; None if there is none."""
+    why = lacks(event, {"ph": str, "name": str, "pid": int, "tid": int})
+    if why is not None:
+        return why
+    given = {"cat": "", "args": {}, **event}
+    why = lacks(given, {"cat": str, "args": dict, **_OF_KIND.get(event["ph"], {})})
+    if why is None and "id2" in event:
+        why = lacks(event["id2"], {"local": str})
+    if why is None and (event["ph"] == "b" or "work_us" in given["args"]):
+        why = lacks({"request": 0, "late_us": 0, **given["args"]}, _OF_CALL)
+        why = why and f"args: {why}"
+    return why
 
 
 def _about(parts: list[Part]) -> dict[str, Any]:
@@ -66,7 +114,7 @@ def _about(parts: list[Part]) -> dict[str, Any]:
         ranks.append(told)
     ranks_of_all = parts[0].about["ranks"]
     return {
-        "format": "collectives timeline",
+        "format": FORMAT,
         "version": 1,
         "ranks": ranks_of_all,
         "missing_ranks": sorted(set(range(ranks_of_all)) - {r["rank"] for r in ranks}) if len(parts) > 1 else [],
@@ -153,7 +201,8 @@ def _lines(
     where = f'"pid":{row.rank},"tid":{thread}'
     if form == SPAN:
         title = json.dumps(row.about["names"][name])
-        args = json.dumps({"caller": row.places[site]})
+        ended = {"failed": row.failures[index]} if index in row.failures else {}
+        args = json.dumps({"caller": row.places[site], **ended})
         yield f'{{"ph":"X","cat":"span","name":{title},{where},{_slice(begin, end)},"args":{args}}}'
         return
     what = COLLECTIVES[collective]

@@ -65,8 +65,9 @@ def _with_ends(events: Iterable[Event]) -> list[Event]:
         elif e["ph"] == "b":
             open_calls[e["pid"], e["id2"]["local"]] = {**e, "ts": e["ts"] / 1e3}
         elif e["ph"] == "e":
-            call = open_calls.pop((e["pid"], e["id2"]["local"]))
-            found.append({**call, "end": e["ts"] / 1e3})
+            call = open_calls.pop((e["pid"], e["id2"]["local"]), None)
+            if call is not None:
+                found.append({**call, "end": e["ts"] / 1e3})
     stacks: dict[Any, list[float]] = {}
     for e in sorted((e for e in found if e.get("cat") == "span"), key=lambda e: (e["ts"], -e["end"])):
         stack = stacks.setdefault((e["pid"], e["tid"]), [])

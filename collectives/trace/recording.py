@@ -20,14 +20,16 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..arguments.timeouts import LONGEST
 from ..core import _core
 from ..diagnostics import peer_queries
 from ..diagnostics.diagnosis import foreign
-from ..errors import brief
+from ..errors import CollectiveError, brief
 from ..files import obstacle
 from ..waiting.ending import at_the_end
 from . import clocks, perfetto, spans
-from .timeline import BLOCKING, EVENT, Part, part_file
+from .timeline import BLOCKING, COLLECTIVES, EVENT, Part, part_file
+from .together import Together
 
 __all__ = ["EVENTS", "Trace", "end", "from_environment", "is_recording", "join", "leave"]
 
@@ -112,14 +114,12 @@ class Trace:
         return self
 
     def __exit__(self, kind: Any, *error: Any) -> None:
-        """End and write the file; collective unless there was an exception. OSError on all ranks if writing fails."""
+        """End and write the file; collective unless there was an exception. OSError on all ranks if writing fails.
+
+        If a rank has an exception or a broken communicator, or does not come in time, each writes its part instead.
+        """
         self._stop()
-        if kind is not None or self._hopeless():
-            self.save()
-            _forget()
-            return
-        why = self._parent.bcast(self._merge())
-        self.comm.Free()
+        why = self._finish(kind is None and not self._hopeless(), self._ranks.patience)
         if why is not None:
             raise OSError(why)
 
@@ -129,6 +129,9 @@ class Trace:
         self.recorder = _core.Recorder(self.most, _passed_over)
         self.comm: Any = None if self._parent is None else self._parent.Dup()
         self._tell_ranks()
+        self._ranks: Any = None
+        if self.comm is not None:
+            self._ranks = Together(self.comm, self.identity, f"timeline {self._zero} of {self.identity}")
         _current = self
         spans.recorder = self.recorder
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -144,13 +147,13 @@ class Trace:
         ranks = [self.rank]
         if self.comm is not None:
             self._domains = self.comm.allgather(self._domains[0])
-            self._compare()
+            self._compare(self.comm)
             self._zero = self.comm.bcast(self._zero)
             ranks = self.comm.allgather(self.rank)
         self.path = _own_path(self.path, ranks, self.comm)
 
-    def _compare(self) -> None:
-        found = clocks.compare(self.comm, self._domains)
+    def _compare(self, comm: Any) -> None:
+        found = clocks.compare(comm, self._domains)
         if found is not None:
             self._estimates.append(found)
 
@@ -161,20 +164,31 @@ class Trace:
         self._comms.append({"identity": context.identity, "rank": context.rank, "size": context.size})
 
     def failed(self, context: Any, run: Any, error: BaseException) -> None:
-        """Record a call that ended early, and save this rank's part, since the program may end by an abort."""
-        self.note(context.log, run, error)
-        leave()
+        """Record a call that ended early, and save this rank's part, since the program may end by an abort.
+
+        What goes wrong here is only logged: the program is to see ``error``.
+        """
+        for step in (lambda: self.note(context.log, run, error), leave):
+            try:
+                step()
+            except Exception as e:
+                _log.warning("the timeline may lack a call that failed: %s", brief(e))
 
     def note(self, log: _core.Log, run: Any, error: BaseException) -> None:
-        """Record a call that ended early with ``error``."""
+        """Record a call that ended early with ``error``; one that is no collective is recorded as a span."""
         call = run.call()
         name = call.collective.removesuffix("_init")
         name = name if name in _core.FAST_COLLECTIVES else name.removeprefix("i")
-        item = _core.itemsize(_core.DTYPES.index(call.dtype)) if call.dtype and call.op else 1
-        begin = getattr(run, "begin", 0) or _core.ticks()
-        index = log.add(
-            BLOCKING, name, call.algorithm, call.elements * item, call.number or 0, call.root or 0, begin, failed=True
-        )
+        if name not in COLLECTIVES.values():
+            index = self.recorder.begin_span(call.collective)
+            self.recorder.end_span(index)
+        else:
+            item = _core.itemsize(_core.DTYPES.index(call.dtype)) if call.op and call.dtype in _core.DTYPES else 1
+            begin = getattr(run, "begin", 0) or _core.ticks()
+            index = log.add(
+                BLOCKING, name, call.algorithm, call.elements * item, call.number or 0, call.root or 0, begin,
+                failed=True,
+            )  # fmt: skip
         self._failures.append((index, brief(error)))
 
     # The end
@@ -191,34 +205,50 @@ class Trace:
     def end(self) -> None:
         """End at the end of the program: write the file, or this rank's part if ranks cannot communicate."""
         self._stop()
-        if self._hopeless():
-            self.save()
-            _forget()
-            return
-        why = self._merge()
+        why = self._finish(not self._hopeless(), LONGEST)
         if why is not None:
             _log.warning("no timeline: %s", why)
 
-    def _merge(self) -> str | None:
-        """Compare clocks, gather the parts and write the file; returns why it failed, on the rank that writes."""
-        parts = []
-        if self.comm is not None:
-            self._meet()
-            self._compare()
-            if self.comm.rank:
-                self.comm.send(self.part(), 0)
-            else:
-                parts = [self.comm.recv(source=rank) for rank in range(1, self.comm.size)]
-        _forget()
-        if self.comm is not None and self.comm.rank:
-            return None
-        return _write(self.path, [self.part(), *parts])
+    def _finish(self, able: bool, timeout: float | None) -> str | None:
+        """Put the timeline together, or save this rank's part unless all ranks are ``able`` to; forget the recording.
 
-    def _meet(self) -> None:
-        """Wait for the other ranks, in short sleeps, so that a signal still makes this rank save its part."""
-        request = self.comm.Ibarrier()
-        while not request.Test():
-            time.sleep(0.0005)
+        ``timeout`` is that of the wait for the other ranks. Returns why writing failed, on all ranks.
+        """
+        whole = False
+        try:
+            if able:
+                why = self._put_together(timeout)
+                whole = True
+                return why
+        except (CollectiveError, MPI.Exception) as e:
+            _log.warning("%s: each rank leaves its part instead: %s", self.path, e)
+        finally:
+            if not whole:
+                self._save_or_say()
+                if self._ranks is not None and not MPI.Is_finalized():
+                    self._ranks.part_ways()
+            _forget()
+        return None
+
+    def _put_together(self, timeout: float | None) -> str | None:
+        """Compare clocks, gather the parts and write the file; returns why it failed, on all ranks."""
+        ranks = self._ranks
+        if ranks is None:
+            return _write(self.path, [self.part()])
+        ranks.meet(timeout)
+        self._compare(ranks)
+        parts = list(ranks.gather(self.part()))
+        why: str | None = ranks.bcast(_write(self.path, parts) if parts else None)
+        ranks.settle()
+        if not self.ending:  # else MPI_Finalize frees it
+            self.comm.Free()
+        return why
+
+    def _save_or_say(self) -> None:
+        try:
+            self.save()
+        except OSError as e:
+            _log.warning("no part of a timeline: %s", e)
 
     def save(self) -> None:
         """Write this rank's part to a file beside the timeline's."""

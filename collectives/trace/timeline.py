@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..files import replacing
+from .fields import lacks
 
 __all__ = ["COLLECTIVES", "EVENT", "FORMS", "Calls", "Part", "calls", "part_file", "seconds_of"]
 
@@ -46,6 +48,10 @@ _TO_ROOT = [number for number, name in COLLECTIVES.items() if name in ("reduce",
 _IN_ORDER = [number for number, name in COLLECTIVES.items() if name in ("scan", "exscan")]
 
 VERSION = 1
+_OF_PART = {
+    "rank": int, "ranks": int, "world_rank": int, "host": str, "pid": int, "comms": list, "names": list, "places": list,
+    "moments": list, "estimates": list, "aligned": bool, "zero": int, "dropped": int, "failures": list,
+}  # fmt: skip
 
 
 @dataclass
@@ -72,10 +78,14 @@ class Part:
         try:
             with np.load(path, allow_pickle=False) as found:
                 about, events = json.loads(str(found["about"])), found["events"]
-        except (ValueError, KeyError, EOFError) as e:
+        except (ValueError, KeyError, EOFError, TypeError, RecursionError, zipfile.BadZipFile) as e:
             raise ValueError(f"{path} is not a rank's part of a timeline: {e}") from e
-        if about.get("version") != VERSION or events.dtype != EVENT:
+        why = lacks(about, {"version": int})
+        if why is not None or about["version"] != VERSION or events.dtype != EVENT:
             raise ValueError(f"{path} is a part of a timeline of another version")
+        why = lacks(about, _OF_PART)
+        if why is not None:
+            raise ValueError(f"{path} is a damaged part of a timeline: {why}")
         return cls(about, events)
 
     def times(self, ticks: np.ndarray) -> np.ndarray:

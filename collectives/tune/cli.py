@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from pathlib import Path
 
 from ..files import say_where
 from ..launch import usage
+from ..schedules import registry
 from ..selection import table
 from ..selection.policy import DEFAULT
 
@@ -25,6 +27,7 @@ examples:
 Entries of -o for other machines, MPIs and layouts stay. The exit code of --check is 1 where the tuned choice takes more
 than 1.1 times the best, is slower than the default, or the models' median error is above 20 %."""
 SMALLEST = 8
+_OF_MEASURING = "collectives", "ranks", "max_size", "minutes", "without", "mpi"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,19 +56,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; returns its exit code. UsageError for wrong arguments."""
-    if args.merge or args.export:
+    _check_mode(args)
+    if args.merge is not None or args.export is not None:
         return _offline(args)
     names = _names(args.collectives)
-    for name in names:
-        if name not in DEFAULT:
-            raise usage.UsageError(f"--collectives: {name!r} is none of {', '.join(DEFAULT)}")
+    _check_names("--collectives", names, DEFAULT)
+    if not names:
+        raise usage.UsageError("--collectives: name at least one")
+    _check_names("--without", args.without, sorted({name for kind in DEFAULT for name in registry.algorithms(kind)}))
     if args.max_size < SMALLEST:
         raise usage.UsageError(f"--max-size: {args.max_size} is below the smallest size, {SMALLEST} bytes")
-    if args.json and not args.check:
-        raise usage.UsageError("--json: only with --check")
     from .job import run
 
     return run(args, names, [1 << k for k in range(3, args.max_size.bit_length())])
+
+
+def _check_mode(args: argparse.Namespace) -> None:
+    """UsageError for an option that would have no effect."""
+    mode = next((name for name in ("check", "merge", "export") if getattr(args, name) is not None), None)
+    where = "without --check" if mode is None else f"with --{mode}"
+    for name in {None: ("json",), "check": ("output",)}.get(mode, (*_OF_MEASURING, "json")):
+        if getattr(args, name) != args.parser.get_default(name):
+            raise usage.UsageError(f"--{name.replace('_', '-')} has no effect {where}")
+
+
+def _check_names(option: str, names: Collection[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise usage.UsageError(f"{option}: {name!r} is none of {', '.join(known)}")
 
 
 def _offline(args: argparse.Namespace) -> int:

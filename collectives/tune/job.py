@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, names: Sequence[str], sizes: Sequence[int]) ->
             comm = Communicator(plain)
             bench = Bench(comm, frozenset(args.without), args.mpi)
             seconds, core_waits = 60 * args.minutes / len(counts), machine.CoreWaits()
-            work = _check if args.check else _tune
+            work = _check if args.check is not None else _tune
             code = max(code, work(args, bench, names, sizes, seconds))
             crowded = machine.busy(MPI.Intracomm(comm).allreduce(core_waits.share(), MPI.MAX))
             if crowded and comm.rank == 0:
@@ -73,7 +73,7 @@ def _wrong(args: argparse.Namespace, ranks: int) -> str | None:
     if args.ranks and not 2 <= min(args.ranks) <= max(args.ranks) <= ranks:
         return f"--ranks: expected numbers from 2 to {ranks}, the ranks of this job"
     try:
-        if args.check:
+        if args.check is not None:
             load(args.check)
         elif Path(args.output).exists():
             load(args.output)

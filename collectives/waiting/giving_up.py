@@ -134,14 +134,14 @@ class GivingUp(_core.Calls):
         with _NOTING:
             news = self._record(run, error) if self.broken is None else None
         try:
+            if news is not None and self.log is not None:
+                self.timeline.failed(self, run, error)
             self.give_up(run)
         finally:  # a second KeyboardInterrupt, for example, may end give_up
             if news is not None:
                 peer_queries.spread(self, news)
 
     def _record(self, run: Any, error: BaseException) -> Answer:
-        if self.log is not None:
-            self.timeline.failed(self, run, error)
         kind, _, first = brief(error).partition(": ")
         origin = getattr(error, "origin", None) or first
         gave_up, place = self.first_under_way(run), position(threading.get_ident())

@@ -1,6 +1,7 @@
 """Curves from results, and pictures of them."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -152,6 +153,34 @@ def test_what_cannot_be_drawn(content, words, why, tmp_path, capsys):
         main(["plot", str(tmp_path / "a.json"), *words])
     assert ended.value.code == 2
     assert why in capsys.readouterr().err
+
+
+PEER = {"ranks": 2, "place": "out", "reuse": "one", "collective": "gather", "bytes": 8, "contestant": "heap", "us": [1]}
+BAD = [
+    ({"kind": "bench", "results": [{}]}, "title is missing"),
+    ({"kind": "bench", "title": "x", "results": [1]}, "result 1: expected an object, not int"),
+    ({"kind": "bench", "title": "x", "results": [{}]}, "result 1: type is missing"),
+    ({**bench(1.0, 2.0), "machine": None}, "machine: expected an object"),
+    ({**bench(1.0, 2.0), "results": [{**bench(1.0)["results"][0], "bytes": "8"}]}, "bytes: expected an integer"),
+    ({**bench(1.0, 2.0), "results": [{**bench(1.0)["results"][0], "us": {"p50": []}}]}, "p50: expected a number"),
+    ({**bench(1.0, 2.0), "results": [{**bench(1.0)["results"][0], "us": {}}]}, "MB/s is missing"),
+    ({**bench(1.0, 2.0), "results": [{**bench(1.0)["results"][0], "us": {}, "MB/s": 0}]}, "MB/s: not above 0"),
+    ({**bench(1.0), "results": [{**bench(1.0)["results"][0], "core_waits": None}]}, "core_waits: expected a number"),
+    ({"results": [1]}, "result 1: expected an object, not int"),
+    ({"results": [PEER, {**PEER, "us": []}]}, "result 2: us: expected a list of numbers"),
+    ({"results": [{**PEER, "us": ["1"]}]}, "result 1: us: expected a list of numbers"),
+    ({"results": [{**PEER, "collective": "gathr"}]}, "result 1: collective: 'gathr' is unknown"),
+    ({"results": [{**PEER, "place": "on"}]}, "result 1: place: 'on' is none of out, in"),
+]
+
+
+@pytest.mark.parametrize(("content", "why"), BAD)
+def test_damaged_results(content, why, tmp_path, capsys):
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    with pytest.raises(SystemExit) as ended:
+        main(["plot", str(tmp_path / "a.json")])
+    assert ended.value.code == 2
+    assert re.search(rf"{tmp_path}/a.json: .*{re.escape(why)}", capsys.readouterr().err)
 
 
 def test_bars():

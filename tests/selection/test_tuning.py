@@ -10,6 +10,9 @@ import pytest
 from jobs import ROOT, mpiexec
 from tables import MODEL, entry
 
+from collectives.cli.commands import main
+from collectives.errors import CollectiveError
+from collectives.runtime import settings
 from collectives.schedules import registry
 from collectives.selection import model as cost_model
 from collectives.selection import policy
@@ -46,11 +49,14 @@ BAD = {
     "machine": (None, "table, entry 1: machine: expected a string, not nothing"),
     "nodes": (0, "table, entry 1: nodes: 0 is not at least 1"),
     "ranks_per_node": (True, "table, entry 1: ranks_per_node: expected an integer, not True"),
+    "nodes__": (10**400, f"table, entry 1: nodes: {10**39} is above 9223372036854775807"),
     "rulez": ({}, "table, entry 1: unknown field 'rulez'; known: machine"),
     "rules__alreduce": ([], "table, entry 1, alreduce: unknown collective; known: allgather"),
     "rules__bcast": ([], "table, entry 1, bcast: expected a list of rows"),
     "rules__allreduce___0__algorithm": ("rign", "table, entry 1, allreduce, row 1: allreduce has no algorithm 'rign'"),
     "rules__allreduce___0__upto": ("1KB", "table, entry 1, allreduce, row 1: upto: expected a number, not '1KB'"),
+    "rules__allreduce___0__upto__": (1 << 63, f"table, entry 1, allreduce, row 1: upto: {1 << 63} is above"),
+    "rules__allreduce___1__segment__": (1 << 80, f"table, entry 1, allreduce, row 2: segment: {1 << 80} is above"),
     "rules__allreduce___0__segment": (64, "table, entry 1, allreduce, row 1: segment: allreduce by shm takes none"),
     "rules__allreduce___1__segment": (-1, "table, entry 1, allreduce, row 2: segment: -1 is not at least 1"),
     "rules__allreduce___1__upto": (4096, "table, entry 1, allreduce, row 2: never reached"),
@@ -59,9 +65,12 @@ BAD = {
     ),
     "rules__alltoall": ([7], "table, entry 1, alltoall, row 1: expected an object, not 7"),
     "node_limits__segment": (100_000, "table, entry 1, node_limits: shortest, segment: not powers of two"),
-    "node_limits__private": (1 << 63, f"table, entry 1, node_limits: a limit above {(1 << 63) - 1}"),
+    "node_limits__private": (1 << 63, f"table, entry 1, node_limits: private: {1 << 63} is above {(1 << 63) - 1}"),
     "node_limits__copy": (1 << 20, "table, entry 1, node_limits: copy, read: not copy <= read <= 65536"),
     "models__allreduce___0__pieces": ([], "table, entry 1, models of allreduce, 1: pieces: upto must grow"),
+    "models__allreduce___0__pieces___0__upto": (
+        1 << 63, f"table, entry 1, models of allreduce, 1, piece 1: upto: {1 << 63} is above",
+    ),
     "models__allreduce___0__pieces___1__beta": (
         -1.0, "table, entry 1, models of allreduce, 1, piece 2: beta: -1.0 is not a finite number from 0 on",
     ),
@@ -72,7 +81,7 @@ BAD = {
 def test_what_is_wrong_with_a_table_is_said_with_its_place(way):
     value, message = BAD[way]
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        tuning.parse(as_data(**{way: value}))
+        tuning.parse(as_data(**{way.removesuffix("__"): value}))
 
 
 def test_files_that_are_no_tables(tmp_path):
@@ -81,6 +90,7 @@ def test_files_that_are_no_tables(tmp_path):
         (b"{", "line 1, column 2: not JSON"), (b"\xff", ": not a text in UTF-8"), (b"[]", ": expected an object"),
         (b'{"format": "", "version": 9, "entries": []}', ": version 9, and this library reads version 1; tune again"),
         (json.dumps({**as_data(), "entries": as_data()["entries"] * 2}).encode(), ", entry 2: the same machine, mpi"),
+        (b"[" * 200_000, ": nested too deeply: not a table of tune"), (b"1" * 5000, ": Exceeds the limit"),
     ]:  # fmt: skip
         path.write_bytes(text)
         with pytest.raises(ValueError, match=f"^{re.escape(str(path))}.*{re.escape(message)}"):
@@ -196,6 +206,53 @@ def test_how_far_the_node_local_engine_serves_everything():
 # --- on ranks -----------------------------------------------------------------------------------------------------
 
 
+def nested(depth):
+    """A list within a list, and so on."""
+    return "[" * depth + "]" * depth
+
+
+NO_TABLES = {
+    "nested too deeply": nested(200_000),
+    "is above 9223372036854775807": json.dumps(as_data(machine="*", mpi="*", rules__allreduce___0__upto=1 << 80)),
+    "nodes: 1000000000000000": json.dumps(as_data(machine="*", mpi="*", nodes=10**400)),
+}
+
+
+@pytest.mark.parametrize("words", NO_TABLES)
+def test_all_ranks_refuse_what_is_no_table(words, tmp_path):
+    """Rank 0 alone reads the file; the others wait for what it says."""
+    (tmp_path / "t.json").write_text(NO_TABLES[words])
+    text = (
+        "import collectives; from mpi4py.MPI import COMM_WORLD\n"
+        "try: collectives.Communicator(COMM_WORLD)\n"
+        "except ValueError as e: print(e)\n"
+    )
+    env = {"COLLECTIVES_TUNING": str(tmp_path / "t.json"), "COLLECTIVES_TIMEOUT": "10"}
+    done = mpiexec("openmpi", 2, "-c", text, timeout=60, env=env)
+    assert done.stdout.count(words) == 2, done.stdout + done.stderr
+
+
+def test_what_rank_0_cannot_read_is_said_to_all(monkeypatch):
+    """Whatever ends the reading, rank 0 has something to tell."""
+
+    def ends(*_):
+        raise OverflowError("planted")
+
+    monkeypatch.setattr(tuning, "from_environment", ends)
+    found = settings.agreed()
+    assert isinstance(found, CollectiveError)
+    assert str(found) == "rank 0 cannot read its settings: OverflowError: planted"
+
+
+def test_what_is_noted_for_people_goes_to_no_other_rank(tmp_path, monkeypatch):
+    """However deeply it is nested, the rest of the table can be sent."""
+    (tmp_path / "t.json").write_text(json.dumps(as_data()).replace('"made": {', f'"made": {{"x": {nested(400)}, ', 1))
+    monkeypatch.setenv("COLLECTIVES_TUNING", str(tmp_path / "t.json"))
+    (found,) = tuning.from_environment("AMD EPYC, 2 cores").entries
+    assert found.made == {}
+    assert tuning.load(tmp_path / "t.json").entries[0].made["x"]
+
+
 @pytest.mark.alone
 def test_tune_and_use_the_table(tmp_path):
     """Seconds of tuning give a table that is read, that the ranks agree on, and that explain names."""
@@ -266,13 +323,38 @@ def test_every_collective_by_the_rows_of_a_table(mpi, ranks, tmp_path):
         (["--merge", "none.json"], "none.json: No such file or directory"),
         (["--ranks", "2,3"], "--ranks: expected numbers from 2 to 2, the ranks of this job"),
         (["-o", "nowhere/t.json"], "-o: cannot write in "),
-        (["--json", "x.json"], "--json: only with --check"),
+        (["--without", "shm,shn"], "--without: 'shn' is none of binomial"),
     ],
 )
 def test_command_lines_that_cannot_be(options, message):
     done = mpiexec("openmpi", 2, "-m", "collectives", "tune", *options, timeout=60)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--json x.json", "--json has no effect without --check"),
+        ("--check t.json -o m.json", "--output has no effect with --check"),
+        ("--merge t.json -o m.json --json x.json", "--json has no effect with --merge"),
+        ("--merge t.json -o m.json --ranks 5", "--ranks has no effect with --merge"),
+        ("--merge t.json -o m.json --without shm", "--without has no effect with --merge"),
+        ("--merge t.json -o m.json --minutes 7", "--minutes has no effect with --merge"),
+        ("--export t.json -o m.conf --json x.json", "--json has no effect with --export"),
+        ("--export t.json -o m.conf --max-size 64", "--max-size has no effect with --export"),
+        ("--collectives ,", "--collectives: name at least one"),
+        ("--without nope", "--without: 'nope' is none of "),
+    ],
+)
+def test_options_without_effect_are_refused(options, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tuning.save(Table([entry()]), "t.json")
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", *options.split()])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["t.json"]
 
 
 PAGE = (ROOT / "docs/tuning.md").read_text()
