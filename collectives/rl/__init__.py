@@ -7,7 +7,7 @@ A layer above ``collectives.train``. From the ground up:
 * `tasks`: environments. `networks`, `torch`: networks of action values.
 * `acting`, `learning`, `memory`: an actor, a learner, a replay with its pace. None of them communicates.
 * `dqn`, `gorila`, `apex/`: three ways to put them together. `mail`: messages, whose bytes are counted by path.
-* `course`, `saving`, `picture`, `cli`: a run.
+* `course`, `saving`, `picture`, `options`, `effects`, `cli`: a run.
 """
 
 from .acting import Actor, evaluate

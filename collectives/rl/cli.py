@@ -12,14 +12,16 @@ from typing import Any
 from .. import train
 from ..drawing import require_matplotlib
 from ..files import obstacle, replacing
+from ..train.agree import on_rank_0, together
 from .apex.player import ApeX
 from .course import Course, follow
 from .dqn import DQN
+from .effects import check_effects
 from .experience import joined, read_experience, write_experience
 from .gorila import Gorila
 from .options import add_arguments, given
 from .picture import draw
-from .saving import Checkpoints
+from .saving import Checkpoints, saved
 from .settings import Settings, settings
 from .tasks import Task, task
 from .transitions import Transitions
@@ -40,10 +42,8 @@ def main(args: argparse.Namespace, comm: Any = None) -> int:
             print(text, flush=True)
 
     try:
-        numbers = settings(args.algorithm, args.env, **given(args.set))
-        chosen = task(args.env, actions=numbers.actions, side=numbers.side)
         _check(args, comm)
-        recorded = None if args.experience is None else read_experience(args.experience, chosen.form)
+        numbers, chosen, recorded = together(comm, lambda: _prepared(args))
         player = _player(args, chosen, numbers, comm)
     except ERRORS as error:
         return _failed(str(error), comm)
@@ -79,14 +79,29 @@ def _check(args: argparse.Namespace, comm: Any) -> None:
         raise ValueError("dqn is one process: start it without mpiexec, or on one rank")
     if args.resume and args.checkpoints is None:
         raise ValueError("--resume needs a folder: --checkpoints DIR")
-    problem = None
-    if comm.rank == 0:
-        paths = [path for path in (args.json, args.picture, args.record) if path is not None]
-        problem = next((f"cannot write {path}: {why}" for path in paths if (why := obstacle(path))), None)
-    if (problem := comm.bcast(problem, root=0)) is not None:
-        raise OSError(problem)
+    on_rank_0(comm, lambda: _check_files(args))
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Raise for files that cannot be written, and for a folder with checkpoints that the run does not go on from."""
+    for path in filter(None, (args.json, args.picture, args.record)):
+        if why := obstacle(path):
+            raise OSError(f"cannot write {path}: {why}")
+    if args.checkpoints is not None and not args.resume and saved(args.checkpoints):
+        raise ValueError(
+            f"{args.checkpoints} has checkpoints of an earlier run: go on from there with --resume, or give another "
+            "folder"
+        )
     if args.picture is not None:
         require_matplotlib()
+
+
+def _prepared(args: argparse.Namespace) -> tuple[Settings, Task, Transitions | None]:
+    """The settings, the task, and what was recorded, as this rank finds them."""
+    numbers = settings(args.algorithm, args.env, **given(args.set))
+    chosen = task(args.env, actions=numbers.actions, side=numbers.side)
+    check_effects(args, numbers, chosen)
+    return numbers, chosen, None if args.experience is None else read_experience(args.experience, chosen.form)
 
 
 def _player(args: argparse.Namespace, chosen: Task, numbers: Settings, comm: Any) -> Any:

@@ -17,13 +17,14 @@ T = TypeVar("T")
 
 
 class DQN:
-    """Double DQN with a replay, in one process. It is a `Player`."""
+    """Double DQN with a replay, in one process. It is a `Player`. ValueError if the replay has too little room."""
 
     comm: Any = None
     everyone: Any = None
     trains = True
 
     def __init__(self, task: Task, settings: Settings, seed: int) -> None:
+        settings.check_room(1, 1)
         network, optimizer = settings.makers(task, seed)
         self.values = network()
         self.learner = Learner(

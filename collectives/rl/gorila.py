@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from .. import train
+from ..train.agree import together
 from .acting import Actor
 from .exploration import annealed
 from .learning import Learner, Outliers
@@ -28,13 +29,17 @@ class Gorila:
     and ranks give the same bits. Otherwise each gradient is an update at once.
 
     A server's rank serves while this object is made, until the others call `close`; ``trains`` says whether this rank
-    is none. On others it is a `Player`. Collective. ValueError on all ranks for as many servers as ranks.
+    is none. On others it is a `Player`. Collective. ValueError on all ranks for as many servers as ranks, and for
+    replays with too little room.
+
+    ``Settings.clip`` has no effect: parts of a gradient leave for the servers before its norm is known.
     """
 
     def __init__(
         self, task: Task, settings: Settings, seed: int, comm: Any, *, servers: int = 1, lockstep: bool = False
     ) -> None:
-        network, optimizer = settings.makers(task, seed)
+        settings.check_room(max(1, comm.size - servers), 1)
+        network, optimizer = together(comm, lambda: settings.makers(task, seed))
         self.values, self._settings, self.everyone, self._traffic = network(), settings, comm, train.Traffic()
         opt = optimizer(self.values)
         self.strategy: Any = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,7 +67,8 @@ class Outliers:
     """Refuses losses above the running mean plus `deviations` standard deviations (Nair et al. 2015, section 4.3).
 
     Mean and deviation are those of the losses so far, each of which counts `decay` times as much as the next one. The
-    first `patience` losses are all accepted. The paper says "several" deviations.
+    first `patience` losses are all accepted. The paper says "several" deviations. A loss that is not finite is refused,
+    and is not counted.
     """
 
     def __init__(self, deviations: float = 4.0, *, decay: float = 0.99, patience: int = 100) -> None:
@@ -79,7 +81,9 @@ class Outliers:
         self._seen = 0
 
     def __call__(self, loss: float) -> bool:
-        """Whether to use this loss; it is counted in any case."""
+        """Whether to use this loss. It is counted if it is finite."""
+        if not math.isfinite(loss):
+            return False
         accepted = self._seen < self._patience or loss <= self.limit
         self._seen += 1
         self._weight = self._decay * self._weight + 1

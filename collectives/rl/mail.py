@@ -31,6 +31,7 @@ class Kind(enum.IntEnum):
     ERRORS = 6  # learner to replay: the priorities of the oldest batch that has none
     ASK = 7  # actor to learner: parameters are wanted
     PARAMETERS = 8  # learner to actor
+    STEPS = 9  # replay to learner: no batch is due; number = environment steps that the replay has seen
 
 
 class Message(NamedTuple):

@@ -18,7 +18,8 @@ class Memory:
 
     It holds `actors` actors and a learner to a pace of ``Settings.ratio`` environment steps for each batch, once it has
     its part of ``Settings.start`` transitions: a rate limiter, as in Cassirer et al. 2021 (arXiv 2102.04736). Actors
-    may be ahead by two chunks each. ``steps`` counts the environment steps, ``batches`` what was drawn.
+    may be ahead by two chunks each, and by more while `idle`. ``steps`` counts the environment steps, ``batches`` what
+    was drawn.
     """
 
     def __init__(self, task: Task, settings: Settings, seed: int, number: int, parts: int = 1, actors: int = 1) -> None:
@@ -57,9 +58,14 @@ class Memory:
         return max(0, int(self._learnt_from // self._settings.ratio) - self.batches)
 
     @property
+    def idle(self) -> bool:
+        """Whether nothing can go on without more steps: no batch is due, and none waits for its priorities."""
+        return not (self._drawn or self.due)
+
+    @property
     def actors_may_go_on(self) -> bool:
         """Whether an actor whose transitions were taken may send more."""
-        return self._learnt_from <= self._settings.ratio * self.batches + self._ahead
+        return self.idle or self._learnt_from <= self._settings.ratio * self.batches + self._ahead
 
     @property
     def waiting(self) -> int:

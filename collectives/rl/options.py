@@ -41,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ranks.add_argument("--shards", type=int, default=1, metavar="N", help="apex: shards of the replay (default: 1)")
     ranks.add_argument("--servers", type=int, default=1, metavar="N", help="gorila: parameter servers (default: 1)")
     ranks.add_argument(
-        "--lockstep", action="store_true", help="ranks wait for each other: same seed, same ranks, same bits"
+        "--lockstep",
+        action="store_true",
+        help="apex, gorila: ranks wait for each other: same seed, same ranks, same bits",
     )
     files = parser.add_argument_group("files")
     files.add_argument(
@@ -53,7 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files.add_argument("--picture", metavar="FILE", help="draw the evaluations, and the bytes by path (.png or .svg)")
     files.add_argument("--experience", metavar="FILE", help="fill the replay with what --record has written")
     files.add_argument("--record", metavar="FILE", help="write what the replay has at the end (.npz)")
-    files.add_argument("--checkpoints", metavar="DIR", help="save there after each evaluation; the newest is kept")
+    files.add_argument(
+        "--checkpoints",
+        metavar="DIR",
+        help="save there after each evaluation; the newest is kept; without --resume there must be none yet",
+    )
     files.add_argument("--resume", action="store_true", help="go on from the checkpoint in DIR; without any, begin")
 
 

@@ -9,14 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from ..train import checkpoint
+from ..train.agree import on_rank_0, together
 
 _NAME = re.compile(r"step-\d{12}")
+
+
+def saved(folder: str | Path) -> list[Path]:
+    """The complete checkpoints in `folder`, the oldest first."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        return []
+    return [folder / name for name in sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name))]
 
 
 class Checkpoints:
     """The checkpoints of a run in `folder`. Each rank of a communicator saves a state of its own.
 
-    `described` says what the run is; a checkpoint of another run is refused.
+    `described` says what the run is; a checkpoint of another run is refused. A run that does not go on from the
+    checkpoints in `folder` must not begin there: see `saved`.
     """
 
     def __init__(self, folder: str | Path, described: dict[str, Any], *, tensors: bool) -> None:
@@ -26,8 +36,6 @@ class Checkpoints:
         """Save this rank's `state`, and remove older checkpoints. Collective; raises as ``checkpoint.save``."""
         before = self._found(comm)
         path = self._folder / f"step-{step:012d}"
-        if path in before:
-            return
         checkpoint.save(path, {"run": state}, comm, step=step, per_rank=("run",), info=self._described)
         if comm.rank == 0:
             for old in before:
@@ -48,11 +56,9 @@ class Checkpoints:
         for key, value in self._described.items():
             if opened.info.get(key) != value:
                 raise ValueError(f"{found[-1]}: {key} is {opened.info.get(key)!r} there, {value!r} here")
-        return opened.state("run", tensors=self._tensors)
+        return together(comm, lambda: opened.state("run", tensors=self._tensors))
 
     def _found(self, comm: Any) -> list[Path]:
         """The complete checkpoints, the oldest first, as rank 0 sees them. Collective."""
-        names: list[str] = []
-        if comm.rank == 0 and self._folder.is_dir():
-            names = sorted(path.name for path in self._folder.iterdir() if _NAME.fullmatch(path.name))
-        return [self._folder / name for name in comm.bcast(names, root=0)]
+        found: list[Path] = on_rank_0(comm, lambda: saved(self._folder))
+        return found

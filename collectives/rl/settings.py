@@ -23,12 +23,12 @@ class Settings:
     * Environment: `actions`, those of its actions that are used (none: all); the `side` of a game's frames, 80 or 40.
     * Network: `hidden` layers, `dueling` heads, `library` "numpy" or "torch"; for frames `convolutions`, of which each
       is three numbers, channels, side and stride, and the last of `hidden` alone.
-    * Learning: discount `gamma`, `n` steps of a transition, `batch`, `lr` of Adam, `clip` (largest norm of a gradient),
-      `target_every` updates.
+    * Learning: discount `gamma`, `n` steps of a transition, `batch`, `lr` of Adam, `clip` (largest norm of a gradient;
+      not of Gorila's), `target_every` updates.
     * Replay: `capacity` and `start`, the transitions at which learning begins, of all shards together; `prioritised`,
-      `alpha`, `beta`.
+      `alpha`, `beta`. See `check_room` for the least capacity.
     * Pace: `ratio` environment steps to each update; `max_steps` environment steps of all actors together.
-    * Exploration: from `epsilon_first` to `epsilon_last` in `epsilon_steps` steps of an actor; for Ape-X
+    * Exploration: from `epsilon_first` to `epsilon_last` in `epsilon_steps` steps of all actors together; for Ape-X
       `epsilon_base` and `epsilon_alpha`.
     * Evaluation: after each `evaluate_every` environment steps greedily, over `trials` episodes; if those reach the
       threshold, and at the end, over `episodes`.
@@ -101,6 +101,19 @@ class Settings:
         for name in ("epsilon_first", "epsilon_last", "epsilon_base"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in [0, 1], not {getattr(self, name)}")
+
+    def check_room(self, replays: int, steps: int, envs: int = 1) -> None:
+        """Raise ValueError unless each of `replays` replays has room for all transitions that may come at once.
+
+        At an episode's end, `steps` steps in `envs` environments complete n - 1 transitions of each more.
+        """
+        room, most = math.ceil(self.capacity / replays), steps + (self.n - 1) * envs
+        if room < most:
+            which = "the replay" if replays == 1 else f"each of {replays} replays"
+            raise ValueError(
+                f"with capacity={self.capacity} {which} has room for {room} transitions, not for the "
+                f"{most} that may come at once"
+            )
 
     def replay(self, task: Task, shards: int = 1) -> Replay:
         """One of `shards` replays that have the capacity together."""

@@ -10,6 +10,7 @@ from jobs import mpiexec, packages_behind
 from mpi4py import MPI
 
 from collectives.rl import cli
+from collectives.train import threads
 
 KEYS = {"algorithm", "ranks", "env", "seed", "env_steps", "updates", "seconds", "mean_return"}
 QUICK = [
@@ -18,10 +19,10 @@ QUICK = [
 ]  # fmt: skip
 
 
-def main(*options):
+def main(*options, comm=MPI.COMM_SELF):
     parser = argparse.ArgumentParser(prog="rl")
     cli.add_arguments(parser)
-    return cli.main(parser.parse_args([*QUICK, *options]), MPI.COMM_SELF)
+    return cli.main(parser.parse_args([*QUICK, *options]), comm)
 
 
 def result(path):
@@ -64,6 +65,68 @@ def test_resume(tmp_path, capsys):
     assert "seed is 0 there, 1 here" in capsys.readouterr().err
     assert ended("parts", "--resume", "--set", "max_steps=600") == whole
     assert "goes on from the checkpoint of step 400" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seen", ["200", "150"])
+def test_a_folder_with_checkpoints_is_left_alone(tmp_path, capsys, seen):
+    """Whether the new run's first checkpoint would have the same name, or another one."""
+    assert main("dqn", "--set", "max_steps=200", "--checkpoints", str(tmp_path)) == 0
+    (kept,) = tmp_path.iterdir()
+    before = (kept / "manifest.json").read_bytes()
+    capsys.readouterr()
+    assert main("dqn", "--seed", "1", "--set", f"evaluate_every={seen}", "--checkpoints", str(tmp_path)) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""  # nothing was computed
+    assert f"{tmp_path} has checkpoints of an earlier run" in printed.err
+    assert list(tmp_path.iterdir()) == [kept]
+    assert (kept / "manifest.json").read_bytes() == before
+    assert main("dqn", "--resume", "--checkpoints", str(tmp_path)) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["dqn", "--shards", "2"], "--shards has no effect with dqn"),
+        (["gorila", "--shards", "2"], "--shards has no effect with gorila"),
+        (["dqn", "--servers", "2"], "--servers has no effect with dqn"),
+        (["apex", "--servers", "2"], "--servers has no effect with apex"),
+        (["dqn", "--lockstep"], "--lockstep has no effect with dqn"),
+        (["gorila", "--set", "clip=1"], "--set clip has no effect with gorila"),
+        (["dqn", "--set", "envs=2"], "--set envs has no effect with dqn"),
+        (["gorila", "--set", "chunk=10"], "--set chunk has no effect with gorila"),
+        (["dqn", "--set", "fetch_every=10"], "--set fetch_every has no effect with dqn"),
+        (["gorila", "--set", "ahead=2"], "--set ahead has no effect with gorila"),
+        (["apex", "--lockstep", "--set", "ahead=2"], "--set ahead has no effect with --lockstep"),
+        (["apex", "--set", "oldest=2"], "--set oldest has no effect with apex"),
+        (["gorila", "--lockstep", "--set", "oldest=2"], "--set oldest has no effect with --lockstep"),
+        (["dqn", "--set", "deviations=2"], "--set deviations has no effect with dqn"),
+        (["apex", "--set", "epsilon_steps=10"], "--set epsilon_steps has no effect with apex"),
+        (["dqn", "--set", "epsilon_base=0.1"], "--set epsilon_base has no effect with dqn"),
+        (["dqn", "--set", "alpha=0.1"], "--set alpha has no effect without --set prioritised=true"),
+        (["dqn", "--set", "convolutions=4,2,1"], "--set convolutions has no effect on CartPole-v1"),
+        (["dqn", "--set", "side=40"], "--set side has no effect on CartPole-v1"),
+    ],
+)
+def test_what_has_no_effect_is_refused(options, text, capsys):
+    assert main(*options) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_what_has_an_effect_is_not_refused(tmp_path):
+    options = ["prioritised=true", "alpha=0.1", "beta=1", "clip=1", "epsilon_steps=10", "chunk=50"]
+    assert main("dqn", "--shards", "1", *(word for text in options for word in ("--set", text))) == 0
+
+
+@pytest.mark.parametrize("algorithm", ["apex", "gorila"])
+def test_a_file_that_one_rank_cannot_read(algorithm, tmp_path, capsys):
+    assert main("dqn", "--record", str(tmp_path / "0")) == 0
+    (tmp_path / "2").write_bytes((tmp_path / "0").read_bytes())
+
+    def on_rank(comm):
+        return main(algorithm, "--experience", str(tmp_path / str(comm.rank)), comm=comm)
+
+    assert threads.run(3, on_rank, timeout=10) == [2] * 3
+    assert "rank 1: No such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

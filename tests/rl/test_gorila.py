@@ -171,3 +171,13 @@ def test_no_rank_is_left_to_train():
             rl.Gorila(corridor(), small(), 0, comm, servers=2)
 
     threads.run(2, on_rank, **HOW)
+
+
+def test_bundles_without_room_for_an_episodes_end():
+    def on_rank(comm):
+        with pytest.raises(ValueError, match="each of 2 replays has room for 12 transitions, not for the 13"):
+            rl.Gorila(corridor(), small(capacity=24, n=13), 0, comm)
+
+    threads.run(3, on_rank, **HOW)
+    with pytest.raises(ValueError, match="the replay has room for 24 transitions, not for the 25"):
+        rl.DQN(corridor(), small(capacity=24, n=25), 0)

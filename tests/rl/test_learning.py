@@ -88,3 +88,16 @@ def test_outliers_against_a_list():
         rl.Outliers(0)
     with pytest.raises(ValueError, match="decay"):
         rl.Outliers(decay=1.0)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf"), np.float32("nan")])
+@pytest.mark.parametrize("place", [0, 5, 30])
+def test_losses_that_are_not_finite_are_refused_and_not_counted(wrong, place):
+    losses = np.random.default_rng(1).random(60)
+    losses[40] = 100.0
+    usual, disturbed = (rl.Outliers(4.0, patience=10) for _ in range(2))
+    for number, loss in enumerate(losses):
+        if number == place:
+            assert not disturbed(wrong)
+        assert disturbed(loss) == usual(loss) == (number != 40)
+    assert disturbed.state_dict() == usual.state_dict()

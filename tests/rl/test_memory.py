@@ -36,6 +36,34 @@ def test_the_pace():
     assert memory.actors_may_go_on
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"chunk": 1, "ratio": 8.0}, {"chunk": 4, "ratio": 20.0}, {"chunk": 8, "envs": 8, "n": 6}, {"chunk": 1, "n": 7}],
+)
+def test_actors_go_on_until_a_batch_is_due(changes):
+    """However far they are ahead, and however many of their last steps are no transitions yet."""
+    numbers = small(start=64, **changes)
+    memory, rows = rl.Memory(corridor(), numbers, 0, 0), 0
+    while memory.batches < 5:
+        while not memory.due:
+            assert memory.actors_may_go_on
+            complete = max(0, memory.steps + numbers.chunk - (numbers.n - 1) * numbers.envs)
+            memory.add(made(complete - rows), None, numbers.chunk)
+            rows = complete
+        memory.draw()
+        memory.update(np.ones(8))
+
+
+def test_actors_do_not_play_on_while_a_batch_is_under_way():
+    memory = rl.Memory(corridor(), small(ratio=30.0, chunk=1), 0, 0)
+    memory.add(made(54), None, 54)
+    memory.draw()
+    memory.add(made(3), None, 3)
+    assert not memory.actors_may_go_on
+    memory.update(np.ones(8))
+    assert memory.actors_may_go_on
+
+
 def test_parts_have_all_together():
     parts = [rl.Memory(corridor(), small(capacity=100, start=25), 0, number, 3) for number in range(3)]
     assert [part.replay.storage.capacity for part in parts] == [34] * 3

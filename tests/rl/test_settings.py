@@ -47,3 +47,13 @@ def test_values_of_options():
 def test_options_of_a_wrong_form(text):
     with pytest.raises(ValueError, match="--set"):
         given([text])
+
+
+def test_replays_have_room_for_what_comes_at_once():
+    numbers = rl.settings("apex", "none", capacity=200, start=64, chunk=40, envs=4, n=3)
+    numbers.check_room(1, 40, 4)
+    numbers.check_room(4, 42, 4)  # 50 in each
+    with pytest.raises(ValueError, match="each of 4 replays has room for 50 transitions, not for the 51"):
+        numbers.check_room(4, 43, 4)
+    with pytest.raises(ValueError, match="capacity=200 the replay has room for 200 transitions, not for the 203"):
+        numbers.check_room(1, 201)

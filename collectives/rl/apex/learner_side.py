@@ -41,6 +41,8 @@ class LearnerSide:
                     found = True
                     if message.kind == Kind.REST:
                         sending -= 1
+                    elif message.kind == Kind.STEPS:
+                        self._steps[number] = message.number
                     else:
                         self._learn(number, message)
             playing -= self._mail.dead

@@ -12,6 +12,7 @@ import numpy as np
 from collectives import PeerFailure
 
 from ... import train
+from ...train.agree import together
 from ..acting import Actor
 from ..exploration import apex_epsilon
 from ..learning import Learner
@@ -44,7 +45,7 @@ class ApeX:
 
     In `lockstep` every actor takes a chunk of steps, then the learner learns what is due, and so on: the same seed and
     the same ranks give the same bits. Otherwise nobody waits for others but at the pace that the replay sets. It is a
-    `Player`. Collective. ValueError on all ranks if there are not enough.
+    `Player`. Collective. ValueError on all ranks if there are not enough, and for shards with too little room.
 
     If an actor dies in a job that goes on without it (Open MPI's ``mpiexec --with-ft ulfm``), the others play on, and
     ``comm`` is a communicator of theirs. PeerFailure if another rank dies, or the last actor, or in lockstep any.
@@ -57,7 +58,8 @@ class ApeX:
     ) -> None:
         places = Places(comm.size, shards)
         places.check()
-        network, optimizer = settings.makers(task, seed)
+        settings.check_room(shards, settings.chunk, settings.envs)
+        network, optimizer = together(comm, lambda: settings.makers(task, seed))
         self.comm = self._whole = comm
         self._places, self._settings, self._lockstep = places, settings, lockstep
         self.values = network()

@@ -34,6 +34,8 @@ class ShardSide:
                     unanswered.append(inbox.peer)
                     if message.kind == Kind.LAST:
                         playing.discard(inbox.peer)
+                    elif self.memory.idle:  # no batch will tell of these steps soon
+                        self._mail.send("replay to learner", 0, BATCHES, pack(Kind.STEPS, self.memory.steps))
             while unanswered and (resting or self.memory.actors_may_go_on):
                 self._answer(unanswered.popleft(), resting)
             if (message := self._learner.take()) is not None:

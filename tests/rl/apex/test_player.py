@@ -1,12 +1,14 @@
 """Ape-X on ranks that are threads: in lockstep against one process without messages, else by its counts."""
 
+import time
+
 import numpy as np
 import pytest
-from corridor import PIXELS, corridor, pictured, small
+from corridor import PIXELS, SMALL, corridor, pictured, small
 
 from collectives import rl, train
 from collectives.rl.acting import Actor, priorities
-from collectives.rl.mail import HEAD
+from collectives.rl.mail import HEAD, Mail
 from collectives.train import threads
 
 HOW = {"timeout": 60}
@@ -148,6 +150,44 @@ def test_at_its_own_pace(size, shards):
         assert batches == (steps - numbers.start // shards) // 3
 
 
+@pytest.fixture
+def deadline(monkeypatch):
+    """A rank that still waits after 30 s fails."""
+    nap, until = Mail.nap, time.monotonic() + 30
+
+    def hurried(self):
+        if time.monotonic() > until:
+            raise TimeoutError("a rank still waits")
+        nap(self)
+
+    monkeypatch.setattr(Mail, "nap", hurried)
+
+
+@pytest.mark.usefixtures("deadline")
+@pytest.mark.parametrize(
+    ("changes", "updates"),
+    [
+        ({"chunk": 1, "ratio": 8.0}, 22),
+        ({"chunk": 4, "ratio": 20.0}, 8),
+        ({"chunk": 8, "envs": 8, "n": 30}, 88),
+        ({"ratio": 1e6}, 0),
+    ],
+)
+def test_batches_that_are_long_in_coming(changes, updates):
+    """Actors play on meanwhile, and the learner hears of their steps: a run ends soon after `until`."""
+
+    def on_rank(comm):
+        player = rl.ApeX(corridor(), small(start=64, **changes), 10, comm)  # long episodes at first
+        player.advance(240)
+        player.close()
+        return player.steps, player.updates
+
+    (steps, found), *_ = threads.run(3, on_rank, **HOW)
+    assert found >= updates
+    assert steps >= 240
+    assert steps < 1000
+
+
 def test_an_actor_that_fails_ends_the_run():
     def on_rank(comm):
         player = rl.ApeX(corridor(), small(), 0, comm)
@@ -203,3 +243,53 @@ def test_it_learns(task, changes):
     courses = threads.run(4, on_rank, **HOW)
     assert courses[0].solved
     assert [course.final.mean_return for course in courses] == [1.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("size", "shards", "changes", "text"),
+    [
+        (
+            5,
+            2,
+            {"capacity": 80, "start": 64, "chunk": 50},
+            "each of 2 replays has room for 40 transitions, not for the 52",
+        ),
+        (3, 1, {"capacity": 24, "chunk": 20, "n": 6}, "the replay has room for 24 transitions, not for the 25"),
+        (
+            3,
+            1,
+            {"capacity": 24, "chunk": 16, "n": 4, "envs": 4},
+            "the replay has room for 24 transitions, not for the 28",
+        ),
+    ],
+)
+def test_shards_without_room_for_a_chunk(size, shards, changes, text):
+    def on_rank(comm):
+        with pytest.raises(ValueError, match=text):
+            rl.ApeX(corridor(), small(**changes), 0, comm, shards=shards)
+
+    threads.run(size, on_rank, **HOW)
+
+
+def test_shards_with_just_enough_room():
+    for changes in ({"chunk": 20, "n": 5}, {"chunk": 16, "n": 3, "envs": 4}):
+        (_, steps, updates), *_ = in_lockstep(3, capacity=24, **changes)[0][0]
+        assert steps >= 120
+        assert updates == (steps - 24) // 2
+
+
+class Untorched(rl.Settings):
+    """Settings of a rank without torch."""
+
+    def makers(self, task, seed):
+        raise ImportError("no torch here")
+
+
+@pytest.mark.parametrize("make", [rl.ApeX, rl.Gorila])
+def test_a_rank_that_cannot_make_a_network_stops_all(make):
+    def on_rank(comm):
+        numbers = Untorched(**SMALL) if comm.rank == 1 else small()
+        with pytest.raises(ImportError, match="no torch here" if comm.rank == 1 else "rank 1: no torch here"):
+            make(corridor(), numbers, 0, comm)
+
+    threads.run(3, on_rank, timeout=10)
