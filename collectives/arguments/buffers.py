@@ -10,12 +10,12 @@ import numpy as np
 from mpi4py import MPI
 
 from ..core import _core
-from .datatypes import Type
+from .datatypes import Type, of_mpi
 from .memory import memory_of
 
 __all__ = [
-    "AVG", "REPRODUCIBLE_SUM", "Average", "Buffer", "ReproducibleSum", "addressed", "in_place", "op_code", "parse",
-    "parts", "refuse_overlap", "refuse_repeats", "room_before", "within",
+    "AVG", "REPRODUCIBLE_SUM", "Average", "Buffer", "ReproducibleSum", "addressed", "checked_in_place", "in_place",
+    "op_code", "parse", "parts", "refuse_overlap", "refuse_repeats", "room_before", "within",
 ]  # fmt: skip
 
 _OP_CODES = {name: code for code, name in enumerate(_core.OPS)}
@@ -126,9 +126,24 @@ def op_code(op: Any) -> int | None:
     raise TypeError(f"op must be an mpi4py.MPI.Op, {own}, not {type(op).__name__}")
 
 
-def in_place(buffer: Any) -> bool:
-    """Whether ``buffer`` means in place: MPI.IN_PLACE or, as in mpi4py, None."""
-    return buffer is None or buffer is MPI.IN_PLACE
+def in_place(spec: Any) -> bool:
+    """Whether ``spec`` means in place: MPI.IN_PLACE or, as in mpi4py, None, or a list that begins with MPI.IN_PLACE."""
+    listed = isinstance(spec, (list, tuple)) and len(spec) > 1
+    return spec is None or (spec[0] if listed else spec) is MPI.IN_PLACE
+
+
+def checked_in_place(spec: Any, argument: str) -> bool:
+    """As :func:`in_place`; what follows in a list has no effect, but TypeError or ValueError if it is wrong."""
+    if not in_place(spec) or not isinstance(spec, (list, tuple)):
+        return in_place(spec)
+    _, count, displ, datatype = parts(spec, argument)
+    if isinstance(datatype, str):
+        of_mpi(datatype, argument)
+    if count is not None and _index(count, argument) < 0:
+        raise ValueError(f"{argument}: a count is negative: {count}")
+    if displ is not None and _index(displ, argument):
+        raise ValueError(f"{argument}: displacement {displ} from where there is no buffer")
+    return True
 
 
 def parse(spec: Any, argument: str, writable: bool, blocks: int = 1) -> Buffer:
@@ -244,8 +259,8 @@ def parts(spec: Any, argument: str, pairs: tuple[Any, ...] = (list, tuple)) -> t
     TypeError if it is no buffer, ValueError for a list of the wrong length. ``pairs`` are the types of a pair (count,
     displacement) in the place of the count.
     """
-    if spec is None or spec is MPI.IN_PLACE:
-        raise TypeError(f"{argument}: expected a buffer, not {'NoneType' if spec is None else 'MPI.IN_PLACE'}")
+    if spec is None:
+        raise TypeError(f"{argument}: expected a buffer, not NoneType")
     if not isinstance(spec, (list, tuple)):
         return spec, None, None, None
     found: list[Any] = list(spec)

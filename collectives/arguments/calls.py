@@ -13,8 +13,12 @@ from ..schedules import registry
 from .buffers import Buffer
 from .packing import Packed, contiguous
 from .shape import Shape
+from .timeouts import checked_timeout
 
-__all__ = ["COLLECTIVES", "EXCHANGES", "Arguments", "Collective", "Draft", "Options", "Side", "checked_root"]
+__all__ = [
+    "COLLECTIVES", "EXCHANGES", "Arguments", "Collective", "Draft", "Options", "Side", "checked_flag",
+    "checked_options", "checked_root",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,6 @@ COLLECTIVES = {name: _collective(name, takes) for name, takes in _TAKES.items()}
 EXCHANGES = {name: _collective(name, _TWO) for name in registry.EXCHANGES}
 
 
-def _plain_in_place(spec: Any) -> Any:
-    return MPI.IN_PLACE if type(spec) in (list, tuple) and len(spec) > 1 and spec[0] is MPI.IN_PLACE else spec
-
-
 @dataclass(slots=True)
 class Arguments:
     """The arguments of mpi4py's method; those that a collective does not have keep their defaults."""
@@ -92,25 +92,41 @@ class Arguments:
     root: int = 0
     recvcounts: Any = None
 
-    def __post_init__(self) -> None:
-        """mpi4py takes ``[MPI.IN_PLACE, count, datatype]`` for ``MPI.IN_PLACE``."""
-        self.sendbuf, self.recvbuf = _plain_in_place(self.sendbuf), _plain_in_place(self.recvbuf)
-
     def of(self, collective: Collective) -> tuple[Any, ...]:
         """The arguments of ``collective`` in the order of mpi4py's method."""
         names = ["sendbuf" if name == "buf" else name for name in collective.takes]
         return tuple(getattr(self, name) for name in names)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Options:
-    """The keyword arguments of this library's methods beyond mpi4py's."""
+    """The keyword arguments of this library's methods beyond mpi4py's; calls may share an object."""
 
     algorithm: str | None = None
     deterministic: bool | None = None
     timeout: float | None = None
     stream: Any = None
     engine: str | None = None
+
+
+def checked_options(
+    algorithm: Any = None, deterministic: Any = None, timeout: Any = None, stream: Any = None, engine: Any = None
+) -> Options:
+    """The options that a program gives; TypeError or ValueError for what is wrong in every call."""
+    if algorithm is not None and not isinstance(algorithm, str):
+        raise TypeError(f"algorithm: expected a name, not {type(algorithm).__name__}")
+    if deterministic is not None:
+        checked_flag(deterministic, "deterministic")
+    if engine not in (None, "c", "python"):
+        raise ValueError(f"engine: {engine!r} is not one of 'c', 'python'")
+    return Options(algorithm, deterministic, checked_timeout(timeout), stream, engine)
+
+
+def checked_flag(value: Any, argument: str) -> bool:
+    """``value``, if it is a bool; else TypeError, since Python takes most objects, as the text "no", for true."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{argument}: expected a bool, not {type(value).__name__}")
+    return value
 
 
 @dataclass(slots=True)

@@ -88,6 +88,8 @@ def draft(collective: Collective, arguments: Arguments, peers: _core.Peers, rank
         if sent != here:
             raise ValueError(f"sendbuf has {sent} bytes for this rank itself, recvbuf {here}")
     else:  # arriving blocks must not overwrite blocks that have not been sent
+        if isinstance(arguments.sendbuf, (list, tuple)):
+            _typed([MPI.BOTTOM, *arguments.sendbuf[1:]], "sendbuf", False, len(peers.targets))  # raises if it is wrong
         source = target
     return _draft(collective, source, target, ordered=False, copies=copied)
 

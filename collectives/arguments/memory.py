@@ -56,6 +56,8 @@ def memory_of(thing: Any, datatype: Any, argument: str, writable: bool) -> Memor
         if datatype is None:
             raise TypeError(f"{argument}: {thing} needs a datatype")
         return Memory(0, 0, of_mpi(datatype, argument))
+    if thing is MPI.IN_PLACE:  # which shows Python an empty buffer
+        raise TypeError(f"{argument}: expected a buffer, not MPI.IN_PLACE")
     if isinstance(thing, np.ndarray):
         _check_array(thing, argument, writable)
         kind = of_mpi(datatype, argument) if datatype is not None else of_numpy(thing.dtype)

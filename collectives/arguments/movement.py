@@ -15,11 +15,11 @@ import numpy as np
 from mpi4py import MPI
 
 from ..core import _core
-from .buffers import Buffer, in_place, parse, refuse_overlap
+from .buffers import Buffer, checked_in_place, in_place, parse, refuse_overlap
 from .calls import Arguments, Collective, Draft, Side
 from .packing import Packed, region
 from .shape import Shape
-from .vectors import parse_vector
+from .vectors import parse_vector, vector_in_place
 
 __all__ = ["as_bytes", "draft", "for_mpi", "outline"]
 
@@ -106,7 +106,7 @@ def _gathered(collective: Collective, arguments: Arguments, target: Side, root: 
     """The draft of a rank that receives all blocks: in an all-gather, or the root of a gather."""
     cuts = target.buffer.cuts
     begin, end = cuts[rank], cuts[rank + 1]
-    same = in_place(arguments.sendbuf)
+    same = checked_in_place(arguments.sendbuf, "sendbuf")
     made = _draft(
         collective, _shape(collective, cuts[-1], root, same, _cuts(target.buffer)), target.address + begin,
         target.address, cuts[-1] if collective.agreed else 0, target.buffer, stores=target.scattered,
@@ -158,7 +158,7 @@ def _scatter(collective: Collective, arguments: Arguments, rank: int, size: int)
         collective, _shape(collective, cuts[-1], root, False, _cuts(source.buffer)), source.address, 0,
         cuts[-1] if collective.agreed else 0, source.buffer, loads=source.scattered,
     )  # fmt: skip
-    if arguments.recvbuf is MPI.IN_PLACE or arguments.recvbuf is None:  # the root's block stays in sendbuf
+    if checked_in_place(arguments.recvbuf, "recvbuf"):  # the root's block stays in sendbuf
         spare = np.empty(max(1, end - begin), np.uint8)
         made.target, made.spare = spare.ctypes.data, spare
         return made
@@ -170,10 +170,15 @@ def _scatter(collective: Collective, arguments: Arguments, rank: int, size: int)
     return made
 
 
+def _swaps_in_place(collective: Collective, sendbuf: Any, size: int) -> bool:
+    return vector_in_place(sendbuf, "sendbuf", size) if collective.vector else checked_in_place(sendbuf, "sendbuf")
+
+
 def _alltoall(collective: Collective, arguments: Arguments, rank: int, size: int) -> Draft:
     target = Side(_all_blocks(arguments.recvbuf, "recvbuf", True, collective, size))
     cuts = target.buffer.cuts
-    if in_place(arguments.sendbuf):  # arriving blocks must not overwrite blocks that have not been sent
+    # In place, arriving blocks must not overwrite blocks that have not been sent.
+    if _swaps_in_place(collective, arguments.sendbuf, size):
         copy = Packed.of(target.buffer)
         return _draft(
             collective, _shape(collective, cuts[-1], 0, False, _cuts(target.buffer), _cuts(target.buffer)),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..core import _core
-from .buffers import AVG, REPRODUCIBLE_SUM, Buffer, in_place, op_code, parse, refuse_overlap
+from .buffers import AVG, REPRODUCIBLE_SUM, Buffer, checked_in_place, op_code, parse, refuse_overlap
 from .calls import Arguments, Collective, Draft
 from .datatypes import Type
 from .packing import Packed
@@ -79,7 +79,7 @@ def _itemsize(kind: Type) -> int:
 def _both(collective: Collective, arguments: Arguments) -> Draft:
     """The draft of a rank whose input and result have the same number of elements."""
     target = parse(arguments.recvbuf, "recvbuf", True)
-    same = in_place(arguments.sendbuf)
+    same = checked_in_place(arguments.sendbuf, "sendbuf")
     source = target if same else parse(arguments.sendbuf, "sendbuf", False)
     _match(source, target)
     same = same or (source.address == target.address and target.count > 0)
@@ -100,7 +100,7 @@ def _one_way(collective: Collective, arguments: Arguments) -> Draft:
 
 
 def _reduce_scatter(collective: Collective, arguments: Arguments, rank: int, size: int) -> Draft:
-    same = in_place(arguments.sendbuf)
+    same = checked_in_place(arguments.sendbuf, "sendbuf")
     target = parse(arguments.recvbuf, "recvbuf", True, size if same and not collective.vector else 1)
     if collective.vector:
         counts = integers(arguments.recvcounts, size, "recvcounts")

@@ -9,11 +9,11 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .buffers import Buffer, addressed, parts, refuse_repeats, within
-from .datatypes import Type
+from .buffers import Buffer, addressed, in_place, parts, refuse_repeats, within
+from .datatypes import Type, of_mpi
 from .memory import memory_of
 
-__all__ = ["integers", "parse_vector"]
+__all__ = ["integers", "parse_vector", "vector_in_place"]
 
 
 def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffer:
@@ -41,6 +41,18 @@ def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffe
     for count, displ in zip(given, places, strict=True):
         addressed(address, displ if count else 0, count, own, argument)
     return Buffer(address, sum(given), own, (memory, datatype, hold), blocks, given, places)
+
+
+def vector_in_place(spec: Any, argument: str, blocks: int) -> bool:
+    """As :func:`checked_in_place`, for a list with a count, or a count and a displacement, for each of ``blocks``."""
+    if not in_place(spec) or not isinstance(spec, (list, tuple)):
+        return in_place(spec)
+    _, counts, displs, datatype = parts(spec, argument, (tuple,))
+    if isinstance(datatype, str):
+        of_mpi(datatype, argument)
+    given = _counts(counts, 0, of_mpi(MPI.BYTE, argument), blocks, argument)
+    _displacements(displs, given, blocks, argument)
+    return True
 
 
 def integers(values: Any, length: int, argument: str) -> tuple[int, ...]:

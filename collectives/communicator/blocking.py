@@ -12,12 +12,11 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arguments import exchanges, movement, reductions
-from ..arguments.buffers import op_code
+from ..arguments.buffers import in_place, op_code
 from ..arguments.calls import COLLECTIVES, EXCHANGES, Arguments, Collective, Draft, Options, checked_root
 from ..arguments.datatypes import DTYPE_CODES, of_any
 from ..arguments.memory import OnDevice
 from ..arguments.shape import Shape, describing, kind_of_call
-from ..arguments.timeouts import checked_timeout
 from ..core import _core
 from ..runtime.mpi_context import MPIContext
 from ..schedules.registry import ScheduleAlgorithm, algorithms, find
@@ -165,11 +164,6 @@ class Blocking:
     ) -> tuple[Draft, Choice]:
         """Check a call's arguments and choose its algorithm; ``threads``: the progress thread may have to run it."""
         context = self._enter()
-        options.timeout = checked_timeout(options.timeout)
-        if options.algorithm is not None and not isinstance(options.algorithm, str):
-            raise TypeError(f"algorithm: expected a name, not {type(options.algorithm).__name__}")
-        if options.engine not in (None, "c", "python"):
-            raise ValueError(f"engine: {options.engine!r} is not one of 'c', 'python'")
         draft = self._draft(context, collective, arguments)
         if options.stream is not None:
             raise ValueError("stream: no argument is an array on a GPU")
@@ -274,7 +268,7 @@ class Blocking:
 
     def _counts_of_all(self, arguments: Arguments) -> Any:
         """All-gather the numbers of elements that ranks receive, for a reduce-scatter without ``recvcounts``."""
-        if arguments.sendbuf is MPI.IN_PLACE or arguments.sendbuf is None:
+        if in_place(arguments.sendbuf):
             raise TypeError("recvcounts: needed where sendbuf is MPI.IN_PLACE")
         mine = np.array([reductions.parse(arguments.recvbuf, "recvbuf", True).count])
         counts = np.zeros(self._enter().size, mine.dtype)

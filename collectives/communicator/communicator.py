@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arguments.buffers import AVG, REPRODUCIBLE_SUM, op_code
-from ..arguments.calls import checked_root
+from ..arguments.calls import checked_flag, checked_root
 from ..arguments.datatypes import DTYPE_CODES
 from ..arguments.timeouts import checked_timeout
 from ..core import _core
@@ -25,6 +25,7 @@ from ..runtime.meeting import Making, meeting
 from ..runtime.mpi_context import MPIContext, duplicate
 from ..system import heap, lifetime
 from ..trace.recording import EVENTS, Trace
+from . import rehearsal
 from .buffered import Buffered, Neighbours
 from .derived import Derived
 from .grouping import Groups
@@ -231,7 +232,7 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
 
     @deterministic.setter
     def deterministic(self, value: bool) -> None:
-        self._enter().deterministic = bool(value)
+        self._enter().deterministic = checked_flag(value, "deterministic")
 
     def __repr__(self) -> str:
         """This rank, the ranks and hosts, and by what the ranks exchange data: ``engine``; a local call."""
@@ -353,6 +354,7 @@ class Cartcomm(Neighbours, Communicator, MPI.Cartcomm):
 
     def Sub(self, remain_dims: Any) -> Cartcomm:
         """A :class:`Cartcomm` of the dimensions kept by ``remain_dims`` (MPI_Cart_sub); collective."""
+        rehearsal.sub(self, remain_dims)
         return self._make("Cartcomm", "Sub", remain_dims)
 
 

@@ -57,7 +57,6 @@ def prepared(
         raise TypeError(f"{found} with algorithm 'mpi'")
     stream = None if options.stream is None else stream_of(options.stream)
     placed, arrays = _placed(collective, arguments, context)
-    options.stream = None
     call = _call(comm._draft(context, collective, placed), in_place(placed.sendbuf), arrays, context)
     used = [array for array in arrays.values() if array.nbytes]  # others need no order, and may be of another GPU
     lane = lane_of(_device(used or list(arrays.values())))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from mpi4py import MPI
@@ -123,7 +124,7 @@ def _launcher(
     call, make_order = device_calls.prepared(comm, context, collective, arguments, options, found)
     choice = comm._choose(call.draft, options, options.algorithm, mpi="never")
     if options.deterministic is None:
-        options.deterministic = context.deterministic
+        options = replace(options, deterministic=context.deterministic)
     mover = comm._mover(name)
 
     def launch() -> _Job:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..arguments.calls import Arguments, Collective, Options
+from ..arguments.calls import Arguments, Collective, Options, checked_options
 from ..core import _core
 from .blocking import DEFAULTS, Seen
 from .nonblocking import Nonblocking
@@ -82,18 +82,10 @@ _BLOCKING = ("algorithm", "deterministic", "timeout", "stream", "engine")
 _LATER = ("algorithm", "deterministic", "stream")
 
 
-def _options(name: str, given: dict[str, Any], allowed: tuple[str, ...]) -> Options:
-    if not given:
-        return DEFAULTS
-    for key in given:
-        if key not in allowed:
-            raise TypeError(f"{name}() got an unexpected keyword argument {key!r}")
-    return Options(**given)
-
-
-def _split(given: dict[str, Any], options: tuple[str, ...]) -> dict[str, Any]:
+def _options(given: dict[str, Any], options: tuple[str, ...]) -> Options:
     """Remove the ``options`` of this library from the keyword arguments ``given``, and return them."""
-    return {key: given.pop(key) for key in options if key in given}
+    found = {key: given.pop(key) for key in options if key in given}
+    return checked_options(**found) if found else DEFAULTS
 
 
 def _signature(binding: Binding, options: tuple[str, ...], *more: inspect.Parameter) -> inspect.Signature:
@@ -120,14 +112,14 @@ def _first(c: Collective, run: Method) -> Method:
         self: Nonblocking, seen: Seen, sendbuf: Any, recvbuf: Any, op: Any, root: int, recvcounts: Any,
         options: dict[str, Any],
     ) -> Any:  # fmt: skip
-        return run(self, c, Arguments(sendbuf, recvbuf, op, root, recvcounts), Options(**options), seen)
+        return run(self, c, Arguments(sendbuf, recvbuf, op, root, recvcounts), checked_options(**options), seen)
 
     return first
 
 
 def _blocking(c: Collective, binding: Binding) -> Method:
     def method(self: Nonblocking, *args: Any, **kwargs: Any) -> None:
-        options = _options(c.method, _split(kwargs, _BLOCKING), _BLOCKING) if kwargs else DEFAULTS
+        options = _options(kwargs, _BLOCKING) if kwargs else DEFAULTS
         self._run(c, _bind(c.method, binding, args, kwargs), options)
 
     named = _named(method, c.method, _signature(binding, _BLOCKING), _told(c, _WHAT[c.name], _BLOCKING, _ERRORS))
@@ -138,7 +130,7 @@ def _starting(c: Collective, binding: Binding) -> Method:
     name = "I" + c.name
 
     def method(self: Nonblocking, *args: Any, **kwargs: Any) -> MPI.Request:
-        options = _options(name, _split(kwargs, _LATER), _LATER) if kwargs else DEFAULTS
+        options = _options(kwargs, _LATER) if kwargs else DEFAULTS
         return self._start(c, _bind(name, binding, args, kwargs), options)
 
     named = _named(method, name, _signature(binding, _LATER), _told(c, _STARTS.format(c.method), _LATER))
@@ -151,7 +143,7 @@ def _lasting(c: Collective, binding: Binding) -> Method:
     before = len(inspect.signature(binding).parameters)
 
     def method(self: Nonblocking, *args: Any, **kwargs: Any) -> MPI.Prequest:
-        options = _options(name, _split(kwargs, _LATER), _LATER) if kwargs else DEFAULTS
+        options = _options(kwargs, _LATER) if kwargs else DEFAULTS
         hints = args[before] if len(args) > before else kwargs.pop("info", MPI.INFO_NULL)
         return self._init(c, _bind(name, binding, args[:before] + args[before + 1 :], kwargs), options, hints)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-__all__ = ["adjacent", "cart", "dist_graph", "graph", "group", "rehearse"]
+__all__ = ["adjacent", "cart", "dist_graph", "graph", "group", "rehearse", "sub"]
 
 
 def rehearse(method: str, *args: Any) -> None:
@@ -46,6 +46,15 @@ def cart(comm: MPI.Intracomm, dims: Any, periods: Any, reorder: Any) -> None:
     if any(length < 1 for length in lengths) or math.prod(lengths) > comm.size:
         raise MPI.Exception(MPI.ERR_DIMS)
     rehearse("Create_cart", [1] * len(lengths), periods, reorder)
+
+
+def sub(comm: MPI.Cartcomm, remain_dims: Any) -> None:
+    """Check the arguments of Sub; mpi4py wants a flag for each dimension of ``comm``."""
+    grid = MPI.Intracomm(MPI.COMM_SELF).Create_cart([1] * comm.ndim)
+    try:
+        grid.Sub(remain_dims).Free()
+    finally:
+        grid.Free()
 
 
 def graph(index: Any, edges: Any) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arguments.calls import checked_root
+from ..core import _core
 from ..waiting.asleep import Asleep
 from .objects import Objects, fold
 
@@ -185,12 +186,9 @@ class StartedObjects(Objects):
             self._moving.free()
             self._moving = None
 
-    def _for_all(self, objects: Any, argument: str) -> list[bytes]:
+    def _for_all(self, objects: Any) -> list[bytes]:
         """The pickled objects of a sequence that has one for each rank; ValueError if it has not."""
-        streams = [MPI.pickle.dumps(each) for each in objects]
-        if len(streams) != self.size:
-            raise ValueError(f"{argument}: expected {self.size} objects, one for each rank, got {len(streams)}")
-        return streams
+        return [MPI.pickle.dumps(each) for each in _core.one_for_each(objects, self.size)]
 
     def ibarrier(self) -> MPI.Request:
         """Non-blocking :meth:`barrier`: the request is complete when all ranks have made the call."""
@@ -216,12 +214,12 @@ class StartedObjects(Objects):
     def iscatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> ObjectRequest:
         """Non-blocking :meth:`scatter`; objects are pickled now, and ``wait()`` returns this rank's."""
         root = checked_root(root, self.size)
-        streams = self._for_all(sendobj, "sendobj") if self.rank == root else None
+        streams = self._for_all(sendobj) if self.rank == root else None
         return self._mover("iscatter").start(_scatter, streams, root, result=MPI.pickle.loads)
 
     def ialltoall(self, sendobj: Sequence[Any]) -> ObjectRequest:
         """Non-blocking :meth:`alltoall`; objects are pickled now, and ``wait()`` returns those received."""
-        streams = self._for_all(sendobj, "sendobj")
+        streams = self._for_all(sendobj)
         return self._mover("ialltoall").start(_alltoall, streams, result=_loaded)
 
     def ireduce(self, sendobj: Any, op: Op = MPI.SUM, root: int = 0) -> ObjectRequest:

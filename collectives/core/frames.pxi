@@ -116,11 +116,16 @@ cdef inline int both(int more, int other) noexcept:
     return max(more >> 1, other >> 1) << 1 | (more | other) & 1
 
 
-cdef list pickled_for_all(objects, int size):
+cpdef list one_for_each(objects, int size):
+    """The objects for ``size`` ranks as a list; None stands for a None for each, as in mpi4py."""
     items = list(objects) if objects is not None else [None] * size
     if len(items) != size:
         raise ValueError(f"sendobj: expected {size} objects, one for each rank, got {len(items)}")
-    return [pickled(item) for item in items]
+    return items
+
+
+cdef list pickled_for_all(objects, int size):
+    return [pickled(item) for item in one_for_each(objects, size)]
 
 
 cdef void put(char *frame, _Parcel p, int more) noexcept:

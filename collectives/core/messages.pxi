@@ -46,7 +46,8 @@ cdef bint view_buffer(object memory, bint writable, View *v):
     except BufferError:
         return False
     code = DTYPE_OF_FORMAT[<unsigned char>b.format[0]] if b.format != NULL and b.format[1] == 0 else -1
-    v.data, v.nbytes, v.count, v.kind = <char *>b.buf, b.len, b.len // b.itemsize, code
+    if code >= 0:  # else elements may have no bytes
+        v.data, v.nbytes, v.count, v.kind = <char *>b.buf, b.len, b.len // b.itemsize, code
     PyBuffer_Release(&b)
     return code >= 0
 

@@ -177,7 +177,7 @@ def gather_objects(comm, obj, root=None, int end=-1):
     streams, buffers = in_turn(gather_streams, collective, comm, calls, pickled(obj), r, end)
     if streams is None:
         return None
-    return loaded(streams, None) if buffers is None else loaded(streams, buffers)[:end]
+    return loaded(streams[:end], None if buffers is None else buffers[:end])
 
 
 cdef tuple gather_streams(object comm, Calls calls, object sent, int root, int end):

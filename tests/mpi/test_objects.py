@@ -71,6 +71,8 @@ def test_small_and_odd_objects(comm):
     assert comm.barrier() is None
     with pytest.raises(ValueError, match=f"expected {SIZE} objects"):
         comm.alltoall([1] * (SIZE + 1))
+    assert comm.alltoall(None) == [None] * SIZE
+    assert comm.scatter(None) is None
 
 
 def test_large_arrays_do_not_go_through_the_stream(comm, monkeypatch):
@@ -119,6 +121,21 @@ def test_frames_hold_streams_up_to_a_length(comm):
             assert comm.gather(own, SIZE - 1) == (expected if RANK == SIZE - 1 else None)
             assert comm.scatter(expected if RANK == 0 else None) == own
             assert comm.alltoall(expected) == [own] * SIZE
+
+
+@pytest.mark.parametrize("length", [400, 512, 5000])
+def test_scans_leave_out_the_ranks_behind(comm, length):
+    """Streams that a frame holds, and longer ones, on all ranks or on one; then with arrays beside the streams."""
+    texts = [chr(97 + rank) * length for rank in range(SIZE)]
+    for one in (None, *range(SIZE)):
+        given = [text if one in (None, rank) else "-" for rank, text in enumerate(texts)]
+        assert comm.scan(given[RANK]) == "".join(given[: RANK + 1])
+        assert comm.exscan(given[RANK]) == ("".join(given[:RANK]) or None)
+    pairs = [([text], [np.full(2000, float(rank))]) for rank, text in enumerate(texts)]
+    add = lambda a, b: (a[0] + b[0], a[1] + b[1])  # noqa: E731
+    for found, end in ((comm.scan(pairs[RANK], add), RANK + 1), (comm.exscan(pairs[RANK], add), RANK)):
+        assert (found or [[]])[0] == texts[:end]
+        assert [array[0] for array in (found or [[], []])[1]] == list(range(end))
 
 
 def test_small_objects_that_hold_large_ones(comm):

@@ -160,6 +160,10 @@ def test_the_attribute(world):
     comm.Allreduce(MPI.IN_PLACE, a, REPRODUCIBLE_SUM, algorithm="ring")  # has no order to keep
     assert a.tolist() == [SIZE * SIZE] * 5
     comm.Bcast(a, algorithm="binomial")
+    for no_bool in ("no", 0, None):
+        with pytest.raises(TypeError, match=f"^deterministic: expected a bool, not {type(no_bool).__name__}"):
+            comm.deterministic = no_bool
+    assert comm.deterministic is True
     comm.deterministic = False
     assert comm.deterministic is False
     comm.Allreduce(MPI.IN_PLACE, a, algorithm="ring")

@@ -40,7 +40,7 @@ def calls(comm, length):
         "bcast": (thing(RANK, length), root), "gather": (thing(RANK, length), root),
         "allgather": (thing(RANK, length),), "scatter": (every if root == RANK else None, root), "alltoall": (every,),
         "reduce": (RANK + 1, MPI.PROD, root), "allreduce": ("ab"[RANK % 2], lambda a, b: a + b),
-        "scan": ([RANK],), "exscan": ([RANK],), "barrier": (),
+        "scan": ([RANK] * length,), "exscan": ([RANK] * (length + 1),), "barrier": (),
     }  # fmt: skip
 
 
@@ -100,6 +100,12 @@ def test_a_call_is_not_complete_before_the_last_rank_comes(comm):
         assert request.test() == (False, None)
     assert request.wait() == list(range(SIZE))
     assert request.test() == (True, list(range(SIZE)))
+
+
+def test_none_stands_for_an_object_for_each_rank(comm):
+    """As in the blocking calls, and in mpi4py."""
+    assert comm.ialltoall(None).wait() == comm.alltoall(None) == [None] * SIZE
+    assert comm.iscatter(None).wait() is comm.scatter(None) is None
 
 
 def test_wrong_calls_are_refused_before_anything_is_sent(comm):
