@@ -354,6 +354,7 @@ class Cartcomm(Neighbours, Communicator, MPI.Cartcomm):
 
     def Sub(self, remain_dims: Any) -> Cartcomm:
         """A :class:`Cartcomm` of the dimensions kept by ``remain_dims`` (MPI_Cart_sub); collective."""
+        self._refuse_if_freed()  # Open MPI crashes if it is asked for the dimensions then
         rehearsal.sub(self, remain_dims)
         return self._make("Cartcomm", "Sub", remain_dims)
 
