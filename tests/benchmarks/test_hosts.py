@@ -64,7 +64,9 @@ def test_cyclic_ranks_are_dealt_to_the_hosts(program):
 
 def test_the_bytes_that_must_cross_are_those_of_the_collective(program):
     layout = program.Layout.of("2+1")
-    crossing = {name: layout.crossing(name, 3 << 20) / (1 << 20) for name in ("gather", "scatter", "reduce", "allgather")}
+    crossing = {
+        name: layout.crossing(name, 3 << 20) / (1 << 20) for name in ("gather", "scatter", "reduce", "allgather")
+    }
     assert crossing == {"gather": 1, "scatter": 1, "reduce": 3, "allgather": 2}
     assert layout.crossing("alltoallv", 900) == layout.crossing("alltoall", 900) == 600
     with pytest.raises(ValueError, match="how many bytes of barrier"):

@@ -134,7 +134,7 @@ class Run:
         self.step = self.samples = self._recorded = 0  # the last one is the step of the last record
         self.stopped: str | None = None
         self._signal, self._left = 0, False  # which is to stop steps; whether the program left them
-        self._batch, self._seconds = 0, 0.0  # samples of this rank's current batch; seconds of training before
+        self._batch, self._seconds = 0, 0.0  # of the current batch; of training before
         self._begin: float | None = None  # when steps began, while they run
         objects = {**self.state, RUN: Itself(self)}
         self._elastic = Elastic(self.comm, objects, every=commit_every, replace=replace_ranks) if elastic else None
