@@ -5,7 +5,7 @@
 A line for each thing that a rank keeps: a communicator (64 ranks on a machine, as in ``first_calls.py``), and for each
 algorithm of the default tables its program, which calls of every length share, and the plan of one shape, without the
 memory of segments (``scratch``), which depends on the length of the vector. A hierarchical call has a plan of all its
-parts, for the shortest vector of a row of its defaults, or for a byte for each rank. ``kB`` is the growth of the process's
+parts, for the shortest vector of a row of its defaults, or a byte for each rank. ``kB`` is the growth of the process's
 resident memory over several copies, divided by their number; ``ms`` is the processor time of one copy. The last column
 is the power of p with which the kilobytes grow from the smallest p to the largest. Ranks are measured in processes of
 their own; of several ranks the one that needs most is shown. Exits with 1 if anything grows faster than p.
