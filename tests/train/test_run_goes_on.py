@@ -69,6 +69,20 @@ def test_a_signal_waits_for_the_end_of_the_micro_batches(tmp_path):
     np.testing.assert_array_equal(weights(second), weights(whole))
 
 
+def test_a_run_that_a_signal_has_stopped_can_go_on():
+    state = parts(MPI.COMM_SELF, train.AllReduce())
+    run, made = train.Run(comm=MPI.COMM_SELF, state=state, progress="lines"), []
+    for epochs in (1, 1, 2):
+        for x, _ in run.steps(state["data"], epochs=epochs):
+            made.append(len(x))
+            if len(made) == 5:
+                os.kill(os.getpid(), signal.SIGUSR1)
+        made.append(run.stopped)
+    assert made.index("SIGUSR1") < 8
+    assert [each for each in made if not isinstance(each, int)] == ["SIGUSR1", None, None]
+    assert made.count(2) == 48
+
+
 def test_a_sum_of_gradients_in_shards_has_no_micro_batches():
     strategy = parts(MPI.COMM_SELF, train.AllReduce(shard=2, average=False))["opt"].strategy
     with pytest.raises(ValueError, match="shard=1 can"), strategy.no_sync():

@@ -198,7 +198,7 @@ class Run:
         if self._left and self._deals(data):
             self._meet()
             data.meet(self.comm)
-        self._left = False
+        self._signal, self._left = 0, False
         with self._reports.during(self.comm, self.records, data, epochs):
             while self.stopped is None and data.epoch < epochs:
                 yield from self._rest_of_epoch(data, epochs)
