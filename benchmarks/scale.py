@@ -46,32 +46,30 @@ def program(case: Case, endpoint: _core.Endpoint) -> _core.Program:
     )  # fmt: skip
 
 
-def plan_of(case: Case, endpoint: _core.Endpoint) -> Callable[[_core.Endpoint], _core.Plan]:
-    """A function that makes another plan of a vector of one element, with the segments of the case's shortest call."""
+def plan_of(case: Case, endpoint: _core.Endpoint) -> Callable[[], Any]:
+    """A function that makes another plan: of a vector of one element, with the segments of the case's shortest call."""
+    if case.name == hierarchy.NAME:
+        return first_calls.hierarchical(case, endpoint)
     algorithm = registry.find(case.collective, case.name)
     assert isinstance(algorithm, registry.ScheduleAlgorithm)
     shared = program(case, endpoint)
     segments = policy.segments_for(policy.Choice(algorithm, case.segment, ""), endpoint.size, case.nbytes, DEPTH)
     op = SUM if algorithm.spec.reduces or case.collective == "barrier" else None
-    return lambda endpoint: _core.Plan(shared, endpoint, 1, 4, FLOAT, op, segments, min(segments, DEPTH))
+    return lambda: _core.Plan(shared, endpoint, 1, 4, FLOAT, op, segments, min(segments, DEPTH))
 
 
 def measured(what: str, case: Case | None, group: _core.InProcess, rank: int) -> tuple[float, float]:
     """Seconds and bytes of one copy, in this process."""
     endpoint = group.endpoint(rank)
-    if case is not None and case.name == hierarchy.NAME:
-        plan = first_calls.hierarchical(case, endpoint)
-        make: Callable[[_core.Endpoint], Any] = lambda endpoint: plan()  # noqa: E731
-        make(endpoint)
-    elif case is None:
-        make = first_calls.set_up
-        make(_core.InProcess(SMALL).endpoint(0))
+    if case is None:
+        first_calls.set_up(_core.InProcess(SMALL).endpoint(0))
+        make: Callable[[], Any] = functools.partial(first_calls.set_up, endpoint)
     else:
-        make = functools.partial(program, case) if what == "program" else plan_of(case, endpoint)
-        make(endpoint)
+        make = functools.partial(program, case, endpoint) if what == "program" else plan_of(case, endpoint)
+        make()
     trim()
     before, begin = first_calls.memory("VmRSS"), time.process_time()
-    kept = [make(endpoint) for _ in range(COPIES[what])]
+    kept = [make() for _ in range(COPIES[what])]
     spent = time.process_time() - begin
     trim()
     grown = first_calls.memory("VmRSS") - before

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..files import obstacle, replacing, say_where
-from ..launch.usage import number_of_bytes, refused, size
+from ..launch.usage import changed, number_of_bytes, refused, size
 from ..simulation.values import duration, part, rate, seconds
 from ..train.cli.choice import Choice, choices
 from ..train.cli.values import number, stragglers
@@ -168,11 +168,8 @@ def _model(args: argparse.Namespace) -> Model:
     if args.hidden is not None:
         if args.layers is None:
             raise ValueError("a perceptron needs --layers, --width and --hidden")
-        known = argparse.ArgumentParser()
-        add_arguments(known)
-        for name in ("heads", "sequence", "vocabulary", "untied"):
-            if getattr(args, name) != known.get_default(name):
-                raise ValueError(f"--{name} is one of a transformer: a perceptron (--hidden) has none")
+        if option := changed(args, ("heads", "sequence", "vocabulary", "untied")):
+            raise ValueError(f"{option} is one of a transformer: a perceptron (--hidden) has none")
         return perceptron(args.layers, args.width, args.hidden, precision, element)
     if args.layers is None:
         shape = shape_of(args.parameters, args.sequence, args.vocabulary)

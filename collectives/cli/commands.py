@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..schedules.registry import Algorithm, ScheduleAlgorithm
 from .. import __version__
 from ..files import say_where
-from ..launch.usage import UsageError, number_of_bytes, parsed, quiet_beside_rank_0, refused, size, sizes
+from ..launch.usage import UsageError, changed, number_of_bytes, parsed, quiet_beside_rank_0, refused, size, sizes
 
 __all__ = ["COMMANDS", "Command", "main"]
 
@@ -226,7 +226,7 @@ def _show(args: argparse.Namespace) -> int:
         raise UsageError("name an algorithm, or give --strategy or --pipeline")
     if shown != ["name"] and (args.values or args.root or args.collective):
         raise UsageError(f"--values, --root and --collective are for algorithms, not for --{shown[0]}")
-    if shown != ["strategy"] and (args.option or args.steps != args.parser.get_default("steps")):
+    if shown != ["strategy"] and changed(args, ("option", "steps")):
         raise UsageError("--option and --steps are for --strategy")
     if shown != ["pipeline"] and (args.micro_batches or args.chunks):
         raise UsageError("-m and --chunks are for --pipeline")

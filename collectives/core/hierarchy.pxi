@@ -5,9 +5,9 @@ PLACES = ("input", "vector", "scratch")
 
 
 cdef class Transpose:
-    """The task of a part that exchanges rows and columns of a matrix whose entries have ``nbytes`` bytes. There is a row, at least.
+    """The task of a part that exchanges rows and columns of a matrix whose entries have ``nbytes`` bytes.
 
-    ``footprint`` is 0: it has no memory of its own.
+    There is a row at least. ``footprint`` is 0: it has no memory of its own.
     """
 
     cdef coll_matrix matrix

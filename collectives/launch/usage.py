@@ -6,9 +6,9 @@ import argparse
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["UsageError", "number_of_bytes", "parsed", "quiet_beside_rank_0", "refused", "size", "sizes"]
+__all__ = ["UsageError", "changed", "number_of_bytes", "parsed", "quiet_beside_rank_0", "refused", "size", "sizes"]
 
 
 #: Seconds that other ranks wait for rank 0 to print the error: launchers end all ranks when one fails.
@@ -24,6 +24,15 @@ def parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Nam
     """``parser.parse_args(argv)``; only rank 0 prints help or an error."""
     with quiet_beside_rank_0():
         return parser.parse_args(argv)
+
+
+def changed(args: argparse.Namespace, names: Iterable[str]) -> str | None:
+    """The first option of ``names`` whose value is not its default, as ``--in-flight``; None if there is none.
+
+    ``args.parser`` is the parser of the command, as ``collectives.cli.commands`` sets it.
+    """
+    found = (name for name in names if getattr(args, name) != args.parser.get_default(name))
+    return next((f"--{name.replace('_', '-')}" for name in found), None)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from ..files import obstacle, replacing, say_where
-from ..launch.usage import UsageError, number_of_bytes, sizes
+from ..launch.usage import UsageError, changed, number_of_bytes, sizes
 from ..schedules import registry
 from ..schedules.registry import ScheduleAlgorithm
 from ..selection.hosts import nearest
@@ -130,12 +130,8 @@ def main(args: argparse.Namespace) -> int:
 
 def _check_mode(args: argparse.Namespace) -> None:
     """ValueError for an option that would have no effect."""
-    known = argparse.ArgumentParser()
-    add_arguments(known)
-    for name in _OF_ALGORITHMS if args.strategy else _OF_STRATEGIES:
-        if getattr(args, name) != known.get_default(name):
-            where = "with" if args.strategy else "without"
-            raise ValueError(f"--{name.replace('_', '-')} has no effect {where} --strategy")
+    if option := changed(args, _OF_ALGORITHMS if args.strategy else _OF_STRATEGIES):
+        raise ValueError(f"{option} has no effect {'with' if args.strategy else 'without'} --strategy")
 
 
 def _check_files(args: argparse.Namespace) -> None:
@@ -188,9 +184,7 @@ def _rows(algorithms: list[ScheduleAlgorithm], args: argparse.Namespace) -> list
 def _in_order(
     algorithm: ScheduleAlgorithm, network: Network, args: argparse.Namespace
 ) -> tuple[ScheduleAlgorithm, str]:
-    """The algorithm in the order of ranks that is asked for, and its name; ValueError if it has no such root."""
-    if not 0 <= args.root < (network.size if algorithm.spec.rooted else 1):
-        raise ValueError(f"--root {args.root}: {algorithm.collective} on {network.size} ranks has no such root")
+    """The algorithm in the order of ranks that is asked for, and its name."""
     if args.order == "chosen" and network.nhosts < network.size:
         return nearest(algorithm, network.hosts.tobytes())
     return algorithm, ""

@@ -58,8 +58,10 @@ def bytes_of_block(algorithm: ScheduleAlgorithm, size: int, nbytes: int) -> floa
 def rounds(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterator[tuple[Messages, int]]:
     """The rounds of all ranks in turn, each with the number of times that it is repeated; empty rounds are left out.
 
-    TooMany if a round has more than MOST_MESSAGES messages.
+    TooMany if a round has more than MOST_MESSAGES messages; ValueError if there is no such root.
     """
+    if not 0 <= root < (size if algorithm.spec.rooted else 1):
+        raise ValueError(f"root {root}: {algorithm.collective} on {size} ranks has no such root")
     total = algorithm.blocks(size)
     samples = sorted({*range(min(size, 2)), *np.linspace(0, size - 1, _SAMPLES).astype(int).tolist()})
     few = [algorithm.rounds_of(rank, size, root) for rank in samples]

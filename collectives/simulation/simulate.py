@@ -52,8 +52,6 @@ def simulate(
     size = network.size
     if nbytes < 0:
         raise ValueError(f"nbytes: expected 0 or more, not {nbytes}")
-    if not 0 <= root < (size if algorithm.spec.rooted else 1):
-        raise ValueError(f"root {root}: {algorithm.collective} on {size} ranks has no such root")
     if segments < 1 or in_flight < 1:
         raise ValueError(f"segments, in_flight: expected at least 1, not {segments} and {in_flight}")
     if segments > 1 and not algorithm.divisible(size):

@@ -75,9 +75,8 @@ def _check_mode(args: argparse.Namespace) -> None:
     """UsageError for an option that would have no effect."""
     mode = next((name for name in ("check", "merge", "export") if getattr(args, name) is not None), None)
     where = "without --check" if mode is None else f"with --{mode}"
-    for name in {None: ("json",), "check": ("output",)}.get(mode, (*_OF_MEASURING, "json")):
-        if getattr(args, name) != args.parser.get_default(name):
-            raise usage.UsageError(f"--{name.replace('_', '-')} has no effect {where}")
+    if option := usage.changed(args, {None: ("json",), "check": ("output",)}.get(mode, (*_OF_MEASURING, "json"))):
+        raise usage.UsageError(f"{option} has no effect {where}")
 
 
 def _check_names(option: str, names: Collection[str], known: Collection[str]) -> None:

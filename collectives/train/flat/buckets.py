@@ -170,7 +170,7 @@ class Buckets:
         self.list = [Bucket(i, group, comm, self._progress, keep_grads, share_data) for i, group in enumerate(groups)]
         self._home = {slot: bucket for bucket in self.list for slot in bucket.parameters}
         self._on_device = [slot for slot in model.slots if slot.on_device]
-        self._used: set[Slot] = set()  # in this step
+        self._used: set[Slot] = set()  # in passes of this step without ``sync``
         self.on_bucket: Callable[[Bucket], None] = lambda bucket: None
         self._begin_step()
         model.listen(self._ready, self._end)
@@ -204,11 +204,10 @@ class Buckets:
     @property
     def accumulating(self) -> bool:
         """Whether backward passes without ``sync`` were made since the last step."""
-        return self._added_up > 0
+        return bool(self._used)
 
     def _begin_step(self) -> None:
         self._begin()
-        self._added_up = 0  # passes without ``sync``
         self._problem: str | None = None
         self._used.clear()
         self._before = 0  # samples of the micro-batches before this pass
@@ -274,7 +273,6 @@ class Buckets:
         """The end of a backward pass. Micro-batches before the last one are added up here."""
         if self.sync:
             return
-        self._added_up += 1
         self._used |= self._done
         if self._every_pass:
             self._send_all()

@@ -81,11 +81,12 @@ class Service:
                 self._remove(worker)
 
     def _next(self, worker: int, series: int) -> int:
-        """The next number of a series. One that no worker can take of any more is forgotten."""
-        number = self._series.get(series, 0)
+        """The next number of a series. When one begins, those are forgotten that no worker can take of any more."""
+        if series not in self._series:
+            oldest = min(self._latest[other] for other in self.workers)
+            self._series = {one: following for one, following in self._series.items() if one >= oldest} | {series: 0}
+        number = self._series[series]
         self._series[series], self._latest[worker] = number + 1, series
-        oldest = min(self._latest[other] for other in self.workers)
-        self._series = {one: following for one, following in self._series.items() if one >= oldest}
         return number
 
     def _answer(self, message: Message, again: bool) -> Bytes | None:
