@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
+from .options import add_arguments
 from .settings import Settings, settings
 from .tasks import Task
 
@@ -19,16 +20,14 @@ _ALGORITHMS = {
 
 
 def check_effects(args: argparse.Namespace, numbers: Settings, chosen: Task) -> None:
-    """Raise ValueError for an option or a setting that is not its default, and has no effect.
-
-    ``args.parser`` is the parser of the command, as ``collectives.cli.commands`` sets it.
-    """
-    usual = settings(args.algorithm, args.env)
+    """Raise ValueError for an option or a setting that is not its default, and has no effect."""
+    parser, usual = argparse.ArgumentParser(), settings(args.algorithm, args.env)
+    add_arguments(parser)
     for name, where in _without_effect(args, numbers, chosen):
         if hasattr(usual, name):
             if getattr(numbers, name) != getattr(usual, name):
                 raise ValueError(f"--set {name} has no effect {where}")
-        elif getattr(args, name) != args.parser.get_default(name):
+        elif getattr(args, name) != parser.get_default(name):
             raise ValueError(f"--{name} has no effect {where}")
 
 

@@ -21,7 +21,6 @@ QUICK = [
 
 def main(*options, comm=MPI.COMM_SELF):
     parser = argparse.ArgumentParser(prog="rl")
-    parser.set_defaults(parser=parser)
     cli.add_arguments(parser)
     return cli.main(parser.parse_args([*QUICK, *options]), comm)
 
