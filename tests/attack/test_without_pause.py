@@ -2,4 +2,4 @@
 
 
 def test_calls_without_a_pause_are_not_taken_for_one(attack, mpi):
-    attack(mpi, 2, "without_pause", "0.6", "0.02", env={"COLLECTIVES_STALL": "0.2"})
+    attack(mpi, 2, "without_pause", "1.5", "0.02", env={"COLLECTIVES_STALL": "0.5"})

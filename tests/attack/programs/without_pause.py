@@ -20,7 +20,7 @@ records = []
 handler = logging.Handler()
 handler.emit = records.append
 logging.getLogger("collectives").addHandler(handler)
-private, heap, go = np.zeros(1 << 20), comm.zeros(1 << 20), np.ones(1)
+private, heap, go = np.zeros(1 << 17), comm.zeros(1 << 17), np.ones(1)
 persistent = comm.Allreduce_init(MPI.IN_PLACE, private)
 
 

@@ -48,7 +48,7 @@ if RANK == LAST and CASE == "death":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.kill(os.getpid(), signal.SIGKILL)
 if RANK == LAST and CASE not in ("mismatch", "splits"):
-    time.sleep(2.5)  # where it is instead
+    time.sleep(4)  # where it is instead
 else:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, when another rank has ended
     try:
@@ -57,7 +57,7 @@ else:
         with open(RESULTS, "a") as file:
             print(json.dumps([RANK, time.monotonic() - began, type(e).__name__, str(e)]), file=file)
 if CASE == "monitored":
-    time.sleep(3 if RANK == LAST else 4)
+    time.sleep(1.5 if RANK == LAST else 4)
     dist.all_reduce(x)
 time.sleep(1)  # for the others to ask
 os._exit(0)
