@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from ..schedules import registry
@@ -116,17 +117,17 @@ def checked_options(
     if algorithm is not None and not isinstance(algorithm, str):
         raise TypeError(f"algorithm: expected a name, not {type(algorithm).__name__}")
     if deterministic is not None:
-        checked_flag(deterministic, "deterministic")
+        deterministic = checked_flag(deterministic, "deterministic")
     if engine not in (None, "c", "python"):
         raise ValueError(f"engine: {engine!r} is not one of 'c', 'python'")
     return Options(algorithm, deterministic, checked_timeout(timeout), stream, engine)
 
 
 def checked_flag(value: Any, argument: str) -> bool:
-    """``value``, if it is a bool; else TypeError, since Python takes most objects, as the text "no", for true."""
-    if not isinstance(value, bool):
+    """``value`` as a bool, if it is Python's or NumPy's; else TypeError, since Python takes the text "no" for true."""
+    if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{argument}: expected a bool, not {type(value).__name__}")
-    return value
+    return bool(value)
 
 
 @dataclass(slots=True)

@@ -94,14 +94,14 @@ def test_in_place_where_nothing_is_in_place(comm):
         comm.Reduce_scatter(spec, x)
 
 
-@pytest.mark.parametrize("value", ["no", "", 0, 1.0, np.True_], ids=repr)
+@pytest.mark.parametrize("value", ["no", "", 0, 1.0, np.int64(1)], ids=repr)
 def test_deterministic_is_a_bool_or_none(comm, value):
     x, y = np.ones(3), np.zeros(3)
     for call in (comm.Allreduce, comm.Iallreduce, comm.Allreduce_init, comm.Scan, comm.Reduce):
         with pytest.raises(TypeError, match="^deterministic: expected a bool, not "):
             call(x, y, deterministic=value)
     assert not y.any()
-    for right in (None, False, True):
+    for right in (None, False, True, np.False_, np.True_):
         comm.Allreduce(x, y, deterministic=right)
 
 

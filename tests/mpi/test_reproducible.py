@@ -164,7 +164,7 @@ def test_the_attribute(world):
         with pytest.raises(TypeError, match=f"^deterministic: expected a bool, not {type(no_bool).__name__}"):
             comm.deterministic = no_bool
     assert comm.deterministic is True
-    comm.deterministic = False
+    comm.deterministic = np.False_
     assert comm.deterministic is False
     comm.Allreduce(MPI.IN_PLACE, a, algorithm="ring")
     assert world.deterministic is False
