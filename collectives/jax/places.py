@@ -12,7 +12,7 @@ from ..errors import CollectiveError
 __all__ = ["Op", "Place", "op_of", "place_of"]
 
 #: Variables in which launchers tell a process the number of ranks.
-SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS")
+SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
 #: Ops that can be named, beside mpi4py's objects.
 NAMES = ("sum", "prod", "min", "max", "land", "lor", "lxor", "band", "bor", "bxor", "avg")
 LINEAR = ("sum", "avg", "reproducible_sum")
@@ -59,9 +59,9 @@ def _world() -> Place:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as e:  # not installed; installed without an MPI library
-        sizes = [os.environ[name] for name in SIZES if name in os.environ]
-        if any(size != "1" for size in sizes):
-            raise ImportError(f"comm: this is one of {sizes[0]} processes, but there is no mpi4py: {e}") from e
+        size = next((size for size in map(os.environ.get, SIZES) if size not in (None, "1")), None)
+        if size is not None:
+            raise ImportError(f"comm: this is one of {size} processes, but there is no mpi4py: {e}") from e
         return Place(None)
     from ..communicator import Communicator
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import contextlib
 import importlib.machinery
 import importlib.util
 import io
@@ -79,9 +80,14 @@ def as_a_whole(program: Callable[[], int]) -> int:
     try:
         return program()
     except BaseException as error:
-        code = _report(error)
-        if code:
-            _end_all(code)
+        code = 1
+        try:
+            code = _report(error)
+        except SystemExit as end:  # of the program's own sys.excepthook
+            code = _exit_code(end.code)
+        finally:
+            if code:
+                _end_all(code)
         return code
 
 
@@ -164,10 +170,8 @@ def _report(error: BaseException) -> int:
         code = 1
         _print_traceback(error)
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
-        except (AttributeError, OSError, ValueError):  # no stream, or one that is closed
-            pass
     return code
 
 
@@ -177,8 +181,13 @@ def _exit_code(code: Any) -> int:
         return 0
     if isinstance(code, int):
         return code & 0xFF
-    print(code, file=sys.stderr)
+    _print_error(f"{code}\n")
     return 1
+
+
+def _print_error(text: str) -> None:
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # no stream, or one that is closed
+        sys.stderr.write(text)
 
 
 def _print_traceback(error: BaseException) -> None:
@@ -187,14 +196,18 @@ def _print_traceback(error: BaseException) -> None:
     own = {__file__, runpy.__file__, "<frozen runpy>"}
     while trace is not None and trace.tb_frame.f_code.co_filename in own:
         trace = trace.tb_next
+    lines = traceback.format_exception(type(error), error, trace)
     if sys.excepthook is not sys.__excepthook__:
-        sys.excepthook(type(error), error, trace)
-        return
+        try:
+            sys.excepthook(type(error), error, trace)
+            return
+        except Exception as e:
+            inner = e.__traceback__.tb_next if e.__traceback__ else None
+            failed = traceback.format_exception(type(e), e, inner, chain=False)
+            lines = ["Error in sys.excepthook:\n", *failed, "\nOriginal exception was:\n", *lines]
     rank, size = place()
     mark = f"[rank {rank}] " if size > 1 else ""
-    lines = "".join(traceback.format_exception(type(error), error, trace)).splitlines()
-    if sys.stderr is not None:
-        sys.stderr.write("".join(f"{mark}{line}\n" for line in lines))
+    _print_error("".join(f"{mark}{line}\n" for line in "".join(lines).splitlines()))
 
 
 def _end_all(code: int) -> None:

@@ -267,8 +267,11 @@ def test_a_process_without_mpi():
     assert done.stdout == "collectives.jax.allreduce: op: band does not apply to float32\n"
 
 
-def test_ranks_without_mpi4py_are_refused():
-    done = alone(WITHOUT_MPI, OMPI_COMM_WORLD_SIZE="2")
+@pytest.mark.parametrize(
+    "launcher", [{"OMPI_COMM_WORLD_SIZE": "2"}, {"PMI_SIZE": "1", "SLURM_STEP_NUM_TASKS": "2"}], ids=len
+)
+def test_ranks_without_mpi4py_are_refused(launcher):
+    done = alone(WITHOUT_MPI, **launcher)
     assert "ImportError: comm: this is one of 2 processes, but there is no mpi4py" in done.stderr
 
 

@@ -86,6 +86,8 @@ FAILURES = {
     "true": "raise SystemExit(True)\n",
     "negative": "raise SystemExit(-1)\n",
     "hook": "import sys\nsys.excepthook = lambda *a: print('caught', a[0].__name__, a[2].tb_lineno)\n1 / 0\n",
+    "hook that fails": "import sys\ndef hook(*a):\n    {}['a']\nsys.excepthook = hook\n1 / 0\n",
+    "hook that ends": "import sys\nsys.excepthook = lambda *a: sys.exit(3)\n1 / 0\n",
     "no stderr": "import sys\nsys.stderr = None\n1 / 0\n",
 }
 
@@ -156,6 +158,25 @@ def test_an_exception_on_one_rank_ends_all(mpi, tmp_path):
     assert marked[1] == f'[rank 1]   File "{file}", line 5, in <module>'
     assert "[rank 1] ZeroDivisionError: division by zero" in marked
     assert done.stderr.count("Traceback") == 1
+
+
+@pytest.mark.parametrize("end", ["1 / 0", "sys.exit('away')", "sys.excepthook = lambda: 0; 1 / 0"])
+def test_a_rank_that_cannot_say_why_ends_all_the_same(tmp_path, end):
+    """Its standard error is closed, or its own hook fails."""
+    closing = "sys.stderr.close()" if "hook" not in end else "pass"
+    file = write(tmp_path, "prog.py", f"""\
+        import sys
+        from mpi4py import MPI
+        comm = MPI.COMM_WORLD
+        if comm.rank == 1:
+            {closing}
+            {end}
+        comm.Barrier()
+        """)  # fmt: skip
+    done, seconds = run("mpich", 2, file)
+    assert done.returncode not in (0, 124), done.stderr
+    assert seconds < 20
+    assert ("[rank 1] ZeroDivisionError: division by zero" in done.stderr) == ("hook" in end)
 
 
 def test_an_exception_before_mpi_starts_ends_all(mpi, tmp_path):
