@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
@@ -17,7 +16,7 @@ from ..system import machine
 from . import start
 from .options import add_options, check
 from .programs import NAMES, Program, find
-from .results import Record, content, write
+from .results import Record, content, unwritable, write
 
 __all__ = ["add_arguments", "main", "script"]
 
@@ -42,11 +41,6 @@ def main(args: argparse.Namespace) -> int:
     """Run a benchmark; returns 0, 1 if a result is wrong or there are too few ranks, 2 if a call is impossible."""
     program = find(args.name)
     check(program, args)
-    for path in _files(program, args):
-        if not os.access(os.path.dirname(path) or ".", os.W_OK) or os.path.isdir(path):
-            raise UsageError(f"cannot write {path}")
-    if any(kind != "tty" for kind in args.graph):
-        require_matplotlib()
     importlib.import_module("mpi4py")  # if it is missing, the command line says so; it would be a traceback below
     return as_a_whole(lambda: _run(program, args))
 
@@ -66,10 +60,16 @@ def script(name: str, argv: Sequence[str] | None = None) -> int:
             parser.error(str(error))
 
 
-def _files(program: Program, args: argparse.Namespace) -> list[str]:
-    """The files that will be written."""
+def _unwritable(program: Program, args: argparse.Namespace) -> str | None:
+    """Why the files cannot be written; None if they can. To be asked on rank 0, which writes them: other hosts may
+    lack the folder."""
     pictures = [f"osu_{program.name}.{kind}" for kind in args.graph if kind != "tty"]
-    return [*pictures, *filter(None, [args.json])]
+    if pictures:
+        try:
+            require_matplotlib()
+        except ImportError as error:
+            return str(error)
+    return unwritable([*pictures, *filter(None, [args.json])])
 
 
 def _run(program: Program, args: argparse.Namespace) -> int:
@@ -81,7 +81,8 @@ def _run(program: Program, args: argparse.Namespace) -> int:
     from .timing import clock_overhead
 
     world = MPI.COMM_WORLD
-    error = _refusal(program, args, world.size)
+    why = world.bcast(_unwritable(program, args) if world.rank == 0 else None)
+    error = (2, why) if why is not None else _refusal(program, args, world.size)
     if error is not None:
         if world.rank == 0:
             print(error[1], file=sys.stderr, flush=True)

@@ -112,11 +112,14 @@ def _of_bench(content: Mapping[str, Any]) -> list[Curve]:
     """Curves of ``bench``: medians over all samples of all ranks, which a single slow call does not change."""
     found: dict[tuple[str, str], Curve] = {}
     several = len({record["type"] for record in content["results"]}) > 1
+    both = len({bool(record.get("in_place")) for record in content["results"]}) > 1  # of bench --nccl
     for record in content["results"]:
         group = f"{content['title'].removesuffix(' Latency')}, {record['ranks']} ranks"
         if several:
             group += f", {record['type'].upper()}"
         label = record["algorithm"] or "chosen by the library"
+        if both:
+            label += f", {PLACES['in' if record.get('in_place') else 'out']}"
         curve = found.setdefault((group, label), Curve(group, label))
         curve.vectors[record["bytes"]] = record["vector"]
         us = record["us"].get("p50")

@@ -89,15 +89,23 @@ def check(program: Program, args: argparse.Namespace) -> None:
         "--window-size": args.window_size is not None and not program.streams,
         "--tail-lat": args.tail_lat is not None and program.form == "init",
         "--bw": args.bw and (single or starts or not program.sized),
-        "--full": args.full and program.streams,
+        "--full": args.full and (program.streams or program.form == "init" or args.nccl),
         "--engine": args.engine is not None and not (program.ours and program.form == "call"),
         "--algorithm": args.algorithm is not None and not program.ours,
         "--ranks": args.ranks is not None and single,
         "--heap": args.heap and (not program.ours or program.exchanges),
         "--message-size": args.message_size is not None and not program.sized,
+        "--off-cache": args.off_cache and not program.sized,
+        "--type": args.type != ["mpi_char"]
+        and not program.sized
+        or single
+        and not all(name.startswith("mpi_") for name in args.type),
     }
-    if single:
-        useless["--type"] = not all(name.startswith("mpi_") for name in args.type)
+    if program.form == "init":
+        useless |= {
+            "--iterations": args.iterations is not None, "--warmup": args.warmup is not None,
+            "--validation": args.validation, "--graph": bool(args.graph),
+        }  # fmt: skip
     for option, given in useless.items():
         if given:
             raise UsageError(f"{option}: {program.name} has no use for it")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from ..schedules import registry
 from ..system import machine
 from .programs import Program
 
-__all__ = ["Record", "bandwidths", "content", "write"]
+__all__ = ["Record", "bandwidths", "content", "unwritable", "write"]
 
 #: One row; its times are under "us" by column of the table, percentiles as "p50".
 Record = dict[str, Any]
@@ -50,6 +52,14 @@ def content(program: Program, args: argparse.Namespace, nodes: int, overhead: in
         },
         "options": {name: getattr(args, name) for name in options}, "clock_overhead_ns": overhead, "results": records,
     }  # fmt: skip
+
+
+def unwritable(paths: Iterable[str]) -> str | None:
+    """What is wrong with the first of ``paths`` that this process cannot write; None if it can write all."""
+    for path in paths:
+        if not os.access(os.path.dirname(path) or ".", os.W_OK) or os.path.isdir(path):
+            return f"cannot write {path}"
+    return None
 
 
 def write(path: str, made: Record) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from typing import Any
 
 from .programs import Program
-from .results import write
+from .results import unwritable, write
 from .table import head
 
 __all__ = ["run"]
 
 
 def run(program: Program, args: argparse.Namespace) -> int:
-    """Start MPI, which must not have been started, and print the times; returns 0."""
+    """Start MPI, which must not have been started, and print the times; returns 0, 2 if the file cannot be written."""
     import mpi4py
 
     mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
@@ -30,6 +31,11 @@ def run(program: Program, args: argparse.Namespace) -> int:
     imported = time.perf_counter()
     comm = Communicator(MPI.COMM_WORLD)
     made = time.perf_counter()
+    why = MPI.COMM_WORLD.bcast(unwritable([args.json]) if args.json and comm.rank == 0 else None)
+    if why is not None:
+        if comm.rank == 0:
+            print(why, file=sys.stderr, flush=True)
+        return 2
     every = MPI.COMM_WORLD.gather((started - begin, made - imported), 0)
     comm.Free()
     if every is not None:

@@ -6,17 +6,22 @@ Each section is gathered independently, so that a missing MPI or compiled core d
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
 import platform
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import __version__, core
+from ..arguments.timeouts import stall_from_environment, timeout_from_environment
+from ..errors import CollectiveError, brief
 from ..selection import table as tuning
 from ..selection.policy import Rules
 from ..system import machine
@@ -73,7 +78,7 @@ def gather() -> dict[str, Section]:
         "engines": engines,
         "gpu": _gpu(mpi, compiled),
         **({"hosts": hosts} if hosts else {}),
-        "environment": _environment(),
+        "environment": _environment(engines),
     }
 
 
@@ -185,8 +190,11 @@ def _hosts(mpi: Section, engines: Section) -> Section:
     from ..communicator.communicator import Communicator
     from ..runtime import links
 
-    comm = Communicator(MPI.COMM_WORLD)
-    layout, link = comm._enter().layout, links.known()
+    try:
+        comm = Communicator(MPI.COMM_WORLD)
+        layout, link = comm._enter().layout, links.known()
+    except (ValueError, CollectiveError) as error:  # of a variable, on all ranks
+        return {"unknown": brief(error)}
     comm.Free()
     if link is None:
         return {}
@@ -227,25 +235,41 @@ def _cuda_aware() -> str:
     return {None: "unknown", True: "yes", False: "no"}[proof.claims()]
 
 
-def _environment() -> Section:
+def _environment(engines: Section) -> Section:
     """The COLLECTIVES_ variables that are set; unknown ones are included, since they may be misspelt."""
     found = {}
     for name, value in sorted(os.environ.items()):
         if name.startswith("COLLECTIVES_"):
             found[name] = {"value": value, "meaning": VARIABLES.get(name, "unknown to this version, ignored")}
-    try:
-        Rules.from_environment()
-    except ValueError as error:
-        found["COLLECTIVES_ALGORITHM"]["meaning"] = f"an error: {error}"
-    try:
-        table = tuning.from_environment(machine.kind())
-    except ValueError as error:
-        found["COLLECTIVES_TUNING"]["meaning"] = f"an error: {error}"
-    else:
+    with contextlib.suppress(ValueError):
+        table = _table()
         if table is not None:
             layouts = ", ".join(f"{entry.layout} with {entry.mpi}" for entry in table.entries) or "none"
             found["COLLECTIVES_TUNING"]["meaning"] += f"; entries for this machine: {layouts}"
+    for error in _errors(engines):
+        match = re.match(r"COLLECTIVES_\w+", str(error))
+        if match is not None:
+            found[match[0]]["meaning"] = f"an error: {error}"
     return found
+
+
+def _errors(engines: Section) -> Iterator[Exception]:
+    """What is wrong with values of variables, each of which begins with the variable's name."""
+    for read in (Rules.from_environment, timeout_from_environment, stall_from_environment, _table):
+        try:
+            read()
+        except ValueError as error:
+            yield error
+    if engines["c"]["on"]:
+        from ..runtime import settings
+
+        agreed = settings.agreed()
+        if isinstance(agreed, Exception):
+            yield agreed
+
+
+def _table() -> tuning.Table | None:
+    return tuning.from_environment(machine.kind())
 
 
 def _is_another_rank() -> bool:

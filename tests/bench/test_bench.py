@@ -123,7 +123,7 @@ def test_too_few_ranks(capsys):
     (["-m", "1:2:3"], "MIN"), (["-i", "0"], "at least 1"), (["-x", "-1"], "at least 0"), (["-z", "101"], "percentiles"),
     (["-G", "gif"], "tty, png, pdf"), (["-d", "cuda"], "host memory only"), (["-k", "2"], "no use"),
     (["-t", "3"], "no use"), (["--algorithm", "binomial"], "no algorithm 'binomial'"), (["-W", "4"], "no use"),
-    (["--algorithm", "mpi", "--heap"], "neither"), (["--json", "/no/such/folder/a.json"], "cannot write"),
+    (["--algorithm", "mpi", "--heap"], "neither"), (["--nccl", "-f"], "no use"),
 ])  # fmt: skip
 def test_wrong_options(words, why, capsys):
     with pytest.raises(SystemExit) as ended:
@@ -143,6 +143,38 @@ def test_options_without_use_are_refused_for_every_program():
             else:
                 with pytest.raises(UsageError, match="no use"):
                     options.check(program, arguments(name, *words))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *(("init", words) for words in (["-i", "5"], ["-x", "5"], ["-c"], ["-f"], ["--off-cache"], ["-G", "tty"],
+                                        ["-T", "all"])),
+        ("barrier", ["-T", "all"]), ("barrier", ["--off-cache"]), ("allreduce", ["--nccl", "-f"]),
+    ],
+)  # fmt: skip
+def test_options_without_effect_are_refused(name, words):
+    with pytest.raises(UsageError, match="no use"):
+        options.check(find(name), arguments(name, *words))
+
+
+NOWHERE = ["--json", "/no/such/folder/a.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["allreduce", *NOWHERE], "cannot write /no/such"), (["init", *NOWHERE], "cannot write /no/such"),
+        (["allreduce", "-G", "png"], "drawing needs matplotlib"),  # which .venvs/mpich does not have
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(words, why):
+    """By rank 0, which writes it: other hosts may lack the folder."""
+    done = mpiexec("mpich", 2, "-m", "collectives", "bench", *words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.count(why) == 1
+    assert "Latency" not in done.stdout
+    assert "MPI_Init" not in done.stdout
 
 
 def test_help_is_plain_and_comes_once(capsys):

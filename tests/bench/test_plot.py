@@ -33,6 +33,17 @@ def test_medians_and_vectors_of_bench():
     assert curve.bandwidths() == {8: 16 / 1e3, 16: 8 / 1e3}
 
 
+def test_both_places_of_one_run():
+    """As of bench --nccl: neither curve hides the other."""
+    made = bench(1.0, 2.0)
+    inside = bench(3.0, 4.0)
+    made["results"] = [
+        {**record, "in_place": place} for place, of in ((False, made), (True, inside)) for record in of["results"]
+    ]
+    found = {curve.label: list(curve.points.values()) for curve in curves(made)}
+    assert found == {"ring, out of place": [1.0, 2.0], "ring, in place": [3.0, 4.0]}
+
+
 def test_bandwidth_program():
     made = {**bench(1.0), "results": [{"ranks": 2, "algorithm": None, "type": "mpi_char", "bytes": 1000, "vector": 1000,
                                        "us": {}, "MB/s": 500.0}]}  # fmt: skip

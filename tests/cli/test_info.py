@@ -157,6 +157,23 @@ def test_variables_that_are_wrong():
     assert "COLLECTIVES_ISA='sse9'" in account["engines"]["c"]["why"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("COLLECTIVES_ALGORITHM", "rong"), ("COLLECTIVES_TUNING", "/nowhere"), ("COLLECTIVES_TIMEOUT", "soon"),
+        ("COLLECTIVES_STALL", "-1"), ("COLLECTIVES_CHECK", "yes"), ("COLLECTIVES_TRACE_EVENTS", "many"),
+    ],
+)  # fmt: skip
+def test_a_job_whose_variable_is_wrong(name, value):
+    """It is what such a job asks for help: the report is whole, and names the variable."""
+    trace = {"COLLECTIVES_TRACE": "trace.json"} if "TRACE" in name else {}
+    done = mpiexec("mpich", 2, "-m", "collectives", "info", "--json", env={name: value, **trace})
+    assert done.returncode == 0, done.stderr
+    account = json.loads(done.stdout)
+    assert name in account["environment"][name]["meaning"], account["environment"]
+    assert name in account["hosts"]["unknown"]
+
+
 def test_all_variables_that_are_read_are_known():
     files = [*ROOT.glob("collectives/**/*.p[yx][xi]*"), *ROOT.glob("collectives/**/*.py"), *ROOT.glob("csrc/**/*.c")]
     text = "".join(file.read_text() for file in [*files, ROOT / "setup.py"] if file.name != "info.py")
