@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -123,7 +124,7 @@ class Nonblocking(Blocking):
         def start() -> _core.Operation:
             if not context.usable:
                 self._enter()  # which says why
-            if not operation.done:  # a handler's exception came between its begin and the request
+            if not _ends_now(operation):  # a handler's exception came between its begin and the request
                 raise ValueError(UNDER_WAY)
             number, tick = next(numbers), _core.ticks() if context.log is not None else 0
             try:
@@ -176,3 +177,14 @@ class Nonblocking(Blocking):
         return log, log.add(
             form, draft.collective.name, "mpi", draft.nbytes, number, draft.shape.root, tick, ended=False
         )
+
+
+def _ends_now(operation: _core.Operation) -> bool:
+    """Whether an operation has ended, or does so within a moment: MPI's waits see the end of its request just before.
+
+    The progress thread may lose its core between the two, so the moment is 50 ms long.
+    """
+    end = time.monotonic() + 0.05
+    while not operation.done and time.monotonic() < end:
+        time.sleep(0)
+    return bool(operation.done)

@@ -228,8 +228,13 @@ cpdef object hold(object memory):
 
 
 cdef inline object memory_of(object spec):
-    """The memory of an ordinary specification: a list's first item, which the program may replace during the call."""
-    return spec[0] if type(spec) is list or type(spec) is tuple else spec
+    """The memory of an ordinary specification: a list's first item, which the program may replace during the call.
+
+    None of an empty list, as a rank may give where the root alone has memory.
+    """
+    if type(spec) is list or type(spec) is tuple:
+        return spec[0] if len(spec) else None
+    return spec
 
 
 cdef inline object held(object spec):

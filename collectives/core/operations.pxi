@@ -144,7 +144,8 @@ cdef class Operation:
         self.queued, self.claimed, self.tested, self.record, self.failure = True, False, False, None, None
         self.request.task = self.plan.task if self.followed is None else self.followed.again()
         self.begin = coll_ticks()
-        self.context.progressing = self  # for the watchdog, since the start may hang in MPI
+        if self.context.progressing is None:  # else another thread waits for a call
+            self.context.progressing = self  # for the watchdog, since the start may hang in MPI
         try:
             self.plan.begin(self.input, self.vector, self.tag)
             self.take_number()
@@ -156,7 +157,8 @@ cdef class Operation:
                     code = coll_progress_submit(&self.request)
             check(code, "start of a non-blocking call")
         finally:
-            self.context.progressing = None
+            if self.context.progressing is self:
+                self.context.progressing = None
         PENDING.add(self)
         if self.context.broken is not None:  # another thread has given up all calls that it knew
             self.withdraw()

@@ -189,11 +189,17 @@ static int reserve(coll_heap *h, uint32_t first, uint32_t n) {
     int error = has_room(to - from) ? 0 : ENOMEM;
     if (!error)
         make_huge(h, first, n);
+    size_t piece = PIECE;
     for (size_t at = from; at < to && !error;) {
-        size_t bytes = to - at < PIECE ? to - at : PIECE;
+        size_t bytes = to - at < piece ? to - at : piece;
         error = posix_fallocate(h->fd, (off_t)at, (off_t)bytes);
-        at += error ? 0 : bytes;
-        error = error == EINTR ? 0 : error;
+        if (error == EINTR) { /* the piece has been freed again: a timer's next signal must not find it as long */
+            piece = bytes > PAGE ? (bytes / 2 + PAGE - 1) / PAGE * PAGE : PAGE;
+            error = 0;
+        } else if (!error) {
+            at += bytes;
+            piece = 2 * piece < PIECE ? 2 * piece : PIECE;
+        }
     }
     if (error) {
         punch(h, first, n);

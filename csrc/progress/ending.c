@@ -59,10 +59,21 @@ static void leave(int signal) {
     _exit(0);
 }
 
+/* Requests that are not complete. MPI shows the last one as complete just before it counts as such here, and the thread
+ * that completes it may lose its core in between. */
+static int left_over(void) {
+    int left = coll_progress_outstanding();
+    for (int i = 0; i < 50 && left; i++) {
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+        left = coll_progress_outstanding();
+    }
+    return left;
+}
+
 /* MPI calls this at the start of MPI_Finalize, while MPI still works. The thread cannot be joined if it may wait for
  * Python's lock, which the caller may hold; but then a request is outstanding, which leads to MPI_Abort. */
 static void at_end(void) {
-    int left = coll_progress_outstanding();
+    int left = left_over();
     if (broken[0] || left) {
         if (!broken[0])
             snprintf(broken, sizeof broken, "%d non-blocking collectives are not complete", left);

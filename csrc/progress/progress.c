@@ -4,6 +4,7 @@
 #include "internal.h"
 #include "patience.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
 
@@ -199,10 +200,11 @@ int coll_progress_outstanding(void) {
 
 /* Take the lock; returns 0 if the thread that holds it does not return from MPI. */
 static int lock_in_a_second(void) {
-    struct timespec end;
-    clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec++;
-    return pthread_mutex_timedlock(&coll_queue_lock, &end) == 0;
+    long long end = coll_ticks_now() + 1000000000; /* pthread_mutex_timedlock would go by a clock that can be set */
+    int code;
+    while ((code = pthread_mutex_trylock(&coll_queue_lock)) == EBUSY && coll_ticks_now() < end)
+        nanosleep(&(struct timespec){0, 100000}, NULL);
+    return code == 0;
 }
 
 int coll_progress_waiting(const coll_task *t, int *ranks, int max) {

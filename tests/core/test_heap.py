@@ -276,6 +276,21 @@ def test_a_heap_admits_no_tracer(tmp_path):
     assert "prctl 1" not in done.stdout
 
 
+def test_memory_is_reserved_under_a_fast_timer(tmp_path):
+    """Linux frees what an interrupted call has reserved, so that a piece longer than the timer's period never ends."""
+    source = "#include <errno.h>\n#include <sys/types.h>\n"
+    for suffix in ("", "64"):
+        source += f"int posix_fallocate{suffix}(int f, off_t at, off_t n) {{ return n > (1 << 20) ? EINTR : 0; }}\n"
+    (tmp_path / "timer.c").write_text(source)
+    subprocess.run(["cc", "-shared", "-fPIC", tmp_path / "timer.c", "-o", tmp_path / "timer.so"], check=True)
+    script = "from collectives.system import heap; print(heap.empty(200 << 20, 'u1').nbytes >> 20)"
+    variables = {**os.environ, "LD_PRELOAD": str(tmp_path / "timer.so")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, env=variables, timeout=60
+    )
+    assert done.stdout == "200\n", done.stderr
+
+
 def test_forks_leave_nothing():
     """Files and memory that forked children held go when they do."""
     own, files = heap.process_heap(), len(os.listdir("/proc/self/fd"))

@@ -187,6 +187,32 @@ def test_results_of_more_than_the_buffer_has_are_refused(world):
         world.Allgather([np.ones(2), MPI.DOUBLE], [np.ones(2 * SIZE - 1), 2, MPI.DOUBLE])
 
 
+@pytest.mark.parametrize("algorithm", [None, "linear"])
+@pytest.mark.parametrize("nothing", [[], (), None], ids=repr)
+def test_what_has_no_meaning_on_a_rank_may_be_empty(world, nothing, algorithm):
+    """As in programs that begin with ``data = [...] if rank == 0 else []``."""
+    root, mine = SIZE - 1, np.full(EACH, RANK, float)
+    at_root, options = root == RANK, {"root": root, **({"algorithm": algorithm} if algorithm else {})}
+    whole, one = np.repeat(np.arange(SIZE, dtype=float), EACH), np.empty(EACH)
+    for start in ("", "I"):
+
+        def call(name, *arguments, start=start):
+            request = getattr(world, start + (name.lower() if start else name))(*arguments, **options)
+            if start:
+                request.Wait()
+
+        for _ in range(3):  # by the slow path, then by what that has kept
+            found = np.empty(SIZE * EACH)
+            call("Gather", mine, found if at_root else nothing)
+            assert not at_root or (found == whole).all()
+            call("Gatherv", mine, [found, COUNTS[0]] if at_root else nothing)
+            call("Scatter", whole if at_root else nothing, one)
+            assert (one == RANK).all()
+            call("Scatterv", [whole, COUNTS[0]] if at_root else nothing, one)
+            call("Reduce", mine, one if at_root else nothing)
+            assert (one == (SIZE * (SIZE - 1) // 2 if at_root else RANK)).all()
+
+
 def test_a_request_holds_its_buffers_and_its_communicator(world):
     """Nothing else does until it is complete."""
     comm = world.Dup()

@@ -1,8 +1,10 @@
 """Non-blocking and persistent all-reduce: many in flight, waited for in any order and by any of MPI's waits."""
 
 import gc
+import itertools
 import sys
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from forms import ours, settle
 from mpi4py import MPI
 
 import collectives
+from collectives.communicator import nonblocking
 from collectives.core import _core
 from collectives.system import heap
 
@@ -185,6 +188,26 @@ def test_persistent_started_in_different_orders(world):
             assert (job.result == RANKS_SUM + SIZE * turn).all()
     for job in plans:
         job.request.Free()
+
+
+def test_persistent_started_as_soon_as_mpi_has_waited(world):
+    """MPI's waits see the end of a request a moment before the library counts it as ended."""
+    plans = [Job(world.Allreduce_init, i).request for i in range(3)]
+    for _ in range(500):
+        for plan in plans:
+            plan.Start()
+        MPI.Request.Waitall(plans)
+    for plan in plans:
+        plan.Free()
+
+
+def test_a_start_waits_for_what_is_about_to_end():
+    operation = mock.Mock(spec=["done"])
+    done = mock.PropertyMock(side_effect=[False, False, True, True])
+    type(operation).done = done
+    assert nonblocking._ends_now(operation)
+    done.side_effect = itertools.repeat(False)
+    assert not nonblocking._ends_now(operation)
 
 
 def test_persistent_life(world):
