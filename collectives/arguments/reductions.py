@@ -150,6 +150,9 @@ def _match_types(source: Buffer, target: Buffer) -> None:
 
 
 def _apart(source: Buffer, target: Buffer) -> None:
+    """Refuse memory that overlaps. Memory with gaps, as columns of a matrix have, is not compared."""
+    if not (source.type.gapless and target.type.gapless):
+        return
     a, b = (buffer.elements * buffer.type.extent for buffer in (source, target))
     refuse_overlap(source.address, target.address, a, b, "to reduce in place")
 

@@ -27,6 +27,7 @@ __all__ = ["Note", "Reader", "ending", "finalizing", "leave", "note", "uncaught"
 
 OPEN, LEAVING, FINAL = b"0", b"1", b"2"  # states: the first byte of the file
 NAME = "collectives-note"
+MEMORY = f"/memfd:{NAME}"  # what a descriptor of a note is a link to
 HEAD = 9
 LONGEST = 1 << 20  # bytes of the file, which is sparse
 _NOEXEC_SEAL = 0x8  # flag of memfd_create since Linux 6.3
@@ -140,7 +141,8 @@ class Reader:
         self._fd, self._known = -1, number >= 0
         if self._known:
             with contextlib.suppress(OSError):  # the process has ended, or its /proc directory is closed to this one
-                self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                if os.readlink(self._path).startswith(MEMORY):  # else another program that the process runs has it
+                    self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> Note | None:
         """The note, or None if the process has not left one."""
@@ -159,7 +161,7 @@ class Reader:
     def runs_on(self) -> bool:
         """Whether the process still has the file open; False after ``exec`` of another program and after its end."""
         try:
-            return not self._known or os.readlink(self._path).startswith(f"/memfd:{NAME}")
+            return not self._known or os.readlink(self._path).startswith(MEMORY)
         except FileNotFoundError:
             return False
         except OSError:

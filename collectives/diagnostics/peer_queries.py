@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import struct
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ..arguments.signature import Call
+from ..errors import brief
 from ..system import machine
 from . import exit_notes
 from .diagnosis import Answer
@@ -34,6 +36,7 @@ MOST_AT_ONCE = 256  # most messages received in one call of PeerQuery.collect
 PATIENCE = 3  # factor by which a wait is longer for ranks that have not answered at all
 REST = 0.001  # seconds of sleep after a message that comes from no neighbour
 _CREDENTIALS = struct.calcsize("3i")
+_log = logging.getLogger("collectives")
 _contexts: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
@@ -104,10 +107,14 @@ def _receive(sock: socket.socket) -> tuple[Any, int, Any]:
 
 def _serve(desk: socket.socket) -> None:
     while desk.fileno() >= 0:
-        with contextlib.suppress(OSError):  # the rank that asked has ended
+        try:
             question, pid, sender = _receive(desk)
             if not _heard(desk, question, pid, sender):
                 time.sleep(REST)
+        except OSError:  # the rank that asked has ended
+            pass
+        except Exception as e:  # ranks ask later, too
+            _log.warning("a question of another rank is not answered: %s", brief(e))
 
 
 def _heard(desk: socket.socket, question: Any, pid: int, sender: Any) -> bool:

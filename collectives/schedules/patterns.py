@@ -56,11 +56,12 @@ def factors(size: int, merged: int = 4) -> list[int]:
     """
     primes = []
     divisor = 2
-    while size > 1:
+    while divisor * divisor <= size:
         while size % divisor == 0:
             primes.append(divisor)
             size //= divisor
         divisor += 1
+    primes += [size] * (size > 1)
     found: list[int] = []
     for prime in primes:  # ascending, so that small primes are multiplied with equal ones first
         if found and found[-1] * prime <= merged:
@@ -72,7 +73,13 @@ def factors(size: int, merged: int = 4) -> list[int]:
 
 def largest_smooth(size: int, limit: int = 7) -> int:
     """Largest number <= ``size`` without a prime factor above ``limit``; it is above ``size / 2``."""
-    return next(m for m in range(size, 0, -1) if max(factors(m), default=1) <= limit)
+    smooth = {1}
+    for divisor in range(2, limit + 1):  # multiplying by one that is no prime finds nothing new
+        power = divisor
+        while power <= size:
+            smooth |= {number * divisor for number in smooth if number * divisor <= size}
+            power *= divisor
+    return max(smooth)
 
 
 def bit_reversed(rank: Ints, size: int) -> Ints:

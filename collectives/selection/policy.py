@@ -212,15 +212,19 @@ def _named(text: str) -> dict[str, str]:
     """The algorithms by collective that ``text``, the value of ``COLLECTIVES_ALGORITHM``, names."""
     forced: dict[str, str] = {}
     every: dict[str, str] = {}
+    given: set[str] = set()
     for part in filter(None, text.split(",")):
-        collective, _, name = part.rpartition("=")
+        collective, sign, name = part.rpartition("=")
+        collective = collective if sign else "allreduce"
+        if collective in given:
+            raise ValueError(f"{collective!r} is named twice")
+        given.add(collective)
         if collective == "all":
             named = {base: name for base in _BASES if name in registry.algorithms(base)}
             if not named:
                 raise ValueError(f"no collective has an algorithm {name!r}; `python -m collectives list` shows all")
             every.update(named)
             continue
-        collective = collective or "allreduce"
         registry.find(collective, name)
         forced[collective] = name
     return every | forced

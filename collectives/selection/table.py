@@ -40,6 +40,7 @@ __all__ = [
     "save",
 ]
 
+FORMAT = "collectives tuning table"
 VERSION = 1
 NEAR = 2  # an entry serves layouts whose numbers differ by this factor at most
 _LONGEST_SEGMENT, _LONGEST_READ = 256 << 10, 64 << 10  # as in csrc/node/node.h
@@ -217,7 +218,7 @@ def _distance(a: Layout, b: Layout) -> float:
 
 
 def _as_json(table: Table) -> dict[str, Any]:
-    return {"format": "collectives tuning table", "version": VERSION, "entries": [_entry_out(e) for e in table.entries]}
+    return {"format": FORMAT, "version": VERSION, "entries": [_entry_out(e) for e in table.entries]}
 
 
 def _entry_out(entry: Entry) -> dict[str, Any]:
@@ -252,6 +253,8 @@ def parse(data: Any, path: str = "table") -> Table:
     version = top.get("version", int)
     if version != VERSION:
         raise top.error(f"version {version}, and this library reads version {VERSION}; tune again")
+    if top.data.get("format", FORMAT) != FORMAT:
+        raise top.error(f"format {top.data['format']!r:.40}, not {FORMAT!r}")
     entries = [_entry(_Reader(f"{path}, entry {i}", e, _ENTRY)) for i, e in enumerate(top.get("entries", list), 1)]
     seen: dict[Any, int] = {}
     for i, entry in enumerate(entries, 1):

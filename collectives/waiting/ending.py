@@ -38,7 +38,10 @@ def say(how: str, failed: bool = False) -> None:
     ``failed``: when all programs end, nobody receives messages, and MPI libraries warn of unreceived ones.
     """
     contexts = [] if _forked else peer_queries.contexts()
-    exit_notes.leave(how, {context.identity: context.begun for context in contexts})
+    begun: dict[str, int] = {}
+    for context in contexts:  # a wait for ranks whose communicator was being made has the identity of another
+        begun[context.identity] = max(context.begun, begun.get(context.identity, 0))
+    exit_notes.leave(how, begun)
     for context in contexts:
         context.gone = Answer(context.rank, None, context.begun, left=how)
         if failed and context.mpi_queries is not None and context.broken is None and not _core.ended():

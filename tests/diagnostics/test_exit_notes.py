@@ -43,6 +43,17 @@ def test_a_note_is_read_once_it_is_there(leaver):
     reader.close()
 
 
+def test_a_descriptor_of_another_program_is_not_read():
+    """After exec the number may be a pipe, which cannot be read at a position, or whose opening waits."""
+    ends = os.pipe()
+    reader = Reader(os.getpid(), ends[0])
+    assert reader.read() is None
+    assert not reader.runs_on()
+    reader.close()
+    for end in ends:
+        os.close(end)
+
+
 def test_a_note_that_would_be_too_long_says_how_at_least(leaver):
     pid, number, leave = leaver
     leave(100_000)

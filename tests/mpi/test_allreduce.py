@@ -268,8 +268,13 @@ def test_what_the_mpi_library_must_serve(world):
     assert a.tolist() == [i if i % 2 else i * SIZE for i in range(8)]
     with pytest.raises(ValueError, match="gaps"):
         world.Allreduce(MPI.IN_PLACE, [a, 4, every_other], first, algorithm="ring")
+    column = MPI.DOUBLE.Create_vector(4, 1, 2).Commit()
+    matrix = np.array([[RANK, -1.0]] * 4)
+    world.Allreduce([matrix, 1, column], [matrix.ravel()[1:], 1, column], first)  # from one column to the other
+    assert matrix.tolist() == [[RANK, SIZE * (SIZE - 1) / 2]] * 4
     first.Free()
     every_other.Free()
+    column.Free()
 
 
 def test_buffers_are_not_held_after_the_call(world):

@@ -1,6 +1,7 @@
 """Peer arithmetic, on ints and on arrays."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -108,3 +109,11 @@ def test_arrays_and_ints_agree(p):
     ranks = np.arange(p)
     for part in (lambda r: patterns.ring(r, p)[0], lambda r: patterns.in_order_tree(r, p).parent):
         assert part(ranks).tolist() == [int(part(int(r))) for r in ranks]
+
+
+def test_numbers_of_ranks_as_large_as_any_take_no_time():
+    """Between 2^24 - 107416 and 2^24 there is no number without a prime factor above 7."""
+    begin = time.process_time()
+    assert patterns.largest_smooth(16777210) == 16669800 == 2**3 * 3**5 * 5**2 * 7**3
+    assert patterns.factors(16777213) == [16777213]
+    assert time.process_time() - begin < 1

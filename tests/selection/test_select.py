@@ -127,8 +127,9 @@ def test_environment(monkeypatch):
     mpis = rules("all=mpi")
     uses = {use: choose(mpis, Demand("bcast", 5, apart="two nodes", mpi=use)) for use in ("chosen", "named", "never")}
     assert [choice.algorithm.name for choice in uses.values()] == ["mpi", "mpi", "binomial"]
-    for text in ("rings", "allreduce=rings", "allreduces=ring", "ring,tre", "all=rings"):
-        why = "no algorithm|unknown collective|an algorithm"
+    for text in ("rings", "allreduce=rings", "allreduces=ring", "ring,tre", "all=rings", "ring,tree", "=ring",
+                 "bcast=chain,bcast=binomial", "all=mpi,all=linear"):  # fmt: skip
+        why = "no algorithm|unknown collective|an algorithm|named twice"
         with pytest.raises(ValueError, match=f"^COLLECTIVES_ALGORITHM='{text}': .*({why})"):
             rules(text)
     monkeypatch.delenv("COLLECTIVES_ALGORITHM")

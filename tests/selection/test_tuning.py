@@ -88,6 +88,7 @@ def test_files_that_are_no_tables(tmp_path):
     path = tmp_path / "table.json"
     for text, message in [
         (b"{", "line 1, column 2: not JSON"), (b"\xff", ": not a text in UTF-8"), (b"[]", ": expected an object"),
+        (b'{"format": "a list", "version": 1, "entries": []}', ": format 'a list', not 'collectives tuning table'"),
         (b'{"format": "", "version": 9, "entries": []}', ": version 9, and this library reads version 1; tune again"),
         (json.dumps({**as_data(), "entries": as_data()["entries"] * 2}).encode(), ", entry 2: the same machine, mpi"),
         (b"[" * 200_000, ": nested too deeply: not a table of tune"), (b"1" * 5000, ": Exceeds the limit"),
