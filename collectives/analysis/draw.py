@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -26,9 +26,9 @@ Contents = list[list[int]]  # for each rank and each block of VECTOR: its contri
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One round: the steps of each rank, and the contents of all blocks after the round."""
+    """One round: the steps of each rank shown, and the contents of all blocks after the round, if they are shown."""
 
-    steps: list[list[Step]]
+    steps: Mapping[int, list[Step]]
     values: Contents
 
 
@@ -66,15 +66,24 @@ def frames(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterator[F
         memory.append(defaultdict(lambda: [0] * nblocks, own))
     channels: defaultdict[tuple[int, int], deque[list[int]]] = defaultdict(deque)
     for together in all_ranks(algorithm, size, root):
-        steps = [_steps_of(together, rank) for rank in range(size)]
+        steps = {rank: _steps_of(together, rank) for rank in range(size)}
         for rank in range(size):
             for step in steps[rank]:
                 if step.kind is Kind.SEND:
                     channels[rank, step.peer].append(_get(memory[rank], step.left, step))
         for rank in range(size):
             _play(memory[rank], steps[rank], functools.partial(_arrival, channels, rank))
-        if any(steps):
+        if any(steps.values()):
             yield Frame(steps, [list(vectors[VECTOR]) for vectors in memory])
+
+
+def _frames_without_values(
+    algorithm: ScheduleAlgorithm, size: int, root: int, ranks: Sequence[int]
+) -> Iterator[Frame]:  # fmt: skip
+    """As :func:`frames`, for the steps of some ranks only: needs little memory, however many ranks there are."""
+    for together in all_ranks(algorithm, size, root):
+        if any(step.when.any() for step in together):
+            yield Frame({rank: _steps_of(together, rank) for rank in ranks}, [])
 
 
 def _arrival(channels: defaultdict[tuple[int, int], deque[list[int]]], rank: int, source: int) -> list[int]:
@@ -143,9 +152,11 @@ def text(
     """
     ranks = range(size) if ranks is None else ranks
     nblocks = algorithm.blocks(size)
-    pictures = list(frames(algorithm, size, root))
+    shown = frames(algorithm, size, root) if values else _frames_without_values(algorithm, size, root, ranks)
     cells: list[tuple[str, list[list[str]]]] = []
-    for number, frame in enumerate(pictures):
+    rounds = 0
+    for number, frame in enumerate(shown):
+        rounds += 1
         row = [_cell(frame.steps[rank], nblocks) for rank in ranks]
         if any(row):
             cells.append((str(number), row))
@@ -154,7 +165,7 @@ def text(
     columns = [f"rank {rank}" for rank in ranks]
     width = max((len(line) for _, row in cells for cell in row for line in cell), default=0)
     width = max(width, max(map(len, columns))) + 2
-    lines = [_title(algorithm, size, root, len(pictures)), "", _line("round", columns, width)]
+    lines = [_title(algorithm, size, root, rounds), "", _line("round", columns, width)]
     for label, row in cells:
         lines.append("")
         for i in range(max(map(len, row))):
@@ -335,7 +346,7 @@ def column(rank: int) -> int:
 def _arrows(frame: Frame, y: int, nblocks: int) -> list[str]:
     """The messages of a round: one arrow for all messages between a pair of ranks, labelled with the blocks."""
     blocks: dict[tuple[int, int, str], list[str]] = {}
-    for rank, steps in enumerate(frame.steps):
+    for rank, steps in frame.steps.items():
         for step in steps:
             if _receives(step):
                 how = "reduced" if step.kind is Kind.RECV_REDUCE else "stored"

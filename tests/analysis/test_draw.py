@@ -1,6 +1,7 @@
 """Pictures: the text grid, the contents of blocks, SVG."""
 
 import re
+import tracemalloc
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -99,7 +100,7 @@ def test_svg_has_an_arrow_for_each_pair_and_round(algorithm, p):
     messages = {
         (number, step.peer, rank, step.kind)
         for number, frame in enumerate(draw.frames(algorithm, p))
-        for rank, steps in enumerate(frame.steps)
+        for rank, steps in frame.steps.items()
         for step in steps
         if step.kind in (Kind.RECV, Kind.RECV_REDUCE)
     }
@@ -131,3 +132,12 @@ def test_rank_sets():
     assert rank_set(0b1) == "0"
     assert rank_set(0b1011) == "0-1,3"
     assert rank_set(0) == ""
+
+
+def test_one_rank_of_many_needs_little_memory():
+    tracemalloc.start()
+    told = grid("ring", 1024, ranks=[5])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "2046 rounds" in told
+    assert peak < 20 << 20
