@@ -1,16 +1,20 @@
-"""Calls that run on elements of a wider type than the caller's, so that partial results are not rounded.
+"""Calls that run on temporaries: elements of a wider type than the caller's, or elements that are divided already.
 
 A schedule sends the partial results of a reduction as messages. If rounding them would make the bits of the result
 depend on the schedule, the call runs on temporaries of a wider type: float32 for sums and products of float16 and
-bfloat16 in deterministic mode, exact accumulators for ``collectives.REPRODUCIBLE_SUM``. The node-local engine needs
-none of this, since it folds all operands of an element at once and rounds the result once.
+bfloat16 in deterministic mode, exact accumulators for ``collectives.REPRODUCIBLE_SUM``. A partial sum of float16 may
+also be infinite where the mean is not, so a mean of float16 is the sum of elements that are divided first, as NCCL
+computes it. The node-local engine needs none of this, since it folds all operands of an element at once and rounds the
+result once.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +24,7 @@ from ..arguments.packing import Packed, region
 from ..arguments.shape import Shape
 from ..core import _core
 
-__all__ = ["MOST", "REPRODUCIBLE", "needed", "parts"]
+__all__ = ["MOST", "REPRODUCIBLE", "divided_parts", "divides", "needed", "parts"]
 
 #: Code of ``collectives.REPRODUCIBLE_SUM``.
 REPRODUCIBLE = _core.OPS.index("reproducible_sum")
@@ -30,6 +34,8 @@ MOST = 16 << 20
 _HALVES = DTYPE_CODES["float16"], DTYPE_CODES["bfloat16"]
 _FLOATS = DTYPE_CODES["float32"], DTYPE_CODES["float64"]
 _ROUNDING = tuple(_core.OPS.index(name) for name in ("sum", "prod", "avg"))
+
+_SUM, _AVG = _core.OPS.index("sum"), _core.OPS.index("avg")
 
 Spans = list[tuple[int, int]]  # address and number of elements
 
@@ -64,6 +70,33 @@ class Widened(Packed):
             position += count * wide
 
 
+class Divided(Widened):
+    """A temporary of the caller's type, filled with the caller's elements divided by the number of ranks."""
+
+    def __init__(self, dtype: int, size: int, spans: Spans):
+        self._dtype, self._size, self._spans = dtype, size, spans
+        self._sizes = (_core.itemsize(dtype),) * 2
+        self.bytes = np.empty(max(1, sum(count for _, count in spans) * self._sizes[1]), np.uint8)
+
+    def load(self) -> None:
+        """Fill the temporary with the quotients."""
+        for source, divided in self._pairs():
+            _core.scale(self._dtype, divided, source, self._size)
+
+    def store(self) -> None:
+        """Copy the temporary to the caller's elements."""
+        for target, result in self._pairs():
+            target[:] = result
+
+
+class Form(NamedTuple):
+    """What parts of a call run on: temporaries that ``make`` makes of spans, their type's code, and the op."""
+
+    make: Callable[[Spans], Widened]
+    dtype: int
+    op: int
+
+
 def needed(shape: Shape, linear: bool) -> bool:
     """Whether a schedule must run a call of ``shape`` on wider elements; ``linear``: it must fold in rank order."""
     if shape.op == REPRODUCIBLE:
@@ -71,39 +104,57 @@ def needed(shape: Shape, linear: bool) -> bool:
     return linear and shape.dtype in _HALVES and shape.op in _ROUNDING
 
 
+def divides(shape: Shape) -> bool:
+    """Whether a call between processes must divide its elements before it adds them."""
+    return shape.op == _AVG and shape.dtype == _HALVES[0]
+
+
 def parts(draft: Draft, rank: int, size: int, most: int | None) -> Iterator[Draft]:
     """The call on wider elements: calls of about ``most`` bytes each (None: one call), as many on all ranks."""
-    wide = _core.itemsize(_core.wider(draft.shape.dtype))
-    number = 1 if most is None else max(1, -(-draft.shape.elements * wide // most))
+    shape = draft.shape
+    form = Form(functools.partial(Widened, shape.dtype), _core.wider(shape.dtype), shape.op)
+    return _parts(draft, rank, size, most, form)
+
+
+def divided_parts(draft: Draft, rank: int, size: int, most: int | None) -> Iterator[Draft]:
+    """A mean as sums of divided elements: calls of about ``most`` bytes each (None: one call), as many on all ranks."""
+    dtype = draft.shape.dtype
+    return _parts(draft, rank, size, most, Form(functools.partial(Divided, dtype, size), dtype, _SUM))
+
+
+def _parts(draft: Draft, rank: int, size: int, most: int | None, form: Form) -> Iterator[Draft]:
+    nbytes = draft.shape.elements * _core.itemsize(form.dtype)
+    number = 1 if most is None else max(1, -(-nbytes // most))
     cut = _blocks if draft.shape.collective == "reduce_scatter" else _elements
     for i in range(number):
-        yield cut(draft, rank, size, i, number)
+        yield cut(draft, rank, size, i, number, form)
 
 
-def _shape(draft: Draft, elements: int, in_place: bool) -> Shape:
-    code = _core.wider(draft.shape.dtype)
-    return draft.shape._replace(elements=elements, itemsize=_core.itemsize(code), dtype=code, in_place=in_place)
+def _shape(draft: Draft, elements: int, in_place: bool, form: Form) -> Shape:
+    return draft.shape._replace(
+        elements=elements, itemsize=_core.itemsize(form.dtype), dtype=form.dtype, op=form.op, in_place=in_place
+    )
 
 
-def _elements(draft: Draft, rank: int, size: int, i: int, number: int) -> Draft:
+def _elements(draft: Draft, rank: int, size: int, i: int, number: int, form: Form) -> Draft:
     """Part i of ``number`` of a call that treats every element alike: one temporary, in place if there is a result."""
     shape, narrow = draft.shape, draft.shape.itemsize
     first, end = _core.partition(shape.elements, number)[i : i + 2]
-    source = Widened(shape.dtype, [(draft.source + first * narrow, end - first)])
+    source = form.make([(draft.source + first * narrow, end - first)])
     stores: list[Packed] = []
     if draft.target:
-        result = Widened(shape.dtype, [(draft.target + first * narrow, end - first)])
+        result = form.make([(draft.target + first * narrow, end - first)])
         result.bytes = source.bytes
         if not (shape.collective == "exscan" and rank == 0):  # rank 0's result is not changed
             stores.append(result)
-    made = _shape(draft, end - first, bool(draft.target))
+    made = _shape(draft, end - first, bool(draft.target), form)
     return replace(
         draft, shape=made, source=source.address, target=source.address if draft.target else 0,
         agreed=draft.agreed and made.nbytes, loads=[source], stores=stores,
     )  # fmt: skip
 
 
-def _blocks(draft: Draft, rank: int, size: int, i: int, number: int) -> Draft:
+def _blocks(draft: Draft, rank: int, size: int, i: int, number: int, form: Form) -> Draft:
     """Part i of ``number`` of every block of a reduce-scatter; the caller's own stores follow the last part."""
     shape, narrow = draft.shape, draft.shape.itemsize
     blocks = shape.cuts or _core.partition(shape.elements, size)
@@ -113,9 +164,9 @@ def _blocks(draft: Draft, rank: int, size: int, i: int, number: int) -> Draft:
         spans.append((draft.source + (begin + a) * narrow, b - a))
         first = a if r == rank else first
     cuts = tuple(itertools.accumulate((count for _, count in spans), initial=0))
-    source = Widened(shape.dtype, spans)
-    result = Widened(shape.dtype, [(draft.target + first * narrow, spans[rank][1])])
-    made = _shape(draft, cuts[-1], False)._replace(cuts=cuts if shape.cuts else None)
+    source = form.make(spans)
+    result = form.make([(draft.target + first * narrow, spans[rank][1])])
+    made = _shape(draft, cuts[-1], False, form)._replace(cuts=cuts if shape.cuts else None)
     last = draft.stores if i == number - 1 else []
     return replace(
         draft, shape=made, source=source.address, target=result.address, agreed=made.nbytes,

@@ -195,6 +195,17 @@ def test_reproducible_sums(world, collective, most, monkeypatch):
                     assert got is None or got.tobytes() == expected.tobytes(), (dtype, n, name, "python")
 
 
+@pytest.mark.parametrize("collective", [c for c in REDUCING if c.averages], ids=lambda c: c.name)
+@pytest.mark.parametrize("elements", [3, 50_000])
+def test_a_mean_of_float16_is_finite_where_the_sum_is_not(world, collective, elements):
+    """By every algorithm, blocking or not, and by plans that an earlier call has left."""
+    vectors = np.full((SIZE, elements * SIZE), 60_000, "f2")
+    for name in [None, *ours(collective.name)]:
+        for way in range(12):
+            got = called(world, collective, vectors, AVG, way, algorithm=name)
+            assert got is None or np.allclose(got.astype("f4"), 60_000, rtol=0.002), (name, way)
+
+
 @pytest.mark.parametrize("nbytes", [400, 1 << 10, 3 << 10, 6 << 10])
 def test_one_choice_for_each_call(nbytes):
     """By the length that the caller's data have, as ``explain`` tells, whatever it goes on as."""

@@ -17,7 +17,7 @@ from collectives.cuda import direct, proof
 WORLD = MPI.COMM_WORLD
 SIZE, RANK = WORLD.size, WORLD.rank
 NAMES = ("Allreduce", "Bcast", "Allgather", "Alltoall", "Reduce_scatter_block")
-OPS = {"f4": ("SUM", "MAX"), "i8": ("PROD", "BXOR"), "c16": ("SUM",), "f2": ("MIN", "AVG")}
+OPS = {"f4": ("SUM", "MAX"), "i8": ("PROD", "BXOR"), "c16": ("SUM",), "f2": ("MIN", "SUM"), "f8": ("AVG",)}
 
 
 def communicator():
@@ -62,6 +62,7 @@ def every(stream, by):
         rules.forced = {"allreduce": "mpi"}  # what is no schedule goes through the host
         wrong += trial(comm, "Allreduce", 1003, "f4", "SUM", stream, "recursive_doubling")
         rules.forced = {}
+        wrong += trial(comm, "Allreduce", 1003, "f2", "AVG", stream, "recursive_doubling")  # whose sum may be infinite
         for algorithm in ("ring", "recursive_doubling"):
             wrong += trial(comm, "Allreduce", 5001, "f8", "SUM", stream, by, algorithm)
     told = comm.explain("allreduce", 1 << 20, gpu=True)
