@@ -73,17 +73,15 @@ def unequal_blocks_differ(comm):
 
 
 def say_where(name):
-    """Tell the others that this rank is where they shall find it."""
+    """Tell the others that this rank is about to be where they shall find it."""
     with open(f"{os.environ['RESULTS']} {name}", "w"):
         pass
-    return (4 if size < 8 else 10) * SHORT
 
 
 def absent(call):
     def case(comm):
         if rank == ABSENT:
-            time.sleep(say_where(comm.name))  # the place where it is
-            return
+            return say_where(comm.name)  # and wait for the others behind the case, however long they take
         while not os.path.exists(f"{os.environ['RESULTS']} {comm.name}"):
             time.sleep(0.001)
         call(comm)
@@ -202,5 +200,5 @@ comms = {name: prepare(name) for name in sys.argv[1:]}
 for name, comm in comms.items():
     attempt(name, comm)
     if not name.startswith("death"):
-        world.Barrier()
+        world.Barrier()  # the place where it is
 time.sleep(0.2 if size < 8 else 2)  # who ends first aborts, and would keep the others from raising
