@@ -16,7 +16,8 @@ INPUT, VECTOR, SCRATCH = range(len(_core.PLACES))
 #: Bytes up to which one member of a node, its leader, sends, so that there are fewer messages: by collective, and for
 #: collectives that are not named. Measured on 4 hosts of 2 and of 4 ranks, which share two cores, at 200 and 1000
 #: Mbit/s. Up to there, a leader took 0.60 to 1.21 of the time of all members (1.00 to 1.21 in an all-reduce of 64 KiB;
-#: 0.72 to 0.99 in one of 128 KiB).
+#: 0.72 to 0.99 in one of 128 KiB). Of longer all-reduces each further member has as many bytes: on 4 hosts of 4 ranks,
+#: two members took 0.85 to 0.90 of the time of four with 256 KiB at 1000 Mbit/s, and 1.00 to 1.04 at 200 Mbit/s.
 LEADER = {"allreduce": 128 << 10, "bcast": 32 << 10}
 LEADER_OF_OTHERS = 16 << 10
 SEGMENT, SLICE = 1 << 20, 128 << 10  # most bytes of a segment, and of a lane's slice of it,
@@ -61,6 +62,14 @@ class Part(NamedTuple):
     matrix: tuple[int, int, int] | None = None
 
 
+def _width(collective: str, nbytes: int, most: int) -> int:
+    """The number of lanes of a call, up to ``most``."""
+    limit = LEADER.get(collective, LEADER_OF_OTHERS)
+    if nbytes <= limit:
+        return 1
+    return min(most, -(-nbytes // limit)) if collective == "allreduce" else most
+
+
 def segments(elements: int, itemsize: int, lanes: int, most: int = MOST) -> list[tuple[int, int]]:
     """First element and number of elements of each segment, ``most`` at most; all but the last are equally long.
 
@@ -84,8 +93,7 @@ class Call:
         """``length`` is that of what is cut into segments, at most ``most``, if it is not the vector."""
         self.nodes, self.rank, self.shape, self.root = nodes, rank, shape, shape.root
         self.length = shape.elements if length is None else length
-        limit = LEADER.get(shape.collective, LEADER_OF_OTHERS)
-        self.width = 1 if self.length * shape.itemsize <= limit else nodes.width
+        self.width = _width(shape.collective, self.length * shape.itemsize, nodes.width)
         self.segments = segments(self.length, shape.itemsize, self.width, most)
         self.node = nodes.node_of(rank)
         self.alone, self.home = len(self.node) == 1, self.root in self.node

@@ -104,9 +104,11 @@ def run_part(every):
         one = every[0][0]
         matrix = one.at(part.source, part.elements).reshape(part.matrix).swapaxes(0, 1)
         moves = [(one.at(part.target, part.elements), matrix.ravel())]
-    elif name in ("reduce", "bcast"):
+    elif name in ("reduce", "bcast", "allreduce"):
         vectors = [one.at(p.source, p.elements) for one, p in every]
-        if name == "reduce":
+        if name == "allreduce":
+            moves = [(one.at(p.target, p.elements), sum(vectors)) for one, p in every]
+        elif name == "reduce":
             moves = [(every[root][0].at(every[root][1].target, part.elements), sum(vectors))]
         else:
             moves = [(one.at(p.target, p.elements), vectors[root]) for one, p in every]
@@ -139,6 +141,8 @@ def operands(collective, size, root, cuts, in_place):
             has = collective == "allgather" or rank == root
             y = np.where((np.arange(n) >= own.start) & (np.arange(n) < own.stop), x, -1) if has and in_place else None
             yield x[own].copy(), (np.full(n, -1) if y is None else y) if has else None, whole if has else None
+        elif collective == "allreduce":
+            yield x.copy(), x.copy() if in_place else np.full(n, -1), vectors.sum(0)
         elif collective == "reduce_scatter":
             yield x.copy(), np.full(own.stop - own.start, -1), vectors.sum(0)[own]
         elif collective == "scatter":
@@ -153,9 +157,10 @@ def check(layout, collective, root, cuts, equal, in_place, chance):
     ranks, expected = {}, {}
     for rank, (given, result, wanted) in enumerate(operands(collective, size, root, cuts, in_place)):
         same = in_place and result is not None
-        op = SUM if collective == "reduce_scatter" else None
+        op = SUM if collective in ("reduce_scatter", "allreduce") else None
         shape = Shape(collective, root, cuts[-1], 8, -1, op, same, None if equal else cuts)
-        ranks[rank] = Rank(nodes, rank, shape, None if same else given, result)
+        source = given if not same else result if collective == "allreduce" else None
+        ranks[rank] = Rank(nodes, rank, shape, source, result)
         expected[rank] = wanted
     run(ranks, chance)
     for rank, one in ranks.items():
@@ -203,3 +208,17 @@ def test_blocks_arrive(layout, collective, monkeypatch):
         if collective in ("allgather", "reduce_scatter"):
             cuts = tuple(itertools.accumulate((chance.choice((0, 0, 1, 5, 80)) for _ in layout), initial=0))
             check(layout, collective, 0, cuts, False, False, chance)
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, *MORE, "aaaabbbb"])
+def test_any_number_of_members_reduces(layout, monkeypatch):
+    """An all-reduce has one member for each 64 bytes here, up to all ranks of a node."""
+    monkeypatch.setitem(hierarchy_parts.LEADER, "allreduce", 64)
+    chance, size, widths = random.Random(layout), len(layout), set()
+    nodes = Nodes.of([ord(c) for c in layout])
+    for elements, in_place in itertools.product((0, 1, 8, 9, 16, 23, 24, 25, 100), (False, True)):
+        cuts = (*itertools.repeat(0, size), elements)
+        check(layout, "allreduce", 0, cuts, True, in_place, chance)
+        shape = Shape("allreduce", 0, elements, 8, -1, SUM, in_place)
+        widths.add(hierarchy_parts.Call(nodes, 0, shape).width)
+    assert widths == set(range(1, nodes.width + 1))
