@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from collectives.analysis import draw
+from collectives.analysis import draw, rounds
 from collectives.analysis.folds import rank_set
 from collectives.schedules import registry
 from collectives.schedules.registry import ScheduleAlgorithm
@@ -84,10 +84,10 @@ def test_every_algorithm_fits_a_terminal_and_ends_complete(algorithm, p):
     width = max(map(len, draw.text(algorithm, p, values=True).splitlines()))
     assert width <= (140 if algorithm.name == "bruck" else 120)  # copies from block to block
     for root in range(p if algorithm.spec.rooted else 1):
-        last = list(draw.frames(algorithm, p, root))[-1:]
+        last = list(rounds.frames(algorithm, p, root))[-1:]
         for frame in last:
             for rank, vector in enumerate(frame.values):
-                wanted = draw.complete(algorithm, rank, p, root)
+                wanted = rounds.complete(algorithm, rank, p, root)
                 assert all(w in (None, held) for w, held in zip(wanted, vector, strict=True))
         assert bool(last) == (p > 1) or algorithm.spec.exchanges
 
@@ -99,7 +99,7 @@ def test_svg_has_an_arrow_for_each_pair_and_round(algorithm, p):
     arrows = [line for line in root.iter(f"{SVG}line") if line.find(f"{SVG}title") is not None]
     messages = {
         (number, step.peer, rank, step.kind)
-        for number, frame in enumerate(draw.frames(algorithm, p))
+        for number, frame in enumerate(rounds.frames(algorithm, p))
         for rank, steps in frame.steps.items()
         for step in steps
         if step.kind in (Kind.RECV, Kind.RECV_REDUCE)
