@@ -96,11 +96,10 @@ def check(program: Program, args: argparse.Namespace) -> None:
         "--heap": args.heap and (not program.ours or program.exchanges),
         "--message-size": args.message_size is not None and not program.sized,
         "--off-cache": args.off_cache and not program.sized,
-        "--type": args.type != ["mpi_char"]
-        and not program.sized
-        or single
-        and not all(name.startswith("mpi_") for name in args.type),
+        "--type": args.type != ["mpi_char"] and not program.sized,
     }
+    if single and program.sized:
+        useless["--type"] = not all(name.startswith("mpi_") for name in args.type)
     if program.form == "init":
         useless |= {
             "--iterations": args.iterations is not None, "--warmup": args.warmup is not None,

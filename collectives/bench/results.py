@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 from collections.abc import Iterable
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
+from ..files import obstacle
 from ..schedules import registry
 from ..system import machine
 from .programs import Program
@@ -57,8 +57,9 @@ def content(program: Program, args: argparse.Namespace, nodes: int, overhead: in
 def unwritable(paths: Iterable[str]) -> str | None:
     """What is wrong with the first of ``paths`` that this process cannot write; None if it can write all."""
     for path in paths:
-        if not os.access(os.path.dirname(path) or ".", os.W_OK) or os.path.isdir(path):
-            return f"cannot write {path}"
+        why = obstacle(path)
+        if why is not None:
+            return f"cannot write {path}: {why}"
     return None
 
 

@@ -6,14 +6,12 @@ Each section is gathered independently, so that a missing MPI or compiled core d
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import os
 import platform
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -241,35 +239,36 @@ def _environment(engines: Section) -> Section:
     for name, value in sorted(os.environ.items()):
         if name.startswith("COLLECTIVES_"):
             found[name] = {"value": value, "meaning": VARIABLES.get(name, "unknown to this version, ignored")}
-    with contextlib.suppress(ValueError):
-        table = _table()
-        if table is not None:
-            layouts = ", ".join(f"{entry.layout} with {entry.mpi}" for entry in table.entries) or "none"
-            found["COLLECTIVES_TUNING"]["meaning"] += f"; entries for this machine: {layouts}"
-    for error in _errors(engines):
+    table, errors = _read(engines)
+    if table is not None:
+        layouts = ", ".join(f"{entry.layout} with {entry.mpi}" for entry in table.entries) or "none"
+        found["COLLECTIVES_TUNING"]["meaning"] += f"; entries for this machine: {layouts}"
+    for error in errors:
         match = re.match(r"COLLECTIVES_\w+", str(error))
         if match is not None:
             found[match[0]]["meaning"] = f"an error: {error}"
     return found
 
 
-def _errors(engines: Section) -> Iterator[Exception]:
-    """What is wrong with values of variables, each of which begins with the variable's name."""
-    for read in (Rules.from_environment, timeout_from_environment, stall_from_environment, _table):
+def _read(engines: Section) -> tuple[tuning.Table | None, list[Exception]]:
+    """The selection table, and what is wrong with values of variables: each error begins with the variable's name."""
+    table, errors = None, list[Exception]()
+    for read in (Rules.from_environment, timeout_from_environment, stall_from_environment):
         try:
             read()
         except ValueError as error:
-            yield error
+            errors.append(error)
+    try:
+        table = tuning.from_environment(machine.kind())
+    except ValueError as error:
+        errors.append(error)
     if engines["c"]["on"]:
         from ..runtime import settings
 
         agreed = settings.agreed()
         if isinstance(agreed, Exception):
-            yield agreed
-
-
-def _table() -> tuning.Table | None:
-    return tuning.from_environment(machine.kind())
+            errors.append(agreed)
+    return table, errors
 
 
 def _is_another_rank() -> bool:

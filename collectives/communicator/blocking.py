@@ -125,7 +125,7 @@ class Blocking:
         moved = draft.loads or draft.stores or (draft.source, draft.target) != (source, target)
         if draft.collective.exchanges:  # which the fast path lays out as the draft does, if the algorithm allows it
             moved = draft.shape.starts is None
-        if moved or choice.algorithm.name in ("shm", "mpi") or self._on_temporaries(draft, choice, options):
+        if moved or choice.algorithm.name in ("shm", "mpi") or self._form(draft, choice, options) is not None:
             return
         context, shape, name = self._enter(), draft.shape, choice.algorithm.name
         described = kind_of_call(name, shape), describing(shape, name)
@@ -222,27 +222,24 @@ class Blocking:
         asked = self._enter().deterministic if options.deterministic is None else options.deterministic
         return bool(asked) and draft.collective.reduces and draft.shape.op != wide_accumulation.REPRODUCIBLE
 
-    def _widens(self, draft: Draft, choice: Choice, options: Options) -> bool:
-        """Whether the call must run on elements of a wider type than its own."""
-        scheduled = isinstance(choice.algorithm, ScheduleAlgorithm) and draft.collective.reduces
-        return scheduled and wide_accumulation.needed(draft.shape, self._linear(draft, options))
-
-    def _on_temporaries(self, draft: Draft, choice: Choice, options: Options) -> bool:
-        """Whether the call must run on wider elements, or divide its elements first."""
-        between = draft.collective.reduces and choice.algorithm.name not in ("shm", "mpi")
-        return between and wide_accumulation.divides(draft.shape) or self._widens(draft, choice, options)
+    def _form(self, draft: Draft, choice: Choice, options: Options) -> wide_accumulation.Form | None:
+        """What the call must run on in place of its own elements, or None."""
+        if not draft.collective.reduces or choice.algorithm.name in ("shm", "mpi"):
+            return None
+        scheduled = isinstance(choice.algorithm, ScheduleAlgorithm)
+        return wide_accumulation.form(draft.shape, self._enter().size, self._linear(draft, options), scheduled)
 
     def _parts(self, draft: Draft, choice: Choice, options: Options, most: int | None) -> Iterator[Draft]:
         """The calls to run for one: the call itself, or calls on temporaries of up to ``most`` bytes each.
 
         All of them use ``choice``, which was made for the caller's length and is the one that ``explain`` shows.
         """
-        if not self._on_temporaries(draft, choice, options):
+        form = self._form(draft, choice, options)
+        if form is None:
             yield draft
             return
-        context, wide = self._enter(), self._widens(draft, choice, options)
-        cut = wide_accumulation.parts if wide else wide_accumulation.divided_parts
-        yield from cut(draft, context.rank, context.size, most)
+        context = self._enter()
+        yield from wide_accumulation.parts(draft, context.rank, context.size, most, form)
 
     def _draft(self, context: MPIContext, collective: Collective, arguments: Arguments) -> Draft:
         if collective.rooted:

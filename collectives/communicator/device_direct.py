@@ -53,7 +53,7 @@ def choice_for(comm: Any, context: MPIContext, draft: Draft, options: Options) -
     if named is not None and not isinstance(find(draft.collective.name, named), ScheduleAlgorithm):
         return None
     choice: Choice = comm._choose(draft, options, options.algorithm, _APART, mpi="never")
-    if not isinstance(choice.algorithm, ScheduleAlgorithm) or comm._on_temporaries(draft, choice, options):
+    if not isinstance(choice.algorithm, ScheduleAlgorithm) or comm._form(draft, choice, options) is not None:
         return None
     return choice
 

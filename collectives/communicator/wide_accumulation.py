@@ -24,7 +24,7 @@ from ..arguments.packing import Packed, region
 from ..arguments.shape import Shape
 from ..core import _core
 
-__all__ = ["MOST", "REPRODUCIBLE", "divided_parts", "divides", "needed", "parts"]
+__all__ = ["MOST", "REPRODUCIBLE", "Form", "form", "needed", "parts"]
 
 #: Code of ``collectives.REPRODUCIBLE_SUM``.
 REPRODUCIBLE = _core.OPS.index("reproducible_sum")
@@ -43,9 +43,10 @@ Spans = list[tuple[int, int]]  # address and number of elements
 class Widened(Packed):
     """A temporary of wider elements, filled from the caller's elements, and rounded to them."""
 
-    def __init__(self, dtype: int, spans: Spans):
+    def __init__(self, dtype: int, spans: Spans, wide: int | None = None):
+        """``wide``: the code of the temporary's type, by default the wider one."""
         self._dtype, self._spans = dtype, spans
-        self._sizes = _core.itemsize(dtype), _core.itemsize(_core.wider(dtype))
+        self._sizes = _core.itemsize(dtype), _core.itemsize(_core.wider(dtype) if wide is None else wide)
         self.bytes = np.empty(max(1, sum(count for _, count in spans) * self._sizes[1]), np.uint8)
 
     def __del__(self) -> None:
@@ -74,9 +75,8 @@ class Divided(Widened):
     """A temporary of the caller's type, filled with the caller's elements divided by the number of ranks."""
 
     def __init__(self, dtype: int, size: int, spans: Spans):
-        self._dtype, self._size, self._spans = dtype, size, spans
-        self._sizes = (_core.itemsize(dtype),) * 2
-        self.bytes = np.empty(max(1, sum(count for _, count in spans) * self._sizes[1]), np.uint8)
+        super().__init__(dtype, spans, dtype)
+        self._size = size
 
     def load(self) -> None:
         """Fill the temporary with the quotients."""
@@ -104,25 +104,25 @@ def needed(shape: Shape, linear: bool) -> bool:
     return linear and shape.dtype in _HALVES and shape.op in _ROUNDING
 
 
-def divides(shape: Shape) -> bool:
+def _divides(shape: Shape) -> bool:
     """Whether a call between processes must divide its elements before it adds them."""
     return shape.op == _AVG and shape.dtype == _HALVES[0]
 
 
-def parts(draft: Draft, rank: int, size: int, most: int | None) -> Iterator[Draft]:
-    """The call on wider elements: calls of about ``most`` bytes each (None: one call), as many on all ranks."""
-    shape = draft.shape
-    form = Form(functools.partial(Widened, shape.dtype), _core.wider(shape.dtype), shape.op)
-    return _parts(draft, rank, size, most, form)
+def form(shape: Shape, size: int, linear: bool, scheduled: bool) -> Form | None:
+    """What a call between processes runs on in place of its own elements; None: on these.
+
+    ``linear``: it must fold in rank order; ``scheduled``: a schedule runs it, not the hierarchical algorithm.
+    """
+    if scheduled and needed(shape, linear):
+        return Form(functools.partial(Widened, shape.dtype), _core.wider(shape.dtype), shape.op)
+    if _divides(shape):
+        return Form(functools.partial(Divided, shape.dtype, size), shape.dtype, _SUM)
+    return None
 
 
-def divided_parts(draft: Draft, rank: int, size: int, most: int | None) -> Iterator[Draft]:
-    """A mean as sums of divided elements: calls of about ``most`` bytes each (None: one call), as many on all ranks."""
-    dtype = draft.shape.dtype
-    return _parts(draft, rank, size, most, Form(functools.partial(Divided, dtype, size), dtype, _SUM))
-
-
-def _parts(draft: Draft, rank: int, size: int, most: int | None, form: Form) -> Iterator[Draft]:
+def parts(draft: Draft, rank: int, size: int, most: int | None, form: Form) -> Iterator[Draft]:
+    """The call on temporaries: calls of about ``most`` bytes each (None: one call), as many on all ranks."""
     nbytes = draft.shape.elements * _core.itemsize(form.dtype)
     number = 1 if most is None else max(1, -(-nbytes // most))
     cut = _blocks if draft.shape.collective == "reduce_scatter" else _elements
