@@ -6,10 +6,11 @@ import contextlib
 import itertools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["obstacle", "replacing", "say_where"]
+__all__ = ["made_folder", "obstacle", "replacing", "say_where", "unwritable"]
 
 _numbers = itertools.count()
 
@@ -74,3 +75,23 @@ def obstacle(path: str | os.PathLike[str]) -> str | None:
     if not os.path.isdir(parent):
         return f"there is no directory {parent}"
     return None if os.access(parent, os.W_OK) else f"{parent} is not writable"
+
+
+def unwritable(paths: Iterable[str | os.PathLike[str] | None]) -> str | None:
+    """What is wrong with the first of ``paths`` that :func:`replacing` cannot write; None if it can write all.
+
+    A path of None stands for no file.
+    """
+    for path in paths:
+        if path is not None and (why := obstacle(path)) is not None:
+            return f"cannot write {os.fspath(path)}: {why}"
+    return None
+
+
+def made_folder(path: str | os.PathLike[str]) -> Path:
+    """``path``, made with its parents if it is not there; OSError if it cannot be, or if files cannot be made in it."""
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"cannot write to {folder}")
+    return folder

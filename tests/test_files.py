@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from collectives.files import obstacle, replacing
+from collectives.files import made_folder, obstacle, replacing, unwritable
 
 
 def test_a_file_is_replaced_and_keeps_its_mode(tmp_path):
@@ -85,6 +85,15 @@ def test_what_cannot_be_written_is_said_before(tmp_path):
     assert obstacle(tmp_path) == "it is a directory"
     assert obstacle(tmp_path / "none" / "file") == f"there is no directory {tmp_path / 'none'}"
     assert obstacle(tmp_path / "new") is None
+    assert unwritable([tmp_path / "new", None]) is None
+    assert unwritable([None, tmp_path / "new", tmp_path]) == f"cannot write {tmp_path}: it is a directory"
+
+
+def test_a_folder_is_made_with_its_parents(tmp_path):
+    assert made_folder(tmp_path / "a" / "b").is_dir()
+    assert made_folder(tmp_path / "a") == tmp_path / "a"
+    with pytest.raises(NotADirectoryError, match="/dev/null/out"):
+        made_folder("/dev/null/out")
 
 
 def test_a_link_that_others_put_beside_a_file_is_not_followed(tmp_path):

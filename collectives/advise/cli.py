@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..files import obstacle, replacing, say_where
+from ..files import replacing, say_where, unwritable
 from ..launch.usage import changed, number_of_bytes, refused, size
 from ..simulation.values import duration, part, rate, seconds
 from ..train.cli.choice import Choice, choices
@@ -142,8 +142,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Find the best meshes, print them and why, and write the file."""
     with refused():
-        if args.json and (why := obstacle(args.json)):
-            raise ValueError(f"{args.json}: {why}")
+        if (why := unwritable([args.json])) is not None:
+            raise ValueError(why)
         model, machine = _model(args), _machine(args)
         advice = advise(model, machine, args.batch, _choices(args), args.top)
         _print_about(advice)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from ..drawing import require_matplotlib
-from ..files import say_where
+from ..files import say_where, unwritable
 from ..launch import usage
 from ..launch.run import as_a_whole
 from ..launch.usage import UsageError
@@ -16,7 +16,7 @@ from ..system import machine
 from . import start
 from .options import add_options, check
 from .programs import NAMES, Program, find
-from .results import Record, content, unwritable, write
+from .results import Record, content, write
 
 __all__ = ["add_arguments", "main", "script"]
 
@@ -69,7 +69,7 @@ def _unwritable(program: Program, args: argparse.Namespace) -> str | None:
             require_matplotlib()
         except ImportError as error:
             return str(error)
-    return unwritable([*pictures, *filter(None, [args.json])])
+    return unwritable([*pictures, args.json])
 
 
 def _run(program: Program, args: argparse.Namespace) -> int:

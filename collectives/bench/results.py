@@ -5,18 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from .. import __version__
-from ..files import obstacle
 from ..schedules import registry
 from ..system import machine
 from .programs import Program
 
-__all__ = ["Record", "bandwidths", "content", "unwritable", "write"]
+__all__ = ["Record", "bandwidths", "content", "write"]
 
 #: One row; its times are under "us" by column of the table, percentiles as "p50".
 Record = dict[str, Any]
@@ -52,15 +50,6 @@ def content(program: Program, args: argparse.Namespace, nodes: int, overhead: in
         },
         "options": {name: getattr(args, name) for name in options}, "clock_overhead_ns": overhead, "results": records,
     }  # fmt: skip
-
-
-def unwritable(paths: Iterable[str]) -> str | None:
-    """What is wrong with the first of ``paths`` that this process cannot write; None if it can write all."""
-    for path in paths:
-        why = obstacle(path)
-        if why is not None:
-            return f"cannot write {path}: {why}"
-    return None
 
 
 def write(path: str, made: Record) -> None:

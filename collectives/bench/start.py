@@ -7,8 +7,9 @@ import sys
 import time
 from typing import Any
 
+from ..files import unwritable
 from .programs import Program
-from .results import unwritable, write
+from .results import write
 from .table import head
 
 __all__ = ["run"]
@@ -31,7 +32,7 @@ def run(program: Program, args: argparse.Namespace) -> int:
     imported = time.perf_counter()
     comm = Communicator(MPI.COMM_WORLD)
     made = time.perf_counter()
-    why = MPI.COMM_WORLD.bcast(unwritable([args.json]) if args.json and comm.rank == 0 else None)
+    why = MPI.COMM_WORLD.bcast(unwritable([args.json]) if comm.rank == 0 else None)
     if why is not None:
         if comm.rank == 0:
             print(why, file=sys.stderr, flush=True)

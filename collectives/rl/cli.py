@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import train
 from ..drawing import require_matplotlib
-from ..files import obstacle, replacing
+from ..files import made_folder, replacing, unwritable
 from ..train.agree import on_rank_0, together
 from .apex.player import ApeX
 from .course import Course, follow
@@ -84,9 +84,8 @@ def _check(args: argparse.Namespace, comm: Any) -> None:
 
 def _check_files(args: argparse.Namespace) -> None:
     """Raise for files that cannot be written, and for a folder with checkpoints that the run does not go on from."""
-    for path in filter(None, (args.json, args.picture, args.record)):
-        if why := obstacle(path):
-            raise OSError(f"cannot write {path}: {why}")
+    if (why := unwritable([args.json, args.picture, args.record])) is not None:
+        raise OSError(why)
     if args.checkpoints is not None and not args.resume and saved(args.checkpoints):
         raise ValueError(
             f"{args.checkpoints} has checkpoints of an earlier run: go on from there with --resume, or give another "
@@ -94,6 +93,8 @@ def _check_files(args: argparse.Namespace) -> None:
         )
     if args.picture is not None:
         require_matplotlib()
+    if args.checkpoints is not None:
+        made_folder(args.checkpoints)
 
 
 def _prepared(args: argparse.Namespace) -> tuple[Settings, Task, Transitions | None]:

@@ -19,7 +19,7 @@ from .. import __version__
 from ..bench.engine import printer
 from ..bench.settings import part
 from ..communicator import Communicator
-from ..files import say_where
+from ..files import say_where, unwritable
 from ..selection.policy import NODE_LIMITS
 from ..selection.table import Entry, Table, load, merge, nearest, save
 from ..system import machine, mpi_library
@@ -77,15 +77,11 @@ def _wrong(args: argparse.Namespace, ranks: int) -> str | None:
             load(args.check)
         elif Path(args.output).exists():
             load(args.output)
-        for option, path in (("-o", args.output), ("--json", args.json)):
-            folder = Path(path or ".").absolute().parent
-            if not os.access(folder, os.W_OK):
-                return f"{option}: cannot write in {folder}"
+        return unwritable([args.output if args.check is None else args.json])
     except OSError as e:
         return f"{e.filename}: {e.strerror}"
     except ValueError as e:
         return str(e)
-    return None
 
 
 def _tune(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> int:

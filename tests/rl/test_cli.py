@@ -139,6 +139,7 @@ def test_a_file_that_one_rank_cannot_read(algorithm, tmp_path, capsys):
         (["dqn", "--set", "n=0"], "n must be at least 1"),
         (["dqn", "--resume"], "--resume needs a folder"),
         (["dqn", "--json", "/nowhere/file"], "cannot write /nowhere/file"),
+        (["dqn", "--checkpoints", "/dev/null/out"], "/dev/null/out"),
         (["dqn", "--experience", "/nowhere/file"], "/nowhere/file"),
     ],
 )

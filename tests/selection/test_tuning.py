@@ -323,7 +323,7 @@ def test_every_collective_by_the_rows_of_a_table(mpi, ranks, tmp_path):
         (["--check", "none.json"], "none.json: No such file or directory"),
         (["--merge", "none.json"], "none.json: No such file or directory"),
         (["--ranks", "2,3"], "--ranks: expected numbers from 2 to 2, the ranks of this job"),
-        (["-o", "nowhere/t.json"], "-o: cannot write in "),
+        (["-o", "nowhere/t.json"], "cannot write nowhere/t.json: there is no directory"),
         (["--without", "shm,shn"], "--without: 'shn' is none of binomial"),
     ],
 )

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ...files import obstacle, replacing
+from ...files import replacing, unwritable
 from ..mesh import AXES
 from ..models.nn import Sequential
 from ..pipeline.report import Report
@@ -49,8 +49,8 @@ def of_mesh(plan: Plan, report: Report | None) -> dict[str, Any]:
 
 def check_json(path: str | None) -> None:
     """OSError if the file of ``--json`` cannot be written."""
-    if path is not None and (why := obstacle(path)) is not None:
-        raise OSError(f"cannot write {path}: {why}")
+    if (why := unwritable([path])) is not None:
+        raise OSError(why)
 
 
 def write_json(path: str, values: Any) -> None:

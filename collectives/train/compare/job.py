@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...drawing import require_matplotlib
+from ...files import made_folder
 from ..agree import on_rank_0
 from ..cli.choice import Choice, assignments, with_options
 from ..cli.command import Say, run_command
@@ -48,7 +49,7 @@ def _prepared(args: argparse.Namespace, comm: Any) -> list[Choice]:
         check_json(args.json)
         if args.out is not None:
             require_matplotlib()
-            Path(args.out).mkdir(parents=True, exist_ok=True)
+            made_folder(args.out)
 
     on_rank_0(comm, files)
     return found

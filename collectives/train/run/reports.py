@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...files import made_folder
 from ..agree import on_rank_0
 from ..data.loader import Loader
 from .callbacks import Callback, Record
@@ -41,7 +41,7 @@ class Reports:
 
             def ready() -> None:
                 json.dumps(self._settings)
-                _make(folder)
+                made_folder(folder)
 
             on_rank_0(self._comm, ready)
 
@@ -105,9 +105,3 @@ class Reports:
         on_rank_0(self._comm, tell)
         if self._progress is not None:
             self._progress.epoch(records[-1])
-
-
-def _make(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"cannot write to {folder}")
