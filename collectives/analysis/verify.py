@@ -27,14 +27,15 @@ ranks, and for roots 0, 1 and p - 1 on more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..schedules.build import build
+from ..schedules.build import all_ranks, build, expanded
 from ..schedules.registry import ScheduleAlgorithm
 from ..schedules.schedule import INPUT, RECEIVED, VECTOR, Kind, Schedule
+from ..schedules.schedule import Step as ArrayStep
 from ..schedules.spec import ALL, NONE
 from .folds import Folds, rank_set
 from .symbolic import Case, Place, Step, VerificationError, decode, evaluate, match, run
@@ -73,9 +74,11 @@ def verify(algorithm: ScheduleAlgorithm, size: int) -> Proof:
     roots = [0]
     if algorithm.spec.rooted:
         roots = list(range(size)) if size <= EVERY_ROOT else [0, 1, size - 1]
-    proofs = [
-        verify_schedules([build(algorithm, rank, size, root) for rank in range(size)], algorithm) for root in roots
-    ]
+    proofs = []
+    for root in roots:
+        schedules = [build(algorithm, rank, size, root) for rank in range(size)]
+        proofs.append(verify_schedules(schedules, algorithm))
+        _check_arrays(algorithm, size, root)
     return proofs[0]
 
 
@@ -272,3 +275,47 @@ def _blocks_needed(schedule: Schedule) -> int:
     slots = int(np.bincount(staged["round"]).max(initial=0))
     longest = int(staged["nblocks"].max(initial=0))
     return WINDOW * slots * longest + schedule.scratch * schedule.nblocks
+
+
+def _check_arrays(algorithm: ScheduleAlgorithm, size: int, root: int) -> None:
+    """Fail unless the generator gives the same steps for an array of all ranks as for each rank by itself.
+
+    Drawings and the cost model call it with an array: one call then serves thousands of ranks.
+    """
+    where = f"{algorithm.name}, p = {size}{f', root = {root}' * algorithm.spec.rooted}"
+    try:
+        together = _rows(all_ranks(algorithm, size, root), size)
+    except (TypeError, ValueError) as error:
+        raise VerificationError(
+            f"{where}: the generator fails if `rank` is an array of all ranks ({error}). It must yield the same steps "
+            "for every rank, and say by `when` who takes part: send(0, when=rank != 0), not `if rank != 0:`"
+        ) from error
+    for rank in range(size):
+        if together[rank] != _rows_alone(algorithm, rank, size, root):
+            raise VerificationError(
+                f"{where}: rank {rank}: the generator gives other steps if `rank` is an array of all ranks"
+            )
+
+
+def _rows(rounds: Iterable[list[ArrayStep]], size: int) -> list[list[tuple[int, ...]]]:
+    """For each rank its steps, each with the number of its round."""
+    rows: list[list[tuple[int, ...]]] = [[] for _ in range(size)]
+    for number, steps in enumerate(rounds):
+        for step in steps:
+            fields = (step.peer, step.block, step.nblocks, step.dst, step.left, step.right, step.src_block)
+            values = np.stack(fields, axis=-1).tolist()
+            for rank in np.flatnonzero(step.when).tolist():
+                rows[rank].append((number, int(step.kind), *values[rank]))
+    return rows
+
+
+def _rows_alone(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int) -> list[tuple[int, ...]]:
+    """The steps of one rank, each with the number of its round."""
+    total, rows = algorithm.blocks(size), []
+    for number, steps in enumerate(expanded(algorithm.rounds_of(rank, size, root))):
+        for step in steps:
+            count = total if step.nblocks == ALL else step.nblocks
+            if step.when and count:
+                where = (step.peer, step.block, count, step.dst, step.left, step.right, step.src_block)
+                rows.append((number, int(step.kind), *map(int, where)))
+    return rows

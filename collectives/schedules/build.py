@@ -15,7 +15,7 @@ from .steps import STEP, VECTOR, Kind, from_input, without_vector
 if TYPE_CHECKING:
     from .registry import ScheduleAlgorithm
 
-__all__ = ["all_ranks", "assemble", "build", "spread"]
+__all__ = ["all_ranks", "assemble", "build", "expanded", "spread"]
 
 
 def build(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 0) -> Schedule:
@@ -33,7 +33,7 @@ def all_ranks(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterato
     ``when`` is False for ranks without the step and for empty steps; ``nblocks`` is never ALL.
     """
     total = algorithm.blocks(size)
-    for steps in _one_by_one(algorithm.rounds_of(np.arange(size), size, root)):
+    for steps in expanded(algorithm.rounds_of(np.arange(size), size, root)):
         yield list(spread(steps, total, size))
 
 
@@ -51,7 +51,7 @@ def spread(steps: Sequence[Step | Series], nblocks: int, size: int) -> Iterator[
         yield Step(step.kind, *full)
 
 
-def _one_by_one(rounds: Iterable[Round]) -> Iterator[list[Step]]:
+def expanded(rounds: Iterable[Round]) -> Iterator[list[Step]]:
     """The rounds with every series replaced by its steps or rounds."""
     for steps in rounds:
         if isinstance(steps, Series):
