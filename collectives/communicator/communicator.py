@@ -255,7 +255,9 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
     def empty(self, shape: Any, dtype: Any = np.float64) -> np.ndarray:
         """A new, uninitialized array in memory that the ranks of this node share, so that collectives copy nothing.
 
-        The call is local, and the array can be used with every communicator. MemoryError if shared memory is full.
+        The call is local, and the array can be used with every communicator. Raises TypeError for
+        a ``dtype`` with Python objects, ValueError for a negative or too great length, MemoryError if shared memory is
+        full or this process has none, and CollectiveError in a forked child.
         """
         return heap.empty(shape, dtype)
 

@@ -39,8 +39,8 @@ _WHAT = {
     "bcast": "Copy the root's ``buf`` to all ranks.",
     "gather": "Collect a block from every rank in the root's ``recvbuf``, in rank order.",
     "gatherv": "Collect blocks of different lengths from all ranks in the root's ``recvbuf``.",
-    "scatter": "Send block i of the root's ``sendbuf`` to rank i; all blocks have the same length.",
-    "scatterv": "Send block i of the root's ``sendbuf`` to rank i; blocks may have different lengths.",
+    "scatter": "Send block i of the root's ``sendbuf`` to rank i's ``recvbuf``; all blocks have the same length.",
+    "scatterv": "Send block i of the root's ``sendbuf`` to rank i's ``recvbuf``; blocks may have different lengths.",
     "allgather": "Collect a block from every rank on all ranks, in rank order.",
     "allgatherv": "Collect blocks of different lengths from all ranks on all ranks, in rank order.",
     "alltoall": "Send block i of ``sendbuf`` to rank i, and receive block i of ``recvbuf`` from it.",
@@ -55,8 +55,8 @@ _WHAT = {
     "allreduce": "Reduce ``sendbuf`` over all ranks, element by element; all ranks have the result in ``recvbuf``.",
     "reduce_scatter_block": "Reduce ``sendbuf`` over all ranks; rank i has the i-th of p equal blocks of the result.",
     "reduce_scatter": "Reduce ``sendbuf`` over all ranks; rank i has the i-th block, of ``recvcounts[i]`` elements.",
-    "scan": "Reduce ``sendbuf`` over the ranks from 0 to this one, element by element.",
-    "exscan": "Reduce ``sendbuf`` over the ranks before this one; rank 0's ``recvbuf`` is not changed.",
+    "scan": "Reduce ``sendbuf`` over the ranks from 0 to this one, element by element, into ``recvbuf``.",
+    "exscan": "Reduce ``sendbuf`` over the ranks before this one into ``recvbuf``, which rank 0 leaves as it is.",
 }
 
 _TOLD = {
@@ -70,10 +70,18 @@ _ERRORS = (
     "Raises TypeError or ValueError for arguments that cannot be served, before anything is sent; CollectiveTimeout, "
     "CollectiveMismatch or PeerFailure for a call that cannot end."
 )
+_BUFFERS = (
+    "Buffers are contiguous arrays of NumPy, torch or DLPack, or mpi4py's lists, such as ``[array, count, datatype]``."
+)
 _INDENT = " " * 8  # as of docstrings in the source
 _COUNTS = "Without ``recvcounts``, the call first gathers the counts of all ranks."
 _STARTS = "Non-blocking :meth:`{0}`; returns a request, which ``MPI.Request.Waitall`` takes, too."
 _LASTS = "Persistent :meth:`{0}`; returns a request with ``Start``, ``Wait`` and ``Free``."
+_BETWEEN = (
+    "Between the start of the call and the end of ``Wait`` the program must not change the buffers, and the result is "
+    "not yet there. Raises TypeError or ValueError for arguments that cannot be served; CollectiveMismatch and "
+    "PeerFailure come from ``Wait`` and ``Test``. Below MPI.THREAD_MULTIPLE the MPI library serves the call."
+)
 
 #: What the fast path passes on for an argument that is not given.
 _MISSING = object()
@@ -133,7 +141,7 @@ def _starting(c: Collective, binding: Binding) -> Method:
         options = _options(kwargs, _LATER) if kwargs else DEFAULTS
         return self._start(c, _bind(name, binding, args, kwargs), options)
 
-    named = _named(method, name, _signature(binding, _LATER), _told(c, _STARTS.format(c.method), _LATER))
+    named = _named(method, name, _signature(binding, _LATER), _told(c, _STARTS.format(c.method), _LATER, _BETWEEN))
     return _core.fast_path(c.name, named, _first(c, Nonblocking._start), MPI.SUM, _MISSING)
 
 
@@ -147,12 +155,12 @@ def _lasting(c: Collective, binding: Binding) -> Method:
         hints = args[before] if len(args) > before else kwargs.pop("info", MPI.INFO_NULL)
         return self._init(c, _bind(name, binding, args[:before] + args[before + 1 :], kwargs), options, hints)
 
-    return _named(method, name, _signature(binding, _LATER, info), _told(c, _LASTS.format(c.method), _LATER))
+    return _named(method, name, _signature(binding, _LATER, info), _told(c, _LASTS.format(c.method), _LATER, _BETWEEN))
 
 
 def _told(c: Collective, what: str, options: tuple[str, ...], *more: str) -> str:
     """The docstring of a method: ``what`` it does, then its buffers, its ``options``, and what else there is to say."""
-    data = ["Buffers are what mpi4py takes, and float16 and bfloat16 arrays."] if c.name != "barrier" else []
+    data = [_BUFFERS] if c.name != "barrier" else []
     told = [_TOLD[name].format(name=c.name) for name in options if name != "deterministic" or c.reduces]
     counts = [_COUNTS] if c.name == "reduce_scatter" else []
     text = textwrap.fill(

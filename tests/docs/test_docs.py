@@ -104,7 +104,7 @@ def test_benchmarks(tmp_path):
 CALLS = (ROOT / "docs/calls.md").read_text()
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_calls(number, tmp_path):
     """The programs of docs/calls.md print what the page says."""
     (tmp_path / "prog.py").write_text(re.findall(r"^```python\n(.*?)^```$", CALLS, re.DOTALL | re.MULTILINE)[number])
