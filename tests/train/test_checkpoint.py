@@ -308,16 +308,16 @@ def test_an_existing_folder_is_not_written_over(saved):
     assert checkpoint.load(saved, COMM).step == 3
 
 
-def test_the_newest_and_the_best_stay(tmp_path):
+def test_the_newest_the_best_and_the_one_just_written_stay(tmp_path):
     folder = Folder(tmp_path)
     folder.prepare()
-    for step in (1, 2, 3, 10, 11):
+    for step in (1, 2, 3, 4, 10, 11):
         checkpoint.save(folder.path(step), {"thing": {}}, COMM, step=step)
     (tmp_path / "notes").mkdir()
-    folder.retain(2, 2)
-    assert [path.name[-2:] for path in folder.complete()] == ["11", "10", "02"]
+    folder.retain(2, 2, 3)  # after an elastic run has gone back to a step before 3
+    assert [path.name[-2:] for path in folder.complete()] == ["11", "10", "03", "02"]
     assert folder.set_aside(folder.path(11)).name == "corrupt-step-000000011-0"
-    folder.retain(1, None)
+    folder.retain(1, None, 10)
     assert sorted(f.name for f in tmp_path.iterdir()) == ["corrupt-step-000000011-0", "notes", "step-000000010"]
 
 

@@ -186,8 +186,9 @@ def test_it_goes_on(tmp_path, capsys):
     assert rest == whole != half
     log = (tmp_path / "out" / "log.json").read_text()
     assert [record["epoch"] for record in json.loads(log)["runs"]["allreduce"]["records"]] == [1, 2, 3, 4]
-    assert main(*QUICK, *saving) == 2
-    assert "has checkpoints of an earlier run" in capsys.readouterr().err
+    for options in (saving, saving[:2], [*saving, "--strategy", "nocomm"]):
+        assert main(*QUICK, *options) == 2
+        assert "has checkpoints of an earlier run: go on from there with --resume" in capsys.readouterr().err
     assert (tmp_path / "out" / "log.json").read_text() == log
 
 

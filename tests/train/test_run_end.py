@@ -204,8 +204,9 @@ def test_only_corrupt_checkpoints_are_an_error(tmp_path):
 
 def test_an_earlier_run_is_not_written_over(tmp_path):
     go(tmp_path, parts(), checkpoint_every=100)
-    with pytest.raises(ValueError, match="has checkpoints of an earlier run"):
-        go(tmp_path, parts(), checkpoint_every=100, resume=False)
+    for every in (100, None):  # without a number it would save if it were stopped
+        with pytest.raises(ValueError, match="has checkpoints of an earlier run"):
+            go(tmp_path, parts(), checkpoint_every=every, resume=False)
     assert go(tmp_path, parts(), checkpoint_every=100, resume=False, name="another").resumed is None
 
 

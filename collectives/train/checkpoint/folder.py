@@ -49,10 +49,14 @@ class Folder:
         os.rename(checkpoint, place)
         return place
 
-    def retain(self, keep: int, best: int | None) -> None:
-        """Remove all checkpoints but the `keep` newest ones and the one of step `best`."""
-        for checkpoint in self.complete()[keep:]:
-            if best is None or checkpoint != self.path(best):
+    def retain(self, keep: int, best: int | None, last: int) -> None:
+        """Remove all checkpoints but the `keep` newest ones, the one of step `best`, and that of step `last`.
+
+        `last` was written last. Its step is not the highest one if an elastic run has gone back.
+        """
+        for step in self.steps()[keep:]:
+            if step not in (best, last):
+                checkpoint = self.path(step)
                 place = self.root / f".removing-{checkpoint.name}"
                 os.rename(checkpoint, place)  # at once, so that no half of it is taken for a checkpoint
                 remove(place)

@@ -103,7 +103,7 @@ class Saver:
 
     def _commit_and_tidy(self, job: _Job, parts: list[Part]) -> None:
         commit(self.folder.path(job.step), job.snapshot, parts)
-        self.folder.retain(self.keep, job.best)
+        self.folder.retain(self.keep, job.best, job.step)
 
     def _give_up(self) -> None:
         """Wait for the thread, remove what is half done, and raise on all ranks."""

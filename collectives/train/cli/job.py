@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -133,12 +133,19 @@ def _prepare_files(args: argparse.Namespace) -> None:
     if args.out is not None:
         require_matplotlib()  # now, not after the training
         folders = Path(args.out), *Path(args.out).glob("task-*")
-        refused = args.checkpoint_every and any(
-            Folder(saved).steps() for folder in folders for saved in folder.glob("checkpoints/*")
-        )
-        if not (args.resume or refused):  # the run refuses checkpoints of an earlier one, whose log stays
+        if not args.resume:
+            _refuse_checkpoints(folders)  # before the log of their run is removed, and not first by the control
             for folder in folders:
                 (folder / "log.json").unlink(missing_ok=True)
+
+
+def _refuse_checkpoints(folders: Sequence[Path]) -> None:
+    """ValueError if any of `folders` has checkpoints."""
+    for folder in folders:
+        if any(Folder(saved).steps() for saved in folder.glob("checkpoints/*")):
+            raise ValueError(
+                f"{folder} has checkpoints of an earlier run: go on from there with --resume, or give another folder"
+            )
 
 
 def _job(args: argparse.Namespace, comm: Any, say: Say) -> int:

@@ -150,7 +150,7 @@ class Keeping:
             return None
         comm, folder = self._comm, self._saver.folder
         paths: list[Path] = on_rank_0(comm, folder.complete)
-        if paths and not wanted and self.saves:
+        if paths and not wanted:
             raise ValueError(f"{folder.root} has checkpoints of an earlier run: resume it, or give another folder")
         for path in paths if wanted else []:
             try:

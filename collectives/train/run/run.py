@@ -55,7 +55,7 @@ class Run:
       after each epoch that is the best so far, and the best one stays.
     * `patience`: end after so many epochs without a new best; needs `best`.
     * `resume`: whether to go on from the newest checkpoint in `out` (default: True). A corrupt one is set aside with a
-      warning, and the one before is used. With False, ValueError if there is any.
+      warning, and the one before is used. With False, ValueError if there is any and the run has a `state`.
     * `lr`: the learning rate as a function of the samples of all ranks so far, set before each step.
     * `callbacks`: a list of `Callback`, of which rank 0's are called.
     * `check_weights`: steps between checks that the weights have the same bits on all ranks; see
