@@ -21,7 +21,7 @@ from ..core import _core
 from ..runtime.mpi_context import MPIContext
 from ..schedules.registry import ScheduleAlgorithm, algorithms, find
 from ..selection.policy import ByMPI, Choice, Demand, Rules
-from ..waiting.mpi_calls import MPIRun
+from ..waiting.mpi_calls import BOUNDED, MPIRun
 from . import exact_sums, wide_accumulation
 from .checks import Check
 
@@ -99,7 +99,8 @@ class Blocking:
     ) -> None:
         """Run a blocking call by the MPI library; as bytes if a selection table chose it and nothing is reduced."""
         context = self._enter()
-        run = self._hand_over(collective, draft)
+        bounded = timeout is not None or context.timeout is not None
+        run = self._hand_over(collective, draft, BOUNDED if bounded else "mpi")
         blocking, starting = self._mpi(collective.method), self._mpi("I" + collective.name)
         if not choice.tuned or collective.reduces or collective is _BARRIER or collective.exchanges:
             given = self._for_mpi(draft, arguments)
@@ -140,10 +141,10 @@ class Blocking:
             self._run_parts(draft, choice, options)
         self._done(draft, choice, tick)
 
-    def _hand_over(self, collective: Collective, draft: Draft) -> MPIRun:
-        """Count a call that the MPI library executes, and make the run that describes it."""
+    def _hand_over(self, collective: Collective, draft: Draft, how: str = "mpi") -> MPIRun:
+        """Count a call that the MPI library executes, as ``how`` says, and make the run that describes it."""
         context = self._enter()
-        call = draft.shape.call("mpi")._replace(collective=collective.name)
+        call = draft.shape.call(how)._replace(collective=collective.name)
         context.count_mpi(lambda: call)
         call = call._replace(number=context.begun)
         return MPIRun(collective.name, call, buffers=draft.owners)

@@ -20,8 +20,10 @@ from . import ending
 from .waiting import NOTICE, Waiting
 from .watching import Wait
 
-__all__ = ["MPIRun", "MPIWaiting", "watch_finalize"]
+__all__ = ["BOUNDED", "MPIRun", "MPIWaiting", "watch_finalize"]
 
+#: The algorithm of a call under a timeout: MPI's non-blocking collective, which other ranks' blocking one never meets.
+BOUNDED = "mpi, under a timeout"
 #: Error classes of a call that MPI began and could not complete; others mean that it refused the arguments.
 INCOMPLETE = {MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN, MPI.ERR_IN_STATUS}
 

@@ -52,6 +52,23 @@ def test_timeouts_of_others(mpi, call):
     assert ABORT in output
 
 
+def test_a_timeout_on_one_rank_of_a_call_that_mpi_serves(mpi):
+    """Its non-blocking collective would wait for ever for the blocking one of the other rank."""
+    code, output = run(mpi, """
+        if rank == 0:
+            comm.timeout = 30
+        try:
+            comm.Allreduce(np.ones(10), np.ones(10), algorithm="mpi")
+        except collectives.CollectiveMismatch as e:
+            report("mismatch", e)
+            raise
+    """)  # fmt: skip
+    assert code != 0
+    assert "rank 0: mismatch allreduce (mpi) on rank 0 of 2: rank 1 is in another call" in output
+    assert "rank 0: call 1, allreduce of 10 float64, SUM (mpi, under a timeout)" in output
+    assert "rank 1: call 1, allreduce of 10 float64, SUM (mpi)" in output
+
+
 def test_default_timeout(mpi):
     """COLLECTIVES_TIMEOUT, of rank 0, holds for blocking calls and waits."""
     code, output = run(mpi, """
