@@ -27,10 +27,11 @@ FUSIBLE = ("allreduce", "reduce", "bcast", "scan", "exscan")
 class Group:
     """``with comm.group():`` collects blocking calls and runs them at the end of the block, all ranks in one order.
 
-    Calls of the same collective, op, element type, root and options become one call on all their elements; results are
-    valid after the block. Allreduce, Reduce, Bcast, Scan and Exscan can be grouped; ValueError for others, for buffers
-    with gaps, and for memory that one call writes and another one uses. Calls of more than 256 KiB, and calls that the
-    MPI library serves, run separately at the end of the block. After an exception in the block, this rank runs none.
+    Calls of the same collective, op, element type, root, ``algorithm`` and ``deterministic`` become one call on all
+    their elements, with the shortest of their timeouts. Results are valid after the block. Allreduce, Reduce, Bcast,
+    Scan and Exscan can be grouped; ValueError for others, for buffers with gaps, and for memory that one call writes
+    and another one uses. Calls of more than 256 KiB, calls with an op of the user, and calls that the MPI library
+    serves run separately at the end of the block. After an exception in the block, this rank runs none.
     """
 
     def __init__(self, comm: Blocking):
@@ -65,7 +66,9 @@ class Group:
         if draft.loads or draft.stores:
             raise ValueError(f"{collective.method}: buffers with gaps cannot be grouped")
         self._claim(collective, draft)
-        alone = choice.algorithm.name == "mpi" or options.engine == "python" or draft.nbytes > LARGE
+        op = draft.shape.op
+        own = op is not None and not isinstance(op, int)  # a user's op or type, which is another object on each rank
+        alone = choice.algorithm.name == "mpi" or options.engine == "python" or own or draft.nbytes > LARGE
         self._calls.append((collective, arguments, options, draft, alone))
 
     def _claim(self, collective: Collective, draft: Draft) -> None:
@@ -84,30 +87,36 @@ class Group:
         self._spans += spans
 
     def _run(self, calls: list[tuple[Collective, Arguments, Options, Draft, bool]]) -> None:
-        fused: dict[Any, list[Draft]] = {}
+        fused: dict[Any, list[int]] = {}
         for number, (collective, _, options, draft, alone) in enumerate(calls):
-            shape = draft.shape
-            dtype = -1 if shape.op is None else shape.dtype  # bytes match elements of any type
-            kind = number if alone else (collective.name, shape.root, shape.itemsize, dtype, shape.op)
-            fused.setdefault((kind, *_key(options)), []).append(draft)
-        position = {id(draft): (collective, args, options) for collective, args, options, draft, _ in calls}
-        for drafts in fused.values():
-            collective, arguments, options = position[id(drafts[0])]
-            if len(drafts) == 1:
+            kind = (number,) if alone else (collective.name, draft.shape.root, *_operands(draft))
+            fused.setdefault((*kind, options.algorithm, options.deterministic, options.engine), []).append(number)
+        for numbers in fused.values():
+            collective, arguments, options, *_ = calls[numbers[0]]
+            options = replace(options, timeout=self._timeout([calls[number][2] for number in numbers]))
+            if len(numbers) == 1:
                 self._comm._run(collective, arguments, options)
             else:
-                self._together(collective, drafts, options)
+                self._together(collective, [calls[number][3] for number in numbers], options)
+
+    def _timeout(self, options: list[Options]) -> float | None:
+        """The shortest timeout of calls with these options; None without any."""
+        default = self._comm.timeout
+        given = [default if one.timeout is None else one.timeout for one in options]
+        return min((seconds for seconds in given if seconds is not None), default=None)
 
     def _together(self, collective: Collective, drafts: list[Draft], options: Options) -> None:
         """Run one call in place of several, on a temporary with all their elements."""
         shape = drafts[0].shape
         nbytes = sum(d.nbytes for d in drafts)
+        itemsize = 1 if shape.op is None else shape.itemsize
         vector = np.empty(max(1, nbytes), np.uint8)
         address = _core.address(vector)
         joint = replace(
             drafts[0],
             shape=shape._replace(
-                elements=nbytes // shape.itemsize, in_place=True, dtype=-1 if shape.op is None else shape.dtype
+                elements=nbytes // itemsize, itemsize=itemsize, in_place=True,
+                dtype=-1 if shape.op is None else shape.dtype,
             ),
             source=address, target=address, agreed=nbytes, owners=(vector, drafts), loads=[], stores=[], parts="",
         )  # fmt: skip
@@ -143,5 +152,10 @@ def _fixed(spec: Any) -> Any:
     return tuple(map(_fixed, spec)) if isinstance(spec, (list, tuple)) else spec
 
 
-def _key(options: Options) -> tuple[Any, ...]:
-    return options.algorithm, options.deterministic, options.timeout, options.engine
+def _operands(draft: Draft) -> tuple[Any, ...]:
+    """What calls that become one must have in common beside collective, root and options. It is equal on all ranks.
+
+    Bytes that are only moved match elements of any type.
+    """
+    shape = draft.shape
+    return () if shape.op is None else (shape.dtype, shape.op)

@@ -279,6 +279,31 @@ def test_what_is_not_fused_runs_at_the_end(world):
     assert all((a == SIZE * (SIZE - 1) // 2).all() for a in (large, small, long))
 
 
+def test_ranks_agree_on_what_is_fused(world):
+    """Timeouts, the types of bytes that are only moved, and handles of ops are each rank's own."""
+    a, b, c, d = (np.full(4, float(RANK)) for _ in range(4))
+    pair = MPI.DOUBLE.Create_contiguous(2).Commit()
+    larger = [MPI.Op.Create(lambda x, y, kind: np.maximum(_f8(x), _f8(y), out=_f8(y)), commute=True) for _ in range(2)]
+    e, f = np.full(4, float(RANK)), np.full(4, float(RANK))
+    with world.group():
+        world.Allreduce(MPI.IN_PLACE, a, timeout=20)
+        world.Allreduce(MPI.IN_PLACE, b, timeout=20 if RANK else 30)
+        world.Bcast([c, 2, pair] if RANK else c)
+        world.Bcast(d)
+        world.Allreduce(MPI.IN_PLACE, e, larger[0])
+        world.Allreduce(MPI.IN_PLACE, f, larger[1 if RANK else 0])
+    assert all((x == SIZE * (SIZE - 1) // 2).all() for x in (a, b))
+    assert all((x == 0).all() for x in (c, d))
+    assert all((x == SIZE - 1).all() for x in (e, f))
+    pair.Free()
+    for op in larger:
+        op.Free()
+
+
+def _f8(memory):
+    return np.frombuffer(memory, "f8")
+
+
 def test_wrong_use_of_groups(world):
     a, b = np.zeros(4), np.zeros(4)
     for use, message in (
