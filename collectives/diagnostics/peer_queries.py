@@ -37,6 +37,7 @@ PATIENCE = 3  # factor by which a wait is longer for ranks that have not answere
 REST = 0.001  # seconds of sleep after a message that comes from no neighbour
 _CREDENTIALS = struct.calcsize("3i")
 _log = logging.getLogger("collectives")
+_seen: set[Address] = set()  # of processes on this machine
 _contexts: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
@@ -61,8 +62,15 @@ def address() -> Address | None:
 
 
 def can_ask(mine: Address | None, theirs: Address | None) -> bool:
-    """Whether the processes at two addresses can ask each other through sockets, and see each other in /proc."""
-    return mine is not None and theirs is not None and mine.home == theirs.home
+    """Whether the processes at two addresses can ask each other through sockets, and see each other in /proc.
+
+    A process must have been seen in /proc once: virtual machines that were cloned while they ran have one boot id.
+    """
+    if mine is None or theirs is None or mine.home != theirs.home:
+        return False
+    if theirs not in _seen and alive(theirs):
+        _seen.add(theirs)
+    return theirs in _seen
 
 
 def register(identity: str, context: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import itertools
 import os
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ __all__ = ["Hello", "Known", "Gather", "hello", "introduce"]
 #: A function that all ranks call with a named tuple each; it returns those of all ranks, in rank order.
 Gather = Callable[[Any], Iterable[Any]]
 
-_serial = itertools.count()
+_serial = itertools.count()  # with the process id, it tells people which communicator; other containers may have both
 
 
 class Hello(NamedTuple):
@@ -68,7 +69,7 @@ def hello(
 ) -> Hello:  # fmt: skip
     """This rank's :class:`Hello`; ``settings`` is used on rank 0 only."""
     name = machine.node_name()
-    identity = f"{name}/{os.getpid()}/{next(_serial)}" if rank == 0 else ""
+    identity = f"{name}/{os.getpid()}/{next(_serial)}/{secrets.token_hex(8)}" if rank == 0 else ""
     cores = sum(1 << core for core in machine.affinity())
     mask = cores.to_bytes(-(-cores.bit_length() // 8), "little")
     address = peer_queries.address() if size > 1 else None

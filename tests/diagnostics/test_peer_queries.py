@@ -1,14 +1,18 @@
-"""Who may speak to the thread that answers other ranks, and how the program keeps its own handler."""
+"""Who may speak to the thread that answers other ranks, who is a neighbour, and the handler of the program."""
 
 import contextlib
+import itertools
 import json
 import os
+import signal
 import socket
 
 import pytest
 from jobs import mpiexec
 
 from collectives.diagnostics import peer_queries
+from collectives.runtime import bootstrap
+from collectives.system import machine
 
 NOBODY = 65534  # a user who owns nothing
 
@@ -53,3 +57,31 @@ print("goes on")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:-1] == (["the program's", "goes on"] if own else ["goes on"])
     assert ("[rank 0] in no collective" in done.stderr) != own
+
+
+def test_a_process_that_was_never_seen_is_no_neighbour():
+    """Virtual machines that were cloned while they ran have one boot id, and equal inodes of their namespaces."""
+    mine = peer_queries.address()
+    assert peer_queries.can_ask(mine, mine)
+    assert not peer_queries.can_ask(mine, mine._replace(start="0"))
+    assert not peer_queries.can_ask(mine, None)
+
+
+def test_a_process_that_was_seen_stays_a_neighbour():
+    """Its death is told by /proc, also to communicators that are made later."""
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    theirs = peer_queries.address()._replace(pid=child, start=machine.process(child)[1])
+    assert peer_queries.can_ask(peer_queries.address(), theirs)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert not peer_queries.alive(theirs)
+    assert peer_queries.can_ask(peer_queries.address(), theirs)
+
+
+def test_names_of_communicators_differ_between_containers(monkeypatch):
+    """Containers with the host's name, and PIDs of their own, have processes of one name and number."""
+    monkeypatch.setattr(bootstrap, "_serial", itertools.repeat(0))
+    names = {bootstrap.hello(0, 1, None, b"", False, True, 0).identity for _ in range(2)}
+    assert len(names) == 2
