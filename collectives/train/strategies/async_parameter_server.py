@@ -44,7 +44,3 @@ class AsyncParameterServer(Central):
         if not real("oldest", oldest) >= 0:
             raise ValueError(f"oldest must be at least 0, not {oldest}")
         self.policy = Policy(staleness=math.inf, fold=False, rate=rate, oldest=oldest, compensation=compensation)
-
-    def batches(self, ranks: int) -> int:
-        """1: gradients come from parameters of any age, for which a rate that suits their mean is too long."""
-        return 1

@@ -240,11 +240,12 @@ class Central(Strategy):
             self.buckets.deliver()
 
     def batches(self, ranks: int) -> int:
-        """All ranks', if updates are folded, or divided so that those of all workers together count as their mean.
+        """All ranks', if the gradients of a clock are folded into their mean.
 
-        1 if each worker's gradient is an update at the full rate.
+        1 if each gradient is an update of its own: it comes from old parameters, for which a rate that suits the mean
+        is too long, also where each gradient has a part of the rate.
         """
-        return 1 if self.policy.rate == "full" and not self.policy.fold else ranks
+        return ranks if self.policy.fold else 1
 
     def pattern(self, size: int) -> Pattern:
         """Gradients to all servers after each step, and parameters back. Copies for a backup are left out."""

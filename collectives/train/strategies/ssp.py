@@ -15,7 +15,9 @@ class SSP(Central):
     of the learning rate, so that a clock of all workers counts as much as a synchronous step. With a staleness of 0 the
     gradients of a clock are folded in rank order into one update instead, which is `ParameterServer`. (Ho et al. 2013,
     sec. 2 and 3; theorem 1 bounds the regret of SGD for convex losses, with rates that fall as the root of the number
-    of steps.)
+    of steps.) Workers that go on at the same pace are late by ``workers - 1`` updates, whatever `staleness` is. So
+    `batches` is 1 unless `staleness` is 0: a rate that was scaled for the global batch is too long for late gradients.
+    The rates of theorem 1 fall with the number of workers, too, as ``1 / sqrt((staleness + 1) workers)``.
 
     ``gap`` is the largest distance of clocks that servers have recorded, at most `staleness`; ``lag`` the largest
     number of updates by others between a worker's pull and the update by its gradient, at most ``(workers - 1) (2

@@ -71,6 +71,13 @@ def test_a_rate_by_staleness_converges_where_the_full_rate_diverges(workers):
         assert grown(policy, rate, workers) < 0.1
 
 
+def test_the_rate_of_ssp_is_not_scaled_by_the_workers():
+    """They are late by the other workers' updates, whatever the staleness is."""
+    workers, rate, strategy = 8, 0.95, train.SSP(3)
+    assert grown(strategy.policy, rate * strategy.batches(workers), workers) < 0.1
+    assert grown(strategy.policy, rate * workers, workers) > 1e3
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_also_where_workers_come_in_a_random_order(seed):
     """In each round another one, so that gradients are 0 to 14 updates late."""

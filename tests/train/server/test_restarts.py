@@ -19,8 +19,8 @@ CASES = [
     ("parameter_server", WORKER), ("parameter_server", SERVER), ("async_parameter_server", WORKER), ("ssp", SERVER),
     ("async_easgd", WORKER), ("local_sgd", WORKER), ("ad_psgd", WORKER), ("peer_async", WORKER),
 ]  # fmt: skip
-#: Runs that depend on clocks end within 0.02 of each other then. After 20 epochs at the default rate they may not: 0.70
-#: to 0.98 (ssp), 0.90 to 0.97 (peer_async).
+#: Runs that depend on clocks end within 0.02 of each other then. After 20 epochs at the default rate they may not: 0.90
+#: to 0.97 (peer_async).
 CONVERGED = ["--epochs", "60", "--lr", "0.005"]
 SYNCHRONOUS = ("parameter_server", "local_sgd")
 

@@ -209,6 +209,7 @@ def test_the_consensus_distance_can_be_logged():
 
 def test_a_rate_is_scaled_by_the_batches_of_which_an_update_is_the_mean():
     found = {name: Choice.parse(name).make().batches(8) for name in STRATEGIES}
-    one = {"nocomm", "diloco", "async_parameter_server", "peer_async"}
+    one = {"nocomm", "diloco", "async_parameter_server", "peer_async", "ssp"}
     assert found == {name: 1 if name in one else 6 if name == "fedavg" else 8 for name in STRATEGIES}
     assert train.AllReduce(average=False).batches(8) == 1
+    assert train.SSP(0).batches(8) == 8
