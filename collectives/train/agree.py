@@ -14,7 +14,7 @@ from .threads.job import current
 T = TypeVar("T")
 
 KINDS: dict[str, type[Exception]] = {
-    kind.__name__: kind for kind in (TypeError, OSError, ImportError, RuntimeError, ValueError)
+    kind.__name__: kind for kind in (TypeError, OSError, ImportError, RuntimeError, ValueError, FloatingPointError)
 }
 Failure = tuple[str, int | None, str]  # a key of KINDS, the error's number if it has one, its text
 

@@ -1,4 +1,4 @@
-"""Whether all ranks hold the same weights, and which rank's weights diverged."""
+"""Whether all ranks hold the same weights, which rank's weights diverged, and whether weights are finite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .agree import communicator
-from .tensors import as_bytes
+from .tensors import as_bytes, is_tensor
 
 DIGEST_BYTES = 16
 
@@ -77,6 +77,21 @@ def _all_equal(mine: dict[str, bytes], comm: Any) -> bool:
     both = np.concatenate([words, ~words])
     comm.Allreduce(MPI.IN_PLACE, both, op=MPI.MAX)
     return bool((both[:2] == ~both[2:]).all())
+
+
+def not_finite(net: Any) -> str | None:
+    """The name of the first trainable parameter of `net` that has an infinity or a NaN; None if there is none.
+
+    `net` is as in `check_weights`. Sends nothing. A rank reads its weights once.
+    """
+    if not hasattr(net, "named_parameters"):
+        return next((p.name for p in net.parameters() if not np.isfinite(p.data).all()), None)
+    trained = ((name, p) for name, p in net.named_parameters() if getattr(p, "requires_grad", True))
+    return next((name for name, p in trained if not _is_finite(p)), None)
+
+
+def _is_finite(p: Any) -> bool:
+    return bool(p.detach().isfinite().all() if is_tensor(p) else np.isfinite(p.data).all())
 
 
 def diverged(every: list[dict[str, bytes]]) -> dict[int, list[str]]:

@@ -41,6 +41,7 @@ def failing(error):
         (Odd("here", 2), ValueError, "rank 0: Odd: here"),
         (TypeError("type"), TypeError, "rank 0: type"),
         (ValueError("value"), ValueError, "value"),
+        (FloatingPointError("inf"), FloatingPointError, "rank 0: inf"),
     ],
 )
 def test_an_exception_of_rank_0_is_raised_on_all(error, kind, text):

@@ -17,12 +17,12 @@ def parts(comm, strategy):
     return {"net": net, "opt": opt, "data": data}
 
 
-def trained(comm, strategy, change, **options):
+def trained(comm, strategy, change, epochs=2, **options):
     """The run, and its error; ``change(step, net)`` comes after each step."""
     state = parts(comm, strategy)
     run = train.Run(comm=comm, state=state, progress="lines", **options)
     try:
-        for x, y in run.steps(state["data"], epochs=2):
+        for x, y in run.steps(state["data"], epochs=epochs):
             state["opt"].zero_grad()
             train.CrossEntropyLoss()(state["net"](x), y).backward()
             state["opt"].step()
@@ -71,6 +71,26 @@ def test_diverged_weights_are_not_saved(tmp_path):
     for error in train.threads.run(3, on_rank):
         assert error.tensors == {1: ["1.weight"]}
     assert [path.name for path in tmp_path.glob("checkpoints/train/*")] == ["step-000000003"]
+
+
+@pytest.mark.parametrize(("strategy", "which"), [(train.AllReduce, 0), (train.NoComm, 1)])
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, strategy, which):
+    """The checkpoint before stays; all ranks know which weights of which rank are meant."""
+
+    def on_rank(comm):
+        def change(step, net):
+            if step == 16 and comm.rank >= which:
+                net.parameters()[1].data[0] = np.inf
+
+        options = {"out": tmp_path, "checkpoint_every": 8, "keep": 1}
+        trained(comm, strategy(), change, epochs=1, **options)
+        with pytest.raises(FloatingPointError) as caught:
+            trained(comm, strategy(), change, **options)
+        return str(caught.value)
+
+    for rank, text in enumerate(train.threads.run(2, on_rank)):
+        assert f"net/1.bias of rank {max(rank, which)} is not finite after step 16" in text
+    assert [path.name for path in tmp_path.glob("checkpoints/train/*")] == ["step-000000008"]
 
 
 @pytest.mark.parametrize(

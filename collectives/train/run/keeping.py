@@ -18,7 +18,7 @@ from ..checkpoint.saver import Saver, Vote
 from ..checkpoint.snapshot import Snapshot, take
 from ..counts import count, real
 from ..mesh import Mesh
-from .states import OWN, RUN, Member, Position, axes_of, inherited, members, restore, states
+from .states import OWN, RUN, Member, Position, axes_of, check_finite, inherited, members, restore, states
 
 
 class Keeping:
@@ -137,6 +137,7 @@ class Keeping:
 
     def _snapshot(self, step: int) -> Snapshot:
         found, per_rank = states(self._members)
+        check_finite(self._objects, self._comm.rank, step)
         axes = dict(axes_of(self._mesh, self._comm.size))
         info = {"best": self._run.best, "mesh": axes, "whole": self._mesh is not None}
         return take({**found, **self._run.position()}, {*per_rank, OWN}, self._comm.rank, step, info)

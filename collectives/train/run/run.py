@@ -154,7 +154,7 @@ class Run:
         comes before that. Ends early by a signal or by `patience`; see ``stopped``. A loop that all ranks left by
         ``break`` can be entered again; that step is not counted. Raises on all ranks: ValueError unless `epochs` is
         at least 1, and for a loader that is not in a state to be saved; FloatingPointError if the mean of a logged
-        value is not finite; and what writing a checkpoint raised on any rank, at a later step.
+        value, or a weight to be saved, is not finite; what writing a checkpoint raised on any rank, at a later step.
 
         A rank that has served has no steps. At the end the strategy is closed, and all ranks have the records.
         """

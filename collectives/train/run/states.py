@@ -13,6 +13,7 @@ from ..mesh import Mesh, named
 from ..models.nn import Sequential
 from ..optim.base import Optimizer
 from ..strategies import Strategy
+from ..weights import not_finite
 from ..whole import WholeNet, WholeOptimizer
 
 RUN, OWN = "run", "run.rank"  # the run's own states: the same on all ranks, and of each rank
@@ -148,12 +149,28 @@ def _whole(thing: Any, mesh: Mesh) -> Any:
     strategy = getattr(thing, "strategy", None)
     if strategy is not None:
         return thing if strategy.flat or getattr(strategy, "shard", 0) else WholeOptimizer(thing, strategy.net, mesh)
-    return WholeNet(thing, mesh) if isinstance(thing, Adaptable | Sequential) or is_torch(thing) else thing
+    return WholeNet(thing, mesh) if is_network(thing) else thing
+
+
+def is_network(thing: Any) -> bool:
+    """Whether `thing` is one of the networks that `distribute` takes."""
+    return isinstance(thing, Adaptable | Sequential) or is_torch(thing)
 
 
 def states(found: Mapping[str, Member]) -> tuple[dict[str, Any], set[str]]:
     """The states of `members` by name, and the names of those that every rank saves for itself."""
     return {key: m.thing.state_dict() for key, m in found.items()}, {key for key, m in found.items() if m.per_rank}
+
+
+def check_finite(objects: Mapping[str, Any], rank: int, step: int) -> None:
+    """FloatingPointError if a network among `objects` has trainable weights that are infinite or NaN."""
+    for key, thing in objects.items():
+        name = not_finite(thing) if is_network(thing) else None
+        if name is not None:
+            raise FloatingPointError(
+                f"{key}/{name} of rank {rank} is not finite after step {step}, so that no checkpoint of it is saved; a "
+                "smaller learning rate may help"
+            )
 
 
 Axes = Mapping[str, int]  # the lengths of the axes of a mesh, in one task

@@ -27,6 +27,7 @@ from torch_training import (
 
 import collectives
 from collectives import train
+from collectives.train.weights import not_finite
 
 
 def test_schedulers_and_closures_of_torch():
@@ -272,3 +273,16 @@ def test_bfloat16_trees():
     (got,) = train.allreduce_tree([torch.full((4,), 0.5, dtype=torch.bfloat16)], COMM)
     assert got.dtype == torch.bfloat16
     assert got.tolist() == [SIZE / 2] * 4
+
+
+def test_weights_that_are_not_finite_are_found():
+    """Buffers, such as masks, may be infinite, and so may be what is not trained."""
+    net = mlp()
+    net.register_buffer("mask", torch.full((2,), -torch.inf))
+    net.frozen = torch.nn.Parameter(torch.full((2,), torch.nan), requires_grad=False)
+    assert not_finite(net) is None
+    name, last = [(name, p) for name, p in net.named_parameters() if p.requires_grad][-1]
+    last.data = last.data.to(torch.bfloat16)
+    assert not_finite(net) is None
+    last.data[-1] = torch.inf
+    assert not_finite(net) == name
