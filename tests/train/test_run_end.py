@@ -1,5 +1,6 @@
 """How a run ends, and goes on: signals, patience, the best epoch, checkpoints, rates, callbacks. On one rank."""
 
+import datetime
 import json
 import logging
 import os
@@ -7,6 +8,7 @@ import signal
 import sys
 import threading
 import types
+from collections import deque
 
 import numpy as np
 import pytest
@@ -225,6 +227,27 @@ def test_a_checkpoint_of_another_run_changes_nothing(tmp_path):
     assert (weights(parts()) == before).all()
 
 
+@pytest.mark.parametrize(("value", "kind"), [(datetime.date(2000, 1, 1), "date"), ({1}, "set"), (deque(), "deque")])
+@pytest.mark.parametrize("every", [100, None])
+def test_what_cannot_be_saved_is_an_error_at_the_start(tmp_path, value, kind, every):
+    """Also for a run that would save only if it were stopped. On a rank that writes a state of its own, for all."""
+
+    def on_rank(comm):
+        bad = types.SimpleNamespace(state_dict=lambda: {"a": [value if comm.rank else 0]}, load_state_dict=dict)
+        bad.per_rank = True
+        with pytest.raises(TypeError, match=f"bad/a/0: a {kind} cannot be saved"):
+            train.Run(tmp_path, comm=comm, state={"bad": bad}, checkpoint_every=every)
+
+    train.threads.run(2, on_rank)
+    assert not list(tmp_path.glob("checkpoints/*/*"))
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_at_the_start(tmp_path):
+    (tmp_path / "checkpoints").write_text("no folder")
+    with pytest.raises(OSError, match="checkpoints"):
+        train.Run(tmp_path, comm=COMM, state=parts(), checkpoint_every=100)
+
+
 class Counter:
     """State of each rank."""
 
@@ -337,7 +360,7 @@ def test_bad_arguments(tmp_path):
         next(train.Run(tmp_path, comm=COMM, state=state, checkpoint_every=1).steps(parts()["data"], epochs=1))
     with pytest.raises(ValueError, match="the records have no 'accuracy'; they have epoch, loss"):
         go(None, parts(), best=("accuracy", "max"))
-    assert not (tmp_path / "checkpoints").exists()
+    assert not list(tmp_path.glob("checkpoints/*/*"))
 
 
 def test_sums_of_other_ranks_are_taken_over():

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from ...files import made_folder
 from .writing import remove
 
 _STEP = re.compile(r"step-(\d+)")
@@ -22,8 +23,8 @@ class Folder:
         return self.root / f"step-{step:09d}"
 
     def prepare(self) -> None:
-        """Make the folder, and remove what a process that ended has left half done. OSError if it cannot be made."""
-        os.makedirs(self.root, exist_ok=True)
+        """Make the folder, and remove what a process that ended has left half done. OSError if it cannot be written."""
+        made_folder(self.root)
         for name in os.listdir(self.root):
             if name.startswith((".writing-", ".removing-")):
                 remove(self.root / name)

@@ -128,16 +128,24 @@ class Keeping:
         self.wanted, self._saved_at = False, time.monotonic()
         if step in self._saved:
             return
-        if not self._prepared:
-            on_rank_0(self._comm, self._saver.folder.prepare)
-            self._prepared = True
+        self._prepare(self._saver.folder)
         self._saved.add(step)
         best = self._run.best
         self._saver.save(step, None if best is None else best["step"], lambda: self._snapshot(step))
 
+    def _prepare(self, folder: Folder) -> None:
+        """Make the folder, once for these ranks."""
+        if not self._prepared:
+            on_rank_0(self._comm, folder.prepare)
+            self._prepared = True
+
     def _snapshot(self, step: int) -> Snapshot:
-        found, per_rank = states(self._members)
+        snapshot = self._copies(step)
         check_finite(self._objects, self._comm.rank, step)
+        return snapshot
+
+    def _copies(self, step: int) -> Snapshot:
+        found, per_rank = states(self._members)
         axes = dict(axes_of(self._mesh, self._comm.size))
         info = {"best": self._run.best, "mesh": axes, "whole": self._mesh is not None}
         return take({**found, **self._run.position()}, {*per_rank, OWN}, self._comm.rank, step, info)
@@ -145,7 +153,9 @@ class Keeping:
     def resume(self, wanted: bool) -> int | None:
         """Load the newest checkpoint that is whole, if there is any; its step. Collective.
 
-        ValueError if there are checkpoints but no whole one, or if they are not `wanted`.
+        ValueError if there are checkpoints but no whole one, or if they are not `wanted`. What cannot be saved is an
+        error here already, before there is something to lose: TypeError or ValueError for the states, OSError for the
+        folder.
         """
         if self._saver is None:
             return None
@@ -153,6 +163,9 @@ class Keeping:
         paths: list[Path] = on_rank_0(comm, folder.complete)
         if paths and not wanted:
             raise ValueError(f"{folder.root} has checkpoints of an earlier run: resume it, or give another folder")
+        together(comm, lambda: self._copies(0))
+        if self.saves:
+            self._prepare(folder)
         for path in paths if wanted else []:
             try:
                 checkpoint = load(path, comm)

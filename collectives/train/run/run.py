@@ -79,7 +79,7 @@ class Run:
     "epoch" (completed epochs), "step", "samples" (of all ranks), "seconds" (of training), "lr", the logged means and,
     after an epoch, the evaluation. Raises on all ranks: ValueError for bad arguments and checkpoints of another run,
     for `check_weights` of a strategy that lets weights differ, and for `elastic` where no rank outlives another one;
-    ImportError for "bar" without tqdm, and OSError if rank 0 cannot write to `out`.
+    ImportError for "bar" without tqdm, OSError if rank 0 cannot write to `out`, TypeError for what cannot be saved.
     """
 
     def __init__(
