@@ -142,15 +142,21 @@ class Client:
 
         RuntimeError if there was none since the last step.
         """
-        samples = self._progress.samples
-        if samples is None:
+        samples = self.samples
+        self._progress.staged = True
+        rows = np.ascontiguousarray(rows)
+        self._links[server].send(Kind.PUSH_ROWS, table, len(keys), keys, rows, third=samples)
+
+    @property
+    def samples(self) -> int:
+        """The number of samples of the last backward pass. RuntimeError if there was none since the last step."""
+        found = self._progress.samples
+        if found is None:
             raise RuntimeError(
                 "gradients of rows belong to the samples of a backward pass of the network: push them after it, and "
                 "before opt.step()"
             )
-        self._progress.staged = True
-        rows = np.ascontiguousarray(rows)
-        self._links[server].send(Kind.PUSH_ROWS, table, len(keys), keys, rows, third=samples)
+        return found
 
     def pull_rows(self, server: int, table: int, array: int, keys: Array) -> Bytes:
         """Rows of a table (`array` 0) or of what its optimizer keeps, as bytes; valid until the next call."""

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..checkpoint import Shard as Leaf
 from ..counts import count, real
-from ..flat.memory import own
+from ..flat.memory import own, squares
 from ..loading import fields
 from ..models.nn import Array, Parameter
 from ..optim.base import Optimizer
@@ -99,16 +99,20 @@ class Table:
         """Push the gradients of the rows of `keys`, of shape (*keys.shape, width); those of equal keys are added up.
 
         They are of the mean loss over this worker's samples of the last backward pass, as those of the network. Raises
-        as `pull`, ValueError for another shape, and RuntimeError if there was no pass since the last step.
+        as `pull`, ValueError for another shape, FloatingPointError for gradients that are not finite, and RuntimeError
+        if there was no pass since the last step.
         """
         wanted, given = self._checked(keys), np.asarray(gradients, self.dtype)
         if given.shape != (*wanted.shape, self.width):
             raise ValueError(
                 f"gradients of shape {given.shape} for keys of shape {wanted.shape} and rows of {self.width}"
             )
+        client = self._connected
+        if client.samples and not math.isfinite(squares(given.reshape(-1))):  # the mean over no samples may be NaN
+            raise FloatingPointError(f"rank {client.place} pushes gradients of rows that are not finite")
         flat, given = wanted.reshape(-1), given.reshape(-1, self.width)
         for shard, at in self._cut(flat):
-            self._connected.push_rows(shard, self._number, flat[at], given[at])
+            client.push_rows(shard, self._number, flat[at], given[at])
 
     @property
     def _connected(self) -> Client:

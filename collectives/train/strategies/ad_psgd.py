@@ -12,6 +12,7 @@ import numpy as np
 from ..counts import count
 from ..deaths import naming_the_dead
 from ..models.nn import Array
+from .finite import check_parameters
 from .gossip import Gossip
 from .graphs import Graph, Mixing, roles
 from .pairs import Active, Passive
@@ -82,8 +83,9 @@ class ADPSGD(Gossip):
             self.exchanges += self._role.look()
 
     def after_step(self) -> None:
-        """Take what has arrived, and ask a neighbour if no answer is due."""
+        """Take what has arrived, and ask a neighbour if no answer is due. FloatingPointError as of `Local`."""
         super().after_step()
+        check_parameters(self.buckets.list, self.comm.rank)
         self._look()
         if isinstance(self._role, Active) and self.partners and not self._role.asking:
             with naming_the_dead(self.messages):

@@ -11,6 +11,7 @@ from ..counts import count, real
 from ..loading import fields
 from ..server.clocks import Policy
 from .central import Central
+from .finite import check_parameters
 from .pattern import PARAMETERS, Pattern
 
 if TYPE_CHECKING:
@@ -66,10 +67,11 @@ class AsyncEASGD(Central):
         return True
 
     def after_step(self) -> None:
-        """Draw parameters and centre to each other, if it is time."""
+        """Draw parameters and centre to each other, if it is time. FloatingPointError if a parameter is not finite."""
         self._steps += 1
         if self._steps % self.every:
             return
+        check_parameters(self.buckets.list, self.comm.rank)
         self._publish_loaded()
         for bucket in self.buckets.list:
             self._client.push(bucket.index, 1, bucket.data)

@@ -22,6 +22,7 @@ from ..server.lifeline import lifeline
 from ..server.tables import Table
 from ..server.transfers import Pause
 from .base import Strategy
+from .finite import check_gradients
 from .pattern import GRADIENTS, Pattern, central
 
 if TYPE_CHECKING:
@@ -163,12 +164,23 @@ class Central(Strategy):
         self._client.discard()
 
     def before_step(self) -> bool:
-        """Pull the parameters after all gradients were pushed. The worker's own optimizer has nothing to work on."""
+        """Pull the parameters after all gradients were pushed. The worker's own optimizer has nothing to work on.
+
+        FloatingPointError if a gradient of this worker is not finite; servers then drop what it has pushed.
+        """
         self._check_trains()
         if self.problem is None:
+            self._check_finite()
             self._client.step(get_lrs(self.opt), self._targets)
             self.buckets.deliver()
         return True
+
+    def _check_finite(self) -> None:
+        try:  # the gradient of no samples may be NaN, and counts for nothing
+            check_gradients([bucket for bucket in self.buckets.list if bucket.samples], self.comm.rank)
+        except FloatingPointError:
+            self._client.discard()
+            raise
 
     @property
     def gap(self) -> int:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..counts import count, real
-from ..flat.memory import allocate
+from ..flat.memory import allocate, squares
 from ..loading import fields
 from ..optim.schedules import get_lr
 from .base import with_parameters
+from .finite import refuse_parameters
 from .local import Local
 from .pattern import Pattern, together
 
@@ -95,8 +96,11 @@ class EASGD(Local):
             gap -= centre
             data -= data.dtype.type(alpha) * gap
             requests.append(self.comm.Iallreduce(MPI.IN_PLACE, gap, op=MPI.SUM))
-        for request, centre, gap in zip(requests, self.centre, self._gaps, strict=True):
+        for request in requests:
             request.Wait()
+        if not all(math.isfinite(squares(gap)) for gap in self._gaps):  # alike on all ranks
+            refuse_parameters(self.buckets.list, self.comm)
+        for centre, gap in zip(self.centre, self._gaps, strict=True):
             centre += centre.dtype.type(alpha) * gap
 
     @with_parameters

@@ -16,6 +16,7 @@ from ..models.nn import Array
 from ..server.lifeline import Lifeline, lifeline
 from ..server.transfers import Pause
 from .base import with_parameters
+from .finite import check_parameters
 from .graphs import Graph, Mixing, named
 from .local import Local, average
 from .pattern import Pattern, neighbours
@@ -140,6 +141,7 @@ class Gossip(Local):
     @with_parameters
     def finish(self) -> None:
         """Replace the parameters by the ranks' mean, unless that is not wanted. Collective."""
+        check_parameters(self.buckets.list, self.comm.rank)
         self._part()
         if self.final_average:
             self.merge()

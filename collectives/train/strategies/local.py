@@ -24,6 +24,9 @@ class Local(Strategy):
     A step in which a rank has no samples has a gradient of zeros there. ``steps`` counts the steps, ``samples`` are
     those of this rank in the step under way. Parameters of 16 bits are a ValueError: their means would be rounded to
     8 or 11 bits, below which the ranks' differences vanish.
+
+    Parameters that are not finite, as after a gradient that was not, are a FloatingPointError before they reach other
+    ranks. Where all ranks exchange, it is raised on all of them; among neighbours, on the rank that has them.
     """
 
     def __init__(self) -> None:

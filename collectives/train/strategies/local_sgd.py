@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..counts import count
+from .finite import check_gradients
 from .local import average
 from .means import Means
 from .pattern import GRADIENTS, PARAMETERS, Action, Ask, Meet, Pattern
@@ -87,8 +88,10 @@ class LocalSGD(Rounds):
             self._means.add(bucket)
 
     def before_step(self) -> None:
-        """In a synchronous step, wait for the mean gradients."""
+        """In a synchronous step, wait for the mean gradients. FloatingPointError on all ranks if one is not finite."""
         self._means.finish()
+        if self.synchronous:
+            check_gradients(self.buckets.list)
 
     def after_step(self) -> None:
         """Count the step, and merge after the last one of a round."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..models.nn import Array
 from .base import with_parameters
+from .finite import check_parameters
 from .gossip import Gossip
 from .graphs import Graph, Mixing
 
@@ -57,6 +58,7 @@ class NeighborAveraging(Gossip):
         if self.overlap:
             if bucket.index == 0:
                 self.buckets.fetch()
+            check_parameters([bucket], self.comm.rank)
             self.start(self._exchanges[bucket.index])
 
     def before_step(self) -> None:
@@ -79,6 +81,7 @@ class NeighborAveraging(Gossip):
 
     @with_parameters
     def _average(self) -> None:
+        check_parameters(self.buckets.list, self.comm.rank)
         for exchange in self._exchanges:
             self.start(exchange)
         self._mix()

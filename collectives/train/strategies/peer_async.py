@@ -13,6 +13,7 @@ from ..loading import check_array, fields
 from ..server.lifeline import lifeline
 from ..server.transfers import Pause
 from .base import Strategy
+from .finite import check_gradients
 from .local import average
 from .pattern import GRADIENTS, Pattern, Post
 from .peers import Peer
@@ -63,11 +64,13 @@ class PeerAsync(Strategy):
         self._peers = {rank: Peer(messages, rank, data) for rank in range(comm.size) if rank != comm.rank}
 
     def before_step(self) -> bool:
-        """Send this rank's gradient, and add those that have come to it."""
+        """Send this rank's gradient, and add those that have come to it. FloatingPointError if it is not finite."""
         if self._finishing:
             self.problem = None  # a step without a backward pass, for what came last
         if self.problem is not None:
             return False
+        if not self._finishing:
+            check_gradients([bucket for bucket in self.buckets.list if bucket.samples], self.comm.rank)
         for bucket in self.buckets.list:
             if bucket.samples and not self._finishing:
                 bucket.grads *= bucket.dtype.type(1 / self.comm.size)

@@ -10,6 +10,7 @@ import numpy as np
 from ..loading import fields
 from ..models.nn import Array
 from .base import with_parameters
+from .finite import check_parameters
 from .gossip import Gossip
 from .graphs import Graph, Mixing
 from .local import average
@@ -63,6 +64,7 @@ class PushSum(Gossip):
 
         The sums are computed as ``z_i <- sum_j a_ij z_j`` with ``a_ij = P_ij w_j / sum_k P_ik w_k``.
         """
+        check_parameters(self.buckets.list, self.comm.rank)
         self._scale(1 / float(self.weight[0]))
         for exchange in (self._weights, *self._exchanges):
             self.start(exchange)

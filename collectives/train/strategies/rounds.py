@@ -10,6 +10,7 @@ import numpy as np
 from ..counts import count
 from ..loading import fields
 from .base import with_parameters
+from .finite import bad_parameter, refuse_parameters
 from .local import Local, average
 from .pattern import PARAMETERS, Pattern, together
 
@@ -54,14 +55,18 @@ class Rounds(Local):
         self.apart = self.seen = 0
 
     def _share(self) -> float:
-        """The weight of this rank in the mean; those of all ranks add up to their number. Collective."""
+        """The weight of this rank in the mean; those of all ranks add up to their number. Collective.
+
+        FloatingPointError on all ranks if a rank's parameters are not finite.
+        """
         from mpi4py import MPI
 
-        if not self.weighted:
-            return 1.0
-        total = np.array([float(self.seen)])
+        bad = bad_parameter(self.buckets.list) is not None
+        total = np.array([float(self.seen), float(bad)])
         self.comm.Allreduce(MPI.IN_PLACE, total, op=MPI.SUM)
-        return float(self.seen * self.comm.size / total[0]) if total[0] else 1.0
+        if total[1]:
+            refuse_parameters(self.buckets.list, self.comm)
+        return float(self.seen * self.comm.size / total[0]) if self.weighted and total[0] else 1.0
 
     def merge(self, share: float) -> None:
         """Replace the parameters by the ranks' mean, in which this rank has the weight `share`. Collective."""
