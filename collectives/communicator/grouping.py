@@ -101,7 +101,7 @@ class Group:
 
     def _timeout(self, options: list[Options]) -> float | None:
         """The shortest timeout of calls with these options; None without any."""
-        default = self._comm.timeout
+        default = self._comm._enter().timeout
         given = [default if one.timeout is None else one.timeout for one in options]
         return min((seconds for seconds in given if seconds is not None), default=None)
 

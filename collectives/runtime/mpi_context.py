@@ -23,6 +23,7 @@ from ..schedules.build import build
 from ..schedules.registry import ScheduleAlgorithm
 from ..schedules.schedule import Schedule
 from ..selection import hierarchy, table
+from ..selection.layout import Layout
 from ..selection.policy import Choice, Demand, Rules, segments_for
 from ..system import heap, mpi_library, shared_memory
 from ..trace import recording
@@ -109,7 +110,7 @@ class MPIContext(MPIWaiting, Context):
         self.join(known, gather, self.library, self.endpoint)
         self.life = _core.Life(self.library, visible.handle)
         self._node_groups = NodeGroups()
-        self.layout, self._hosts = table.Layout.of(known.ranks_on), known.hosts
+        self.layout, self._hosts = Layout.of(known.ranks_on), known.hosts
         self._link = known.link
         if self._hosts is not None and self._link is None:
             self._link = links.measured(making, self.internal, self._hosts)

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -22,13 +21,13 @@ from typing import Any
 from ..files import replacing
 from ..schedules import registry
 from ..schedules.registry import PRIVATE_LENGTHS, NativeAlgorithm
+from .layout import Layout
 from .model import Model, Piece, pieces_cover
 from .policy import DEFAULT, Limits, ModelKey, Rows, Tuned
 
 __all__ = [
     "VERSION",
     "Entry",
-    "Layout",
     "Table",
     "from_environment",
     "load",
@@ -42,7 +41,6 @@ __all__ = [
 
 FORMAT = "collectives tuning table"
 VERSION = 1
-NEAR = 2  # an entry serves layouts whose numbers differ by this factor at most
 _LONGEST_SEGMENT, _LONGEST_READ = 256 << 10, 64 << 10  # as in csrc/node/node.h
 _LARGEST = (1 << 63) - 1  # integers go to compiled code
 
@@ -50,22 +48,6 @@ _LARGEST = (1 << 63) - 1  # integers go to compiled code
 def named(vendor: str, version: tuple[int, ...]) -> str:
     """The name of an MPI library in tables: what mpi4py's ``get_vendor`` returns, without the patch level."""
     return f"{vendor} {'.'.join(map(str, version[:2]))}"
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The layout of the ranks of a communicator: number of nodes, and of ranks on the node with most ranks."""
-
-    nodes: int
-    ranks_per_node: int
-
-    @staticmethod
-    def of(ranks_on: Counter[str]) -> Layout:
-        """The layout of a communicator with ``ranks_on[node]`` ranks on each node."""
-        return Layout(len(ranks_on), max(ranks_on.values()))
-
-    def __str__(self) -> str:
-        return f"{self.nodes} node{'s' if self.nodes > 1 else ''} x {self.ranks_per_node}"
 
 
 @dataclass
@@ -197,21 +179,14 @@ def pick(table: Table, layout: Layout) -> Tuned | None:
 
 
 def nearest(table: Table, layout: Layout) -> Entry | None:
-    """The entry for ``layout``, else the nearest one whose numbers are within a factor of 2.
+    """The entry for ``layout``, else the nearest one that may serve it; see :meth:`Layout.distance`.
 
-    One node and several nodes never serve each other. None if there is no such entry, and for a single rank.
+    None if there is no such entry, and for a single rank.
     """
-    ranked = sorted((_distance(e.layout, layout), i) for i, e in enumerate(table.entries))
-    if layout == Layout(1, 1) or not ranked or math.isinf(ranked[0][0]):
+    ranked = sorted((e.layout.distance(layout), i) for i, e in enumerate(table.entries))
+    if layout.ranks == 1 or not ranked or math.isinf(ranked[0][0][0]):
         return None
     return table.entries[ranked[0][1]]
-
-
-def _distance(a: Layout, b: Layout) -> float:
-    if (a.nodes == 1) != (b.nodes == 1):
-        return math.inf
-    apart = [abs(math.log(x / y)) for x, y in ((a.nodes, b.nodes), (a.ranks_per_node, b.ranks_per_node))]
-    return sum(apart) if max(apart) <= math.log(NEAR) + 1e-9 else math.inf
 
 
 # --- from and to JSON ---------------------------------------------------------------------------------------------
@@ -232,6 +207,7 @@ def _entry_out(entry: Entry) -> dict[str, Any]:
         "mpi": entry.mpi,
         "nodes": entry.layout.nodes,
         "ranks_per_node": entry.layout.ranks_per_node,
+        "ranks": entry.layout.ranks,
         "made": entry.made,
         "rules": {
             collective: [dict(zip(("upto", "algorithm", "segment"), row, strict=True)) for row in rows]
@@ -264,7 +240,7 @@ def parse(data: Any, path: str = "table") -> Table:
     return Table(entries, path)
 
 
-_ENTRY = {"machine", "mpi", "nodes", "ranks_per_node", "made", "rules", "node_limits", "models"}
+_ENTRY = {"machine", "mpi", "nodes", "ranks_per_node", "ranks", "made", "rules", "node_limits", "models"}
 
 
 class _Reader:
@@ -310,7 +286,7 @@ def _entry(of: _Reader) -> Entry:
     return Entry(
         of.get("machine", str),
         of.get("mpi", str),
-        Layout(of.get("nodes", int), of.get("ranks_per_node", int)),
+        _layout(of),
         {name: _rows(f"{of.where}, {name}", name, rows) for name, rows in of.get("rules", dict, {}).items()},
         _limits(f"{of.where}, node_limits", of.get("node_limits", dict, None)),
         dict(
@@ -320,6 +296,15 @@ def _entry(of: _Reader) -> Entry:
         ),
         of.get("made", dict, {}),
     )
+
+
+def _layout(of: _Reader) -> Layout:
+    """The layout of an entry; ValueError if it cannot have so many ranks."""
+    layout = Layout(of.get("nodes", int), of.get("ranks_per_node", int), of.get("ranks", int, 0))
+    fewest, most = layout.nodes - 1 + layout.ranks_per_node, layout.nodes * layout.ranks_per_node
+    if not fewest <= layout.ranks <= most:
+        raise of.error(f"ranks: {layout.ranks} is not from {fewest} to {most}")
+    return layout
 
 
 def _algorithm(of: _Reader, collective: str) -> tuple[str, int | None]:

@@ -215,7 +215,7 @@ def _write_json(path: str, bench: Bench, lines: Sequence[Line], where: tuple[str
     layout = bench.context.layout
     found = {
         "machine": where[0], "mpi": where[1], "nodes": layout.nodes, "ranks_per_node": layout.ranks_per_node,
-        "collectives": __version__, "lines": as_json(lines),
+        "ranks": layout.ranks, "collectives": __version__, "lines": as_json(lines),
     }  # fmt: skip
     Path(path).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     say_where(path)

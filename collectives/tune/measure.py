@@ -113,9 +113,7 @@ class Bench:
 
     def default(self, collective: str, nbytes: int) -> Candidate:
         """The candidate that serves a call without a selection table."""
-        known = self._own
-        rules = Rules(hosts=known.hosts, link=known.link, lanes=known.lanes)
-        return _served(rules, collective, nbytes, self.apart, self.flat)
+        return _served(self._here(Rules()), collective, nbytes, self.apart, self.flat)
 
     def call(self, collective: str, candidate: Hashable, nbytes: int) -> tuple[Candidate, Limits | None]:
         """What :meth:`seconds` measures for ``candidate``: equal for two names of one and the same call."""
@@ -132,7 +130,13 @@ class Bench:
 
     def name(self, name: Hashable, rules: Rules) -> None:
         """Define ``name`` as a candidate of :meth:`seconds` that stands for ``rules``; equal on all ranks."""
-        self._named[name] = rules
+        self._named[name] = self._here(rules)
+
+    def _here(self, rules: Rules) -> Rules:
+        """``rules``, to which the layout and the link of the communicator are added."""
+        known = self._own
+        rules.hosts, rules.link, rules.lanes = known.hosts, known.link, known.lanes
+        return rules
 
     def seconds(self, collective: str, candidate: Hashable, nbytes: int) -> float:
         """Median over a few calls of the seconds until the last rank has its result.
@@ -192,7 +196,8 @@ class Bench:
             return self._named[candidate]
         key = collective, candidate, self.limits
         if key not in self._rules:
-            self._rules[key] = Rules(tuned=Tuned({collective: [(None, *candidate)]}, "a measurement", self.limits))
+            tuned = Tuned({collective: [(None, *candidate)]}, "a measurement", self.limits)
+            self._rules[key] = self._here(Rules(tuned=tuned))
         return self._rules[key]
 
     def _workload(self, collective: str, nbytes: int) -> Workload:

@@ -51,7 +51,7 @@ Rule = tuple[int, int, int]  # least bytes of the vector, number of the algorith
 def rules(entry: Entry) -> dict[str, list[Rule]]:
     """Rules by collective, ascending in bytes; collectives that are left to Open MPI are missing."""
     found: dict[str, list[Rule]] = {}
-    size = entry.layout.nodes * entry.layout.ranks_per_node
+    size = entry.layout.ranks
     for collective in COLLECTIVES:
         own = entry.models.get((collective, "mpi", None))
         same = dict(_same(entry, collective))
@@ -100,8 +100,8 @@ def _chosen(
 
 def _by_size(table: Table) -> dict[int, Entry]:
     """The entry for each number of ranks, ascending; of several the one with most nodes."""
-    ordered = sorted(table.entries, key=lambda e: (e.layout.nodes * e.layout.ranks_per_node, e.layout.nodes))
-    return {e.layout.nodes * e.layout.ranks_per_node: e for e in ordered}
+    ordered = sorted(table.entries, key=lambda e: (e.layout.ranks, e.layout.nodes))
+    return {e.layout.ranks: e for e in ordered}
 
 
 def classic(table: Table) -> str:

@@ -17,8 +17,9 @@ from collectives.schedules import registry
 from collectives.selection import model as cost_model
 from collectives.selection import policy
 from collectives.selection import table as tuning
+from collectives.selection.layout import Layout
 from collectives.selection.policy import Demand, Rules, Tuned, choose
-from collectives.selection.table import Entry, Layout, Table
+from collectives.selection.table import Entry, Table
 from collectives.tune import cli, openmpi
 
 # --- files --------------------------------------------------------------------------------------------------------
@@ -49,6 +50,7 @@ BAD = {
     "machine": (None, "table, entry 1: machine: expected a string, not nothing"),
     "nodes": (0, "table, entry 1: nodes: 0 is not at least 1"),
     "ranks_per_node": (True, "table, entry 1: ranks_per_node: expected an integer, not True"),
+    "ranks": (3, "table, entry 1: ranks: 3 is not from 2 to 2"),
     "nodes__": (10**400, f"table, entry 1: nodes: {10**39} is above 9223372036854775807"),
     "rulez": ({}, "table, entry 1: unknown field 'rulez'; known: machine"),
     "rules__alreduce": ([], "table, entry 1, alreduce: unknown collective; known: allgather"),
@@ -129,7 +131,12 @@ def test_the_entry_for_a_layout():
         assert ("nearest to" in source) == (layout != found)
     for layout in [(1, 1), (1, 17), (9, 2), (4, 5)]:
         assert tuning.pick(table, Layout(*layout)) is None
-    assert Layout.of(Counter("abaa")) == Layout(2, 3)
+    assert Layout.of(Counter("abaa")) == Layout(2, 3, 4)
+    uneven = entry(layout=Layout(3, 2, 4))
+    both = Table([entry(layout=Layout(3, 2)), uneven], "t.json")
+    assert tuning.nearest(both, Layout(3, 2, 4)) is uneven
+    assert tuning.nearest(both, Layout(3, 2, 6)) is both.entries[0]
+    assert str(uneven.layout) == "3 nodes x 2 at most, 4 ranks"
     assert tuning.pick(table, Layout(1, 2)).models == entry().models
 
 

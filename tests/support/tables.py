@@ -1,8 +1,9 @@
 """An entry of a selection table, for tests that change it."""
 
+from collectives.selection.layout import Layout
 from collectives.selection.model import Model, Piece
 from collectives.selection.policy import NODE_LIMITS
-from collectives.selection.table import Entry, Layout
+from collectives.selection.table import Entry
 
 MODEL = Model((Piece(1024, 2e-6, 1e-9, 0.0), Piece(None, 5e-6, 2e-10, 1e-10)), 0.1)
 

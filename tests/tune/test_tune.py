@@ -13,8 +13,9 @@ from jobs import ROOT, mpiexec
 from tables import entry
 
 from collectives.schedules import registry
+from collectives.selection.layout import Layout
 from collectives.selection.model import Load, Model, Piece, load
-from collectives.selection.table import Layout, Table
+from collectives.selection.table import Table
 from collectives.tune import openmpi, steady
 from collectives.tune.fit import Point, errors, fit
 from collectives.tune.race import Result
@@ -175,6 +176,14 @@ def test_rules_name_what_is_faster_than_their_own_choice():
     assert starts == sorted(starts)
 
 
+def test_rules_are_for_the_ranks_that_there_were():
+    """Hosts of 1, 2 and 1 ranks."""
+    table = for_openmpi()
+    table.entries[0].layout = Layout(3, 2, 4)
+    assert "\n4  # ranks\n" in openmpi.classic(table)
+    assert "6  # ranks" not in openmpi.classic(table)
+
+
 def test_the_numbers_are_those_of_this_open_mpi():
     """Names of the algorithms as ompi_info tells them."""
     told = subprocess.run(
@@ -245,3 +254,31 @@ def test_a_check_fails_where_it_should(changes, right, words):
     text, found = summary([line(), line(), line(**changes)])
     assert found == right
     assert words in "\n".join(text)
+
+
+CALLS_OF_NAMES = """
+import sys
+from mpi4py import MPI
+import collectives
+from collectives.selection.policy import Rules
+from collectives.system import machine
+from collectives.tune.measure import Bench
+
+host = "aabb"[MPI.COMM_WORLD.rank]
+machine.boot_id = lambda: host
+bench = Bench(collectives.Communicator(MPI.COMM_WORLD))
+bench.name("default", Rules())
+for collective in ("allreduce", "bcast", "alltoallv"):
+    for nbytes in (64, 1 << 20):
+        made, _ = bench.call(collective, "default", nbytes)
+        assert made == bench.default(collective, nbytes), (collective, nbytes, made)
+        if bench.comm.rank == 0:
+            print(collective, nbytes, made.algorithm)
+"""
+
+
+def test_the_default_is_that_of_the_layout_before_anything_is_measured():
+    """The check of a table told the times of `hierarchical` for those of another algorithm, at the first length."""
+    done = mpiexec("openmpi", 4, "-c", CALLS_OF_NAMES, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert f"allreduce {1 << 20} hierarchical" in done.stdout
