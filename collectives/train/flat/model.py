@@ -217,6 +217,10 @@ class Handle:
         """Restore what `state` returned; ``read(work, leaf)`` gives the array for a leaf."""
         raise NotImplementedError
 
+    def options(self) -> dict[str, Any]:
+        """The optimizer's settings by name, without its learning rates."""
+        raise NotImplementedError
+
     def describe(self) -> dict[str, Any]:
         """Settings that must be equal on all ranks."""
         raise NotImplementedError

@@ -145,6 +145,10 @@ class NumpyHandle(Handle):
         """See `Handle.kept`."""
         return self.opt.kept()
 
+    def options(self) -> dict[str, Any]:
+        """See `Handle.options`."""
+        return {key: value for key, value in self.opt.settings().items() if key != "lr"}
+
     def describe(self) -> dict[str, Any]:
         """See `Handle.describe`."""
         return self.opt.settings()

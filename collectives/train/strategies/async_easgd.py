@@ -34,6 +34,7 @@ class AsyncEASGD(Central):
 
     lockstep = False
     hands_out = True
+    serves_optimizer = False
 
     def __init__(self, every: int = 4, servers: int = 1, *, attraction: float | None = None, **how: Any) -> None:
         super().__init__(servers, **how)
@@ -51,6 +52,11 @@ class AsyncEASGD(Central):
             self.policy = Policy(staleness=float("inf"), fold=False, attraction=self.attraction)
         super().setup(net, opt, comm)
         self._centre = [np.empty_like(bucket.data) for bucket in self.buckets.list]
+
+    @property
+    def instead(self) -> str | None:
+        """None: gradients are this rank's own. See `Strategy.instead`."""
+        return None
 
     def on_bucket(self, bucket: Bucket) -> None:
         """Gradients are the worker's own; that of no samples may be NaN, and counts as zeros."""

@@ -38,6 +38,7 @@ class Central(Strategy):
 
     policy: Policy
     sends_parameters = False
+    serves_optimizer = True  # whether the optimizer works on the servers, instead of on the workers
 
     def __init__(
         self, servers: int = 1, *, beside: bool = False, backup: bool = False,
@@ -64,6 +65,10 @@ class Central(Strategy):
         if short is not None:
             raise ValueError(f"parameter {short} has 16 bits; servers hold float32 and float64")
         check_fresh(handle)
+        if self.serves_optimizer and not handle.elementwise:
+            raise ValueError(
+                f"{type(handle.opt).__name__} needs whole parameters in their shapes; servers have pieces of flat arrays"
+            )
         for name, table in self.tables.items():
             if not isinstance(table, Table):
                 raise TypeError(f"tables: {name} must be a train.Table, not {table!r}")
@@ -94,8 +99,9 @@ class Central(Strategy):
         layout = ranges(self.buckets.list, self.servers)
         parts = Assembly(self._messages, places, self.buckets.list, layout, self.tables)
         self._server = parts.server(self.handle, self.policy, self._lifeline) if serves else None
-        if not self.policy.attraction:
+        if self.serves_optimizer:
             self.handle.replace([])
+        self._options = self.handle.options()
         if self.worker:
             self._client = parts.client(self._watch)
             self.model.on_load(self._note_load)
@@ -166,21 +172,34 @@ class Central(Strategy):
     def before_step(self) -> bool:
         """Pull the parameters after all gradients were pushed. The worker's own optimizer has nothing to work on.
 
-        FloatingPointError if a gradient of this worker is not finite; servers then drop what it has pushed.
+        FloatingPointError if a gradient of this worker is not finite, ValueError if an option of the optimizer other
+        than the learning rate has changed; servers then drop what it has pushed.
         """
         self._check_trains()
         if self.problem is None:
-            self._check_finite()
+            self._check_step()
             self._client.step(get_lrs(self.opt), self._targets)
             self.buckets.deliver()
         return True
 
-    def _check_finite(self) -> None:
-        try:  # the gradient of no samples may be NaN, and counts for nothing
+    def _check_step(self) -> None:
+        try:
+            self._check_options()
+            # the gradient of no samples may be NaN, and counts for nothing
             check_gradients([bucket for bucket in self.buckets.list if bucket.samples], self.comm.rank)
-        except FloatingPointError:
+        except (FloatingPointError, ValueError):
             self._client.discard()
             raise
+
+    def _check_options(self) -> None:
+        """Raise ValueError unless the worker's optimizer has the options that the servers' copies have."""
+        now = self.handle.options()
+        for name, value in self._options.items():
+            if now.get(name) != value:
+                raise ValueError(
+                    f"{name} of the optimizer was {value} and is {now.get(name)}: servers follow the learning rate "
+                    "only; for OneCycleLR, give it cycle_momentum=False"
+                )
 
     @property
     def gap(self) -> int:
@@ -292,6 +311,7 @@ class Central(Strategy):
             self._client.load(servers)
         self._take_parameters()
         self._loaded = False
+        self._options = self.handle.options()  # those of the state, which the servers have, too
 
 
 def _has_threads(comm: Any) -> bool:

@@ -21,7 +21,8 @@ class ParameterServer(Central):
 
     The optimizer works on the servers, each of which has a copy of it for its part of the parameters; it must work
     element by element, as SGD and Adam do. ``opt.step()`` pushes and pulls. The state of the optimizer, but for its
-    learning rates, is on the servers, and so in the strategy's. The update uses the mean gradient over the samples of
+    learning rates, is on the servers, and so in the strategy's. Servers follow the learning rates; a change of another
+    option, such as the momentum, is a ValueError in the step. The update uses the mean gradient over the samples of
     all workers, as `AllReduce` does, and all workers go on with the same parameters (Li et al., OSDI 2014, sec. 3.4,
     with sequential consistency).
 
@@ -34,7 +35,7 @@ class ParameterServer(Central):
 
     Raises ValueError for `servers` below 1, and for `backup` with one server. `distribute` raises ValueError on all
     ranks for as many servers as ranks or, with `beside`, for more; for parameters of 16 bits, for an optimizer that has
-    made steps, and for `beside` without MPI.THREAD_MULTIPLE.
+    made steps or that needs parameters in their shapes (Adafactor), and for `beside` without MPI.THREAD_MULTIPLE.
     """
 
     policy = Policy(staleness=0, fold=True)

@@ -128,13 +128,22 @@ class TorchHandle(Handle):
         values = [(p, value) for p in parameters for value in self.opt.state[p].values()]
         return [v for p, v in values if isinstance(v, torch.Tensor) and v.dim() and v.shape == p.shape]
 
+    def options(self) -> dict[str, Any]:
+        """See `Handle.options`."""
+        return {
+            f"{key} of group {i}": repr(value)
+            for i, group in enumerate(self.opt.param_groups)
+            for key, value in group.items()
+            if key not in ("params", "lr")
+        }
+
     def describe(self) -> dict[str, Any]:
         """See `Handle.describe`."""
         found: dict[str, Any] = {"optimizer": type(self.opt).__name__}
         for i, group in enumerate(self.opt.param_groups):
             found[f"parameters of group {i}"] = [self._names[p] for p in group["params"]]
-            found |= {f"{key} of group {i}": repr(value) for key, value in group.items() if key != "params"}
-        return found
+            found[f"lr of group {i}"] = repr(group["lr"])
+        return found | self.options()
 
 
 def _own(value: Any) -> Any:

@@ -8,6 +8,7 @@ import pytest
 
 from collectives import train
 from collectives.train import threads
+from collectives.train.flat.numpy_model import NumpyHandle
 
 
 def model():
@@ -78,3 +79,40 @@ def test_a_table_with_an_optimizer_of_others():
         return comm.allreduce(1)
 
     assert threads.run(2, on_rank, timeout=60) == [2, 2]
+
+
+def test_an_optimizer_that_needs_whole_parameters(monkeypatch):
+    """Servers have pieces of them; with AsyncEASGD the optimizer works on the workers."""
+    monkeypatch.setattr(NumpyHandle, "elementwise", False)
+
+    def on_rank(comm):
+        for strategy in (train.ParameterServer(), train.SSP(), train.AsyncParameterServer()):
+            with pytest.raises(ValueError, match="SGD needs whole parameters in their shapes"):
+                train.distribute(*model(), strategy, comm=comm)
+        train.distribute(*model(), train.AsyncEASGD(), comm=comm)[1].strategy.close()
+
+    threads.run(2, on_rank, timeout=60)
+
+
+def test_servers_follow_the_rate_of_the_optimizer_and_no_other_option():
+    def on_rank(comm):
+        net, opt = train.distribute(*model(), train.ParameterServer(), comm=comm)
+        if opt.strategy.worker:
+
+            def step():
+                before = net.parameters()[0].data.copy()
+                opt.zero_grad()
+                train.CrossEntropyLoss()(net(np.ones((2, 6), np.float32)), np.array([0, 1])).backward()
+                opt.step()
+                return np.abs(net.parameters()[0].data - before).max()
+
+            train.schedules.set_lr(opt, 0.5)
+            assert step() > 0
+            train.schedules.set_lr(opt, 0)
+            assert step() == 0
+            opt.momentum = 0.8
+            with pytest.raises(ValueError, match=r"momentum of the optimizer was 0.0 and is 0.8: servers follow"):
+                step()
+        opt.strategy.close()
+
+    threads.run(3, on_rank, timeout=60)

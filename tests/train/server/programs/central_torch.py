@@ -71,6 +71,34 @@ def test_a_learning_rate_that_is_a_tensor_is_not_the_servers():
     np.testing.assert_allclose(net.weight.detach().numpy(), -0.5 * 4, rtol=1e-6)
 
 
+def test_an_optimizer_that_needs_whole_parameters():
+    net = torch.nn.Linear(2, 1)
+    with pytest.raises(ValueError, match="Adafactor needs whole parameters"):
+        train.distribute(net, torch.optim.Adafactor(net.parameters()), train.SSP(), comm=COMM)
+
+
+@pytest.mark.parametrize("cycled", [False, True])
+def test_a_schedule_that_changes_the_momentum_too(cycled):
+    net = torch.nn.Linear(2, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    net, opt = train.distribute(net, opt, train.ParameterServer(), comm=COMM)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=9, cycle_momentum=cycled)
+
+    def step():
+        opt.zero_grad()
+        net(torch.ones(1, 2)).sum().backward()
+        opt.step()
+        schedule.step()
+
+    if opt.strategy.worker and cycled:
+        with pytest.raises(ValueError, match="momentum of group 0 of the optimizer was 0.9 and is 0.95"):
+            step()
+    elif opt.strategy.worker:
+        for _ in range(4):
+            step()
+    opt.strategy.close()
+
+
 def test_a_worker_without_samples_spoils_nothing():
     """Its mean loss is NaN, and so are its gradients."""
     torch.manual_seed(7)
