@@ -66,9 +66,8 @@ class Central(Strategy):
             raise ValueError(f"parameter {short} has 16 bits; servers hold float32 and float64")
         check_fresh(handle)
         if self.serves_optimizer and not handle.elementwise:
-            raise ValueError(
-                f"{type(handle.opt).__name__} needs whole parameters in their shapes; servers have pieces of flat arrays"
-            )
+            needs = f"{type(handle.opt).__name__} needs whole parameters in their shapes"
+            raise ValueError(f"{needs}; servers have pieces of flat arrays")
         for name, table in self.tables.items():
             if not isinstance(table, Table):
                 raise TypeError(f"tables: {name} must be a train.Table, not {table!r}")
