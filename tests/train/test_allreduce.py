@@ -122,6 +122,17 @@ def test_a_bucket_that_waits_for_the_sum_of_samples_keeps_its_own_number():
     assert factors == [2 / 8]
 
 
+def test_a_sum_leaves_out_the_gradient_of_no_samples():
+    """The mean over none may be NaN."""
+    factors = []
+    wait = SimpleNamespace(Wait=lambda: None)
+    means = Means(SimpleNamespace(size=2), lambda *_: wait, None, weighted=False, guess=False)
+    for samples in (3, 0):
+        means.add(SimpleNamespace(index=0, samples=samples, put_scaled=lambda factor, target: factors.append(factor)))
+        means.finish()
+    assert factors == [1, 0]
+
+
 def test_a_scale_that_becomes_too_small_is_an_error():
     net = train.mlp((6,), 3, rng=np.random.default_rng(0))
     strategy = train.AllReduce(loss_scale="dynamic")

@@ -28,7 +28,8 @@ class Means:
     Gradients are multiplied by ``n p / N``, which is 1 if all parts have the same length, and the ranks' mean of these
     is taken. n is the number of samples of this rank, N that of all p ranks, which they add up in the background. If
     `guess` is True, no bucket waits for this sum: N is taken to be `expected`, that of the pass before, and `finish`
-    returns the factor by which results are to be corrected. With `weighted` False gradients are added up as they are.
+    returns the factor by which results are to be corrected. With `weighted` False gradients are added up as they are,
+    but for those of ranks without samples.
 
     ``start(bucket, op)`` starts the operation on a bucket and returns its request. If there is `compress`, then
     ``compress(bucket, weight)`` exchanges the weighted gradients instead: it yields one request after the other. Its
@@ -98,7 +99,7 @@ class Means:
             self._send(*self._waiting.popleft())
 
     def _send(self, bucket: Bucket, samples: int) -> None:
-        weight = self._weight(samples) if self._weighted else 1.0
+        weight = self._weight(samples) if self._weighted else float(samples > 0)  # that of no samples may be NaN
         if self._compress is None:
             bucket.put_scaled(weight, bucket)
             self._requests.append(self._start(bucket, self._op()))
