@@ -36,7 +36,8 @@ class EASGD(Local):
       ``alpha = lr rho`` with the learning rate of the step. The smaller, the further ranks explore.
 
     **Hypotheses.** ``beta = p alpha`` is at most 1, so that the centre is a mean of its old value and of the ranks;
-    more is a ValueError. Samples have the same distribution on all ranks: if they have not, ranks are drawn apart in
+    more is a ValueError in `distribute`. If ``lr rho`` becomes larger than 1/p later, as in a warm-up, or p does in an
+    elastic run, alpha is 1/p. Samples have the same distribution on all ranks: if they have not, ranks are drawn apart in
     every step, and the centre is less accurate than synchronous training. On a quadratic loss with curvature h, plain
     SGD with ``every = 1`` is stable if and only if ``lr h (2 - beta) < 4 - 2 beta (1 + 1/p)``: up to ``lr h < 2 - 2/p``
     with the default. With beta = 1 one rank and the centre would only change places. The same program gives the same
@@ -62,13 +63,13 @@ class EASGD(Local):
     def check(self, model: Model, handle: Handle, comm: Any) -> None:
         """Raise ValueError unless the network can be averaged and the centre is stable."""
         super().check(model, handle, comm)
-        self._attraction(handle.opt, comm.size)
+        _stable(self._attraction(handle.opt, comm.size), comm.size)
 
     def _attraction(self, opt: Any, size: int) -> float:
-        """alpha of this step. ValueError if it is too large for `size` ranks."""
+        """alpha of this step on `size` ranks, which may be too large."""
         if self.rho is not None:
-            return _stable(get_lr(opt) * self.rho, size)
-        return _stable(1 / max(2, size) if self.alpha is None else self.alpha, size)
+            return get_lr(opt) * self.rho
+        return 1 / max(2, size) if self.alpha is None else self.alpha
 
     def setup(self, net: Any, opt: Any, comm: Any) -> None:
         """See `Strategy.setup`."""
@@ -90,7 +91,8 @@ class EASGD(Local):
     def _draw(self) -> None:
         from mpi4py import MPI
 
-        alpha, requests = self._attraction(self.opt, self.comm.size), []
+        size = self.comm.size
+        alpha, requests = min(self._attraction(self.opt, size), 1 / size), []
         for data, centre, gap in zip(self.parameters, self.centre, self._gaps, strict=True):
             gap[...] = data
             gap -= centre
@@ -133,8 +135,7 @@ class EASGD(Local):
         self.take_by_name(self.centre, centre)
 
 
-def _stable(alpha: float, size: int) -> float:
-    """`alpha`. ValueError if with it the centre of `size` ranks would overshoot their mean."""
+def _stable(alpha: float, size: int) -> None:
+    """Raise ValueError if with `alpha` the centre of `size` ranks would overshoot their mean."""
     if alpha * size > 1 + 1e-9:
         raise ValueError(f"alpha must be at most 1/{size} for {size} ranks, not {alpha:g}")
-    return alpha

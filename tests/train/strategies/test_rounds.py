@@ -224,6 +224,21 @@ def test_easgd_follows_its_recursion(options, size):
     assert near(np.stack([end for _, end in results]), last)
 
 
+def test_a_rate_that_grows_leaves_the_attraction_at_its_limit():
+    """alpha would be 20 * 0.05 = 1, and 2 ranks have 1/2 at most."""
+
+    def on_rank(comm, **how):
+        net, opt = begin(comm, train.EASGD(**how), lambda parameters: train.SGD(parameters, 0.01))
+        for step in range(5):
+            steps(net, opt, comm, step, step + 1)
+            train.schedules.set_lr(opt, 0.05)
+        return flat(net)
+
+    ways = ({"rho": 20}, {"alpha": 0.5})
+    found, expected = (threads.run(2, lambda comm, how=how: on_rank(comm, **how)) for how in ways)
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("size", RANKS)
 @pytest.mark.parametrize("beta", [None, 0.9, 0.3])
 def test_easgd_is_stable_up_to_the_rate_that_its_docstring_has(beta, size):
