@@ -68,8 +68,9 @@ class AsyncEASGD(Central):
         """Nothing was pushed."""
 
     def before_step(self) -> bool:
-        """Let the worker's optimizer step."""
+        """Let the worker's optimizer step; before that, centre and workers take parameters that were loaded."""
         self._check_trains()
+        self._publish_loaded()
         return True
 
     def after_step(self) -> None:
@@ -78,7 +79,6 @@ class AsyncEASGD(Central):
         if self._steps % self.every:
             return
         check_parameters(self.buckets.list, self.comm.rank)
-        self._publish_loaded()
         for bucket in self.buckets.list:
             self._client.push(bucket.index, 1, bucket.data)
         self._client.step([], self._centre)

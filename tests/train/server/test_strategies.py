@@ -285,9 +285,13 @@ def test_asynchronous_strategies_go_on_from_a_checkpoint(tmp_path, strategy):
     assert not np.array_equal(again[0][3], first[0][3])
 
 
-def test_parameters_that_are_loaded_go_to_the_servers():
+@pytest.mark.parametrize(
+    "strategy",
+    [functools.partial(train.AsyncParameterServer, 2, rate="full"), functools.partial(train.AsyncEASGD, 100, 2)],
+)
+def test_parameters_that_are_loaded_go_to_the_servers(strategy):
     def on_rank(comm):
-        net, opt = train.distribute(*model(lr=0.0), train.AsyncParameterServer(2, rate="full"), comm=comm)
+        net, opt = train.distribute(*model(lr=0.0), strategy(), comm=comm)
         other = model(seed=5)[0]
         if opt.strategy.worker:
             net.load_state_dict(other.state_dict())
