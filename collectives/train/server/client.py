@@ -168,8 +168,9 @@ class Client:
         self._asked(server, Kind.PUT_ROWS, 0, len(keys), head, keys, np.ascontiguousarray(rows))
 
     def row_steps(self, table: int) -> int:
-        """The number of updates of a table, on server 0."""
-        return self._asked(0, Kind.PULL_ROWS, table, 0, np.zeros(0, np.int64)).first
+        """The largest number of updates of a table on any server: each counts those of its own rows."""
+        none = np.zeros(0, np.int64)
+        return max(self._asked(server, Kind.PULL_ROWS, table, 0, none).first for server in range(self.servers))
 
     def save(self) -> dict[str, Any]:
         """The state of all servers, with whole arrays."""

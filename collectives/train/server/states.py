@@ -11,7 +11,10 @@ from ..checkpoint import Shard as Leaf
 
 
 def wholes(states: Sequence[Any]) -> Any:
-    """One state of those of all servers, which differ in `Leaf`s only; their parts become whole arrays."""
+    """One state of those of all servers. The parts in their `Leaf`s become whole arrays.
+
+    Of numbers it has the largest: servers that have dropped more late gradients than others have made fewer steps.
+    """
     first = states[0]
     if isinstance(first, Leaf):
         return np.concatenate([part.array for part in sorted(states, key=lambda part: part.start)])
@@ -19,4 +22,6 @@ def wholes(states: Sequence[Any]) -> Any:
         return {key: wholes([state[key] for state in states]) for key in first}
     if isinstance(first, list | tuple):
         return [wholes(items) for items in zip(*states, strict=True)]
+    if isinstance(first, int | float) or getattr(first, "shape", None) == ():
+        return max(states)
     return first

@@ -96,3 +96,22 @@ def test_wrong_keys_and_gradients():
     for rows, width, how in ((0, 1, {}), (1, 0, {}), (1, 1, {"scale": -1})):
         with pytest.raises(ValueError, match="must be at least 1|scale"):
             train.Table(rows, width, **how)
+
+
+def test_a_saved_table_has_the_steps_of_the_server_that_made_most():
+    """All keys are on server 1."""
+
+    def on_rank(comm):
+        table = train.Table(8, 2, optimizer=functools.partial(train.Adam, lr=0.1))
+        net, opt = train.distribute(*model(), train.ParameterServer(2, tables={"rows": table}), comm=comm)
+        saved = None
+        if opt.strategy.worker:
+            for _ in range(3):
+                net(np.zeros((1, 6))).backward(np.zeros((1, 3)))
+                table.push([1, 3], np.ones((2, 2)))
+                opt.step()
+            saved = table.state_dict()["steps"]
+        opt.strategy.close()
+        return saved
+
+    assert threads.run(4, on_rank, timeout=60) == [3, 3, None, None]

@@ -8,6 +8,7 @@ from collectives import train
 from collectives.train.server.clocks import Policy
 from collectives.train.server.layout import ranges
 from collectives.train.server.messages import Kind, pack, unpack
+from collectives.train.server.states import wholes
 
 ASYNC = {rate: Policy(float("inf"), fold=False, rate=rate) for rate in ("full", "shared", "staleness")}
 SSP = Policy(2, fold=False, rate="shared")
@@ -64,6 +65,16 @@ def test_gradients_that_are_too_old_change_nothing(count):
     servers.step(2, grads, rate=0.25)
     np.testing.assert_allclose(servers.parameters(), before - 3 * 0.25)
     np.testing.assert_array_equal(np.concatenate(servers.data[2]), servers.parameters())
+
+
+def test_the_state_of_all_servers_has_the_steps_of_the_one_that_made_most():
+    servers = Servers(*parts(train.Adam), 2, Policy(float("inf"), fold=False, oldest=0), servers=2)
+    for server, workers in ((0, [0, 1]), (1, [0, 0])):  # server 0 drops the second gradient
+        for worker in workers:
+            servers.send(Kind.STEP, worker, server, 1, 0, np.array([0.1]))
+    states = [service.shard.state() for service in servers.services]
+    assert [state["optimizer"]["steps"] for state in states] == [1, 2]
+    assert wholes(states)["optimizer"]["steps"] == 2
 
 
 def test_a_clock_is_one_update_by_the_mean_over_all_samples():
