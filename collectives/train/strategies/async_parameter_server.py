@@ -24,6 +24,9 @@ class AsyncParameterServer(Central):
       g that was computed from w_old and arrives at w. Servers then keep the parameters that each worker has read.
       Default 0: none.
 
+    Each gradient counts alike, also that of the last, short part of an epoch: an update is by the mean over the samples
+    of its worker's step, however many these are.
+
     Other arguments, and the bytes, are those of `ParameterServer`; the pace is each worker's own. The bounds on
     convergence assume that the lag is bounded, which nothing here does: see `SSP`. Raises ValueError for another
     `rate`, and for a negative `compensation` or `oldest`.

@@ -36,12 +36,12 @@ class EASGD(Local):
       ``alpha = lr rho`` with the learning rate of the step. The smaller, the further ranks explore.
 
     **Hypotheses.** ``beta = p alpha`` is at most 1, so that the centre is a mean of its old value and of the ranks;
-    more is a ValueError in `distribute`. If ``lr rho`` becomes larger than 1/p later, as in a warm-up, or p does in an
-    elastic run, alpha is 1/p. Samples have the same distribution on all ranks: if they have not, ranks are drawn apart in
-    every step, and the centre is less accurate than synchronous training. On a quadratic loss with curvature h, plain
-    SGD with ``every = 1`` is stable if and only if ``lr h (2 - beta) < 4 - 2 beta (1 + 1/p)``: up to ``lr h < 2 - 2/p``
-    with the default. With beta = 1 one rank and the centre would only change places. The same program gives the same
-    bits, also after a stop and a resume.
+    more is a ValueError in `distribute`. If alpha would be above 1/p later, as in a warm-up with `rho`, or when ranks
+    join an elastic run, it is 1/p. Samples have the same distribution on all ranks: if they have not, ranks are drawn
+    apart in every step, and the centre is less accurate than synchronous training. On a quadratic loss with curvature
+    h, plain SGD with ``every = 1`` is stable if and only if ``lr h (2 - beta) < 4 - 2 beta (1 + 1/p)``: up to ``lr h <
+    2 - 2/p`` with the default. With beta = 1 one rank and the centre would only change places. The same program gives
+    the same bits, also after a stop and a resume.
 
     **Costs.** For n bytes of parameters a rank gives n / every bytes to an all-reduce per step. Memory: 2 n, for the
     centre, of which every rank has a copy with the same bits, and for the differences.

@@ -21,9 +21,10 @@ class SSP(Central):
 
     ``gap`` is the largest distance of clocks that servers have recorded, at most `staleness`; ``lag`` the largest
     number of updates by others between a worker's pull and the update by its gradient, at most ``(workers - 1) (2
-    staleness + 1)``. Other arguments, and the bytes, are those of `ParameterServer`. Delays that pass cost
-    nothing up to `staleness` clocks; a worker that is slow for good sets the pace. Raises ValueError for a negative
-    staleness, TypeError for what is no number of clocks.
+    staleness + 1)``. Each gradient counts alike, however many samples it is the mean of, unless `staleness` is 0. Other
+    arguments, and the bytes, are those of `ParameterServer`. Delays that pass cost nothing up to `staleness` clocks; a
+    worker that is slow for good sets the pace. Raises ValueError for a negative staleness, TypeError for what is no
+    number of clocks.
     """
 
     def __init__(self, staleness: int = 3, servers: int = 1, **how: Any) -> None:
