@@ -47,9 +47,10 @@ def distribute(
     `unused` is what happens in ``opt.step()`` if parameters got no gradient: "error" (default) raises RuntimeError,
     which names them; "zero" gives them a gradient of zeros.
 
-    Gradients between ``backward()`` and ``step()`` are under way: read them after the step, and let the strategy clip
-    them, or call ``strategy.wait()`` first. A torch network whose gradients were changed nevertheless is an error in
-    the step. ``opt.step(closure)`` calls the closure once, before the step.
+    With a strategy that exchanges gradients, these are under way between ``backward()`` and ``step()``: read them after
+    the step, and let the strategy clip them, or call ``strategy.wait()`` first, if it has that. A torch network whose
+    gradients were changed nevertheless is an error in the step, which says what else to do. With other strategies a
+    program may change them. ``opt.step(closure)`` calls the closure once, before the step.
 
     With a parameter server on ranks of its own (see `ParameterServer`), these ranks serve here, and return when
     training has ended.
@@ -123,7 +124,7 @@ def _connect(strategy: Strategy, mesh: Mesh | None, net: Any) -> None:
     def before() -> bool:
         arrive(strategy.replicated)
         with naming():
-            strategy.problem = buckets.close()
+            strategy.problem = buckets.close(strategy.instead)
             go = strategy.before_step()
         if strategy.problem is not None:
             raise RuntimeError(strategy.problem)

@@ -24,10 +24,7 @@ TWICE = (
     "backward() ran twice before opt.step(), when the first gradients were on their way; for micro-batches, run "
     "all but the last one within strategy.no_sync(); to drop the first gradients, call opt.zero_grad()"
 )
-CHANGED = (
-    "the gradient of {} was changed between backward() and opt.step(), while it was on its way; let the strategy clip "
-    "(clip_norm) and scale (loss_scale) gradients, or call strategy.wait() first"
-)
+CHANGED = "the gradient of {} was changed between backward() and opt.step(), while it was on its way; {}"
 
 
 class Progress:
@@ -295,12 +292,15 @@ class Buckets:
         self.deliver_grads()
         self._settled = True
 
-    def close(self) -> str | None:
-        """Hand over the buckets that are left. Returns what is wrong with this step on this rank, or None."""
+    def close(self, instead: str | None) -> str | None:
+        """Hand over the buckets that are left. Returns what is wrong with this step on this rank, or None.
+
+        `instead`: see `Strategy.instead`. If it is None, gradients that the program has changed are taken.
+        """
         moved = [slot.name for slot in self.model.slots if slot.moved()]
         absent = [slot.name for slot in self.model.slots if slot not in self._done and slot not in self._used]
         strangers = self.model.strangers()
-        problems = [self._problem, *self._changes()]
+        problems = [self._problem, *self._changes(instead)]
         self._send_all()
         problems += [bucket.problem for bucket in self.list]
         for bucket in self.list:
@@ -314,10 +314,16 @@ class Buckets:
             return f"{', '.join(strangers)} required no gradient when distribute was called, but does now"
         return next((problem for problem in problems if problem is not None), None)
 
-    def _changes(self) -> Iterator[str | None]:
+    def _changes(self, instead: str | None) -> Iterator[str | None]:
         """What the program has done to gradients since they were collected. What it may do is brought to its place."""
         for slot in self.model.slots if self._keep else ():
             if self._settled:
                 yield slot.collect()
-            elif slot in self._done and slot.touched():
-                yield CHANGED.format(slot.name)
+            elif slot not in self._done or not slot.touched():
+                continue
+            elif instead is not None:
+                yield CHANGED.format(slot.name, instead)
+            elif self._before and self._home[slot].index >= self._next:
+                yield f"the gradient of {slot.name} was changed before that of all micro-batches was there"
+            else:
+                yield slot.collect()

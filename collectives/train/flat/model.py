@@ -78,7 +78,7 @@ class Slot:
     def touched(self) -> bool:
         """Whether the program has changed the gradient since `collect` or `put_zeros`, as far as that shows.
 
-        The gradient is on its way then.
+        The gradient may be on its way then.
         """
         raise NotImplementedError
 

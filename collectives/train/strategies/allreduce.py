@@ -146,6 +146,11 @@ class AllReduce(Strategy):
         """The loss times the loss scale: ``strategy.scale(loss).backward()``."""
         return loss if self.loss_scale.value == 1 else loss * self.loss_scale.value
 
+    @property
+    def instead(self) -> str:
+        """What else there is. See `Strategy.instead`."""
+        return "let the strategy clip (clip_norm) and scale (loss_scale) gradients, or call strategy.wait() first"
+
     def on_bucket(self, bucket: Bucket) -> None:
         """Start the exchange of this bucket."""
         if self.shard == 2:

@@ -19,6 +19,8 @@ P = ParamSpec("P")
 S = TypeVar("S", bound="Strategy")
 T = TypeVar("T")
 
+HOOK = "change it in a hook of the parameter (register_hook), or scale the loss"  # torch calls hooks before strategies
+
 
 def with_parameters(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
     """A method of a strategy that reads and changes ``data`` of the buckets, also of a network on a device.
@@ -85,6 +87,12 @@ class Strategy:
     buckets: Buckets
     model: Model
     handle: Handle
+
+    @property
+    def instead(self) -> str | None:
+        """What a program can do instead of changing a gradient between ``backward()`` and ``opt.step()``, when it is on
+        its way. None if gradients stay this rank's own until its step, so that they may be changed."""
+        return HOOK
 
     @property
     def in_parts(self) -> bool:

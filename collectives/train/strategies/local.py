@@ -44,6 +44,11 @@ class Local(Strategy):
         """This rank's parameters: an array of shape (n,) for each bucket."""
         return [bucket.data for bucket in self.buckets.list]
 
+    @property
+    def instead(self) -> str | None:
+        """None: gradients are this rank's own. See `Strategy.instead`."""
+        return None
+
     def on_bucket(self, bucket: Bucket) -> None:
         """Note the number of samples."""
         self.samples = bucket.samples

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..counts import count
+from .base import HOOK
 from .finite import check_gradients
 from .local import average
 from .means import Means
@@ -80,6 +81,11 @@ class LocalSGD(Rounds):
 
     def _synchronous_at(self, step: int) -> bool:
         return step < self.start or (self.stop is not None and step >= self.stop)
+
+    @property
+    def instead(self) -> str | None:
+        """None, but for a synchronous step. See `Strategy.instead`."""
+        return HOOK if self.synchronous else None
 
     def on_bucket(self, bucket: Bucket) -> None:
         """In a synchronous step, start to average the bucket's gradients."""

@@ -10,6 +10,11 @@ class NoComm(Strategy):
     sends_parameters = False
     on_device = True
 
+    @property
+    def instead(self) -> str | None:
+        """None: gradients are this rank's own. See `Strategy.instead`."""
+        return None
+
     def pattern(self, size: int) -> Pattern:
         """Nothing is sent."""
         return apart()

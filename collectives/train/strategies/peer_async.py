@@ -63,6 +63,11 @@ class PeerAsync(Strategy):
         self._arrived = [np.zeros_like(array) for array in data]
         self._peers = {rank: Peer(messages, rank, data) for rank in range(comm.size) if rank != comm.rank}
 
+    @property
+    def instead(self) -> str | None:
+        """None: gradients are this rank's own until its step. See `Strategy.instead`."""
+        return None
+
     def before_step(self) -> bool:
         """Send this rank's gradient, and add those that have come to it. FloatingPointError if it is not finite."""
         if self._finishing:

@@ -4,11 +4,12 @@ Run on any number of ranks: ``mpiexec -n 3 python -m pytest tests/train/programs
 """
 
 import copy
+import functools
 
 import numpy as np
 import pytest
 import torch
-from local_training import batch, begin, flat, momentum, network, steps, uneven
+from local_training import batch, begin, even, flat, momentum, network, steps, uneven
 from mpi4py import MPI
 
 import collectives
@@ -106,3 +107,59 @@ def test_parameters_of_16_bits_are_refused(name, dtype):
     strategy = train.ADPSGD() if name == "ad_psgd" else STRATEGIES[name]()
     with pytest.raises(ValueError, match=r"parameter 1\.weight has 16 bits"):
         train.distribute(net, torch.optim.SGD(net.parameters(), 0.1), strategy, comm=COMM)
+
+
+def drop(net):
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 0.0)
+
+
+def replace(net):
+    for p in net.parameters():
+        p.grad = p.grad * 0
+
+
+@pytest.mark.parametrize("change", [drop, replace])
+@pytest.mark.parametrize("strategy", [*STRATEGIES.values(), train.NoComm, train.ADPSGD, train.PeerAsync])
+def test_gradients_of_a_ranks_own_may_be_changed_before_the_step(strategy, change):
+    net = torch_network()
+    if strategy is STRATEGIES["merged"]:
+        strategy = functools.partial(train.LocalSGD, 3, stop=8)
+    net, opt = train.distribute(net, torch.optim.SGD(net.parameters(), 0.1), strategy(), comm=COMM)
+    for step in range(3):
+        x, y = (torch.from_numpy(part) for part in batch(step, COMM.rank, uneven(COMM.size)))
+        opt.zero_grad()
+        with opt.strategy.no_sync():
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        change(net)
+        opt.step()
+    opt.strategy.close()
+    assert np.abs(torch_flat(net) - torch_flat(torch_network())).max() < NEAR
+
+
+def test_a_gradient_is_not_changed_before_all_of_it_is_there():
+    """The first layers have a gradient in the first micro-batch only. So their bucket is handed over by the step."""
+    net = torch_network()
+    net, opt = train.distribute(net, torch.optim.SGD(net.parameters(), 0.1), train.NoComm(), comm=COMM, unused="zero")
+    x, y = (torch.from_numpy(part) for part in batch(0, COMM.rank, even(COMM.size)))
+    with opt.strategy.no_sync():
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+    torch.nn.functional.cross_entropy(net[-1](net[:-1](x).detach()), y).backward()
+    drop(net)
+    with pytest.raises(RuntimeError, match=r"gradient of 5\.weight was changed before that of all micro-batches"):
+        opt.step()
+
+
+@pytest.mark.parametrize(
+    "strategy", [lambda: train.LocalSGD(3, start=2), lambda: train.ParameterServer(1, beside=True)]
+)
+def test_what_to_do_instead_is_said_where_gradients_are_sent(strategy):
+    net = torch_network()
+    net, opt = train.distribute(net, torch.optim.SGD(net.parameters(), 0.1), strategy(), comm=COMM)
+    x, y = (torch.from_numpy(part) for part in batch(0, COMM.rank, even(COMM.size)))
+    torch.nn.functional.cross_entropy(net(x), y).backward()
+    drop(net)
+    with pytest.raises(RuntimeError, match=r"on its way; change it in a hook of the parameter \(register_hook\)"):
+        opt.step()
+    opt.zero_grad()
+    opt.strategy.close()
