@@ -66,7 +66,7 @@ def distribute(
     if not isinstance(strategy, Strategy):
         raise TypeError(f"strategy must be an object of a class derived from train.Strategy, not {strategy!r}")
     if mesh is not None:
-        comm, strategy.whole = mesh.data, mesh.comm
+        comm, strategy.whole, strategy.in_parts = mesh.data, mesh.comm, mesh.in_parts
     if role_of(comm) is not None:
         raise RuntimeError("the servers of an earlier training are still set apart: end it by opt.strategy.close()")
     comm = communicator(comm)

@@ -63,7 +63,7 @@ class Strategy:
     ``data`` of buckets and ``buckets.deliver()`` after it has changed it, or marks the method by
     ``collectives.train.strategies.base.with_parameters``.
     ``whole`` is the communicator of all ranks that hold parts of the model, with their replicas, if these are more than
-    ``comm`` has (see `Mesh`), else None.
+    ``comm`` has (see `Mesh`), else None. ``in_parts`` says whether ranks hold parts of the model that others lack.
     ``problem`` is what this rank found wrong with a step when `before_step` is called, or None. If a strategy does not
     raise an error for it on all ranks, `distribute` raises one on this rank.
     """
@@ -79,6 +79,7 @@ class Strategy:
     flat = False
     on_device = False
     whole: Any = None
+    in_parts = False
     problem: str | None = None
 
     net: Any = None
@@ -93,11 +94,6 @@ class Strategy:
         """What a program can do instead of changing a gradient between ``backward()`` and ``opt.step()``, when it is on
         its way. None if gradients stay this rank's own until its step, so that they may be changed."""
         return HOOK
-
-    @property
-    def in_parts(self) -> bool:
-        """Whether ranks hold parts of the model that others lack (see `Mesh`)."""
-        return self.whole is not None and self.whole.size > self.comm.size
 
     def check(self, model: Model, handle: Handle, comm: Any) -> None:
         """Raise TypeError or ValueError unless this strategy serves the network and its optimizer. It sends nothing."""

@@ -244,13 +244,13 @@ def test_a_checkpoint_has_the_state_of_the_servers(tmp_path, then):
     np.testing.assert_array_equal(found[0][1], expected[0][1])
 
 
-@pytest.mark.parametrize("strategy", [train.ParameterServer, train.SSP])
-def test_a_run_on_a_mesh_leaves_servers_out_and_goes_on_with_more_ranks(tmp_path, strategy):
+@pytest.mark.parametrize(("strategy", "how"), [(train.ParameterServer, {"check_weights": 3}), (train.SSP, {})])
+def test_a_run_on_a_mesh_leaves_servers_out_and_goes_on_with_more_ranks(tmp_path, strategy, how):
     def on_rank(comm, epochs):
         mesh = train.Mesh(comm, data=comm.size)
         data = train.Loader(samples(), 24, seed=1, comm=mesh.data)
         net, opt = train.distribute(*model(), strategy(), mesh=mesh)
-        run = train.Run(tmp_path, mesh=mesh, state={"net": net, "opt": opt, "data": data}, checkpoint_every=2)
+        run = train.Run(tmp_path, mesh=mesh, state={"net": net, "opt": opt, "data": data}, checkpoint_every=2, **how)
         for x, y in run.steps(data, epochs=epochs):
             opt.zero_grad()
             train.CrossEntropyLoss()(net(x), y).backward()
