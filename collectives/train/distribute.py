@@ -95,7 +95,7 @@ def _buckets(model: Model, strategy: Strategy, comm: Any, unused: str) -> Bucket
         put(data)
     buckets = Buckets(
         model,
-        strategy.bucket_bytes or _longest(comm),
+        strategy.bucket_bytes or (LONGEST if strategy.saves_buckets(model) else _longest(comm)),
         comm,
         keep_grads=strategy.keep_grads,
         share_data=strategy.sends_parameters,
@@ -146,7 +146,7 @@ def _connect(strategy: Strategy, mesh: Mesh | None, net: Any) -> None:
 
 
 def _longest(comm: Any) -> int:
-    """The longest bucket in bytes, for a strategy that leaves it open. Collective."""
+    """The longest bucket in bytes, for a strategy that leaves it open and saves nothing by bucket. Collective."""
     from mpi4py import MPI
 
     machines = set(comm.allgather(MPI.Get_processor_name()))

@@ -1,13 +1,16 @@
 """Buckets and distribute in one process; what happens between ranks is in tests/mpi/test_train_mpi.py."""
 
 import copy
+import functools
 import pickle
+import sys
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 from collectives import train
+from collectives.train import threads
 from collectives.train.flat.buckets import Buckets, fuse
 from collectives.train.flat.model import Slot
 from collectives.train.flat.numpy_model import NumpyModel
@@ -106,6 +109,31 @@ def test_one_rank_does_what_the_optimizer_alone_does(strategy):
             o.step()
     for p, q in zip(net.parameters(), plain.parameters(), strict=True):
         np.testing.assert_allclose(p.data, q.data, atol=1e-14)
+
+
+@pytest.mark.parametrize("machines", [1, 2])
+def test_what_is_saved_by_bucket_has_the_same_buckets_on_any_number_of_machines(machines, monkeypatch):
+    module = sys.modules["collectives.train.distribute"]
+    monkeypatch.setattr(module, "LONGEST", 300)
+    monkeypatch.setattr(module, "ON_ONE_MACHINE", 10**6)
+    monkeypatch.setattr(MPI, "Get_processor_name", lambda: f"node{threads.job.current().rank % machines}")
+
+    def count(strategy, dtype=np.float64):
+        def on_rank(comm):
+            net = train.mlp((6,), 3, rng=np.random.default_rng(0), dtype=dtype)
+            _, opt = train.distribute(net, train.SGD(net.parameters(), 0.1), strategy(), comm=comm)
+            opt.strategy.close()
+            return len(opt.strategy.buckets)
+
+        return threads.run(2, on_rank, timeout=20)[0]
+
+    for depends in (train.AllReduce, train.LocalSGD, train.NoComm):
+        assert (count(depends) == 1) == (machines == 1)
+    by_bucket = [train.ParameterServer, train.AsyncEASGD, train.PeerAsync]
+    by_bucket += [functools.partial(train.AllReduce, shard=1), functools.partial(train.AllReduce, shard=2)]
+    for strategy in [*by_bucket, lambda: train.AllReduce(compression=train.PowerSGD(rank=2))]:
+        assert count(strategy) > 1
+    assert count(train.AllReduce, np.float16) > 1
 
 
 def test_wrong_order_of_calls():

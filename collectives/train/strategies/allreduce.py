@@ -41,8 +41,9 @@ class AllReduce(Strategy):
     * `average` (default: True): the gradient is the mean over the samples of all ranks. So p ranks compute the same as
       one rank with the same global batch, even if the ranks' parts differ in length or are empty. With False, the
       gradient is the sum of the ranks' gradients: p times the mean if all parts have the same length.
-    * `bucket_bytes`: the longest bucket, in bytes. None (default) is 1 MiB; or, without `shard`, 25 MiB if all ranks
-      are on one machine, where messages take little time but the cores' own.
+    * `bucket_bytes`: the longest bucket, in bytes. None (default) is 1 MiB; or 25 MiB if all ranks are on one machine,
+      where messages take little time but the cores' own. With `shard`, `compression` or parameters of 16 bits states
+      are by bucket, and None is 1 MiB on any machines. A state fits only where buckets are as long as before.
     * `algorithm`: name of an all-reduce algorithm, for a communicator whose ``Iallreduce`` takes one. By default the
       communicator chooses.
     * `compression`: what exchanges the gradients instead of all-reduces, for example ``train.PowerSGD(rank=2)``.
@@ -107,6 +108,10 @@ class AllReduce(Strategy):
             if not handle.elementwise:
                 what = f"{type(handle.opt).__name__} needs whole parameters in their shapes"
                 raise ValueError(f"{what}; with shard, and with parameters of 16 bits, an optimizer gets flat arrays")
+
+    def saves_buckets(self, model: Model) -> bool:
+        """True if the optimizer gets flat arrays, or if a compression keeps something of each bucket."""
+        return self.shard > 0 or self.compression is not None or narrow(model) is not None
 
     def setup(self, net: Any, opt: Any, comm: Any) -> None:
         """See `Strategy.setup`."""

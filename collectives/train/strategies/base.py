@@ -50,7 +50,8 @@ class Strategy:
     ``replicated`` says whether all ranks hold the same parameters after every step (default: False).
     ``sends_parameters`` says whether the arrays ``data`` of buckets are communicated (default: True); if not, they are
     ordinary memory, which networks read faster. ``bucket_bytes`` is the longest bucket, in bytes. None (default) is 1
-    MiB; or 25 MiB if all ranks are on one machine, where messages take little time but the cores' own.
+    MiB; or 25 MiB if all ranks are on one machine, where messages take little time but the cores' own, unless
+    `saves_buckets` is True.
     ``lockstep`` says whether ranks wait for each other in every step (default: True). If not, `Run` does not make them
     do so either. ``hands_out`` says whether `take` deals samples to the ranks that have time for them (default: False).
     ``worker`` says whether this rank trains (default: True).
@@ -97,6 +98,11 @@ class Strategy:
 
     def check(self, model: Model, handle: Handle, comm: Any) -> None:
         """Raise TypeError or ValueError unless this strategy serves the network and its optimizer. It sends nothing."""
+
+    def saves_buckets(self, model: Model) -> bool:
+        """Whether states have arrays by bucket (default: False). Buckets then do not depend on the number of machines,
+        so that a state fits when training goes on on others."""
+        return False
 
     def setup(self, net: Any, opt: Any, comm: Any) -> None:
         """Take the network, its optimizer and the communicator. An override calls this one first."""

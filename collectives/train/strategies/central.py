@@ -75,6 +75,10 @@ class Central(Strategy):
         if self.beside and not _has_threads(comm):
             raise ValueError("beside=True needs MPI.THREAD_MULTIPLE, which this MPI was not initialized with")
 
+    def saves_buckets(self, model: Model) -> bool:
+        """True: servers have parts of buckets."""
+        return True
+
     def _places(self, size: int) -> Places:
         """Which of `size` ranks serve. ValueError if none is left to train."""
         if self.servers > (size if self.beside else size - 1):

@@ -54,6 +54,10 @@ class PeerAsync(Strategy):
         if short is not None:
             raise ValueError(f"parameter {short} has 16 bits; gradients are added up in float32 and float64")
 
+    def saves_buckets(self, model: Model) -> bool:
+        """True: those of gradients that were not used yet."""
+        return True
+
     def setup(self, net: Any, opt: Any, comm: Any) -> None:
         """See `Strategy.setup`."""
         super().setup(net, opt, comm)
