@@ -84,6 +84,8 @@ class Network:
         for level in self.levels:
             if not 1 <= level.width <= WIDEST or not 0 < level.oversubscription < math.inf:
                 raise ValueError(f"levels: {level}: expected a width of 1 to {WIDEST} and an oversubscription above 0")
+        if not np.isfinite(self.groups()[1]).all():
+            raise ValueError("levels: the bandwidths of their uplinks are too small for a number")
 
     @property
     def size(self) -> int:
@@ -109,13 +111,13 @@ class Network:
         Switches are numbered through all levels.
         """
         found, gaps = np.zeros((len(self.levels), self.nhosts), np.int32), [np.zeros(0)]
-        width, rate, first = 1, self.beta, 0
+        width, gap, first = 1, 1 / self.beta, 0
         for i, level in enumerate(self.levels):
             width = min(width * level.width, self.nhosts)
-            rate *= level.width / level.oversubscription
+            gap *= level.oversubscription / level.width
             found[i] = first + np.arange(self.nhosts) // width
             switches = int(found[i][-1]) + 1 - first
-            gaps.append(np.full(switches, 1 / rate))
+            gaps.append(np.full(switches, gap))
             first += switches
         return found, np.concatenate(gaps)
 

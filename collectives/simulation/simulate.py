@@ -73,9 +73,11 @@ def bound(collective: str, network: Network, nbytes: int) -> float | None:
     """Seconds that the busiest link needs at least, without latency; None where no bound is known here.
 
     For an all-reduce on h hosts 2n(h-1)/h bytes leave each; for a reduce-scatter or all-gather n(h-1)/h; for a
-    broadcast or a reduction n, if there are two hosts or more.
+    broadcast or a reduction n, if there are two hosts or more. The link is that of the fastest host, less its burst.
     """
     h = network.nhosts
     parts = {"allreduce": 2 * (h - 1) / h, "reduce_scatter": (h - 1) / h, "allgather": (h - 1) / h}
     parts |= dict.fromkeys(("bcast", "reduce"), float(h > 1))
-    return parts[collective] * nbytes / network.beta if collective in parts else None
+    if collective not in parts:
+        return None
+    return max(0.0, parts[collective] * nbytes - network.burst) * float(network.host_gap().min())

@@ -161,6 +161,8 @@ class _Job:
             if not self._due:
                 raise ValueError("ranks wait for each other, and no message is under way")
             self.now, _, call = heapq.heappop(self._due)
+            if not math.isfinite(self.now):
+                raise ValueError("the times are too long for a number")
             call()
         return self._measured()
 

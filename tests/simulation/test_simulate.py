@@ -203,6 +203,10 @@ def test_bounds():
     assert bound("bcast", net, 1000) == pytest.approx(1e-6)
     assert bound("bcast", network(2, 1), 1000) == 0
     assert bound("scan", net, 1000) is None
+    assert bound("bcast", network(8, 4, beta=1e9, burst=400.0), 1000) == pytest.approx(0.6e-6)
+    assert bound("bcast", network(8, 4, beta=1e9, burst=4000.0), 1000) == 0
+    faster = {0: 0.5, 1: 0.5, 2: 0.25, 3: 3.0}
+    assert bound("bcast", network(8, 4, beta=1e9, slow_hosts=faster), 1000) == pytest.approx(0.25e-6)
 
 
 @pytest.mark.parametrize(
@@ -224,6 +228,7 @@ def test_bounds():
         (lambda: simulate(registry.find("bcast", "binomial"), network(4), -1), "nbytes"),
         (lambda: network(4, levels=(Level(2, math.inf),)), "levels"),
         (lambda: network(4, levels=(Level(0),)), "levels"),
+        (lambda: network(4, levels=(Level(2, 1e308), Level(2, 1e308))), "bandwidths of their uplinks"),
         (lambda: simulate(registry.find("allreduce", "ring"), network(4), 8, segments=0), "segments"),
         (lambda: simulate(registry.find("allgather", "bruck"), network(4), 8, segments=2), "cannot be cut"),
     ],

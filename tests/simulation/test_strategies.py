@@ -141,6 +141,7 @@ def test_equal_seeds_give_equal_results_and_others_differ():
         (apart(), {"stragglers": {3: 2.0}}, "straggler 3: the ranks that train are 0 to 2"),
         (central([2], 0), {"stragglers": {2: 2.0}}, "straggler 2: the ranks that train are 0 to 1"),
         (Pattern(lambda rank, step: [Receive((rank + 1) % 3)]), {}, "wait for each other"),
+        (ring(3), {"jitter": 1e308}, "too long for a number"),
     ],
 )
 def test_what_cannot_be_simulated(pattern, conditions, said):
