@@ -131,7 +131,7 @@ class TorchHandle(Handle):
     def options(self) -> dict[str, Any]:
         """See `Handle.options`."""
         return {
-            f"{key} of group {i}": repr(value)
+            f"{key} of group {i}": repr(tuple(value) if isinstance(value, list) else value)  # as checkpoints have betas
             for i, group in enumerate(self.opt.param_groups)
             for key, value in group.items()
             if key not in ("params", "lr")

@@ -77,6 +77,17 @@ def test_an_optimizer_that_needs_whole_parameters():
         train.distribute(net, torch.optim.Adafactor(net.parameters()), train.SSP(), comm=COMM)
 
 
+def test_options_that_come_back_from_a_file_are_the_same():
+    net = torch.nn.Linear(2, 1)
+    opt = torch.optim.Adam(net.parameters(), lr=0.1)
+    net, opt = train.distribute(net, opt, train.ParameterServer(), comm=COMM)
+    if opt.strategy.worker:
+        opt.param_groups[0]["betas"] = list(opt.param_groups[0]["betas"])
+        net(torch.ones(1, 2)).sum().backward()
+        opt.step()
+    opt.strategy.close()
+
+
 @pytest.mark.parametrize("cycled", [False, True])
 def test_a_schedule_that_changes_the_momentum_too(cycled):
     net = torch.nn.Linear(2, 1)
