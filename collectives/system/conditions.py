@@ -64,7 +64,7 @@ def collect() -> Conditions:
 def _number(text: str) -> int:
     """The first number of a list such as ``8`` or ``4,2``; 0 if it does not begin with one."""
     first = text.partition(",")[0].strip()
-    return int(first) if first.isdigit() else 0
+    return int(first) if first.isdecimal() and len(first) < 10 else 0
 
 
 def _allowed(otherwise: int) -> int:
@@ -82,7 +82,10 @@ def _allowed(otherwise: int) -> int:
         found.append(len(os.sched_getaffinity(0)))
 
     thread = threading.Thread(target=ask)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # the limit of processes and threads is reached
+        return otherwise
     thread.join()
     return found[-1]
 

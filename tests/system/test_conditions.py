@@ -4,6 +4,7 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -134,3 +135,21 @@ def test_the_default_of_each_launcher(mpi):
     code = "from mpi4py import MPI; import collectives; collectives.Communicator(MPI.COMM_WORLD)"
     words = mpiexec(mpi, 2, "-c", code, timeout=60).stderr
     assert "may run on" not in words
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("8", 8), ("4,2", 4), ("", 0), ("many", 0), ("²", 0), ("9" * 5000, 0), ("-1", 0)]
+)
+def test_threads_that_are_asked_for(monkeypatch, text, number):
+    """A variable with anything in it must not keep one rank from a communicator for which the others wait."""
+    for name in conditions.THREADS:
+        monkeypatch.setenv(name, text)
+    assert conditions.collect().threads == number
+
+
+def test_without_room_for_a_thread(monkeypatch):
+    def full(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", full)
+    assert conditions.collect().allowed == len(CORES)
