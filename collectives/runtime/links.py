@@ -1,8 +1,9 @@
 """The link between the hosts of a communicator: latency and rate, from a few messages when the communicator is made.
 
 The first rank of each host sends to that of the next host and receives from that of the one before, all at once: short
-messages, of which the quickest counts, then long ones, of which the last counts. A link that a token bucket limits lets
-the long ones before it through too fast. All ranks get the slowest latency and rate of any host.
+messages, of which the quickest counts, then long ones. The first of these do not count, for a link that a token bucket
+limits lets them through too fast; of the others the quickest counts, without the latency. All ranks get the slowest
+latency and rate of any host.
 
 A process measures once: ranks that all know a link take the slowest that one of them knows.
 """
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["known", "measured"]
 
-SHORT, LONG = 6, 3  # messages of each kind
-LENGTH = 128 << 10  # bytes of a long message: the last one ends beyond 256 KiB, a common size of token buckets
+SHORT, LONG = 6, 3  # messages of each kind that count
+LENGTH = 128 << 10  # bytes of a long message
+FIRST = 2  # long messages that do not count: 256 KiB are a common size of token buckets
+LEAST = 1e-6  # seconds of a long message, if it was as quick as a short one
 TAG = 0  # on a communicator that has no other messages yet
 
 _known: Link | None = None
@@ -44,8 +47,8 @@ def measured(making: Any, comm: MPI.Intracomm, hosts: bytes) -> Link:
         place = leaders.index(comm.rank)
         ends = leaders[(place + 1) % len(leaders)], leaders[place - 1]
         mine[0] = min(_exchange(making, comm, ends, 1) for _ in range(SHORT))
-        for _ in range(LONG):
-            mine[1] = _exchange(making, comm, ends, LENGTH) / LENGTH
+        took = [_exchange(making, comm, ends, LENGTH) for _ in range(FIRST + LONG)]
+        mine[1] = max(min(took[FIRST:]) - mine[0], LEAST) / LENGTH
     making.wait(comm.Iallreduce(mine, most, MPI.MAX), (mine, most))
     _known = Link(*most.tolist())
     return _known
