@@ -21,7 +21,8 @@ INPUT, VECTOR, SCRATCH = range(len(_core.PLACES))
 LEADER = {"allreduce": 128 << 10, "bcast": 32 << 10}
 LEADER_OF_OTHERS = 16 << 10
 SEGMENT, SLICE = 1 << 20, 128 << 10  # most bytes of a segment, and of a lane's slice of it,
-MOST = 256  # unless there would be more than this number of segments
+MOST = 256  # unless there would be more than this number of segments, of which a lane's slice has at most
+LONGEST = 32 << 20  # bytes: DEPTH runs stage two slices each, which is policy.STAGING_LIMIT in all
 
 
 class Place(NamedTuple):
@@ -71,12 +72,14 @@ def _width(collective: str, nbytes: int, most: int) -> int:
 
 
 def segments(elements: int, itemsize: int, lanes: int, most: int = MOST) -> list[tuple[int, int]]:
-    """First element and number of elements of each segment, ``most`` at most; all but the last are equally long.
+    """First element and number of elements of each segment; all but the last are equally long.
 
+    There are ``most`` at most, unless a lane's slice of one were longer than LONGEST.
     The fewer ``lanes`` share a segment, the shorter it is: no link carries anything while the first segment is reduced
     on the nodes, nor while the last one is gathered.
     """
-    number = min(most, -(-elements * itemsize // min(SEGMENT, lanes * SLICE))) or 1
+    nbytes = elements * itemsize
+    number = max(1, min(most, -(-nbytes // min(SEGMENT, lanes * SLICE))), -(-nbytes // (lanes * LONGEST)))
     each = max(1, -(-elements // number))
     return [(first, min(each, elements - first)) for first in range(0, elements, each)] or [(0, 0)]
 

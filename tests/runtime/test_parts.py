@@ -10,8 +10,10 @@ from collectives.arguments.shape import Shape
 from collectives.core import _core
 from collectives.runtime import hierarchy_parts
 from collectives.runtime.hierarchy import parts_of
+from collectives.runtime.hierarchy_parts import segments
 from collectives.runtime.hierarchy_plans import hierarchy_plan
 from collectives.runtime.nodes import Nodes
+from collectives.selection.policy import STAGING_LIMIT
 
 LAYOUTS = ["aab", "abba", "aaabb", "abaca"]
 MORE = ["abab", "aabb", "abcabc", "aabbcc", "aaaabbbc", "abbcccabc", "aabcdef"]
@@ -188,6 +190,17 @@ def test_a_rank_alone_reduces_in_memory_of_a_few_segments():
     shape = Shape("reduce_scatter", 0, 16 << 20, 4, _core.DTYPES.index("float32"), SUM, False)
     plan = hierarchy_plan(Nodes.of([0, 1, 1, 2]), shape, None, endpoint)
     assert plan.footprint < 32 << 20  # of 64 MiB
+
+
+@pytest.mark.parametrize("most", [2, 256])
+@pytest.mark.parametrize("lanes", [1, 2, 16])
+def test_segments_of_the_longest_vectors_need_no_more_memory(lanes, most):
+    """Two slices of each of the four runs of a lane are staged, and 256 MiB is what a call may need."""
+    for elements in (1, 1000, 16 << 20, 16 << 30):
+        found = segments(elements, 4, lanes, most)
+        assert sum(count for _, count in found) == elements
+        assert all(2 * 4 * 4 * count <= lanes * STAGING_LIMIT for _, count in found)
+    assert len(segments(16 << 20, 4, lanes, most)) <= most
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, *(pytest.param(layout, marks=pytest.mark.slow) for layout in MORE)])
