@@ -81,8 +81,6 @@ def distribute(
     strategy.model, strategy.handle = model, handle
     strategy.setup(net, opt, comm)
     setattr(opt, "strategy", strategy)  # noqa: B010  torch's optimizers have no such attribute
-    if mesh is not None and isinstance(net, Adaptable):
-        net.join(mesh)
     _connect(strategy, mesh, net)
     strategy.begin()
     return net, opt
@@ -109,7 +107,9 @@ def _buckets(model: Model, strategy: Strategy, comm: Any, unused: str) -> Bucket
 
 
 def _connect(strategy: Strategy, mesh: Mesh | None, net: Any) -> None:
-    """Let the strategy be called by the buckets and by the optimizer."""
+    """Let the strategy be called by the buckets and by the optimizer, and the network know its mesh."""
+    if mesh is not None and isinstance(net, Adaptable):
+        net.join(mesh)
     buckets = strategy.buckets
     buckets.on_bucket = lambda bucket: strategy.on_bucket(bucket)
 
