@@ -19,19 +19,16 @@ from .store import Exchange
 
 __all__ = ["ProcessGroup", "heap_hook", "monitored_barrier"]
 
-_worlds = 0  # default groups so far: the store outlives them, and each begins the names of groups anew
-
 
 def _create(options: Any, backend_options: Any) -> ProcessGroup:
     """A process group. torch calls this on the members of the group. ValueError for ``pg_options``."""
     if backend_options is not None:
         raise ValueError(f"pg_options: the backend {NAME!r} takes none")
-    global _worlds
     rank, size, name, timeout = options.group_rank, options.group_size, options.group_id, options.timeout
-    if not options.global_ranks_in_group:
-        _worlds += 1
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun keeps its store when it starts ranks anew
-    store = dist.PrefixStore(f"attempt{attempt}/world{_worlds}", options.store)
+    kept = dist.PrefixStore(f"attempt{attempt}", options.store)
+    made = kept.add(f"made/{rank}", 1)  # groups of this name: the store outlives them. Processes may be new to it
+    store = dist.PrefixStore(f"group{made}", kept)
     exchange = Exchange(store, rank, size, timeout)
     return ProcessGroup(engine_for(exchange, name, timeout), store, rank, size, name, timeout)
 

@@ -295,8 +295,9 @@ class StoreMessages:
 
 
 def _raw(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a contiguous tensor, since Gloo knows only some types."""
-    return tensor.detach().reshape(-1).view(torch.uint8)
+    """The bytes of a contiguous tensor, since Gloo knows only some types. A single element counts as contiguous
+    whatever its stride is."""
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 class StoreMessage(Message):

@@ -73,7 +73,7 @@ def as_tensor(array: Array) -> Any:
 def as_bytes(tensor: Any) -> Array:
     """The elements of `tensor`, of any type, in order, as bytes of shape (n,): a view where that is possible."""
     torch = loaded()
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    if flat.stride() != (1,):  # a single element counts as contiguous whatever its stride is
-        flat = flat.clone(memory_format=torch.contiguous_format)
-    return flat.view(torch.uint8).numpy() if flat.numel() else np.zeros(0, np.uint8)
+    plain = tensor.detach().cpu().contiguous()
+    flat = plain.as_strided((plain.numel(),), (1,))  # a single element counts as contiguous whatever its stride is
+    made: Array = flat.view(torch.uint8).numpy()
+    return made

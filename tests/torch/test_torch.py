@@ -60,7 +60,7 @@ def test_started_by_torch_multiprocessing():
     line = ["timeout", "-k", "5", "100", BIN / "python", "tests/torch/programs/spawned.py"]
     done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=env, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["spawn, file", "spawn, tcp", "fork, file", "fork, tcp"]
+    assert done.stdout.splitlines() == ["spawn, file", "spawn, tcp", "fork, file", "fork, tcp", "rank 1 replaced twice"]
 
 
 MESSAGES = "tests/torch/programs/messages.py"
