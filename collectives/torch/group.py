@@ -20,7 +20,7 @@ from .engines import Engine
 from .queues import Queues
 from .store import Exchange, MonitoredBarrier
 from .tensors import FAST_CODES, FAST_OPS, check_on_cpu, lies_plain
-from .work import DONE, Callbacks, Done, OperationWork, seconds
+from .work import Callbacks, Done, OperationWork, seconds
 
 __all__ = ["ProcessGroup"]
 
@@ -143,7 +143,7 @@ class ProcessGroup(dist.ProcessGroup):
                 call.finish()
             for end in ends:
                 end()
-            return DONE
+            return Done(results)
         operations: list[_core.Operation] = []
         for i, call in enumerate(calls):
             steps = [call.finish] if call.ends else []
@@ -184,7 +184,7 @@ class ProcessGroup(dist.ProcessGroup):
         assert context is not None
         if not opts.asyncOp:
             ended = _core.run_memory(context, owners, _limit_of, opts, kind, b, a, count, dtype, op, root)
-            return DONE if ended else None
+            return Done([target]) if ended else None
         operation = _core.start_memory(context, owners, kind, b, a, count, dtype, op, root)
         return operation and OperationWork([target], [operation], self._queues.main.callbacks, _limit_of(opts))
 

@@ -17,7 +17,7 @@ from ..core import _core
 from ..waiting.asleep import Asleep
 from . import failed
 
-__all__ = ["DONE", "Callbacks", "Done", "Job", "OperationWork", "lateness", "run_aside", "seconds"]
+__all__ = ["Callbacks", "Done", "Job", "OperationWork", "lateness", "run_aside", "seconds"]
 
 #: ns that ``get_future`` waits itself; waking a thread that then wakes the caller takes about as long.
 SOON = 200_000
@@ -284,9 +284,6 @@ class Done(Job):
     def is_completed(self) -> bool:
         """True."""
         return True
-
-
-DONE = Done([])  # returned by blocking calls
 
 
 class OperationWork(Job):

@@ -43,6 +43,18 @@ def test_calls_under_way_on_contiguous_tensors():
                 time.sleep(0.003)
 
 
+def test_blocking_calls_have_results():
+    """As of calls under way. Contiguous tensors go another way than strided ones."""
+    opts = dist.AllreduceOptions()
+    opts.asyncOp = False
+    for x in (torch.ones(6), torch.ones(6)[::2]):
+        work = dist.group.WORLD.allreduce([x], opts)
+        assert work.is_completed()
+        for [found] in (work.get_future().value(), work.result()):
+            assert found is x
+            assert torch.equal(found, torch.full(x.shape, float(SIZE)))
+
+
 def test_works_that_only_torch_holds():
     """In C++, which calls the methods of the Python object, long after the program has let go of it."""
     net = DistributedDataParallel(torch.nn.Linear(3, 1, bias=False))
