@@ -160,7 +160,14 @@ class _Distributed:
         self._begun.append((small, ctx, dist.all_reduce(small, op=self._op, async_op=True)))
 
     def synchronize(self) -> None:
-        """Wait until all gradients are reduced, e.g. to clip them. Then ``step`` inside :meth:`skip_synchronize`."""
+        """Wait until all gradients are reduced, e.g. to clip them. Then ``step`` inside :meth:`skip_synchronize`.
+
+        RuntimeError for a gradient that is in no bucket: of a parameter that was added or unfrozen later.
+        """
+        held = [p for group in self.param_groups for p in group["params"]]  # type: ignore[attr-defined]
+        if late := [number for number, p in enumerate(held) if p.grad is not None and p not in self._index]:
+            why = "were frozen, or not there, when DistributedOptimizer was called: freeze them after that"
+            raise RuntimeError(f"the gradients of the optimizer's parameters {late} are not reduced, since these {why}")
         while len(self._begun) < len(self._buckets):
             self._start()
         for bucket, (small, ctx, work) in zip(self._buckets, self._begun, strict=True):
@@ -193,8 +200,9 @@ def DistributedOptimizer(
     """Let an optimizer's ``step`` use gradients that were reduced over all ranks during the backward pass.
 
     Changes the optimizer in place and returns it. Gradients of ``backward_passes_per_step`` passes are added up and
-    sent once; a parameter without a gradient counts with zeros. ValueError unless ``named_parameters`` names each
-    parameter once, in one order on all ranks. ``op`` and ``compression`` are as in :func:`allreduce`.
+    sent once; a parameter without a gradient counts with zeros. ``step`` raises RuntimeError for a gradient of one that
+    was added, or did not require gradients yet. ValueError unless ``named_parameters`` names each parameter once, in
+    one order on all ranks. ``op`` and ``compression`` are as in :func:`allreduce`.
     """
     if isinstance(optimizer, _Distributed):
         raise ValueError("optimizer: it is distributed already")

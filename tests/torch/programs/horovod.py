@@ -147,6 +147,29 @@ def test_gradients_that_only_some_ranks_have():
     assert not net[0].weight.grad.any()
 
 
+def test_parameters_that_are_added_or_unfrozen_later():
+    """Frozen ones that were there before are reduced when they are not frozen any more."""
+    for late in (False, True):
+        net = model()
+        net[0].weight.requires_grad_(not late)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1, momentum=0.9))
+        net[0].weight.requires_grad_(False)
+        loss(net, batch(0)[1]).backward()
+        optimizer.step()
+        net[0].weight.requires_grad_(True)
+        loss(net, batch(1)[1]).backward()
+        if not late:
+            optimizer.step()
+            same_everywhere(net)
+        else:
+            raises(RuntimeError, "the gradients of the optimizer's parameters [0] are not reduced", optimizer.step)
+    net = model()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net[0].parameters(), 0.1))
+    optimizer.add_param_group({"params": net[2].parameters()})
+    loss(net, batch(0)[1]).backward()
+    raises(RuntimeError, "parameters [2, 3] are not reduced", optimizer.step)
+
+
 def test_clipping_and_schedulers():
     net = model()
     plain = torch.optim.SGD(net.parameters(), 0.1)
