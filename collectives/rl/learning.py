@@ -36,12 +36,16 @@ class Learner:
         """Give the target network the parameters of the other one."""
         self.target.put(self.values.flat())
 
-    def update(self, sample: Sample) -> NDArray[np.float32]:
-        """Make one update; returns the absolute errors, which are the new priorities of the sample."""
-        given = sample.transitions
+    def update(self, sample: Sample) -> NDArray[np.float32] | None:
+        """Make one update; returns the absolute errors, which are the new priorities of the sample.
+
+        FloatingPointError for a loss that is accepted and not finite; then no parameter has changed. None if one that
+        is not finite was refused: the sample keeps its priorities.
+        """
+        given, weights = sample.transitions, sample.weights
         targets = double_q(given, self.values(given.next_observations), self.target(given.next_observations))
         self.opt.zero_grad()
-        errors, accepted = self.values.backward(given.observations, given.actions, targets, sample.weights, self.accept)
+        errors, accepted = self.values.backward(given.observations, given.actions, targets, weights, self._accepts)
         if accepted:
             if self._clip is not None:
                 self.values.clip(self._clip)
@@ -51,7 +55,17 @@ class Learner:
                 self.renew_target()
         else:
             self.refused += 1
-        return np.abs(errors).astype(np.float32)
+        sizes = np.abs(errors).astype(np.float32)
+        return sizes if accepted or np.isfinite(sizes).all() else None
+
+    def _accepts(self, loss: float) -> bool:
+        accepted = self.accept(loss)
+        if accepted and not math.isfinite(loss):
+            raise FloatingPointError(
+                f"the loss of update {self.updates + 1} is {loss}: a reward is not finite, or the network has "
+                "diverged; a smaller learning rate may help"
+            )
+        return accepted
 
     def state_dict(self) -> dict[str, Any]:
         """The counts, and the target network. Network and optimizer are saved by themselves."""

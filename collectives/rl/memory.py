@@ -79,8 +79,10 @@ class Memory:
         return self._drawn[-1]
 
     def update(self, priorities: Any) -> None:
-        """Set the priorities of the oldest batch that has none."""
-        self.replay.update(self._drawn.popleft(), priorities)
+        """Set the priorities of the oldest batch that has none. With None it keeps those with which it was drawn."""
+        sample = self._drawn.popleft()
+        if priorities is not None:
+            self.replay.update(sample, priorities)
 
     def state_dict(self) -> dict[str, Any]:
         """The state when no batch waits for its priorities."""

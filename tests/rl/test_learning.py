@@ -52,6 +52,30 @@ def test_refused_losses_change_nothing():
     assert (mine.updates, mine.refused) == (0, 1)
 
 
+def test_a_loss_that_is_not_finite_ends_learning():
+    mine, wrong = learner(), sample(1)
+    mine.update(sample())
+    before = mine.values.flat()
+    wrong.transitions.rewards[3] = np.nan
+    with pytest.raises(FloatingPointError, match="the loss of update 2 is nan: a reward is not finite, or the network"):
+        mine.update(wrong)
+    np.testing.assert_array_equal(mine.values.flat(), before)
+
+
+def test_a_sample_whose_loss_is_refused_keeps_its_priorities_if_that_is_not_finite():
+    mine, wrong = learner(accept=rl.Outliers(patience=0)), sample()
+    wrong.transitions.rewards[3] = np.inf
+    assert mine.update(wrong) is None
+    assert (mine.updates, mine.refused) == (0, 1)
+    memory = rl.Memory(corridor(), small(prioritised=True, start=8, batch=8), 0, 0)
+    memory.add(wrong.transitions, np.arange(8.0), 8)
+    masses = memory.replay.masses()
+    memory.draw()
+    memory.update(None)
+    assert memory.waiting == 0
+    np.testing.assert_array_equal(memory.replay.masses(), masses)
+
+
 def test_the_gradients_norm_is_bounded():
     free, bounded = learner(), learner(clip=1e-3)
     for each in (free, bounded):

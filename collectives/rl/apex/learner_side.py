@@ -73,6 +73,7 @@ class LearnerSide:
         self._steps[shard] = message.number
         transitions, weights = message.transitions(self._form)
         errors = self.learner.update(Sample(transitions, weights, _NOWHERE, _NOWHERE))
+        assert errors is not None  # this learner refuses no loss
         peer = self._shards[shard].peer
         self._mail.send("learner to replay", peer, ERRORS, pack(Kind.ERRORS, 0, len(errors), errors))
 
