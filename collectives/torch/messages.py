@@ -58,44 +58,60 @@ class MPIMessages:
         self._check(tag)
         target, nbytes = Outward([tensor], "tensor"), tensor.numel() * tensor.element_size()
         memory = self._mpi.memory.fromaddress(target.address, nbytes)
-        if peer is None and self._context.mpi_queries is not None:
-            request: Any = _Unmatched(self._mpi, self._comm, [memory, self._mpi.BYTE], tag, self._unmatched)
-        else:
+        source = self._mpi.ANY_SOURCE if peer is None else peer
+        if peer is not None:
             self._unmatched.match()
-            source = self._mpi.ANY_SOURCE if peer is None else peer
+        several_hosts = self._context.mpi_queries is not None
+        if several_hosts and (peer is None or self._unmatched.waits_for(tag)):
+            request: Any = _Unmatched(self._mpi, self._comm, [memory, self._mpi.BYTE], source, tag, self._unmatched)
+        else:
             request = self._comm.Irecv([memory, self._mpi.BYTE], source, tag)
         words = "receive from any rank" if peer is None else f"receive from rank {peer}"
         return MPIMessage(self._context, request, words, peer, target.owner, [tensor], target)
 
 
 class _Queue:
-    """Receives from any rank that have no message yet, in the order in which they were begun."""
+    """Receives from any rank that have no message yet, and those with the same tag that were begun after them."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may test a receive within a test
         self.receives: list[_Unmatched] = []
+        self._matching = False
+
+    def waits_for(self, tag: int) -> bool:
+        """Whether a receive from any rank waits for a message with this tag, which is then the first to get one."""
+        with self.lock:
+            return any(receive.tag == tag for receive in self.receives)
 
     def match(self) -> None:
         """Find messages for the receives. Of receives with one tag, the first gets the first message."""
-        if self.receives:
-            with self.lock:
+        if not self.receives:
+            return
+        with self.lock:
+            if self._matching:  # what a signal handler interrupts goes on after it
+                return
+            self._matching = True
+            try:
                 tags: set[int] = set()
                 for receive in list(self.receives):
                     if receive.tag not in tags and receive.match():
                         self.receives.remove(receive)
                     else:
                         tags.add(receive.tag)
+            finally:
+                self._matching = False
 
 
 class _Unmatched:
-    """A receive from any rank, with the methods of a request. It looks for its message when it is tested.
+    """A receive in a `_Queue`, with the methods of a request. It looks for its message when it is tested.
 
-    If messages come by shared memory and by a network, MPICH 5.0.2 loses some of those that an ``Irecv`` from any rank
-    could take in both ways.
+    One from a given rank becomes a receive of MPI's when none from any rank is before it. If messages come by shared
+    memory and by a network, MPICH 5.0.2 loses some of those that an ``Irecv`` from any rank could take in both ways.
     """
 
-    def __init__(self, mpi: Any, comm: Communicator, buffer: list[Any], tag: int, queue: _Queue):
-        self._any, self._comm, self._buffer, self.tag, self._queue = mpi.ANY_SOURCE, comm, buffer, tag, queue
+    def __init__(self, mpi: Any, comm: Communicator, buffer: list[Any], source: int, tag: int, queue: _Queue):
+        self._any, self._comm, self._buffer, self._queue = mpi.ANY_SOURCE, comm, buffer, queue
+        self._source, self.tag = source, tag
         self._request: Any = None
         self._none = mpi.REQUEST_NULL
         with queue.lock:
@@ -111,7 +127,10 @@ class _Unmatched:
         self._request.Cancel()
 
     def match(self) -> bool:
-        """Begin to receive a message if there is one; whether there was."""
+        """Begin to receive a message, if there is one for a receive from any rank; whether that was done."""
+        if self._source != self._any:
+            self._request = self._comm.Irecv(self._buffer, self._source, self.tag)
+            return True
         found = self._comm.Improbe(self._any, self.tag)
         if found is not None:
             self._request = found.Irecv(self._buffer)

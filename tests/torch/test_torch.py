@@ -84,6 +84,12 @@ def test_several_waits_for_a_message_that_does_not_come(launched):
     assert done.stdout.splitlines() == ["1 passed"], done.stderr
 
 
+def test_receives_from_any_rank_between_hosts():
+    done = mpiexec("torch", 3, "tests/torch/programs/any_source.py", timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["3 passed"]
+
+
 @pytest.mark.parametrize("hosts", ["a,b,b", pytest.param("a,a,b,b", marks=pytest.mark.slow)])
 def test_all_gathers_in_place_and_elsewhere(hosts):
     """On ranks that take themselves for those of several hosts."""

@@ -1,0 +1,80 @@
+"""Receives from any rank, on ranks that take themselves for those of several hosts: ``mpiexec -n 3 python ...``.
+
+The last line is "N passed".
+"""
+
+import signal
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from ranks import RANK, run
+
+import collectives.torch  # noqa: F401
+from collectives.system import machine
+
+machine.boot_id = lambda: f"host {RANK}"
+
+
+def test_the_first_receive_gets_the_first_message():
+    """Also if the second one names the rank, as MPI has it for its own receives."""
+    if RANK == 0:
+        a, b, c, d = (torch.zeros(1) for _ in range(4))
+        works = [dist.irecv(a), dist.irecv(b, 1), dist.irecv(c), dist.irecv(d, 2)]
+        dist.barrier()
+        for work in reversed(works):
+            work.wait()
+        assert (a.item(), b.item()) == (1, 2)
+        assert {c.item(), d.item()} == {3, 4}
+    else:
+        dist.barrier()
+        for number in {1: (1, 2), 2: ()}[RANK]:
+            dist.send(torch.full((1,), float(number)), 0)
+        dist.barrier(group=WITHOUT_0)
+        for number in {1: (), 2: (3, 4)}[RANK]:
+            dist.send(torch.full((1,), float(number)), 0)
+    dist.barrier()
+
+
+def test_a_rank_that_is_named_is_not_kept_from_its_message():
+    """Its receive waits behind one from any rank only until that one has a message."""
+    if RANK == 0:
+        a, b, c = (torch.zeros(1) for _ in range(3))
+        works = [dist.irecv(a), dist.irecv(b, 1), dist.irecv(c)]
+        dist.barrier()
+        works[0].wait()
+        works[2].wait()  # both are rank 2's; rank 1 sends after that
+        assert (a.item(), c.item()) == (1, 2)
+        dist.barrier()
+        works[1].wait()
+        assert b.item() == 3
+    else:
+        dist.barrier()
+        for number in {1: (), 2: (1, 2)}[RANK]:
+            dist.send(torch.full((1,), float(number)), 0)
+        dist.barrier()
+        for number in {1: (3,), 2: ()}[RANK]:
+            dist.send(torch.full((1,), float(number)), 0)
+    dist.barrier()
+
+
+def test_a_signal_handler_may_test_within_a_test():
+    if RANK == 0:
+        a = torch.zeros(1)
+        work = dist.irecv(a)
+        signal.signal(signal.SIGALRM, lambda *_: work.is_completed())
+        signal.setitimer(signal.ITIMER_REAL, 2e-4, 2e-4)
+        work.wait()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert a.item() == 7
+    elif RANK == 1:
+        time.sleep(0.5)
+        dist.send(torch.full((1,), 7.0), 0)
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    dist.init_process_group("collectives", timeout=timedelta(seconds=20))
+    WITHOUT_0 = dist.new_group([1, 2])
+    run(globals())
