@@ -91,8 +91,15 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def uncaught() -> BaseException | None:
-    """The exception that ended the program, if nothing caught it."""
-    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    """The exception that ended the program, if nothing caught it.
+
+    Test runners and shells put exceptions that they have caught in the same place: there the frame that raised first has
+    a caller, and a shell goes on.
+    """
+    error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    trace = None if error is None else error.__traceback__
+    caught = hasattr(sys, "ps1") or (trace is not None and trace.tb_frame.f_back is not None)
+    return None if caught else error
 
 
 def ending() -> str:

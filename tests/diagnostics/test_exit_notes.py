@@ -84,3 +84,33 @@ def test_no_other_process_can_change_it(leaver, forge):
     assert before == reader.read() == Note(False, "ended its program", {"0": 0})
     os.close(file)
     reader.close()
+
+
+TELLER = """
+import atexit
+import sys
+from collectives.diagnostics import exit_notes
+atexit.register(lambda: print(exit_notes.ending(), exit_notes.uncaught() is not None))
+def runs_tests():
+    try:
+        raise ValueError("in a test")
+    except ValueError as error:
+        sys.last_exc = sys.last_value = error
+"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "told"),
+    [
+        ("", "ended its program"),
+        ("raise KeyError(1)", "raised KeyError"),
+        ("(lambda: 1 / 0)()", "raised ZeroDivisionError"),
+        ("runs_tests()", "ended its program"),
+        ("sys.ps1 = '>>> '; raise KeyError(1)", "ended its program"),
+    ],
+)
+def test_what_others_caught_did_not_end_the_program(rest, told):
+    """pytest puts the exception of a test that failed where the interpreter puts an uncaught one; shells go on."""
+    done = subprocess.run([sys.executable, "-c", TELLER + rest], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith(told)
+    assert done.stdout.endswith(f"{told.startswith('raised')}\n")
