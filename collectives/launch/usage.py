@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import decimal
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -95,10 +96,11 @@ def number_of_bytes(text: str) -> int:
         for unit, base in ((f"{letter}I", 1024), (letter, 1000)):
             if number.endswith(unit):
                 number, factor = number.removesuffix(unit), base**power
+    exact = decimal.Context(traps=[decimal.InvalidOperation, decimal.Inexact])  # 16.1 * 10**9 is no integer in floats
     try:
-        value = float(number) * factor
-    except ValueError:
-        value = -1
-    if not 0 <= value < 2**63 or value != int(value):
+        value = exact.multiply(decimal.Decimal(number), factor)
+    except ArithmeticError:
+        value = decimal.Decimal(-1)
+    if not value.is_finite() or not 0 <= value < 2**63 or value != int(value):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes such as 100, 64KiB or 1.5MB")
     return int(value)

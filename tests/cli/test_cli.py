@@ -183,13 +183,19 @@ def test_sizes():
         ("1GiB", 1 << 30),
         ("8 B", 8),
         ("1mi", 1 << 20),
+        ("16.1GB", 16_100_000_000),
+        ("8.2MB", 8_200_000),
+        ("2.01kB", 2010),
+        ("9223372036854775807", (1 << 63) - 1),
     ],
 )
 def test_number_of_bytes(text, expected):
     assert usage.number_of_bytes(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1.5", "nan", "1e30", "kB", "12 parsecs"])
+@pytest.mark.parametrize(
+    "text", ["", "-1", "1.5", "nan", "snan", "inf", "1e30", "1e999999999k", "1e-999999999k", str(1 << 63), "kB", "12 m"]
+)
 def test_wrong_numbers_of_bytes(text):
     with pytest.raises(argparse.ArgumentTypeError, match="bytes"):
         usage.number_of_bytes(text)
