@@ -193,7 +193,8 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
         """``with comm.trace("file.json"): ...`` records a timeline of all ranks; see docs/tracing.md.
 
         Begin and end of the block are collective. The file is for ui.perfetto.dev and ``python -m collectives trace``;
-        it holds up to ``events`` calls and spans of each rank. ValueError on all ranks if rank 0 cannot write it.
+        it holds up to ``events`` calls and spans of each rank. Without rank 0 of MPI.COMM_WORLD its name has the number
+        of the first rank, as in ``file.rank4.json``. ValueError on all ranks if rank 0 cannot write it.
         """
         if isinstance(events, bool) or not isinstance(events, int) or not 0 < events < 1 << 32:
             raise ValueError(f"events: {events!r} is not a number of calls and spans")

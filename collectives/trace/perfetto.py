@@ -112,12 +112,13 @@ def _about(parts: list[Part]) -> dict[str, Any]:
             told["clock_error_ns"] = max(error for *_, error in estimates)
             told["clock_drift_ppm"] = (end - begin) / (last - first) * 1e6 if last > first else None
         ranks.append(told)
-    ranks_of_all = parts[0].about["ranks"]
+    ranks_of_all, aligned = parts[0].about["ranks"], parts[0].about["aligned"]
+    together = set(range(ranks_of_all)) if aligned else set()  # a rank that began alone has a file of its own
     return {
         "format": FORMAT,
         "version": 1,
         "ranks": ranks_of_all,
-        "missing_ranks": sorted(set(range(ranks_of_all)) - {r["rank"] for r in ranks}) if len(parts) > 1 else [],
+        "missing_ranks": sorted(together - {r["rank"] for r in ranks}),
         "seconds": seconds_of(parts),
         "rank": ranks,
     }

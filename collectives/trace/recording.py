@@ -15,6 +15,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from ..errors import CollectiveError, brief
 from ..files import obstacle
 from ..waiting.ending import at_the_end
 from . import clocks, perfetto, spans
-from .timeline import BLOCKING, COLLECTIVES, EVENT, Part, part_file
+from .timeline import BLOCKING, COLLECTIVES, EVENT, Part, part_file, part_files
 from .together import Together
 
 __all__ = ["EVENTS", "Trace", "end", "from_environment", "is_recording", "join", "leave"]
@@ -78,7 +79,8 @@ class Trace:
     """A timeline being recorded: ``with comm.trace("file.json"): ...``, on all ranks of the communicator together.
 
     All collectives of these processes are recorded, on every communicator of this library. The file is written when
-    the block ends; if the block ends with an exception, each rank writes its part instead.
+    the block ends; if the block ends with an exception, each rank writes its part instead. ``path`` is the file's:
+    its name has the number of the first rank, as in ``file.rank4.json``, if rank 0 of MPI.COMM_WORLD does not record.
     """
 
     def __init__(self, parent: Any, path: str, most: int, identity: str, world: bool = False):
@@ -144,12 +146,12 @@ class Trace:
         """Agree on clocks, on the start of the time axis, and on the path of the file."""
         self._zero, self._domains = time.monotonic_ns(), [clocks.domain()]
         self.aligned = self.comm is not None
-        ranks = [self.rank]
+        ranks = self.world[:1]
         if self.comm is not None:
             self._domains = self.comm.allgather(self._domains[0])
             self._compare(self.comm)
             self._zero = self.comm.bcast(self._zero)
-            ranks = self.comm.allgather(self.rank)
+            ranks = self.comm.allgather(self.world[0])
         self.path = _own_path(self.path, ranks, self.comm)
 
     def _compare(self, comm: Any) -> None:
@@ -275,10 +277,14 @@ def _forget() -> None:
 
 
 def _write(path: str, parts: list[Part]) -> str | None:
+    """Write the file, and remove parts that an older run left beside it; returns why writing failed."""
     try:
         perfetto.write(path, parts)
     except OSError as e:
         return f"{path}: {e.strerror or e}"
+    with contextlib.suppress(OSError):
+        for file in part_files(path):
+            file.unlink()
     return None
 
 
@@ -289,8 +295,11 @@ def _watch_end() -> None:
     MPI.COMM_SELF.Set_attr(key, True)
 
 
-def _own_path(path: str, ranks: list[int], comm: Any) -> str:
-    """The file of these ranks; other groups of ranks, or spawned processes, get names of their own."""
+def _own_path(path: str, ranks: Sequence[int], comm: Any) -> str:
+    """The file of these ranks of MPI.COMM_WORLD: ``path`` if rank 0 is one of them.
+
+    Others get a name of their own, and so do spawned processes: parts of a communicator may be recorded to one path.
+    """
     stem, suffix = os.path.splitext(path)
     if MPI.Comm.Get_parent() != MPI.COMM_NULL:
         number = comm.bcast(os.getpid()) if comm is not None else os.getpid()

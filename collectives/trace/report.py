@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import os
 import statistics
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..files import say_where
 from . import perfetto
-from .timeline import Part
+from .timeline import Part, part_files
 
 __all__ = ["Row", "add_arguments", "main", "rows", "table"]
 
@@ -35,15 +35,14 @@ A line for each collective at each place of the program, the longest first. 'tot
 or in scans the ranks before. 'straggler' is the rank that the others waited for most, all calls
 together; 'last in' is the number of calls in which it came last. The longest wait for it was taken in each of these:
 'median' and 'most' are the median and the maximum.
-Where ranks failed, or MPI ended before they could tell each other, they have left parts, FILE.rankN.part: these are put
-together first. The file itself is for ui.perfetto.dev."""
+Where ranks failed, or MPI ended before they could tell each other, they have left parts, FILE.rankN.part: if one is
+newer than the file, these are put together first. The file itself is for ui.perfetto.dev."""
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the table, or draw the picture; returns 2 if there is no timeline."""
     try:
-        if not os.path.exists(args.file):
-            _put_together(args.file)
+        _put_together(args.file)
         events, about = perfetto.read(args.file)
         if args.svg is not None:
             from . import picture
@@ -71,16 +70,31 @@ def _window(text: str) -> tuple[float, float]:
 
 
 def _put_together(path: str) -> None:
-    """Write the file from the parts that ranks have saved; FileNotFoundError if there are none."""
-    target = Path(path)
-    files = sorted(target.parent.glob(f"{target.name}.rank*.part"))
-    if not files:
+    """Write the file from the parts that ranks of the last run have saved, unless the file is newer than all of them.
+
+    FileNotFoundError if there is neither the file nor a part.
+    """
+    there, files = os.path.exists(path), sorted(part_files(path), key=_written)
+    if not there and not files:
         raise FileNotFoundError(f"there is neither {path} nor a part of it, {path}.rankN.part")
-    parts = [Part.load(file) for file in files]
-    if len({part.about["zero"] for part in parts}) > 1:
-        raise ValueError(f"the parts of {path} are of different runs: remove those of the older one")
+    if not files or (there and _written(files[-1]) <= _written(path)):
+        return
+    loaded = [Part.load(file) for file in files]
+    ours = [part.about["zero"] == loaded[-1].about["zero"] for part in loaded]
+    parts = list(itertools.compress(loaded, ours))
     perfetto.write(path, parts)
-    print(f"put {path} together from the parts of {len(parts)} of {parts[0].about['ranks']} ranks", file=sys.stderr)
+    told = f"put {path} together from the parts of {len(parts)} of {parts[0].about['ranks']} ranks"
+    if there:
+        told += ", which are newer than the file that was there"
+    if len(parts) < len(loaded):
+        older = sorted(file.name for file, our in zip(files, ours, strict=True) if not our)
+        told += f"; left out those of an older run: {', '.join(older)}"
+    print(told, file=sys.stderr)
+
+
+def _written(path: str | os.PathLike[str]) -> int:
+    """When a file was written, in ns."""
+    return os.stat(path).st_mtime_ns
 
 
 @dataclass

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 from ..files import replacing
 from .fields import lacks
 
-__all__ = ["COLLECTIVES", "EVENT", "FORMS", "Calls", "Part", "calls", "part_file", "seconds_of"]
+__all__ = ["COLLECTIVES", "EVENT", "FORMS", "Calls", "Part", "calls", "part_file", "part_files", "seconds_of"]
 
 #: One record, laid out as ``coll_trace_event`` in csrc/base/trace.h.
 EVENT = np.dtype(
@@ -110,6 +111,13 @@ class Part:
 def part_file(path: str | os.PathLike[str], rank: int) -> Path:
     """The file to which ``rank`` writes its part if the ranks cannot write ``path`` together."""
     return Path(f"{os.fspath(path)}.rank{rank}.part")
+
+
+def part_files(path: str | os.PathLike[str]) -> list[Path]:
+    """The parts that ranks have left beside ``path``, in this run or in an older one."""
+    target = Path(path)
+    name = re.compile(re.escape(target.name) + r"\.rank\d+\.part")
+    return [file for file in target.parent.glob("*.part") if name.fullmatch(file.name)]
 
 
 @dataclass
