@@ -194,7 +194,8 @@ def test_number_of_bytes(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "-1", "1.5", "nan", "snan", "inf", "1e30", "1e999999999k", "1e-999999999k", str(1 << 63), "kB", "12 m"]
+    "text",
+    ["", "-1", "1.5", "nan", "snan", "inf", "1e30", "1e999999999k", "1e-999999999k", str(1 << 63), "kB", "12 parsecs"],
 )
 def test_wrong_numbers_of_bytes(text):
     with pytest.raises(argparse.ArgumentTypeError, match="bytes"):
