@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Collection
-from pathlib import Path
 
-from ..files import say_where
+from ..files import replacing, say_where
 from ..launch import usage
 from ..schedules import registry
 from ..selection import table
@@ -27,6 +27,7 @@ examples:
 Entries of -o for other machines, MPIs and layouts stay. The exit code of --check is 1 where the tuned choice takes more
 than 1.1 times the best, is slower than the default, or the models' median error is above 20 %."""
 SMALLEST = 8
+OUTPUT = "tuning.json"  # of what is measured
 _OF_MEASURING = "collectives", "ranks", "max_size", "minutes", "without", "mpi"
 
 
@@ -37,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--check", metavar="TABLE", help="measure how good the choices of a table are")
     what.add_argument("--merge", nargs="+", metavar="TABLE", help="write the entries of several tables to -o")
     what.add_argument("--export", metavar="TABLE", help="write rules for Open MPI's coll_tuned to -o")
-    parser.add_argument("-o", "--output", metavar="FILE", default="tuning.json", help="table to write (tuning.json)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help=f"file to write ({OUTPUT}; --merge and --export have no default)"
+    )
     parser.add_argument("--collectives", metavar="NAMES", default=",".join(DEFAULT), help="only these (default: all)")
     parser.add_argument(
         "--ranks", type=usage.sizes, metavar="P", help="numbers of ranks to tune, e.g. 2,4,8 (default: all ranks)"
@@ -68,15 +71,18 @@ def main(args: argparse.Namespace) -> int:
         raise usage.UsageError(f"--max-size: {args.max_size} is below the smallest size, {SMALLEST} bytes")
     from .job import run
 
+    args.output = OUTPUT if args.output is None else args.output
     return run(args, names, [1 << k for k in range(3, args.max_size.bit_length())])
 
 
 def _check_mode(args: argparse.Namespace) -> None:
-    """UsageError for an option that would have no effect."""
+    """UsageError for an option that would have no effect, and for --merge and --export without -o."""
     mode = next((name for name in ("check", "merge", "export") if getattr(args, name) is not None), None)
     where = "without --check" if mode is None else f"with --{mode}"
     if option := usage.changed(args, {None: ("json",), "check": ("output",)}.get(mode, (*_OF_MEASURING, "json"))):
         raise usage.UsageError(f"{option} has no effect {where}")
+    if mode in ("merge", "export") and args.output is None:
+        raise usage.UsageError(f"--{mode} needs -o FILE")
 
 
 def _check_names(option: str, names: Collection[str], known: Collection[str]) -> None:
@@ -92,12 +98,20 @@ def _offline(args: argparse.Namespace) -> int:
         if args.merge:
             table.save(table.merge(tables), args.output)
         else:
-            from .openmpi import classic, in_json
-
-            text = in_json(tables[0]) if args.output.endswith(".json") else classic(tables[0])
-            Path(args.output).write_text(text, encoding="utf-8")
+            _export(tables[0], args.output)
     say_where(args.output)
     return 0
+
+
+def _export(exported: table.Table, output: str) -> None:
+    """Write rules for Open MPI; ValueError if ``output`` is the table itself, which cannot be had back from rules."""
+    from .openmpi import classic, in_json
+
+    if os.path.exists(output) and os.path.samefile(output, exported.path):
+        raise ValueError(f"-o {output}: --export would replace the table by rules for Open MPI; name another file")
+    text = in_json(exported) if output.endswith(".json") else classic(exported)
+    with replacing(output) as file:
+        file.write(text)
 
 
 def _minutes(text: str) -> float:

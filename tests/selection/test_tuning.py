@@ -9,7 +9,6 @@ import pytest
 from jobs import ROOT, mpiexec
 from tables import MODEL, entry
 
-from collectives.cli.commands import main
 from collectives.errors import CollectiveError
 from collectives.runtime import settings
 from collectives.schedules import registry
@@ -297,50 +296,6 @@ def test_every_collective_by_the_rows_of_a_table(mpi, ranks, tmp_path):
             assert (ran, said.split(":")[0]) == (named, named), (collective, nbytes, said)
     for form in ("start", "plan"):  # MPI's own are not chosen for calls that the program does not wait for
         assert "mpi" not in {ran for runs in found[form].values() for ran, _ in runs.values()}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--collectives", "bcats"], "--collectives: 'bcats' is none of allreduce"),
-        (["--max-size", "4"], "--max-size: 4 is below the smallest size, 8 bytes"),
-        (["--minutes", "0"], "argument --minutes: '0' is not a number of minutes above 0"),
-        (["--check", "none.json"], "none.json: No such file or directory"),
-        (["--merge", "none.json"], "none.json: No such file or directory"),
-        (["--ranks", "2,3"], "--ranks: expected numbers from 2 to 2, the ranks of this job"),
-        (["-o", "nowhere/t.json"], "cannot write nowhere/t.json: there is no directory"),
-        (["--without", "shm,shn"], "--without: 'shn' is none of binomial"),
-    ],
-)
-def test_command_lines_that_cannot_be(options, message):
-    done = mpiexec("openmpi", 2, "-m", "collectives", "tune", *options, timeout=60)
-    assert done.returncode == 2
-    assert message in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--json x.json", "--json has no effect without --check"),
-        ("--check t.json -o m.json", "--output has no effect with --check"),
-        ("--merge t.json -o m.json --json x.json", "--json has no effect with --merge"),
-        ("--merge t.json -o m.json --ranks 5", "--ranks has no effect with --merge"),
-        ("--merge t.json -o m.json --without shm", "--without has no effect with --merge"),
-        ("--merge t.json -o m.json --minutes 7", "--minutes has no effect with --merge"),
-        ("--export t.json -o m.conf --json x.json", "--json has no effect with --export"),
-        ("--export t.json -o m.conf --max-size 64", "--max-size has no effect with --export"),
-        ("--collectives ,", "--collectives: name at least one"),
-        ("--without nope", "--without: 'nope' is none of "),
-    ],
-)
-def test_options_without_effect_are_refused(options, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    tuning.save(Table([entry()]), "t.json")
-    with pytest.raises(SystemExit) as ended:
-        main(["tune", *options.split()])
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
-    assert [file.name for file in tmp_path.iterdir()] == ["t.json"]
 
 
 PAGE = (ROOT / "docs/tuning.md").read_text()
