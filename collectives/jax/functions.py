@@ -129,7 +129,7 @@ def sendrecv(
     """Send ``x`` to rank ``dest``, and return what rank ``source`` sends, of the shape and the type of ``like``.
 
     Without ``like`` these are those of ``x``. ``dest=None`` sends nothing; the result of ``source=None`` is zeros. The
-    gradient sends cotangents the other way round.
+    gradient sends cotangents the other way round; it is a NotImplementedError if ``like`` has integers or bool.
     """
 
     def made() -> Any:

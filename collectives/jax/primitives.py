@@ -85,6 +85,8 @@ def _why_no_gradient(call: Call) -> str | None:
         return "a message of send has no gradient; sendrecv has one"
     if call.op is not None and not call.op.linear:
         return f"a reduction by {call.op} has no gradient; those by sum and avg have one"
+    if call.like is not None and not jnp.issubdtype(call.like[1], jnp.inexact):
+        return f"a call that receives {call.like[1]} has no gradient; receive by recv, and send with source=None"
     return None
 
 

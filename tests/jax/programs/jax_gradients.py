@@ -232,6 +232,10 @@ def test_what_has_no_gradient():
     for call, words in (
         (lambda x: cj.allreduce(x, "max", comm=COMM), r"allreduce: a reduction by max has no gradient"),
         (lambda x: cj.send(x, RIGHT, comm=COMM) or x, r"send: .* sendrecv has one"),
+        (
+            lambda x: cj.sendrecv(x, np.arange(3), dest=RIGHT, source=LEFT, comm=COMM) * 1.0,
+            r"sendrecv: a call that receives int64 has no gradient",
+        ),
     ):
         with pytest.raises(NotImplementedError, match=rf"^collectives\.jax\.{words}"):
             jax.grad(lambda x, call=call: jnp.sum(call(x)))(POINTS[RANK])
