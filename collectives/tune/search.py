@@ -127,41 +127,54 @@ class Search:
         return self.bench.default(self.collective, nbytes)
 
     def rows(self) -> Rows:
-        """The rows of the table that follow from all measurements.
+        """The rows of the table that follow from all measurements; none where the defaults serve every length.
 
-        Lengths that were not measured get the choice of their neighbours; shorter and longer ones than any that was
-        measured are left to the defaults.
+        A collective that has one row for all lengths gets it only if no length is :meth:`not_measured`.
         """
-        run_to_end = self._run_to_end()
-        shortest = min(run_to_end, default=0)
-        decisions = [(nbytes, self._default(nbytes)) for nbytes in self.lengths if nbytes < shortest]
-        for nbytes, run in run_to_end.items():
-            default = self._default(nbytes)
-            chosen = run.winner(default, decisions[-1][1] if decisions else None)
-            if chosen == default:
-                chosen = self._likely(nbytes, run, default)
-            if chosen != default and not run.steady(chosen, default, ROUNDS):
-                chosen = run.steadiest(default, ROUNDS)
-            decisions.append((nbytes, chosen))
-        complete = len(decisions) > 0 and decisions[-1][0] >= self.lengths[-1] / 2
-        if self.collective not in PRIVATE_LENGTHS:
-            return rows_of(decisions, complete)
-        return _one_row(self._default(0), run_to_end) if complete else []
+        choices = self._choices()
+        if self.collective in PRIVATE_LENGTHS:
+            measured = bool(choices) and None not in choices.values()
+            return _one_row(self._default(0), self._run_to_end()) if measured else []
+        longest = max((nbytes for nbytes, choice in choices.items() if choice is not None), default=-1)
+        decisions = [(n, self._default(n) if c is None else c) for n, c in choices.items() if n <= longest]
+        return rows_of(decisions, self.lengths[-1:] == [longest])
+
+    def _choices(self) -> dict[int, Candidate | None]:
+        """What each length gets, ascending; None, for which the default serves, where there was no time for its race.
+
+        A single such length between two of the same choice gets that choice, and the longest that of the one before.
+        """
+        found: dict[int, Candidate | None] = dict.fromkeys(self.lengths)
+        before: Candidate | None = None
+        for nbytes, run in self._run_to_end().items():
+            found[nbytes] = before = self._choice(nbytes, run, before)
+        for i in range(1, len(self.lengths)):
+            shorter, at, *longer = self.lengths[i - 1 : i + 2]
+            if found[at] is None and all(found[nbytes] == found[shorter] for nbytes in longer):
+                found[at] = found[shorter]
+        return found
+
+    def _choice(self, nbytes: int, run: Result[Candidate], before: Candidate | None) -> Candidate:
+        """What a length gets whose race ended; ``before`` is the choice of the next shorter one, if any."""
+        default = self._default(nbytes)
+        chosen = run.winner(default, before)
+        if chosen == default:
+            chosen = self._likely(nbytes, run, default)
+        if chosen != default and not run.steady(chosen, default, ROUNDS):
+            chosen = run.steadiest(default, ROUNDS)
+        return chosen
 
     def _run_to_end(self) -> dict[int, Result[Candidate]]:
         return {nbytes: run for nbytes, run in sorted(self._races.items()) if run.ended}
 
     def not_measured(self) -> str | None:
-        """Which lengths the time was too short for, as text; None if there are none."""
-        done = self._run_to_end()
-        missing = [nbytes for nbytes in self.lengths if nbytes not in done]
-        if not missing:
-            return None
-        if not done:
+        """Which lengths the default serves because there was no time, as text; None if there are none."""
+        choices = self._choices()
+        if set(choices.values()) == {None}:
             return f"{self.collective} (any length)"
-        groups = [list(g) for found, g in itertools.groupby(self.lengths, done.__contains__) if not found]
+        groups = [list(g) for missing, g in itertools.groupby(self.lengths, lambda n: choices[n] is None) if missing]
         spans = [f"{g[0]} bytes" if len(g) == 1 else f"{g[0]} to {g[-1]} bytes" for g in groups]
-        return f"{self.collective} ({', '.join(spans)})"
+        return f"{self.collective} ({', '.join(spans)})" if spans else None
 
     def spreads(self) -> list[float]:
         """How much each time varied from sweep to sweep: the interquartile range over the median."""

@@ -217,6 +217,55 @@ def test_models_decide_where_few_rounds_cannot(faster):
     assert [row[1] for row in search.rows()] == ["recursive_doubling", "linear"][: 2 if faster == "linear" else 1]
 
 
+def decided(collective, choices):
+    """A search at 8, 16, ... bytes whose races ended with these choices; None: without an end."""
+    search = Search(Simulated(), collective, [8 << k for k in range(len(choices))])
+    names = {"l": "linear", "r": "recursive_doubling"}
+    for nbytes, choice in zip(search.lengths, choices, strict=True):
+        rounds = {Candidate(name): [1.0 + (letter != choice)] * 20 for letter, name in names.items()}
+        if choice != "-":
+            search._races[nbytes] = judged(rounds)
+        elif nbytes % 3:  # a race that was begun, and none
+            search._races[nbytes] = judged({c: times[:2] for c, times in rounds.items()})
+    return search
+
+
+DEFAULTS = "recursive_doubling"
+
+
+@pytest.mark.parametrize(
+    ("choices", "rows", "missing"),
+    [
+        ("llll", [(None, "linear")], None),
+        ("l-------l", [(11, "linear"), (1448, DEFAULTS), (None, "linear")], "16 to 1024 bytes"),
+        ("l-l-l", [(None, "linear")], None),  # one length between two of the same choice
+        ("l--l", [(11, "linear"), (45, DEFAULTS), (None, "linear")], "16 to 32 bytes"),
+        ("r-l", [(22, DEFAULTS), (None, "linear")], "16 bytes"),
+        ("l-r", [(11, "linear"), (None, DEFAULTS)], "16 bytes"),
+        ("--ll-", [(22, DEFAULTS), (None, "linear")], "8 to 16 bytes"),  # the longest one as the one before
+        ("ll--", [(16, "linear")], "32 to 64 bytes"),  # for longer ones than any row's the defaults choose
+        ("-l", [(11, DEFAULTS), (None, "linear")], "8 bytes"),
+        ("l", [(None, "linear")], None),
+        ("--", [], "any length"),
+        ("", [], None),
+    ],
+)
+def test_the_default_serves_what_there_was_no_time_for(choices, rows, missing):
+    """And the user is told of exactly these lengths."""
+    search = decided("scan", choices)
+    assert search.rows() == [(*row, None) for row in rows]
+    assert search.not_measured() == (missing and f"scan ({missing})")
+
+
+@pytest.mark.parametrize(
+    ("choices", "rows"), [("llll", "linear"), ("l-ll", "linear"), ("l--l", None), ("-lll", None), ("", None)]
+)
+def test_one_choice_for_all_lengths_needs_all_of_them(choices, rows):
+    search = decided("alltoallv", choices)
+    assert search.rows() == ([(None, rows, None)] if rows else [])
+    assert (search.not_measured() is None) == (rows is not None or not choices)
+
+
 @pytest.mark.parametrize(("factors", "row"), [([0.85] * 10, "a"), ([1.0] * 10, "d"), ([0.6] * 3 + [1.5] * 7, "d")])
 def test_one_choice_for_all_lengths_by_what_all_of_them_tell(factors, row):
     draw = random.Random(7)
