@@ -262,10 +262,11 @@ def _pair(setting: Setting, pair: Pair, nbytes: int) -> tuple[dict[str, Any], st
     """One row of messages between pairs of ranks, and what was received wrongly, or None."""
     program, args, comm = setting.program, setting.args, MPI.Intracomm(setting.comm)
     timed, warm = iterations(program, args, nbytes)
-    timed = max(timed, len(pair.sends))  # every buffer must be received
+    window = (args.window_size or WINDOW) if program.streams else 1
+    timed = max(timed, -(-len(pair.sends) // window))  # every buffer must be received
     values: dict[str, Any]
     if program.streams:
-        both, window = program.form == "bibw", args.window_size or WINDOW
+        both = program.form == "bibw"
         found = comm.allgather(pair.windows(timed, warm, window, both))[: comm.size // 2]
         messages = window * (1 + both) * len(found)  # of all pairs in the time of a window
         rate = messages / float(np.mean(found))

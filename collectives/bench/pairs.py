@@ -73,7 +73,8 @@ class Pair:
     def windows(self, iterations: int, warmup: int, window: int, both_ways: bool = False) -> np.ndarray:
         """Seconds of each window of messages from the first rank to the other one, or in both directions.
 
-        The messages of a window are under way together (MPI_Isend, MPI_Irecv); then the window is acknowledged.
+        The messages of a window are under way together (MPI_Isend, MPI_Irecv); then the window is acknowledged. The
+        buffers follow one another across windows.
         """
         from mpi4py import MPI
 
@@ -88,7 +89,8 @@ class Pair:
         for i in range(warmup + iterations):
             if i >= warmup:
                 ends.append(time.perf_counter())
-            MPI.Request.Waitall([post(buffers[j % slots], peer, TAG) for post, buffers in posts for j in range(window)])
+            turn = range(i * window, (i + 1) * window)
+            MPI.Request.Waitall([post(buffers[j % slots], peer, TAG) for post, buffers in posts for j in turn])
             if self.first:
                 self.comm.Recv(ack, peer, ACK)
             else:

@@ -228,6 +228,22 @@ def test_pairs_print_what_omb_prints(capfd):
         assert rate == pytest.approx(size * messages / 1e6, abs=0.01)
 
 
+@pytest.mark.parametrize("name", ["bw", "bibw", "mbw_mr", "multi_lat"])
+def test_every_buffer_out_of_the_cache_is_received(name, tmp_path_factory, capfd):
+    """In few windows, of which each has fewer messages than there are buffers."""
+    if SIZE % 2 or (SIZE != 2 and name in ("bw", "bibw")):
+        return
+    path = WORLD.bcast(str(tmp_path_factory.mktemp("turn") / "a.json"), 0)
+    window = [] if name == "multi_lat" else ["-W", "7"]
+    options = ["-m", "4096:4096", "-M", "1MiB", "-i", "2", "-x", "1", "-c", "--off-cache", "--json", path, *window]
+    assert main(name, options) == 0, capfd.readouterr().err
+    if RANK == 0:
+        (record,) = json.loads(Path(path).read_text())["results"]
+        assert record["validation"] == "Pass"
+        assert record["sets"] > 2 * 7
+        assert record["iterations"] == -(-record["sets"] // (7 if window else 1))
+
+
 def test_both_places_as_nccl_tests(tmp_path_factory, capfd):
     path = WORLD.bcast(str(tmp_path_factory.mktemp("nccl") / "a.json"), 0)
     assert main("allreduce", ["--nccl", "-m", "8:16", "-i", "2", "-x", "0", "-c", "--json", path]) == 0
