@@ -19,6 +19,7 @@ from .system.machine import node_name
 Average, Sum, Min, Max = dist.ReduceOp.AVG, dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel's
 rank, size = dist.get_rank, dist.get_world_size
+Named = Iterable[tuple[str, torch.Tensor]]
 _nodes: list[str] = []  # by rank
 _made: list[Any] = []  # the default process group, if init made it
 
@@ -66,7 +67,7 @@ def allreduce(tensor: torch.Tensor, name: str | None = None, compression=Compres
     """All ranks' tensors reduced by ``op``, as a new tensor of their shape. ValueError for means of integers."""
     if op == Average and not (tensor.is_floating_point() or tensor.is_complex()):
         raise ValueError(f"op: the mean of {tensor.dtype} has another type; take Sum and divide")
-    small, ctx = compression.compress(tensor.clone(memory_format=torch.contiguous_format))
+    small, ctx = compression.compress(tensor.detach().clone(memory_format=torch.contiguous_format))
     dist.all_reduce(small, op=op)
     return compression.decompress(small, ctx)
 
@@ -76,8 +77,7 @@ def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
     shapes = allgather_object(tuple(tensor.shape))
     if not all(shapes) or len({shape[1:] for shape in shapes}) > 1:
         raise ValueError(f"tensor: the ranks' shapes may differ in the first dimension only, not {shapes}")
-    padded = tensor.new_zeros((max(shapes)[0], *tensor.shape[1:]))
-    padded[: len(tensor)] = tensor
+    padded = torch.cat([tensor.detach(), tensor.new_zeros((max(shapes)[0] - len(tensor), *tensor.shape[1:]))])
     dist.all_gather(parts := [torch.empty_like(padded) for _ in shapes], padded)
     return torch.cat([part[: shape[0]] for part, shape in zip(parts, shapes, strict=True)])
 
@@ -100,14 +100,11 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
     return objects[0]
 
 
-@torch.no_grad()
-def broadcast_parameters(
-    params: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]], root_rank: int = 0
-) -> None:
+def broadcast_parameters(params: Mapping[str, torch.Tensor] | Named, root_rank: int = 0) -> None:
     """Copy the root's ``state_dict()`` or ``named_parameters()`` to all ranks; ValueError unless they have the same."""
     _check_alike("params", pairs := list(params.items() if isinstance(params, Mapping) else params))
     for _, tensor in pairs:
-        tensor.copy_(broadcast(tensor, root_rank))
+        tensor.detach().copy_(broadcast(tensor, root_rank))
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
@@ -130,9 +127,9 @@ class _Distributed:
         self._compression, self._op, self.backward_passes_per_step, self._reduced = compression, op, passes, False
         self._buckets: list[list[torch.Tensor]] = []
         self._index: dict[torch.Tensor, int] = {}  # number of each parameter's bucket
-        filled = BUCKET_BYTES
+        filled, alike = 0, None
         for param in reversed(params):  # about the order in which gradients come
-            if filled + param.nbytes > BUCKET_BYTES or self._buckets[-1][0].dtype != param.dtype:
+            if alike != (alike := (param.dtype, param.device)) or filled + param.nbytes > BUCKET_BYTES:
                 self._buckets, filled = [*self._buckets, []], 0
             self._buckets[-1].append(param)
             self._index[param], filled = len(self._buckets) - 1, filled + param.nbytes
@@ -151,10 +148,9 @@ class _Distributed:
             raise RuntimeError(f"more backward passes before step() than backward_passes_per_step={most}")
         self._missing[self._index[param]] -= self._passes[param] == self.backward_passes_per_step
         while len(self._begun) < len(self._buckets) and not self._missing[len(self._begun)]:
-            self._start()
+            self._start(self._buckets[len(self._begun)])
 
-    def _start(self) -> None:
-        bucket = self._buckets[len(self._begun)]
+    def _start(self, bucket: list[torch.Tensor]) -> None:
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in bucket])
         small, ctx = self._compression.compress(flat)
         self._begun.append((small, ctx, dist.all_reduce(small, op=self._op, async_op=True)))
@@ -168,14 +164,20 @@ class _Distributed:
         if late := [number for number, p in enumerate(held) if p.grad is not None and p not in self._index]:
             why = "were frozen, or not there, when DistributedOptimizer was called: freeze them after that"
             raise RuntimeError(f"the gradients of the optimizer's parameters {late} are not reduced, since these {why}")
-        while len(self._begun) < len(self._buckets):
-            self._start()
+        for bucket in self._buckets[len(self._begun) :]:
+            self._start(bucket)
         for bucket, (small, ctx, work) in zip(self._buckets, self._begun, strict=True):
             work.wait()
             parts = self._compression.decompress(small, ctx).split([p.numel() for p in bucket])
             for param, part in zip(bucket, parts, strict=True):
                 param.grad = part.view_as(param)
         self._reset()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset the gradients; RuntimeError after a backward pass, until ``step`` or :meth:`synchronize`."""
+        if self._passes:
+            raise RuntimeError("zero_grad: the gradients are being reduced; call step() or synchronize() before it")
+        super().zero_grad(set_to_none)  # type: ignore[misc]
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -194,7 +196,7 @@ class _Distributed:
 
 
 def DistributedOptimizer(
-    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    optimizer: torch.optim.Optimizer, named_parameters: Named | None = None,
     compression=Compression.none, backward_passes_per_step: int = 1, op=Average,
 ) -> Any:  # fmt: skip
     """Let an optimizer's ``step`` use gradients that were reduced over all ranks during the backward pass.

@@ -81,6 +81,9 @@ def test_collectives():
     assert hvd.allgather(rows)[:, 0].tolist() == [rank for rank in range(SIZE) for _ in range(rank + 1)]
     assert hvd.broadcast(x, SIZE - 1).tolist() == (torch.arange(4.0) + SIZE - 1).tolist()
     assert hvd.broadcast_object({"rank": RANK}, root_rank=SIZE - 1) == {"rank": SIZE - 1}
+    attached = x.clone().requires_grad_()
+    results = hvd.allreduce(attached), hvd.allgather(attached), hvd.broadcast(attached, 0)
+    assert not any(result.requires_grad for result in results)
     raises(ValueError, "op:", hvd.allreduce, torch.arange(3))
     raises(ValueError, "tensor:", hvd.allgather, torch.zeros(2, RANK + 1))
     raises(ValueError, "tensor:", hvd.allgather, torch.tensor(1.0))
@@ -121,6 +124,28 @@ def test_backward_passes_per_step():
         loss(net, batch(i)[1]).backward()
     raises(RuntimeError, "backward_passes_per_step=3", lambda: loss(net, batch(3)[1]).backward())
     optimizer.synchronize()
+
+
+def test_gradients_that_are_discarded():
+    """They travel already: this is an error, for one pass of several, too, until they have been waited for."""
+    net = model()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1), backward_passes_per_step=2)
+    for _ in range(2):
+        loss(net, batch(0)[1]).backward()
+        raises(RuntimeError, "zero_grad: the gradients are being reduced", optimizer.zero_grad)
+    optimizer.synchronize()
+    optimizer.zero_grad(set_to_none=False)
+    optimizer.step()
+    close(net, model())
+
+
+def test_buckets_have_one_type_on_one_device():
+    params = [torch.zeros(n, dtype=dtype, device=device, requires_grad=True) for n, dtype, device in (
+        (3, torch.float32, "meta"), (2, torch.float32, "meta"), (2, torch.float32, "cpu"), (1, torch.float64, "cpu"),
+        (0, torch.float64, "cpu"),
+    )]  # fmt: skip
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, 0.1))
+    assert [[p.numel() for p in bucket] for bucket in optimizer._buckets] == [[0, 1], [2], [2, 3]]
 
 
 def test_fp16_compression():
