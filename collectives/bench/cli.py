@@ -123,5 +123,9 @@ def _draw(program: Program, args: argparse.Namespace, made: Record) -> None:
             print("\n".join(plot.tty(plot.curves(made))), flush=True)
         else:
             path = f"osu_{program.name}.{kind}"
-            plot.draw([made], path)
-            say_where(path, "# ")
+            try:
+                plot.draw([made], path)
+            except ValueError as error:  # --type or --mem-limit left out all sizes but one
+                print(f"# {path} is not drawn: {error}", flush=True)
+            else:
+                say_where(path, "# ")

@@ -78,7 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check(program: Program, args: argparse.Namespace) -> None:
-    """UsageError for options that the program does not use, or that exclude each other."""
+    """UsageError for options that the program does not use, that exclude each other, or that ask for the impossible."""
     single, starts = not program.collective, program.form == "start"
     useless = {
         "--in-place": args.in_place and not program.in_place,
@@ -119,6 +119,9 @@ def check(program: Program, args: argparse.Namespace) -> None:
             registry.find(program.collective, args.algorithm)
         except ValueError as error:
             raise UsageError(f"--algorithm: {error}") from None
+    pictures = [kind for kind in args.graph if kind != "tty"]
+    if pictures and sum(nbytes > 0 for nbytes in message_sizes(program, args)) < 2:
+        raise UsageError(f"--graph {pictures[0]}: a picture needs messages of two sizes or more; tty draws one, too")
 
 
 def message_sizes(program: Program, args: argparse.Namespace) -> list[int]:

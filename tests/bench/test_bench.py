@@ -158,6 +158,27 @@ def test_options_without_effect_are_refused(name, words):
         options.check(find(name), arguments(name, *words))
 
 
+@pytest.mark.parametrize("words", [["allreduce", "-m", "64:64"], ["barrier"], ["bcast", "-m", "0:1"]])
+def test_a_picture_of_one_size_is_refused(words):
+    """Before anything is measured; as text it can be shown."""
+    program = find(words[0])
+    for kind in ("png", "pdf", "tty,png"):
+        with pytest.raises(UsageError, match="--graph p.*: a picture needs messages of two sizes or more"):
+            options.check(program, arguments(*words, "-G", kind))
+    options.check(program, arguments(*words, "-G", "tty"))
+    options.check(find("bcast"), arguments("bcast", "-m", "0:2", "-G", "png"))
+
+
+def test_a_picture_of_which_one_size_is_left_is_a_note(tmp_path):
+    """The file of results is written, and the exit code is that of the measurements."""
+    words = ("-m", "4:8", "-T", "mpi_double", "-i", "1", "-x", "0", "--json", str(tmp_path / "a.json"), "-G", "png")
+    code = "import os, sys; from collectives.cli.commands import main; os.chdir(sys.argv.pop(1)); sys.exit(main())"
+    done = mpiexec("openmpi", 2, "-c", code, str(tmp_path), "bench", "bcast", *words)
+    assert done.returncode == 0, done.stderr
+    assert "# osu_bcast.png is not drawn: nothing to draw" in done.stdout
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+
+
 NOWHERE = ["--json", "/no/such/folder/a.json"]
 
 
