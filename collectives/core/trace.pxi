@@ -1,5 +1,8 @@
 # The records of one process for a timeline; included by _core.pyx.
 
+cdef enum:
+    LAST_NAME = 65535  # of 16 bits; it stands for all names that come after so many others
+
 cdef class Recorder:
     """Records of this process's collectives and spans, at most ``most``; further ones are dropped and counted.
 
@@ -25,9 +28,10 @@ cdef class Recorder:
     cdef int number_of(self, str name) except -1:
         number = self.numbers.get(name)
         if number is None:
-            number = min(len(self.names), 65535)
+            number = min(len(self.names), LAST_NAME)
             if number == len(self.names):
-                self.names.append(name)
+                self.names.append(name if number < LAST_NAME else "(other names)")
+            if number < LAST_NAME:
                 self.numbers[name] = number
         return number
 
