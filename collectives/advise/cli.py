@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--parameters", type=count, metavar="N", help="a transformer with about N parameters: 7e9, 7B, 350M")
     add("--layers", type=integer, metavar="L", help="in place of --parameters, with --width: layers of the transformer")
     add("--width", type=integer, metavar="H", help="elements of an activation of a position")
-    add("--heads", type=integer, metavar="A", help="heads of the attention (width / 128)")
+    add("--heads", type=integer, metavar="A", help="heads of the attention (the divisor of H nearest to H / 128)")
     add("--sequence", type=integer, default=2048, metavar="S", help="positions (tokens) of a sample (%(default)s)")
     add("--vocabulary", type=integer, default=51200, metavar="V", help="words of the vocabulary (%(default)s)")
     add("--untied", action="store_true", help="the last layer has weights of its own")
@@ -153,7 +153,7 @@ def main(args: argparse.Namespace) -> int:
         print("", *answers, sep="\n")
         if args.json:
             with replacing(args.json) as file:
-                json.dump(_values(advice, answers), file, indent=1)
+                json.dump(_values(advice, answers), file, indent=1, allow_nan=False)
             say_where(args.json)
     return 0
 
@@ -176,10 +176,13 @@ def _model(args: argparse.Namespace) -> Model:
         if args.heads is not None:
             shape = dataclasses.replace(shape, heads=args.heads)
     else:
-        shape = Shape(
-            args.layers, args.width, args.heads or max(1, args.width // 128), args.sequence, args.vocabulary
-        )  # fmt: skip
+        shape = Shape(args.layers, args.width, args.heads or _heads(args.width), args.sequence, args.vocabulary)
     return transformer(shape, precision, element, not args.untied)
+
+
+def _heads(width: int) -> int:
+    """The divisor of a width that is the nearest to its 128th part, the smaller one of two."""
+    return min((d for d in range(1, max(1, width // 64) + 1) if width % d == 0), key=lambda d: abs(d - width / 128))
 
 
 def _machine(args: argparse.Namespace) -> Machine:

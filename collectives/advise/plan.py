@@ -137,9 +137,13 @@ def meshes(model: Model, batch: int, ranks: int, choices: Choices) -> list[Mesh]
 
 
 def plans(model: Model, batch: int, mesh: Mesh, choices: Choices) -> Iterator[Plan]:
-    """All plans for a mesh, with settings that have an effect there; those that keep the most come first."""
+    """All plans for a mesh, with settings that have an effect there; those that keep the most come first.
+
+    All stages of ZeRO are 0 on a mesh with one data rank; 2 and 3 need a mesh without a pipeline.
+    """
     mine = batch // mesh.data
-    zeros = [z for z in choices.zero if z == 0 or (mesh.data > 1 and (z == 1 or mesh.pipeline == 1))]
+    stages = choices.zero if mesh.data > 1 else (0,)  # one data rank has nothing to share
+    zeros = [zero for zero in stages if zero < 2 or mesh.pipeline == 1]
     sequence = choices.sequence and mesh.tensor > 1
     for micro_batch in divisors(mine):
         if choices.micro_batch not in (None, micro_batch):

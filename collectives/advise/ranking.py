@@ -93,7 +93,8 @@ class _Candidates:
 def advise(model: Model, machine: Machine, batch: int, choices: Choices | None = None, top: int = 10) -> Advice:
     """The ``top`` fastest meshes for a step of ``batch`` samples; times are within 0.5 % of the best plan's.
 
-    ValueError if there is no mesh, or if none fits; it says how much the smallest one needs.
+    ValueError if there is no mesh, or if none fits; it says how much the smallest one needs. ValueError for a machine
+    that is too slow, as :class:`Estimate` has it.
     """
     choices = choices or Choices()
     if batch < 1:
@@ -116,7 +117,10 @@ def advise(model: Model, machine: Machine, batch: int, choices: Choices | None =
 
 def _nothing_fits(machine: Machine, too_large: Sequence[Excess]) -> str:
     if not too_large:
-        return "no plan has these settings: another schedule, or another micro-batch, may"
+        return (
+            "no plan has these settings: another schedule or micro-batch may, or a lower stage of ZeRO, of which 2 and "
+            "3 need a mesh without a pipeline"
+        )
     least = too_large[0]
     return (
         f"nothing fits {machine.memory / 1e9:.4g} GB: the smallest, {least.plan.mesh}, {least.plan.settings}, needs "

@@ -17,6 +17,8 @@ from .stages import Part, parts
 
 __all__ = ["Estimate", "Step"]
 
+SLOWEST = 1e15  # seconds of a step: beyond that a rate is a mistake, and sums overflow
+
 
 class Step(NamedTuple):
     """Seconds of a step. Their sum is its length.
@@ -44,6 +46,7 @@ class Estimate:
     """The time of a step of a plan. ``links`` are those of the plan's mesh.
 
     ``least`` are the seconds that it takes at least, known at once. ``seconds`` and `step` replay the pipeline.
+    ValueError if ``least`` is more than 1e15 s.
     """
 
     def __init__(self, model: Model, machine: Machine, plan: Plan, links: Links | None = None) -> None:
@@ -63,6 +66,10 @@ class Estimate:
         shortest = least(plan.schedule, mesh.pipeline, plan.micro_batches, self.passes, self._transfer)
         after = min(self._data_after(stage, shortest, shortest) for stage in stages)
         self.least = shortest + after + self._sharding + self._update
+        if not self.least <= SLOWEST:
+            raise ValueError(
+                f"a step on {mesh} takes more than {SLOWEST:g} s: a rate of the machine is too low, or a time too long"
+            )
 
     @functools.cached_property
     def _run(self) -> Run:

@@ -59,6 +59,20 @@ def test_of_parameters_only(capsys):
     assert re.search(r"^async_parameter_server +[\d.]+ +[\d.]+% +[\d.]+  (no|if it needs)", text, re.MULTILINE)
 
 
+@pytest.mark.parametrize(("width", "heads"), [(1600, 10), (512, 4), (1009, 1), (60, 1), (192, 1), (384, 3)])
+def test_default_heads_divide_the_width(width, heads, capsys):
+    code, text = run(capsys, *SMALL, *RIG, "--width", str(width), "--top", "1")
+    assert code == 0
+    assert f"width {width}, {heads} heads" in text
+
+
+def test_stages_of_zero_mean_nothing_on_one_data_rank(capsys):
+    for stage in "123":
+        code, text = run(capsys, *SMALL, *RIG, "--zero", stage, "--data", "1", "--top", "1")
+        assert code == 0
+        assert "zero" not in re.search(r"^1x.*$", text, re.MULTILINE)[0].replace("zero_bubble", "")
+
+
 def test_a_perceptron(capsys):
     words = ("--layers", "8", "--width", "960", "--hidden", "32", "--precision", "float32", "--optimizer", "momentum")
     code, text = run(capsys, *words, "--batch", "128", *RIG, "--machine", "cpu")
@@ -94,6 +108,10 @@ def test_stragglers_and_strategies(capsys):
         (("--memory", "1MB"), "nothing fits 0.001 GB: the smallest, data="),
         (("--memory", "0"), "memory: expected a number above 0, not 0"),
         (("--memory", "80 apples"), "'80 apples' is not a number of bytes"),
+        (("--flops", "1e-300"), "takes more than 1e+15 s: a rate of the machine is too low"),
+        (("--update-rate", "1e-290B/s"), "takes more than 1e+15 s"),
+        (("--overhead", "1e300s"), "takes more than 1e+15 s"),
+        (("--zero", "2", "--data", "2", "--pipeline", "4"), "ZeRO, of which 2 and 3 need a mesh without a pipeline"),
         (("--flops", "fast"), "'fast' is not operations per second such as 156TFLOP/s"),
         (("--alpha", "2 weeks"), "'2 weeks' is not a time"),
         (("--beta", "12GB"), "'12GB' is not a rate"),
