@@ -13,7 +13,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -123,20 +123,43 @@ def save(table: Table, path: str | os.PathLike[str]) -> None:
 
 
 def merge(tables: Iterable[Table]) -> Table:
-    """One table with all entries; of entries with equal keys, later rules and models replace earlier ones."""
+    """One table with all entries; of entries with equal keys, later rules and models replace earlier ones.
+
+    All that was measured of a collective is replaced together: its models, and what ``made`` says of it. A collective
+    for which the later entry has neither rules nor models stays as it was.
+    """
     found: dict[Any, Entry] = {}
     for table in tables:
         for entry in table.entries:
             old = found.get(entry.key)
-            if old is None:
-                found[entry.key] = entry
-                continue
-            kept = {key: model for key, model in old.models.items() if key[0] not in entry.rules}
-            found[entry.key] = dataclasses.replace(
-                entry, rules=old.rules | entry.rules, limits=entry.limits or old.limits, models=kept | entry.models,
-                made=old.made | entry.made,
-            )  # fmt: skip
+            found[entry.key] = entry if old is None else _merged(old, entry)
     return Table(list(found.values()))
+
+
+def _merged(old: Entry, new: Entry) -> Entry:
+    known, replaced = ({*entry.rules, *(key[0] for key in entry.models)} for entry in (old, new))
+    kept = {*known, *_noted(old, "fitted", dict)} - replaced
+    made = old.made | new.made
+    if "fitted" in made:
+        made["fitted"] = {
+            name: lengths for entry in (old, new) for name, lengths in _noted(entry, "fitted", dict).items()
+            if (name in kept) == (entry is old)
+        }  # fmt: skip
+    if "not_measured" in made:
+        made["not_measured"] = [
+            text for entry in (old, new) for text in _noted(entry, "not_measured", list)
+            if (str(text).split(" ")[0] in kept) == (entry is old)
+        ]  # fmt: skip
+    models = {key: model for key, model in old.models.items() if key[0] in kept} | new.models
+    return dataclasses.replace(
+        new, rules=old.rules | new.rules, limits=new.limits or old.limits, models=models, made=made
+    )  # fmt: skip
+
+
+def _noted(entry: Entry, name: str, kind: Callable[[], Any]) -> Any:
+    """What tune noted in ``made``; empty if it is not there, or no longer of ``kind``, since people may edit it."""
+    found, empty = entry.made.get(name), kind()
+    return found if isinstance(found, type(empty)) else empty
 
 
 # --- which entry --------------------------------------------------------------------------------------------------
