@@ -54,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mpi", choices=["none", "moves", "all"], default="moves",
         help="collectives that the MPI library's own may serve: none, those that only move data (default), or all",
     )  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", help="with --check: write all figures there, as JSON")
+    parser.add_argument(
+        "--json", metavar="FILE", help="with --check of one number of ranks: write all figures there, as JSON"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -76,13 +78,15 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _check_mode(args: argparse.Namespace) -> None:
-    """UsageError for an option that would have no effect, and for --merge and --export without -o."""
+    """UsageError for an option that would have no effect, one that is missing, and --json of several checks."""
     mode = next((name for name in ("check", "merge", "export") if getattr(args, name) is not None), None)
     where = "without --check" if mode is None else f"with --{mode}"
     if option := usage.changed(args, {None: ("json",), "check": ("output",)}.get(mode, (*_OF_MEASURING, "json"))):
         raise usage.UsageError(f"{option} has no effect {where}")
     if mode in ("merge", "export") and args.output is None:
         raise usage.UsageError(f"--{mode} needs -o FILE")
+    if args.json and args.ranks and len(args.ranks) > 1:
+        raise usage.UsageError("--json keeps the figures of one number of ranks, and --ranks names several")
 
 
 def _check_names(option: str, names: Collection[str], known: Collection[str]) -> None:

@@ -19,7 +19,7 @@ from .. import __version__
 from ..bench.engine import printer
 from ..bench.settings import part
 from ..communicator import Communicator
-from ..files import say_where, unwritable
+from ..files import replacing, say_where, unwritable
 from ..selection.policy import NODE_LIMITS
 from ..selection.table import Entry, Table, load, merge, nearest, save
 from ..system import machine, mpi_library
@@ -89,20 +89,28 @@ def _tune(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: S
     entry.made |= {"minutes": args.minutes, "without": sorted(args.without), "mpi": args.mpi}
     if bench.comm.rank == 0:
         old = [load(args.output)] if Path(args.output).exists() else []
-        save(merge([*old, Table([entry])]), args.output)
+        merged = merge([*old, Table([entry])])
+        save(merged, args.output)
         print(f"wrote {args.output}: {entry.layout}, {entry.mpi}, {entry.machine}", flush=True)
         if wrong:
             print(f"models: {told(wrong)}, measured at the same times", flush=True)
-        for line in warnings(entry.made):
+        (rules,) = (each.rules for each in merged.entries if each.key == entry.key)
+        for line in warnings(entry.made, [name for name in names if name in rules and name not in entry.rules]):
             print(line, flush=True)
     return 0
 
 
-def warnings(made: dict[str, Any]) -> list[str]:
-    """What a user should know of the measurements of an entry, which was ``made`` so: what is missing, and noise."""
+def warnings(made: dict[str, Any], stay: Sequence[str]) -> list[str]:
+    """What a user should know of the measurements of an entry, which was ``made`` so: what is missing, and noise.
+
+    ``stay``: collectives without new rules, for which the file had some.
+    """
     found = []
-    if made["not_measured"]:
-        found.append(f"No time for {', '.join(made['not_measured'])}: the defaults serve these. Give more --minutes.")
+    missing = [text for text in made["not_measured"] if text.split(" ")[0] not in stay]
+    if missing:
+        found.append(f"No time for {', '.join(missing)}: the defaults serve these. Give more --minutes.")
+    if stay:
+        found.append(f"No time for new rules of {', '.join(stay)}: those in the file stay. Give more --minutes.")
     if made["spread"] > NOISY:
         found.append(
             f"Noisy: the same call took times that differ by {100 * made['spread']:.0f}% (interquartile range). "
@@ -217,5 +225,6 @@ def _write_json(path: str, bench: Bench, lines: Sequence[Line], where: tuple[str
         "machine": where[0], "mpi": where[1], "nodes": layout.nodes, "ranks_per_node": layout.ranks_per_node,
         "ranks": layout.ranks, "collectives": __version__, "lines": as_json(lines),
     }  # fmt: skip
-    Path(path).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    with replacing(path) as file:
+        file.write(json.dumps(found, indent=1, allow_nan=False) + "\n")
     say_where(path)

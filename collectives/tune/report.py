@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -158,5 +159,11 @@ def told(wrong: Sequence[float]) -> str:
 
 
 def as_json(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """The lines as objects for JSON."""
-    return [asdict(line) for line in lines]
+    """The lines as objects for JSON. A bound that is infinite, since there were few rounds, is None: JSON has none."""
+    return [
+        {
+            name: None if isinstance(value, float) and math.isinf(value) else value
+            for name, value in asdict(line).items()
+        }
+        for line in lines
+    ]

@@ -45,6 +45,7 @@ def test_command_lines_that_cannot_be(options, message):
         ("--merge t.json m.json", "--merge needs -o FILE"),
         ("--export t.json", "--export needs -o FILE"),
         ("--export t.json -o t.json", "-o t.json: --export would replace the table by rules for Open MPI"),
+        ("--check t.json --ranks 2,4 --json x.json", "--json keeps the figures of one number of ranks"),
         ("--collectives ,", "--collectives: name at least one"),
         ("--without nope", "--without: 'nope' is none of "),
     ],

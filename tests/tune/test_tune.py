@@ -2,10 +2,12 @@
 
 import itertools
 import json
+import math
 import os
 import random
 import re
 import subprocess
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from collectives.schedules import registry
 from collectives.selection.layout import Layout
 from collectives.selection.model import Load, Model, Piece, load
 from collectives.selection.table import Table
-from collectives.tune import openmpi, steady
+from collectives.tune import job, openmpi, steady
 from collectives.tune.fit import Point, errors, fit
 from collectives.tune.race import Result
 from collectives.tune.report import Line, summary
@@ -254,6 +256,30 @@ def test_a_check_fails_where_it_should(changes, right, words):
     text, found = summary([line(), line(), line(**changes)])
     assert found == right
     assert words in "\n".join(text)
+
+
+def test_figures_of_few_rounds_are_json(tmp_path):
+    """A bound that is infinite was written as -Infinity, which is no JSON."""
+    few = line(at_least=-math.inf, at_most=math.inf)
+    bench = SimpleNamespace(context=SimpleNamespace(layout=Layout(1, 2)))
+    job._write_json(str(tmp_path / "check.json"), bench, [few, line()], ("a machine", "an MPI"))
+
+    def refuse(word):
+        raise AssertionError(word)
+
+    found = json.loads((tmp_path / "check.json").read_text(), parse_constant=refuse)
+    assert [(each["at_least"], each["at_most"]) for each in found["lines"]] == [(None, None), (0.9, 1.1)]
+    assert found["lines"][0]["predicted"] == few.predicted
+
+
+def test_what_there_was_no_time_for_is_told():
+    made = {"not_measured": ["scan (8 bytes)", "bcast (any length)"], "spread": 0.1}
+    assert job.warnings({**made, "not_measured": []}, []) == []
+    (one,) = job.warnings(made, [])
+    assert one.startswith("No time for scan (8 bytes), bcast (any length): the defaults serve these.")
+    served, stays = job.warnings(made, ["bcast"])
+    assert served.startswith("No time for scan (8 bytes): the defaults serve these.")
+    assert stays.startswith("No time for new rules of bcast: those in the file stay.")
 
 
 CALLS_OF_NAMES = """
