@@ -34,12 +34,16 @@ class Memory(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Memory whose place is known already, in the place of the array that it is; the processor may not reach it."""
+    """Memory whose place is known already, in the place of the array that it is; the processor may not reach it.
+
+    ``capsule`` is the DLPack capsule that told the place. It keeps the memory of a library that exports a copy.
+    """
 
     address: int
     nbytes: int
     type: Type
     hold: Any
+    capsule: Any = None
 
 
 class OnDevice(TypeError):

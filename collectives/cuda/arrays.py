@@ -116,14 +116,17 @@ def _of_dlpack(thing: Any, argument: str, writable: bool) -> Array:
     known = of_name(dlpack_name(*kind, argument))
     inward = None if strides is None else [stride * known.size for stride in strides]
     _check(shape, inward, known.size, writable and readonly, argument)
-    return Array(Placed(address, math.prod(shape) * known.size, known, thing), number)
+    return Array(Placed(address, math.prod(shape) * known.size, known, thing, capsule), number)
 
 
 def _capsule(thing: Any, stream: int) -> Any:
-    """The DLPack capsule of ``thing``, for work on ``stream``, or without any wait if that is -1."""
+    """The DLPack capsule of ``thing``, for work on ``stream``, or without any wait if that is -1.
+
+    BufferError if the library of ``thing`` can only export a copy. Libraries from before 2023 do not say whether it is.
+    """
     try:
-        return thing.__dlpack__(stream=stream, max_version=(1, 0))
-    except TypeError:  # an object from before DLPack had versions
+        return thing.__dlpack__(stream=stream, max_version=(1, 0), copy=False)
+    except TypeError:  # the array API has had these two options since 2023.12
         return thing.__dlpack__(stream=stream)
 
 

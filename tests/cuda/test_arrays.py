@@ -2,6 +2,7 @@
 
 import math
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -76,6 +77,39 @@ def test_a_tensor_of_torch():
     found = array_of(Tensor(), "buf", True)
     assert (found.memory.address, found.nbytes, found.memory.type.name) == (8192, 20, "bfloat16")
     assert found.device == 1
+
+
+class Exported:
+    """An array with DLPack of now, which exports a copy only if it may."""
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        if copy is False:
+            raise BufferError("it can only be copied")
+        return np.zeros(6).__dlpack__()
+
+
+class Copied:
+    """An array with DLPack from before 2023, which exports a copy."""
+
+    def __dlpack__(self, *, stream=None):
+        made = np.arange(6.0)
+        self.made, self.address = weakref.ref(made), made.ctypes.data
+        return made.__dlpack__()
+
+
+def test_exported_copies_are_refused_or_kept(monkeypatch):
+    """A message would be written to a copy in vain, and a copy that nobody keeps is freed memory."""
+    monkeypatch.setattr(arrays, "_CUDA", 1)  # memory of the host counts as that of a GPU
+    with pytest.raises(ValueError, match="recvbuf: it can only be copied"):
+        array_of(Exported(), "recvbuf", True)
+    thing = Copied()
+    found = array_of(thing, "sendbuf", False)
+    assert (found.memory.address, found.nbytes, found.memory.type.name) == (thing.address, 48, "float64")
+    memory = found.memory
+    del found
+    assert thing.made() is not None
+    del memory
+    assert thing.made() is None
 
 
 @pytest.mark.parametrize(
