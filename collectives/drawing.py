@@ -8,6 +8,8 @@ import math
 import os
 from typing import Any
 
+from .files import replacing
+
 __all__ = ["even_ticks", "figure", "log_ticks", "require_matplotlib", "save"]
 
 
@@ -32,14 +34,15 @@ def figure(width: float, height: float, **options: Any) -> Any:
 def save(made: Any, path: str | os.PathLike[str], **style: Any) -> None:
     """Write a figure to ``path`` (.png, .svg, .pdf), without a date, so that equal figures give equal files.
 
-    ``style`` are parameters of matplotlib's rc. OSError if ``path`` cannot be written.
+    ``style`` are parameters of matplotlib's rc. OSError if ``path`` cannot be written; a file there stays as it was.
     """
     from matplotlib import rc_context
 
-    dated = {".svg": "Date", ".pdf": "CreationDate"}.get(os.path.splitext(path)[1])
+    kind = os.path.splitext(path)[1]
+    dated = {".svg": "Date", ".pdf": "CreationDate"}.get(kind)
     rc: Any = {"svg.hashsalt": "collectives", **style}
-    with rc_context(rc):
-        made.savefig(path, metadata={dated: None} if dated else None)
+    with rc_context(rc), replacing(path, "wb") as file:
+        made.savefig(file, format=kind[1:] or None, metadata={dated: None} if dated else None)
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -28,7 +28,11 @@ def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]
             yield file
         return
     target = os.path.realpath(path)
-    descriptor, beside = _new_beside(target)
+    try:
+        descriptor, beside = _new_beside(target)
+    except OSError as error:
+        error.filename = os.fspath(path)  # not the name of the new file
+        raise
     try:
         with open(descriptor, mode, encoding=encoding) as file:
             if os.path.exists(target):
@@ -38,7 +42,7 @@ def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(beside)
-        if isinstance(error, OSError) and error.filename is None:
+        if isinstance(error, OSError) and error.filename in (None, beside):
             error.filename = os.fspath(path)  # which writes to an open file do not know, as when a disk is full
         raise
 

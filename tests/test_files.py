@@ -79,6 +79,12 @@ def test_a_device_stays_a_device(tmp_path, minor, full):
     assert stat.S_ISCHR(path.stat().st_mode)
 
 
+def test_a_folder_that_is_not_there_is_named_as_it_was_asked_for(tmp_path):
+    with pytest.raises(FileNotFoundError) as raised, replacing(tmp_path / "none/table"):
+        pass
+    assert raised.value.filename == str(tmp_path / "none/table")
+
+
 def test_what_cannot_be_written_is_said_before(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert obstacle(tmp_path / "pipe") == "it is neither a file nor a character device"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
+from ..files import replacing
 from ..schedules import registry
 from ..system import machine
 from .programs import Program
@@ -53,7 +54,7 @@ def content(program: Program, args: argparse.Namespace, nodes: int, overhead: in
 
 
 def write(path: str, made: Record) -> None:
-    """Write ``made`` as JSON; OSError if ``path`` cannot be written."""
-    with open(path, "w") as file:
+    """Write ``made`` as JSON; OSError if ``path`` cannot be written, and a file there stays as it was."""
+    with replacing(path) as file:
         json.dump(made, file, indent=1)
         file.write("\n")

@@ -1,12 +1,14 @@
 """Curves from results, and pictures of them."""
 
 import json
+import os
 import re
 import sys
 
 import pytest
 from jobs import ROOT
 
+from collectives.bench import results
 from collectives.bench.curves import curves, groups, read, size_name, size_ticks, speed_unit, time_name
 from collectives.bench.plot import draw, picture, spread, tty
 from collectives.cli.commands import main
@@ -143,6 +145,24 @@ def test_kinds(kind, begins, tmp_path):
         draw([bench(1.0, 2.0)], tmp_path / f"{name}.{kind}")
     assert (tmp_path / f"a.{kind}").read_bytes().startswith(begins)
     assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+
+
+def test_what_cannot_be_written_whole_leaves_the_old_file(tmp_path, monkeypatch):
+    """A picture, and results as JSON."""
+
+    def full(*paths):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    for name, write in (
+        ("a.png", lambda path: draw([bench(1.0, 2.0)], path)), ("a.json", lambda path: results.write(path, bench(1.0))),
+    ):  # fmt: skip
+        (tmp_path / name).write_text("old")
+        with pytest.raises(OSError, match="No space") as raised:
+            write(str(tmp_path / name))
+        assert raised.value.filename == str(tmp_path / name)
+        assert (tmp_path / name).read_text() == "old"
+    assert {file.name for file in tmp_path.iterdir()} == {"a.png", "a.json"}
 
 
 def test_the_command(tmp_path, capsys):
