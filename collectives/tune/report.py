@@ -154,8 +154,9 @@ def summary(lines: Sequence[Line]) -> tuple[list[str], bool]:
 
 def told(wrong: Sequence[float]) -> str:
     """The errors of models, as text."""
-    error = float(np.median(wrong)) if wrong else float("nan")
-    return f"median error {100 * error:.0f} % of {len(wrong)} predictions at lengths they were not fitted to"
+    if not wrong:
+        return "no predictions at lengths they were not fitted to"
+    return f"median error {100 * float(np.median(wrong)):.0f} % of {len(wrong)} predictions at lengths they were not fitted to"
 
 
 def as_json(lines: Sequence[Line]) -> list[dict[str, Any]]:

@@ -258,6 +258,12 @@ def test_a_check_fails_where_it_should(changes, right, words):
     assert words in "\n".join(text)
 
 
+def test_a_check_at_the_fitted_lengths_alone_says_nothing_of_models():
+    text, right = summary([line(predicted=[], measured=[])])
+    assert right
+    assert text[-1] == "models: no predictions at lengths they were not fitted to"
+
+
 def test_figures_of_few_rounds_are_json(tmp_path):
     """A bound that is infinite was written as -Infinity, which is no JSON."""
     few = line(at_least=-math.inf, at_most=math.inf)
