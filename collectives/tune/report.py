@@ -154,9 +154,8 @@ def summary(lines: Sequence[Line]) -> tuple[list[str], bool]:
 
 def told(wrong: Sequence[float]) -> str:
     """The errors of models, as text."""
-    if not wrong:
-        return "no predictions at lengths they were not fitted to"
-    return f"median error {100 * float(np.median(wrong)):.0f} % of {len(wrong)} predictions at lengths they were not fitted to"
+    error = f"median error {100 * float(np.median(wrong)):.0f} % of {len(wrong)}" if wrong else "no"
+    return f"{error} predictions at lengths they were not fitted to"
 
 
 def as_json(lines: Sequence[Line]) -> list[dict[str, Any]]:
