@@ -93,8 +93,8 @@ os.register_at_fork(after_in_child=_after_fork)
 def uncaught() -> BaseException | None:
     """The exception that ended the program, if nothing caught it.
 
-    Test runners and shells put exceptions that they have caught in the same place: there the frame that raised first has
-    a caller, and a shell goes on.
+    Test runners and shells put exceptions that they have caught in the same place. There the first frame of the
+    traceback has a caller, or the program goes on.
     """
     error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     trace = None if error is None else error.__traceback__
