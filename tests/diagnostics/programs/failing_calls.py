@@ -4,6 +4,7 @@ Writes what each rank raises to the file RESULTS, as JSON lines (launchers drop 
 seconds, name of the error, message. Cases are the arguments.
 """
 
+import io
 import json
 import os
 import signal
@@ -118,14 +119,24 @@ def persistent(comm):
 
 def dumped(comm):
     """SIGUSR2: the ranks say what they wait for, and go on."""
-    entered = SHORT if comm.size < 8 else 2 * SHORT  # by then rank 0 waits, though ranks share cores
     if rank == ABSENT:
-        time.sleep(2 * entered)
+        MPI.COMM_WORLD.recv(source=0)
     elif rank == 0:
-        threading.Timer(entered, os.kill, (os.getpid(), signal.SIGUSR2)).start()
+        threading.Thread(target=ask_once_it_waits).start()
     comm.Allreduce(a, b, algorithm="recursive_doubling")  # where it is dumped
     if rank == 0:
         os.kill(os.getpid(), signal.SIGUSR2)
+
+
+def ask_once_it_waits():
+    """Send the signal when this rank has been seen to wait, whatever the load; then let the absent rank come."""
+    told = io.StringIO()
+    while " s for rank " not in told.getvalue():
+        time.sleep(SHORT / 5)
+        collectives.dump(told)
+    os.kill(os.getpid(), signal.SIGUSR2)
+    time.sleep(4 * SHORT)  # for the report
+    MPI.COMM_WORLD.send(None, ABSENT)
 
 
 def death(comm):
