@@ -70,8 +70,8 @@ def _under_way(context: Any) -> list[str]:
     for operation in context.pending():
         if all(operation is not wait.run for wait in waits):
             ranks = ", ".join(map(str, operation.plan.waiting()))
-            waits = f"waits for rank {ranks}" if ranks else "waits for no rank at present"
-            told.append(f"{where}: {operation.call()}, non-blocking, under way, {waits}")
+            whom = f"rank {ranks}" if ranks else "no rank at present"
+            told.append(f"{where}: {operation.call()}, non-blocking, under way, waits for {whom}")
     return told
 
 
