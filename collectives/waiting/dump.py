@@ -67,7 +67,7 @@ def _under_way(context: Any) -> list[str]:
     told = [f"{where}: {wait.run.call()}, at {position(wait.thread)}, {wait}" for wait in waits]
     if not waits and (running := context.listed()):  # on the fast path
         told.append(f"{where}: {running[0].run.call()}, at {answer.place}, waits")
-    for operation in context.pending():
+    for operation in sorted(context.pending(), key=lambda one: one.call().number or 0):  # persistent calls have none
         if all(operation is not wait.run for wait in waits):
             ranks = ", ".join(map(str, operation.plan.waiting()))
             whom = f"rank {ranks}" if ranks else "no rank at present"
