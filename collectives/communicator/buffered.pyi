@@ -88,7 +88,7 @@ class Buffered(Nonblocking):
         deterministic: bool | None = None, timeout: float | None = None, stream: None = None,
         engine: Literal["c", "python"] | None = None,
     ) -> None:  # fmt: skip
-        """Send block i of the root's ``sendbuf`` to rank i; all blocks have the same length."""
+        """Send block i of the root's ``sendbuf`` to rank i's ``recvbuf``; all blocks have the same length."""
 
     def Iscatter(
         self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0, *, algorithm: str | None = None,
@@ -107,7 +107,7 @@ class Buffered(Nonblocking):
         deterministic: bool | None = None, timeout: float | None = None, stream: None = None,
         engine: Literal["c", "python"] | None = None,
     ) -> None:  # fmt: skip
-        """Send block i of the root's ``sendbuf`` to rank i; blocks may have different lengths."""
+        """Send block i of the root's ``sendbuf`` to rank i's ``recvbuf``; blocks may have different lengths."""
 
     def Iscatterv(
         self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0, *, algorithm: str | None = None,
@@ -281,7 +281,7 @@ class Buffered(Nonblocking):
         algorithm: str | None = None, deterministic: bool | None = None, timeout: float | None = None,
         stream: None = None, engine: Literal["c", "python"] | None = None,
     ) -> None:  # fmt: skip
-        """Reduce ``sendbuf`` over the ranks from 0 to this one, element by element."""
+        """Reduce ``sendbuf`` over the ranks from 0 to this one, element by element, into ``recvbuf``."""
 
     def Iscan(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op | ReproducibleSum = SUM, *,
@@ -300,7 +300,7 @@ class Buffered(Nonblocking):
         algorithm: str | None = None, deterministic: bool | None = None, timeout: float | None = None,
         stream: None = None, engine: Literal["c", "python"] | None = None,
     ) -> None:  # fmt: skip
-        """Reduce ``sendbuf`` over the ranks before this one; rank 0's ``recvbuf`` is not changed."""
+        """Reduce ``sendbuf`` over the ranks before this one into ``recvbuf``, which rank 0 leaves as it is."""
 
     def Iexscan(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op | ReproducibleSum = SUM, *,
