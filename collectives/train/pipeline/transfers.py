@@ -48,6 +48,7 @@ class Transfers:
         self._shapes: dict[tuple[int, int, int, Hashable], list[tuple[tuple[int, ...], np.dtype[Any]]]] = {}
         self._posted: dict[tuple[Channel, int], _Posted] = {}  # by micro-batch, in the order of the messages
         self._sent: deque[tuple[Any, Array]] = deque()
+        self._header: Array | None = None  # that is waited for
 
     def _tag(self, channel: Channel, header: bool = False) -> int:
         number = self._numbers[channel.source, channel.target]
@@ -99,16 +100,17 @@ class Transfers:
         peer = self._sender(channel, micro_batch)
         edge = (channel.source, channel.target, peer, key)
         if edge not in self._shapes:
-            header = np.zeros(HEADER, np.uint8)
-            self._wait(self._comm.Irecv(header, peer, self._tag(channel, header=True)))
-            self._shapes[edge] = _decoded(header)
+            self._header = np.zeros(HEADER, np.uint8)
+            self._wait(self._comm.Irecv(self._header, peer, self._tag(channel, header=True)))
+            self._shapes[edge], self._header = _decoded(self._header), None
         self._expect(channel, micro_batch, key)
         if following is not None:
             self._expect(channel, *following)
-        posted = self._posted.pop((channel, micro_batch))
-        for request in posted.requests:
+        for request in self._posted[channel, micro_batch].requests:
             self._wait(request)
-        return posted.arrays
+        return self._posted.pop(
+            (channel, micro_batch)
+        ).arrays  # not before, for a wait may raise
 
     def _wait(self, request: Any) -> None:
         self._watch.wait(request)
@@ -121,6 +123,8 @@ class Transfers:
                 kept_for_ever(array)
         for _, array in self._sent:
             kept_for_ever(array)
+        if self._header is not None:
+            kept_for_ever(self._header)
         self._posted.clear()
         self._sent.clear()
 
