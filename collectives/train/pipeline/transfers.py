@@ -108,9 +108,7 @@ class Transfers:
             self._expect(channel, *following)
         for request in self._posted[channel, micro_batch].requests:
             self._wait(request)
-        return self._posted.pop(
-            (channel, micro_batch)
-        ).arrays  # not before, for a wait may raise
+        return self._posted.pop((channel, micro_batch)).arrays  # not before, for a wait may raise
 
     def _wait(self, request: Any) -> None:
         self._watch.wait(request)
