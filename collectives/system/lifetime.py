@@ -9,6 +9,7 @@ after a failure is kept here as well, to the end of the process.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import weakref
@@ -24,6 +25,7 @@ _buried: deque[tuple[str, int, list[MPI.Intracomm], Any]] = deque()  # filled by
 _dead: dict[str, tuple[int, list[MPI.Intracomm], Any]] = {}  # identity: (size, MPI's communicators, context)
 _lock = threading.Lock()
 _kept: list[Any] = []
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # MPI is finalized after the interpreter has freed its modules
 
 
 def watch(holder: Any, context: Any, handles: list[MPI.Intracomm]) -> weakref.finalize:

@@ -11,8 +11,9 @@ import numpy as np
 
 from ..models.nn import Array
 from ..tensors import OF_ML_DTYPES, extended_type
+from ..under_way import kept_for_ever
 from .placement import Placement
-from .watch import NOTICE, Watch, kept_for_ever
+from .watch import NOTICE, Watch
 
 __all__ = ["Channel", "Transfers"]
 
@@ -116,13 +117,7 @@ class Transfers:
 
     def abandon(self) -> None:
         """Give up what is under way, after an error. Its memory stays, since other stages may still send."""
-        for posted in self._posted.values():
-            for array in posted.arrays:
-                kept_for_ever(array)
-        for _, array in self._sent:
-            kept_for_ever(array)
-        if self._header is not None:
-            kept_for_ever(self._header)
+        kept_for_ever((list(self._posted.values()), list(self._sent), self._header, self._watch))
         self._posted.clear()
         self._sent.clear()
 

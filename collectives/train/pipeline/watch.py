@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 from collections.abc import Sequence
@@ -14,8 +13,9 @@ from collectives import CollectiveTimeout, PeerFailure
 
 from ..deaths import is_death
 from ..models.nn import Array
+from ..under_way import hold, kept_for_ever, release
 
-__all__ = ["NOTICE", "Watch", "check_prints", "differ", "kept_for_ever"]
+__all__ = ["NOTICE", "Watch", "check_prints", "differ"]
 
 NOTICE = 1  # the tag of a failing stage's last words
 FAILED = " of the pipeline failed: "  # between the name of a rank and its error
@@ -95,6 +95,7 @@ class Watch:
         CollectiveTimeout, which names the ranks that are late, if it lasts longer than the communicator's timeout.
         """
         begin, limit = time.monotonic(), getattr(self._comm, "timeout", None)
+        hold(request)
         while not self._done(request):
             waited = time.monotonic() - begin
             if waited < SPIN:
@@ -108,6 +109,7 @@ class Watch:
             if limit is not None and waited > limit:
                 self._end_late(limit)
             time.sleep(NAP)
+        release(request)
 
     def _done(self, request: Any) -> bool:
         """Whether a request is complete. If it fails since a rank has ended, that rank's last words are the error."""
@@ -222,15 +224,6 @@ def _send(comm: Any, text: str) -> None:
             except Exception as failure:
                 if not is_death(failure):
                     raise
-
-
-def kept_for_ever(array: Array) -> Array:
-    """`array`, whose memory is never freed: that of a message which may still be under way when the interpreter ends.
-
-    MPI is finalized after that.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(array))
-    return array
 
 
 def _begin(comm: Any) -> Any:

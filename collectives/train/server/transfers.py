@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..deaths import is_death
+from ..under_way import hold, release
 from .messages import Bytes
 
 LONGEST = 1e-3  # seconds between looks at requests
@@ -20,12 +21,15 @@ class Transfer:
 
     def __init__(self, begin: Callable[[], Any], peer: int) -> None:
         self.peer, self.failed, self._complete = peer, False, False
+        hold(self)
         self._request = self._tried(begin)
 
     def done(self) -> bool:
         """Whether the message is complete; it is progressed by this call."""
         if not self._complete and not self.failed:
             self._complete = bool(self._tried(self._request.Test))
+            if self._complete:
+                release(self)
         return self._complete
 
     def cancel(self) -> None:
@@ -33,6 +37,7 @@ class Transfer:
         if not (self._complete or self.failed) and hasattr(self._request, "Cancel"):  # ranks that are threads need not
             self._request.Cancel()
             self._tried(self._request.Wait)
+        release(self)
 
     def _tried(self, call: Callable[[], Any]) -> Any:
         try:
@@ -41,6 +46,7 @@ class Transfer:
             if not is_death(error):
                 raise
             self.failed = True
+            release(self)
             return None
 
 

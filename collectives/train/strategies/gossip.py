@@ -15,6 +15,7 @@ from ..deaths import die_if_raised, naming_the_dead, survives
 from ..models.nn import Array
 from ..server.lifeline import Lifeline, lifeline
 from ..server.transfers import Pause
+from ..under_way import hold, release
 from .base import with_parameters
 from .finite import check_parameters
 from .graphs import Graph, Mixing, named
@@ -43,6 +44,7 @@ class Exchange:
 
     def start(self, sources: Iterable[int], targets: Iterable[int]) -> None:
         """Begin to receive from ranks `sources`, and to send to ranks `targets`."""
+        hold(self)
         self._received = dict(zip(sources, self._room, strict=False))
         receives = [self._comm.Irecv(room, source=source, tag=self._tag) for source, room in self._received.items()]
         self._requests = receives + [self._comm.Isend(self._array, target, tag=self._tag) for target in targets]
@@ -55,6 +57,7 @@ class Exchange:
                 pause.rest()
                 if time.monotonic() > begin + LONG:
                     self._look()
+        release(self)
         return self._received
 
     def mix(self, parts: Mapping[int, float]) -> None:

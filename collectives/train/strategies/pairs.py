@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..models.nn import Array
+from ..under_way import hold, release
 
 REQUEST, REPLY = 1, 2  # tags
 ALIGNED = 16  # bytes
@@ -64,6 +65,7 @@ class Active:
     def ask(self, partner: int) -> None:
         """Begin an exchange with rank `partner`."""
         self._offer.take(self._arrays)
+        hold(self)
         receive = self._comm.Irecv(self._answer.memory, source=partner, tag=REPLY)
         self._requests = [receive, self._comm.Isend(self._offer.memory, partner, tag=REQUEST)]
 
@@ -77,6 +79,7 @@ class Active:
             return 0
         _approach(self._arrays, self._offer.parts, self._answer)
         self._requests = []
+        release(self)
         return 1
 
     def close(self) -> None:
@@ -97,6 +100,7 @@ class Passive:
     def arrived(self) -> bool:
         """Whether a rank asks. Lets messages proceed."""
         if self._receiving is None:
+            hold(self)
             self._receiving = self._comm.Irecv(self._offer.memory, tag=REQUEST)
         return bool(self._receiving.Test())
 
@@ -130,3 +134,4 @@ class Passive:
             self._receiving.Wait()
             request.Wait()
             self._receiving = None
+        release(self)

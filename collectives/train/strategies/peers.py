@@ -29,7 +29,7 @@ class Peer:
         self._waiting = [np.zeros_like(array) for array in arrays]
         self._some = self._last = False  # whether gradients wait, and whether their message is to be the last one
         self._message: tuple[Transfer, Bytes] | None = None  # under way, until the peer has taken it
-        self._acknowledgements: list[tuple[Transfer, Bytes]] = []
+        self._sent: list[tuple[Transfer, Bytes]] = []
         self._over = False  # whether the peer's last message has come
 
     def give(self, gradients: Sequence[Array]) -> None:
@@ -42,8 +42,9 @@ class Peer:
     def advance(self) -> None:
         """Send what waits, if the peer has taken the message before."""
         if self._message is not None and self._taken.take() is not None:
+            self._sent.append(self._message)
             self._message = None
-        self._acknowledgements = [entry for entry in self._acknowledgements if not entry[0].done()]
+        self._sent = [entry for entry in self._sent if not entry[0].done()]
         if self._message is None and (self._some or self._last):
             arrays = self._waiting if self._some else []
             message = pack(LAST if self._last else MORE, self._comm.rank, 0, 0, 0, 0, *arrays)
@@ -58,7 +59,7 @@ class Peer:
             message = unpack(packed)
             self._over = message.kind == LAST
             note = pack(MORE, self._comm.rank, 0, 0, 0, 0)
-            self._acknowledgements.append((send(self._comm, note, self._rank, TAKEN), note))
+            self._sent.append((send(self._comm, note, self._rank, TAKEN), note))
             if len(message.payload):
                 yield list(self._cut(message.payload))
 
@@ -75,7 +76,7 @@ class Peer:
     def ended(self) -> bool:
         """Whether nothing is under way any more, after both have said that this was all. The next round may begin."""
         self.advance()
-        over = self._over and self._message is None and not (self._last or self._acknowledgements)
+        over = self._over and self._message is None and not (self._last or self._sent)
         if over:
             self._over = False
         return over
