@@ -239,31 +239,34 @@ def _run_of_bytes(size: int) -> MPI.Datatype:
     return MPI.BYTE.Create_contiguous(size).Commit()
 
 
-def as_bytes(draft: Draft, rank: int, size: int) -> Arguments:
-    """The arguments of a blocking call as bytes, for the MPI library's own method; the data have no gaps."""
-    shape, root = draft.shape, draft.shape.root
+def as_bytes(collective: Collective, shape: Shape, source: int, target: int, rank: int, size: int) -> Arguments:
+    """The arguments of a blocking call as bytes, for the MPI library's own method; the data have no gaps.
+
+    ``source`` and ``target`` are the addresses of input and vector.
+    """
+    root = shape.root
     cuts = shape.cuts or _core.partition(shape.elements, size)
     input_cuts = shape.input_cuts or _core.partition(shape.elements, size)
 
     def whole(address: int, cuts: Sequence[int]) -> Any:
         memory = region(address, cuts[-1])
         counts = [end - begin for begin, end in itertools.pairwise(cuts)]
-        return [memory, (counts, list(cuts[:-1])), MPI.BYTE] if draft.collective.vector else [memory, MPI.BYTE]
+        return [memory, (counts, list(cuts[:-1])), MPI.BYTE] if collective.vector else [memory, MPI.BYTE]
 
     def block(address: int) -> Any:
         return [region(address, cuts[rank + 1] - cuts[rank]), MPI.BYTE]
 
     match shape.collective:
         case "bcast":
-            return Arguments([region(draft.target, shape.elements), MPI.BYTE], root=root)
+            return Arguments([region(target, shape.elements), MPI.BYTE], root=root)
         case "scatter":
-            return Arguments(whole(draft.source, cuts) if rank == root else None, block(draft.target), root=root)
+            return Arguments(whole(source, cuts) if rank == root else None, block(target), root=root)
         case "alltoall":
-            return Arguments(whole(draft.source, input_cuts), whole(draft.target, cuts))
-        case collective:
-            receives = collective == "allgather" or rank == root
-            mine = MPI.IN_PLACE if shape.in_place else block(draft.source)
-            return Arguments(mine, whole(draft.target, cuts) if receives else None, root=root)
+            return Arguments(whole(source, input_cuts), whole(target, cuts))
+        case name:
+            receives = name == "allgather" or rank == root
+            mine = MPI.IN_PLACE if shape.in_place else block(source)
+            return Arguments(mine, whole(target, cuts) if receives else None, root=root)
 
 
 _DRAFTS = {

@@ -23,6 +23,7 @@ from ..schedules.registry import ScheduleAlgorithm, algorithms, find
 from ..selection.policy import ByMPI, Choice, Demand, Rules
 from ..waiting.mpi_calls import BOUNDED, MPIRun
 from . import exact_sums, wide_accumulation
+from .by_mpi import Repeated, method_of
 from .checks import Check
 
 __all__ = ["Blocking"]
@@ -48,9 +49,15 @@ class Blocking:
 
         def _enter(self) -> MPIContext: ...
 
+    @property
+    def _entered(self) -> MPIContext:
+        """What `_enter` has returned in the call under way, or in its plan, without its checks."""
+        assert self._context is not None
+        return self._context
+
     def _done(self, draft: Draft, choice: Choice, tick: int) -> None:
         """Record that a blocking call, which began at ``tick``, has ended."""
-        self._enter().ended(draft.collective.name, choice.algorithm.name, draft.nbytes, draft.shape.root, tick)
+        self._entered.ended(draft.collective.name, choice.algorithm.name, draft.nbytes, draft.shape.root, tick)
 
     def _adopt_rules(self, rules: Rules) -> None:
         """Choose algorithms by ``rules`` from now on. All ranks call this together, while no call is under way."""
@@ -89,33 +96,42 @@ class Blocking:
         self._remember(seen, draft, choice, options)
         if choice.algorithm.name == "mpi":
             self._check(draft, choice, options.timeout)
-            self._run_mpi(collective, draft, choice, arguments, options.timeout)
+            self._run_mpi(collective, draft, choice, arguments, options.timeout, seen)
         else:
             self._run_parts(draft, choice, options)
         self._done(draft, choice, tick)
 
     def _run_mpi(
-        self, collective: Collective, draft: Draft, choice: Choice, arguments: Arguments, timeout: float | None
-    ) -> None:
+        self, collective: Collective, draft: Draft, choice: Choice, arguments: Arguments, timeout: float | None,
+        seen: Seen | None,
+    ) -> None:  # fmt: skip
         """Run a blocking call by the MPI library; as bytes if a selection table chose it and nothing is reduced."""
-        context = self._enter()
+        context = self._entered
         bounded = timeout is not None or context.timeout is not None
         run = self._hand_over(collective, draft, BOUNDED if bounded else "mpi")
         blocking, starting = self._mpi(collective.method), self._mpi("I" + collective.name)
-        if not choice.tuned or collective.reduces or collective is _BARRIER or collective.exchanges:
+        as_bytes = choice.tuned and not (collective.reduces or collective is _BARRIER or collective.exchanges)
+        if as_bytes:
+            given = movement.as_bytes(
+                collective, draft.shape, draft.source, draft.target, context.rank, context.size
+            )  # fmt: skip
+            draft.load()
+            context.by_mpi(run, blocking, starting, given.of(collective), timeout)
+            draft.store()
+        else:
             given = self._for_mpi(draft, arguments)
             context.by_mpi(run, blocking, starting, given.of(collective), timeout)
-            return
-        given = movement.as_bytes(draft, context.rank, context.size)
-        draft.load()
-        context.by_mpi(run, blocking, starting, given.of(collective), timeout)
-        draft.store()
+        if seen is not None and not bounded and not collective.exchanges and (as_bytes or given is arguments):
+            key, source, target = seen
+            if not draft.loads and not draft.stores and (draft.source, draft.target) == (source, target):
+                repeated = Repeated(draft, arguments, as_bytes)
+                context.keep_plan(key, _core.CachedPlan((choice, draft.shape, None), 0, None, repeated))
 
     def _for_mpi(self, draft: Draft, arguments: Arguments) -> Arguments:
         """The arguments for mpi4py's own method."""
         if draft.collective.reduces or draft.collective is _BARRIER or draft.collective.exchanges:
             return arguments
-        context = self._enter()
+        context = self._entered
         return movement.for_mpi(draft, arguments, context.rank, context.size)
 
     def _remember(self, seen: Seen | None, draft: Draft, choice: Choice, options: Options) -> None:
@@ -126,9 +142,9 @@ class Blocking:
         moved = draft.loads or draft.stores or (draft.source, draft.target) != (source, target)
         if draft.collective.exchanges:  # which the fast path lays out as the draft does, if the algorithm allows it
             moved = draft.shape.starts is None
-        if moved or choice.algorithm.name in ("shm", "mpi") or self._form(draft, choice, options) is not None:
+        context, shape, name = self._entered, draft.shape, choice.algorithm.name
+        if moved or name in ("shm", "mpi") or self._form(draft, choice, options) is not None:
             return
-        context, shape, name = self._enter(), draft.shape, choice.algorithm.name
         described = kind_of_call(name, shape), describing(shape, name)
         context.keep_plan(key, _core.CachedPlan((choice, shape, context.node), *described))
 
@@ -143,7 +159,7 @@ class Blocking:
 
     def _hand_over(self, collective: Collective, draft: Draft, how: str = "mpi") -> MPIRun:
         """Count a call that the MPI library executes, as ``how`` says, and make the run that describes it."""
-        context = self._enter()
+        context = self._entered
         call = draft.shape.call(how)._replace(collective=collective.name)
         context.count_mpi(lambda: call)
         call = call._replace(number=context.begun)
@@ -151,8 +167,7 @@ class Blocking:
 
     def _mpi(self, method: str) -> Any:
         """mpi4py's own method of this name, bound to this communicator."""
-        kind = MPI.Intracomm if hasattr(MPI.Intracomm, method) else MPI.Topocomm
-        return getattr(kind, method).__get__(self)
+        return method_of(method).__get__(self)
 
     def _refuse_in_group(self, what: str) -> None:
         if self._open_group is not None:
@@ -164,7 +179,7 @@ class Blocking:
         self, collective: Collective, arguments: Arguments, options: Options, threads: bool = False
     ) -> tuple[Draft, Choice]:
         """Check a call's arguments and choose its algorithm; ``threads``: the progress thread may have to run it."""
-        context = self._enter()
+        context = self._entered
         draft = self._draft(context, collective, arguments)
         if options.stream is not None:
             raise ValueError("stream: no argument is an array on a GPU")
@@ -184,14 +199,14 @@ class Blocking:
         algorithm = choice.algorithm
         if draft.in_order is None or algorithm.name in ("shm", "mpi"):
             return draft
-        anywhere = isinstance(algorithm, ScheduleAlgorithm) and algorithm.divisible(self._enter().size)
+        anywhere = isinstance(algorithm, ScheduleAlgorithm) and algorithm.divisible(self._entered.size)
         return draft if anywhere and options.engine != "python" else draft.in_order()
 
     def _choose(
         self, draft: Draft, options: Options, forced: str | None, apart: str | None = None, mpi: ByMPI = "chosen"
     ) -> Choice:  # fmt: skip
         """The algorithm of a call; ``mpi``: when the MPI library's own may serve it."""
-        context = self._enter()
+        context = self._entered
         if mpi == "chosen" and (draft.unknown is not None or options.engine is not None):
             mpi = "named"
         if options.engine == "python":
@@ -220,7 +235,7 @@ class Blocking:
 
     def _linear(self, draft: Draft, options: Options) -> bool:
         """Whether the call must fold in rank order; exact sums do not depend on an order."""
-        asked = self._enter().deterministic if options.deterministic is None else options.deterministic
+        asked = self._entered.deterministic if options.deterministic is None else options.deterministic
         return bool(asked) and draft.collective.reduces and draft.shape.op != wide_accumulation.REPRODUCIBLE
 
     def _form(self, draft: Draft, choice: Choice, options: Options) -> wide_accumulation.Form | None:
@@ -228,7 +243,7 @@ class Blocking:
         if not draft.collective.reduces or choice.algorithm.name in ("shm", "mpi"):
             return None
         scheduled = isinstance(choice.algorithm, ScheduleAlgorithm)
-        return wide_accumulation.form(draft.shape, self._enter().size, self._linear(draft, options), scheduled)
+        return wide_accumulation.form(draft.shape, self._entered.size, self._linear(draft, options), scheduled)
 
     def _parts(self, draft: Draft, choice: Choice, options: Options, most: int | None) -> Iterator[Draft]:
         """The calls to run for one: the call itself, or calls on temporaries of up to ``most`` bytes each.
@@ -239,7 +254,7 @@ class Blocking:
         if form is None:
             yield draft
             return
-        context = self._enter()
+        context = self._entered
         yield from wide_accumulation.parts(draft, context.rank, context.size, most, form)
 
     def _draft(self, context: MPIContext, collective: Collective, arguments: Arguments) -> Draft:
@@ -275,8 +290,8 @@ class Blocking:
         if in_place(arguments.sendbuf):
             raise TypeError("recvcounts: needed where sendbuf is MPI.IN_PLACE")
         mine = np.array([reductions.parse(arguments.recvbuf, "recvbuf", True).count])
-        counts = np.zeros(self._enter().size, mine.dtype)
-        self._enter().turn.part()
+        counts = np.zeros(self._entered.size, mine.dtype)
+        self._entered.turn.part()
         self._run(COLLECTIVES["allgather"], Arguments(mine, counts))
         return counts
 
@@ -287,7 +302,7 @@ class Blocking:
 
         ``method`` is added to the collective's name: that of a set-up.
         """
-        context = self._enter()
+        context = self._entered
         if not context.checked:
             return
         check = Check(context, draft.collective.name + method, draft, choice)
@@ -306,7 +321,7 @@ class Blocking:
 
         An exception between two parts, of a signal handler say, gives the call up: other ranks wait for the next one.
         """
-        context = self._enter()
+        context = self._entered
         begun = context.begun
         self._check(draft, choice, options.timeout)
         try:

@@ -22,19 +22,19 @@ cdef class CachedPlan:
     """What the calls with one key have in common, and idle plans for the next of them.
 
     ``key`` is their choice, shape and group of the node-local engine, ``kind`` a number made from choice and shape,
-    ``describe()`` makes a Call.
+    ``describe()`` makes a Call. ``repeated``, if it is not None, has the MPI library serve blocking calls in Python.
     """
 
     cdef readonly object key
     cdef str collective, algorithm
     cdef size_t nbytes
     cdef uint32_t kind
-    cdef object describe
+    cdef object describe, repeated
     cdef Kept among
     cdef list idle
 
-    def __cinit__(self, key, uint32_t kind, describe):
-        self.key, self.kind, self.describe, self.idle = key, kind, describe, []
+    def __cinit__(self, key, uint32_t kind, describe, repeated=None):
+        self.key, self.kind, self.describe, self.repeated, self.idle = key, kind, describe, repeated, []
         choice, shape, _ = key
         self.collective, self.algorithm, self.nbytes = shape.name, choice.algorithm.name, shape.nbytes
 

@@ -185,9 +185,10 @@ cdef bint run_message(Calls calls, coll_node_message *m, int kind, object owners
     cdef CachedPlan found
     if not is_served(calls, kind, m):
         found = known(calls, m, kind, False, m.input == m.output, NOTHING_ASKED)
-        if found is not None:
-            run_cached(calls, found, m, owners, None if timeout_of is None else timeout_of(options), begun)
-        return found is not None
+        if found is None or found.repeated is not None:
+            return False
+        run_cached(calls, found, m, owners, None if timeout_of is None else timeout_of(options), begun)
+        return True
     if not launch(calls, m, begun):
         finish(calls, owners, None if timeout_of is None else timeout_of(options))
     return True
@@ -316,10 +317,15 @@ cdef object like_earlier(_Method method, object comm, Calls calls, coll_node_mes
         return SLOW_PATH
     cdef bint in_place = send is IN_PLACE or recv is IN_PLACE
     cdef CachedPlan found = known(calls, m, kind, method.starts, in_place, asked)
+    if method.kind == COLL_NODE_BCAST and (found is None or found.repeated is not None):
+        send, recv = recv, None
+    if found is not None and found.repeated is not None:
+        source, target = <uintptr_t>m.input, <uintptr_t>m.output
+        if asked.timeout is None and found.repeated.run(comm, source, target, send, recv, op, m.root, counts):
+            return None
+        found = None
     if found is None:
         key = key_of(calls, m, kind, method.starts, in_place, asked)
-        if method.kind == COLL_NODE_BCAST:
-            send, recv = recv, None
         return method.first(comm, (key, <uintptr_t>m.input, <uintptr_t>m.output), send, recv, op, m.root, counts, keywords)
     if method.starts:
         return request_of(start_cached(calls, found, m, (held(send), held(recv)), comm, begun, True))

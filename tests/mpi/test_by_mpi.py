@@ -1,0 +1,129 @@
+"""Calls that the MPI library serves: of calls that are alike, the later ones go to it at once, with what is theirs."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import collectives
+from collectives.communicator.nonblocking import Nonblocking
+from collectives.selection.policy import Rules, Tuned
+
+RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+OTHERS = SIZE * (SIZE - 1) // 2
+REDUCING = ("allreduce", "reduce", "reduce_scatter_block", "scan")
+MOVING = ("bcast", "gather", "scatter", "allgather", "alltoall", "allgatherv")
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Names of the calls that take the slow path."""
+    seen, way = [], Nonblocking._run_now
+
+    def noting(self, context, collective, *args):
+        seen.append(collective.name)
+        return way(self, context, collective, *args)
+
+    monkeypatch.setattr(Nonblocking, "_run_now", noting)
+    return seen
+
+
+@pytest.fixture(params=["named", "tuned"])
+def comm(request, monkeypatch):
+    """A communicator whose calls MPI serves: so it was asked for, or a selection table says so."""
+    if request.param == "named":
+        monkeypatch.setenv("COLLECTIVES_ALGORITHM", "all=mpi")
+    made = collectives.Communicator(MPI.COMM_WORLD)
+    if request.param == "tuned":
+        rows = {name: [(None, "mpi", None)] for name in (*MOVING, *REDUCING)}
+        made._adopt_rules(Rules(tuned=Tuned(rows, "a table")))
+    yield made
+    made.Free()
+
+
+def calls(comm, kind, turn):
+    """Every collective on arrays of `kind`, once; it must give what it should."""
+    x, y, n = np.full(3, RANK + turn, kind), np.empty(3, kind), SIZE * turn
+    for op, total in ((MPI.SUM, OTHERS + n), (MPI.MAX, SIZE - 1 + turn)):
+        comm.Allreduce(x, y, op)
+        assert (y == total).all()
+        y[:] = x
+        comm.Allreduce(MPI.IN_PLACE, y, op)
+        assert (y == total).all()
+    comm.Reduce(x, y if RANK == SIZE - 1 else None, MPI.SUM, SIZE - 1)
+    assert RANK < SIZE - 1 or (y == OTHERS + n).all()
+    comm.Scan(x, y)
+    assert (y == sum(range(RANK + 1)) + (RANK + 1) * turn).all()
+    every = np.arange(3 * SIZE, dtype=kind)
+    comm.Reduce_scatter_block(every, y)
+    assert (y == SIZE * every[3 * RANK : 3 * RANK + 3]).all()
+    all_of = np.empty((SIZE, 3), kind)
+    comm.Allgather(x, all_of)
+    assert (all_of == np.arange(SIZE, dtype=kind)[:, None] + kind(turn)).all()
+    comm.Alltoall(all_of.copy(), all_of)
+    assert (all_of == RANK + turn).all()
+    for root in {0, SIZE - 1}:
+        comm.Gather(x, all_of if root == RANK else None, root)
+        assert root != RANK or (all_of[:, 0] == np.arange(SIZE, dtype=kind) + kind(turn)).all()
+        comm.Scatter(all_of if root == RANK else None, y, root)
+        assert (y == RANK + turn).all()
+        comm.Bcast(y, root)
+        assert (y == root + turn).all()
+    comm.Barrier()
+
+
+KINDS = (np.float32, np.int32, np.float64, np.int64)  # two have elements of one size
+
+
+def test_calls_that_are_alike(comm, slow):
+    for kind in KINDS:
+        for turn in range(3):
+            calls(comm, kind, turn)
+            assert comm.last.algorithm == ("mpi" if comm.last.collective != "barrier" else comm.last.algorithm)
+            if turn == 0:
+                slow.clear()
+        assert [name for name in slow if name != "barrier"] == []
+
+
+def test_what_is_like_an_earlier_call_but_for_its_elements(comm):
+    """Of moved data, those of a type that MPI does not know go as bytes."""
+    comm.Bcast(np.full(3, RANK, np.float32))
+    numbers = np.full(3, RANK, np.int32)
+    comm.Bcast(numbers)
+    assert (numbers == 0).all()
+    pairs = np.full(3, RANK, [("a", np.int16), ("b", np.int16)])
+    comm.Bcast(pairs, SIZE - 1)
+    assert (pairs["b"] == SIZE - 1).all()
+    pairs[:] = (RANK, RANK)
+    comm.Bcast(pairs)
+    assert (pairs["b"] == 0).all()
+    block = bytearray(12 * [RANK])
+    comm.Bcast(block)
+    assert block == bytearray(12)
+
+
+def test_a_timeout_that_comes_later(comm):
+    """A call under a timeout is MPI's non-blocking one, on all ranks."""
+    x, y = np.ones(3), np.empty(3)
+    for timeout in (None, 60, None):
+        comm.timeout = timeout
+        for _ in range(2):
+            comm.Allreduce(x, y)
+            assert (y == SIZE).all()
+    for _ in range(2):
+        comm.Allreduce(x, y, timeout=60)
+        assert (y == SIZE).all()
+
+
+def test_calls_are_counted_and_refused_as_ever(comm):
+    x, y = np.ones(3), np.empty(3)
+    comm.Allreduce(x, y)
+    begun = comm._context.begun
+    for _ in range(3):
+        comm.Allreduce(x, y)
+    assert comm._context.begun == begun + 3
+    duplicate = comm.Dup()
+    duplicate.Allreduce(x, y)
+    duplicate.Allreduce(x, y)
+    duplicate.Free()
+    with pytest.raises((MPI.Exception, collectives.CollectiveError)):
+        duplicate.Allreduce(x, y)
