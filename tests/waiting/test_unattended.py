@@ -1,5 +1,6 @@
 """Non-blocking calls that only MPI waits for (Waitall): what is found, reported and ended, on each of the MPIs."""
 
+import re
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -59,7 +60,7 @@ def test_a_rank_in_another_call(mpi):
 @BOTH
 def test_a_late_rank_is_reported_once(mpi, algorithm):
     output = waitall(mpi, "time.sleep(5)", algorithm, env={"COLLECTIVES_STALL": "2"})
-    assert output.count("on rank 0 of 2: not complete after 2") == 1, output
+    assert len(re.findall(r"on rank 0 of 2: not complete after [2-4]", output)) == 1, output  # on busy cores later
     assert "waiting for rank 1\n" in output
     assert output.count("complete\n") == 2
 
