@@ -123,8 +123,9 @@ class Blocking:
             context.by_mpi(run, blocking, starting, given.of(collective), timeout)
         if seen is not None and not bounded and not collective.exchanges and (as_bytes or given is arguments):
             key, source, target = seen
-            if not draft.loads and not draft.stores and (draft.source, draft.target) == (source, target):
-                repeated = Repeated(draft, arguments, as_bytes)
+            moved = draft.loads or draft.stores or (draft.source, draft.target) != (source, target)
+            repeated = None if moved else Repeated.of(draft, arguments, as_bytes)
+            if repeated is not None:
                 context.keep_plan(key, _core.CachedPlan((choice, draft.shape, None), 0, None, repeated))
 
     def _for_mpi(self, draft: Draft, arguments: Arguments) -> Arguments:

@@ -30,13 +30,20 @@ class Repeated:
     are not served.
     """
 
-    def __init__(self, draft: Draft, arguments: Arguments, as_bytes: bool):
+    def __init__(self, draft: Draft, as_bytes: bool, elements: list[Any] | None):
         self._collective, self._shape = draft.collective, draft.shape
         self._call = draft.shape.call("mpi")._replace(collective=draft.collective.name)
         self._blocking, self._as_bytes = method_of(draft.collective.method), as_bytes
-        # The fast path compares the elements of reductions, and of other calls only their sizes.
-        compares = draft.collective.reduces or as_bytes
-        self._elements = None if compares else _elements(arguments)
+        self._elements = elements
+
+    @classmethod
+    def of(cls, draft: Draft, arguments: Arguments, as_bytes: bool) -> Repeated | None:
+        """What serves such calls; None if it cannot be told which other calls are equal."""
+        if draft.collective.reduces or as_bytes:
+            return cls(draft, as_bytes, None)
+        # The fast path compares the elements of reductions, but of other calls their sizes alone.
+        elements = _elements(arguments)
+        return None if elements is None else cls(draft, as_bytes, elements)
 
     def run(
         self, comm: Any, source: int, target: int, sendbuf: Any, recvbuf: Any, op: Any, root: int,
@@ -48,7 +55,8 @@ class Repeated:
         """
         tick, context = _core.ticks(), comm._enter()
         given = Arguments(sendbuf, recvbuf, op, root, recvcounts)
-        if context.timeout is not None or self._elements is not None and self._elements != _elements(given):
+        alike = self._elements is None or self._elements == _elements(given)
+        if context.timeout is not None or not alike:
             return False
         if self._as_bytes:
             place = source, target, context.rank, context.size
@@ -67,9 +75,15 @@ class Repeated:
         return self._call
 
 
-def _elements(arguments: Arguments) -> list[Any]:
-    """The types of the elements of both buffers, as far as they are arrays; else what equals nothing."""
-    return [
-        (buffer.dtype,) if type(buffer) is np.ndarray else None if buffer is None or in_place(buffer) else object()
-        for buffer in (arguments.sendbuf, arguments.recvbuf)
-    ]
+def _elements(arguments: Arguments) -> list[Any] | None:
+    """The types of the elements of both buffers; None if one is neither an array nor a list that begins with one."""
+    found = []
+    for buffer in (arguments.sendbuf, arguments.recvbuf):
+        if buffer is None or in_place(buffer):
+            found.append(())
+            continue
+        array, *more = buffer if isinstance(buffer, (list, tuple)) else (buffer,)
+        if type(array) is not np.ndarray:
+            return None
+        found.append((array.dtype, *(part for part in more if isinstance(part, MPI.Datatype))))
+    return found

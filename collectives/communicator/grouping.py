@@ -62,6 +62,7 @@ class Group:
         if collective.name not in FUSIBLE:
             raise ValueError(f"{collective.method} cannot be grouped; {', '.join(map(str.capitalize, FUSIBLE))} can")
         arguments.sendbuf, arguments.recvbuf = _fixed(arguments.sendbuf), _fixed(arguments.recvbuf)
+        self._comm._enter()
         draft, choice = self._comm._prepare(collective, arguments, options)
         if draft.loads or draft.stores:
             raise ValueError(f"{collective.method}: buffers with gaps cannot be grouped")

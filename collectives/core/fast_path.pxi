@@ -321,6 +321,7 @@ cdef object like_earlier(_Method method, object comm, Calls calls, coll_node_mes
         send, recv = recv, None
     if found is not None and found.repeated is not None:
         source, target = <uintptr_t>m.input, <uintptr_t>m.output
+        owners = kept(send), kept(recv)  # other threads run while MPI waits
         if asked.timeout is None and found.repeated.run(comm, source, target, send, recv, op, m.root, counts):
             return None
         found = None

@@ -6,9 +6,13 @@ A message to a rank that has given up may still come: its sender is late, or sen
 from __future__ import annotations
 
 import ctypes
-from typing import TypeVar
+import itertools
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
-__all__ = ["hold", "kept_for_ever", "release"]
+from .deaths import is_death
+
+__all__ = ["hold", "kept_for_ever", "release", "settle"]
 
 T = TypeVar("T")
 
@@ -20,13 +24,31 @@ def kept_for_ever(what: T) -> T:
 
 
 _held: dict[int, object] = kept_for_ever({})
+_numbers = itertools.count()
 
 
-def hold(owner: object) -> None:
-    """Keep `owner`, which has the memory of messages that are begun now, until `release`."""
-    _held[id(owner)] = owner
+def hold(*memory: object) -> int:
+    """Keep the memory of messages that are begun now, or their requests, until `release` of the number returned."""
+    number = next(_numbers)
+    _held[number] = memory
+    return number
 
 
-def release(owner: object) -> None:
-    """The messages of `owner` are complete."""
-    _held.pop(id(owner), None)
+def release(number: int) -> None:
+    """The messages of that number are complete."""
+    _held.pop(number, None)
+
+
+def settle(number: int, requests: Iterable[Any]) -> None:
+    """Release what can be: the `requests` are of a communicator that was revoked (ULFM), so all should have ended."""
+    if all([_over(request) for request in requests]):
+        release(number)
+
+
+def _over(request: Any) -> bool:
+    try:
+        return bool(request.Test())
+    except Exception as error:
+        if not is_death(error):
+            raise
+        return True

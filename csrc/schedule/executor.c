@@ -250,6 +250,7 @@ int coll_exec_abandon(coll_exec *e) {
     if (!e->active)
         return 0;
     e->status = COLL_ERR_GIVEN_UP;
+    e->listening = 0;
     return e->endpoint->transport->cancel(e->messages);
 }
 

@@ -1,5 +1,8 @@
 """Calls that the MPI library serves: of calls that are alike, the later ones go to it at once, with what is theirs."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -127,3 +130,51 @@ def test_calls_are_counted_and_refused_as_ever(comm):
     duplicate.Free()
     with pytest.raises((MPI.Exception, collectives.CollectiveError)):
         duplicate.Allreduce(x, y)
+
+
+def test_lists_that_begin_with_an_array(comm, slow):
+    """mpi4py's ``[array, datatype]``; one with another datatype is another call."""
+    for turn in range(4):
+        if turn == 1:
+            slow.clear()
+        x = np.full(3, RANK + turn, np.float64)
+        comm.Bcast([x, MPI.DOUBLE])
+        assert (x == turn).all()
+        numbers = np.full(3, RANK + turn, np.int64)
+        comm.Bcast([numbers, MPI.INT64_T], SIZE - 1)
+        assert (numbers == SIZE - 1 + turn).all()
+    assert slow == []
+
+
+def test_memory_that_mpi_has_is_not_resized(comm):
+    """By another thread, while this one waits."""
+    if SIZE == 1:
+        pytest.skip("one rank does not wait")
+    for _ in range(3):
+        data, found = bytearray(8 * [RANK]), []
+        timer = threading.Timer(0.1 if RANK else 0, resize, (data if RANK else bytearray(), found))
+        timer.start()
+        if RANK == 0:
+            time.sleep(0.5)
+        comm.Bcast(data)
+        timer.join()
+        assert RANK == 0 or found == ["BufferError"]
+        assert data[:8] == bytearray(8)
+
+
+def resize(data, found):
+    try:
+        data.extend(bytes(1 << 20))
+        found.append("resized")
+    except BufferError:
+        found.append("BufferError")
+
+
+def test_a_communicator_that_is_freed_in_a_group():
+    comm = collectives.Communicator(MPI.COMM_WORLD)
+    x, y = np.ones(3), np.empty(3)
+    comm.Allreduce(x, y)
+    with comm.group():
+        comm.Free()
+        with pytest.raises(MPI.Exception, match="ommunicator"):
+            comm.Allreduce(x, y)

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 
 from collectives.errors import PeerFailure
+from collectives.train import under_way
 from collectives.train.server.transfers import Inbox
 from collectives.train.strategies.gossip import Exchange
 from collectives.train.strategies.pairs import Active, Passive
 
 
 class Messages:
-    """A communicator whose messages are complete once that is said. It notes the memory of all."""
+    """A communicator whose messages are complete once that is said, or fail as by a death. It notes their memory."""
 
-    rank, complete = 0, False
+    rank, complete, revoked = 0, False, False
 
     def __init__(self):
         self.memory = []
@@ -26,12 +27,18 @@ class Messages:
     Isend = Irecv
 
 
+class Revoked(Exception):
+    """What MPI (ULFM) raises for messages of a revoked communicator."""
+
+
 class Request:
     def __init__(self, comm, buffer):
         self._comm, self._buffer = comm, buffer
         comm.memory.append(weakref.ref(buffer))
 
     def Test(self):
+        if self._comm.revoked:
+            raise Revoked
         return self._comm.complete
 
     def Wait(self):
@@ -96,4 +103,17 @@ def test_memory_of_complete_messages_is_freed(kind):
     assert comm.memory
     del made, end
     gc.collect()
+    assert all(memory() is None for memory in comm.memory)
+
+
+@pytest.mark.parametrize("kind", [exchange, active, passive])
+def test_memory_of_revoked_messages_is_freed(kind, monkeypatch):
+    monkeypatch.setattr(under_way, "is_death", lambda error: isinstance(error, Revoked))
+    comm = Messages()
+    made, _ = kind(comm)
+    comm.revoked = True
+    made.abandon()
+    del made, _
+    gc.collect()
+    assert comm.memory
     assert all(memory() is None for memory in comm.memory)

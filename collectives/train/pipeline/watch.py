@@ -95,7 +95,7 @@ class Watch:
         CollectiveTimeout, which names the ranks that are late, if it lasts longer than the communicator's timeout.
         """
         begin, limit = time.monotonic(), getattr(self._comm, "timeout", None)
-        hold(request)
+        held = hold(request)
         while not self._done(request):
             waited = time.monotonic() - begin
             if waited < SPIN:
@@ -109,7 +109,7 @@ class Watch:
             if limit is not None and waited > limit:
                 self._end_late(limit)
             time.sleep(NAP)
-        release(request)
+        release(held)
 
     def _done(self, request: Any) -> bool:
         """Whether a request is complete. If it fails since a rank has ended, that rank's last words are the error."""

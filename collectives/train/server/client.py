@@ -66,6 +66,10 @@ class Link:
     def _fail_over(self) -> None:
         """Go on with the backup, to which all goes again that may be unknown there."""
         dead = self._homes.pop(0)
+        for message in self._sends:
+            message.done()  # or it fails, since MPI knows of the death
+        if self._coming is not None:
+            self._coming.cancel()
         if not self._homes:
             raise PeerFailure(f"rank {dead} died, which served the parameters of shard {self._shard}, without a backup")
         self._expect()

@@ -98,14 +98,16 @@ class Server:
         for rank in sorted(self._lifeline.dead - self._buried):
             self._buried.add(rank)
             if self._copied is not None and rank == self._copied.peer:
+                self._copied.close()
                 self._copied = None
                 while self._held:
                     self._reply(self._held.popleft())
             if self._copies is not None and rank == self._copies.peer:
+                self._copies.close()
                 self._copies = None
                 self._lead(set(self._services) - self._leads)
             if rank in self._workers:
-                del self._workers[rank]
+                self._workers.pop(rank).close()
                 self._drop(rank, self._leads)
                 if not self._workers:
                     raise PeerFailure(f"all workers have died, rank {rank} as the last one")

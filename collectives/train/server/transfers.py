@@ -21,7 +21,7 @@ class Transfer:
 
     def __init__(self, begin: Callable[[], Any], peer: int) -> None:
         self.peer, self.failed, self._complete = peer, False, False
-        hold(self)
+        self._held = hold(self)
         self._request = self._tried(begin)
 
     def done(self) -> bool:
@@ -29,7 +29,7 @@ class Transfer:
         if not self._complete and not self.failed:
             self._complete = bool(self._tried(self._request.Test))
             if self._complete:
-                release(self)
+                release(self._held)
         return self._complete
 
     def cancel(self) -> None:
@@ -37,7 +37,7 @@ class Transfer:
         if not (self._complete or self.failed) and hasattr(self._request, "Cancel"):  # ranks that are threads need not
             self._request.Cancel()
             self._tried(self._request.Wait)
-        release(self)
+        release(self._held)
 
     def _tried(self, call: Callable[[], Any]) -> Any:
         try:
@@ -46,7 +46,7 @@ class Transfer:
             if not is_death(error):
                 raise
             self.failed = True
-            release(self)
+            release(self._held)
             return None
 
 

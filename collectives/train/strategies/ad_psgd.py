@@ -68,6 +68,9 @@ class ADPSGD(Gossip):
         """Make room for the messages."""
         self._role = (Active if self.active else Passive)(self.messages, self.parameters)
 
+    def _abandon(self) -> None:
+        self._role.abandon()
+
     def on_bucket(self, bucket: Bucket) -> None:
         """Let messages proceed; the parameters are in use."""
         super().on_bucket(bucket)

@@ -15,7 +15,7 @@ from ..deaths import die_if_raised, naming_the_dead, survives
 from ..models.nn import Array
 from ..server.lifeline import Lifeline, lifeline
 from ..server.transfers import Pause
-from ..under_way import hold, release
+from ..under_way import hold, release, settle
 from .base import with_parameters
 from .finite import check_parameters
 from .graphs import Graph, Mixing, named
@@ -41,13 +41,16 @@ class Exchange:
         self._room = [np.empty_like(array) for _ in range(most)]
         self._received: dict[int, Array] = {}
         self._requests: list[Any] = []
+        self._held = -1  # a number of no memory
 
     def start(self, sources: Iterable[int], targets: Iterable[int]) -> None:
         """Begin to receive from ranks `sources`, and to send to ranks `targets`."""
-        hold(self)
-        self._received = dict(zip(sources, self._room, strict=False))
-        receives = [self._comm.Irecv(room, source=source, tag=self._tag) for source, room in self._received.items()]
-        self._requests = receives + [self._comm.Isend(self._array, target, tag=self._tag) for target in targets]
+        self._received, self._requests = dict(zip(sources, self._room, strict=False)), []
+        self._held = hold(self._room, self._array)
+        for source, room in self._received.items():
+            self._requests.append(self._comm.Irecv(room, source=source, tag=self._tag))
+        for target in targets:
+            self._requests.append(self._comm.Isend(self._array, target, tag=self._tag))
 
     def wait(self) -> dict[int, Array]:
         """Wait for the messages; the neighbours' arrays by rank. PeerFailure if one of them will not come."""
@@ -57,8 +60,12 @@ class Exchange:
                 pause.rest()
                 if time.monotonic() > begin + LONG:
                     self._look()
-        release(self)
+        release(self._held)
         return self._received
+
+    def abandon(self) -> None:
+        """Let go of the messages, whose communicator was revoked."""
+        settle(self._held, self._requests)
 
     def mix(self, parts: Mapping[int, float]) -> None:
         """Go from the own array x to ``x + sum_j parts[j] (x_j - x)``; `parts` has the part of each neighbour j.
@@ -166,6 +173,11 @@ class Gossip(Local):
             self._lifeline = None
             atexit.unregister(self._at_exit)
 
+    def _abandon(self) -> None:
+        """Let go of the messages under way, after `give_up`."""
+        for exchange in self._exchanges:
+            exchange.abandon()
+
     def give_up(self) -> None:
         """End the exchanges under way on all ranks: those that are no neighbours of a dead rank learn of it so."""
         self.messages.Revoke()
@@ -173,6 +185,7 @@ class Gossip(Local):
     def resize(self, comm: Any) -> None:
         """Go on with the ranks of `comm`, and with the graph for so many ranks. ValueError if there is none."""
         self._place(comm)
+        self._abandon()
         super().resize(comm)
         self._connect()
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..models.nn import Array
-from ..under_way import hold, release
+from ..under_way import hold, release, settle
 
 REQUEST, REPLY = 1, 2  # tags
 ALIGNED = 16  # bytes
@@ -56,6 +56,7 @@ class Active:
         self._comm, self._arrays = comm, arrays
         self._offer, self._answer = Snapshot(arrays, comm.rank), Snapshot(arrays, comm.rank)
         self._requests: list[Any] = []
+        self._held = -1  # a number of no memory
 
     @property
     def asking(self) -> bool:
@@ -65,7 +66,7 @@ class Active:
     def ask(self, partner: int) -> None:
         """Begin an exchange with rank `partner`."""
         self._offer.take(self._arrays)
-        hold(self)
+        self._held = hold(self._answer, self._offer)
         receive = self._comm.Irecv(self._answer.memory, source=partner, tag=REPLY)
         self._requests = [receive, self._comm.Isend(self._offer.memory, partner, tag=REQUEST)]
 
@@ -79,8 +80,12 @@ class Active:
             return 0
         _approach(self._arrays, self._offer.parts, self._answer)
         self._requests = []
-        release(self)
+        release(self._held)
         return 1
+
+    def abandon(self) -> None:
+        """Let go of the messages, whose communicator was revoked."""
+        settle(self._held, self._requests)
 
     def close(self) -> None:
         """Do nothing: there are no receives but for answers."""
@@ -96,11 +101,13 @@ class Passive:
         self._offer = Snapshot(arrays, comm.rank)
         self._receiving: Any = None
         self._replies: list[tuple[Snapshot, Any]] = []  # with their requests
+        self._held = -1  # a number of no memory
 
     def arrived(self) -> bool:
         """Whether a rank asks. Lets messages proceed."""
         if self._receiving is None:
-            hold(self)
+            release(self._held)
+            self._held = hold(self._offer, self._replies)
             self._receiving = self._comm.Irecv(self._offer.memory, tag=REQUEST)
         return bool(self._receiving.Test())
 
@@ -134,4 +141,9 @@ class Passive:
             self._receiving.Wait()
             request.Wait()
             self._receiving = None
-        release(self)
+        release(self._held)
+
+    def abandon(self) -> None:
+        """Let go of the messages, whose communicator was revoked."""
+        requests = [request for _, request in self._replies]
+        settle(self._held, requests if self._receiving is None else [*requests, self._receiving])

@@ -99,7 +99,7 @@ class PeerAsync(Strategy):
         """Take what has come from `ranks`, and send them what can be sent."""
         self._lifeline.look()
         for rank in self._lifeline.dead & self._peers.keys():
-            del self._peers[rank]
+            self._peers.pop(rank).close()
         for peer in [self._peers[rank] for rank in ranks if rank in self._peers]:
             for gradients in peer.arrived():
                 for total, gradient in zip(self._arrived, gradients, strict=True):

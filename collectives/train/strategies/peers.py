@@ -82,6 +82,8 @@ class Peer:
         return over
 
     def close(self) -> None:
-        """Expect nothing any more."""
+        """Expect nothing any more, as all has gone or the other rank has died."""
         self._inbox.close()
         self._taken.close()
+        for transfer, _ in self._sent if self._message is None else [self._message, *self._sent]:
+            transfer.done()

@@ -54,6 +54,10 @@ class PushSum(Gossip):
         super().prepare()
         self._weights = self.exchange_of(self.weight, len(self._exchanges))
 
+    def _abandon(self) -> None:
+        super()._abandon()
+        self._weights.abandon()
+
     def before_step(self) -> None:
         """Go from z to x, at which the optimizer makes its step."""
         self._scale(float(self.weight[0]))
