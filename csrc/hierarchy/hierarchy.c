@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WAITING, LISTENING, RUNNING, ENDED }; /* states of a part; one that listens waits, too */
-enum { AHEAD = 16 };                         /* the least number of parts that are looked at, see distance() */
+enum { WAITING, RUNNING, ENDED }; /* states of a part */
+enum { AHEAD = 16 };              /* the least number of parts that are looked at, see distance() */
 
 struct coll_hierarchy {
     coll_hierarchy_part *parts;
@@ -122,21 +122,11 @@ static void transpose(const coll_matrix *m, const char *source, char *target) {
             memcpy(target, source + (row * m->columns + column) * m->bytes, m->bytes);
 }
 
-/* Let a lane's first messages come while the part waits for another one. */
-static int listen(coll_hierarchy *h, int i) {
-    const coll_hierarchy_part *p = &h->parts[i];
-    if (!p->run || h->state[i] == LISTENING)
-        return COLL_PENDING;
-    int error = coll_exec_listen(p->run, h->tag + p->tag);
-    h->state[i] = LISTENING;
-    return error ? error : COLL_PENDING;
-}
-
 static int go_on(coll_hierarchy *h, int i, size_t budget) {
     const coll_hierarchy_part *p = &h->parts[i];
-    if (h->state[i] == WAITING || h->state[i] == LISTENING) {
+    if (h->state[i] == WAITING) {
         if (p->after >= 0 && h->state[p->after] != ENDED)
-            return listen(h, i);
+            return COLL_PENDING;
         int error = p->run ? coll_exec_start(p->run, from(h, p), to(h, p), h->tag + p->tag) : COLL_OK;
         if (error)
             return error;
@@ -224,7 +214,7 @@ static int abandon(void *self) {
     if (h->status == COLL_PENDING)
         h->status = COLL_ERR_GIVEN_UP;
     for (int i = h->first; h->status != COLL_OK && i < end_of_view(h); i++)
-        if ((h->state[i] == LISTENING || h->state[i] == RUNNING) && h->parts[i].run)
+        if (h->state[i] == RUNNING && h->parts[i].run)
             left += coll_exec_abandon(h->parts[i].run);
     return left;
 }

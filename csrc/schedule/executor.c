@@ -147,48 +147,19 @@ static int advance(coll_exec *e, cursor *c, size_t *budget) {
     return COLL_OK;
 }
 
-/* Ready every cursor for its first segment. */
-static int begin_run(coll_exec *e, int tag) {
+int coll_exec_start(coll_exec *e, const void *input, void *vector, int tag) {
     if (e->active || e->status < 0 || tag < 0 || tag > e->endpoint->tag_limit - e->message.depth)
         return COLL_ERR_ARGUMENT;
+    e->input = input;
+    e->vector = vector;
     for (int i = 0; i < e->message.depth; i++) {
         e->cursors[i].segment = i;
         e->cursors[i].tag = tag + i;
         e->active += begin_segment(e, &e->cursors[i]);
     }
-    return COLL_OK;
-}
-
-int coll_exec_start(coll_exec *e, const void *input, void *vector, int tag) {
-    int error = e->listening ? COLL_OK : begin_run(e, tag);
-    if (error)
-        return error;
-    e->input = input;
-    e->vector = vector;
     e->status = COLL_PENDING;
-    e->stalled = e->listening = 0;
+    e->stalled = 0;
     return COLL_OK;
-}
-
-int coll_exec_listen(coll_exec *e, int tag) {
-    int error = begin_run(e, tag);
-    if (error)
-        return error;
-    for (int k = 0; k < e->message.depth && error == COLL_OK; k++) {
-        cursor *c = &e->cursors[k];
-        for (int i = c->nready; i-- > 0 && error == COLL_OK;) { /* what a receive makes ready comes behind i */
-            int action = c->ready[i];
-            const coll_action *a = &e->program->actions[action];
-            if (a->kind != COLL_RECV || a->dst != COLL_RECEIVED)
-                continue;
-            c->nready--;
-            memmove(&c->ready[i], &c->ready[i + 1], (size_t)(c->nready - i) * sizeof *c->ready);
-            error = post(e, c, action);
-        }
-    }
-    e->listening = error == COLL_OK;
-    e->status = error;
-    return error;
 }
 
 /* The number of messages that have completed, or an error. */
@@ -250,7 +221,6 @@ int coll_exec_abandon(coll_exec *e) {
     if (!e->active)
         return 0;
     e->status = COLL_ERR_GIVEN_UP;
-    e->listening = 0;
     return e->endpoint->transport->cancel(e->messages);
 }
 

@@ -37,9 +37,6 @@ void coll_exec_free(coll_exec *);
 /* Start a run; it uses the tags [tag, tag + depth). Each address is of the memory that the rank has: all blocks, or its
  * one block, or anything if INPUT or VECTOR hold no blocks. Returns COLL_OK or COLL_ERR_ARGUMENT. */
 int coll_exec_start(coll_exec *, const void *input, void *vector, int tag);
-/* Post the receives with which a run begins, as far as they need no memory but the execution's own: then no message has
- * to be kept by MPI until the run starts. coll_exec_start follows, with the same tag. */
-int coll_exec_listen(coll_exec *, int tag);
 /* COLL_OK when the run is complete, COLL_PENDING, or an error. Returns after about `budget` bytes of local work. */
 int coll_exec_progress(coll_exec *, size_t budget);
 /* Write the peers that the run waits for, each once, to peers[max]; returns their number, or 0 without memory. */

@@ -30,8 +30,7 @@ struct coll_exec {
         int cursor, action;
     } *owner; /* of each message slot; action -1: the slot is free */
     int active, status;
-    int stalled;   /* whether nothing can be done before a message completes */
-    int listening; /* whether coll_exec_listen has begun the run */
+    int stalled; /* whether nothing can be done before a message completes */
     size_t scratch_bytes, slot_bytes, footprint;
     char *spare;
 };

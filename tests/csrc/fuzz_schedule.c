@@ -172,12 +172,8 @@ static void prepare(player *p, coll_endpoint *endpoint, choices *c, const coll_l
         return;
     p->exec = coll_exec_new(p->program, endpoint, m, &error);
     check(p->exec ? error == COLL_OK : error == COLL_ERR_ARGUMENT || error == COLL_ERR_MEMORY);
-    if (!p->exec || !give_memory(p, l, m))
-        return;
-    int tag = (int)below(c, 4), listens = (int)below(c, 2);
-    error = listens ? coll_exec_listen(p->exec, tag) : COLL_OK;
-    check(error <= COLL_OK);
-    check(coll_exec_start(p->exec, p->input, p->vector, tag) == (error ? COLL_ERR_ARGUMENT : COLL_OK));
+    if (p->exec && give_memory(p, l, m))
+        check(coll_exec_start(p->exec, p->input, p->vector, (int)below(c, 4)) == COLL_OK);
 }
 
 static void run(player *players, int size, choices *c) {
