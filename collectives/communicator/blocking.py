@@ -51,7 +51,7 @@ class Blocking:
 
     @property
     def _entered(self) -> MPIContext:
-        """What `_enter` has returned in the call under way, or in its plan, without its checks."""
+        """The library's side of the communicator, for what runs within a call: `_enter` has checked it before."""
         assert self._context is not None
         return self._context
 
@@ -121,12 +121,11 @@ class Blocking:
         else:
             given = self._for_mpi(draft, arguments)
             context.by_mpi(run, blocking, starting, given.of(collective), timeout)
-        if seen is not None and not bounded and not collective.exchanges and (as_bytes or given is arguments):
-            key, source, target = seen
-            moved = draft.loads or draft.stores or (draft.source, draft.target) != (source, target)
-            repeated = None if moved else Repeated.of(draft, arguments, as_bytes)
-            if repeated is not None:
-                context.keep_plan(key, _core.CachedPlan((choice, draft.shape, None), 0, None, repeated))
+        if seen is None or bounded or collective.exchanges or not (as_bytes or given is arguments):
+            return
+        repeated = None if _moved(draft, seen) else Repeated.of(draft, arguments, as_bytes)
+        if repeated is not None:
+            context.keep_plan(seen[0], _core.CachedPlan((choice, draft.shape, None), 0, None, repeated))
 
     def _for_mpi(self, draft: Draft, arguments: Arguments) -> Arguments:
         """The arguments for mpi4py's own method."""
@@ -139,15 +138,14 @@ class Blocking:
         """Keep a call's plan for the fast path, if a call with the same key needs nothing but other addresses."""
         if seen is None:
             return
-        key, source, target = seen
-        moved = draft.loads or draft.stores or (draft.source, draft.target) != (source, target)
+        moved = _moved(draft, seen)
         if draft.collective.exchanges:  # which the fast path lays out as the draft does, if the algorithm allows it
             moved = draft.shape.starts is None
         context, shape, name = self._entered, draft.shape, choice.algorithm.name
         if moved or name in ("shm", "mpi") or self._form(draft, choice, options) is not None:
             return
         described = kind_of_call(name, shape), describing(shape, name)
-        context.keep_plan(key, _core.CachedPlan((choice, shape, context.node), *described))
+        context.keep_plan(seen[0], _core.CachedPlan((choice, shape, context.node), *described))
 
     def _run_draft(self, draft: Draft, options: Options, seen: Seen | None = None) -> None:
         """Run a blocking call whose arguments are checked: grouped calls that were fused, or a call of torch's."""
@@ -356,6 +354,11 @@ class Blocking:
         draft.load()
         context.end_walk(*context.begin_walk(choice, draft, context.internal), timeout)
         draft.store()
+
+
+def _moved(draft: Draft, seen: Seen) -> bool:
+    """Whether a call runs on other memory than what the fast path has parsed of it."""
+    return bool(draft.loads or draft.stores) or (draft.source, draft.target) != seen[1:]
 
 
 def _hand_over(collective: Collective, obstacle: str, algorithm: str | None) -> str:

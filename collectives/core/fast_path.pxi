@@ -317,17 +317,16 @@ cdef object like_earlier(_Method method, object comm, Calls calls, coll_node_mes
         return SLOW_PATH
     cdef bint in_place = send is IN_PLACE or recv is IN_PLACE
     cdef CachedPlan found = known(calls, m, kind, method.starts, in_place, asked)
-    if method.kind == COLL_NODE_BCAST and (found is None or found.repeated is not None):
-        send, recv = recv, None
-    if found is not None and found.repeated is not None:
+    if found is None or found.repeated is not None:
         source, target = <uintptr_t>m.input, <uintptr_t>m.output
-        owners = kept(send), kept(recv)  # other threads run while MPI waits
-        if asked.timeout is None and found.repeated.run(comm, source, target, send, recv, op, m.root, counts):
-            return None
-        found = None
-    if found is None:
+        if method.kind == COLL_NODE_BCAST:
+            send, recv = recv, None
+        if found is not None and asked.timeout is None:
+            owners = kept(send), kept(recv)  # other threads run while MPI waits
+            if found.repeated.run(comm, source, target, send, recv, op, m.root, counts):
+                return None
         key = key_of(calls, m, kind, method.starts, in_place, asked)
-        return method.first(comm, (key, <uintptr_t>m.input, <uintptr_t>m.output), send, recv, op, m.root, counts, keywords)
+        return method.first(comm, (key, source, target), send, recv, op, m.root, counts, keywords)
     if method.starts:
         return request_of(start_cached(calls, found, m, (held(send), held(recv)), comm, begun, True))
     run_cached(calls, found, m, (kept(send), kept(recv)), asked.timeout, begun)
