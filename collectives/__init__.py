@@ -6,8 +6,9 @@
     comm = collectives.Communicator(MPI.COMM_WORLD)
     comm.Allreduce(x, y)
 
-The packages ``torch``, ``jax``, ``horovod``, ``train`` and ``rl`` are for programs; the others are internal, but for
-``schedules`` and ``analysis``, with which one writes and proves algorithms (README.md, "Add an algorithm").
+The packages ``torch``, ``jax``, ``horovod``, ``train`` and ``rl`` are for programs. The others are internal, with these
+exceptions: ``schedules`` and ``analysis``, for algorithms of your own (README.md, "Add an algorithm"), and
+``bench.timing`` and ``bench.workloads``, for benchmarks of your own (docs/benchmarks.md).
 ``Communicator``, ops and exact sums need MPI and the compiled core, and are loaded when they are first used.
 Schedules, proofs, costs and drawings need NumPy only.
 """

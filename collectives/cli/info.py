@@ -117,7 +117,7 @@ def _mpi() -> Section:
 def _loaded_file(name: str) -> str | None:
     """Path of the shared library in this process whose file name begins with ``name``, or None."""
     try:
-        mapped = Path("/proc/self/maps").read_text().splitlines()
+        mapped = Path("/proc/self/maps").read_text(errors="replace").splitlines()
     except OSError:
         return None
     paths = (line.split(maxsplit=5)[5] for line in mapped if "/" in line)

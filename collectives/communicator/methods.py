@@ -68,7 +68,7 @@ _TOLD = {
 }
 _ERRORS = (
     "Raises TypeError or ValueError for arguments that cannot be served, before anything is sent; CollectiveTimeout, "
-    "CollectiveMismatch or PeerFailure for a call that cannot end."
+    "CollectiveMismatch, PeerFailure or another CollectiveError for a call that cannot begin or end."
 )
 _BUFFERS = (
     "Buffers are contiguous arrays of NumPy, torch or DLPack, or mpi4py's lists, such as ``[array, count, datatype]``."
@@ -79,8 +79,9 @@ _STARTS = "Non-blocking :meth:`{0}`; returns a request, which ``MPI.Request.Wait
 _LASTS = "Persistent :meth:`{0}`; returns a request with ``Start``, ``Wait`` and ``Free``."
 _BETWEEN = (
     "Between the start of the call and the end of ``Wait`` the program must not change the buffers, and the result is "
-    "not yet there. Raises TypeError or ValueError for arguments that cannot be served; CollectiveMismatch and "
-    "PeerFailure come from ``Wait`` and ``Test``. Below MPI.THREAD_MULTIPLE the MPI library serves the call."
+    "not yet there. Raises TypeError or ValueError for arguments that cannot be served; ``Wait`` raises "
+    "CollectiveTimeout, CollectiveMismatch, PeerFailure or another CollectiveError, and ``Test`` all but the first. "
+    "Below MPI.THREAD_MULTIPLE the MPI library serves the call."
 )
 
 #: What the fast path passes on for an argument that is not given.

@@ -81,13 +81,14 @@ class Int8(Compression[Blocks]):
     """8 bits an element and a scale for each block of at most 1024 (QSGD: Alistarh et al., NeurIPS 2017, sec. 3, here
     with rounding to nearest), with error feedback on both ways (DoubleSqueeze: Tang et al., ICML 2019, algorithm 1).
 
-    Each block Q(x) is max|x| and round(127 x / max|x|). A rank sends Q(g + e) and keeps e = (g + e) - Q(g + e). Each
-    rank owns a part of the vector, adds the ranks' numbers of that part in float32 or float64, in rank order, and sends
-    Q of the sum to all. What that second rounding loses is added to the owner's residual.
+    g is the gradient, e the residual: what roundings have lost in earlier steps. Each block Q(x) is max|x| and
+    round(127 x / max|x|). A rank sends Q(g + e) and keeps e = (g + e) - Q(g + e). Each rank owns a part of the vector,
+    adds the ranks' numbers of that part in float32 or float64, in rank order, and sends Q of the sum to all. What that
+    second rounding loses is added to the owner's residual.
 
-    Law: the number of ranks times the result, and the sum of the residuals, together are the sum of the gradients and
-    of the former residuals, to rounding. An element of the result is off by at most max|x| / 254 of its block on each
-    rank, and once more for the sum. A block that is not finite on one rank becomes NaN everywhere.
+    Guarantee: the number of ranks times the result, and the sum of the residuals, together are the sum of the gradients
+    and of the former residuals, to rounding. An element of the result is off by at most max|x| / 254 of its block on
+    each rank, and once more for the sum. A block that is not finite on one rank becomes NaN everywhere.
 
     Cost: 1 + 1/ranks bytes an element and 4 bytes a scale, in an all-to-all and an all-gather.
     """

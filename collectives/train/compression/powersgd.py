@@ -114,14 +114,14 @@ class LowRank(Area):
 class PowerSGD(Compression[LowRank]):
     """Each matrix as a product of rank `rank` (Vogels, Karimireddy, Jaggi, NeurIPS 2019, algorithms 1 and 2).
 
-    M is g + e, in the shape (first dimension, product of the others). The ranks sum P = M Q and make its columns
-    orthonormal. Then they average Q' = M^T P. The result is P Q'^T, each rank keeps e = M - P (M^T P)^T of its own, and
-    the next step begins with that Q'. The first Q is drawn from `seed`. Gradients of one dimension, and matrices of
-    which the factors have no fewer elements, are averaged as they are. So are all gradients of the first `start_after`
-    steps (default: 0).
+    M is g + e, the gradient and the residual of earlier steps, in the shape (first dimension, product of the others).
+    The ranks sum P = M Q and make its columns orthonormal. Then they average Q' = M^T P. The result is P Q'^T, each
+    rank keeps e = M - P (M^T P)^T of its own, and the next step begins with that Q'. The first Q is drawn from `seed`.
+    Gradients of one dimension, and matrices of which the factors have no fewer elements, are averaged as they are. So
+    are all gradients of the first `start_after` steps (default: 0).
 
-    Law: the result, and the mean of the residuals, together are the mean of g + e, to rounding. A mean of rank at most
-    `rank` comes out whole, so at full rank nothing is lost. A gradient of zeros gives zeros; a direction that a
+    Guarantee: the result, and the mean of the residuals, together are the mean of g + e, to rounding. A mean of rank at
+    most `rank` comes out whole, so at full rank nothing is lost. A gradient of zeros gives zeros; a direction that a
     gradient lacks is drawn anew for the next step. A matrix that is not finite on one rank becomes NaN on all. What
     differs from rank to rank and cancels in the mean stays in the residuals, which grow where data differ in kind.
 

@@ -68,11 +68,12 @@ class TopK(Compression[Largest]):
     2017, sec. 3; Stich et al., NeurIPS 2018, algorithm 1). The ranks gather all pairs of index and value (as SparCML:
     Renggli et al., SC 2019).
 
-    A rank sends the k = density x count largest elements of g + e, rounded, at least one. It keeps the others as e. Of
-    equal elements it sends those that come first.
+    g is the gradient, e the residual: what the rank has not sent in earlier steps. A rank sends the k = density x count
+    largest elements of g + e, rounded, at least one. It keeps the others as e. Of equal elements it sends those that
+    come first.
 
-    Law: what a rank has sent, and its residual, together are g + e, exactly. The result is the sum of what the ranks
-    have sent, in rank order, divided by their number.
+    Guarantee: what a rank has sent, and its residual, together are g + e, exactly. The result is the sum of what the
+    ranks have sent, in rank order, divided by their number.
 
     Cost: k (bytes of an element + 4 for its index), in one all-gather. Each rank receives that from every other, so it
     pays with k < count / ranks for float32 only. Where an all-reduce would move fewer bytes, the bucket is sent whole

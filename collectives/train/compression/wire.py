@@ -44,10 +44,10 @@ class Cast(Compression[Wire]):
 class Float16Wire(Cast):
     """Gradients travel as float16 (the type of Micikevicius et al., ICLR 2018, sec. 3).
 
-    Law: the result is the mean of the rounded gradients. Each gradient is rounded once, and so is the mean, which is
-    accumulated in float32; between nodes it is rounded once a hop. A rounding has a relative error of at most 2^-11, or
-    an absolute one of 2^-25 below 6e-5. Nothing is kept for the next step. A gradient beyond 65504 becomes inf, and so
-    does the mean on all ranks: a strategy that looks for such values skips the step.
+    Guarantee: the result is the mean of the rounded gradients. Each gradient is rounded once, and so is the mean, which
+    is accumulated in float32; between nodes it is rounded once a hop. A rounding has a relative error of at most 2^-11,
+    or an absolute one of 2^-25 below 6e-5. Nothing is kept for the next step. A gradient beyond 65504 becomes inf, and
+    so does the mean on all ranks: a strategy that looks for such values skips the step.
 
     Cost: 2 bytes an element, in one all-reduce. The communicator must be a ``collectives.Communicator``, because MPI
     has no such type.
@@ -60,8 +60,12 @@ class Float16Wire(Cast):
 class BFloat16Wire(Cast):
     """Gradients travel as bfloat16 (the type of Kalamkar et al. 2019).
 
-    Law and cost are those of `Float16Wire`, but a rounding has a relative error of at most 2^-8, and the range is that
-    of float32. Raises ImportError where the package ml_dtypes is missing.
+    Guarantee: the result is the mean of the rounded gradients. Each gradient is rounded once, and so is the mean, which
+    is accumulated in float32; between nodes it is rounded once a hop. A rounding has a relative error of at most 2^-8.
+    The range is that of float32. Nothing is kept for the next step.
+
+    Cost: 2 bytes an element, in one all-reduce. The communicator must be a ``collectives.Communicator``, because MPI
+    has no such type. Raises ImportError where the package ml_dtypes is missing.
     """
 
     def __init__(self) -> None:
