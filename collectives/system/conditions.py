@@ -109,7 +109,7 @@ def _bound_within(pid: int, cores: frozenset[int]) -> bool:
 def _runs(pid: int) -> bool:
     """Whether ``pid`` is a process of a program that runs now, or would if it had a core."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = machine.stat(pid)
     except OSError:
         return False
     return fields[0] == "R" and not int(fields[6]) & _KERNEL_THREAD

@@ -8,6 +8,7 @@ import math
 import operator
 import resource
 import sys
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,9 +24,19 @@ SIZE = 64 << 30  # bytes of address space; pages get memory when they are used
 _why_not: str | None = None
 
 
-@functools.cache
+_making = threading.Lock()  # without it two threads may make two heaps, and ranks look for flags in the wrong one
+
+
 def process_heap() -> _core.Heap | None:
     """The heap of this process, which the first call makes; None if the system gives no shared memory."""
+    if is_there():
+        return _process_heap()
+    with _making:
+        return _process_heap()
+
+
+@functools.cache
+def _process_heap() -> _core.Heap | None:
     global _why_not
     try:
         return _core.Heap(SIZE)
@@ -36,7 +47,7 @@ def process_heap() -> _core.Heap | None:
 
 def is_there() -> bool:
     """Whether :func:`process_heap` has been called in this process."""
-    return process_heap.cache_info().currsize > 0
+    return _process_heap.cache_info().currsize > 0
 
 
 def why_not() -> str | None:

@@ -77,12 +77,20 @@ def _addresses_v6() -> list[str]:
     return [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(f[0])) for f in fields if f[3] == "00"]
 
 
+def stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on. OSError if it cannot be read.
+
+    The name before them may be in any encoding, and the kernel cuts it after 15 bytes, also within a character.
+    """
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode("ascii").split()
+
+
 def process(pid: int) -> tuple[str, str]:
     """State and start time of process ``pid``. ``Z`` is a zombie, ``X`` a process that does not exist.
 
     The start time tells processes apart that have the same PID. OSError if /proc cannot be read."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = stat(pid)
     except (FileNotFoundError, ProcessLookupError):
         return "X", ""
     return fields[0], fields[19]
@@ -93,7 +101,7 @@ def ancestors(pid: int) -> list[int]:
     found: list[int] = []
     while pid > 0 and pid not in found:
         try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            fields = stat(pid)
         except OSError:
             break
         found.append(pid)

@@ -62,7 +62,8 @@ def rules(entry: Entry) -> dict[str, list[Rule]]:
             number, segment = _chosen(collective, same, own, size, nbytes)
             if not chosen or chosen[-1][1:] != (number, segment):
                 chosen.append((nbytes, number, segment))
-        if chosen != [(0, 0, 0)]:
+        # Open MPI looks for a rule of alltoallv by length 0, whatever the length: the first one serves all calls.
+        if chosen != [(0, 0, 0)] and (collective != "alltoallv" or len(chosen) == 1):
             found[collective] = chosen
     return found
 
@@ -110,9 +111,10 @@ def classic(table: Table) -> str:
     found = {size: rules(entry) for size, entry in _by_size(table).items()}
     for collective in COLLECTIVES:
         for size, made in found.items():
+            followed = any(size < other <= 2 * size for other in found)
             if collective in made:
                 sections.setdefault(collective, []).append((size, made[collective]))
-            if (collective in made and 2 * size not in found) or (collective in sections and collective not in made):
+            if (collective in made and not followed) or (collective in sections and collective not in made):
                 end = 2 * size if collective in made else size
                 if not any(end == known for known, _ in sections[collective]):
                     sections[collective].append((end, [(0, 0, 0)]))

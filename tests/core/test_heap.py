@@ -1,5 +1,6 @@
 """The heap: what blocks take, what becomes of what is given back, who may touch it, and what is in a core dump."""
 
+import functools
 import gc
 import os
 import random
@@ -7,6 +8,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -306,3 +308,17 @@ def test_forks_leave_nothing():
     gc.collect()
     assert own.reserved <= 300 * MIB
     assert len(os.listdir("/proc/self/fd")) <= files + 1
+
+
+def test_two_threads_make_one_heap(monkeypatch):
+    made = []
+
+    def slow():
+        made.append(object())
+        time.sleep(0.05)
+        return made[-1]
+
+    monkeypatch.setattr(heap, "_process_heap", functools.cache(slow))
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: heap.process_heap(), range(2))
+    assert first is second is made[0]

@@ -186,6 +186,19 @@ def test_rules_are_for_the_ranks_that_there_were():
     assert "6  # ranks" not in openmpi.classic(table)
 
 
+def test_rules_end_before_the_next_number_of_ranks():
+    models = for_openmpi().entries[0].models
+    table = Table([entry(layout=Layout(1, ranks), models=models) for ranks in (2, 3)])
+    assert re.findall(r"(\d+)  # ranks", openmpi.classic(table)) == ["2", "3", "6"]
+
+
+@pytest.mark.parametrize(("alpha", "beta", "rules"), [(1e-6, 1e-9, None), (1e-6, 1e-11, [(0, 2, 0)])])
+def test_rules_of_alltoallv_hold_for_all_lengths(alpha, beta, rules):
+    """Open MPI takes the first one for every call."""
+    models = {("alltoallv", "pairwise", None): linear(alpha, beta), ("alltoallv", "mpi", None): linear(5e-4, 1e-10)}
+    assert openmpi.rules(entry(layout=Layout(1, 4), models=models)).get("alltoallv") == rules
+
+
 def test_the_numbers_are_those_of_this_open_mpi():
     """Names of the algorithms as ompi_info tells them."""
     told = subprocess.run(
