@@ -55,8 +55,12 @@ class Check:
     def start(self) -> _core.Operation:
         """Begin the all-gather; it is a part of the call that it checks, and other ranks are told of that call."""
         operation, where, tag = self._operation()
-        operation.start(*where, tag, (self._mine, self._all))
-        return self._begun(operation)
+        try:
+            operation.start(*where, tag, (self._mine, self._all))
+            return self._begun(operation)
+        except BaseException as e:  # a signal handler's, say: the all-gather may have begun
+            self._context.fail(operation, e)
+            raise
 
     def queue(self, holder: object) -> _core.Operation:
         """Begin the all-gather before a non-blocking call, which keeps ``holder`` alive while it is under way."""

@@ -3,6 +3,7 @@
 
 cdef enum:
     PATIENCE = 20_000_000  # ns until Python looks at signals
+    WITH_GIL = 1 << 20  # most bytes of a vector that may be moved while other Python threads wait
 
 
 cdef class _Asked:
@@ -57,7 +58,9 @@ cdef bint launch(Calls calls, coll_node_message *m, uint64_t begun) except -1:
     cdef Holder *turn = &calls.turn.now
     cdef coll_task task
     coll_node_begin(call, calls.engine.node, m)
-    cdef int status = coll_node_progress(call) if calls.yield_at_once else coll_node_spin(call)
+    cdef int status = COLL_PENDING
+    if m.count * m.itemsize <= WITH_GIL:
+        status = coll_node_progress(call) if calls.yield_at_once else coll_node_spin(call)
     if turn.thread != 0:
         turn.inner = False
     calls.begun_at = calls.brief.begin = begun

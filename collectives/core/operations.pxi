@@ -167,7 +167,7 @@ cdef class Operation:
     # Progress
 
     def wait(self, bint yield_at_once=False, long limit=20_000_000):
-        """Progress it for up to ``limit`` ns without the GIL; return whether it is complete."""
+        """Progress it for up to ``limit`` ns (0: look once) without the GIL; return whether it is complete."""
         cdef int code
         if not self.queued:
             return self.plan.go_on(yield_at_once, limit)

@@ -45,7 +45,7 @@ cdef class Task:
         return check(code, "collective") == COLL_OK
 
     def wait(self, bint yield_at_once=False, long limit=20_000_000):
-        """Progress the run for up to ``limit`` ns without the GIL; return whether it is complete."""
+        """Progress the run for up to ``limit`` ns (0: look once) without the GIL; return whether it is complete."""
         return self.go_on(yield_at_once, limit)
 
     def waiting(self):
@@ -117,6 +117,11 @@ def survived(bint was_broken):
     ``was_broken``: also undo one call of :func:`broken`.
     """
     coll_progress_survived(was_broken)
+
+
+def ends_with(int code):
+    """Set the exit code of a process whose MPI_Finalize must be ended after :func:`survived`; 0 without this call."""
+    coll_progress_exit_code(code)
 
 
 def leave_note(cnp.ndarray array):

@@ -64,7 +64,7 @@ cdef bint view_vector(object spec, bint writable, size_t *cuts, int n, View *v) 
         if len(counts) != 2:
             return False
         counts, displs = counts
-    return cuts_of(counts, displs, cuts, n, v.nbytes // v.count if v.count else 0) and cuts[n] <= v.nbytes
+    return cuts_of(counts, displs, cuts, n, v.nbytes // v.count if v.count else 1) and cuts[n] <= v.nbytes
 
 
 cdef void alone(size_t *cuts, int rank, int n, size_t nbytes) noexcept:

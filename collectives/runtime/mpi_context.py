@@ -174,9 +174,12 @@ class MPIContext(MPIWaiting, Context):
         choice = self.choose(Demand("allreduce", numbers.nbytes, forced, mpi="never"))
         operation = self.operation(choice, shape)
         tag = self.tag(choice, shape)
-        operation.start(_core.address(numbers), _core.address(found), tag, (numbers, found))
-        operation.stands_for = call._replace(number=self.begun)
-        self.finish(operation)
+        try:
+            operation.start(_core.address(numbers), _core.address(found), tag, (numbers, found))
+            operation.stands_for = call._replace(number=self.begun)
+            self.wait(operation)
+        except BaseException as e:
+            self.fail(operation, e)
         operation.release()
         return found
 

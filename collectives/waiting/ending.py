@@ -53,7 +53,9 @@ def say(how: str, failed: bool = False) -> None:
 @atexit.register
 def _stop() -> None:
     if not _forked:
-        say(exit_notes.ending(), failed=exit_notes.uncaught() is not None)
+        failed = exit_notes.uncaught() is not None
+        say(exit_notes.ending(), failed=failed)
+        _core.ends_with(int(failed))
         try:
             for function in _at_the_end:
                 function()

@@ -29,6 +29,7 @@ __all__ = ["TOLD_OF", "Waiting"]
 
 _News = TypeVar("_News")
 TOLD_OF = 64  # most ranks, this one included, whose state an error message is made from
+LATE = 1_000_000  # ns of progress after a timeout
 TESTED = 16  # most requests of one communicator that are watched because the program tests them
 NOTICE = 1.0  # seconds from an error of MPI's until /proc shows a death: a process closes its sockets before it is gone
 
@@ -123,7 +124,7 @@ class Waiting(GivingUp):
                 if progressing.wait(self.yield_at_once, limit):
                     return
             error = watch.timed_out(timeout or 0)
-            if not progressing.wait(self.yield_at_once, 0):  # a late rank may have come while it was asked
+            if not progressing.wait(self.yield_at_once, LATE):  # a late rank may have come while it was asked
                 raise error
         finally:
             watch.close()
@@ -144,7 +145,8 @@ class Waiting(GivingUp):
         """Progress a queued operation and return whether it has ended; raise the error that ended it early."""
         ending.refuse_if_forked()
         try:
-            ended = (operation.check is None or operation.check.ended(wait=False)) and operation.wait(False, 0)
+            checked = operation.check is None or operation.check.ended(wait=False)
+            ended = checked and operation.wait(self.yield_at_once, 0)
             if not ended:
                 operation.tested = True
                 self.glance(operation, operation)

@@ -12,6 +12,7 @@
 static _Atomic int ended; /* MPI is finalized, or this is a forked child */
 static char broken[256];  /* the first reason why MPI_Finalize might hang */
 static int reasons;
+static int exit_code;
 static int survived; /* whether a rank has died and the others have continued */
 static const coll_mpi_api *world;
 static _Atomic(_Atomic char *) note; /* shared memory that tells other processes when MPI_Finalize has begun */
@@ -47,6 +48,10 @@ void coll_progress_mended(void) {
         broken[0] = 0;
 }
 
+void coll_progress_exit_code(int code) {
+    exit_code = code;
+}
+
 void coll_progress_survived(int was_broken) {
     survived = 1;
     if (was_broken)
@@ -56,7 +61,7 @@ void coll_progress_survived(int was_broken) {
 /* Called when the program has ended and its output is written; only MPI_Finalize has not returned. */
 static void leave(int signal) {
     (void)signal;
-    _exit(0);
+    _exit(exit_code);
 }
 
 /* Requests that are not complete. MPI shows the last one as complete just before it counts as such here, and the thread

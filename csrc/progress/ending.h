@@ -13,6 +13,8 @@ void coll_progress_mended(void);
 /* A rank died and the others continue. The communicator was revoked, so that nothing is under way on it any more. If it
  * was broken, that reason for MPI_Abort is taken back. */
 void coll_progress_survived(int was_broken);
+/* The exit code of a process whose MPI_Finalize had to be ended; 0 without this call. */
+void coll_progress_exit_code(int);
 /* Have these checks made when MPI_Finalize begins. COLL_OK or an error. */
 int coll_progress_watch_end(const coll_mpi_api *);
 /* MPI_Finalize writes '2' to *state, once no call of this process can begin any more; NULL: nowhere. */

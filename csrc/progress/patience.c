@@ -88,6 +88,12 @@ void coll_give_way(coll_patience *p) {
         yield(begin);
 }
 
+void coll_give_way_once(void) {
+    long long begin = coll_ticks_now();
+    if (begin >= keep_until)
+        yield(begin);
+}
+
 void coll_gave_way(coll_patience *p) {
     if (p->polls++ < SPINS)
         return;

@@ -15,5 +15,7 @@ coll_patience coll_patience_new(void);
 void coll_give_way(coll_patience *);
 /* To be called instead if the poll or the caller has done so: naps in a long wait. */
 void coll_gave_way(coll_patience *);
+/* Gives the core away for a moment, unless that has lately cost a time slice. */
+void coll_give_way_once(void);
 
 #endif

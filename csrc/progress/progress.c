@@ -17,6 +17,7 @@ static _Atomic uint64_t submitted;       /* requests so far, which numbers them 
 static _Atomic int outstanding;
 static _Atomic unsigned failures; /* requests that ended with an error */
 static _Atomic int waiters;       /* threads in coll_progress_wait or coll_progress_wait_in_mpi */
+static _Atomic unsigned polled;   /* polls of the queue by callers */
 static _Atomic int crowded;       /* whether there are more ranks than cores, as the latest wait was told */
 
 static int exec_progress(void *e, size_t budget) {
@@ -128,6 +129,10 @@ int coll_queue_waiters(void) {
     return atomic_load_explicit(&waiters, memory_order_relaxed);
 }
 
+unsigned coll_queue_polls(void) {
+    return atomic_load_explicit(&polled, memory_order_relaxed);
+}
+
 /* A request that has moved its data leaves its task, which may serve another call by now. */
 static int abandon_task(coll_request *r) {
     int delivered = r->status == COLL_OK || r->status == COLL_ERR_CALLBACK;
@@ -156,7 +161,10 @@ int coll_progress_abandon(coll_request *r) {
 
 void coll_progress_poll(void) {
     int some = atomic_load_explicit(&outstanding, memory_order_relaxed);
-    if (some && !within && pthread_mutex_trylock(&coll_queue_lock) == 0) {
+    if (!some || within)
+        return;
+    atomic_fetch_add_explicit(&polled, 1, memory_order_relaxed);
+    if (pthread_mutex_trylock(&coll_queue_lock) == 0) {
         coll_queue_pass();
         pthread_mutex_unlock(&coll_queue_lock);
     }
@@ -246,9 +254,25 @@ static void give_way(coll_patience *p, int yields, int gave_way) {
     (yields || gave_way ? coll_gave_way : coll_give_way)(p);
 }
 
+/* Look once, or twice if the first look may have brought something. A test does not wait: its caller computes between
+ * tests, and would lose that time to naps. */
+static int test(const coll_task *t, const coll_request *r, int yields) {
+    const coll_task *moved = t ? t : &r->task;
+    int messages = moved->progress == exec_progress, gives_way = messages && moved->gives_way, status, looks = 0;
+    long long begin;
+    do {
+        begin = coll_ticks_now();
+        coll_progress_poll();
+        status = t ? t->progress(t->self, SIZE_MAX) : atomic_load_explicit(&r->status, memory_order_acquire);
+    } while (status == COLL_PENDING && messages && ++looks < 2 && coll_ticks_now() - begin > BUSY);
+    if (status == COLL_PENDING && yields && !gives_way)
+        coll_give_way_once();
+    return status;
+}
+
 static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once, long limit) {
     coll_patience *patience = patience_of(t ? t->self : (const void *)r);
-    long long end = limit > 0 ? coll_now() + limit : 0;
+    long long end = coll_now() + limit;
     const coll_task *moved = t ? t : &r->task; /* of a request that has ended, what it moved may be gone */
     int messages = moved->progress == exec_progress, gives_way = messages && moved->gives_way, again = 0;
     int stuck = within && !t; /* in code that the queue calls, so that nothing moves the request */
@@ -260,7 +284,7 @@ static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once
             return status;
         }
         if (stuck)
-            return limit > 0 ? COLL_ERR_WITHIN : COLL_PENDING;
+            return COLL_ERR_WITHIN;
         coll_progress_poll();
         again = begin && !again && coll_ticks_now() - begin > BUSY;
         if (!again)
@@ -273,7 +297,7 @@ static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once
 int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_once, long limit) {
     atomic_fetch_add_explicit(&waiters, 1, memory_order_relaxed);
     atomic_store_explicit(&crowded, yield_at_once, memory_order_relaxed);
-    int status = wait_for(t, r, yield_at_once, limit);
+    int status = limit > 0 ? wait_for(t, r, yield_at_once, limit) : test(t, r, yield_at_once);
     atomic_fetch_sub_explicit(&waiters, 1, memory_order_relaxed);
     return status;
 }

@@ -33,7 +33,10 @@ ENDED_BY_LAUNCHER = "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: (Killed|S
 
 
 #: What the watchdog says of a rank that MPI keeps.
-STUCK = r"on rank (\d+) of \d: in a call of MPI's that does not come back; the process of rank (?:{}) has ended"
+STUCK = (
+    r"on rank (\d+) of \d: in a call of MPI's that does not come back; "
+    r"the process of rank (?:{0})(?:, (?:{0}))* has ended"
+)
 
 
 #: Open MPI 5.0.11 itself may crash if a rank dies while it makes a communicator.

@@ -60,7 +60,7 @@ class Job:
         flags = [*flags, *hosts.flags(mpi, folder, each, env)]
         line, how = launch(mpi, hosts.number * each, [str(PROGRAMS / program), collective, what], env, flags)
         self._printed = folder / "printed"
-        with self._printed.open("w") as file:
+        with self._printed.open("a") as file:  # ranks of a host that is cut off write there themselves
             self._process = subprocess.Popen(line, stdout=file, stderr=subprocess.STDOUT, **how)
         self.code: int | None = None
         self.left = 0
