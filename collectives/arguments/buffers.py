@@ -222,7 +222,8 @@ def _inferred(nbytes: int, shift: int, buffer: Buffer, argument: str) -> int:
 def within(memory: Any, nbytes: int, kind: Type, shift: int, count: int) -> bool:
     """Whether the data of ``count`` elements, from number ``shift`` on, lie within a buffer of ``nbytes`` bytes.
 
-    With negative extents or lower bounds the data may begin before a view, but not before the array it is a view of.
+    With negative extents, lower bounds or ``shift`` the data may begin before a view, but not before the array it is a
+    view of.
     """
     ends = shift * kind.extent, (shift + count - 1) * kind.extent
     if count == 0:

@@ -22,6 +22,11 @@ PAIRS = {
     "float_int": MPI.FLOAT_INT, "double_int": MPI.DOUBLE_INT, "long_int": MPI.LONG_INT,
     "two_int": MPI.INT_INT, "short_int": MPI.SHORT_INT, "long_double_int": MPI.LONG_DOUBLE_INT,
 }  # fmt: skip
+#: The types of the values of these; an index is an int.
+_VALUES = {
+    "float_int": MPI.FLOAT, "double_int": MPI.DOUBLE, "long_int": MPI.LONG, "two_int": MPI.INT,
+    "short_int": MPI.SHORT, "long_double_int": MPI.LONG_DOUBLE,
+}  # fmt: skip
 
 
 _BYTES = "uint8"
@@ -182,13 +187,18 @@ def _made(datatype: MPI.Datatype) -> Type:
     upper = first + length
     code = None
     if datatype.is_named:
-        pair = next((name for name, known in PAIRS.items() if known == datatype), None)
+        pair = _pair(datatype)
         if pair is not None:
             code = DTYPE_CODES[pair]
         elif size == extent:
             code = _code(datatype)
     dense = size == extent == upper and lower == first == 0 and _in_order(datatype)
     return Type(_label(datatype), size, extent, upper, code, datatype, dense, first, _parts_of_mpi(datatype))
+
+
+def _pair(datatype: MPI.Datatype) -> str | None:
+    """Name of a pair type; None for other types."""
+    return next((name for name, known in PAIRS.items() if known == datatype), None)
 
 
 def _label(datatype: MPI.Datatype) -> str:
@@ -231,6 +241,9 @@ def _parts_of_mpi(datatype: MPI.Datatype) -> str:
 def _runs(datatype: MPI.Datatype) -> list[tuple[str, int]] | None:
     """Runs of basic types in the order of the type map, as (name, length); None for bytes and if there are too many."""
     if datatype.is_predefined:
+        pair = _pair(datatype)
+        if pair is not None:
+            return _joined(_runs(_VALUES[pair]), _runs(MPI.INT), 1)
         name = _basic_name(datatype)
         return [(name, 1)] if name else None
     how: Any
@@ -266,10 +279,9 @@ def _joined(
 
 
 def _basic_name(datatype: MPI.Datatype) -> str:
-    """Name of the basic type of a predefined datatype; "" for bytes."""
+    """Name of the basic type of a predefined datatype that is no pair; "" for bytes."""
     if datatype in (MPI.BYTE, MPI.PACKED):
         return ""
-    pair = next((name for name, known in PAIRS.items() if known == datatype), None)
-    code = DTYPE_CODES[pair] if pair else _code(datatype)
+    code = _code(datatype)
     name = _core.DTYPES[code] if code is not None else datatype.Get_name()
     return "" if name == _BYTES else name

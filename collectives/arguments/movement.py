@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,10 @@ __all__ = ["as_bytes", "draft", "for_mpi", "outline"]
 
 Cuts = tuple[int, ...] | None
 _TWO = "sendbuf", "recvbuf"
+#: The largest count, or displacement, that every MPI library takes.
+LARGEST = 2**31 - 1
+#: Most bytes of an element in which longer messages are counted.
+LONGEST_UNIT = 1 << 16
 
 
 def draft(collective: Collective, arguments: Arguments, rank: int, size: int) -> Draft:
@@ -229,36 +234,49 @@ def _is_known(buffer: Buffer) -> bool:
 
 def _end(buffer: Buffer) -> int:
     """Bytes from the start of a buffer to the end of its data."""
-    return max([address + count * buffer.type.size for address, count in buffer.pieces()], default=buffer.address) - (
-        buffer.address
-    )
+    ends = (address + count * buffer.type.size for address, count in buffer.pieces())
+    return max([buffer.address, *ends]) - buffer.address
 
 
 @functools.cache
 def _run_of_bytes(size: int) -> MPI.Datatype:
-    return MPI.BYTE.Create_contiguous(size).Commit()
+    return MPI.BYTE if size == 1 else MPI.BYTE.Create_contiguous(size).Commit()
+
+
+def _unit(cuts: Sequence[int]) -> int:
+    """Bytes of an element in which MPI can count blocks with these boundaries, in bytes; 1 if there is none.
+
+    It follows from the boundaries alone, so that ranks that know the same boundaries count in the same elements.
+    """
+    if cuts[-1] <= LARGEST:
+        return 1
+    common, least = math.gcd(*cuts), -(-cuts[-1] // LARGEST)
+    return next((n for n in range(least, LONGEST_UNIT + 1) if common % n == 0), 1)
 
 
 def as_bytes(collective: Collective, shape: Shape, source: int, target: int, rank: int, size: int) -> Arguments:
     """The arguments of a blocking call as bytes, for the MPI library's own method; the data have no gaps.
 
-    ``source`` and ``target`` are the addresses of input and vector.
+    ``source`` and ``target`` are the addresses of input and vector. More bytes than MPI can count are runs of bytes.
     """
     root = shape.root
     cuts = shape.cuts or _core.partition(shape.elements, size)
     input_cuts = shape.input_cuts or _core.partition(shape.elements, size)
 
     def whole(address: int, cuts: Sequence[int]) -> Any:
-        memory = region(address, cuts[-1])
-        counts = [end - begin for begin, end in itertools.pairwise(cuts)]
-        return [memory, (counts, list(cuts[:-1])), MPI.BYTE] if collective.vector else [memory, MPI.BYTE]
+        unit, memory = _unit(cuts), region(address, cuts[-1])
+        if not collective.vector:
+            return [memory, _run_of_bytes(unit)]
+        places = [cut // unit for cut in cuts]
+        counts = [end - begin for begin, end in itertools.pairwise(places)]
+        return [memory, (counts, places[:-1]), _run_of_bytes(unit)]
 
     def block(address: int) -> Any:
-        return [region(address, cuts[rank + 1] - cuts[rank]), MPI.BYTE]
+        return [region(address, cuts[rank + 1] - cuts[rank]), _run_of_bytes(_unit(cuts))]
 
     match shape.collective:
         case "bcast":
-            return Arguments([region(target, shape.elements), MPI.BYTE], root=root)
+            return Arguments(whole(target, (0, shape.elements)), root=root)
         case "scatter":
             return Arguments(whole(source, cuts) if rank == root else None, block(target), root=root)
         case "alltoall":

@@ -18,6 +18,9 @@ from .datatypes import Type
 
 __all__ = ["Packed", "contiguous", "region"]
 
+#: Most bytes that one call of MPI packs: some MPI libraries count them in 32 bits.
+MOST_AT_ONCE = 1 << 30
+
 
 def region(address: int, nbytes: int) -> np.ndarray:
     """The ``nbytes`` bytes at ``address`` as an array of uint8; the memory must outlive the array."""
@@ -31,16 +34,18 @@ class Packed:
     def __init__(self, pieces: Iterable[tuple[int, int, Type]], owner: Any):
         """``pieces``: address, number of elements and type of each run of elements; ``owner`` keeps them alive."""
         self._pieces: list[tuple[int, int, int, MPI.Datatype | None]] = []  # address, span, bytes of data, datatype
-        self.owner, total = owner, 0
+        pieces, self.owner = list(pieces), owner
+        self.bytes = np.empty(max(1, sum(count * kind.size for _, count, kind in pieces)), np.uint8)
         for address, count, kind in pieces:
             nbytes = count * kind.size
-            total += nbytes
             if kind.dense or nbytes == 0:
                 self._pieces.append((address, nbytes, nbytes, None))
-            else:
-                whole, low, span = _as_one(kind, count)
-                self._pieces.append((address + low, span, nbytes, whole))
-        self.bytes = np.empty(max(1, total), np.uint8)
+                continue
+            step = max(1, MOST_AT_ONCE // kind.size)
+            for first in range(0, count, step):
+                some = min(step, count - first)
+                whole, low, span = _as_one(kind, some)
+                self._pieces.append((address + first * kind.extent + low, span, some * kind.size, whole))
 
     @classmethod
     def of(cls, buffer: Buffer) -> Packed:
@@ -48,7 +53,7 @@ class Packed:
         return cls([(address, count, buffer.type) for address, count in buffer.pieces()], buffer.owner)
 
     def __del__(self) -> None:
-        if not MPI.Is_finalized():
+        if not _core.ended():
             for *_, datatype in self._pieces:
                 if datatype is not None:
                     datatype.Free()

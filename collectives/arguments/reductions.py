@@ -6,6 +6,8 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
+from mpi4py import MPI
+
 from ..core import _core
 from .buffers import AVG, REPRODUCIBLE_SUM, Buffer, checked_in_place, op_code, parse, refuse_overlap
 from .calls import Arguments, Collective, Draft
@@ -34,12 +36,29 @@ def draft(collective: Collective, arguments: Arguments, library: Any, rank: int,
     _qualify(made, buffer.type, op, code)
     applied: Any = code
     if code is None and made.obstacle is None:
-        datatype = buffer.type.datatype
+        datatype: Any = buffer.type.datatype
         applied = (library, op.handle, datatype.handle)
+        if not datatype.is_predefined:
+            made.owners = (*made.owners, _Kept(datatype))
     dtype = buffer.type.code if buffer.type.code is not None else -1
     made.shape = made.shape._replace(op=applied, dtype=dtype)
     made.owners = (*made.owners, arguments.op)
     return made
+
+
+class _Kept:
+    """Keeps a datatype's handle valid while it lives, though the program may free the datatype meanwhile.
+
+    MPI libraries keep a datatype as long as another one is made of it. The handle stays the program's, since an op may
+    compare the datatype that it is called with.
+    """
+
+    def __init__(self, datatype: MPI.Datatype):
+        self._copy = datatype.Dup()
+
+    def __del__(self) -> None:
+        if not _core.ended():
+            self._copy.Free()
 
 
 def outline(collective: Collective, nbytes: int, kind: Type, op: Any) -> Draft:
@@ -145,8 +164,12 @@ def _each(buffer: Buffer) -> str:
 
 
 def _match_types(source: Buffer, target: Buffer) -> None:
-    if source.type.size != target.type.size or source.type.code != target.type.code:
-        raise TypeError(f"sendbuf is of {source.type.name}, recvbuf of {target.type.name}")
+    one, other = source.type, target.type
+    alike = one.size == other.size and one.code == other.code
+    if alike and one.code is None:  # types of one length may have their data in different places
+        alike = one.datatype == other.datatype
+    if not alike:
+        raise TypeError(f"sendbuf is of {one.name}, recvbuf of {'another' if one.name == other.name else other.name}")
 
 
 def _apart(source: Buffer, target: Buffer) -> None:

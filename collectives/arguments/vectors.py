@@ -20,8 +20,9 @@ def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffe
     """The buffer that ``[array, counts, datatype]`` or ``[array, (counts, displacements), datatype]`` describes.
 
     Parts may be left out. Without counts the array is divided as evenly as possible, and the blocks are adjacent. One
-    integer as counts stands for equal counts; one integer as displacements is a stride. TypeError if ``spec`` is no
-    buffer; ValueError if it is strided, too short, read-only while ``writable`` is set, or has a negative count.
+    integer as counts stands for equal counts; one integer as displacements is a stride. Displacements may be negative
+    as far as the array goes that the memory is a view of. TypeError if ``spec`` is no buffer; ValueError if it is
+    strided, too short, read-only while ``writable`` is set, or has a negative count.
     """
     memory, counts, displs, datatype = parts(spec, argument, (tuple,))
     address, nbytes, own, hold = memory_of(memory, datatype, argument, writable)
@@ -29,7 +30,7 @@ def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffe
     places = _displacements(displs, given, blocks, argument)
     if memory is not None and memory is not MPI.BOTTOM:
         for rank, (count, displ) in enumerate(zip(given, places, strict=True)):
-            if count and not (displ * own.extent >= 0 and within(memory, nbytes, own, displ, count)):
+            if count and not within(memory, nbytes, own, displ, count):
                 there = nbytes // own.extent if own.extent > 0 else nbytes
                 raise ValueError(
                     f"{argument}: {count} elements from {displ} on, for rank {rank}, in a buffer of {there}"

@@ -30,8 +30,9 @@ class Group:
     Calls of the same collective, op, element type, root, ``algorithm`` and ``deterministic`` become one call on all
     their elements, with the shortest of their timeouts. Results are valid after the block. Allreduce, Reduce, Bcast,
     Scan and Exscan can be grouped; ValueError for others, for buffers with gaps, and for memory that one call writes
-    and another one uses. Calls of more than 256 KiB, calls with an op of the user, and calls that the MPI library
-    serves run separately at the end of the block. After an exception in the block, this rank runs none.
+    and another one uses; Bcast counts as writing its buffer, on the root too. Calls of more than 256 KiB, calls with an
+    op of the user, and calls that the MPI library serves run separately at the end of the block. After an exception in
+    the block, this rank runs none.
     """
 
     def __init__(self, comm: Blocking):
@@ -74,10 +75,10 @@ class Group:
 
     def _claim(self, collective: Collective, draft: Draft) -> None:
         """ValueError for a call that uses memory which another call of the group uses, unless both only read it."""
-        nbytes, rank = draft.nbytes, self._comm._enter().rank
-        receives = draft.target and not (collective.name == "bcast" and rank == draft.shape.root)
+        nbytes = draft.nbytes
         spans = [(draft.source, draft.source + nbytes, False)] if draft.source else []
-        spans += [(draft.target, draft.target + nbytes, True)] if receives else []
+        # A bcast counts as writing on the root, too, so that all ranks refuse the same calls.
+        spans += [(draft.target, draft.target + nbytes, True)] if draft.target else []
         for begin, end, written in spans:
             for other_begin, other_end, other_written in self._spans:
                 if (written or other_written) and begin < other_end and other_begin < end:

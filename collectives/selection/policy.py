@@ -169,12 +169,11 @@ class Rules:
 
     def _longest_local(self, collective: str) -> float:
         """Bytes up to which the node-local engine serves every call of ``collective``; -1 if it serves none."""
-        forced, collective = self.forced_for(collective), registry.rules(collective)
+        forced, by, reach = self.forced_for(collective), registry.rules(collective), -1.0
         if forced is not None:
-            return math.inf if forced == LOCAL[collective] else -1
-        reach = -1.0
-        for limit, name, _ in self.tuned.rows.get(collective, []) if self.tuned is not None else []:
-            if name != LOCAL[collective]:
+            return math.inf if forced == LOCAL[by] else -1
+        for limit, name, _ in self.tuned.rows.get(by, []) if self.tuned is not None else []:
+            if name != LOCAL[by] and not _must_be_named(name, collective):
                 return reach
             reach = math.inf if limit is None else limit
         return math.inf
@@ -308,13 +307,18 @@ def _row(table: dict[str, Rows], collective: str, nbytes: int, why: str, tuned: 
     return None
 
 
+def _must_be_named(name: str, collective: str) -> bool:
+    """Whether no table gives calls to the algorithm: of exchanges, MPI libraries deliver blocks in different orders."""
+    return name == "mpi" and collective in registry.EXCHANGES
+
+
 def _serves(algorithm: Algorithm, demand: Demand) -> bool:
     """Whether an algorithm of a selection table, measured with ordinary sums, can serve the call."""
     if algorithm.name == "shm":
         return demand.apart is None
     if algorithm.name == hierarchy.NAME and demand.flat is not None:
         return False
-    if algorithm.name == "mpi" and demand.mpi != "chosen":
+    if algorithm.name == "mpi" and demand.mpi != "chosen" or _must_be_named(algorithm.name, demand.collective):
         return False
     folds = (demand.commutes or algorithm.ordered) and (not demand.linear or algorithm.linear)
     return folds and not demand.exact

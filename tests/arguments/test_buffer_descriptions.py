@@ -59,7 +59,7 @@ COUNTS = st.one_of(NUMBERS, st.lists(NUMBERS, max_size=2), st.tuples(NUMBERS, NU
 @st.composite
 def specifications(draw, arena):
     """A buffer within the arena (or no buffer), with or without count, displacement and type."""
-    first, length = draw(st.integers(32, 96)), draw(st.integers(0, 96))
+    first, length = draw(st.integers(0, 64)), draw(st.integers(0, 96))
     dtype = np.dtype(draw(st.sampled_from(DTYPES)))
     memory = (
         np.zeros(2, "O")
@@ -87,9 +87,11 @@ def specifications(draw, arena):
 @given(data=st.data())
 def descriptions(comm, served, data):
     sending, receiving = (np.full(256, mark, np.uint8) for mark in (1, 7))
+    # Elements may lie before a view, but not before the array that it is a view of.
+    arenas = [np.frombuffer(memoryview(whole)[32:192], np.uint8) for whole in (sending, receiving)]
     name = data.draw(st.sampled_from(CALLS))
-    send = data.draw(st.one_of(specifications(sending), st.just(MPI.IN_PLACE)))
-    receive = data.draw(specifications(receiving))
+    send = data.draw(st.one_of(specifications(arenas[0]), st.just(MPI.IN_PLACE)))
+    receive = data.draw(specifications(arenas[1]))
     options = data.draw(st.sampled_from([{}, {"algorithm": "naive"}, {"algorithm": "shm"}, {"algorithm": "mpi"}]))
     try:
         getattr(comm, name)(send, receive, **options)
@@ -210,6 +212,21 @@ def test_elements_before_a_buffer(comm):
                 call()
     back.Free()
     below.Free()
+
+
+@pytest.mark.parametrize("options", [{}, {"algorithm": "linear"}, {"algorithm": "mpi"}], ids=str)
+def test_displacements_before_a_buffer(comm, options):
+    """They may be negative as far as the array goes that the buffer is a view of, as in mpi4py."""
+    for kind in ("i4", "f2"):  # MPI does not know the latter
+        x, y = np.arange(10, dtype=kind), np.zeros(10, kind)
+        comm.Alltoallv([x[4:], ([3], [-4])], [y, [3]], **options)
+        assert y.tolist() == [0, 1, 2, *[0] * 7]
+        comm.Alltoallv([x, [3]], [y[9:], ([3], [-2])], **options)
+        assert y.tolist() == [0, 1, 2, 0, 0, 0, 0, 0, 1, 2]
+    outside = [x[4:], ([3], [-5])], [memoryview(bytes(12))[4:], ([1], [-1]), MPI.INT]
+    for spec in outside:
+        with pytest.raises(ValueError, match=f"sendbuf: {spec[1][0][0]} elements from {spec[1][1][0]} on, for rank 0"):
+            comm.Alltoallv(spec, [y, [3]], **options)
 
 
 OBJECTS = (

@@ -120,3 +120,18 @@ def test_buffers_whose_elements_have_no_bytes(comm, options):
     empty = None
     gc.collect()
     assert gone() is None
+
+
+def test_a_grouped_broadcast_counts_as_writing_its_buffer(comm):
+    """On the root, too: a call that the other ranks refuse is refused there."""
+    x, y = np.ones(3), np.zeros(3)
+    for call, message in (
+        (lambda: [comm.Bcast(x), comm.Allreduce(x, y)], "^Allreduce: its memory is that of another call"),
+        (lambda: [comm.Allreduce(x, y), comm.Bcast(x)], "^Bcast: its memory is that of another call"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message), comm.group():
+            call()
+    with comm.group():
+        comm.Allreduce(x, y)
+        comm.Reduce(x, np.zeros(3))
+    assert y.tolist() == [1, 1, 1]

@@ -1,5 +1,6 @@
 """Calls that the MPI library serves: of calls that are alike, the later ones go to it at once, with what is theirs."""
 
+import sys
 import threading
 import time
 
@@ -8,13 +9,16 @@ import pytest
 from mpi4py import MPI
 
 import collectives
+from collectives.arguments import movement
 from collectives.communicator.nonblocking import Nonblocking
 from collectives.selection.policy import Rules, Tuned
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 OTHERS = SIZE * (SIZE - 1) // 2
 REDUCING = ("allreduce", "reduce", "reduce_scatter_block", "scan")
-MOVING = ("bcast", "gather", "scatter", "allgather", "alltoall", "allgatherv")
+MOVING = (
+    "bcast", "gather", "scatter", "allgather", "alltoall", "allgatherv", "gatherv", "scatterv", "alltoallv",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -87,6 +91,27 @@ def test_calls_that_are_alike(comm, slow):
         assert [name for name in slow if name != "barrier"] == []
 
 
+def test_messages_of_more_bytes_than_mpi_can_count(comm, monkeypatch):
+    """They go in longer elements."""
+    monkeypatch.setattr(movement, "LARGEST", 16)
+    for turn in range(2):
+        calls(comm, np.float64, turn)
+        counts = [r + 2 for r in range(SIZE)]
+        x, every = np.full(RANK + 2, float(RANK)), np.repeat(np.arange(float(SIZE)), counts)
+        found = np.zeros(sum(counts))
+        comm.Allgatherv(x, [found, counts])
+        assert (found == every).all()
+        for root in {0, SIZE - 1}:
+            found[:] = x[:] = -1
+            comm.Scatterv([every, counts] if root == RANK else None, x, root)
+            assert (x == RANK).all()
+            comm.Gatherv(x, [found, counts] if root == RANK else None, root)
+            assert root != RANK or (found == every).all()
+        comm.Alltoallv([np.full(2 * SIZE, float(RANK)), [2] * SIZE], [found[: 2 * SIZE], [2] * SIZE])
+        assert (found[: 2 * SIZE] == np.repeat(np.arange(SIZE), 2)).all()
+        assert comm.last.algorithm == "mpi"
+
+
 def test_what_is_like_an_earlier_call_but_for_its_elements(comm):
     """Of moved data, those of a type that MPI does not know go as bytes."""
     comm.Bcast(np.full(3, RANK, np.float32))
@@ -152,17 +177,25 @@ def test_memory_that_mpi_has_is_not_resized(comm):
         pytest.skip("one rank does not wait")
     for _ in range(3):
         data, found = bytearray(8 * [RANK]), []
-        timer = threading.Timer(0.1 if RANK else 0, resize, (data if RANK else bytearray(), found))
-        timer.start()
+        other = threading.Thread(target=resize, args=(data, found))
         if RANK == 0:
             time.sleep(0.5)
+        else:
+            other.start()
         comm.Bcast(data)
-        timer.join()
+        if RANK != 0:
+            other.join()
         assert RANK == 0 or found == ["BufferError"]
         assert data[:8] == bytearray(8)
 
 
 def resize(data, found):
+    """Once the main thread waits in the call: in the same place of the library for a while."""
+    place = before = None
+    while place is None or place != before or place[0] == __file__:
+        time.sleep(0.05)
+        frame = sys._current_frames()[threading.main_thread().ident]
+        place, before = (frame.f_code.co_filename, frame.f_lasti), place
     try:
         data.extend(bytes(1 << 20))
         found.append("resized")

@@ -313,6 +313,7 @@ def test_wrong_use_of_groups(world):
         (lambda: world.Allreduce_init(a, b), "only blocking calls"),
         (lambda: world.allreduce(1), "a call with objects within a group"),
         (lambda: [world.Allreduce(a, b), world.Allreduce(b, np.zeros(4))], "valid only"),
+        (lambda: [world.Bcast(a), world.Allreduce(a, b)], "valid only"),  # on the root, too
         (lambda: world.group().__enter__(), "open group already"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message), world.group():

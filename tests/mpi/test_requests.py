@@ -316,6 +316,32 @@ def test_user_defined_op_in_flight(world):
     add.Free()
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_datatype_that_is_freed_while_a_users_op_needs_it(world, persistent):
+    """Its handle goes to no other datatype before the end of the call."""
+    pair, sizes, vector = MPI.DOUBLE.Create_contiguous(2).Commit(), set(), np.full(60, RANK + 1.0)
+
+    def add(a, b, datatype):
+        sizes.add(datatype.Get_size())
+        np.add(np.frombuffer(a), np.frombuffer(b), out=np.frombuffer(b))
+
+    op = MPI.Op.Create(add, commute=True)
+    if not persistent and RANK == 0:
+        MPI.COMM_WORLD.Barrier()  # the others have freed theirs before this rank begins
+    request = (world.Allreduce_init if persistent else world.Iallreduce)(MPI.IN_PLACE, [vector, 30, pair], op)
+    pair.Free()
+    others = [MPI.DOUBLE.Create_contiguous(3).Commit() for _ in range(20)]
+    if not persistent and RANK:
+        MPI.COMM_WORLD.Barrier()
+    if persistent:
+        request.Start()
+    request.Wait()
+    assert (vector == RANKS_SUM + SIZE).all()
+    assert sizes <= {16}
+    for made in (*others, op, *([request] if persistent else [])):
+        made.Free()
+
+
 def test_thousands_in_flight(world):
     vectors = [np.full(3, RANK + i) for i in range(2000)]
     requests = [world.Iallreduce(MPI.IN_PLACE, v) for v in vectors]

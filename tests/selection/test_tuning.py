@@ -210,6 +210,20 @@ def test_how_far_the_node_local_engine_serves_everything():
     assert Rules(tuned=Tuned({"bcast": [(8, "shm", None)]}, "")).local_reach()["bcast"] is None  # by default, above
 
 
+def test_no_table_gives_exchanges_to_the_mpi_library():
+    """Whose blocks may arrive in another order than ours; a program that asks for it gets it."""
+    tuned = Rules(tuned=Tuned({"alltoallv": [(None, "mpi", None)]}, "a table"))
+    assert choose(tuned, Demand("alltoallv", 0)).algorithm.name == "mpi"
+    for name in registry.EXCHANGES:
+        for apart in (None, "two nodes"):
+            demand = Demand(name, 0, apart=apart)
+            assert choose(tuned, demand).algorithm is choose(Rules(), demand).algorithm
+            assert choose(tuned, demand._replace(forced="mpi")).algorithm.name == "mpi"
+        asked = Rules(forced={"alltoallv": "mpi"}, tuned=tuned.tuned)
+        assert choose(asked, Demand(name, 0)).algorithm.name == "mpi"
+    assert tuned.local_reach() == {name: to for name, to in Rules().local_reach().items() if name != "alltoallv"}
+
+
 # --- on ranks -----------------------------------------------------------------------------------------------------
 
 

@@ -16,12 +16,16 @@ ERRORS = (TypeError, ValueError, KeyError, BufferError, OverflowError, MPI.Excep
 
 @dataclass
 class Parsed:
-    """Elements of a type: ``counts`` and ``displs`` of every block, within ``nbytes`` bytes (None: anywhere)."""
+    """Elements of a type: ``counts`` and ``displs`` of every block, within ``nbytes`` bytes (None: anywhere).
+
+    ``room`` is the number of bytes that the array has before the buffer, which is a view of it.
+    """
 
     counts: list
     displs: list
     datatype: MPI.Datatype
     nbytes: int | None
+    room: int
 
     @property
     def elements(self):
@@ -33,7 +37,7 @@ class Parsed:
             return True
         extent = self.datatype.Get_extent()[1]
         ends = [(d * extent, (d + c) * extent) for c, d in zip(self.counts, self.displs, strict=True) if c]
-        return self.nbytes is None or all(0 <= begin and end <= self.nbytes for begin, end in ends)
+        return self.nbytes is None or all(-self.room <= begin and end <= self.nbytes for begin, end in ends)
 
     def overlaps(self):
         """Whether two blocks share elements, which MPI forbids where they are received: either may come last."""
@@ -49,7 +53,15 @@ def parse(spec, writable, blocks, vector):
         counts, displs = _vector(counts, displs, nbytes or 0, datatype, blocks)
     else:
         counts, displs = _simple(memory, counts, displs, nbytes or 0, datatype, blocks)
-    return Parsed(counts, displs, datatype, nbytes)
+    return Parsed(counts, displs, datatype, nbytes, _room(memory))
+
+
+def _room(memory):
+    """Bytes from the start of the array that ``memory`` is a view of to its own start."""
+    owner = memory
+    while isinstance(getattr(owner, "base", None), np.ndarray):
+        owner = owner.base
+    return memory.ctypes.data - owner.ctypes.data if isinstance(memory, np.ndarray) else 0
 
 
 def _is_buffer(thing):

@@ -67,7 +67,7 @@ def call(made, y, begun):
             sys.setprofile(trace)
         made()
     except (Interruption, collectives.CollectiveError) as e:
-        again = isinstance(e, Interruption) and kind not in ("persistent", "python") and begun() == before
+        again = isinstance(e, Interruption) and kind != "persistent" and begun() == before
         return call(made, y, begun) if again else type(e).__name__
     finally:
         sys.setprofile(None)
