@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,7 @@ from ..runtime.context import Context
 from ..waiting.watching import Watch
 from .store import Exchange
 from .tensors import Inward, Outward
-from .work import Job
+from .work import Dropped, Job
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -44,6 +44,7 @@ class MPIMessages:
         self._context.check()
         if not 0 <= tag <= self._last_tag:
             raise ValueError(f"tag: {tag} is not between 0 and {self._last_tag}, the last of this MPI's")
+        MPIMessage.dropped.look()
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int) -> dist.Work:
         """Begin to send."""
@@ -182,7 +183,12 @@ class Message(Job):
 
 
 class MPIMessage(Message):
-    """A message of MPI under way. A wait for it looks at the other ranks as a wait for a collective does."""
+    """A message of MPI under way. A wait for it looks at the other ranks as a wait for a collective does.
+
+    If the program drops it before it is complete, it is kept, since MPI may still read or write its memory.
+    """
+
+    dropped: ClassVar[Dropped] = Dropped()
 
     def __init__(self, context: Any, request: Any, *about: Any):
         super().__init__(context, *about)
@@ -191,6 +197,18 @@ class MPIMessage(Message):
         self._status = self._mpi.Status()
         self._withdrawn = False
         self._error: BaseException | None = None  # MPI's, for every thread that waits
+
+    def __del__(self) -> None:
+        super().__del__()
+        if not self._ended:
+            self.dropped.add(self)
+
+    def is_over(self) -> bool:
+        """Whether MPI will not use the memory any more. What was taken back may still come, and is never over."""
+        with self._lock, contextlib.suppress(self._mpi.Exception):
+            if not self._withdrawn:
+                self._test()
+        return self._ended or self._error is not None
 
     def withdraw(self) -> int:
         """Take back a receive that no message has reached. A send cannot be taken back."""

@@ -8,19 +8,21 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.distributed as dist
 
 from ..core import _core
+from ..system import lifetime
 from ..waiting.asleep import Asleep
 from . import failed
 
-__all__ = ["Callbacks", "Done", "Job", "OperationWork", "lateness", "run_aside", "seconds"]
+__all__ = ["Callbacks", "Done", "Dropped", "Job", "OperationWork", "lateness", "run_aside", "seconds"]
 
 #: ns that ``get_future`` waits itself; waking a thread that then wakes the caller takes about as long.
 SOON = 200_000
+MANY = 64  # dropped Works that are not looked at, since there are so few
 UNSET = timedelta(0)  # torch passes this for the group's timeout
 
 
@@ -273,6 +275,39 @@ def _value(result: Any) -> Any:
     if isinstance(result, list) and len({tensor.shape for tensor in result}) == 1:
         return torch.stack(result)
     return result
+
+
+class _Lasting(Protocol):
+    """A Work whose call may go on when nobody waits for it."""
+
+    def is_over(self) -> bool:
+        """Whether nothing reads or writes the memory of the call any more."""
+
+
+class Dropped:
+    """Works that the program dropped before their calls were over. They are kept until then, for their memory's sake.
+
+    MPI is finalized after the interpreter has freed its modules, so they may have to outlive these.
+    """
+
+    def __init__(self) -> None:
+        self._works: dict[int, _Lasting] = {}  # by id; filled by the garbage collector, without a lock
+        self._many = MANY
+        lifetime.keep(self)
+
+    def add(self, work: _Lasting) -> None:
+        """Keep a Work. Its ``__del__`` may call this, which Python calls once."""
+        self._works[id(work)] = work
+
+    def look(self) -> None:
+        """Let go of the Works that are over, if there are many, and twice as many as the last look has left."""
+        if len(self._works) < self._many:
+            return
+        for key in list(self._works):
+            work = self._works.get(key)
+            if work is not None and work.is_over():
+                self._works.pop(key, None)
+        self._many = max(MANY, 2 * len(self._works))
 
 
 class Done(Job):

@@ -84,6 +84,12 @@ def test_several_waits_for_a_message_that_does_not_come(launched):
     assert done.stdout.splitlines() == ["1 passed"], done.stderr
 
 
+def test_messages_that_are_dropped():
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/torch/programs/dropped.py")
+    done = mpiexec("torch", 1, *words, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_receives_from_any_rank_between_hosts():
     done = mpiexec("torch", 3, "tests/torch/programs/any_source.py", timeout=100)
     assert done.returncode == 0, done.stderr
