@@ -108,8 +108,10 @@ def _buckets(model: Model, strategy: Strategy, comm: Any, unused: str) -> Bucket
 
 def _connect(strategy: Strategy, mesh: Mesh | None, net: Any) -> None:
     """Let the strategy be called by the buckets and by the optimizer, and the network know its mesh."""
-    if mesh is not None and isinstance(net, Adaptable):
-        net.join(mesh)
+    if mesh is not None:
+        mesh.serve(strategy)
+        if isinstance(net, Adaptable):
+            net.join(mesh)
     buckets = strategy.buckets
     buckets.on_bucket = lambda bucket: strategy.on_bucket(bucket)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,6 +48,7 @@ class Mesh:
         self.data = self._axis(comm, "data")
         self.tensor = self._axis(comm, "tensor")
         self.comm = comm.Split(self.place["tasks"], comm.rank)
+        self._strategies: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by their ``id``
         self._freed = False
 
     def _axis(self, comm: Any, axis: str) -> Any:
@@ -59,8 +61,14 @@ class Mesh:
         """Whether ranks hold parts of a model that others lack."""
         return self.shape["pipeline"] * self.shape["tensor"] > 1
 
+    def serve(self, strategy: Any) -> None:
+        """Let `give_up` end the waits in communicators of `strategy`, too."""
+        self._strategies[id(strategy)] = strategy
+
     def give_up(self) -> None:
         """After the death of a rank: let no live rank wait for this one in a collective of the mesh. A local call."""
+        for strategy in self._strategies.values():
+            strategy.give_up()
         for comm in (self.data, self.tensor, self.comm):
             if comm.size > 1:
                 comm.Revoke()

@@ -101,14 +101,16 @@ class WholeOptimizer:
         state = self._opt.state_dict()
         if isinstance(self._opt, Optimizer):
             return {key: self._parts.state(kept) if isinstance(kept, dict) else kept for key, kept in state.items()}
-        own = {self._order[number]: values for number, values in state["state"].items()}
+        # parameters without a state, such as frozen ones, are there by name: who loads it knows that none is missing
+        own = {name: state["state"].get(number, {}) for number, name in enumerate(self._order)}
         told = together(self._comm, lambda: {name: self._told(name, values) for name, values in own.items()})
         known: dict[str, Any] = {}
         for of_rank in self._comm.allgather(told):
-            known = of_rank | known
+            for name, values in of_rank.items():
+                known[name] = known.get(name) or values
         slices = {
             name: {
-                key: self._parts.slice(name, _array(own[name][key]) if name in own else None, value.dtype)
+                key: self._parts.slice(name, _array(own[name][key]) if own.get(name) else None, value.dtype)
                 if isinstance(value, _Kept) else value
                 for key, value in values.items()
             }
@@ -137,34 +139,35 @@ class WholeOptimizer:
             self._opt.load_state_dict(read)
             return
         kept, given_groups = fields("WholeOptimizer", state, state=dict, param_groups=list)
-        own, known = self._opt.state_dict()["param_groups"], self._named(kept)
+        own, known = self._opt.state_dict()["param_groups"], self._named(kept, given_groups)
         if len(own) != len(given_groups):
             raise ValueError(f"the state has {len(given_groups)} groups, the optimizer {len(own)}")
         if known:
             self._parts.check(known)
         per_parameter = {
             number: {key: self._restored(name, value) for key, value in known[name].items()}
-            for number, name in enumerate(self._order) if known
+            for number, name in enumerate(self._order) if known.get(name)
         }  # fmt: skip
         groups = [{**given, "params": mine["params"]} for given, mine in zip(given_groups, own, strict=True)]
         self._opt.load_state_dict({"state": per_parameter, "param_groups": groups})
 
-    def _named(self, known: Mapping[Any, Any]) -> Mapping[str, Any]:
+    def _named(self, known: Mapping[Any, Any], groups: list[Any]) -> Mapping[str, Any]:
         """What is kept, by name. The state of torch's own optimizer has numbers instead, of which a rank with stages
         knows too few. ValueError for these."""
         if not known or not all(isinstance(key, int) for key in known):
             return known
-        if len(known) != len(self._order):
+        count = len({number for group in groups for number in group.get("params", known)})
+        if count != len(self._order):
             raise ValueError(
-                f"the state has {len(known)} parameters by number, of which this rank has {len(self._order)} and does "
+                f"the state has {count} parameters by number, of which this rank has {len(self._order)} and does "
                 "not know which: a WholeOptimizer saves them by name"
             )
-        return {self._order[number]: values for number, values in known.items()}
+        return {name: known.get(number, {}) for number, name in enumerate(self._order)}
 
     def _restored(self, name: str, value: Any) -> Any:
         if value is None or isinstance(value, bool | int | float | str):
             return value
-        return as_tensor(self._parts.part(name, value) if np.shape(value) else np.asarray(value))
+        return as_tensor(self._parts.part(name, value) if np.shape(value) else _array(value))
 
 
 class _Kept(NamedTuple):

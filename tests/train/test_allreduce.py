@@ -4,12 +4,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from local_training import NEAR, backward, batch, begin, flat, on_threads, steps, still, trained, uneven
 from mpi4py import MPI
 
 from collectives import train
 from collectives.train.flat.memory import cut, own, squares
 from collectives.train.strategies.loss_scale import LossScale
-from collectives.train.strategies.means import Means
+from collectives.train.strategies.means import Means, bound
+from collectives.train.threads.request import Request
 
 
 @pytest.mark.parametrize(
@@ -208,3 +210,98 @@ def test_networks_that_ranks_step_in_another_order():
         return True
 
     assert train.threads.run(2, rank, timeout=10) == [True, True]
+
+
+MEANS = {
+    "allreduce": lambda: train.AllReduce(bucket_bytes=2048),
+    "shard 2": lambda: train.AllReduce(bucket_bytes=2048, shard=2),
+    "compression": lambda: train.AllReduce(bucket_bytes=2048, compression=train.PowerSGD(rank=1)),
+    "local_sgd": lambda: train.LocalSGD(start=5),
+}
+
+
+@pytest.mark.parametrize("make", MEANS.values(), ids=MEANS)
+def test_networks_and_the_program_communicate_apart(make, monkeypatch):
+    """Rank 1 knows the number of samples in backward(), rank 0 not before step(). So they send at different moments."""
+
+    def in_time(request, status=None):
+        is_the_number = " of 1 float64" in request._call.parts[request._rank][0]
+        return request._rank == 1 and is_the_number and request.Wait()
+
+    def rank(comm):
+        pairs = [begin(comm, make()) for _ in range(2)]
+        for step in range(2):
+            for net, opt in pairs:
+                opt.zero_grad()
+                backward(net, *batch(step, comm.rank, uneven(comm.size)))
+            assert comm.allreduce(1) == 2
+            for _, opt in pairs:
+                opt.step()
+        return [flat(net) for net, _ in pairs]
+
+    expected = on_threads(2, make, 2, shares=uneven)
+    monkeypatch.setattr(Request, "Test", in_time)
+    for nets, alone in zip(train.threads.run(2, rank, timeout=20), expected, strict=True):
+        for net in nets:
+            np.testing.assert_allclose(net, alone, atol=NEAR)
+
+
+def test_zero_grad_drops_a_micro_batch_of_which_a_rank_has_no_samples():
+    """With shard=2 its buckets are under way on all ranks."""
+
+    def rank(comm):
+        net, opt = begin(comm, train.AllReduce(shard=2))
+        with opt.strategy.no_sync():
+            backward(net, *batch(7, comm.rank, uneven(comm.size)))
+        steps(net, opt, comm, 0, 2)  # it begins with zero_grad
+        return flat(net)
+
+    found = train.threads.run(3, rank, timeout=20)
+    expected = train.threads.run(3, lambda comm: trained(comm, train.AllReduce(shard=2), 2), timeout=20)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("shard", [0, 1, 2])
+def test_weights_of_16_bits_that_the_program_changes(shard):
+    """The step goes on from them. What it has not changed keeps its master weight."""
+
+    def rank(comm):
+        net, opt = begin(comm, train.AllReduce(shard=shard), still, np.float16)
+        parts, expected = opt.strategy._parts, flat(net)
+        for part in parts:
+            part.data *= 1 + np.float32(2**-13)  # less than what float16 tells apart
+        kept = [part.data.copy() for part in parts]
+        expected[:2] = net.parameters()[0].data[0, :2] = [0.5, -0.25]
+        steps(net, opt, comm, 0, 1)
+        np.testing.assert_array_equal(flat(net), expected)
+        return sum((part.data != before).sum() for part, before in zip(parts, kept, strict=True))
+
+    assert sum(train.threads.run(2, rank, timeout=20)) == (2 if shard else 4)
+
+
+@pytest.mark.parametrize("shard", [0, 1, 2])
+def test_uneven_parts_do_not_leave_the_range_of_float16(shard):
+    """The gradient of rank 0 counts 1.5 times as much as in a mean of ranks; so much of it would be infinite."""
+
+    def rank(comm):
+        net = train.Sequential(train.Linear(1, 1, rng=np.random.default_rng(0), dtype=np.float16))
+        strategy = train.AllReduce(shard=shard)
+        net, opt = train.distribute(net, train.SGD(net.parameters(), 1.0), strategy, comm=comm)
+        for p in net.parameters():
+            p.data[...] = 0
+        samples, gradient = ((3, 54000), (1, 20000))[comm.rank]
+        net(np.ones((samples, 1))).backward(np.full((samples, 1), gradient / samples, np.float16))
+        opt.step()
+        return flat(net)
+
+    mean = (3 * 54000 + 20000) / 4
+    np.testing.assert_allclose(train.threads.run(2, rank, timeout=20), np.full((2, 2), -mean), rtol=2**-10)
+
+
+def test_a_bound_is_one_for_equal_parts_and_never_too_large():
+    drawn = np.random.default_rng(0).poisson(3, (50, 6))
+    for parts in ([5, 5, 5], [7], [3, 1], [1, 0, 0, 0, 0, 0, 0, 0], [4, 4, 4, 3], *drawn):
+        factor = bound(len(parts), float(sum(parts)), float(sum(n * n for n in parts)))
+        assert factor * max(parts) * len(parts) <= sum(parts)
+        assert np.log2(factor) == int(np.log2(factor))
+        assert (factor == 1) == (len(set(parts)) == 1)

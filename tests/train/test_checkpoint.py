@@ -339,6 +339,13 @@ def test_what_fails_on_one_rank_fails_on_all(mpi, mode, tmp_path):
     assert done.stdout.endswith(f"{mode}: right on 3 ranks\n")
 
 
+@pytest.mark.parametrize("mode", ["wrapped", "frozen"])
+def test_runs_with_torch_go_on(mode, tmp_path):
+    done = mpiexec("openmpi", 2, PROGRAM, mode, str(tmp_path / "one"), timeout=100, env=torch_for("openmpi"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == f"{mode}: right on 2 ranks\n"
+
+
 @pytest.mark.in_turn
 def test_torch_tensors(mpi, tmp_path):
     done = mpiexec(mpi, 2, PROGRAM, "torch", str(tmp_path / "one"), timeout=100, env=torch_for(mpi))

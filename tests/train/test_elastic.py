@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from jobs import (
     ELASTIC,
@@ -25,8 +26,10 @@ from jobs import (
 )
 from scripts import ABORT
 
-from collectives import PeerFailure
+from collectives import PeerFailure, train
+from collectives.train import threads
 from collectives.train.run.elastic import Elastic
+from collectives.train.run.states import Member
 
 PROGRAM = "tests/train/programs/elastic.py"
 UNDISTURBED = 0.607484  # the loss of a run on one rank, to 6 digits
@@ -163,6 +166,35 @@ def test_a_commit_counts_once_the_neighbours_parts_have_come():
     with pytest.raises(PeerFailure):
         elastic._commit(comm)
     assert elastic._commits == {}
+
+
+def test_samples_that_stay_on_ranks_go_back_with_the_commit():
+    """Also where nothing tells the data sets of the ranks apart, here of two that are left of three."""
+
+    def elastic_of(data):
+        elastic = Elastic.__new__(Elastic)
+        elastic._number = elastic._steps = 0
+        elastic._members = {"data": Member(data, False, False)}
+        elastic._commits, elastic._neighbour, elastic._strategies, elastic.rate = {}, {}, [], 1.0
+        return elastic
+
+    def begin(comm):
+        data = train.Loader((np.zeros((12, 2)),), 9, comm=comm, placement="local")
+        elastic, batches = elastic_of(data), iter(data)
+        next(batches)
+        elastic._commit(comm)
+        next(batches)
+        return elastic
+
+    begun = threads.run(3, begin)
+
+    def restore(comm):
+        elastic = begun[[0, 2][comm.rank]]
+        elastic._restore(comm)
+        data = elastic._members["data"].thing
+        return data.position, sum(len(x) for (x,) in data)
+
+    assert threads.run(2, restore) == [(6, 9), (6, 9)]
 
 
 LONG = ("--epochs", "30", "--sleep", "0.02")

@@ -3,8 +3,11 @@
 import re
 import textwrap
 
+import numpy as np
 import pytest
 from jobs import ELASTIC, mpiexec
+
+from collectives import train
 
 LOOP = """
 import os, signal, sys
@@ -148,6 +151,15 @@ def test_what_cannot_be_elastic(mpi):
     assert [bool(re.search(how, line)) for line in done.stdout.splitlines()] == [True] * 2, done.stdout + done.stderr
     done = mpiexec(mpi, 1, "-c", REFUSED, "theirs", "-", timeout=60)
     assert "this is no collectives.Communicator" in done.stdout, done.stdout + done.stderr
+
+
+def test_new_ranks_have_no_samples_that_others_had_for_themselves():
+    def on_rank(comm):
+        data = train.Loader((np.zeros((4, 2)),), 2, comm=comm, placement="local")
+        train.Run(comm=comm, state={"mine": data}, elastic=True, replace_ranks=True)
+
+    with pytest.raises(ValueError, match=r'replace_ranks: state\["mine"\] has placement="local"'):
+        train.threads.run(2, on_rank)
 
 
 def test_a_strategy_that_keeps_its_ranks_cannot_be_elastic():

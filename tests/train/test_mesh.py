@@ -1,5 +1,7 @@
 """Meshes: which ranks are on which axis, and which samples they get."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
@@ -77,3 +79,17 @@ def test_different_meshes_are_an_error_on_all_ranks():
             train.Mesh(comm, **({"data": 2} if comm.rank else {"pipeline": 2}))
 
     threads.run(2, on_rank)
+
+
+@pytest.mark.parametrize("make", [train.AllReduce, lambda: train.LocalSGD(start=3)])
+def test_giving_up_ends_what_a_strategy_has_under_way(make):
+    def on_rank(comm):
+        mesh = train.Mesh(comm)
+        net = train.mlp((4,), 2, rng=np.random.default_rng(0))
+        _, opt = train.distribute(net, train.SGD(net.parameters(), 0.1), make(), mesh=mesh)
+        messages = opt.strategy._messages = Mock()
+        mesh.give_up()
+        mesh.give_up()
+        return messages.Revoke.call_count
+
+    assert threads.run(1, on_rank) == [1]

@@ -1,6 +1,7 @@
 """Streams of random numbers: which depend on what, and how they go on from a saved position."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -67,9 +68,26 @@ def test_streams_of_ranks_differ_and_that_of_a_number_is_shared():
     assert not train.Random(0, "x", 0).per_rank
 
 
+def test_streams_of_a_mesh_differ_on_data_ranks_and_stages_only():
+    def on_rank(comm):
+        mesh = train.Mesh(comm, tensor=2, data=2, pipeline=2, tasks=2)
+        stream, of_data = train.Random(0, "x", mesh=mesh), train.Random(0, "x", mesh.data)
+        assert stream.per_rank
+        assert ("stage=1" in repr(stream)) == (mesh.place["pipeline"] == 1)
+        return mesh.place["data"], mesh.place["pipeline"], stream.generator.random(), of_data.generator.random()
+
+    found = train.threads.run(16, on_rank)
+    assert len({(data, stage, number) for data, stage, number, _ in found}) == 4
+    assert len({number for _, _, number, _ in found}) == 4
+    assert all((number == of_data) == (stage == 0) for _, stage, number, of_data in found)
+    with pytest.raises(TypeError, match="comm or mesh, not both"):
+        train.Random(0, "x", 0, mesh=SimpleNamespace(place={"data": 0, "pipeline": 0}))
+
+
 def test_torch_is_seeded_and_its_state_saved():
     program = """
 import sys
+from types import SimpleNamespace
 from collectives import train
 assert "torch" not in sys.modules
 try:
@@ -85,6 +103,9 @@ state = first.state_dict()
 b = torch.rand(5)
 assert train.TorchRandom(0, "dropout", 1) and torch.equal(torch.rand(5), a)
 assert train.TorchRandom(0, "dropout", 2) and not torch.equal(torch.rand(5), a)
+for stage in range(2):
+    mesh = SimpleNamespace(place={"tasks": 0, "pipeline": stage, "data": 1, "tensor": 0})
+    assert train.TorchRandom(0, "dropout", mesh=mesh) and torch.equal(torch.rand(5), a) == (stage == 0)
 first.load_state_dict(state)
 assert torch.equal(torch.rand(5), b)
 print("well")

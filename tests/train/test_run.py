@@ -194,6 +194,26 @@ def test_lines_for_a_log(capsys):
     assert lines[-1] == "name        epoch 25/25  loss 0.5000  accuracy 0.2500  1.0 s"
 
 
+def test_a_run_that_shows_nothing(capsys):
+    run = train.Run(comm=MPI.COMM_SELF, progress=None)
+    for _ in run.steps(loader(), epochs=2):
+        run.log(loss=0.5)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_evaluation_is_without_dropout_and_draws_nothing():
+    """Layers that were for evaluation before stay so."""
+    rng, random = np.random.default_rng(0), train.Random(0, "dropout", 0)
+    dropouts = [train.Dropout(0.5, random=random) for _ in range(2)]
+    net = train.Sequential(*dropouts, train.Linear(8, 2, rng=rng))
+    dropouts[1].training = False
+    x, before = rng.standard_normal((50, 8)), random.state_dict()
+    y = net.layers[-1].forward(x.astype(net.dtype))[0].argmax(axis=1)
+    assert train.evaluate(net, x, y, comm=MPI.COMM_SELF) == {"accuracy": 1.0}
+    assert random.state_dict() == before
+    assert [dropout.training for dropout in dropouts] == [True, False]
+
+
 def test_a_bar_for_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True))
     assert wants_bar("auto")

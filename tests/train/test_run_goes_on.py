@@ -1,5 +1,6 @@
 """Run: what a program does between steps, or changes from one start to the next, neither loses nor repeats samples."""
 
+import contextlib
 import functools
 import os
 import shutil
@@ -67,6 +68,88 @@ def test_a_signal_waits_for_the_end_of_the_micro_batches(tmp_path):
     accumulate(None, whole, MPI.COMM_SELF)
     assert accumulate(tmp_path, second, MPI.COMM_SELF).resumed == 8
     np.testing.assert_array_equal(weights(second), weights(whole))
+
+
+class Alone(train.Strategy):
+    """Ranks do not wait for each other."""
+
+    lockstep = False
+
+
+def test_ranks_that_do_not_wait_stop_and_save_when_they_meet():
+    """They did so when they met the next time: a record later."""
+    state = parts(MPI.COMM_SELF, Alone())
+    run = train.Run(comm=MPI.COMM_SELF, state=state, every=5, progress=None)
+    for _ in run.steps(state["data"], epochs=1):
+        if run.step == 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+    assert (run.stopped, run.step) == ("SIGUSR1", 5)
+
+
+def saved_steps(out):
+    return [int(path.name.removeprefix("step-")) for path in sorted((out / "checkpoints/train").iterdir())]
+
+
+def test_ranks_that_do_not_wait_save_by_time_when_they_meet(tmp_path):
+    state = parts(MPI.COMM_SELF, Alone())
+    options = {"every": 5, "checkpoint_seconds": 1e-9, "keep": 9, "progress": None}
+    run = train.Run(tmp_path, comm=MPI.COMM_SELF, state=state, **options)
+    assert len(list(run.steps(state["data"], epochs=1))) == 24
+    assert saved_steps(tmp_path) == [5, 10, 15, 20, 24]
+
+
+def test_checkpoints_of_ranks_that_do_not_wait_have_whole_steps(tmp_path):
+    """What micro-batches had added up was in no checkpoint, although their samples were used."""
+
+    def on_rank(comm):
+        accumulate(tmp_path, parts(comm, train.PeerAsync()), comm, checkpoint_every=6, keep=9)
+
+    threads.run(2, on_rank, timeout=60)
+    assert saved_steps(tmp_path) == [8, 12, 20, 24]
+
+
+class Used:
+    """The samples of this rank's steps so far."""
+
+    per_rank = True
+
+    def __init__(self):
+        self.numbers = []
+
+    def state_dict(self):
+        return {"numbers": list(self.numbers)}
+
+    def load_state_dict(self, state):
+        self.numbers = state["numbers"]
+
+
+def test_checkpoints_of_ranks_that_take_samples_have_whole_steps(tmp_path):
+    """Each rank is elsewhere in its step when a checkpoint is due: those within one take samples for the rest of it."""
+
+    def on_rank(comm):
+        data, used, taken = train.Loader((np.arange(240),), 4, seed=1, comm=comm), Used(), []
+        net = train.mlp((2,), 2, rng=np.random.default_rng(0))
+        net, opt = train.distribute(net, train.SGD(net.parameters(), lr=0.01), train.AsyncParameterServer(), comm=comm)
+        state = {"net": net, "opt": opt, "data": data, "used": used}
+        run = train.Run(tmp_path, comm=comm, state=state, checkpoint_every=7, keep=99, progress=None)
+        for number, (numbers,) in enumerate(run.steps(data, epochs=1), 1):
+            taken.append(numbers.tolist())
+            with opt.strategy.no_sync() if number % MICRO else contextlib.nullcontext():
+                net(np.zeros((len(numbers), 2))).backward(np.zeros((len(numbers), 2)))
+            if number % MICRO == 0:
+                opt.step()
+                opt.zero_grad()
+                used.numbers += sum(taken[-MICRO:], [])
+        return sum(taken, [])
+
+    found = threads.run(3, on_rank, timeout=60)
+    assert sorted(sum(found, [])) == list(range(240))
+    paths = sorted((tmp_path / "checkpoints/train").iterdir())[:-1]  # the last one is the end, within a step
+    assert len(paths) >= 5
+    for path in paths:
+        loaded = train.checkpoint.load(path, MPI.COMM_SELF)
+        numbers = [number for rank in range(loaded.ranks) for number in loaded.state("used", rank)["numbers"]]
+        assert len(numbers) == len(set(numbers)) == loaded.state("data")["position"]
 
 
 def test_a_run_that_a_signal_has_stopped_can_go_on():

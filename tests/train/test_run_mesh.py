@@ -1,12 +1,15 @@
 """Runs on a mesh: samples that count once, and checkpoints of whole models, which any other mesh loads."""
 
+import functools
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from collectives import train
 from collectives.train import threads
+from collectives.train.run.states import counterpart
 from collectives.train.tensor import ColumnParallelLinear, RowParallelLinear
 
 RNG = np.random.default_rng(0)
@@ -203,3 +206,112 @@ def test_parts_of_a_model_need_the_mesh(tmp_path, elastic):
 
     threads.run(2, run)
     assert not (tmp_path / "out").exists()
+
+
+def stages(comm):
+    pipe = train.Pipeline(network(comm.Split(comm.rank)), comm)
+    return pipe, sgd(pipe.parameters())
+
+
+def cut_layers(comm):
+    net = network(comm)
+    return net, sgd(net.parameters())
+
+
+def cut_layers_over_data_ranks(comm):
+    net, opt = cut_layers(comm)
+    return train.distribute(net, opt, comm=train.Mesh(comm, tensor=2).data)
+
+
+@pytest.mark.parametrize("made", [stages, cut_layers, cut_layers_over_data_ranks])
+def test_parts_that_no_mesh_was_told_of_need_it_too(tmp_path, made):
+    """The parts of the other ranks were in no checkpoint."""
+
+    def run(comm):
+        net, opt = made(comm)
+        with pytest.raises(ValueError, match=r"state\['net'\] is of a part of a model.*Run needs mesh=, not comm"):
+            train.Run(tmp_path / "out", comm=comm, state={"net": net, "opt": opt})
+        if getattr(opt, "strategy", None):
+            with pytest.raises(ValueError, match=r"state\['other'\] is of a part of a model"):
+                train.Run(tmp_path / "out", comm=comm, state={"other": opt})
+
+    threads.run(2, run)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_whole_model_needs_no_mesh(tmp_path):
+    """Of a pipeline of one rank, and of a layer whose ``cuts`` are something else."""
+
+    def run(comm):
+        net = network(comm)
+        net.layers[0].cuts = ["left", "right"]
+        train.Run(tmp_path, comm=comm, state={"net": net})
+        train.Run(tmp_path, comm=comm, state={"net": stages(comm)[0]})
+
+    threads.run(1, run)
+
+
+def draws(comm, shape, made, out, epochs):
+    """What this rank draws after a training, in which each of 5 steps of an epoch draws a number."""
+    mesh = train.Mesh(comm, **shape)
+    noise, data = made(mesh), train.Loader((X, Y), batch=8, seed=0, comm=mesh.data)
+    run = train.Run(out, mesh=mesh, state={"data": data, "noise": noise}, checkpoint_every=100, progress=None)
+    for _ in run.steps(data, epochs=epochs):
+        noise.generator.random()
+    return noise.generator.random()
+
+
+def of_data(mesh):
+    return train.Random(0, "noise", mesh.data)
+
+
+def of_mesh(mesh):
+    return train.Random(0, "noise", mesh=mesh)
+
+
+@pytest.mark.parametrize(
+    ("made", "before", "after", "expected"),
+    [  # for each rank: the place of its stream on the axes data and pipeline, and what it has drawn before
+        (of_data, {"tensor": 2}, {"tensor": 4}, [(0, 0, 10)] * 4),
+        (of_data, {"data": 4}, {"data": 2, "tensor": 2}, [(0, 0, 10)] * 2 + [(1, 0, 10)] * 2),
+        (of_data, {"data": 2}, {"data": 2, "pipeline": 2}, [(0, 0, 10), (1, 0, 10)] * 2),
+        (of_data, {"data": 2, "tensor": 2}, {"data": 4}, [(0, 0, 10), (1, 0, 10), (2, 0, 5), (3, 0, 5)]),
+        (of_mesh, {"data": 2, "pipeline": 2}, {"pipeline": 4}, [(0, 0, 10), (0, 1, 10), (0, 2, 5), (0, 3, 5)]),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_random_numbers_go_on_at_their_place_on_another_mesh(tmp_path, made, before, after, expected):
+    """Ranks of a tensor axis drew different numbers, or a rank those of another one's samples."""
+    ranks = functools.reduce(int.__mul__, before.values())
+    threads.run(ranks, lambda comm: draws(comm, before, made, tmp_path, 1))
+    found = threads.run(4, lambda comm: draws(comm, after, made, tmp_path, 2))
+    for drawn, (data, stage, steps) in zip(found, expected, strict=True):
+        stream = of_mesh(SimpleNamespace(place={"data": data, "pipeline": stage}))
+        assert drawn == stream.generator.random(steps + 1)[-1]
+
+
+def test_the_place_of_a_rank_on_another_mesh():
+    saved = {"pipeline": 2, "data": 2, "tensor": 2}
+
+    def places(mine, ranks):
+        return [counterpart(saved, mine, rank) for rank in range(ranks)]
+
+    assert places(saved, 8) == list(range(8))
+    assert places({"data": 3}, 3) == [0, 2, None]  # without a mesh
+    assert places({"pipeline": 4, "data": 1, "tensor": 2}, 8) == [0, 1, 4, 5, 0, 1, 0, 1]
+    assert places({"pipeline": 1, "data": 2, "tensor": 3}, 6) == [0, 0, 0, 2, 2, 2]
+
+
+def test_tasks_have_folders_of_their_own(tmp_path):
+    """They wrote one log, and checkpoints of the same names."""
+
+    def steps(comm, epochs):
+        mesh = train.Mesh(comm, tasks=2)
+        data = train.Loader((X[: 16 + 8 * mesh.place["tasks"]],), batch=8, comm=mesh.data)
+        run = train.Run(tmp_path, mesh=mesh, state={"data": data}, checkpoint_every=100, progress=None)
+        return run.resumed, len(list(run.steps(data, epochs=epochs)))
+
+    assert threads.run(2, lambda comm: steps(comm, 1)) == [(None, 2), (None, 3)]
+    assert threads.run(2, lambda comm: steps(comm, 2)) == [(2, 2), (3, 3)]
+    logs = [train.read_log(tmp_path / f"task-{number}" / "log.json") for number in (0, 1)]
+    assert [log["runs"]["train"]["records"][-1]["samples"] for log in logs] == [32, 48]

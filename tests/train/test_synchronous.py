@@ -5,7 +5,7 @@ import re
 import pytest
 from jobs import mpiexec
 
-NAMES = ("synchronous_torch", "torch_traps", "averaging_torch", "torch_hostile")
+NAMES = ("synchronous_torch", "torch_traps", "averaging_torch", "torch_hostile", "torch_passes")
 
 
 @pytest.mark.long
@@ -16,4 +16,11 @@ def test_torch_networks_train_on_ranks_as_in_one_process(ranks):
     done = mpiexec("torch", ranks, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"\d+ passed", done.stdout)) == ranks
+    assert "skipped" not in done.stdout
+
+
+def test_backward_passes_of_one_process():
+    program = "tests/train/programs/torch_passes.py"
+    done = mpiexec("torch", 1, "-m", "pytest", "-q", "-p", "no:cacheprovider", program, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "skipped" not in done.stdout

@@ -1,9 +1,12 @@
 """What ranks agree on after a step, when some of them are late; between ranks: programs/torch_hostile.py."""
 
+import signal
 from types import SimpleNamespace
 
+from collectives.train import threads
 from collectives.train.checkpoint.saver import Vote
 from collectives.train.run import votes
+from collectives.train.run.decisions import Decisions
 from collectives.train.run.votes import News, Votes
 
 
@@ -38,3 +41,47 @@ def test_a_vote_that_was_given_up_has_no_result(monkeypatch):
     mine.abandon()
     assert mine.result() is None
     assert comm.waits == 2
+
+
+class Nothing:
+    """The checkpoints of a run without any."""
+
+    saves = wanted = late = False
+
+    def vote(self):
+        return Vote(False, 0)
+
+    def advance(self, vote):
+        pass
+
+    def save_if_due(self, step, late, postpone):
+        pass
+
+
+def settled(lockstep, within=None):
+    """What two ranks decide after three steps. Rank 1 has a signal; rank `within` is between micro-batches at first."""
+
+    def on_rank(comm):
+        decisions, found = Decisions(comm, Nothing()), []
+        decisions.signals.received = signal.SIGUSR1 if comm.rank == 1 else 0
+        for step in range(3):
+            strategy = SimpleNamespace(lockstep=lockstep, accumulating=comm.rank == within and step == 0)
+            found.append(decisions.settle(step, strategy))
+            found.append(decisions.waiting)
+            if found[-2]:
+                break
+        decisions.end()
+        return found
+
+    (mine, same) = threads.run(2, on_rank, timeout=10)
+    assert mine == same
+    return mine
+
+
+def test_ranks_in_step_act_on_the_vote_before_and_others_on_that_of_the_meeting():
+    assert settled(True) == [None, False, "SIGUSR1", False]
+    assert settled(False) == ["SIGUSR1", False]
+
+
+def test_all_ranks_wait_for_one_that_is_within_a_step():
+    assert settled(False, within=0) == [None, True, "SIGUSR1", False]

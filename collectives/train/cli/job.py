@@ -13,6 +13,7 @@ from ..agree import on_rank_0, raise_on_all
 from ..checkpoint.folder import Folder
 from ..mesh import Mesh
 from ..models.nn import Sequential
+from ..run.options import folder_of
 from ..run.plot import draw_curves
 from ..run.records import read_log
 from ..run.run import Run
@@ -55,7 +56,7 @@ class Job:
         self.task = Task(args, comm, say, self.mesh.data)
         self.plan.check_batches(len(self.task.data.y_train), self.task.batch)
         self.number, self.tasks = self.mesh.place["tasks"], self.plan.shape["tasks"]
-        self.out = args.out if args.out is None or self.tasks == 1 else str(Path(args.out) / f"task-{self.number}")
+        self.out = folder_of(args.out, self.mesh)
         p = comm.size
         self.ranks = "1 rank" if p == 1 else f"{p} ranks"
         if args.mesh is not None:
@@ -82,7 +83,7 @@ class Job:
         plain = {key: value for key, value in vars(args).items() if isinstance(value, str | int | float | None)}
         every = args.checkpoint_every
         run = Run(
-            self.out,
+            args.out,
             mesh=mesh,
             state={"net": part.net, "opt": part.opt, "data": part.loader, "traffic": traffic},
             name=name,
@@ -215,6 +216,7 @@ def _lines(job: Job, found: Result, control: Result | None) -> list[str]:
 
 
 def _draw(job: Job) -> None:
+    assert job.out is not None
     task, folder = job.task, Path(job.out)
     title = f"{task.data.name}: {task.model} on {job.ranks}, {job.args.shard} shards, global batch {task.batch}"
     draw_curves(read_log(folder / "log.json"), folder / "curve.png", title)

@@ -37,9 +37,6 @@ class Deals(Protocol):
     def deal(self, epoch: int, rank: int, size: int) -> Deal:
         """The samples of a rank in an epoch, from the position on from which there are `size` ranks."""
 
-    def go_on(self, ranks: list[int], position: int) -> int:
-        """Ranks that had these numbers go on from `position` of the epoch; where in the epoch they are then."""
-
     def state_dict(self) -> dict[str, Any]:
         """What must be known besides the position, as plain values; the same on all ranks."""
 
@@ -83,10 +80,6 @@ class Shuffled:
     def deal(self, epoch: int, rank: int, size: int) -> Deal:
         """Every p-th sample."""
         return _ShuffledDeal(Permutation(self.samples, self._seed, epoch), rank, size)
-
-    def go_on(self, ranks: list[int], position: int) -> int:
-        """The position stays."""
-        return position
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing."""
@@ -133,25 +126,23 @@ class OwnShards:
         """A rank's own samples."""
         return _OwnDeal(self.samples, (self._seed, epoch), self._sorted, self._history, rank)
 
-    def go_on(self, ranks: list[int], position: int) -> int:
-        """Another number of ranks shares what is left; the position stays."""
-        if self._history[-1][0] != len(ranks):
-            kept = [entry for entry in self._history if entry[1] < position]
-            self._history = [*kept, [len(ranks), position]]
-        return position
-
     def state_dict(self) -> dict[str, Any]:
         """The numbers of ranks in this epoch, with the positions from which on they were there."""
         return {"ranks": [[*entry] for entry in self._history]}
 
     def load_state_dict(self, state: Mapping[str, Any], size: int, position: int) -> int:
-        """Take over a saved epoch. ValueError for what `state_dict` cannot have made."""
+        """Take over a saved epoch, what is left of which `size` ranks share. The position stays.
+
+        ValueError for what `state_dict` cannot have made.
+        """
         history = [[int(ranks), int(start)] for ranks, start in state["ranks"]]
         starts = [start for _, start in history]
         if starts[:1] != [0] or starts != sorted(set(starts)) or starts[-1] > position or min(history)[0] < 1:
             raise ValueError(f"the saved position has impossible numbers of ranks: {history}")
+        if history[-1][0] != size:
+            history = [*(entry for entry in history if entry[1] < position), [size, position]]
         self._history = history
-        return self.go_on(list(range(size)), position)
+        return position
 
 
 class _OwnDeal:

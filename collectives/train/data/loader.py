@@ -289,18 +289,21 @@ class Loader:
         """Go on from the same position with another communicator, as after the loss of ranks; see `Loader`.
 
         Collective over `comm`, if it has ``allgather``. If the ranks are at different positions then, all go to the
-        earliest of them: in the step after it, not every rank had its batch. With ``"local"``, ranks are told by their
-        old numbers; so who also loads an earlier state does that before, when the old numbers are still known. Raises
-        TypeError for ``"local"`` without ``allgather``, ValueError if the samples that are left make no batch.
+        earliest of them: in the step after it, not every rank had its batch. States of this loader from before, with
+        the old ranks, can be loaded afterwards. After an error on some ranks it can be called again, with the same
+        ranks or fewer. Raises TypeError for ``"local"`` without ``allgather``, ValueError if the samples that are left
+        make no batch.
         """
         if self.placement == "local" and not hasattr(comm, "allgather"):
             raise TypeError("placement='local' needs a communicator with allgather")
-        ranks, states = list(range(int(comm.size))), [self.state_dict()]
-        if hasattr(comm, "allgather"):
-            ranks, states = map(list, zip(*comm.allgather((self.rank, self.state_dict())), strict=True))
-        self.load_state_dict(min(states, key=lambda state: (state["epoch"], state["position"])))
-        self._position = self._deals.go_on(ranks, self._position)
+        local = self._deals if isinstance(self._deals, Local) else None
+        mine = (None if local is None else local.parts[self.rank], self.state_dict())
+        every: list[Any] = comm.allgather(mine) if hasattr(comm, "allgather") else [mine]
+        if local is not None:
+            local.move([part for part, _ in every])
         self.rank, self.size = int(comm.rank), int(comm.size)
+        # Of local samples, a position counts those of the ranks that the state has. The fewest had met last.
+        self.load_state_dict(min((state for _, state in every), key=_progress))
         self._check_length()
 
     def _identity(self) -> dict[str, Any]:
@@ -317,6 +320,11 @@ def _made(source: Source, deal: Deal, start: int, stop: int, batch: int) -> Iter
         end = min(start + batch, stop)
         yield end, source.read(reader.rows(start, end))
         start = end
+
+
+def _progress(state: Mapping[str, Any]) -> tuple[int, int, int]:
+    """What is less in the state from which all ranks go on."""
+    return len(state.get("parts", ())), state["epoch"], state["position"]
 
 
 def _close(made: Iterator[Any] | None) -> None:

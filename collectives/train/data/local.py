@@ -38,6 +38,7 @@ class Local:
     def __init__(self, parts: list[Part], seed: int) -> None:
         self.parts, self._seed = parts, seed
         self._begin = 0  # position from which on these ranks share the samples
+        self._known: dict[int, Part] = {}  # by order: the data sets of these ranks and of those before a `move`
 
     @property
     def samples(self) -> int:
@@ -57,7 +58,18 @@ class Local:
         left = np.array([part.rows - part.used for part in self.parts])
         return [p.used + int(n) for p, n in zip(self.parts, shares(left, position - self._begin), strict=True)]
 
-    def go_on(self, ranks: list[int], position: int) -> int:
+    def move(self, parts: list[Part]) -> None:
+        """The ranks are now those that have these of the data sets. What they have used is in the state that is loaded
+        next. It may be a state of the ranks before, since each data set keeps its order.
+
+        ValueError if two ranks have one data set, as a new rank and an old one may.
+        """
+        if len({part.order for part in parts}) < len(parts):
+            raise ValueError("new ranks cannot go on with the samples that other ranks had for themselves")
+        self._known = self._known | {part.order: part for part in (*self.parts, *parts)}
+        self.parts = parts
+
+    def _go_on(self, ranks: list[int], position: int) -> int:
         """Only the samples of these ranks are left, and only what these ranks have used counts for the position."""
         if ranks == list(range(len(self.parts))):
             return position
@@ -66,6 +78,13 @@ class Local:
         self._begin = sum(part.used for part in self.parts)
         return self._begin
 
+    def _before(self, saved: list[Part]) -> list[int] | None:
+        """The numbers of these ranks in a state from before a `move`; None if it may be the state of others."""
+        places = {part.order: rank for rank, part in enumerate(saved)}
+        known = all(part.order in self._known and part.like(self._known[part.order]) for part in saved)
+        known = known and all(part.order in places for part in self.parts)
+        return [places[part.order] for part in self.parts] if known else None
+
     def state_dict(self) -> dict[str, Any]:
         """The data sets, what was used of each when these ranks began to share samples, and the position then."""
         return {"parts": [list(part) for part in self.parts], "begin": self._begin}
@@ -73,18 +92,23 @@ class Local:
     def load_state_dict(self, state: Mapping[str, Any], size: int, position: int) -> int:
         """Take over a saved epoch.
 
-        Raises ValueError, within an epoch, if a rank's data set is none of those that were saved, or may be several.
+        Raises ValueError, within an epoch, if a rank's data set is none of those that were saved, or may be several
+        and the state is not from before a `move`.
         """
         saved = Local([Part(*part) for part in state["parts"]], self._seed)
         saved._begin = int(state["begin"])
         if not 0 <= saved._begin <= position <= saved.samples:
             raise ValueError(f"the saved position {position} is impossible for {saved.samples} samples")
-        same = len(saved.parts) == size
-        if not (same and all(part.like(other) for part, other in zip(self.parts, saved.parts, strict=True))):
-            if position == 0:
+        ranks = self._before(saved.parts)
+        if ranks is None:
+            same = len(saved.parts) == size
+            same = same and all(part.like(other) for part, other in zip(self.parts, saved.parts, strict=True))
+            if position == 0 and not same:
                 self.begin(size)
                 return 0
-            position = saved.go_on(_found(self.parts, saved.parts), position)
+            ranks = list(range(size)) if same else _found(self.parts, saved.parts)
+            self._known = {}  # from here on, orders are those that were saved
+        position = saved._go_on(ranks, position)
         self.parts, self._begin = saved.parts, saved._begin
         return position
 

@@ -18,9 +18,13 @@ def is_torch(net: Any) -> bool:
 
 @runtime_checkable
 class Adaptable(Protocol):
-    """A network that has an interface of its own, as a `Pipeline` does. ``net`` is a network of its parameters."""
+    """A network that has an interface of its own, as a `Pipeline` does. ``net`` is a network of its parameters.
+
+    ``comm`` has the ranks that have its stages.
+    """
 
     net: Any
+    comm: Any
 
     def adapted(self, opt: Any) -> tuple[Model, Handle]:
         """The interface of this network and its optimizer. TypeError or ValueError as `adapt`."""

@@ -220,7 +220,7 @@ class Buckets:
 
     def discard(self) -> bool:
         """Drop what backward passes have brought since the last step. Returns whether some of it was handed over."""
-        handed_over = bool(self._done) or (self._every_pass and self._before > 0) or self._progress.staged
+        handed_over = bool(self._done) or (self._every_pass and bool(self._used)) or self._progress.staged
         if self._done:
             self._send_all()  # as on ranks whose buckets were full before
         self.reset()

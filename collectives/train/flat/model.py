@@ -113,8 +113,12 @@ class Model(Protocol):
         With each comes a function that puts other bytes in their place.
         """
 
-    def on_load(self, hook: Callable[[], None]) -> None:
-        """Call ``hook()`` after parameters were loaded from a state."""
+    def on_load(self, hook: Callable[[], None], parts: bool = False) -> None:
+        """Call ``hook()`` after parameters were loaded from a state.
+
+        With `parts` also after a load into modules within the network, if it has those; `Slot.fetch` is then left to
+        the hook.
+        """
 
     def describe(self) -> dict[str, Any]:
         """What must be equal on all ranks, by name."""

@@ -88,7 +88,7 @@ class NumpyModel:
         """See `Model.extras`."""
         return []
 
-    def on_load(self, hook: Callable[[], None]) -> None:
+    def on_load(self, hook: Callable[[], None], parts: bool = False) -> None:
         """See `Model.on_load`."""
         self._net.register_load_state_dict_post_hook(lambda _: hook())
 

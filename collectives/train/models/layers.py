@@ -199,7 +199,8 @@ class Dropout(Layer):
 
     The elements are drawn from `random`, in order: one forward pass of a batch draws the same as passes of its
     micro-batches one after the other. While ``training`` is False the layer changes nothing; see ``Sequential.eval``.
-    Raises ValueError unless 0 <= p < 1.
+    On a `Mesh`, activations that are the same on the tensor ranks need ``train.Random(seed, purpose, mesh=mesh)``: with
+    other masks on each, their weights drift apart. Raises ValueError unless 0 <= p < 1.
     """
 
     def __init__(self, p: float, *, random: Random) -> None:

@@ -32,14 +32,19 @@ class BatchFeed:
 
 
 class StreamFeed:
-    """Batches one after the other, each of `count` micro-batches, and the step after each of them.
+    """`total` batches one after the other, each of `count` micro-batches, and the step after each of them.
 
-    A batch is read when its first micro-batch begins, and dropped when its step is made. ``losses`` are the means over
-    the samples of every batch, on the last stage. ValueError for a batch with fewer samples than micro-batches.
+    ``step()`` makes a step, and ``begin(samples)`` is called before the gradients of a batch of so many samples, but
+    not for the first one. A batch is read when its first micro-batch begins, at the latest after the step before it,
+    and dropped when its own step is made. ``losses`` are the means over the samples of every batch, on the last stage.
+    ValueError for a batch with fewer samples than micro-batches, and unless there are `total` batches.
     """
 
-    def __init__(self, batches: Iterable[MicroBatches], count: int, step: Callable[[MicroBatches], None]) -> None:
-        self._batches, self._count, self._step = iter(batches), count, step
+    def __init__(
+        self, batches: Iterable[MicroBatches], total: int, count: int, step: Callable[[], None],
+        begin: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        self._batches, self._total, self._count, self._step, self._begin = iter(batches), total, count, step, begin
         self._open: dict[int, MicroBatches] = {}
         self._read = 0
         self.losses: list[float] = []
@@ -48,7 +53,9 @@ class StreamFeed:
         """See `Feed.place`."""
         number, within = divmod(micro_batch, self._count)
         while self._read <= number:
-            batch = next(self._batches)
+            batch = next(self._batches, None)
+            if batch is None:
+                raise ValueError(f"a stream of {self._total} batches ended after {self._read}")
             if batch.samples < self._count:
                 raise ValueError(f"a batch of {batch.samples} samples has no {self._count} micro-batches of a stream")
             self._open[self._read] = batch
@@ -68,4 +75,14 @@ class StreamFeed:
 
     def step(self, micro_batch: int) -> None:
         """See `Feed.step`."""
-        self._step(self._open.pop(micro_batch // self._count))
+        number = micro_batch // self._count
+        del self._open[number]
+        self._step()
+        if number + 1 < self._total:
+            following, _ = self.place((number + 1) * self._count)
+            self._begin(following.samples)
+
+    def end(self) -> None:
+        """Take the iterator of the batches to its end, by which a loader comes to its next epoch."""
+        if next(self._batches, None) is not None:
+            raise ValueError(f"a stream of {self._total} batches has more than that")

@@ -61,7 +61,7 @@ class StagesModel:
         """See `Model.extras`."""
         return self._inner.extras()
 
-    def on_load(self, hook: Callable[[], None]) -> None:
+    def on_load(self, hook: Callable[[], None], parts: bool = False) -> None:
         """See `Model.on_load`."""
         self._loaded.append(hook)
 

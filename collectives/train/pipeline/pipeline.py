@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..agree import communicator, same_as_rank_0, together
+from ..data.loader import Loader
 from ..deaths import explained
 from ..flat.model import Handle, Model
 from ..loading import check_array, check_mapping
@@ -168,10 +169,11 @@ class Pipeline:
     def stream(self, batches: Iterable[tuple[Any, Any]], loss_fn: LossFunction, opt: Any) -> list[StepLoss]:
         """Train on batches ``(x, y)`` without a flush: one step of `opt` for each. Returns their losses. Collective.
 
-        `batches` has a length, the same on all ranks. Each is cut into `micro_batches`, whose number is 1 for
-        "pipedream" and the schedule's ``accumulate`` for "pipedream_2bw". Gradients come from weights that are some
-        steps old, see the schedule. Raises ValueError for a schedule with a flush, for a batch with fewer samples than
-        micro-batches, and as `step`.
+        `batches` has a length, the same on all ranks. Of a `Loader` it is what is left of its epoch, which then ends.
+        Each is cut into `micro_batches`, whose number is 1 for "pipedream" and the schedule's ``accumulate`` for
+        "pipedream_2bw". Gradients come from weights that are some steps old, see the schedule. Raises ValueError for a
+        schedule with a flush, for a batch with fewer samples than micro-batches, if there are not as many batches as
+        the length says, and as `step`.
         """
         if not self.schedule.flushless:
             raise ValueError(f"{self.schedule.name} has one step for each batch; use pipe.step")
@@ -185,22 +187,24 @@ class Pipeline:
                 prints.append(batch.prints(self._reads))
                 yield batch
 
-        def step(batch: MicroBatches) -> None:
-            self._end_gradients(batch.samples)
+        def step() -> None:
+            self._end_gradients()
             opt.step()
             opt.zero_grad()
-            self._begin_gradients(batch.samples)
 
         if not isinstance(batches, Sized):
             raise TypeError(f"batches of a stream need a length; a {type(batches).__name__} has none")
+        total = len(batches) - (batches.step if isinstance(batches, Loader) else 0)
         with self._telling():
-            self._watch.begin("batches", len(batches))
+            self._watch.begin("batches", total)
             self._watch.compare()
-            if not len(batches):
-                return []
-            feed = StreamFeed(cut(), self.micro_batches, step)
-            count = len(batches) * self.micro_batches
-            return self._run(count, feed, loss_fn, 1.0, lambda: (feed.losses, lengths, prints))
+            feed = StreamFeed(cut(), total, self.micro_batches, step, self._begin_gradients)
+            losses: list[StepLoss] = []
+            if total:
+                count = total * self.micro_batches
+                losses = self._run(count, feed, loss_fn, 1.0, lambda: (feed.losses, lengths, prints))
+            feed.end()
+            return losses
 
     def _cut(self, x: Any, y: Any) -> MicroBatches:
         """A batch in micro-batches. ValueError unless it has the inputs of the model, and a label for each sample."""
@@ -224,12 +228,11 @@ class Pipeline:
     ) -> list[StepLoss]:  # fmt: skip
         begin = time.perf_counter()
         program = self._program(count)
-        samples = feed.place(0)[0].samples if count else 0
-        self._begin_gradients(samples)
+        self._begin_gradients(feed.place(0)[0].samples)
         self._executor.run(program, feed, loss_fn, scale)
         losses, lengths, prints = found()
         if not self.schedule.flushless:
-            self._end_gradients(samples)
+            self._end_gradients()
         values = self._agreed(losses or [0.0] * len(lengths), lengths, prints)
         self._seconds += time.perf_counter() - begin
         self._runs, self._run_batches = self._runs + 1, self._run_batches + count
@@ -267,6 +270,7 @@ class Pipeline:
         return [float(value) for value in found[:, 0].sum(axis=0)]
 
     def _begin_gradients(self, samples: int) -> None:
+        """Prepare for the backward passes of a batch of so many samples."""
         self._missing = dict(self._uses)
         self._tied.begin()
         if self._model is not None:
@@ -283,7 +287,7 @@ class Pipeline:
         if self._model is not None:
             self._model.ready(name)
 
-    def _end_gradients(self, samples: int) -> None:
+    def _end_gradients(self) -> None:
         """Add up the gradients of tied parameters, and hand over what is left."""
         self._tied.reduce()
         for name in reversed(list(self._missing)):

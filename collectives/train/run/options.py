@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ..agree import communicator, role_of, same_as_rank_0
@@ -11,7 +12,7 @@ from ..data.loader import Loader, left_to
 from ..mesh import Mesh
 from ..roles import Role
 from ..strategies import Strategy
-from .states import check
+from .states import check, check_whole
 
 
 def check_same(comm: Any, out: Any, state: Mapping[str, Any], **given: Any) -> None:
@@ -35,6 +36,13 @@ def ranks_of(comm: Any, mesh: Mesh | None, elastic: bool) -> tuple[Any, Any, Rol
     return communicator(mesh.comm), communicator(mesh.data), role_of(mesh.comm)
 
 
+def folder_of(out: str | Path | None, mesh: Mesh | None) -> str | Path | None:
+    """The folder of a run within `out`: on a mesh with several tasks one for each, since each writes files."""
+    if out is None or mesh is None or mesh.shape["tasks"] == 1:
+        return out
+    return Path(out) / f"task-{mesh.place['tasks']}"
+
+
 def check_options(
     name: str, state: dict[str, Any], every: int, lr: Any, elastic: bool, replace_ranks: bool, mesh: Mesh | None
 ) -> None:
@@ -42,13 +50,16 @@ def check_options(
     check(state)
     if not isinstance(name, str) or name in ("", ".", ".."):
         raise ValueError(f"name must be a text other than '', '.' and '..', not {name!r}")
-    if mesh is None and getattr(getattr(state.get("opt"), "strategy", None), "in_parts", False):
-        raise ValueError('state["opt"] is of a mesh whose ranks hold parts of a model: Run needs mesh=, not comm')
+    if mesh is None:
+        check_whole(state)
     count("every", every)
     if lr is not None and "opt" not in state:
         raise ValueError('lr needs state["opt"], the optimizer whose rate it sets')
     if replace_ranks and not elastic:
         raise ValueError("replace_ranks needs elastic=True")
+    local = [key for key, thing in state.items() if isinstance(thing, Loader) and thing.placement == "local"]
+    if replace_ranks and local:
+        raise ValueError(f'replace_ranks: state["{local[0]}"] has placement="local", and a new rank has no samples')
 
 
 def leave_out_servers(strategy: Strategy | None, role: Role | None, things: Iterable[Any]) -> None:

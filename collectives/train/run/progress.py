@@ -10,14 +10,15 @@ LINES = 10
 MODES = ("auto", "bar", "lines")
 
 
-def wants_bar(mode: str) -> bool:
-    """Whether to draw a bar. Mode "auto" draws one if standard error is a terminal and tqdm is installed.
+def wants_bar(mode: str | None) -> bool:
+    """Whether to draw a bar. Mode "auto" draws one if standard error is a terminal and tqdm is installed. None draws
+    nothing.
 
     Raises ValueError for an unknown mode, ImportError for "bar" if tqdm is not installed.
     """
-    if mode not in MODES:
-        raise ValueError(f"unknown progress {mode!r}; there are {', '.join(MODES)}")
-    if mode == "lines" or (mode == "auto" and not sys.stderr.isatty()):
+    if mode is not None and mode not in MODES:
+        raise ValueError(f"unknown progress {mode!r}; there are {', '.join(MODES)}, and None")
+    if mode in ("lines", None) or (mode == "auto" and not sys.stderr.isatty()):
         return False
     if importlib.util.find_spec("tqdm") is None:
         if mode == "bar":

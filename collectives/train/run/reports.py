@@ -20,19 +20,20 @@ class Reports:
     """Progress, log and callbacks of the run `name`. Methods are collective unless they say otherwise.
 
     `out`: the folder of the log file, None for none. `settings` are kept in it. `callbacks`: rank 0's are called.
-    `mode`: how progress is shown, see `wants_bar`. All ranks raise OSError, ValueError and ImportError of rank 0.
+    `mode`: how progress is shown, see `wants_bar`; None: not at all. All ranks raise OSError, ValueError and
+    ImportError of rank 0.
     """
 
     def __init__(
         self, comm: Any, name: str, out: str | Path | None, *, settings: dict[str, Any], callbacks: Sequence[Callback],
-        mode: str,
+        mode: str | None,
     ) -> None:  # fmt: skip
         self._comm, self._name, self._settings = comm, name, settings
         self._log = None if out is None else Path(out) / "log.json"
         self._callbacks = list(callbacks)
         self._called = False  # whether rank 0 has callbacks
         self._progress: Progress | None = None
-        self._bar = on_rank_0(comm, lambda: wants_bar(mode))
+        self._shown, self._bar = mode is not None, on_rank_0(comm, lambda: wants_bar(mode))
 
     def prepare(self) -> None:
         """Make the folder of the log. OSError if it cannot be written to, TypeError if it cannot have the settings."""
@@ -52,7 +53,7 @@ class Reports:
         It begins at the position of `data`. `records` are those so far.
         """
         self._comm, self._called = comm, on_rank_0(comm, lambda: bool(self._callbacks))
-        if comm.rank == 0:
+        if comm.rank == 0 and self._shown:
             total, done = epochs * len(data), data.epoch * len(data) + data.step
             self._progress = Progress(self._name, total, done, epochs, bar=self._bar)
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import re
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,15 +18,15 @@ from ..optim.schedules import get_lr, set_lr
 from ..strategies import Strategy
 from ..weights import check_weights as compare_weights
 from .callbacks import Callback
+from .decisions import Decisions
+from .demand import to_ends_of_steps
 from .elastic import Elastic
 from .improvement import Improvement
 from .keeping import Keeping
-from .options import check_options, check_same, leave_out_servers, ranks_of
+from .options import check_options, check_same, folder_of, leave_out_servers, ranks_of
 from .records import Means, numbers
 from .reports import Reports
-from .signals import Signals
 from .states import OWN, RUN, Itself, replicas
-from .votes import News, Votes
 
 
 class Run:
@@ -37,7 +36,7 @@ class Run:
     * `comm`: the communicator (default: the world). Or `mesh`: the run is of one task on a `Mesh`, whose pipelines and
       tensor ranks count a sample once. Checkpoints have the whole model (see `WholeNet`), so any other mesh can go on;
       only the same one if ranks keep arrays of their own: with strategies that let them differ, compressed gradients,
-      or parameters of 16 bits.
+      or parameters of 16 bits. On a mesh with several tasks, files are in ``out/task-<number>``.
     * `state`: the objects of the run by name, each with ``state_dict`` and ``load_state_dict``; "opt" is the optimizer.
       The loader that `steps` gets must be among them if there are checkpoints. What a strategy keeps is saved, too.
     * `name`: the run's name in the log. Runs of different names may share a folder.
@@ -45,9 +44,10 @@ class Run:
       record of that epoch. Numbers are also those of NumPy, and arrays and tensors of one element.
     * `every`: steps between records (default 50). There is a record after each epoch, too. For a record, the logged
       values are averaged over the ranks. With a strategy in which ranks do not wait for each other in every step
-      (``lockstep`` is False), they do so for records and checkpoints only.
+      (``lockstep`` is False), they do so for records and checkpoints only. They then react to signals, and to
+      `checkpoint_seconds`: after at most `every` steps.
     * `settings`: a dict that is kept in the log as it is.
-    * `progress`: "bar", "lines", or "auto" (default): a bar on a terminal.
+    * `progress`: "bar", "lines", None for nothing, or "auto" (default): a bar on a terminal, else lines.
     * `checkpoint_every`, `checkpoint_seconds`: a checkpoint after so many steps, or at the first step after so many
       seconds. With either there is one at the end, too. Checkpoints are written while steps go on.
     * `keep`: how many of the newest checkpoints stay (default 2).
@@ -66,9 +66,9 @@ class Run:
 
     While `steps` runs, SIGTERM and SIGUSR1 on any rank make all ranks stop after the same step; then a checkpoint is
     written if there are `out` and `state`. Between the micro-batches of a step (``no_sync``) steps do not stop, and
-    nothing is saved: that waits for the end of the step. ``stopped`` says why steps ended early: "SIGTERM", "SIGUSR1",
-    "patience", or None. ``resumed`` is the step of the checkpoint from which this run goes on, or None. ``comm`` is the
-    communicator; in an elastic run it is another one after a loss of ranks.
+    nothing is saved: that waits until no rank is within a step. ``stopped`` says why steps ended early: "SIGTERM",
+    "SIGUSR1", "patience", or None. ``resumed`` is the step of the checkpoint from which this run goes on, or None.
+    ``comm`` is the communicator; in an elastic run it is another one after a loss of ranks.
 
     `comm` may have servers (see `train.ParameterServer`), which `distribute` has set apart before the run is made. The
     run is then that of the ranks that train, and loaders in `state` are dealt to these; ``trains`` says whether this
@@ -92,7 +92,7 @@ class Run:
         evaluate: Callable[[], dict[str, float]] | None = None,
         every: int = 50,
         settings: dict[str, Any] | None = None,
-        progress: str = "auto",
+        progress: str | None = "auto",
         checkpoint_every: int | None = None,
         checkpoint_seconds: float | None = None,
         keep: int = 2,
@@ -115,6 +115,7 @@ class Run:
             checkpoint_seconds=checkpoint_seconds, patience=patience, resume=resume, check_weights=check_weights,
             elastic=elastic, commit_every=commit_every, replace_ranks=replace_ranks,
         )  # fmt: skip
+        out = folder_of(out, mesh)
         self.trains = self._role is None or self._role.trains
         if not self.trains:  # nothing of the run is this rank's
             out, checkpoint_every, checkpoint_seconds, best, patience, callbacks = None, None, None, None, None, ()
@@ -129,12 +130,11 @@ class Run:
             self.comm, self.state, self, mesh, keep=keep, every=checkpoint_every, seconds=checkpoint_seconds,
             best=best is not None,
         )  # fmt: skip
-        self._votes, self._signals = Votes(self.comm), Signals()
+        self._decisions = Decisions(self.comm, self._keeping)
         self.records: list[dict[str, Any]] = []
         self.step = self.samples = self._recorded = 0  # the last one is the step of the last record
         self.stopped: str | None = None
-        self._signal, self._left = 0, False  # which is to stop steps; whether the program left them
-        self._batch, self._seconds = 0, 0.0  # of the current batch; of training before
+        self._batch, self._seconds, self._left = 0, 0.0, False  # samples of a batch; time before; whether it was left
         self._begin: float | None = None  # when steps began, while they run
         objects = {**self.state, RUN: Itself(self)}
         self._elastic = Elastic(self.comm, objects, every=commit_every, replace=replace_ranks) if elastic else None
@@ -172,12 +172,12 @@ class Run:
         """All steps, with signals as flags."""
         rest = functools.partial(self._rest, data, epochs)
         self._begin = time.perf_counter()
-        with self._signals:
+        with self._decisions.signals:
             try:
                 yield from rest() if self._elastic is None else self._elastic.steps(rest)
             except BaseException:  # also a break
                 self._left = True
-                self._votes.abandon()
+                self._decisions.abandon()
                 self._keeping.settle()
                 raise
             finally:
@@ -198,7 +198,8 @@ class Run:
         if self._left and self._deals(data):
             self._meet()
             data.meet(self.comm)
-        self._signal, self._left = 0, False
+        self._left = False
+        self._decisions.begin()
         with self._reports.during(self.comm, self.records, data, epochs):
             while self.stopped is None and data.epoch < epochs:
                 yield from self._rest_of_epoch(data, epochs)
@@ -213,6 +214,7 @@ class Run:
             yield from self._alike(data)
         if self.stopped is None:
             self._end_epoch(data.epoch, last=data.epoch == epochs)
+        if self.stopped is None:
             self._settle()
 
     def _deals(self, data: Loader) -> bool:
@@ -240,7 +242,11 @@ class Run:
         while data.epoch == epoch:
             to_record = max(1, self._recorded + self.every - self.step)  # `every` may be less than before a checkpoint
             begin, steps = data.step, min(to_record, self._keeping.steps_left(self.step))
-            for batch in data.on_demand(steps, strategy.take):
+            if self._decisions.waiting:
+                batches = to_ends_of_steps(data, strategy, self.comm)
+            else:
+                batches = data.on_demand(steps, strategy.take)
+            for batch in batches:
                 self._batch = len(batch[0])
                 yield batch
                 self._means.samples += self._batch
@@ -257,7 +263,7 @@ class Run:
         """Do what is due after a step within an epoch."""
         due = self.step - self._recorded >= self.every
         lockstep = self._strategy is None or self._strategy.lockstep
-        if due or lockstep or self._keeping.counts(self.step):
+        if due or lockstep or self._keeping.counts(self.step) or self._decisions.waiting:
             self._meet()
             if due:
                 self._reports.record(self._record(data.epoch))
@@ -286,33 +292,15 @@ class Run:
             set_lr(self.state["opt"], rate if self._elastic is None else rate * self._elastic.rate)
 
     def _settle(self) -> None:
-        """Do after a step what all ranks have agreed on by the step before, and tell the others what is new."""
-        news = self._votes.result()
-        if news is not None:
-            self._keeping.advance(news.saver)
-            self._signal = self._signal or news.signal
-        between = self._between_micro_batches
-        if self._signal and self.stopped is None and not between:
-            self.stopped = signal.Signals(self._signal).name
-        if self.stopped is None:
-            self._keeping.save_if_due(self.step, news is not None and news.due, between)
-            self._votes.cast(News(self._signals.received, self._keeping.late, self._keeping.vote()))
-            if self._elastic is not None:
-                self._elastic.end_step(between)
-
-    @property
-    def _between_micro_batches(self) -> bool:
-        """Whether gradients are added up that no state has, on all ranks: what is saved now would lose them."""
-        return self._strategy is not None and self._strategy.lockstep and self._strategy.accumulating
+        """Do after a step what all ranks have agreed on."""
+        self.stopped = self._decisions.settle(self.step, self._strategy)
+        if self.stopped is None and self._elastic is not None:
+            self._elastic.end_step(self._decisions.between)
 
     def _end(self) -> None:
         """Steps have ended: save them, and wait until that is done. A signal may have come with the last step."""
-        news = self._votes.result()
-        if news is not None:
-            self._keeping.advance(news.saver)
-        received = max(self.comm.allgather(self._signals.received))
-        if received and self.stopped is None:
-            self.stopped = signal.Signals(received).name
+        signal = self._decisions.end()
+        self.stopped = self.stopped or signal
         self._keeping.end(self.step, self.stopped)
 
     def finish(self) -> None:
@@ -385,7 +373,8 @@ class Run:
 
     def move(self, comm: Any) -> None:
         """Go on with the ranks of `comm`, after others were lost. Collective. What was under way is dropped."""
-        self.comm, self._dealt, self._votes = comm, comm, Votes(comm)
+        self.comm, self._dealt = comm, comm
+        self._decisions.move(comm)
         self._keeping.move(comm)
 
     @property

@@ -12,7 +12,10 @@ from ..flat.adapt import Adaptable, is_torch
 from ..mesh import Mesh, named
 from ..models.nn import Sequential
 from ..optim.base import Optimizer
+from ..random_streams import Random, TorchRandom
 from ..strategies import Strategy
+from ..tensor import cuts_of
+from ..tensors import loaded as torch_loaded
 from ..weights import not_finite
 from ..whole import WholeNet, WholeOptimizer
 
@@ -90,6 +93,23 @@ def check(objects: Mapping[str, Any]) -> None:
             raise ValueError(f"state[{key!r}] has no state_dict and load_state_dict")
         if key in (RUN, OWN) or key.endswith(STRATEGY):
             raise ValueError(f"state[{key!r}]: this name is the run's own; choose another")
+
+
+def check_whole(objects: Mapping[str, Any]) -> None:
+    """Raise ValueError if one of `objects` is a part of a model, or its optimizer, and other ranks have the rest."""
+    for key, thing in objects.items():
+        strategy = getattr(thing, "strategy", None)
+        if getattr(strategy, "in_parts", False) or _is_part(thing) or _is_part(getattr(strategy, "net", None)):
+            raise ValueError(
+                f"state[{key!r}] is of a part of a model, and other ranks have the rest: Run needs mesh=, not comm"
+            )
+
+
+def _is_part(net: Any) -> bool:
+    """Whether `net` is a network of which other ranks have other stages, or other pieces of its layers."""
+    if isinstance(net, Adaptable) and net.comm.size > 1:
+        return True
+    return is_network(net) and any(len(cut.sizes) > 1 for cut in cuts_of(net).values())
 
 
 def replicas(objects: Mapping[str, Any], every: int | None) -> list[Any]:
@@ -197,6 +217,23 @@ def inherited(saved: Axes, mine: Axes, rank: int) -> list[int]:
     return [of_data * tensor for of_data in range(saved["data"])] if data == 0 else []
 
 
+def counterpart(saved: Axes, mine: Axes, rank: int) -> int | None:
+    """The rank of a checkpoint that was at the place of `rank`: `rank` takes its states of objects with ``per_rank``.
+
+    None if there were fewer data ranks. Stages that are new take the state of the first one. If the number of tensor
+    ranks has changed, all take that of the first one: they may need to draw the same numbers.
+    """
+    before, of_tensor = divmod(rank, mine.get("tensor", 1))
+    stage, of_data = divmod(before, mine["data"])
+    if of_data >= saved["data"]:
+        return None
+    if stage >= saved.get("pipeline", 1):
+        stage = 0
+    if saved.get("tensor", 1) != mine.get("tensor", 1):
+        of_tensor = 0
+    return (stage * saved["data"] + of_data) * saved.get("tensor", 1) + of_tensor
+
+
 def in_parts(axes: Axes) -> bool:
     """Whether ranks hold parts of a model that others lack."""
     return axes.get("pipeline", 1) * axes.get("tensor", 1) > 1
@@ -221,10 +258,11 @@ def take(member: Member, state: Any, of_another: bool) -> None:
 def restore(found: Mapping[str, Member], checkpoint: Checkpoint, comm: Any, saved: Axes, mine: Axes) -> None:
     """Load the states of a checkpoint into the `members`. Collective.
 
-    With another number of ranks, a rank that the checkpoint does not know leaves an object with ``per_rank = True`` as
-    it is; of what a strategy leaves different on every rank, it takes the state of rank (own rank mod saved ranks).
-    `saved` and `mine` are the axes of the checkpoint and of the run. If ranks hold other parts of a model than
-    before, arrays that are a rank's own fit nowhere.
+    `saved` and `mine` are the axes of the checkpoint and of the run. If they differ, an object with ``per_rank = True``
+    takes the state of the rank that was at its place (see `counterpart`). It stays as it is if there was none, or if
+    that has the random numbers of another stream. Of what a strategy leaves different on every rank, a rank takes the
+    state of rank (own rank mod saved ranks). If ranks hold other parts of a model than before, arrays that are a
+    rank's own fit nowhere.
     On all ranks alike: ValueError if the checkpoint is of other objects or has such arrays, which is found out before
     anything is changed; and what ``load_state_dict`` raises.
     """
@@ -235,13 +273,16 @@ def restore(found: Mapping[str, Member], checkpoint: Checkpoint, comm: Any, save
         raise ValueError(f"{checkpoint.folder} is of another run; states missing: {lacking}, unexpected: {more}")
 
     def read() -> dict[str, Any]:
-        loaded = {key: _read(checkpoint, key, member, comm.rank) for key, member in found.items()}
+        place = counterpart(saved, mine, comm.rank)
+        loaded = {key: _read(checkpoint, key, member, comm.rank, place) for key, member in found.items()}
         for key in loaded if moved else ():
             if found[key].shared and _has_arrays(loaded[key]):
                 raise ValueError(
                     f"{checkpoint.folder} is of a mesh of {named(saved)}, this run of a mesh of {named(mine)}: {key} "
                     "has arrays of each rank's own, and goes on on the same mesh only"
                 )
+            if not _is_own_stream(found[key].thing, loaded[key]):
+                loaded[key] = None
         return loaded
 
     loaded = together(comm, read)
@@ -263,18 +304,21 @@ def restore(found: Mapping[str, Member], checkpoint: Checkpoint, comm: Any, save
     together(comm, load)
 
 
-def _read(checkpoint: Checkpoint, key: str, member: Member, rank: int) -> Any:
-    """The state for this rank; None if there is none."""
+def _read(checkpoint: Checkpoint, key: str, member: Member, rank: int, place: int | None) -> Any:
+    """The state for this rank; None if there is none. `place`: the rank that was at the place of this one."""
     if checkpoint.per_rank(key) != member.per_rank:
         saved = "by every rank" if checkpoint.per_rank(key) else "once for all ranks"
         raise ValueError(f"{checkpoint.folder}: {key} was saved {saved}, unlike what this run does")
-    if member.per_rank and rank >= checkpoint.ranks:
-        if not member.shared:
-            return None
-        rank %= checkpoint.ranks
-    return checkpoint.state(key, rank, tensors=_is_of_torch(member.thing))
+    if member.shared or not member.per_rank:
+        place = rank % checkpoint.ranks
+    elif place is None:
+        return None
+    with_torch = torch_loaded() is not None  # as in a program that has saved tensors
+    return checkpoint.state(key, place, tensors=with_torch)
 
 
-def _is_of_torch(thing: Any) -> bool:
-    """Whether `thing` is of one of torch's own classes, which take their state as tensors."""
-    return any(kind.__module__.partition(".")[0] == "torch" for kind in type(thing).__mro__)
+def _is_own_stream(thing: Any, state: Any) -> bool:
+    """Whether a state, if it is one of random numbers, is of the stream of this rank and stage."""
+    if not isinstance(thing, Random | TorchRandom) or not isinstance(state, Mapping):
+        return True
+    return all(state.get(key, getattr(thing, key)) == getattr(thing, key) for key in ("rank", "stage"))

@@ -14,28 +14,30 @@ PATIENCE = 1.0  # seconds
 
 
 class News(NamedTuple):
-    """Of all ranks after a step: a signal that any has got (0: none), whether a checkpoint is due, and their votes."""
+    """Of all ranks after a step: a signal that any has got (0: none), whether a checkpoint is due, their votes, and
+    whether any is between the micro-batches of a step."""
 
     signal: int
     due: bool
     saver: Vote
+    between: bool = False
 
 
 class Votes:
-    """One all-reduce of four integers for each step, which is waited for a step later.
+    """One all-reduce of five integers for each step, which may be waited for a step later.
 
     By then it is complete unless a rank is a whole step late, so it adds no waiting to steps that communicate anyway.
     """
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
-        self._vector = np.zeros(4, np.int64)
+        self._vector = np.zeros(5, np.int64)
         self._cast = False
         self._request: Any = None
 
     def cast(self, mine: News) -> None:
         """Tell the others `mine`. Collective; there is one vote at a time."""
-        self._vector[:] = mine.signal, mine.due, mine.saver.failed, -mine.saver.written
+        self._vector[:] = mine.signal, mine.due, mine.saver.failed, -mine.saver.written, mine.between
         self._cast = True
         if self.comm.size > 1:
             from mpi4py import MPI
@@ -50,8 +52,8 @@ class Votes:
         if not self._cast:
             return None
         self._cast = False
-        signal, due, failed, written = self._vector.tolist()
-        return News(signal, bool(due), Vote(bool(failed), -written))
+        signal, due, failed, written, between = self._vector.tolist()
+        return News(signal, bool(due), Vote(bool(failed), -written), bool(between))
 
     def abandon(self) -> None:
         """Give up a vote after an error or a ``break``. Other ranks may never take part in it, so it is not waited for

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..checkpoint import Shard as Leaf
 from ..counts import count, real
-from ..flat.memory import own, squares
+from ..flat.memory import is_narrow, own, squares
 from ..loading import fields
 from ..models.nn import Array, Parameter
 from ..optim.base import Optimizer
@@ -46,8 +46,9 @@ class Table:
     ``Run`` the table may be one of the objects of ``state``: each worker then reads and saves its part of the rows, so
     that part must fit into its memory.
 
-    Raises ValueError for a length below 1, a negative `seed` and a `scale` that is negative or infinite; TypeError for
-    a `dtype` that is no floating type. `distribute` raises TypeError for an `optimizer` that makes another one.
+    Raises ValueError for a length below 1, a negative `seed`, a `scale` that is negative or infinite and a `dtype` of
+    16 bits; TypeError for a `dtype` that is no floating type. `distribute` raises TypeError for an `optimizer` that
+    makes another one.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class Table:
         self.rows, self.width, self.dtype = count("rows", rows), count("width", width), np.dtype(dtype)
         if self.dtype.kind != "f":
             raise TypeError(f"dtype must be a floating type, not {self.dtype}")
+        if is_narrow(self.dtype):
+            raise ValueError(f"dtype must have 32 bits or more, in which servers make their updates, not {self.dtype}")
         self.optimizer: Maker = optimizer or (lambda parameters: SGD(parameters, 0.01))
         self.scale, self.seed = scale, count("seed", seed, 0)
         self._client: Client | None = None

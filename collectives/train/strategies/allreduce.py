@@ -11,26 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..agree import raise_on_all
 from ..compression import Compression
 from ..counts import count, real
+from ..deaths import survives
 from ..flat.memory import allocate, is_narrow
 from ..flat.model import check_fresh, narrow
 from ..loading import fields
 from ..models.nn import Array
 from .base import Strategy
 from .loss_scale import SMALLEST, LossScale
-from .means import Means, averages
+from .means import Means, apart, averages
 from .parts import Part, load_state, state_of
 from .pattern import GRADIENTS, Pattern, together
+from .turns import agree, raise_if_wrong
 
 if TYPE_CHECKING:
     from ..flat.buckets import Bucket
     from ..flat.model import Handle, Model
 
 NONFINITE = ("raise", "skip", "allow")
-APART = "after backward(), {} of {} ranks called opt.step(), the others opt.zero_grad(): has a rank left out a step?"
-ORDER = "ranks have called opt.step() or opt.zero_grad() of several networks in another order than other ranks"
 #: A number for each network that this process distributes. A network has that of rank 0.
 _NUMBERS = itertools.count(1)
 
@@ -60,8 +59,9 @@ class AllReduce(Strategy):
       65536, is halved after a step whose gradients were not finite, and doubled after 2000 steps without one.
 
     Parameters of 16 bits (float16, bfloat16) get float32 master weights, which the optimizer changes (Micikevicius et
-    al. 2018, sec. 3.1). A compression gets their gradients as float32, and the optimizer gets its result as it is. With
-    a dynamic `loss_scale`, all ranks skip a step whose gradient is not finite.
+    al. 2018, sec. 3.1). What the program changes in the network is taken into them at the next step. A compression gets
+    their gradients as float32, and the optimizer gets its result as it is. With a dynamic `loss_scale`, all ranks skip
+    a step whose gradient is not finite.
 
     In a step the ranks agree on what they found, so an error of one rank is raised on all ranks. Raises ValueError for
     bad arguments.
@@ -142,9 +142,12 @@ class AllReduce(Strategy):
 
     def _begin(self, comm: Any) -> None:
         compress = None if self.compression is None else self._compress
+        types = {bucket.dtype for bucket in self.buckets.list}
         # Of 16 bits, a wrong guess would cost some; residuals must not depend on guesses.
-        exact = compress is not None or any(is_narrow(bucket.dtype) for bucket in self.buckets.list)
-        self._means = Means(comm, self._start, compress, self.average, guess=not exact)
+        exact = compress is not None or any(is_narrow(dtype) for dtype in types)
+        bounded = compress is None and np.dtype(np.float16) in types
+        self._messages = apart(comm)
+        self._means = Means(self._messages, self._start, compress, self.average, guess=not exact, bounded=bounded)
         self._total = 0  # samples of all ranks in the passes that parts have added up
 
     def scale(self, loss: Any) -> Any:
@@ -178,14 +181,14 @@ class AllReduce(Strategy):
 
         if self.shard:
             part = self._parts[bucket.index]
-            return self.comm.Ireduce_scatter(bucket.grads, part.received, part.counts, op=op)
-        return self.comm.Iallreduce(MPI.IN_PLACE, bucket.grads, op=op, **self._chosen)
+            return self._messages.Ireduce_scatter(bucket.grads, part.received, part.counts, op=op)
+        return self._messages.Iallreduce(MPI.IN_PLACE, bucket.grads, op=op, **self._chosen)
 
     def _compress(self, bucket: Bucket, weight: float) -> Iterator[Any]:
         assert self.compression is not None
         exchanged = self._parts[bucket.index].exchanged
         bucket.put_scaled(weight * self._scaled / self.loss_scale.value, exchanged)
-        return self.compression.exchange(exchanged, self.comm)
+        return self.compression.exchange(exchanged, self._messages)
 
     @property
     def _scaled(self) -> float:
@@ -213,8 +216,9 @@ class AllReduce(Strategy):
 
     def _wait(self) -> int:
         samples, factor = self._means.finish()
-        for part in self._parts if factor != 1 else ():
-            part.received *= part.received.dtype.type(factor)
+        with np.errstate(over="ignore", invalid="ignore"):  # `_inspect` finds what is not finite
+            for part in self._parts if factor != 1 else ():
+                part.received *= part.received.dtype.type(factor)
         if self.shard == 2:
             self._free.extend(self._full)
             self._full.clear()
@@ -233,6 +237,7 @@ class AllReduce(Strategy):
 
     def before_step(self) -> bool:
         """Wait for the buckets, inspect and clip the gradient. False if the step is skipped."""
+        told = agree(self._ranks, self._number, True, self.problem)
         if self._total:
             self._end_pass()
             for part in self._parts:
@@ -240,7 +245,8 @@ class AllReduce(Strategy):
             self._total = 0
         else:
             self._wait()
-        finite = self._inspect(stepping=True)
+        raise_if_wrong(self._ranks, told, self.problem)
+        finite = self._inspect()
         if not finite and (self.nonfinite != "allow" or self.loss_scale.dynamic):
             self._refuse()
             return False
@@ -250,36 +256,30 @@ class AllReduce(Strategy):
             factor *= min(1.0, self.clip_norm / (self.norm + 1e-6))
         for part in self._parts:
             part.prepare(factor)
-        if self.flat and not all(part.master for part in self._parts):
-            self.buckets.fetch()  # the optimizer works on these
+        if self.flat:  # the optimizer works on what the program has, which may have changed it since the last step
+            self.buckets.fetch()
+            self._refresh()
         return True
 
     def discard(self) -> None:
         """Wait for gradients that nobody needs. RuntimeError on all ranks if some of them make a step instead."""
+        told = agree(self._ranks, self._number, False, None)
         self._wait()
         self._total = 0
         for part in self._parts:
             part.forget()
-        self._inspect(stepping=False)
+        raise_if_wrong(self._ranks, told, None)
 
-    def _inspect(self, stepping: bool) -> bool:
-        """Agree on errors, which are raised, and on the norm. Returns whether the gradient is finite. Collective."""
+    def _inspect(self) -> bool:
+        """Agree on the norm, if it is needed. Returns whether the gradient is finite. Collective."""
         from mpi4py import MPI
 
-        looks = stepping and (self.nonfinite != "allow" or self.clip_norm is not None or self.loss_scale.dynamic)
-        found = sum(part.squares() for part in self._parts) if looks else 0.0
-        whole = self._ranks
-        number = float(self._number)
-        status = np.array([float(stepping and self.problem is not None), found, float(stepping), number, number**2])
-        whole.Allreduce(MPI.IN_PLACE, status, op=MPI.SUM)
-        if status[3] ** 2 != whole.size * status[4]:  # equal only if all numbers are
-            raise RuntimeError(ORDER)
-        if 0 < status[2] < whole.size:
-            raise RuntimeError(APART.format(int(status[2]), whole.size))
-        if status[0]:
-            raise_on_all(whole, None if self.problem is None else RuntimeError(self.problem))
-        self.norm = math.sqrt(status[1]) / self._scaled if looks else math.nan
-        return math.isfinite(status[1])
+        looks = self.nonfinite != "allow" or self.clip_norm is not None or self.loss_scale.dynamic
+        found = np.array([sum(part.squares() for part in self._parts) if looks else 0.0])
+        if looks:
+            self._ranks.Allreduce(MPI.IN_PLACE, found, op=MPI.SUM)
+        self.norm = math.sqrt(found[0]) / self._scaled if looks else math.nan
+        return math.isfinite(found[0])
 
     @property
     def _ranks(self) -> Any:
@@ -312,6 +312,12 @@ class AllReduce(Strategy):
         if self.flat:
             self.buckets.deliver()
 
+    def give_up(self) -> None:
+        """See `Strategy.give_up`."""
+        if self._messages is not self.comm:
+            self._messages.Revoke()
+            self._messages = self.comm
+
     def resize(self, comm: Any) -> None:
         """Go on with the ranks of `comm`. With `shard`, the optimizer's state is to be loaded after that.
 
@@ -319,7 +325,9 @@ class AllReduce(Strategy):
         """
         if self.whole is not None:
             raise ValueError("training on a mesh cannot go on without some of its ranks")
-        self.comm = comm
+        if survives(self.comm):  # this rank may not have noticed the loss: nothing of it may be under way any more
+            self.give_up()
+        self.comm = self._messages = comm
         self._number = comm.bcast(self._number, root=0)  # new ranks have counted for themselves
         self.buckets.reset()
         self._begin(comm)

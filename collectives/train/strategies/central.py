@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,6 +53,7 @@ class Central(Strategy):
         self.tables = dict(tables or {})
         self.worker = True
         self._closed, self._loaded = False, False
+        self._pulled: list[int] = []  # marks of the parameters that were read last
         self._series: object = None  # the latest of `take`, and its number
         self._number_of_series = -1
         self._thread: threading.Thread | None = None
@@ -107,7 +108,8 @@ class Central(Strategy):
         self._options = self.handle.options()
         if self.worker:
             self._client = parts.client(self._watch)
-            self.model.on_load(self._note_load)
+            self.model.on_load(self._note_load, parts=True)
+            self._note_pulled()
 
     def begin(self) -> None:
         """Serve, on a rank that does not train, until all workers have left; start the thread of one that does."""
@@ -142,6 +144,7 @@ class Central(Strategy):
             return
         self._loaded = False
         self._client.meet()
+        self.buckets.fetch()
         if self._client.place == 0:
             self._client.load({"parameters": {f"bucket {bucket.index}": bucket.data for bucket in self.buckets.list}})
         self._take_parameters()
@@ -149,7 +152,20 @@ class Central(Strategy):
     def _take_parameters(self) -> None:
         """Wait for all workers, and take the servers' parameters. Collective over the workers."""
         self._client.meet(self._targets)
+        self._note_pulled()
         self.buckets.deliver()
+
+    def _note_pulled(self) -> None:
+        """Note which parameters this worker has from the servers, if these change them."""
+        if self.serves_optimizer:
+            self._pulled = [_mark(data) for _, data in self._own_memory()]
+
+    def _own_memory(self) -> Iterator[tuple[str, Array]]:
+        """The parameters by name, but for those on a device, of which the buckets have copies."""
+        for bucket in self.buckets.list:
+            for slot in bucket.parameters:
+                if not slot.on_device:
+                    yield slot.name, bucket.data[slot.start : slot.start + slot.size]
 
     @property
     def _targets(self) -> list[Array]:
@@ -175,19 +191,22 @@ class Central(Strategy):
     def before_step(self) -> bool:
         """Pull the parameters after all gradients were pushed. The worker's own optimizer has nothing to work on.
 
-        FloatingPointError if a gradient of this worker is not finite, ValueError if an option of the optimizer other
-        than the learning rate has changed; servers then drop what it has pushed.
+        FloatingPointError if a gradient of this worker is not finite; ValueError if an option of the optimizer other
+        than the learning rate has changed, or if the program has changed parameters, which would be undone. Servers
+        then drop what this worker has pushed.
         """
         self._check_trains()
         if self.problem is None:
             self._check_step()
             self._client.step(get_lrs(self.opt), self._targets)
+            self._note_pulled()
             self.buckets.deliver()
         return True
 
     def _check_step(self) -> None:
         try:
             self._check_options()
+            self._check_parameters()
             # the gradient of no samples may be NaN, and counts for nothing
             check_gradients([bucket for bucket in self.buckets.list if bucket.samples], self.comm.rank)
         except (FloatingPointError, ValueError):
@@ -202,6 +221,15 @@ class Central(Strategy):
                 raise ValueError(
                     f"{name} of the optimizer was {value} and is {now.get(name)}: servers follow the learning rate "
                     "only; for OneCycleLR, give it cycle_momentum=False"
+                )
+
+    def _check_parameters(self) -> None:
+        """Raise ValueError if the parameters are others than those that the servers have sent."""
+        for (name, data), mark in zip(self._own_memory(), self._pulled, strict=True):
+            if _mark(data) != mark:
+                raise ValueError(
+                    f"parameter {name} was changed since the last step: servers hold the parameters, and would undo "
+                    "that; net.load_state_dict() on all workers, before backward(), brings others to them"
                 )
 
     @property
@@ -261,17 +289,19 @@ class Central(Strategy):
         self._lifeline.close()
 
     def _hand_over(self) -> None:
-        """Give the parameters to ranks that have served."""
-        given = [bucket.data.copy() for bucket in self.buckets.list]
+        """Give the parameters, and buffers such as statistics of the first worker, to ranks that have served."""
+        given, extras = [bucket.data.copy() for bucket in self.buckets.list], self.model.extras()
 
         def broadcast(comm: Any) -> None:
-            for data in given:
-                comm.Bcast(data.view(np.uint8), root=0)
+            for data in [*(data.view(np.uint8) for data in given), *(data for data, _ in extras)]:
+                comm.Bcast(data, root=0)
 
         if self._lifeline.together(broadcast):
             for bucket, data in zip(self.buckets.list, given, strict=True):
                 bucket.data[...] = data
             self.buckets.deliver()
+            for data, put in [] if self.worker else extras:  # workers keep their own
+                put(data)
 
     def batches(self, ranks: int) -> int:
         """All ranks', if the gradients of a clock are folded into their mean.
@@ -315,6 +345,11 @@ class Central(Strategy):
         self._take_parameters()
         self._loaded = False
         self._options = self.handle.options()  # those of the state, which the servers have, too
+
+
+def _mark(data: Array) -> int:
+    """A number that becomes another one if one element changes: the sum of the elements' words."""
+    return int(np.add.reduce(data.view(np.uint32), dtype=np.uint32))
 
 
 def _has_threads(comm: Any) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..counts import count
+from ..deaths import survives
 from .base import HOOK
 from .finite import check_gradients
 from .local import average
-from .means import Means
+from .means import Means, apart
 from .pattern import GRADIENTS, PARAMETERS, Action, Ask, Meet, Pattern
 from .rounds import Rounds
 
@@ -67,12 +68,17 @@ class LocalSGD(Rounds):
     def setup(self, net: Any, opt: Any, comm: Any) -> None:
         """See `Strategy.setup`."""
         super().setup(net, opt, comm)
-        self._means = Means(comm, self._start_mean, None, weighted=True, guess=False)
+        self._begin(comm)
+
+    def _begin(self, comm: Any) -> None:
+        ever = self.start > 0 or self.stop is not None  # whether any step is synchronous
+        self._messages = apart(comm) if ever else comm
+        self._means = Means(self._messages, self._start_mean, None, weighted=True, guess=False)
 
     def _start_mean(self, bucket: Bucket, op: Any) -> Any:
         from mpi4py import MPI
 
-        return self.comm.Iallreduce(MPI.IN_PLACE, bucket.grads, op=op)
+        return self._messages.Iallreduce(MPI.IN_PLACE, bucket.grads, op=op)
 
     @property
     def synchronous(self) -> bool:
@@ -121,11 +127,20 @@ class LocalSGD(Rounds):
         if kept is not None:
             self.handle.put_back(kept)
 
+    def give_up(self) -> None:
+        """See `Strategy.give_up`."""
+        if self._messages is not self.comm:
+            self._messages.Revoke()
+            self._messages = self.comm
+
     def resize(self, comm: Any) -> None:
         """Go on with the ranks of `comm`. ValueError if the master is none of them."""
         self._check_master(comm.size)
+        if survives(self.comm):  # this rank may not have noticed the loss: nothing of it may be under way any more
+            self.give_up()
+        self._messages = comm
         super().resize(comm)
-        self._means = Means(comm, self._start_mean, None, weighted=True, guess=False)
+        self._begin(comm)
 
     def pattern(self, size: int) -> Pattern:
         """All-reduces of the gradients in synchronous steps; parameters by an all-reduce or the master after rounds."""

@@ -22,9 +22,10 @@ class ParameterServer(Central):
     The optimizer works on the servers, each of which has a copy of it for its part of the parameters; it must work
     element by element, as SGD and Adam do. ``opt.step()`` pushes and pulls. The state of the optimizer, but for its
     learning rates, is on the servers, and so in the strategy's. Servers follow the learning rates; a change of another
-    option, such as the momentum, is a ValueError in the step. The update uses the mean gradient over the samples of
-    all workers, as `AllReduce` does, and all workers go on with the same parameters (Li et al., OSDI 2014, sec. 3.4,
-    with sequential consistency).
+    option, such as the momentum, is a ValueError in the step. So is a change of parameters by the program, unless all
+    workers made it by ``load_state_dict`` of the network or of modules in it; on a GPU it is undone. The update uses
+    the mean gradient over the samples of all workers, as `AllReduce` does, and all workers go on with the same
+    parameters (Li et al., OSDI 2014, sec. 3.4, with sequential consistency).
 
     The end: `close` lets the servers go, as `Run` does after its last step. Then all ranks go on together, with the
     same parameters. ``worker`` says whether this rank trains. Until `close` the functions of this package, if they are

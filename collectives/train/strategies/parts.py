@@ -18,6 +18,8 @@ from ..flat.model import Handle, Work
 from ..loading import check_mapping
 from ..models.nn import Array
 
+PIECE = 1 << 14  # elements
+
 
 class Part:
     """The elements ``start`` to ``stop`` of a bucket, which this rank's optimizer changes.
@@ -99,11 +101,19 @@ class Part:
         return None
 
     def refresh(self) -> None:
-        """Take weights that were loaded into the network. A master weight that rounds to the loaded one is kept."""
-        if self.master:
-            loaded = self.bucket.data[self.start : self.stop]
-            changed = self.data.astype(loaded.dtype) != loaded
-            self.data[changed] = loaded[changed]
+        """Take weights that the program has changed in the network, or loaded into it.
+
+        A master weight that rounds to the network's is kept.
+        """
+        if not self.master:
+            return
+        network = self.bucket.data[self.start : self.stop]
+        for start in range(0, len(network), PIECE):  # pieces that stay in a cache
+            mine, theirs = self.data[start : start + PIECE], network[start : start + PIECE]
+            with np.errstate(over="ignore", invalid="ignore"):
+                changed = mine.astype(theirs.dtype) != theirs
+            if changed.any():
+                mine[changed] = theirs[changed]
 
     def leaf(self, array: Array) -> Any:
         """`array`, of the shape of ``data``, as a leaf of a state."""

@@ -59,8 +59,9 @@ class PushSum(Gossip):
         self._weights.abandon()
 
     def before_step(self) -> None:
-        """Go from z to x, at which the optimizer makes its step."""
-        self._scale(float(self.weight[0]))
+        """Go from z to x, at which the optimizer makes its step, unless there will be none."""
+        if self.problem is None:
+            self._scale(float(self.weight[0]))
 
     @with_parameters
     def after_step(self) -> None:
@@ -68,8 +69,8 @@ class PushSum(Gossip):
 
         The sums are computed as ``z_i <- sum_j a_ij z_j`` with ``a_ij = P_ij w_j / sum_k P_ik w_k``.
         """
-        check_parameters(self.buckets.list, self.comm.rank)
         self._scale(1 / float(self.weight[0]))
+        check_parameters(self.buckets.list, self.comm.rank)
         for exchange in (self._weights, *self._exchanges):
             self.start(exchange)
         parts = {source: self.row[source] * float(theirs[0]) for source, theirs in self._weights.wait().items()}

@@ -32,14 +32,20 @@ def cuts_of(net: Any) -> dict[str, Cut]:
     if hasattr(inner, "named_modules"):
         names = {parameter: name for name, parameter in net.named_parameters()}
         for path, module in inner.named_modules(remove_duplicate=False):
-            for key, cut in getattr(module, "cuts", {}).items():
+            for key, cut in _cuts(module).items():
                 own = f"{path}.{key}" if path else key
                 found[own] = found[names.get(getattr(module, key), own)] = cut
     else:
         for layer in inner.layers:
-            for key, cut in getattr(layer, "cuts", {}).items():
+            for key, cut in _cuts(layer).items():
                 found[layer.parameters()[key].name] = cut
     return found
+
+
+def _cuts(layer: Any) -> dict[str, Cut]:
+    """The cuts of a layer's parameters. A layer of a program may have an attribute of this name for something else."""
+    found = getattr(layer, "cuts", None)
+    return {key: cut for key, cut in found.items() if isinstance(cut, Cut)} if isinstance(found, dict) else {}
 
 
 def whole_state(net: Any, comm: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class TorchModel:
         kind = DeviceSlot if any(on_device(p) for _, p in named) else TorchSlot
         self.slots = [kind(name, p, order, groups[p]) for order, (name, p) in enumerate(named)]
         self._frozen = [(name, p) for name, p in net.named_parameters() if not p.requires_grad]
-        self._ended = True  # until a gradient comes
+        self._pass: object = None  # stands for the backward pass under way, from its first gradient to its end
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let copies and pickles of the network, whose hooks refer to this object, have one that nobody listens to."""
@@ -43,24 +43,46 @@ class TorchModel:
         self._net.register_forward_pre_hook(self._count, with_kwargs=True)
 
         def arrived(slot: TorchSlot, _: torch.Tensor) -> None:
-            if self._ended:
-                self._ended = False
-                torch.autograd.Variable._execution_engine.queue_callback(self._over)
+            if self._pass is None:
+                self._pass = object()
+                self._await_end(self._pass)
             ready(slot)
 
         for slot in self.slots:
             slot.parameter.register_post_accumulate_grad_hook(functools.partial(arrived, slot))
 
-    def _over(self) -> None:
-        self._ended = True
-        self._end()
+    def _await_end(self, begun: object) -> None:
+        """Let autograd call ``_over(begun)`` at the end of the run that is under way. If that raises, none comes."""
+        torch.autograd.Variable._execution_engine.queue_callback(functools.partial(self._over, begun))
+
+    def _over(self, begun: object) -> None:
+        """A run of autograd has ended, and with it the pass, unless it was a run within another one.
+
+        Reentrant checkpoints make such runs. The run around ends later, and the next operation that it executes can ask
+        for that.
+        """
+        if begun is not self._pass:  # `clear` was called after the pass had raised
+            return
+        around = torch._C._current_autograd_node()  # the operation within which this run was; None if this is outermost
+        after = None if around is None else next((node for node, _ in around.next_functions if node is not None), None)
+        if after is None:
+            self._pass = None
+            self._end()
+            return
+
+        def goes_on(_: Any) -> None:
+            handle.remove()
+            self._await_end(begun)
+
+        handle = after.register_prehook(goes_on)
 
     def _count(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.is_grad_enabled():
             self.samples = next((len(t) for t in _tensors((args, kwargs)) if t.dim()), 1)
 
     def clear(self) -> None:
-        """See `Model.clear`."""
+        """See `Model.clear`. A pass that has raised is given up, so that the next gradient begins a new one."""
+        self._pass = None
         for slot in self.slots:
             slot.renew()
 
@@ -75,15 +97,19 @@ class TorchModel:
         """See `Model.extras`."""
         return [(as_bytes(t).copy(), functools.partial(_put_bytes, t)) for _, t in self._others()]
 
-    def on_load(self, hook: Callable[[], None]) -> None:
+    def on_load(self, hook: Callable[[], None], parts: bool = False) -> None:
         """See `Model.on_load`."""
         self._loaded = hook
-        self._net.register_load_state_dict_post_hook(self._refresh)
+        for module in self._net.modules() if parts else (self._net,):
+            module.register_load_state_dict_post_hook(self._refresh if module is self._net else self._tell)
+
+    def _tell(self, *_: Any) -> None:
+        getattr(self, "_loaded", lambda: None)()  # absent in a copy
 
     def _refresh(self, *_: Any) -> None:
-        for slot in getattr(self, "slots", ()):  # absent in a copy, as what is called then
+        for slot in getattr(self, "slots", ()):  # absent in a copy
             slot.fetch()
-        getattr(self, "_loaded", lambda: None)()
+        self._tell()
 
     def describe(self) -> dict[str, Any]:
         """See `Model.describe`."""

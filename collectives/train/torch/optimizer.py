@@ -15,6 +15,9 @@ from ..models.nn import Array
 from ..tensors import as_numpy, as_tensor
 from .on_device import on_device
 
+#: What torch's optimizers keep for a parameter as one number, which is no element of a parameter without dimensions.
+COUNTERS = ("step", "mu_product", "eta", "mu")
+
 
 class TorchHandle(Handle):
     """An optimizer of torch.optim (see `Handle`)."""
@@ -125,8 +128,9 @@ class TorchHandle(Handle):
     def _values(self) -> list[torch.Tensor]:
         """What the optimizer keeps with the shape of a parameter."""
         parameters = [p for group in self.opt.param_groups for p in group["params"] if p in self.opt.state]
-        values = [(p, value) for p in parameters for value in self.opt.state[p].values()]
-        return [v for p, v in values if isinstance(v, torch.Tensor) and v.dim() and v.shape == p.shape]
+        kept = [(p, key, value) for p in parameters for key, value in self.opt.state[p].items()]
+        tensors = [(p, key, value) for p, key, value in kept if isinstance(value, torch.Tensor)]
+        return [value for p, key, value in tensors if value.shape == p.shape and (value.dim() or key not in COUNTERS)]
 
     def options(self) -> dict[str, Any]:
         """See `Handle.options`."""

@@ -245,6 +245,57 @@ def test_local_data_sets_that_cannot_be_told_are_refused_within_an_epoch():
             assert loader.position == 0
 
 
+ALIKE = [list(range(start, start + 20)) for start in (0, 100, 200, 300)]  # told apart by their content only
+
+
+def of_ranks(made, ranks):
+    return [sample for parts in made for rank in ranks for sample in parts[rank]]
+
+
+def test_survivors_whose_data_sets_look_alike_go_back_to_a_state_before_their_loss():
+    loaders = local(ALIKE, 8, check_content=False)
+    made = steps(loaders, 3)
+    before = saved(loaders)
+    steps(loaders, 2)
+    for alive in ([0, 2, 3], [2, 3]):  # the state is that of four ranks both times
+        survivors = [loaders[rank] for rank in alive]
+        assert on_ranks(len(alive), lambda comm, loader: loader.redeal(comm), survivors) == [None] * len(alive)
+        for loader in survivors:
+            loader.load_state_dict(before)
+        assert survivors[0].position == len(of_ranks(made, alive))
+    state = saved(survivors)
+    left = steps(survivors)
+    assert sorted(of_ranks(made, alive) + flat(left)) == ALIKE[2] + ALIKE[3]
+    again = local([ALIKE[2], ALIKE[3]], 8, check_content=False)  # a restart, of as many ranks
+    for loader in again:
+        loader.load_state_dict(state)
+    assert steps(again) == left
+
+
+def test_a_redeal_that_failed_on_one_rank_is_repeated_with_fewer():
+    loaders = local(ALIKE, 8, check_content=False)
+    made = steps(loaders, 3)
+    before = saved(loaders)
+
+    def redeal(comm, loader):
+        def allgather(value):
+            every = comm.allgather(value)
+            if comm.rank == 1 and comm.size == 3:
+                raise OSError("a rank has died")
+            return every
+
+        loader.redeal(SimpleNamespace(rank=comm.rank, size=comm.size, allgather=allgather))
+
+    failed = on_ranks(3, redeal, [loaders[rank] for rank in (0, 2, 3)])
+    assert [type(error) for error in failed] == [type(None), OSError, type(None)]
+    survivors = loaders[2:]
+    assert on_ranks(2, redeal, survivors) == [None, None]
+    assert len({json.dumps(loader.state_dict()) for loader in survivors}) == 1
+    for loader in survivors:
+        loader.load_state_dict(before)
+    assert sorted(of_ranks(made, [2, 3]) + flat(steps(survivors))) == ALIKE[2] + ALIKE[3]
+
+
 @LIMITS
 @given(left=st.lists(st.integers(0, 10**6), min_size=1, max_size=9).filter(any), part=st.floats(0, 1))
 def test_shares_grow_by_one_and_add_up(left, part):

@@ -87,6 +87,32 @@ def test_a_saved_state_goes_on_with_the_same_bits(name):
     assert (torch_flat(net) == torch_flat(again)).all()
 
 
+class Scaled(torch.nn.Module):
+    """A linear layer with a factor, a parameter without dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.layer = torch.nn.Linear(8, 3, dtype=torch.float64)
+
+    def forward(self, x):
+        return self.scale * self.layer(x)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.NAdam, torch.optim.ASGD, torch.optim.Rprop])
+def test_what_is_kept_of_a_scalar_is_merged_and_counters_are_not(kind):
+    torch.manual_seed(1)
+    net = Scaled()
+    strategy = train.LocalSGD(2, merge_optimizer=True)
+    net, opt = train.distribute(net, kind(net.parameters(), lr=0.01), strategy, comm=COMM)
+    torch_steps(net, opt, 0, 2)
+    kept = {key: float(value) for key, value in opt.state[net.scale].items()}
+    assert all(other == kept for other in COMM.allgather(kept))
+    assert kept["step"] == 2
+    arrays = {"Adam": 2, "NAdam": 2, "ASGD": 1, "Rprop": 2}[kind.__name__]
+    assert len(opt.strategy.handle.kept()) == 3 * arrays
+
+
 def test_asynchronous_pairs_preserve_the_mean():
     net = torch_network()
     opt = torch.optim.SGD(net.parameters(), 0.0)

@@ -199,6 +199,81 @@ def torch(path):
     assert run.records[-1]["lr"] == 0.1 / 61
 
 
+def wrapped(path):
+    """Tensors in the state of an object of the program come back as tensors, arrays as arrays."""
+    import torch
+
+    class Average:
+        def __init__(self):
+            self.mean, self.counts = torch.zeros(3, dtype=torch.bfloat16), np.zeros(3)
+
+        def state_dict(self):
+            return {"mean": self.mean, "counts": self.counts}
+
+        def load_state_dict(self, state):
+            self.mean, self.counts = state["mean"], state["counts"]
+
+    def trained(epochs):
+        data, average = train.Loader((np.arange(12),), 4, comm=COMM), Average()
+        state = {"data": data, "average": average}
+        run = train.Run(path, comm=COMM, state=state, checkpoint_every=100, progress=None)
+        for _ in run.steps(data, epochs=epochs):
+            average.mean.add_(1)
+            average.counts += 1
+        return run.resumed, average
+
+    trained(1)
+    resumed, average = trained(2)
+    assert resumed == 3
+    assert isinstance(average.mean, torch.Tensor)
+    assert isinstance(average.counts, np.ndarray)
+    assert average.mean.dtype == torch.bfloat16
+    assert average.mean.tolist() == average.counts.tolist() == [6.0] * 3
+
+
+def frozen(path):
+    """The optimizer of a model on a mesh goes on, although torch keeps nothing for a parameter that is frozen."""
+    import torch
+
+    rows = np.random.default_rng(0).standard_normal((24, 3)).astype(np.float32)
+
+    def made():
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+        net[0].weight.requires_grad_(False)
+        return net, torch.optim.Adam(net.parameters(), lr=0.1)
+
+    def trained(epochs, out):
+        mesh = train.Mesh(COMM, data=SIZE)
+        net, opt = train.distribute(*made(), mesh=mesh)
+        data = train.Loader((rows,), 6, comm=mesh.data)
+        options = {"checkpoint_every": 100} if out else {}
+        run = train.Run(out, mesh=mesh, state={"net": net, "opt": opt, "data": data}, progress=None, **options)
+        for (x,) in run.steps(data, epochs=epochs):
+            opt.zero_grad()
+            net(torch.from_numpy(x)).square().mean().backward()
+            opt.step()
+        return run.resumed, net, opt, mesh
+
+    trained(1, path)
+    resumed, net, opt, mesh = trained(2, path)
+    assert resumed == 4
+    _, expected, other, _ = trained(2, None)
+    for mine, one in zip(net.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(mine, one)
+
+    own = other.state_dict()  # by number, as torch has it
+    assert sorted(own["state"]) == [1, 2, 3]
+    train.WholeOptimizer(opt, net, mesh).load_state_dict(own)
+    assert torch.equal(opt.state_dict()["state"][2]["exp_avg"], own["state"][2]["exp_avg"])
+    net[0].weight.requires_grad_(True)
+    train.WholeOptimizer(opt, net, mesh).load_state_dict(checkpoint.load(newest(path), COMM).state("opt"))
+
+
+def newest(path):
+    return max((path / "checkpoints" / "train").glob("step-*"))
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](Path(sys.argv[2]))
     COMM.Barrier()

@@ -48,6 +48,7 @@ def test_too_many_servers_are_an_error_on_all_ranks(strategy, text):
         (lambda: train.PeerAsync(bucket_bytes=-4), "bucket_bytes must be at least 1"),
         (lambda: train.Table(0, 4), "rows must be at least 1"),
         (lambda: train.Table(4, 4, scale=math.inf), "scale must be finite"),
+        (lambda: train.Table(4, 4, dtype=np.float16), "dtype must have 32 bits or more"),
     ],
 )
 def test_wrong_arguments(make, text):

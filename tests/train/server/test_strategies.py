@@ -304,6 +304,37 @@ def test_parameters_that_are_loaded_go_to_the_servers(strategy):
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("strategy", [train.ParameterServer, train.SSP, train.AsyncParameterServer])
+def test_parameters_that_the_program_changes_are_an_error(strategy):
+    """The next pull would undo it. A change that the program has undone itself is none."""
+
+    def on_rank(comm):
+        net, opt = train.distribute(*model(), strategy(), comm=comm)
+
+        def step():
+            opt.zero_grad()
+            train.CrossEntropyLoss()(net(samples()[0]), samples()[1]).backward()
+            opt.step()
+
+        if opt.strategy.worker:
+            first = net.parameters()[0].data
+            step()
+            kept = first.copy()
+            first[...] = 0
+            first[...] = kept
+            step()
+            kept = first.copy()
+            first[...] = 0
+            with pytest.raises(ValueError, match="parameter 1.weight was changed since the last step: servers hold"):
+                step()
+            first[...] = kept
+            step()
+            assert (first != kept).any()
+        opt.strategy.close()
+
+    threads.run(2, on_rank, timeout=60)
+
+
 def test_misuse_is_an_error():
     def on_rank(comm):
         run_before = train.Run(comm=comm)

@@ -134,6 +134,25 @@ def test_push_sum_is_its_definition(graph):
     assert (np.abs(w - 1).max() > 0.1) == (graph is DIRECTED)
 
 
+def test_a_step_of_push_sum_that_is_refused_changes_nothing():
+    """Weights of ranks differ here, so x is not z."""
+
+    def on_rank(comm, refused):
+        net, opt = begin(comm, train.PushSum(DIRECTED), momentum)
+        steps(net, opt, comm, 0, 3)
+        if refused:
+            before = flat(net)
+            opt.zero_grad()
+            with pytest.raises(RuntimeError, match="without a backward"):
+                opt.step()
+            np.testing.assert_array_equal(flat(net), before)
+        steps(net, opt, comm, 3, 5)
+        return flat(net)
+
+    plain, others = (np.stack(threads.run(4, lambda comm, r=r: on_rank(comm, r))) for r in (False, True))
+    np.testing.assert_array_equal(plain, others)
+
+
 @pytest.mark.parametrize("strategy", [train.NeighborAveraging, train.ADPSGD, train.PushSum])
 @pytest.mark.parametrize("final", [True, False])
 def test_the_end_is_the_ranks_mean(strategy, final):

@@ -83,6 +83,28 @@ def test_without_the_mesh_the_norm_is_wrong():
     assert all(found < norm - 1e-3 for found in train.threads.run(2, work))
 
 
+def test_dropout_beside_cut_layers_has_one_mask_on_a_tensor_axis():
+    """With a mask for each rank, the bias of the last layer, which is not cut, would get other gradients on each."""
+
+    def work(comm):
+        mesh = train.Mesh(comm, data=2, tensor=2)
+        hidden, noise = network(mesh.tensor), train.Random(3, "dropout", mesh=mesh)
+        last = train.Linear(5, 5, rng=np.random.default_rng(2), dtype=np.float64)
+        net = train.Sequential(*hidden.layers, train.Dropout(0.4, random=noise), last)
+        net, opt = train.distribute(net, train.SGD(net.parameters(), 0.2), mesh=mesh)
+        for _ in range(2):
+            opt.zero_grad()
+            x, y = share(mesh.data)
+            train.CrossEntropyLoss()(net(x), y).backward()
+            opt.step()
+        return net.state_dict()["4.bias"], noise.generator.random()
+
+    found = train.threads.run(4, work)
+    for bias, _ in found:
+        np.testing.assert_allclose(bias, found[0][0], atol=NEAR)
+    assert [number == found[0][1] for _, number in found] == [True, True, False, False]
+
+
 def test_a_gradient_that_is_not_finite_stops_all_ranks():
     """One rank of four has it, in a part of a layer that no other rank has."""
 

@@ -20,9 +20,9 @@ class ParallelDropout(torch.nn.Module):
     the activations, cut along `axis` as the `Cut` says. Each rank then draws its own part of the mask of the whole, so
     ranks have different masks, and together that which one rank alone would draw.
 
-    Each call takes one number from torch's generator. So the ranks of the axis must be seeded alike, and ranks of
-    other axes should not be: ``train.TorchRandom(seed, "dropout", mesh.data)``. Who restores torch's generator, as
-    recomputation does, gets the same mask again. Raises ValueError unless 0 <= p < 1.
+    Each call takes one number from torch's generator. So the ranks of the axis must be seeded alike, and data ranks and
+    the stages of a pipeline should not be: ``train.TorchRandom(seed, "dropout", mesh=mesh)``. Who restores torch's
+    generator, as recomputation does, gets the same mask again. Raises ValueError unless 0 <= p < 1.
     """
 
     def __init__(self, p: float, comm: Any = None, *, axis: int) -> None:

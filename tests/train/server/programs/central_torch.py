@@ -125,3 +125,38 @@ def test_a_worker_without_samples_spoils_nothing():
     strategy.close()
     assert all(torch.isfinite(p).all() for p in net.parameters())
     assert net(x).argmax(1).tolist() == [1] * 4
+
+
+def step(net, opt, x):
+    opt.zero_grad()
+    net(x).square().mean().backward()
+    opt.step()
+
+
+def test_a_state_that_is_loaded_into_a_module_goes_to_the_servers():
+    torch.manual_seed(7)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Linear(4, 3))
+    net, opt = train.distribute(net, torch.optim.SGD(net.parameters(), lr=0.0), train.ParameterServer(), comm=COMM)
+    if opt.strategy.worker:
+        step(net, opt, torch.ones(4, 6))
+        net[1].load_state_dict({name: torch.full_like(value, 2.0) for name, value in net[1].state_dict().items()})
+        step(net, opt, torch.ones(4, 6))
+    opt.strategy.close()
+    assert all((p == 2).all() for p in net[1].parameters())
+    assert not any((p == 2).any() for p in net[0].parameters())
+
+
+def test_buffers_of_the_first_worker_are_those_of_ranks_that_have_served():
+    torch.manual_seed(7)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4))
+    net, opt = train.distribute(net, torch.optim.SGD(net.parameters(), lr=0.1), train.ParameterServer(), comm=COMM)
+    x = torch.randn(8, 6, generator=torch.Generator().manual_seed(COMM.rank))
+    for _ in range(3 if opt.strategy.worker else 0):
+        step(net, opt, x)
+    own = net[1].running_mean.numpy().copy()
+    opt.strategy.close()
+    found = COMM.allgather((net[1].running_mean.numpy(), int(net[1].num_batches_tracked)))
+    np.testing.assert_array_equal(found[-1][0], found[0][0])
+    assert found[-1][1] == 3
+    if opt.strategy.worker:
+        np.testing.assert_array_equal(net[1].running_mean.numpy(), own)  # workers keep their own
