@@ -138,7 +138,8 @@ opt = train.SGD(net.parameters(), 0.1)
 if sys.argv[2] == "NoComm":
     train.distribute(net, opt, train.NoComm(), comm=comm)
 try:
-    train.Run(comm=comm, state={"opt": opt}, elastic=True)
+    run = train.Run(comm=comm, state={"opt": opt}, elastic=True)
+    next(run.steps(train.Loader((np.zeros((4, 3)), np.zeros(4)), 2, comm=comm), epochs=1))
 except ValueError as error:
     print(error, flush=True)
 """
@@ -165,6 +166,11 @@ def test_new_ranks_have_no_samples_that_others_had_for_themselves():
 def test_a_strategy_that_keeps_its_ranks_cannot_be_elastic():
     done = mpiexec("openmpi", 1, "-c", REFUSED, "ours", "NoComm", timeout=120, **ELASTIC)
     assert done.stdout == "elastic: NoComm cannot go on with other ranks than it began with\n", done.stderr
+
+
+def test_a_loader_that_is_in_no_commit_cannot_be_elastic():
+    done = mpiexec("openmpi", 1, "-c", REFUSED, "ours", "-", timeout=120, **ELASTIC)
+    assert "a run that goes back needs the position in the data: put the loader into state" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("strategy", ["PushSum", pytest.param("NeighborAveraging", marks=pytest.mark.slow)])

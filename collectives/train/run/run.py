@@ -153,14 +153,16 @@ class Run:
         After each epoch the network is evaluated and the log written; after the last one, ``finish`` of the strategy
         comes before that. Ends early by a signal or by `patience`; see ``stopped``. A loop that all ranks left by
         ``break`` can be entered again; that step is not counted. Raises on all ranks: ValueError unless `epochs` is
-        at least 1, and for a loader that is not in a state to be saved; FloatingPointError if the mean of a logged
-        value, or a weight to be saved, is not finite; what writing a checkpoint raised on any rank, at a later step.
+        at least 1, and for a loader that is not in the state, if the run saves it or is elastic; FloatingPointError if
+        the mean of a logged value, or a weight to be saved, is not finite; what writing a checkpoint raised on any
+        rank, at a later step.
 
         A rank that has served has no steps. At the end the strategy is closed, and all ranks have the records.
         """
         count("epochs", epochs)
-        if self._keeping.saves and all(data is not thing for thing in self.state.values()):
-            raise ValueError("a checkpoint needs the position in the data: put the loader into state")
+        goes_back = self._keeping.saves or self._elastic is not None
+        if goes_back and all(data is not thing for thing in self.state.values()):
+            raise ValueError("a run that goes back needs the position in the data: put the loader into state")
         if self._role is None and role_of(self.comm) is not None:
             raise ValueError("make the run after distribute, which has set servers apart")
         leave_out_servers(self._strategy, self._role, [data])
