@@ -166,6 +166,7 @@ cdef extern from "progress/ending.h" nogil:
     void coll_progress_mended()
     void coll_progress_survived(int)
     void coll_progress_exit_code(int)
+    void coll_progress_abort()
     int coll_progress_watch_end(const coll_mpi_api *)
     void coll_progress_note(char *)
     int coll_progress_watch_forks()

@@ -124,6 +124,12 @@ def ends_with(int code):
     coll_progress_exit_code(code)
 
 
+def abort():
+    """MPI_Abort of all ranks, without the interpreter's lock; a signal ends the process if that takes over 4 s."""
+    with nogil:
+        coll_progress_abort()
+
+
 def leave_note(cnp.ndarray array):
     """Have MPI_Finalize write the byte "2" to ``array`` (None: nowhere), once no more calls can begin."""
     Py_INCREF(array)  # kept for ever, since MPI may be finalized after the interpreter

@@ -19,6 +19,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..core import _core
 from ..diagnostics import exit_notes, peer_queries
 from ..diagnostics.diagnosis import Answer, foreign, lines, missing, overdue, position, waiting_for
 from ..diagnostics.peer_queries import PeerQuery
@@ -181,5 +182,5 @@ def _end(context: Any, wait: Wait) -> None:
         faulthandler.dump_traceback(2)
     exit_notes.leave(f"was stuck in a call of MPI's in {place}", {context.identity: context.begun})
     if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-        bounded(lambda: MPI.COMM_WORLD.Abort(1))
+        bounded(_core.abort)  # mpi4py's keeps the interpreter's lock, also while MPI keeps the call
     os._exit(1)

@@ -75,6 +75,14 @@ static int left_over(void) {
     return left;
 }
 
+void coll_progress_abort(void) {
+    if (!world)
+        return;
+    signal(SIGALRM, SIG_DFL);
+    alarm(4); /* MPI_Abort takes a tenth of a second, but may hang if a rank was lost */
+    world->abort(1);
+}
+
 /* MPI calls this at the start of MPI_Finalize, while MPI still works. The thread cannot be joined if it may wait for
  * Python's lock, which the caller may hold; but then a request is outstanding, which leads to MPI_Abort. */
 static void at_end(void) {
@@ -86,9 +94,7 @@ static void at_end(void) {
         /* Launchers drop output that they have not read by the abort. And a rank that has only heard of this rank's
          * failure asks the others for up to 0.9 s before it reports. */
         nanosleep(&(struct timespec){1, 0}, NULL);
-        signal(SIGALRM, SIG_DFL);
-        alarm(4); /* MPI_Abort takes a tenth of a second, but may hang if a rank was lost */
-        world->abort(1);
+        coll_progress_abort();
     }
     coll_progress_stop(0);
     ended = 1;

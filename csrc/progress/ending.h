@@ -15,6 +15,8 @@ void coll_progress_mended(void);
 void coll_progress_survived(int was_broken);
 /* The exit code of a process whose MPI_Finalize had to be ended; 0 without this call. */
 void coll_progress_exit_code(int);
+/* MPI_Abort, or the end of this process if that hangs. Not within the interpreter's lock, which MPI_Abort may keep. */
+void coll_progress_abort(void);
 /* Have these checks made when MPI_Finalize begins. COLL_OK or an error. */
 int coll_progress_watch_end(const coll_mpi_api *);
 /* MPI_Finalize writes '2' to *state, once no call of this process can begin any more; NULL: nowhere. */

@@ -19,8 +19,6 @@ uint64_t coll_queue_latest(void);
 int coll_queue_within(void);
 /* Number of threads in coll_progress_wait, which move the queue themselves. */
 int coll_queue_waiters(void);
-/* Number of their polls until now; it wraps. */
-unsigned coll_queue_polls(void);
 /* In a forked child: the queue is empty. */
 void coll_queue_forget(void);
 

@@ -17,7 +17,6 @@ static _Atomic uint64_t submitted;       /* requests so far, which numbers them 
 static _Atomic int outstanding;
 static _Atomic unsigned failures; /* requests that ended with an error */
 static _Atomic int waiters;       /* threads in coll_progress_wait or coll_progress_wait_in_mpi */
-static _Atomic unsigned polled;   /* polls of the queue by callers */
 static _Atomic int crowded;       /* whether there are more ranks than cores, as the latest wait was told */
 
 static int exec_progress(void *e, size_t budget) {
@@ -129,10 +128,6 @@ int coll_queue_waiters(void) {
     return atomic_load_explicit(&waiters, memory_order_relaxed);
 }
 
-unsigned coll_queue_polls(void) {
-    return atomic_load_explicit(&polled, memory_order_relaxed);
-}
-
 /* A request that has moved its data leaves its task, which may serve another call by now. */
 static int abandon_task(coll_request *r) {
     int delivered = r->status == COLL_OK || r->status == COLL_ERR_CALLBACK;
@@ -161,10 +156,7 @@ int coll_progress_abandon(coll_request *r) {
 
 void coll_progress_poll(void) {
     int some = atomic_load_explicit(&outstanding, memory_order_relaxed);
-    if (!some || within)
-        return;
-    atomic_fetch_add_explicit(&polled, 1, memory_order_relaxed);
-    if (pthread_mutex_trylock(&coll_queue_lock) == 0) {
+    if (some && !within && pthread_mutex_trylock(&coll_queue_lock) == 0) {
         coll_queue_pass();
         pthread_mutex_unlock(&coll_queue_lock);
     }

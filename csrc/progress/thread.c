@@ -36,7 +36,6 @@ enum {
     STILL = 400000,  /* the most ns while nothing moves */
     IDLE = 50000,    /* ns of sleep when the thread has nothing to move; longer each time */
     IDLEST = 400000, /* the most ns of that sleep: each look takes time from callers that wait */
-    SILENT = 4,      /* looks since a caller that waits has polled, after which the thread moves the queue: it naps */
     LINGER = 12,     /* looks at an empty queue before it sleeps until woken; waking costs a caller 5 to 80 us */
     SLICE = 100000,  /* ns of the core that the thread asks the scheduler for at a time */
 };
@@ -116,25 +115,21 @@ static int current(void *mine) {
     return is;
 }
 
-/* The thread gives way to whoever computes. It only looks on while a caller waits and polls, and so moves the queue
- * itself (a caller does not poll while it reduces a long vector, calls an op in Python or is kept by MPI), and while
- * the oldest request is newer than its last look: a program that starts calls and waits for each needs no thread, whose
- * every look would take a core from some rank. Requests that nobody else will move are urgent. */
+/* The thread gives way to whoever computes. It only looks on while a caller waits, and so moves the queue itself, and
+ * while the oldest request is newer than its last look: a program that starts calls and waits for each needs no thread,
+ * whose every look would take a core from some rank. Requests that nobody else will move are urgent. */
 static void *serve(void *mine) {
     prctl(PR_SET_NAME, "collectives");
     prctl(PR_SET_TIMERSLACK, 1000UL);
     take_short_slices();
     long pause = FIRST, idle = IDLE;
     uint64_t seen = 0;
-    unsigned polls = 0;
-    for (int empty = 0, silent = 0; current(mine);) {
-        silent = polls == coll_queue_polls() ? silent + 1 : 0;
-        polls = coll_queue_polls();
+    for (int empty = 0; current(mine);) {
         pthread_mutex_lock(&coll_queue_lock);
         const coll_request *first = coll_queue_first();
         uint64_t hurry = atomic_load(&urgent);
         int due = first && first->number <= (seen > hurry ? seen : hurry);
-        int moves = due && (!coll_queue_waiters() || silent >= SILENT);
+        int moves = due && !coll_queue_waiters();
         if (moves)
             pause = longer(pause, coll_queue_pass() ? MOVING : STILL);
         if (!coll_queue_first())

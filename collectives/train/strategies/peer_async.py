@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...errors import PeerFailure
 from ..counts import count
 from ..flat.model import narrow
 from ..loading import check_array, fields
@@ -141,7 +142,12 @@ class PeerAsync(Strategy):
             self.finish()
             pause = Pause()
             while not self._lifeline.leave():
-                self._exchange(self._peers)
+                try:
+                    self._exchange(self._peers)
+                except PeerFailure:
+                    if not self._lifeline.leave():  # else all have come here, and the others may have ended since
+                        raise
+                    break
                 pause.rest()
             for peer in self._peers.values():
                 peer.close()
