@@ -69,10 +69,11 @@ PATIENCE = 20  # seconds that a launcher may outlive its ranks
 LAUNCHER_STAYED = "(all ranks had ended; their launcher had not, and was ended)"
 #: Open MPI 5.0.11 itself crashes now and then as survivors agree, shrink or start processes after a death. If a process
 #: that it starts dies in MPI_Comm_spawn, that call stays in MPI, and MPI_Comm_dup of the survivors may never come back.
-#: Tests then start the job again.
+#: And it aborts the job if a message that counts as sent does not reach a dead rank. Tests then start the job again.
 OPEN_MPI_CRASHED = re.compile(
     r"Segmentation fault(?:(?!Segmentation).)*?Current thread[^\n]*\n[^\n]* in (done|shrink|start)\n"
-    r"|stuck in a call of MPI's that does not come back.*?/replacing\.py\", line \d+ in start\n.*? in duplicate\n",
+    r"|stuck in a call of MPI's that does not come back.*?/replacing\.py\", line \d+ in start\n.*? in duplicate\n"
+    r"|An error occurred in Send error after request freed",
     re.S,
 )
 #: What Open MPI's launcher says when it gave up before it had started anything, which happens on a busy machine.

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import PeerFailure
+from collectives import PeerFailure
+
 from ..counts import count
 from ..flat.model import narrow
 from ..loading import check_array, fields
