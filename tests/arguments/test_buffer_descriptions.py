@@ -15,21 +15,12 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 
-import collectives
-
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
 DTYPES = ("u1", "i4", "f4", "f8", "c16", "?", "f2", "S3", "S8", "O", "M8[s]", "i4,f8", "V5")
 REDUCTIONS = ("Allreduce", "Reduce", "Scan", "Exscan", "Reduce_scatter_block", "Reduce_scatter")
 CALLS = (
     *REDUCTIONS, "Allgather", "Gather", "Scatter", "Alltoall", "Allgatherv", "Gatherv", "Scatterv", "Alltoallv",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def comm():
-    made = collectives.Communicator(MPI.COMM_SELF)
-    yield made
-    made.Free()
 
 
 @st.composite

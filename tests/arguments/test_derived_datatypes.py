@@ -4,18 +4,10 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-import collectives
 from collectives.arguments import packing, reductions
 from collectives.arguments.calls import COLLECTIVES, Arguments
 from collectives.arguments.datatypes import PAIRS, of_mpi
 from collectives.arguments.packing import Packed
-
-
-@pytest.fixture(scope="module")
-def comm():
-    made = collectives.Communicator(MPI.COMM_SELF)
-    yield made
-    made.Free()
 
 
 @pytest.fixture

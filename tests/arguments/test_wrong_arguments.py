@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-import collectives
-
 IN_PLACE = MPI.IN_PLACE
 #: Calls in place by their first argument, with the second argument of each.
 SIMPLE = ("Allreduce", "Reduce", "Scan", "Exscan", "Reduce_scatter_block", "Allgather", "Gather", "Alltoall",
@@ -26,13 +24,6 @@ WRONG = [
     ([3, 1.5, "d"], TypeError, "not float"), ([3, 5], TypeError, "5 is no MPI datatype"), ([[3], "d"], ValueError, "3"),
     ([3, 0, "d", 1], ValueError, "got 5 parts"), ([], ValueError, "got 1 parts"),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def comm():
-    made = collectives.Communicator(MPI.COMM_SELF)
-    yield made
-    made.Free()
 
 
 @pytest.mark.parametrize("options", [{}, {"algorithm": "mpi"}], ids=str)
