@@ -18,6 +18,7 @@ from libc.string cimport memcpy, memset, strerror
 import array
 import itertools
 import os
+import sys
 from inspect import signature
 
 cimport cython
@@ -34,6 +35,8 @@ cdef extern from "Python.h":
     object PyMemoryView_FromObject(object)
     object PyWeakref_NewRef(object, void *)
     void PyErr_SetInterrupt()
+    int PyGC_Disable()
+    int PyGC_Enable()
     int Py_AddPendingCall(int (*)(void *) noexcept, void *) noexcept nogil
     object PyCapsule_New(void *, const char *, void *)
     bint PyCapsule_IsValid(object, const char *)

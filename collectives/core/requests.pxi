@@ -166,6 +166,21 @@ def main_beats():
     return BEATS
 
 
+def current_frames():
+    """``sys._current_frames()``, during which no garbage is collected.
+
+    Some versions of CPython, 3.11.7 for one, collect there, and hold a lock without which no thread can begin or end
+    (gh-106883). A finalizer that lets other threads run meanwhile, such as that of a torch tensor, could then stop all
+    threads for ever.
+    """
+    cdef int collects = PyGC_Disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            PyGC_Enable()
+
+
 def ended():
     """Whether this process cannot use MPI any more: after MPI_Finalize, or in a forked child of an MPI process."""
     return bool(coll_progress_ended())

@@ -66,7 +66,7 @@ def position(thread: int | None = None) -> str:
     Frames of this package and of Python's library do not count. A thread without a frame of the program gives the place
     of the main thread; if that has none either, the innermost frame counts.
     """
-    frames = sys._current_frames()
+    frames = _core.current_frames()
     try:
         return _place_among(frames, thread)
     finally:

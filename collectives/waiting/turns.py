@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import Any
 
+from ..core import _core
 from ..diagnostics.diagnosis import outer_position, position
 from ..errors import CollectiveError
 
@@ -18,7 +18,7 @@ def refuse(context: Any) -> None:
     If the call under way was left by an exception, or its thread has ended, free the turn and return instead.
     """
     holder, here = context.turn.holder, threading.get_ident()
-    place = outer_position() if holder == here else position(holder) if holder in sys._current_frames() else None
+    place = outer_position() if holder == here else position(holder) if holder in _core.current_frames() else None
     if place is None and not _runs(context, holder):
         context.turn.drop()
         return

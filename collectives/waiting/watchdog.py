@@ -12,7 +12,6 @@ import faulthandler
 import functools
 import logging
 import os
-import sys
 import threading
 import time
 from typing import Any
@@ -69,7 +68,7 @@ class Seen:
 
 def _computes(thread: int) -> bool:
     """Whether a waiting thread runs code of the program: a user-defined op or a signal handler."""
-    frame = sys._current_frames().get(thread)
+    frame = _core.current_frames().get(thread)
     return frame is None or not foreign(frame.f_code.co_filename)
 
 

@@ -85,7 +85,8 @@ def mpiexec(
     flags: Sequence[str] = (),
 ):  # fmt: skip
     """Run `python COMMAND` on `ranks` ranks of an MPI; the completed process with its output as text."""
-    line, how = launch(mpi, ranks, command, env, flags)
+    stacks = {"PYTEST_ADDOPTS": f"-o faulthandler_timeout={0.8 * timeout:.0f}"}  # of ranks that hang in a test
+    line, how = launch(mpi, ranks, command, {**stacks, **(env or {})}, flags)
     for _ in range(3):
         done = run_to_its_end(["timeout", "-k", "5", str(timeout), *line], how)
         if NOT_STARTED not in done.stderr:
