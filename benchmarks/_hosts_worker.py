@@ -18,17 +18,17 @@ import numpy as np
 from mpi4py import MPI
 
 import collectives
+from collectives.bench.programs import messages_of
 from collectives.bench.workloads import Workload
 
 NAP = 2e-4  # seconds between looks at whether all ranks are there
 START = 5e-3  # seconds from when the last rank came until all begin: by then all know
-WHOLE = ("allgather", "allgatherv", "gather", "scatter", "alltoall")  # a workload's count is one rank's block
 
 
 def workload(comm: MPI.Intracomm, collective: str, nbytes: int) -> Workload:
     """The call on a float32 vector of about ``nbytes`` bytes, all blocks together."""
-    count = nbytes // 4 // comm.size
-    return Workload(comm, collective, count if collective in WHOLE else count * comm.size or nbytes // 4)
+    count, messages = nbytes // 4 // comm.size, messages_of(collective, comm.size)
+    return Workload(comm, collective, (count * comm.size or nbytes // 4) // messages)
 
 
 def latest(comm: MPI.Intracomm, times: Sequence[float]) -> list[float]:

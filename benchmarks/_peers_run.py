@@ -273,12 +273,12 @@ class Run:
         return {name: seconds for name, seconds in found.items() if len(seconds) == self.args.rounds}
 
     def records(self) -> list[dict[str, Any]]:
-        """Everything measured, for JSON."""
+        """Everything measured in all rounds, for JSON."""
         return [
             {"ranks": self.ranks, **mode._asdict(), "bytes": nbytes, "contestant": contestant.name,
              "algorithm": self.algorithms.get((mode, nbytes, contestant), ("",))[0],
              "us": [round(s * 1e6, 4) for s in seconds]}
-            for (mode, nbytes, contestant), seconds in self.seconds.items()
+            for (mode, nbytes, contestant), seconds in self.seconds.items() if len(seconds) == self.args.rounds
         ]  # fmt: skip
 
 

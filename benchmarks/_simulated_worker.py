@@ -19,6 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 import collectives
+from collectives.bench.programs import messages_of
 from collectives.bench.workloads import Workload
 from collectives.communicator import internal
 from collectives.core import _core
@@ -160,8 +161,7 @@ def calls(names: Sequence[str], sizes: Sequence[int]) -> list[Call]:
 def workload(comm: collectives.Communicator, call: Call) -> Callable[[], Any]:
     """The call, on buffers of its own."""
     collective, name, nbytes = call
-    blocks = comm.size if collective == "allgather" else 1
-    return Workload(comm, collective, nbytes // 4 // blocks).call(algorithm=name)
+    return Workload(comm, collective, nbytes // 4 // messages_of(collective, comm.size)).call(algorithm=name)
 
 
 def timed(made: Callable[[], Any], each: int) -> float:

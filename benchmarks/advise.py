@@ -45,6 +45,8 @@ from collectives.advise.memory import Memory, memories  # noqa: E402
 from collectives.advise.model import Precision, perceptron  # noqa: E402
 from collectives.advise.ranking import judged  # noqa: E402
 from collectives.advise.step import Step  # noqa: E402
+from collectives.files import write_json  # noqa: E402
+from collectives.launch.usage import file_to_write  # noqa: E402
 
 WORKER = Path(__file__).with_name("_advise_worker.py")
 HOSTS, EACH = 4, 2
@@ -146,7 +148,7 @@ def arguments() -> argparse.Namespace:
     add("--row-us", type=float, default=600.0, help="microseconds that a block sleeps for a row (%(default)s)")
     add("--rounds", type=int, default=7, help="(%(default)s)")
     add("--configurations", type=lambda text: text.split(";"), default=list(ROWS), metavar="NAME;...", help="(all)")
-    add("--json", metavar="FILE", help="write all that was measured and advised")
+    add("--json", type=file_to_write, metavar="FILE", help="write all that was measured and advised")
     add("--check", action="store_true", help="exit 1 beyond the limits")
     args = parser.parse_args()
     try:
@@ -169,7 +171,7 @@ def main() -> int:
         print(f"missed: {text}")
     if args.json:
         about = {**found, "lines": [line._asdict() for line in made]}
-        Path(args.json).write_text(json.dumps(about, indent=1) + "\n")
+        write_json(args.json, about)
     return int(args.check and bool(wrong))
 
 

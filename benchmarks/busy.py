@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import random
 import statistics
 import subprocess
@@ -30,7 +31,12 @@ import collectives
 
 WORLD = MPI.COMM_WORLD
 WINDOW, BATCH, FACTOR = 0.2, 20, 3.0
-OTHER = "import time\nend = time.monotonic() + 600\nwhile time.monotonic() < end: pass"
+OTHER = """
+import os, sys, time
+os.sched_setaffinity(0, map(int, sys.argv[1:]))
+end = time.monotonic() + 600
+while time.monotonic() < end: pass
+"""
 
 
 class Times(NamedTuple):
@@ -43,8 +49,10 @@ class Times(NamedTuple):
 
 @contextlib.contextmanager
 def others(count: int) -> Iterator[None]:
-    """Run this number of processes beside the ranks; each computes all the time."""
-    started = [subprocess.Popen([sys.executable, "-c", OTHER]) for _ in range(count if WORLD.rank == 0 else 0)]
+    """Run this number of processes beside the ranks, on any of their cores; each computes all the time."""
+    cores = sorted(set().union(*WORLD.allgather(os.sched_getaffinity(0))))  # a launcher may have bound each rank to one
+    line = [sys.executable, "-c", OTHER, *map(str, cores)]
+    started = [subprocess.Popen(line) for _ in range(count if WORLD.rank == 0 else 0)]
     try:
         yield
     finally:

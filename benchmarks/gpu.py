@@ -16,7 +16,6 @@ import argparse
 import ctypes
 import functools
 import importlib.util
-import json
 import os
 import statistics
 import sys
@@ -30,6 +29,8 @@ from mpi4py import MPI
 import collectives
 from collectives.cuda import driver
 from collectives.cuda.lanes import lane_of
+from collectives.files import write_json
+from collectives.launch.usage import file_to_write
 
 WORLD = MPI.COMM_WORLD
 NO_GPU = 77
@@ -298,7 +299,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="results only; exit 1 if one is wrong, 77 without a GPU")
     parser.add_argument("--mib", type=int, default=64, help="length of the vector in MiB (64)")
-    parser.add_argument("--json", help="file for the figures")
+    parser.add_argument("--json", type=file_to_write, help="file for the figures")
     args = parser.parse_args()
     why = driver.why_not()
     if WORLD.allreduce(why is not None, MPI.LOR):
@@ -323,8 +324,7 @@ def main() -> int:
         if WORLD.rank == 0:
             show(names, figures)
             if args.json:
-                with open(args.json, "w", encoding="utf-8") as file:
-                    json.dump({"ranks": WORLD.size, "devices": names, "wrong": wrong, **figures}, file, indent=1)
+                write_json(args.json, {"ranks": WORLD.size, "devices": names, "wrong": wrong, **figures})
     staged.Free()
     comm.Free()
     return int(bool(wrong))

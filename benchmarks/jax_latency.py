@@ -8,7 +8,6 @@ are medians of the rounds' ratios, and those of the least times.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -21,6 +20,8 @@ from mpi4py import MPI
 
 import collectives
 import collectives.jax as cj
+from collectives.files import write_json
+from collectives.launch.usage import file_to_write
 
 try:
     import mpi4jax
@@ -107,7 +108,7 @@ def main() -> None:
     """Measure and print, on rank 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--json", type=file_to_write, metavar="FILE")
     options = parser.parse_args()
     results = {str(nbytes): measure(nbytes, options.rounds) for nbytes in LENGTHS}
     if COMM.rank:
@@ -119,8 +120,7 @@ def main() -> None:
         for one, other in RATIOS:
             print(f"  {one} / {other}: {ratio(times, one, other)}")
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump(results, file)
+        write_json(options.json, results)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import statistics
 import sys
 import tempfile
@@ -27,6 +26,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/support"))
 import kernel_lib  # type: ignore[import-not-found]  # noqa: E402
 
+from collectives.files import write_json  # noqa: E402
+from collectives.launch.usage import file_to_write  # noqa: E402
 from collectives.system import machine  # noqa: E402
 
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -180,7 +181,7 @@ def main() -> int:
     parser.add_argument("--dtype", action="append", help="element type; may be repeated")
     parser.add_argument("--op", action="append", help="op, as sum; may be repeated")
     parser.add_argument("--rounds", type=int, default=11, help="rounds (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here too")
+    parser.add_argument("--json", type=file_to_write, metavar="FILE", help="write the results here too")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     parser.add_argument("--tolerance", type=float, default=0.05, help="noise in comparisons with NumPy")
     arguments = parser.parse_args()
@@ -190,7 +191,7 @@ def main() -> int:
         best = kernels.isas()[-1]
     if arguments.json:
         content = {"machine": machine.describe(), "numpy": np.__version__, "isa": best, "results": records}
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(arguments.json, content)
     short = [line for record in records if (line := miss(record, best, arguments.tolerance))]
     for line in short:
         print("below target:", line)

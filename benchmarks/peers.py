@@ -46,7 +46,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,6 +57,8 @@ import _peers_survey as survey
 from _peers_collectives import FORMS, NAMES
 from _peers_run import Run
 
+from collectives.files import write_json
+from collectives.launch.usage import file_to_write
 from collectives.system import machine
 
 KINDS = dict(zip(("all", "nonblocking", "persistent"), FORMS, strict=True))
@@ -81,7 +82,7 @@ def main() -> int:
     print_absent(runs)
     if args.json:
         content = {"machine": described, "rounds": args.rounds, "batch_ms": args.batch, **everything(runs, goals)}
-        args.json.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(args.json, content)
     bad = any(run.missing for run in runs) or any(goal.verdict != "PASS" for goal in goals)
     return 1 if args.check and bad or any(run.jobs["ours"].failure for run in runs) else 0
 
@@ -112,9 +113,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=float, help="ms of a batch (5; of several collectives 2)")
     parser.add_argument("--limit", type=float, default=60, help="seconds that a turn may take (%(default)g)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the order of turns (%(default)s)")
-    parser.add_argument("--json", type=Path, help="write everything there")
+    parser.add_argument("--json", type=file_to_write, help="write everything there")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     args = parser.parse_args()
+    if len(args.collective) > 1 and args.collective[0] in KINDS:
+        parser.error(f"--collective {args.collective[0]}: that is every one, so name no others")
     complete(args)
     peers = [*jobs.MPIS] if args.survey else [*jobs.MPIS, "gloo"]
     for given, known in (

@@ -14,7 +14,6 @@ is above this, and in how many rounds this library's step was the shorter one. T
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import socket
@@ -22,7 +21,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +30,8 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 import collectives
 from collectives import train
+from collectives.files import write_json
+from collectives.launch.usage import file_to_write
 from collectives.train.pipeline.interleaved_1f1b import Interleaved1F1B
 
 WIDTH = 16
@@ -183,7 +183,7 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
-    parser.add_argument("--json", metavar="FILE", help="write the figures")
+    parser.add_argument("--json", type=file_to_write, metavar="FILE", help="write the figures")
     args = parser.parse_args()
     torch.set_num_threads(1)
     comm = collectives.Communicator(MPI.COMM_WORLD)
@@ -197,7 +197,7 @@ def main() -> int:
             print(f"missed: {text}")
         if args.json:
             described = {"ranks": comm.size, "torch": torch.__version__, **vars(args)}
-            Path(args.json).write_text(json.dumps({"run": described, "results": results}, indent=1))
+            write_json(args.json, {"run": described, "results": results})
     dist.destroy_process_group()
     return int(args.check and bool(wrong))
 

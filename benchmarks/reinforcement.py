@@ -30,7 +30,8 @@ from typing import Any
 import numpy as np
 
 from collectives import rl, train
-from collectives.launch.usage import sizes
+from collectives.files import write_json
+from collectives.launch.usage import file_to_write, sizes
 from collectives.rl.options import given
 
 ALGORITHMS = ("dqn", "apex", "gorila")
@@ -128,7 +129,7 @@ def main() -> int:
     parser.add_argument("--actors", type=sizes, metavar="P", help="numbers of actors: 1:6, 1,2,4")
     parser.add_argument("--steps", type=int, default=20_000, metavar="N")
     parser.add_argument("--checkpoints", metavar="DIR", help="runs save there, and go on from there if they were ended")
-    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--json", type=file_to_write, metavar="FILE")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     more = ["--env", args.env, *(word for text in args.set for word in ("--set", text))]
@@ -144,7 +145,7 @@ def main() -> int:
         results = actors(args, more)
         unmet = unmet_actors(results)
     if args.json is not None:
-        Path(args.json).write_text(json.dumps(results, indent=1) + "\n")
+        write_json(args.json, results)
     return int(args.check and unmet > 0)
 
 

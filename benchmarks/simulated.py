@@ -38,6 +38,8 @@ from _peers_jobs import ENVIRONMENTS, ROOT, VARIABLES, last_words, python_of
 from _peers_report import parse_size, size_name
 from faults import Hosts
 
+from collectives.files import write_json
+from collectives.launch.usage import file_to_write
 from collectives.runtime.mpi_context import DEPTH
 from collectives.schedules import registry
 from collectives.schedules.registry import ScheduleAlgorithm
@@ -169,7 +171,7 @@ def arguments() -> argparse.Namespace:
     add("--sizes", type=lambda text: [parse_size(part) for part in text.split(",")],
         default=[1 << k for k in range(19, 24)], help="bytes of the vector (512Ki,1Mi,2Mi,4Mi,8Mi)")  # fmt: skip
     add("--rounds", type=int, default=5, help="(%(default)s)")
-    add("--json", metavar="FILE", help="write all that was measured and simulated")
+    add("--json", type=file_to_write, metavar="FILE", help="write all that was measured and simulated")
     add("--check", action="store_true", help="exit 1 if the simulation is off")
     args = parser.parse_args()
     try:
@@ -200,7 +202,7 @@ def main() -> int:
         f"fastest in {len(losses) - wrong} of {len(losses)} cases"
     )
     if args.json:
-        Path(args.json).write_text(json.dumps(kept, indent=1) + "\n")
+        write_json(args.json, kept)
     return int(args.check and (wrong > 0 or median_error(made) > MOST_ERROR))
 
 

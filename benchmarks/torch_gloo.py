@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
-import json
 import os
 import random
 import socket
@@ -32,7 +31,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import _peers_report as report
@@ -43,6 +41,8 @@ from torch import nn
 
 import collectives.torch  # noqa: F401  registers the backend
 from collectives.bench.overlap import Work
+from collectives.files import write_json
+from collectives.launch.usage import file_to_write
 from collectives.system import machine
 
 NAMES = ("collectives", "gloo")
@@ -249,7 +249,7 @@ def options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15, help="rounds (%(default)s)")
     parser.add_argument("--batch", type=float, default=5.0, help="milliseconds of a batch, at least")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
-    parser.add_argument("--json", type=Path, help="file for all that was found")
+    parser.add_argument("--json", type=file_to_write, help="file for all that was found")
     args = parser.parse_args(words)
     if unknown := set(args.models) - {"mlp", "cnn"}:
         parser.error(f"--models: {', '.join(sorted(unknown))}: neither mlp nor cnn")
@@ -274,7 +274,7 @@ def main() -> int:
                 "ranks": dist.get_world_size(),
                 "results": results,
             }
-            args.json.write_text(json.dumps(found | {"targets": [g._asdict() for g in goals]}, indent=1) + "\n")
+            write_json(args.json, found | {"targets": [g._asdict() for g in goals]})
     dist.destroy_process_group()
     return int(args.check and any(goal.verdict != "PASS" for goal in goals))
 

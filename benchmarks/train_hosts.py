@@ -23,7 +23,6 @@ computation is the forward pass, that is 0.33 and the share of the first bucket.
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import statistics
 import sys
@@ -35,6 +34,8 @@ import _peers_report as report
 from hosts import BURST, MPIS, Hosts, job, per_second
 from jobs import torch_for
 
+from collectives.files import write_json
+from collectives.launch.usage import file_to_write
 from collectives.system import machine
 
 WORKER = Path(__file__).with_name("_train_hosts_worker.py")
@@ -115,7 +116,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=9, help="turns of each contestant (%(default)s)")
     parser.add_argument("--steps", type=int, default=2, help="steps of a turn (%(default)s)")
     parser.add_argument("--limit", type=int, default=290, help="seconds that a job may take (%(default)s)")
-    parser.add_argument("--json", type=Path, help="file for all that was found")
+    parser.add_argument("--json", type=file_to_write, help="file for all that was found")
     parser.add_argument("--check", action="store_true", help="exit 1 beyond the limits")
     args = parser.parse_args()
     if unknown := set(args.mpis.split(",")) - set(MPIS):
@@ -147,7 +148,7 @@ def main() -> int:
     print(*(beyond or ["nothing is beyond the limits"]), sep="\n")
     if args.json:
         results: dict[str, Any] = {result.mpi: vars(result) for result in found}
-        args.json.write_text(json.dumps({"machine": machine.describe(), "results": results}, indent=1) + "\n")
+        write_json(args.json, {"machine": machine.describe(), "results": results})
     return int(args.check and bool(beyond))
 
 

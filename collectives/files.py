@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["made_folder", "obstacle", "replacing", "say_where", "unwritable"]
+__all__ = ["made_folder", "obstacle", "replacing", "say_where", "unwritable", "write_json"]
 
 _numbers = itertools.count()
 
@@ -58,6 +59,12 @@ def _new_beside(target: str) -> tuple[int, str]:
         beside = os.path.join(folder, f"{name[:50]}.{os.getpid()}.{next(_numbers)}")  # a name has at most 255 bytes
         with contextlib.suppress(FileExistsError):
             return os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), beside
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Write ``content`` as JSON by :func:`replacing`."""
+    with replacing(path) as file:
+        file.write(json.dumps(content, indent=1) + "\n")
 
 
 def say_where(path: str | os.PathLike[str], mark: str = "") -> None:

@@ -81,7 +81,7 @@ def _wrong_of_bench(record: Any) -> str | None:
     if record["us"].get("p50") is not None:
         return lacks(record["us"], {"p50": float})
     why = lacks(record, {"MB/s": float})
-    return why if why is not None or record["MB/s"] > 0 else "MB/s: not above 0"
+    return why if why is not None or record["MB/s"] > 0 or not record["vector"] else "MB/s: not above 0"
 
 
 def _wrong_of_peers(record: Any) -> str | None:
@@ -114,6 +114,9 @@ def _of_bench(content: Mapping[str, Any]) -> list[Curve]:
     several = len({record["type"] for record in content["results"]}) > 1
     both = len({bool(record.get("in_place")) for record in content["results"]}) > 1  # of bench --nccl
     for record in content["results"]:
+        us = record["us"].get("p50")
+        if us is None and not record["vector"]:  # a bandwidth of nothing
+            continue
         group = f"{content['title'].removesuffix(' Latency')}, {record['ranks']} ranks"
         if several:
             group += f", {record['type'].upper()}"
@@ -122,7 +125,6 @@ def _of_bench(content: Mapping[str, Any]) -> list[Curve]:
             label += f", {PLACES['in' if record.get('in_place') else 'out']}"
         curve = found.setdefault((group, label), Curve(group, label))
         curve.vectors[record["bytes"]] = record["vector"]
-        us = record["us"].get("p50")
         curve.points[record["bytes"]] = record["vector"] / record["MB/s"] if us is None else us
     return list(found.values())
 

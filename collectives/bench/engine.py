@@ -153,6 +153,7 @@ def _measure(setting: Setting, nbytes: int, work: overlap.Work | None) -> tuple[
     try:
         workload = setting.workload(count, setting.sets(count, itemsize))
         ready = _prepared(setting, workload)
+        ran = _ran(setting)
         refused = None
     except REFUSALS as error:
         refused = str(error)
@@ -171,7 +172,7 @@ def _measure(setting: Setting, nbytes: int, work: overlap.Work | None) -> tuple[
     share = MPI.Intracomm(setting.comm).allreduce(core_waits.share(), MPI.MAX)
     if setting.program.form == "plan":
         ready.free()
-    record = _record(setting, workload, mean, values, _validated(setting, workload))
+    record = _record(setting, workload, mean, values, _validated(setting, workload)) | {"ran": ran}
     return record | {"core_waits": share}, values
 
 
@@ -191,6 +192,12 @@ def _prepared(setting: Setting, workload: Workload | Exchange) -> Any:
     return call
 
 
+def _ran(setting: Setting) -> str:
+    """The algorithm that served the last call; asked before others follow it, such as barriers."""
+    last = getattr(setting.comm, "last", None)
+    return str(last.algorithm) if last and setting.program.ours else "mpi"
+
+
 def _validated(setting: Setting, workload: Workload | Exchange) -> str | None:
     """``Pass``, a text that says what is wrong, or None without --validation."""
     if not setting.args.validation:
@@ -207,13 +214,11 @@ def _record(
 ) -> Record:
     """One row as a record for JSON; adds validation and bandwidths to ``values``."""
     args = setting.args
-    last = getattr(setting.comm, "last", None)
     algbw, busbw = bandwidths(setting.program.collective, setting.comm.size, workload.nbytes, mean)
     values |= {"validation": validation if validation in (None, "Pass") else "Fail", "algbw": algbw, "busbw": busbw}
     us = {key: value for key, value in values.items() if key not in ("validation", "iterations", "algbw", "busbw")}
     return {
         "ranks": setting.comm.size, "algorithm": setting.algorithm,
-        "ran": last.algorithm if last and setting.program.ours else "mpi",
         "type": setting.type_name, "bytes": workload.count and workload.message, "vector": workload.nbytes,
         "sets": workload.rotate, "heap": args.heap, "in_place": args.in_place, "root": args.root_rank,
         "engine": args.engine, "iterations": values["iterations"], "validation": validation,

@@ -119,8 +119,11 @@ def check(program: Program, args: argparse.Namespace) -> None:
             registry.find(program.collective, args.algorithm)
         except ValueError as error:
             raise UsageError(f"--algorithm: {error}") from None
+    sizes = message_sizes(program, args)
+    if program.sized and args.message_size and sizes[0] > _longest(program, args):
+        raise UsageError(f"--message-size: the least, {sizes[0]} bytes, is above the most, {_longest(program, args)}")
     pictures = [kind for kind in args.graph if kind != "tty"]
-    if pictures and sum(nbytes > 0 for nbytes in message_sizes(program, args)) < 2:
+    if pictures and sum(nbytes > 0 for nbytes in sizes) < 2:
         raise UsageError(f"--graph {pictures[0]}: a picture needs messages of two sizes or more; tty draws one, too")
 
 
@@ -128,13 +131,16 @@ def message_sizes(program: Program, args: argparse.Namespace) -> list[int]:
     """Bytes of the messages, ascending: from the smallest to the largest by doubling."""
     if not program.sized:
         return [0]
-    least, most = args.message_size or (None, None)
-    least = 1 if least is None else least
-    most = (1 << 20 if program.collective else 4 << 20) if most is None else most
-    found = [least]
-    while max(found[-1] * 2, 1) <= most:
+    least = (args.message_size or (None, None))[0]
+    found = [1 if least is None else least]
+    while max(found[-1] * 2, 1) <= _longest(program, args):
         found.append(max(found[-1] * 2, 1))
     return found
+
+
+def _longest(program: Program, args: argparse.Namespace) -> int:
+    most: int | None = (args.message_size or (None, None))[1]
+    return (1 << 20 if program.collective else 4 << 20) if most is None else most
 
 
 def iterations(program: Program, args: argparse.Namespace, nbytes: int) -> tuple[int, int]:

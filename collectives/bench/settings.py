@@ -14,6 +14,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..communicator import Communicator
+from ..communicator.internal import side_of
 from ..schedules import registry
 from ..system.machine import last_level_cache
 from .exchanges import Exchange, on_torus
@@ -171,11 +172,17 @@ def communicator(plain: MPI.Intracomm, collective: str, algorithm: str | None) -
         comm = Communicator(plain)
     else:
         comm = _forced(plain, collective, algorithm)
-    if algorithm == "shm" and not comm.explain(collective, 8).startswith("shm"):
+    if algorithm == "shm" and not _whole_reach(comm, collective):
         comm.Free()
         comm = _forced(plain, collective, algorithm)  # the call then raises an error that says why shm is impossible
     yield comm
     comm.Free()
+
+
+def _whole_reach(comm: Communicator, collective: str) -> bool:
+    """Whether the node-local engine serves vectors of every length, also by a table that the user has given."""
+    reach = side_of(comm).rules.local_reach()
+    return comm.explain(collective, 8).startswith("shm") and reach.get(collective, 0) is None
 
 
 def _can_serve(comm: Any, collective: str) -> bool:

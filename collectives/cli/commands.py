@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..schedules.registry import Algorithm, ScheduleAlgorithm
 from .. import __version__
-from ..files import say_where
+from ..files import replacing, say_where
 from ..launch.usage import UsageError, changed, number_of_bytes, parsed, quiet_beside_rank_0, refused, size, sizes
 
 __all__ = ["COMMANDS", "Command", "main"]
@@ -242,7 +242,7 @@ def _show(args: argparse.Namespace) -> int:
         print(picture, end="")
         return 0
     try:
-        with open(args.svg, "w", encoding="utf-8") as file:
+        with replacing(args.svg) as file:
             file.write(picture)
     except OSError as error:
         raise UsageError(f"--svg: cannot write {args.svg}: {error.strerror}") from None

@@ -8,8 +8,14 @@ import decimal
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
-__all__ = ["UsageError", "changed", "number_of_bytes", "parsed", "quiet_beside_rank_0", "refused", "size", "sizes"]
+from ..files import obstacle
+
+__all__ = [
+    "UsageError", "changed", "file_to_write", "number_of_bytes", "parsed", "quiet_beside_rank_0", "refused", "size",
+    "sizes",
+]  # fmt: skip
 
 
 #: Seconds that other ranks wait for rank 0 to print the error: launchers end all ranks when one fails.
@@ -62,6 +68,14 @@ def refused() -> Iterator[None]:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}") from None
+
+
+def file_to_write(text: str) -> Path:
+    """Take the name of a file that a command writes at its end; an error now if it cannot be written."""
+    why = obstacle(text)
+    if why is not None:
+        raise argparse.ArgumentTypeError(f"{text}: {why}")
+    return Path(text)
 
 
 def size(text: str) -> int:

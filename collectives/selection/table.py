@@ -34,6 +34,7 @@ __all__ = [
     "merge",
     "named",
     "nearest",
+    "noted",
     "parse",
     "pick",
     "save",
@@ -138,16 +139,16 @@ def merge(tables: Iterable[Table]) -> Table:
 
 def _merged(old: Entry, new: Entry) -> Entry:
     known, replaced = ({*entry.rules, *(key[0] for key in entry.models)} for entry in (old, new))
-    kept = {*known, *_noted(old, "fitted", dict)} - replaced
+    kept = {*known, *noted(old, "fitted", dict)} - replaced
     made = old.made | new.made
     if "fitted" in made:
         made["fitted"] = {
-            name: lengths for entry in (old, new) for name, lengths in _noted(entry, "fitted", dict).items()
+            name: lengths for entry in (old, new) for name, lengths in noted(entry, "fitted", dict).items()
             if (name in kept) == (entry is old)
         }  # fmt: skip
     if "not_measured" in made:
         made["not_measured"] = [
-            text for entry in (old, new) for text in _noted(entry, "not_measured", list)
+            text for entry in (old, new) for text in noted(entry, "not_measured", list)
             if (str(text).split(" ")[0] in kept) == (entry is old)
         ]  # fmt: skip
     models = {key: model for key, model in old.models.items() if key[0] in kept} | new.models
@@ -156,7 +157,7 @@ def _merged(old: Entry, new: Entry) -> Entry:
     )  # fmt: skip
 
 
-def _noted(entry: Entry, name: str, kind: Callable[[], Any]) -> Any:
+def noted(entry: Entry, name: str, kind: Callable[[], Any]) -> Any:
     """What tune noted in ``made``; empty if it is not there, or no longer of ``kind``, since people may edit it."""
     found, empty = entry.made.get(name), kind()
     return found if isinstance(found, type(empty)) else empty

@@ -34,7 +34,8 @@ class Clocks:
     """When each rank, its host's ports and its processor have ended what they did; starts at 0.
 
     Ports serve messages in the order of rounds. ``overtaken`` says whether a message came to a port before one of an
-    earlier round: then the port would serve it first, and the times are not exact.
+    earlier round, or at the same time from another rank: then the port might serve it first, and the times are not
+    exact.
     """
 
     def __init__(self, network: Network, bytes_per_block: float):
@@ -42,6 +43,7 @@ class Clocks:
         self.time, self.began = np.zeros((2, network.size))  # began: of the latest round of each rank
         self.out, self.into, self.sent = np.zeros((3, network.nhosts))
         self._came = np.zeros((2, network.nhosts))  # at the ports out and in: the first byte of the latest message
+        self._sender = np.full((2, network.nhosts), -1)  # of that message
         self.overtaken = False
         self.messages = 0
         self._gap, self._slowness = network.host_gap(), network.slowness()
@@ -112,7 +114,7 @@ class Clocks:
         leaving = busy + wave.transfer
         arrival = leaving + self.network.local_alpha
         if len(wave.away):
-            ready, saved = busy[wave.away], self.network.burst
+            ready, saved, source = busy[wave.away], self.network.burst, wave.source[wave.away]
             start = np.maximum(ready - saved * self._gap[wave.from_host], self.out[wave.from_host])
             out = start + wave.transfer[wave.away]
             left = np.maximum(out, ready)
@@ -120,8 +122,10 @@ class Clocks:
             first = np.maximum(start, ready) + delay
             into = np.maximum(first - saved * self._gap[wave.to_host], self.into[wave.to_host]) + wave.in_transfer
             for port, hosts, came in ((0, wave.from_host, ready), (1, wave.to_host, first)):
-                self.overtaken |= bool((came < self._came[port, hosts]).any())
-                self._came[port, hosts] = came
+                last, sender = self._came[port, hosts], self._sender[port, hosts]
+                tied = (came == last) & (sender >= 0) & (sender != source)
+                self.overtaken |= bool(((came < last) | tied).any())
+                self._came[port, hosts], self._sender[port, hosts] = came, source
             self.out[wave.from_host], self.into[wave.to_host] = out, into
             leaving[wave.away], arrival[wave.away] = left, np.maximum(into, left + delay)
         return leaving, arrival

@@ -30,6 +30,8 @@ def seconds(text: str) -> float:
 def rate(text: str) -> float:
     """Parse bytes per second: ``12GB/s``, ``200Mbit/s``, ``64KiB/s``."""
     number, unit = _split(text)
+    if unit.endswith("b/s"):
+        raise argparse.ArgumentTypeError(f"{text!r} may be bits or bytes: write bit/s or B/s")
     for power, letter in enumerate(("", "k", "m", "g", "t")):
         for name, base in ((letter, 1000), (f"{letter}i", 1024)):
             for what, bits in (("b/s", 1), ("bit/s", 8)):

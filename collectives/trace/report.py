@@ -40,7 +40,11 @@ newer than the file, these are put together first. The file itself is for ui.per
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the table, or draw the picture; returns 2 if there is no timeline."""
+    """Print the table, or draw the picture; returns 2 if there is no timeline, or for an option without effect."""
+    if args.svg is None and (args.window is not None or args.title):
+        option = "--title" if args.window is None else "--window"
+        print(f"trace: error: {option} has no effect without --svg", file=sys.stderr, flush=True)
+        return 2
     try:
         _put_together(args.file)
         events, about = perfetto.read(args.file)

@@ -159,7 +159,7 @@ class Together(MPIWaiting):
         try:
             self.wait(run, timeout)
         finally:
-            self._leave(run)
+            self.leave(run)
             self.mpi_queries = None
 
     def Send(self, array: np.ndarray, rank: int) -> None:  # noqa: N802

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from ..files import replacing, say_where
 from ..launch import usage
+from ..launch.run import as_a_whole
 from ..schedules import registry
 from ..selection import table
 from ..selection.policy import DEFAULT
@@ -74,7 +75,8 @@ def main(args: argparse.Namespace) -> int:
     from .job import run
 
     args.output = OUTPUT if args.output is None else args.output
-    return run(args, names, [1 << k for k in range(3, args.max_size.bit_length())])
+    sizes = [1 << k for k in range(3, args.max_size.bit_length())]
+    return as_a_whole(lambda: run(args, names, sizes))
 
 
 def _check_mode(args: argparse.Namespace) -> None:

@@ -88,9 +88,7 @@ def _tune(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: S
     entry, wrong = tune(bench, names, sizes, seconds)
     entry.made |= {"minutes": args.minutes, "without": sorted(args.without), "mpi": args.mpi}
     if bench.comm.rank == 0:
-        old = [load(args.output)] if Path(args.output).exists() else []
-        merged = merge([*old, Table([entry])])
-        save(merged, args.output)
+        merged = _keep(entry, args.output)
         print(f"wrote {args.output}: {entry.layout}, {entry.mpi}, {entry.machine}", flush=True)
         if wrong:
             print(f"models: {told(wrong)}, measured at the same times", flush=True)
@@ -98,6 +96,23 @@ def _tune(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: S
         for line in warnings(entry.made, [name for name in names if name in rules and name not in entry.rules]):
             print(line, flush=True)
     return 0
+
+
+def _keep(entry: Entry, path: str) -> Table:
+    """Write the entry to the table in ``path``, and return all that is in it.
+
+    If that cannot be done, the entry is written to a file beside it, and the error is raised.
+    """
+    found = Table([entry])
+    try:
+        merged = merge([*([load(path)] if Path(path).exists() else []), found])
+        save(merged, path)
+    except (OSError, ValueError):
+        beside = f"{path}.new"
+        save(found, beside)
+        print(f"what was measured is in {beside}; see --merge", file=sys.stderr, flush=True)
+        raise
+    return merged
 
 
 def warnings(made: dict[str, Any], stay: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..selection.policy import Rules
-from ..selection.table import Entry, Table, pick
+from ..selection.table import Entry, Table, noted, pick
 from .measure import Bench
 from .progress import Progress
 from .race import interval, shuffled
@@ -93,7 +93,7 @@ class Measured:
         allowed = [c for c in self.every if bench.may_choose(collective, c)]
         best = min(allowed, key=lambda c: float(np.median(times[c][::2])))
         ratios = np.divide(times["tuned"], times["default"]).tolist()
-        unseen = nbytes not in entry.made.get("fitted", {}).get(collective, [])
+        unseen = nbytes not in (noted(entry, "fitted", dict).get(collective) or [])
         there = {c: self._there[self.calls[c]] for c in self.every}
         models = {c: entry.models.get((collective, c.algorithm, c.segment)) for c in self.every if unseen and there[c]}
         shown = [c for c, model in models.items() if model is not None]

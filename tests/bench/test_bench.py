@@ -11,13 +11,15 @@ import re
 import numpy as np
 import pytest
 from jobs import ROOT, mpiexec
+from tables import entry
 
-from collectives.bench import main, options, table
+from collectives.bench import curves, main, options, table
 from collectives.bench.cli import add_arguments
 from collectives.bench.operands import difference, fold, operand, ulps
 from collectives.bench.programs import COLLECTIVES, NAMES, find
 from collectives.bench.results import bandwidths
 from collectives.launch.usage import UsageError
+from collectives.selection.table import Table, save
 
 SCRIPTS = ROOT / "benchmarks/osu"
 
@@ -107,6 +109,27 @@ def test_parsers_read_it(tmp_path):
         assert record["us"]["p50"] <= record["us"]["p90"] <= record["us"]["p99"]
 
 
+def test_the_algorithm_is_that_of_the_measured_calls(tmp_path):
+    """Not that of a barrier after them; and with --algorithm shm a table that has another one does not matter."""
+    rules = {"allreduce": [(64, "shm", None), (None, "ring", None)]}
+    save(Table([entry(machine="*", mpi="*", rules=rules)]), tmp_path / "table")
+    env = {"COLLECTIVES_TUNING": str(tmp_path / "table")}
+    words = ["bench", "allreduce", "-m", "64:128", "-i", "3", "-x", "1", "--json", str(tmp_path / "a")]
+    for more, expected in ([], ["shm", "ring"]), (["--algorithm", "shm"], ["shm", "shm"]):
+        done = mpiexec("mpich", 2, "-m", "collectives", *words, *more, env=env)
+        assert done.returncode == 0, done.stderr
+        assert ("# Algorithms: shm up to 64, ring up to 128." in done.stdout) == (not more)
+        assert [record["ran"] for record in json.loads((tmp_path / "a").read_text())["results"]] == expected
+
+
+def test_a_bandwidth_of_no_bytes_is_not_drawn(tmp_path):
+    words = ("bw", "-m", "0:4", "-i", "2", "-x", "1", "-W", "2", "--json", str(tmp_path / "a"))
+    done = mpiexec("mpich", 2, "-m", "collectives", "bench", *words, "-G", "tty")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (curve,) = curves.curves(curves.read(tmp_path / "a"))
+    assert list(curve.points) == [1, 2, 4]
+
+
 # --- exit codes and options ---------------------------------------------------------------------------------------
 
 
@@ -120,6 +143,7 @@ def test_too_few_ranks(capsys):
 
 @pytest.mark.parametrize(("words", "why"), [
     (["-T", "mpi_short"], "begins none of"), (["-m", "8:4"], "the least is more than the most"),
+    (["-m", "2MiB:"], "the least, 2097152 bytes, is above the most, 1048576"),
     (["-m", "1:2:3"], "MIN"), (["-i", "0"], "at least 1"), (["-x", "-1"], "at least 0"), (["-z", "101"], "percentiles"),
     (["-G", "gif"], "tty, png, pdf"), (["-d", "cuda"], "host memory only"), (["-k", "2"], "no use"),
     (["-t", "3"], "no use"), (["--algorithm", "binomial"], "no algorithm 'binomial'"), (["-W", "4"], "no use"),

@@ -67,6 +67,15 @@ def test_both_engines_agree(algorithm):
     assert compared > 9 or algorithm.name in BY_EVENTS or f"{algorithm.collective}-{algorithm.name}" in SOME_BY_EVENTS
 
 
+def test_messages_that_reach_a_port_at_the_same_time_are_served_as_by_events():
+    """Those of two rounds of a tree: clocks say that they cannot tell which one is first."""
+    algorithm = registry.find("reduce", "binomial")
+    for size, root in ((3, 1), (5, 2), (9, 4)):
+        net = network(size, **FULL)
+        ends, _, _ = by_events(algorithm, net, 16 << 20, root)
+        np.testing.assert_array_equal(simulate(algorithm, net, 16 << 20, root=root).ends, ends)
+
+
 def test_receives_and_free_sends_are_a_round_ahead():
     """A pairwise exchange of 4 ranks: three rounds, of which two are always under way, so that only bytes count."""
     exchange, n = registry.find("alltoall", "pairwise"), 1 << 20

@@ -118,6 +118,7 @@ def test_what_cannot_be_cut_is_said(capsys):
         (("shm", "-p", "4"), "not a schedule"),
         (("ring", "-p", "4", "--hosts", "5"), "hosts"),
         (("ring", "-p", "4", "--beta", "12"), "not a rate"),
+        (("ring", "-p", "4", "--beta", "200Mb/s"), "write bit/s or B/s"),
         (("ring", "-p", "4", "--alpha", "2"), "not a time"),
         (("ring", "-p", "4", "--root", "1"), "no such root"),
         (("ring", "-p", "4", "--slow-rank", "4:2"), "slow_ranks"),
