@@ -116,6 +116,7 @@ def test_no_file_is_a_pickle(tmp_path):
         (checkpoint.Shard(np.zeros(2), 0, 4), ValueError, "thing/x: nobody has elements 2 to 4"),
         (checkpoint.Shard([1, 2], 0, 2), TypeError, "not a list"),
         (object(), TypeError, "a object cannot be saved"),
+        (np.ma.masked_array([1, 2], mask=[0, 1]), TypeError, "a masked array"),
     ],
 )
 def test_what_cannot_be_saved_is_named(value, error, words, tmp_path):

@@ -175,6 +175,26 @@ def test_parts_on_demand_are_the_samples_of_the_next_batches():
     assert (data.position, data.epoch, len(series)) == (0, 1, 2)
 
 
+def test_parts_on_demand_go_on_in_batches_of_another_length():
+    """As the plain loop: the samples that are left, not those of the epoch, are divided into whole batches."""
+    state = {}
+    data = train.Loader((np.arange(10),), 3, comm=MPI.COMM_SELF, drop_last=True)
+    for number, _ in enumerate(data):
+        if number == 1:
+            state = data.state_dict()
+            break
+    found = []
+    for on_demand in (False, True):
+        data = train.Loader((np.arange(10),), 4, comm=MPI.COMM_SELF, drop_last=True)
+        data.load_state_dict(state)
+        numbers = iter(range(99))
+        parts = data.on_demand(9, lambda series, numbers=numbers: next(numbers)) if on_demand else data
+        found.append(np.concatenate([x for (x,) in parts]))
+        assert data.epoch == 1
+    assert len(found[0]) == 4
+    np.testing.assert_array_equal(*found)
+
+
 @pytest.mark.parametrize("how", [{"shard": "strided"}, {"placement": "local"}])
 def test_samples_that_belong_to_ranks_are_not_dealt_on_demand(how):
     data = train.Loader((np.arange(50),), 8, comm=MPI.COMM_SELF, **how)

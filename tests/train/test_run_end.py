@@ -148,36 +148,6 @@ def test_other_threads_set_no_handlers():
     assert within == [before] * 3
 
 
-def accuracies(values):
-    values = iter(values)
-    return lambda: {"accuracy": next(values)}
-
-
-def test_the_best_epoch_is_kept(tmp_path):
-    run = go(tmp_path, parts(), epochs=5, best=("accuracy", "max"), keep=1,
-             evaluate=accuracies([0.1, 0.5, 0.5, float("nan"), 0.2]))  # fmt: skip
-    assert run.best == {"value": 0.5, "step": 6}
-    assert names(tmp_path) == ["step-000000006", "step-000000015"]
-    run = go(tmp_path, parts(), epochs=6, best=("accuracy", "max"), keep=1, evaluate=accuracies([0.4]))
-    assert run.best == {"value": 0.5, "step": 6}
-    assert names(tmp_path) == ["step-000000006", "step-000000018"]
-
-
-def test_the_best_may_be_the_least(tmp_path):
-    run = go(None, parts(), epochs=3, best=("accuracy", "min"), evaluate=accuracies([0.3, 0.2, 0.4]))
-    assert run.best == {"value": 0.2, "step": 6}
-
-
-def test_patience_ends_a_run_and_survives_it(tmp_path):
-    values = [0.1, 0.5, 0.4, 0.5, 0.3, 0.9]
-    options = {"best": ("accuracy", "max"), "patience": 3}
-    run = go(None, parts(), epochs=9, evaluate=accuracies(values), **options)
-    assert (run.stopped, run.step) == ("patience", 15)
-    go(tmp_path, parts(), epochs=4, checkpoint_every=3, evaluate=accuracies(values), **options)
-    run = go(tmp_path, parts(), epochs=9, checkpoint_every=3, evaluate=accuracies(values[4:]), **options)
-    assert (run.resumed, run.stopped, run.step) == (12, "patience", 15)
-
-
 def damage(folder):
     (file,) = folder.glob("*.safetensors")
     data = bytearray(file.read_bytes())

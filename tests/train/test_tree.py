@@ -68,3 +68,9 @@ def test_there_is_one_message_for_each_type():
 def test_other_leaves_are_errors(leaf):
     with pytest.raises(TypeError, match=r"tree\[0\]\['k'\] is a \w+, not an array"):
         train.allreduce_tree([{"k": leaf}], MPI.COMM_SELF)
+
+
+def test_a_masked_array_is_an_error():
+    """What is masked would be added up."""
+    with pytest.raises(TypeError, match="masked array"):
+        train.allreduce_tree({"a": np.ma.masked_array([1.0, 2.0], mask=[0, 1])}, comm=MPI.COMM_SELF)

@@ -48,8 +48,10 @@ def is_array(leaf: Any) -> bool:
 def as_numpy(leaf: Any) -> Array:
     """`leaf`, which `is_array`, as a NumPy array: of a tensor in the computer's memory a view, else a copy.
 
-    TypeError for a tensor that is sparse or quantized, or whose type NumPy has not.
+    TypeError for a tensor that is sparse or quantized, or whose type NumPy has not, and for a masked array.
     """
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise TypeError("a masked array, whose mask would be lost")
     return tensors.as_numpy(leaf) if is_tensor(leaf) else np.asarray(leaf)
 
 

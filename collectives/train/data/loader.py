@@ -241,7 +241,7 @@ class Loader:
         if not steps >= 1:
             raise ValueError(f"steps: expected at least 1, not {steps}")
         start, part = self._position, math.ceil(self.batch / self.size)
-        most = len(self) * self.batch if self.drop_last else self.samples
+        most = start + self._steps(self.samples - start) * self.batch if self.drop_last else self.samples
         stop = int(min(start + steps * self.batch, most))
         whole = self._deals.deal(self._epoch, 0, 1)
         series = object()

@@ -114,6 +114,8 @@ def _rebuilt(tree: Any, function: Callable[[Any], Any], path: str) -> Any:
 
 def _array(leaf: Any) -> Array:
     """`leaf` as a NumPy array, without a copy where that is possible."""
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise TypeError("a masked array: allreduce_tree would add up what is masked")
     if isinstance(leaf, np.ndarray):
         return leaf
     if is_tensor(leaf):

@@ -29,6 +29,7 @@ class Improvement:
             self._metric, self._mode = best
         self._patience = patience
         self.best: dict[str, Any] | None = None
+        self.checkpoint: int | None = None  # the step of the checkpoint that has the best
         self._since = 0  # epochs without a new best
 
     def judge(self, record: Mapping[str, Any]) -> float | None:
@@ -49,7 +50,7 @@ class Improvement:
         """Take what rank 0 has judged of the epoch that ended with `step`."""
         self._since += 1
         if better is not None:
-            self.best, self._since = {"value": better, "step": step}, 0
+            self.best, self._since, self.checkpoint = {"value": better, "step": step}, 0, step
 
     @property
     def exhausted(self) -> bool:
@@ -58,9 +59,10 @@ class Improvement:
 
     def state_dict(self) -> dict[str, Any]:
         """The best value, and the epochs since."""
-        return {"best": self.best, "since": self._since}
+        return {"best": self.best, "since": self._since, "checkpoint": self.checkpoint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take a state that `state_dict` returned."""
         best, since = fields("Improvement", state, best=lambda best: best, since=int)
         self.best, self._since = best, since
+        self.checkpoint = state.get("checkpoint", None if best is None else best["step"])

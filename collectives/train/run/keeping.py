@@ -25,8 +25,7 @@ class Keeping:
     """The checkpoints of a run in the folder `root`; none if `root` is None.
 
     * `objects`: what is saved, by name, beside the `run` itself. See `members`, also for `mesh`.
-    * `keep`, `every`, `seconds`: see `Run`. With `best` there is a checkpoint after each step for which ``wanted`` was
-      set.
+    * `keep`, `every`, `seconds`: see `Run`. With `best` there is a checkpoint after each call of `want_best`.
 
     ValueError for a number below 1, or for checkpoints that are asked for without a folder or without objects.
     """
@@ -54,7 +53,8 @@ class Keeping:
         if timed and not can:
             raise ValueError("checkpoints need a folder and a state: Run(out, state=...)")
         self.saves = can and (timed or best)
-        self.wanted = False  # whether this step has a new best
+        self.wanted = False  # whether a checkpoint is due
+        self._best_due = False  # whether it is that of a new best
         self._comm, self._objects, self._run, self._mesh = comm, objects, run, mesh
         self._every, self._seconds = every, seconds
         self._saver = Saver(Folder(root), comm, keep) if root is not None and can else None
@@ -85,6 +85,10 @@ class Keeping:
     def steps_left(self, step: int) -> float:
         """The steps from `step` to the next one after which a checkpoint is due by their number."""
         return math.inf if self._every is None else self._every - step % self._every
+
+    def want_best(self) -> None:
+        """There is a new best value: a checkpoint is due, and stays as long as there is no better one."""
+        self.wanted = self._best_due = True
 
     def save_if_due(self, step: int, late: bool, postpone: bool = False) -> None:
         """Begin a checkpoint after `step` if one is due: by the number of steps, by time (`late`), or as the best.
@@ -125,13 +129,14 @@ class Keeping:
 
     def _save(self, step: int) -> None:
         assert self._saver is not None
-        self.wanted, self._saved_at = False, time.monotonic()
+        if self._best_due:
+            self._run.best_is_in(step)
+        self.wanted, self._best_due, self._saved_at = False, False, time.monotonic()
         if step in self._saved:
             return
         self._prepare(self._saver.folder)
         self._saved.add(step)
-        best = self._run.best
-        self._saver.save(step, None if best is None else best["step"], lambda: self._snapshot(step))
+        self._saver.save(step, self._run.best_checkpoint, lambda: self._snapshot(step))
 
     def _prepare(self, folder: Folder) -> None:
         """Make the folder, once for these ranks."""
@@ -147,7 +152,7 @@ class Keeping:
     def _copies(self, step: int) -> Snapshot:
         found, per_rank = states(self._members)
         axes = dict(axes_of(self._mesh, self._comm.size))
-        info = {"best": self._run.best, "mesh": axes, "whole": self._mesh is not None}
+        info = {"mesh": axes, "whole": self._mesh is not None}
         return take({**found, **self._run.position()}, {*per_rank, OWN}, self._comm.rank, step, info)
 
     def resume(self, wanted: bool) -> int | None:

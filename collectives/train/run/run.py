@@ -349,7 +349,7 @@ class Run:
         self._reports.epoch(self.records)
         self._improvement.note(better, self.step)
         if better is not None:
-            self._keeping.wanted = True
+            self._keeping.want_best()
         if self._improvement.exhausted and not last:
             self.stopped = "patience"
             if self._strategy is not None:
@@ -383,6 +383,15 @@ class Run:
     def seconds(self) -> float:
         """Seconds in which steps ran, with those before a checkpoint from which the run goes on."""
         return self._seconds + (0.0 if self._begin is None else time.perf_counter() - self._begin)
+
+    @property
+    def best_checkpoint(self) -> int | None:
+        """The step of the checkpoint that has the best value: later than that of `best`, if it had to wait."""
+        return self._improvement.checkpoint
+
+    def best_is_in(self, step: int) -> None:
+        """Note that the checkpoint of `step` has the best value."""
+        self._improvement.checkpoint = step
 
     @property
     def best(self) -> dict[str, Any] | None:

@@ -41,8 +41,11 @@ class Position(Protocol):
     name: str
 
     @property
-    def best(self) -> dict[str, Any] | None:
-        """The best value so far with its step."""
+    def best_checkpoint(self) -> int | None:
+        """The step of the checkpoint that has the best value so far."""
+
+    def best_is_in(self, step: int) -> None:
+        """Note that this is the checkpoint of `step`."""
 
     def position(self) -> dict[str, Any]:
         """The run's own states by name: `RUN` of all ranks, `OWN` of this rank."""

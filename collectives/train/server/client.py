@@ -172,7 +172,7 @@ class Client:
         self._asked(server, Kind.PUT_ROWS, 0, len(keys), head, keys, np.ascontiguousarray(rows))
 
     def row_steps(self, table: int) -> int:
-        """The largest number of updates of a table on any server: each counts those of its own rows."""
+        """The largest number of updates of a table on any server."""
         none = np.zeros(0, np.int64)
         return max(self._asked(server, Kind.PULL_ROWS, table, 0, none).first for server in range(self.servers))
 

@@ -160,7 +160,8 @@ class Table:
         arrays = [self._read(keys, array).reshape(-1) for array in range(self._arrays())]
         steps = self._connected.row_steps(self._number)
         self._connected.meet()
-        return {"steps": steps, "arrays": [Leaf(a, start * self.width, self.rows * self.width) for a in arrays]}
+        leaves = [Leaf(a, start * self.width, self.rows * self.width) for a in arrays]
+        return {"steps": steps, "arrays": leaves, "width": self.width}
 
     def _arrays(self) -> int:
         """The number of arrays of a row: itself, and what the optimizer keeps."""
@@ -171,15 +172,29 @@ class Table:
         steps, arrays = fields("Table", state, steps=int, arrays=list)
         if len(arrays) != self._arrays():
             raise ValueError("the state of the table is for another optimizer")
+        if state.get("width", self.width) != self.width:
+            raise ValueError(f"the state is of rows of {state['width']} elements, the table of {self.width}")
         start, stop = self._mine()
         keys = np.arange(start, stop)
-        for array, leaf in enumerate(arrays):
-            part = slice(start * self.width, stop * self.width)
-            data = leaf.read(part.start, part.stop) if hasattr(leaf, "read") else np.asarray(leaf)[part]
+        found = [self._part_of(leaf, start * self.width, stop * self.width) for leaf in arrays]
+        for array, data in enumerate(found):
             rows = data.reshape(-1, self.width)
             for shard, at in self._cut(keys):
                 self._connected.put_rows(shard, self._number, array, steps, keys[at], rows[at])
         self._connected.meet()
+
+
+    def _part_of(self, leaf: Any, start: int, stop: int) -> Array:
+        """Elements of an array of a state; ValueError if it is of another number of rows, or of other elements."""
+        total = self.rows * self.width
+        if isinstance(leaf, Leaf):
+            if (leaf.start, len(leaf.array), leaf.total) != (start, stop - start, total):
+                raise ValueError("the state is of another table, or of another number of workers: save a checkpoint")
+            return np.asarray(leaf.array, self.dtype)
+        if tuple(np.shape(leaf)) != (total,):
+            raise ValueError(f"the table has {total} elements, the state {np.shape(leaf)}")
+        data = leaf.read(start, stop) if hasattr(leaf, "read") else np.asarray(leaf)[start:stop]
+        return np.asarray(data, self.dtype)
 
 
 class Rows:
@@ -228,7 +243,8 @@ class Rows:
 
     def update(self, parts: Sequence[tuple[Keys, Array, float]], factor: float) -> None:
         """Step by gradients (places, gradients, weight), with `factor` times the optimizer's learning rate."""
-        if not parts:
+        if not parts:  # a step all the same: servers count alike, whatever rows they have
+            self._optimizer.steps += 1
             return
         places, where = np.unique(np.concatenate([part[0] for part in parts]), return_inverse=True)
         weighted = [np.multiply(grads, weight, dtype=self._table.dtype) for _, grads, weight in parts]

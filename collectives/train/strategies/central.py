@@ -50,7 +50,7 @@ class Central(Strategy):
         self.bucket_bytes = None if bucket_bytes is None else count("bucket_bytes", bucket_bytes)
         if not isinstance(tables, Mapping | None):
             raise TypeError(f"tables must be a dict of train.Table by name, not {tables!r}")
-        self.tables = dict(tables or {})
+        self.tables = dict(sorted((tables or {}).items(), key=lambda item: str(item[0])))  # servers number them
         self.worker = True
         self._closed, self._loaded = False, False
         self._pulled: list[int] = []  # marks of the parameters that were read last

@@ -17,10 +17,14 @@ def cut_linear(net: Sequential, comm: Any) -> Sequential:
     gathered.
 
     `net` is equal on all ranks. Names of parameters stay. Collective. ValueError on all ranks if a layer has fewer
-    outputs, or inputs, than there are ranks.
+    outputs, or inputs, than there are ranks, and for a layer of a class derived from `Linear`, such as one that is cut
+    already.
     """
     layers: list[Any] = list(net.layers)
     linear = [number for number, layer in enumerate(layers) if isinstance(layer, Linear)]
+    for number in linear:
+        if type(layers[number]) is not Linear:
+            raise ValueError(f"layer {number} is a {type(layers[number]).__name__}, and only a Linear can be cut")
     while linear:
         first = linear.pop(0)
         if linear and all(isinstance(layer, ReLU) for layer in layers[first + 1 : linear[0]]):

@@ -298,3 +298,13 @@ def test_bad_layers_are_errors_on_all_ranks():
         with pytest.raises(ValueError, match=words):
             make()
         assert COMM.allreduce(1) == SIZE  # no rank is left in another call
+
+
+def test_frozen_layers_stay_frozen():
+    for trained in (False, True):
+        linear, embedding = torch.nn.Linear(8, 8), torch.nn.Embedding(8, 8)
+        for layer in (linear, embedding):
+            layer.requires_grad_(trained)
+        cut = tensor.ColumnParallelLinear(linear, COMM), tensor.RowParallelLinear(linear, COMM)
+        for made in (*cut, tensor.ParallelEmbedding(embedding, COMM)):
+            assert {p.requires_grad for p in made.parameters()} == {trained}

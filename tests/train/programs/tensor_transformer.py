@@ -58,6 +58,16 @@ def near(found, expected, bound=NEAR):
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_no_samples(sequence_parallel):
+    """As the last batch of an epoch may have on some ranks."""
+    net, loss_fn = model(COMM, sequence_parallel=sequence_parallel), ParallelCrossEntropy(VOCABULARY, COMM)
+    logits = net(X[:0])
+    assert (logits.shape[:2], logits.dtype) == ((0, CONTEXT), torch.float64)
+    loss_fn(logits, Y[:0]).nan_to_num().backward()
+    assert all(not p.grad.nan_to_num().any() for p in net.parameters())
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_training_is_that_of_one_process(sequence_parallel, dropout):
     """Step for step; with dropout, too, since masks do not depend on the cut."""

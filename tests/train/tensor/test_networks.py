@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 from collectives import train
 from collectives.train.tensor import ColumnParallelLinear, RowParallelLinear, cut_linear, cuts_of, whole_state
@@ -88,3 +89,18 @@ def test_a_layer_with_too_few_outputs_is_an_error_on_all_ranks():
             cut_linear(net, comm)
 
     train.threads.run(3, on_rank)
+
+
+class Doubled(train.Linear):
+    """A layer that a cut one could not replace."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_only_plain_linear_layers_are_cut():
+    cut = cut_linear(network(), MPI.COMM_SELF)
+    with pytest.raises(ValueError, match=r"layer 1 is a ColumnParallelLinear, and only a Linear can be cut"):
+        cut_linear(cut, MPI.COMM_SELF)
+    with pytest.raises(ValueError, match="layer 0 is a Doubled"):
+        cut_linear(train.Sequential(Doubled(4, 3, rng=RNG)), MPI.COMM_SELF)

@@ -51,13 +51,14 @@ class ParallelAttention(torch.nn.Module):
         """See the class."""
         mixed = self.qkv(x, sequence)
         samples, positions, _ = mixed.shape
-        query, key, value = mixed.view(samples, positions, -1, 3, self.size).permute(3, 0, 2, 1, 4)
+        heads = mixed.shape[-1] // (3 * self.size)  # not -1, which is ambiguous if there are no samples
+        query, key, value = mixed.view(samples, positions, heads, 3, self.size).permute(3, 0, 2, 1, 4)
         scores = query @ key.transpose(-1, -2) / math.sqrt(self.size)
         if self.causal:
             later = torch.ones(positions, positions, dtype=torch.bool).triu(1)
             scores = scores.masked_fill(later, -math.inf)
         weights = self.dropout(scores.softmax(dim=-1), self.heads)  # (samples, heads, positions, positions)
-        return self.out((weights @ value).transpose(1, 2).reshape(samples, positions, -1), sequence)
+        return self.out((weights @ value).transpose(1, 2).reshape(samples, positions, heads * self.size), sequence)
 
 
 class ParallelMLP(torch.nn.Module):

@@ -14,9 +14,10 @@ from .pairs import paired
 
 
 def part(whole: torch.Tensor, cut: Cut, comm: Any) -> torch.nn.Parameter:
-    """A parameter that is a copy of this rank's part of `whole`."""
+    """A parameter that is a copy of this rank's part of `whole`, and is trained if that is."""
     rank, _ = place(comm)
-    return torch.nn.Parameter(cut.part(whole.detach(), rank).clone(memory_format=torch.contiguous_format))
+    mine = cut.part(whole.detach(), rank).clone(memory_format=torch.contiguous_format)
+    return torch.nn.Parameter(mine, requires_grad=whole.requires_grad)
 
 
 class ColumnParallelLinear(torch.nn.Module):
@@ -92,7 +93,9 @@ class RowParallelLinear(torch.nn.Module):
         self.comm, self.cuts = comm, {"weight": cut}
         self.input = Cut(-1, cut.sizes) if split_input else None
         self.weight = part(whole.weight, cut, comm)
-        bias = None if whole.bias is None else torch.nn.Parameter(whole.bias.detach().clone())
+        bias = whole.bias
+        if bias is not None:
+            bias = torch.nn.Parameter(bias.detach().clone(), requires_grad=bias.requires_grad)
         self.register_parameter("bias", bias)
 
     def forward(self, x: torch.Tensor, sequence: Cut | None = None) -> torch.Tensor:
