@@ -84,15 +84,16 @@ cdef bint launch(Calls calls, coll_node_message *m, uint64_t begun) except -1:
     return True
 
 
-cdef int finish(Calls calls, object owners, object timeout) except -1:
+cdef int finish(Calls calls, object owners, object timeout, object timeout_of=None) except -1:
     """Wait for a call for which ``launch`` returned False; ``owners`` keep its memory alive.
 
-    A signal handler may raise an exception before the wait or after it.
+    The limit is ``timeout`` in seconds, or ``timeout_of(timeout)``. A signal handler may raise an exception before the
+    wait or after it.
     """
     cdef int depth = calls.turn.now.depth
     calls.brief.buffers = owners
     try:
-        calls.finish(calls.brief, timeout)
+        calls.finish(calls.brief, timeout if timeout_of is None else timeout_of(timeout))
     except BaseException as e:
         calls.interrupted(calls.brief, e)
         raise
@@ -193,7 +194,7 @@ cdef bint run_message(Calls calls, coll_node_message *m, int kind, object owners
         run_cached(calls, found, m, owners, None if timeout_of is None else timeout_of(options), begun)
         return True
     if not launch(calls, m, begun):
-        finish(calls, owners, None if timeout_of is None else timeout_of(options))
+        finish(calls, owners, options if timeout_of is not None else None, timeout_of)
     return True
 
 

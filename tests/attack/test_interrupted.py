@@ -8,10 +8,14 @@ def test_the_others_are_told(attack, mpi, where):
     attack(mpi, 2, "interrupted", where, code=None)
 
 
+def test_a_call_on_memory_is_told_before_its_limit_is_known(attack, mpi):
+    attack(mpi, 2, "interrupted", "limit", "memory", code=None)
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "kind",
-    ["ring", "nonblocking", "nonblocking ring", "persistent", "objects", "python"],
+    ["ring", "nonblocking", "nonblocking ring", "persistent", "objects", "python", "memory"],
     ids=lambda k: k.replace(" ", "_"),
 )
 def test_in_every_kind_of_call(attack, mpi, kind):

@@ -1,7 +1,7 @@
 """A signal's handler raises in a call: the others are told, or the call is complete.
 
-interrupted.py WHERE [KIND]: "finish" or "wait", where it raises at the begin of that function; or "anywhere". KIND is
-the kind of the call, "blocking" if none is named.
+interrupted.py WHERE [KIND]: "finish", "wait" or "limit", where it raises at the begin of that function; or "anywhere".
+KIND is the kind of the call, "blocking" if none is named.
 """
 
 import random
@@ -13,6 +13,8 @@ import numpy as np
 from mpi4py import MPI
 
 import collectives
+from collectives.communicator.internal import side_of
+from collectives.core import _core
 
 world = MPI.COMM_WORLD
 rank, size = world.rank, world.size
@@ -40,6 +42,18 @@ def start(plan):
     plan.Wait()
 
 
+def limit(options):
+    """The timeout of a call on memory, which is asked for if the call is not over at once."""
+    return 20.0
+
+
+def on_memory(comm, x, y):
+    kind, codes = _core.kind_number("allreduce"), (_core.DTYPES.index("float64"), _core.OPS.index("sum"))
+    where = x.ctypes.data, y.ctypes.data, x.size
+    if not _core.run_memory(side_of(comm), (x, y), limit, None, kind, *where, *codes):
+        comm.Allreduce(x, y)  # which says why it cannot
+
+
 def prepare(comm, x, y):
     """The call, as a function."""
     plan = comm.Allreduce_init(x, y) if kind == "persistent" else None
@@ -49,6 +63,7 @@ def prepare(comm, x, y):
         "nonblocking": lambda: comm.Iallreduce(x, y).Wait(),
         "nonblocking ring": lambda: comm.Iallreduce(x, y, algorithm="ring").Wait(),
         "persistent": lambda: start(plan),
+        "memory": lambda: on_memory(comm, x, y),
         "objects": lambda: np.copyto(y, comm.allreduce(x)),
         "python": lambda: comm.Allreduce(x, y, algorithm="ring", engine="python"),
     }[kind]
