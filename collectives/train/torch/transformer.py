@@ -112,8 +112,10 @@ def transformer(
     was.
 
     Collective over `comm`. Raises ValueError on all ranks unless heads divide the width and each rank has at least one
-    head and one entry of the vocabulary.
+    head and one entry of the vocabulary, and for several ranks that are threads: these share torch's generator.
     """
+    if hasattr(comm, "same_ranks") and comm.size > 1:
+        raise ValueError("ranks that are threads share torch's generator, and would draw other weights each: use MPI")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         blocks = [Block(width, heads, comm, sequence_parallel, dropout, dtype) for _ in range(layers)]

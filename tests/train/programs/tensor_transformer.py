@@ -185,3 +185,11 @@ def test_the_generator_of_the_program_is_left_alone():
     after = torch.rand(1)
     torch.manual_seed(5)
     assert torch.equal(after, torch.rand(1))
+
+
+def test_ranks_that_are_threads_are_refused():
+    def made(comm):
+        with pytest.raises(ValueError, match="share torch's generator"):
+            model(comm)
+
+    train.threads.run(2, made)
