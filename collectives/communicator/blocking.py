@@ -313,6 +313,15 @@ class Blocking:
             context.fail(operation, e)
         operation.release()
 
+    def _give_up_checked(self, collective: Collective, error: BaseException) -> None:
+        """Give up a call that could not begin, if calls are checked: after the comparison, other ranks wait for it.
+
+        All ranks refuse equal arguments alike, this library by TypeError or ValueError; so such a call is only dropped.
+        """
+        context = self._entered
+        if context.checked and context.broken is None and not isinstance(error, (TypeError, ValueError, MPI.Exception)):
+            context.torn(collective.name, error)
+
     # Execution
 
     def _run_parts(self, draft: Draft, choice: Choice, options: Options) -> None:

@@ -65,8 +65,12 @@ class Check:
     def queue(self, holder: object) -> _core.Operation:
         """Begin the all-gather before a non-blocking call, which keeps ``holder`` alive while it is under way."""
         operation, where, tag = self._operation()
-        operation.bind(*where, tag, (self._mine, self._all), holder).queue()
-        return self._begun(operation)
+        try:
+            operation.bind(*where, tag, (self._mine, self._all), holder).queue()
+            return self._begun(operation)
+        except BaseException as e:
+            self._context.fail(operation, e)
+            raise
 
     def _operation(self) -> tuple[_core.Operation, tuple[int, int], int]:
         context = self._context

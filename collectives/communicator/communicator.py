@@ -75,6 +75,8 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
             return self
         if not isinstance(comm, MPI.Intracomm):
             raise TypeError(f"comm: expected an mpi4py.MPI.Intracomm, not {type(comm).__name__}")
+        if isinstance(comm, Communicator):
+            comm._refuse_if_freed()
         known = comm._context if isinstance(comm, Communicator) else None
         turn = contextlib.nullcontext() if known is None else known.in_turn()
         with turn, meeting(f"creating a {cls.__name__}", MPI.Intracomm(comm), known) as making:
@@ -124,6 +126,8 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
         The handle is that of ``comm``, and so are name, attributes and group. A predefined communicator still cannot be
         freed.
         """
+        if isinstance(comm, Communicator):
+            comm._refuse_if_freed()
         return cls._adopt(MPI.Intracomm(comm))
 
     def __reduce__(self) -> Any:
@@ -290,6 +294,7 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
 
         See :class:`Group`.
         """
+        self._refuse_if_freed()
         made = Groups(self.Get_group())
         made.comm = self
         return made

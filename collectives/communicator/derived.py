@@ -134,11 +134,13 @@ class Derived(MPI.Intracomm):
 
     def Create(self, group: MPI.Group) -> Any:
         """A :class:`Communicator` of the ranks in ``group``, null on others; collective over this communicator."""
+        self._refuse_if_freed()
         rehearsal.group(self, group)
         return self._make("Communicator", "Create", group)
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
         """A :class:`Communicator` of the ranks in ``group``. Only these ranks call it; ``tag`` tells calls apart."""
+        self._refuse_if_freed()
         members = rehearsal.group(self, group)
         if self.rank not in members:
             return _made(self, "Communicator", super().Create_group(group, tag))
@@ -150,6 +152,7 @@ class Derived(MPI.Intracomm):
 
     def Create_cart(self, dims: Any, periods: Any = None, reorder: bool = False) -> Any:
         """A :class:`Cartcomm` with dimensions ``dims``, null on surplus ranks (MPI_Cart_create); collective."""
+        self._refuse_if_freed()
         rehearsal.cart(self, dims, periods, reorder)
         return self._make("Cartcomm", "Create_cart", dims, periods, reorder)
 
@@ -164,6 +167,7 @@ class Derived(MPI.Intracomm):
     ) -> Any:  # fmt: skip
         """A :class:`Distgraphcomm` from this rank's neighbours (MPI_Dist_graph_create_adjacent); collective."""
         args = sources, destinations, sourceweights, destweights, info, reorder
+        self._refuse_if_freed()
         rehearsal.adjacent(self, *args)
         return self._make("Distgraphcomm", "Create_dist_graph_adjacent", *args)
 
@@ -173,5 +177,6 @@ class Derived(MPI.Intracomm):
     ) -> Any:  # fmt: skip
         """A :class:`Distgraphcomm` from edges that any rank may give (MPI_Dist_graph_create); collective."""
         args = sources, degrees, destinations, weights, info, reorder
+        self._refuse_if_freed()
         rehearsal.dist_graph(self, *args)
         return self._make("Distgraphcomm", "Create_dist_graph", *args)

@@ -60,7 +60,11 @@ class Nonblocking(Blocking):
         self._remember(seen, draft, choice, options)
         part = next(self._parts(draft, choice, options, None))
         check = self._start_check(part, choice)
-        operation = self._queue(choice, part, library, then)
+        try:
+            operation = self._queue(choice, part, library, then)
+        except BaseException as e:
+            self._give_up_checked(draft.collective, e)
+            raise
         operation.check = check
         self._enter().started(operation, draft.collective.name, choice.algorithm.name, draft.nbytes, tick)
         return operation
@@ -72,9 +76,13 @@ class Nonblocking(Blocking):
         context, collective = self._enter(), draft.collective
         context.ran(collective.name, "mpi", draft.nbytes, tick)
         check = self._start_check(draft, choice)
-        given = self._for_mpi(draft, arguments)
-        with context.blamed(MPIRun(collective.name, draft.shape.call("mpi"))):
-            request = self._mpi("I" + collective.name)(*given.of(collective))
+        try:
+            given = self._for_mpi(draft, arguments)
+            with context.blamed(MPIRun(collective.name, draft.shape.call("mpi"))):
+                request = self._mpi("I" + collective.name)(*given.of(collective))
+        except BaseException as e:
+            self._give_up_checked(collective, e)
+            raise
         # Of other calls mpi4py keeps the buffers until MPI completes the request.
         if given is arguments and not collective.reduces and collective.name != "allgatherv":
             draft.owners = ()

@@ -71,6 +71,7 @@ class Objects:
         Alltoallv: Any
         _enter: Any
         _refuse_in_group: Any
+        _refuse_if_freed: Any
 
     def barrier(self) -> None:
         """Return when all ranks have called it."""
@@ -107,10 +108,12 @@ class Objects:
 
     def scan(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """The objects of the ranks up to this one, folded by ``op(left, right)`` in rank order."""
+        self._refuse_if_freed()
         return fold(op, _core.gather_objects(self, sendobj, None, self.rank + 1))
 
     def exscan(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """The objects of the ranks before this one, folded by ``op(left, right)`` in rank order; None on rank 0."""
+        self._refuse_if_freed()
         before = _core.gather_objects(self, sendobj, None, self.rank)
         return fold(op, before) if before else None
 

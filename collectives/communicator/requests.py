@@ -233,10 +233,14 @@ class HandedOverForGood(_Keeps, MPI.Prequest):  # type: ignore[misc]
     _started: Callable[[int], tuple[_core.Log, int] | None]
 
     def Start(self) -> None:
-        """Start the collective; the previous start must be complete. CollectiveError if the communicator is freed."""
+        """Start the collective; the previous start must be complete.
+
+        CollectiveError if the communicator is freed or broken.
+        """
         ending.refuse_if_forked()
         if self._context.internal == MPI.COMM_NULL:  # some MPIs would crash
             raise CollectiveError("this communicator has been freed")
+        self._context.check()
         begin = _core.ticks()
         self._run.began = time.monotonic()
         super().Start()

@@ -74,7 +74,12 @@ class _Mover:
     def __init__(self, comm: Any):
         self.comm = comm
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=_serve, args=(self._calls,), name="collectives objects", daemon=True)
+        self._begin(None)
+
+    def _begin(self, before: threading.Thread | None) -> None:
+        """Start the thread, which makes calls once the thread ``before`` it has ended."""
+        args = self._calls, before
+        self._thread = threading.Thread(target=_serve, args=args, name="collectives objects", daemon=True)
         self._thread.start()
         self._end = weakref.finalize(self, self._calls.put, None)
 
@@ -85,6 +90,8 @@ class _Mover:
 
     def put(self, call: Callable[[], None]) -> None:
         """Let the thread make a call after those before it."""
+        if not self._end.alive:  # an exception ended `free`, and the communicator goes on
+            self._begin(self._thread)
         self._calls.put(call)
 
     def free(self) -> None:
@@ -94,7 +101,9 @@ class _Mover:
         self.comm.Free()
 
 
-def _serve(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+def _serve(calls: queue.SimpleQueue[Callable[[], None] | None], before: threading.Thread | None) -> None:
+    if before is not None:
+        before.join()
     while (call := calls.get()) is not None:
         call()
         del call  # or this frame would keep the last call's bytes
@@ -188,7 +197,7 @@ class StartedObjects(Objects):
 
     def _for_all(self, objects: Any) -> list[bytes]:
         """The pickled objects of a sequence that has one for each rank; ValueError if it has not."""
-        return [MPI.pickle.dumps(each) for each in _core.one_for_each(objects, self.size)]
+        return [MPI.pickle.dumps(each) for each in _core.one_for_each(objects, self._enter().size)]
 
     def ibarrier(self) -> MPI.Request:
         """Non-blocking :meth:`barrier`: the request is complete when all ranks have made the call."""
@@ -196,14 +205,15 @@ class StartedObjects(Objects):
 
     def ibcast(self, obj: Any, root: int = 0) -> ObjectRequest:
         """Non-blocking :meth:`bcast`; the object is pickled now, and the request's ``wait()`` returns it."""
-        root = checked_root(root, self.size)
-        stream = MPI.pickle.dumps(obj) if self.rank == root else None
+        context = self._enter()
+        root = checked_root(root, context.size)
+        stream = MPI.pickle.dumps(obj) if context.rank == root else None
         result = MPI.pickle.loads if stream is None else lambda _: obj
         return self._mover("ibcast").start(_bcast, stream, root, result=result)
 
     def igather(self, sendobj: Any, root: int = 0) -> ObjectRequest:
         """Non-blocking :meth:`gather`; the object is pickled now, and ``wait()`` returns the list, or None."""
-        root, stream = checked_root(root, self.size), MPI.pickle.dumps(sendobj)
+        root, stream = checked_root(root, self._enter().size), MPI.pickle.dumps(sendobj)
         return self._mover("igather").start(_gather, stream, root, result=_loaded)
 
     def iallgather(self, sendobj: Any) -> ObjectRequest:
@@ -213,8 +223,9 @@ class StartedObjects(Objects):
 
     def iscatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> ObjectRequest:
         """Non-blocking :meth:`scatter`; objects are pickled now, and ``wait()`` returns this rank's."""
-        root = checked_root(root, self.size)
-        streams = self._for_all(sendobj) if self.rank == root else None
+        context = self._enter()
+        root = checked_root(root, context.size)
+        streams = self._for_all(sendobj) if context.rank == root else None
         return self._mover("iscatter").start(_scatter, streams, root, result=MPI.pickle.loads)
 
     def ialltoall(self, sendobj: Sequence[Any]) -> ObjectRequest:
@@ -224,7 +235,7 @@ class StartedObjects(Objects):
 
     def ireduce(self, sendobj: Any, op: Op = MPI.SUM, root: int = 0) -> ObjectRequest:
         """Non-blocking :meth:`reduce`; the object is pickled now, and ``wait()`` folds on the root."""
-        root, stream = checked_root(root, self.size), MPI.pickle.dumps(sendobj)
+        root, stream = checked_root(root, self._enter().size), MPI.pickle.dumps(sendobj)
         return self._mover("ireduce").start(_gather, stream, root, result=lambda found: _folded(op, found))
 
     def iallreduce(self, sendobj: Any, op: Op = MPI.SUM) -> ObjectRequest:
@@ -234,12 +245,12 @@ class StartedObjects(Objects):
 
     def iscan(self, sendobj: Any, op: Op = MPI.SUM) -> ObjectRequest:
         """Non-blocking :meth:`scan`; the object is pickled now, and ``wait()`` folds in rank order."""
-        stream, end = MPI.pickle.dumps(sendobj), self.rank + 1
+        stream, end = MPI.pickle.dumps(sendobj), self._enter().rank + 1
         return self._mover("iscan").start(_allgather, stream, result=lambda found: _folded(op, found[:end]))
 
     def iexscan(self, sendobj: Any, op: Op = MPI.SUM) -> ObjectRequest:
         """Non-blocking :meth:`exscan`; the object is pickled now, and ``wait()`` folds; None on rank 0."""
-        stream, end = MPI.pickle.dumps(sendobj), self.rank
+        stream, end = MPI.pickle.dumps(sendobj), self._enter().rank
         return self._mover("iexscan").start(_allgather, stream, result=lambda found: _folded(op, found[:end]))
 
 

@@ -87,8 +87,7 @@ cdef bint launch(Calls calls, coll_node_message *m, uint64_t begun) except -1:
 cdef int finish(Calls calls, object owners, object timeout, object timeout_of=None) except -1:
     """Wait for a call for which ``launch`` returned False; ``owners`` keep its memory alive.
 
-    The limit is ``timeout`` in seconds, or ``timeout_of(timeout)``. A signal handler may raise an exception before the
-    wait or after it.
+    The limit is ``timeout`` s, or ``timeout_of(timeout)``. A signal handler may raise before the wait or after it.
     """
     cdef int depth = calls.turn.now.depth
     calls.brief.buffers = owners

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Collection
 from types import FrameType
 from typing import NamedTuple
 
@@ -16,8 +17,8 @@ from ..core import _core
 from ..errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 
 __all__ = [
-    "Answer", "foreign", "libraries", "lines", "missing", "outer_position", "overdue", "position", "verdict",
-    "waiting_for",
+    "Answer", "activity", "foreign", "libraries", "lines", "missing", "outer_position", "overdue", "position",
+    "verdict", "waiting_for",
 ]  # fmt: skip
 
 MOST = 16  # most ranks that an error message describes
@@ -78,6 +79,28 @@ def _place_among(frames: dict[int, FrameType], thread: int | None) -> str:
     frame = frames.get(main if thread is None else thread)
     found = _of_the_program(frame) or _of_the_program(frames.get(main)) or frame
     return f"{found.f_code.co_filename}:{found.f_lineno}" if found else "the end of the program"
+
+
+def activity(threads: Collection[int]) -> dict[int, tuple[bool, object]]:
+    """For each of ``threads``: whether it runs code of the program, and a value that changes as it runs Python code.
+
+    A thread that waits in this package runs code of the program while a user-defined op or a signal handler of the
+    program is under way: from the innermost frame outwards, the program's then come before those of this package.
+    """
+    frames = _core.current_frames()
+    try:
+        return {thread: _activity_of(frames.get(thread)) for thread in threads}
+    finally:
+        frames.clear()  # this frame is among them
+
+
+def _activity_of(frame: FrameType | None) -> tuple[bool, object]:
+    spot = None if frame is None else (frame.f_code, frame.f_lasti)
+    while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
+        if not foreign(frame.f_code.co_filename):
+            return True, spot
+        frame = frame.f_back
+    return frame is None, spot
 
 
 def outer_position() -> str | None:

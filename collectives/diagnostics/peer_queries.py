@@ -8,6 +8,7 @@ while they wait in a collective themselves.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -152,7 +153,11 @@ def _of_neighbour(context: Any, answer: Answer | None, pid: int) -> Answer | Non
 def _staffed() -> socket.socket:
     """The socket at which this process answers, with a thread that does; a forked child answers no questions."""
     made = _open()
-    threading.Thread(target=_serve, args=(made,), name="collectives-answers", daemon=True).start()
+    try:
+        threading.Thread(target=_serve, args=(made,), name="collectives-answers", daemon=True).start()
+    except RuntimeError as e:
+        made.close()
+        raise OSError(errno.EAGAIN, str(e)) from e
     return made
 
 

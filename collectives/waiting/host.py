@@ -37,6 +37,9 @@ class Host(Protocol):
     def size(self) -> int:
         """Number of ranks."""
 
+    def meanwhile(self) -> None:
+        """See :meth:`collectives.waiting.waiting.Waiting.meanwhile`."""
+
     def behind(self, run: Any) -> list[int]:
         """Ranks that ``run`` waits for; empty if that is not known."""
 

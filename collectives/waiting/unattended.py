@@ -18,11 +18,10 @@ from ..core import _core
 from ..diagnostics import peer_queries
 from ..errors import CollectiveError
 from . import ending
-from .watching import Watch
+from .watching import LATELY, Watch
 
 __all__ = ["Unattended"]
 
-LATELY = 1_000_000_000  # ns for which a request that the program has tested is looked after
 LAST_LOOK = 2.0  # seconds that the end of the program waits for a look
 
 _log = logging.getLogger("collectives")

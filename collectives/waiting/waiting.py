@@ -23,14 +23,14 @@ from ..diagnostics.peer_queries import PeerQuery
 from ..errors import CollectiveError, CollectiveMismatch, PeerFailure
 from . import ending, turns, watching
 from .giving_up import GivingUp
-from .watching import Wait, Watch, asked_about
+from .watching import LATELY, Wait, Watch, asked_about
 
 __all__ = ["TOLD_OF", "Waiting"]
 
 _News = TypeVar("_News")
 TOLD_OF = 64  # most ranks, this one included, whose state an error message is made from
 LATE = 1_000_000  # ns of progress after a timeout
-TESTED = 16  # most requests of one communicator that are watched because the program tests them
+TESTED = 16  # most calls of one communicator that are watched because the program tests them
 NOTICE = 1.0  # seconds from an error of MPI's until /proc shows a death: a process closes its sockets before it is gone
 
 
@@ -82,6 +82,9 @@ class Waiting(GivingUp):
     def misses_some(self) -> bool:
         """Whether some ranks are known not to reach MPI_Finalize."""
         return bool(self.dead(0.0)) or self.mpi_queries is not None and self.mpi_queries.any_refused()
+
+    def meanwhile(self) -> None:
+        """What else this rank does in each 20 ms of a long wait, for who replaces it; what it raises ends the call."""
 
     def lateness(self, timeout: float) -> str:
         """Text for an error message: a call is not complete after ``timeout`` seconds."""
@@ -193,16 +196,29 @@ class Waiting(GivingUp):
         self.turn.give()
 
     def glance(self, run: Any, progressing: Any) -> None:
-        """Check, at most once every 20 ms, that a call which the program tests repeatedly can still end."""
-        watch = self.tested.get(progressing)
+        """Check, at most once every 20 ms, that a call which the program tests repeatedly can still end.
+
+        Of many such calls only the first ones are watched. Another one takes the place of one that has ended, or that
+        the program has not tested for a second.
+        """
+        watch, now = self.tested.get(progressing), time.monotonic_ns()
         if watch is None:
-            for oldest in list(self.tested)[: 1 - TESTED]:
-                self.end_glances(oldest)
-            watch = self.tested[progressing] = Watch(self, run, float("inf"))
-        now = time.monotonic_ns()
+            if len(self.tested) >= TESTED and not self._forget_one(now):
+                return
+            watch = Watch(self, run, float("inf"))
+            watch.next_look = now
+            self.tested[progressing] = watch
         if now >= watch.next_look:
             watch.next_look = now + watching.SLICE
             watch.look(progressing)
+
+    def _forget_one(self, now: int) -> bool:
+        """Stop watching one call that the program no longer tests, if there is one; ``now`` is the time in ns."""
+        idle = (tested for tested, watch in list(self.tested.items()) if now - watch.next_look > LATELY)
+        found = next(idle, None)
+        if found is not None:
+            self.end_glances(found)
+        return found is not None
 
     def end_glances(self, progressing: Any) -> None:
         """Stop watching a tested call, because it has ended or too many calls are watched."""
@@ -266,13 +282,15 @@ class Waiting(GivingUp):
         If the function called at the end of a call fails, only this rank raises; the communicator is not broken.
         """
         if isinstance(run, _core.Operation) and run.delivered and error is run.error():
-            self._leave(run)
+            self.leave(run)
             _core.sweep()
             raise error
-        if isinstance(error, _core.GivenUpError):
-            error = self.given_up(run)
+        begun = False  # the giving up
         try:
+            if isinstance(error, _core.GivenUpError):
+                error = self.given_up(run)
             noted = self._translated(run, error)
+            begun = True
             self.note(run, noted or error)
             if noted is None:
                 raise error
@@ -287,8 +305,12 @@ class Waiting(GivingUp):
             raised = kind(first + told)
             raised.origin = noted.origin
             raise raised from (None if kind is CollectiveMismatch else error)
+        except BaseException as e:
+            if not begun:  # a signal handler's exception, while it was found out why the run has ended
+                self.note(run, e)
+            raise
         finally:  # not earlier: the watchdog needs the wait as long as this thread may hang in MPI
-            self._leave(run)
+            self.leave(run)
 
     def _translated(self, run: Any, error: BaseException) -> CollectiveError | None:
         """The CollectiveError for an ``error`` of MPI or the core that has ended ``run``; None: it is to be raised."""
@@ -299,7 +321,7 @@ class Waiting(GivingUp):
         found.origin = origin
         return found
 
-    def _leave(self, run: Any) -> None:
+    def leave(self, run: Any) -> None:
         """Take the waits for ``run`` off the list."""
         for wait in [wait for wait in self.waits if wait.run is run]:
             with contextlib.suppress(ValueError):

@@ -14,14 +14,16 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from mpi4py import MPI
 
 from ..core import _core
 from ..diagnostics import exit_notes, peer_queries
-from ..diagnostics.diagnosis import Answer, foreign, lines, missing, overdue, position, waiting_for
+from ..diagnostics.diagnosis import Answer, activity, lines, missing, overdue, position, waiting_for
 from ..diagnostics.peer_queries import PeerQuery
+from ..errors import brief
 from . import dump
 from .dump import bounded
 from .unattended import Unattended
@@ -43,18 +45,23 @@ class Seen:
     def __init__(self) -> None:
         self.begin = time.monotonic()
         self.looks = self.still = 0
+        self.spot: object = None  # where the thread was in its program
         self.told = self.mourned = False
 
-    def look(self, wait: Wait) -> None:
-        """Record whether the waiting thread has progressed since the last look; it loops every 20 ms."""
+    def look(self, wait: Wait, computes: bool, spot: object) -> bool:
+        """Record the wait's state, and return whether the waiting thread has progressed since the last look.
+
+        A wait loops every 20 ms. If that does not show progress, the thread may have run Python code, or does so now:
+        ``computes`` and ``spot`` are what :func:`~collectives.diagnostics.diagnosis.activity` says of it.
+        """
         watch = wait.watch
         looks = 0 if watch is None else watch.looks
-        moves = looks != self.looks or wait.calls_back and _computes(wait.thread)
-        self.still = 0 if moves else self.still + 1
-        self.looks = looks
+        moves = looks != self.looks or spot != self.spot or wait.calls_back and computes
+        self.looks, self.spot = looks, spot
         if watch is not None:
             self.begin = min(self.begin, watch.begin)
             self.told = self.told or wait.timeout is None and watch.silence is None
+        return moves
 
     @property
     def stuck(self) -> bool:
@@ -66,12 +73,6 @@ class Seen:
         return seconds is not None and self.stuck and time.monotonic() - self.begin > seconds
 
 
-def _computes(thread: int) -> bool:
-    """Whether a waiting thread runs code of the program: a user-defined op or a signal handler."""
-    frame = _core.current_frames().get(thread)
-    return frame is None or not foreign(frame.f_code.co_filename)
-
-
 @functools.cache
 def watch() -> None:
     """Start the thread that watches the waits of this process; further calls have no effect."""
@@ -79,33 +80,49 @@ def watch() -> None:
 
 
 def _serve() -> None:
-    seen: dict[object, Seen] = {}
-    unattended = Unattended() if MPI.Query_thread() == MPI.THREAD_MULTIPLE else None
+    tasks: list[Callable[[], None]] = [functools.partial(_look, {}), dump.answer_for_main]
+    if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+        tasks.append(Unattended().look)
+    failed: set[str] = set()
     while True:
         time.sleep(TICK)
-        seen = _look(seen)
-        if unattended is not None:
-            unattended.look()
-        dump.answer_for_main()
+        for task in tasks:
+            _try(task, failed)
 
 
-def _look(before: dict[object, Seen]) -> dict[object, Seen]:
-    """Look at all waits once and return their states by key; ``before`` are the states of the last look."""
-    seen = {}
-    for context in peer_queries.contexts():
-        for wait in context.listed():
-            known = seen[wait.key] = before.get(wait.key) or Seen()
-            known.look(wait)
-            if known.stuck and not known.mourned:
-                known.mourned = _mourn(context, wait)
-            if wait.timeout is not None and known.overdue(wait.timeout + GRACE):
-                _end(context, wait)
-            elif wait.timeout is None and not known.told and known.overdue(context.stall):
-                known.told = True
-                if wait.watch is not None:
-                    wait.watch.silence = None
-                _warn(context, wait, time.monotonic() - known.begin)
-    return seen
+def _try(task: Callable[[], None], failed: set[str]) -> None:
+    """Call ``task``; log an exception of a kind that is not in ``failed`` yet. Memory may be short only for now."""
+    try:
+        task()
+    except Exception as e:
+        if brief(e) not in failed:
+            failed.add(brief(e))
+            _log.warning("a look at the waits of this process failed: %s", brief(e))
+
+
+def _look(seen: dict[object, Seen]) -> None:
+    """Look at all waits once; ``seen`` are their states by key, as of the last look and then as of this one."""
+    waits = [(context, wait) for context in peer_queries.contexts() for wait in context.listed()]
+    once = {wait.key: wait for _, wait in waits}  # some are listed twice
+    now = {key: seen.get(key) or Seen() for key in once}
+    seen.clear()
+    seen.update(now)
+    acts = activity({wait.thread for wait in once.values()}) if waits else {}
+    # The wait of a signal handler progresses, and the one that it interrupts does not: both are the thread's.
+    busy = {wait.thread for key, wait in once.items() if now[key].look(wait, *acts[wait.thread])}
+    for key, wait in once.items():
+        now[key].still = 0 if wait.thread in busy else now[key].still + 1
+    for context, wait in waits:
+        known = now[wait.key]
+        if known.stuck and not known.mourned:
+            known.mourned = _mourn(context, wait)
+        if wait.timeout is not None and known.overdue(wait.timeout + GRACE):
+            _end(context, wait)
+        elif wait.timeout is None and not known.told and known.overdue(context.stall):
+            known.told = True
+            if wait.watch is not None:
+                wait.watch.silence = None
+            _warn(context, wait, time.monotonic() - known.begin)
 
 
 def _behind(context: Any, wait: Wait) -> list[int]:
@@ -165,6 +182,20 @@ def _mourn(context: Any, wait: Wait) -> bool:
     return bool(dead)
 
 
+def _abort() -> None:
+    """MPI_Abort of all ranks, for up to 2 s; if no thread can be started for that, a signal ends the process after 4 s.
+
+    mpi4py's keeps the interpreter's lock, also while MPI keeps the call.
+    """
+    thread = threading.Thread(target=_core.abort, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        _core.abort()
+    else:
+        thread.join(dump.BOUND)
+
+
 def _end(context: Any, wait: Wait) -> None:
     """Print the wait's error message and all threads' tracebacks, then end the process, by MPI_Abort if possible."""
     behind = _behind(context, wait)
@@ -181,5 +212,5 @@ def _end(context: Any, wait: Wait) -> None:
         faulthandler.dump_traceback(2)
     exit_notes.leave(f"was stuck in a call of MPI's in {place}", {context.identity: context.begun})
     if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-        bounded(_core.abort)  # mpi4py's keeps the interpreter's lock, also while MPI keeps the call
+        _abort()
     os._exit(1)

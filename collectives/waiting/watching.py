@@ -13,10 +13,11 @@ from ..errors import CollectiveError, PeerFailure
 from .departures import Departures
 from .host import Host
 
-__all__ = ["Wait", "Watch", "asked_about"]
+__all__ = ["LATELY", "Wait", "Watch", "asked_about"]
 
 SLICE = 20_000_000  # ns between looks at signals, deadlines and peers
 PATIENCE = 1.0, 8.0  # seconds between questions to the ranks waited for: at first, and at most; doubled each time
+LATELY = 1_000_000_000  # ns for which a request that the program has tested is looked after
 ASKED = 32  # most ranks looked at, or asked, at a time
 
 _log = logging.getLogger("collectives")
@@ -57,6 +58,7 @@ class Watch:
         gave up.
         """
         context = self.context
+        context.meanwhile()
         self.looks += 1
         if context.mpi_queries is not None:
             context.mpi_queries.serve()

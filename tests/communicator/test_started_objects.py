@@ -34,6 +34,42 @@ try:
 except collectives.PeerFailure as e:
     print(e, flush=True)
 """
+INTERRUPTED = """
+import signal
+import time
+from mpi4py import MPI
+import collectives
+
+class Stop(Exception):
+    pass
+
+def handler(*_):
+    raise Stop
+
+comm = collectives.Communicator(MPI.COMM_WORLD)
+comm.timeout = 10
+assert comm.ibcast("x").wait() == "x"
+signal.signal(signal.SIGALRM, handler)
+if comm.rank:
+    time.sleep(0.6)
+request = comm.iallgather(comm.rank)
+if comm.rank == 0:
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        comm.Free()
+    except Stop:
+        print("interrupted", flush=True)
+requests = request, comm.iallreduce(1), comm.ibcast("y")
+print([request.wait() for request in requests], flush=True)
+comm.Free()
+"""
+
+
+def test_an_interrupted_free_can_be_repeated():
+    """The calls before it and those after it are made in their order."""
+    done = mpiexec("openmpi", 2, "-c", INTERRUPTED, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[[0, 1], 2, 'y']"] * 2 + ["interrupted"], done
 
 
 def test_a_late_rank_is_a_timeout():

@@ -13,6 +13,7 @@ import pytest
 from collectives import CollectiveMismatch, CollectiveTimeout, PeerFailure
 from collectives.arguments import timeouts
 from collectives.arguments.signature import Call
+from collectives.core import _core
 from collectives.diagnostics import peer_queries
 from collectives.diagnostics.diagnosis import Answer, lines, overdue, position
 from collectives.runtime.plans import Plans
@@ -178,6 +179,43 @@ def test_of_many_ranks_those_are_described_that_have_not_come():
     told = lines(said(*others.values()))
     assert told.splitlines()[1:3] == [f"  {said()[0]}", f"  {others[GONE]}"]
     assert told.endswith(f"({SIZE - 16} more ranks)")
+
+
+def test_an_exception_while_a_failure_is_looked_into_gives_the_call_up(context, monkeypatch):
+    """A signal handler's, before the failure is noted: the wait must not stay on the list, nor other ranks wait."""
+
+    class StopError(Exception):
+        pass
+
+    def stop(*_):
+        raise StopError
+
+    for step, error in ("given_up", _core.GivenUpError()), ("_blame", RuntimeError()):
+        run, noted = Run(), []
+        context.waits.append(watching.Wait(run, None, context.waits))
+        with monkeypatch.context() as patch:
+            patch.setattr(Many, "note", lambda self, run, error, noted=noted: noted.append((run, type(error))))
+            patch.setattr(Many, step, stop)
+            with pytest.raises(StopError):
+                context.fail(run, error)
+        assert noted == [(run, StopError)]
+        assert not context.waits
+
+
+def test_of_many_tested_calls_the_first_ones_stay_watched(context, monkeypatch):
+    """One that is no longer tested makes room for another one."""
+    looked = []
+    monkeypatch.setattr(watching.Watch, "look", lambda self, run: looked.append(run))
+    runs = [Run() for _ in range(waiting.TESTED + 1)]
+    for _ in range(3):
+        for run in runs:
+            context.glance(run, run)
+    watches = dict(context.tested)
+    assert list(watches) == looked == runs[:-1]
+    watches.pop(runs[3]).next_look -= 2 * watching.LATELY
+    context.glance(runs[-1], runs[-1])
+    assert looked[-1] is runs[-1]
+    assert context.tested == {**watches, runs[-1]: context.tested[runs[-1]]}
 
 
 def test_communicators_are_looked_at_while_others_are_made():

@@ -183,7 +183,6 @@ class Table:
                 self._connected.put_rows(shard, self._number, array, steps, keys[at], rows[at])
         self._connected.meet()
 
-
     def _part_of(self, leaf: Any, start: int, stop: int) -> Array:
         """Elements of an array of a state; ValueError if it is of another number of rows, or of other elements."""
         total = self.rows * self.width
