@@ -16,8 +16,9 @@ from .engines import engine_for
 from .gradients import heap_hook
 from .group import NAME, ProcessGroup
 from .store import Exchange
+from .work import Future
 
-__all__ = ["ProcessGroup", "heap_hook", "monitored_barrier"]
+__all__ = ["ProcessGroup", "heap_hook", "monitored_barrier", "wait_all"]
 
 
 def _create(options: Any, backend_options: Any) -> ProcessGroup:
@@ -51,7 +52,26 @@ def monitored_barrier(
     group.monitored_barrier(limit, wait_all_ranks)
 
 
+_torchs_wait_all = torch.futures.wait_all
+
+
+def wait_all(futures: list[Any]) -> list[Any]:
+    """``torch.futures.wait_all``, also in a callback: then callbacks of later futures among these run within it.
+
+    Importing this package replaces torch's function, which waits in C++ and knows of no callbacks.
+    """
+    for future in futures:
+        if isinstance(future, Future):
+            try:
+                future.wait()
+            except Exception:  # torch's function raises the first
+                if not future.done():
+                    raise
+    return _torchs_wait_all(futures)
+
+
 dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices.SERVED)
 dist.monitored_barrier = distributed_c10d.monitored_barrier = monitored_barrier
+torch.futures.wait_all = wait_all
 rendezvous.install()
 libraries.append(os.path.dirname(torch.__file__) + os.sep)  # errors name the lines of the program

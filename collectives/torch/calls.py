@@ -12,7 +12,7 @@ import torch
 from ..arguments.shape import Shape
 from ..core import _core
 from . import gradients
-from .tensors import Inward, Outward, Reduction, check
+from .tensors import Inward, Outward, Reduction, check, write
 
 __all__ = ["Call", "Calls"]
 
@@ -63,10 +63,10 @@ class Calls:
         reduction = Reduction(op, tensor.dtype)
         result = Outward([tensor], "tensor")
         if result.flat is not None:
-            result.flat.copy_(tensor.detach().reshape(-1))
+            write(result.flat, tensor.detach().reshape(-1))
         if reduction.factor is not None:
             written = result.tensors[0] if result.flat is None else result.flat
-            written.copy_(reduction.scaled(written))
+            write(written, reduction.scaled(written))
         shape = Shape("allreduce", 0, tensor.numel(), tensor.element_size(), reduction.dtype, reduction.op, True)
         address = result.address if result.flat is not None else gradients.address_of(tensor)
         return Call("allreduce", shape, address, address, result.owner, [tensor], result.ends)

@@ -55,9 +55,13 @@ class Issued(Job):
     def _new_future(self) -> torch.futures.Future:
         return failed.Future(devices=[self._gpu])  # the streams that wait for it are torch's business
 
+    def _is_completed_soon(self) -> bool:
+        """True: the future is complete at once, and torch lets the streams that use its value wait.
+
+        So its callbacks run where they are attached, and calls that they make have the same place on all ranks.
+        """
+        return True
+
     def is_completed(self) -> bool:
         """Whether the GPU has done it."""
         return self._event.query()
-
-    def _wait_aside(self) -> None:
-        self._event.synchronize()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import secrets
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -19,8 +21,10 @@ from ..runtime.context import Context
 from ..runtime.local import LocalContext
 from ..system import lifetime
 from .calls import Call
-from .messages import MPIMessages, StoreMessages
+from .messages import MPIMessages
 from .store import Exchange
+from .store_messages import StoreMessages
+from .work import Callbacks
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -43,6 +47,9 @@ class Messages(Protocol):
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> dist.Work:
         """Begin to receive; from any rank if ``peer`` is None."""
 
+    def interrupt(self) -> None:
+        """Let the waits for messages end that do not look at the group themselves."""
+
 
 class Engine(Protocol):
     """Runs calls. All ranks of a group have an engine of the same kind."""
@@ -54,6 +61,10 @@ class Engine(Protocol):
     @property
     def messages(self) -> Messages:
         """Point-to-point."""
+
+    @property
+    def callbacks(self) -> Callbacks:
+        """What runs the callbacks of its calls' futures."""
 
     def run(self, call: Call, timeout: float | None) -> None:
         """Run a blocking call; ``timeout`` in seconds, None: the group's."""
@@ -69,12 +80,12 @@ class Engine(Protocol):
 class MPIEngine:
     """Runs calls over a communicator of this library, which belongs to this engine alone."""
 
-    def __init__(self, comm: Communicator, timeout: timedelta):
-        self._comm = comm
+    def __init__(self, comm: Communicator, timeout: timedelta, callbacks: Callbacks):
+        self._comm, self.callbacks = comm, callbacks
         self._internal = importlib.import_module("..communicator.internal", __package__)  # which needs MPI
         self.context = self._internal.side_of(comm)
         self.context.timeout = timeout.total_seconds()
-        self.messages = MPIMessages(comm, self.context)
+        self.messages = MPIMessages(comm, self.context, callbacks)
         self._blocking_only = self.context.obstacle_to_threads(False) is not None
 
     def _seen(self, call: Call, starts: bool) -> Any:
@@ -111,9 +122,10 @@ class MPIEngine:
 class StoreEngine:
     """Runs calls without MPI, on one node; the ranks meet over torch's store."""
 
-    def __init__(self, exchange: Exchange, timeout: timedelta):
+    def __init__(self, exchange: Exchange, timeout: timedelta, callbacks: Callbacks):
+        self.callbacks = callbacks
         self.context = LocalContext(exchange.rank, exchange.size, exchange, timeout.total_seconds())
-        self.messages = StoreMessages(exchange, self.context)
+        self.messages = StoreMessages(exchange, self.context, callbacks)
         lifetime.watch(self, self.context, [])
 
     def run(self, call: Call, timeout: float | None) -> None:
@@ -151,9 +163,38 @@ def world() -> Any:
 
 
 class _Member(NamedTuple):
-    """What a rank of a group says of itself: its rank in an MPI program, the program's size and its library."""
+    """What a rank of a group says of itself: its rank in an MPI program, the program's size and its library; random
+    names of the process and of the program, the latter empty as long as it has none."""
 
     place: tuple[int, int, str] | None
+    process: str
+    program: str
+
+
+class _Names:
+    """Random names: of this process, and of its MPI program, which programs of one size need to be told apart."""
+
+    def __init__(self) -> None:
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        self.process, self.program = secrets.token_hex(8), ""
+
+    def agree(self, MPI: Any, members: list[_Member], mine: _Member) -> None:
+        """Give the program a name if all its ranks are among the members of a group, which all call this.
+
+        Several programs without names may be among the members: then each rank is there as often as each other one.
+        """
+        size, like = MPI.COMM_WORLD.size, mine.place and mine.place[1:]
+        found = Counter(m.place[0] for m in members if m.place and m.place[1:] == like and not m.program)
+        if not mine.program and len(found) == size and len(set(found.values())) == 1:
+            name = bytearray(self.process.encode())
+            MPI.COMM_WORLD.Bcast([name, MPI.BYTE], 0)
+            self.program = name.decode()
+
+
+_names = _Names()
 
 
 def engine_for(exchange: Exchange, name: str, timeout: timedelta) -> Engine:
@@ -162,12 +203,16 @@ def engine_for(exchange: Exchange, name: str, timeout: timedelta) -> Engine:
     CollectiveError if MPI makes no communicator for the group.
     """
     MPI = world()
-    mine = None if MPI is None else (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, MPI.Get_library_version())
-    theirs = [member.place for member in exchange(_Member(mine))]
-    ranks = [known[0] for known in theirs if known is not None]
-    programs = {known and known[1:] for known in theirs}
+    place = None if MPI is None else (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, MPI.Get_library_version())
+    mine = _Member(place, _names.process, _names.program)
+    theirs: list[_Member] = exchange(mine)
+    callbacks = Callbacks(name, frozenset(member.process for member in theirs))
+    if MPI is not None:
+        _names.agree(MPI, theirs, mine)
+    ranks = [member.place[0] for member in theirs if member.place is not None]
+    programs = {member.place and (*member.place[1:], member.program) for member in theirs}
     if MPI is None or len(programs) > 1 or len(set(ranks)) < exchange.size:
-        return StoreEngine(exchange, timeout)
+        return StoreEngine(exchange, timeout, callbacks)
     internal = importlib.import_module("..communicator.internal", __package__)
     limit = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
     group = MPI.COMM_WORLD.Get_group()
@@ -179,4 +224,4 @@ def engine_for(exchange: Exchange, name: str, timeout: timedelta) -> Engine:
     finally:
         members.Free()
         group.Free()
-    return MPIEngine(internal.adopt(plain), timeout)
+    return MPIEngine(internal.adopt(plain), timeout, callbacks)

@@ -50,7 +50,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def address_of(tensor: torch.Tensor) -> int:
     """The address of a tensor's memory for the engine: on the heap, if :func:`place` has put it there."""
     address = tensor.data_ptr()
-    if _placed:
+    if _placed and address:  # a tensor without elements has none
         begin = tensor.untyped_storage().data_ptr()
         found = _placed.get(begin)
         if found is not None and not found.storage.expired():

@@ -118,10 +118,15 @@ class ProcessGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         """Complete the calls that are under way, and destroy the group; ranks need not do so together."""
         self._queues.finish()
-        self.abort()
+        self._close()
 
     def abort(self) -> None:
-        """Destroy the group, whatever is under way. Later calls on it raise RuntimeError."""
+        """Destroy the group. Calls under way end by CollectiveError, on the other ranks too; later calls raise
+        RuntimeError."""
+        self._queues.abort()
+        self._close()
+
+    def _close(self) -> None:
         self._queues.close()
         self._context = None
 

@@ -8,20 +8,43 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from ..core import _core
+from ..errors import CollectiveError
+from . import any_source
 from .engines import Engine, engine_for
-from .store import Exchange
+from .store import Exchange, connection_to
 from .work import Callbacks, lateness
 
 __all__ = ["Queue", "Queues"]
+
+
+class _Meanwhile:
+    """What a rank does while it waits for a call. The context has it, and it does not have the context."""
+
+    aborted: CollectiveError | None = None
+
+    def look(self) -> None:
+        """Raise the error of a group that has been aborted; find messages for receives from any rank."""
+        if self.aborted is not None:
+            raise self.aborted
+        any_source.match_all()
 
 
 class Queue:
     """An ordered queue of calls: an engine of its own, and the thread for the callbacks of its calls' futures."""
 
     def __init__(self, name: str, engine: Engine):
-        self.name, self.engine = name, engine
+        self.name, self.engine, self.callbacks = name, engine, engine.callbacks
         engine.context.lateness = lateness  # type: ignore[method-assign, assignment]
-        self.callbacks = Callbacks(name)
+        self._meanwhile = _Meanwhile()
+        engine.context.meanwhile = self._meanwhile.look  # type: ignore[method-assign]
+
+    def abort(self) -> None:
+        """End the calls under way by an error, on the other ranks too. Waits end where they wait, within 20 ms."""
+        context = self.engine.context
+        self._meanwhile.aborted = CollectiveError("the process group has been aborted")
+        self.engine.messages.interrupt()
+        for operation in context.pending()[:1]:  # with it all that are queued
+            context.note(operation, self._meanwhile.aborted)
 
 
 class Queues:
@@ -31,7 +54,9 @@ class Queues:
         """``exchange`` is the group's. Later queues use its store and its timeout, too."""
         self._name, self._exchange, self.timeout = name, exchange, exchange.timeout
         self._main: Queue | None = Queue(name, engine)
-        self._others: dict[str, Queue] = {}  # by whose callbacks make their calls
+        self._others: dict[str, Queue] = {}  # by the name of the queue whose callbacks make their calls
+        self._making: dict[str, threading.Lock] = {}  # by the same name
+        self._apart: list[str] = []  # such names of groups without some ranks of this one
         self._lock = threading.Lock()
 
     @property
@@ -51,16 +76,35 @@ class Queues:
         if whose is None:
             return main
         main.engine.context.check()
-        return self._others.get(whose) or self._new(main, whose)
+        return self._others.get(whose.name) or self._new(main, whose)
 
-    def _new(self, main: Queue, whose: str) -> Queue:
-        """A queue for calls that callbacks make. All ranks make it together, with the first such call."""
-        group = self._exchange
+    def _new(self, main: Queue, whose: Callbacks) -> Queue:
+        """A queue for calls that callbacks make. All ranks make it together, with the first such call.
+
+        Several may be made at a time, which wait for other ranks in different order.
+        """
+        group, key = self._exchange, self._key(main, whose)
         with self._lock:
-            name, store = f"{main.name}/{whose}", dist.PrefixStore(f"queue/{whose}", group.store)
-            engine = engine_for(Exchange(store, group.rank, group.size, self.timeout), name, self.timeout)
-            made = self._others[whose] = Queue(name, engine)
-            return made
+            making = self._making.setdefault(whose.name, threading.Lock())
+        with making:
+            if whose.name not in self._others:
+                name, store = f"{main.name}/{key}", dist.PrefixStore(f"queue/{key}", connection_to(group.store))
+                engine = engine_for(Exchange(store, group.rank, group.size, self.timeout), name, self.timeout)
+                self._others[whose.name] = Queue(name, engine)
+            return self._others[whose.name]
+
+    def _key(self, main: Queue, whose: Callbacks) -> str:
+        """A key of a queue, the same on all ranks: the name of the group whose callbacks make the calls.
+
+        If not all ranks are in that group, as in one of the ranks of a node, others know it by another name, or their
+        callbacks are of another group. Then the key is its place among such groups, in the order of their first calls.
+        """
+        if main.callbacks.members <= whose.members:
+            return whose.name
+        with self._lock:
+            if whose.name not in self._apart:
+                self._apart.append(whose.name)
+            return f"apart {self._apart.index(whose.name)}"
 
     def _all(self) -> list[Queue]:
         return [] if self._main is None else [self._main, *self._others.values()]
@@ -82,6 +126,11 @@ class Queues:
             if queue.engine.context.broken is None:
                 for operation in _core.queued(queue.engine.context):
                     operation.complete()
+
+    def abort(self) -> None:
+        """End the calls under way by an error."""
+        for queue in self._all():
+            queue.abort()
 
     def close(self) -> None:
         """Give up all queues and what they hold."""

@@ -8,23 +8,25 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from .tensors import Reduction, check_on_cpu
+from ..errors import CollectiveMismatch
+from .tensors import CODES, Reduction, check_on_cpu, write
 from .work import Done
 
 __all__ = ["allreduce"]
 
+_TYPES = {code: dtype for dtype, code in CODES.items()}
+
 
 def allreduce(group: dist.ProcessGroup, tensor: torch.Tensor, op: Any) -> dist.Work:
     """Sum or average a sparse tensor over all ranks, in place; complete when it returns. TypeError for other ops, and
-    for an average of integers."""
+    for an average of integers. CollectiveMismatch on all ranks, which can go on, if the tensors differ in more than
+    their entries."""
     if op != dist.ReduceOp.SUM and op != dist.ReduceOp.AVG:
         raise TypeError(f"op: sparse tensors are reduced by SUM and AVG only, not {op}")
     Reduction(op, tensor.dtype)  # which refuses what it refuses for dense tensors
     mine, size = check_on_cpu(tensor, "tensor").detach().coalesce(), group.size()
     indices, values = mine.indices().t().contiguous(), mine.values().contiguous()
-    counts = torch.empty(size, dtype=torch.int64)
-    group.all_gather_single(counts, torch.tensor([indices.size(0)]), _blocking())
-    lengths = counts.tolist()
+    lengths = _agreed(group, mine)
     all_indices = [indices.new_empty((n, *indices.shape[1:])) for n in lengths]
     all_values = [values.new_empty((n, *values.shape[1:])) for n in lengths]
     group.allgather([all_indices], [indices], _blocking())
@@ -32,8 +34,24 @@ def allreduce(group: dist.ProcessGroup, tensor: torch.Tensor, op: Any) -> dist.W
     places, entries = torch.cat(all_indices).t(), torch.cat(all_values)
     total = torch.sparse_coo_tensor(places, entries, tensor.shape, check_invariants=False).coalesce()
     with torch.no_grad():
-        tensor.copy_(total / size if op == dist.ReduceOp.AVG else total)
+        write(tensor, total / size if op == dist.ReduceOp.AVG else total)
     return Done([tensor])
+
+
+def _agreed(group: dist.ProcessGroup, mine: torch.Tensor) -> list[int]:
+    """The number of entries on each rank; CollectiveMismatch if a rank's tensor is not one to add ``mine`` to."""
+    about = torch.tensor([mine._nnz(), CODES[mine.dtype], mine.sparse_dim(), mine.dim()], device="cpu")
+    every = [torch.empty_like(about) for _ in range(group.size())]
+    group.allgather([every], [about], _blocking())
+    shapes = [about.new_empty(row[3].item()) for row in every]
+    group.allgather([shapes], [about.new_tensor(mine.shape)], _blocking())
+    told = [
+        f"rank {rank}: {_TYPES[row[1].item()]} of shape {shape.tolist()}, sparse in {row[2].item()} dimensions"
+        for rank, (row, shape) in enumerate(zip(every, shapes, strict=True))
+    ]
+    if len({line.partition(": ")[2] for line in told}) > 1:
+        raise CollectiveMismatch("\n  ".join(["all_reduce of sparse tensors (COO) that differ", *told]))
+    return [row[0].item() for row in every]
 
 
 def _blocking() -> c10d.AllgatherOptions:

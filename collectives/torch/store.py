@@ -12,10 +12,21 @@ import torch.distributed as dist
 from ..errors import CollectiveError, CollectiveTimeout
 from . import records
 
-__all__ = ["Exchange", "MonitoredBarrier"]
+__all__ = ["Exchange", "MonitoredBarrier", "connection_to"]
 
 
 GRACE = timedelta(seconds=1)  # in which rank 0 says which ranks did not come in time
+
+
+def connection_to(store: dist.Store) -> dist.Store:
+    """Another connection to the same store, if it can make one, for use by another thread.
+
+    While one thread waits for a key, all others that use the same connection wait, too.
+    """
+    try:
+        return store.clone()
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return store
 
 
 class Exchange:
@@ -93,6 +104,8 @@ class MonitoredBarrier:
         """Wait for all ranks. CollectiveTimeout names the first rank that did not come, with ``wait_all_ranks`` all of
         them, if rank 0 came."""
         this, self._calls = self._calls, self._calls + 1
+        if this == 0:
+            self._store = connection_to(self._store)
         key = f"monitored/{this}"
         if self._rank:
             self._set(f"{key}/{self._rank}", "here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,18 @@ import torch.distributed as dist
 
 from ..core import _core
 
-__all__ = ["CODES", "FAST_CODES", "FAST_OPS", "Inward", "Outward", "Reduction", "check", "check_on_cpu", "lies_plain"]
+__all__ = [
+    "CODES",
+    "FAST_CODES",
+    "FAST_OPS",
+    "Inward",
+    "Outward",
+    "Reduction",
+    "check",
+    "check_on_cpu",
+    "lies_plain",
+    "write",
+]
 
 #: The kernels' code of each element type that can be reduced; other types (float8, quantised, ...) are only moved.
 CODES = {
@@ -45,6 +57,12 @@ def check_on_cpu(tensor: torch.Tensor, argument: str) -> torch.Tensor:
     if not tensor.is_cpu:
         raise TypeError(f"{argument}: a tensor on {tensor.device}; this call takes tensors on the CPU only")
     return tensor
+
+
+def write(target: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy values into a tensor, also into one of torch's inference mode outside that mode, in any thread."""
+    with torch.inference_mode() if target.is_inference() else contextlib.nullcontext():
+        target.copy_(values)
 
 
 class Reduction:
@@ -100,6 +118,10 @@ class _Memory:
         for tensor, part in zip(self.tensors, self.flat.split(self.counts), strict=True):
             yield tensor, part.view(tensor.shape)
 
+    def _join(self) -> None:
+        for tensor, part in self.pairs():
+            write(part, tensor)
+
 
 class Inward(_Memory):
     """Tensors that a call reads."""
@@ -108,10 +130,6 @@ class Inward(_Memory):
         super().__init__(tensors, argument)
         if self.flat is not None:
             self._join()
-
-    def _join(self) -> None:
-        for tensor, part in self.pairs():
-            part.copy_(tensor)
 
     def avoid(self, target: Outward) -> None:
         """Read from a copy if the target overlaps."""
@@ -133,7 +151,12 @@ class Outward(_Memory):
     def spread(self) -> None:
         """Copy what was written from the new memory to the tensors."""
         for tensor, part in self.pairs():
-            tensor.copy_(part)
+            write(tensor, part)
+
+    def keep(self) -> None:
+        """Copy the tensors to the new memory, if there is any, for a call that may write only some of it."""
+        if self.flat is not None:
+            self._join()
 
 
 def lies_plain(tensor: torch.Tensor) -> bool:

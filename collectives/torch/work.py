@@ -18,10 +18,11 @@ from ..system import lifetime
 from ..waiting.asleep import Asleep
 from . import failed
 
-__all__ = ["Callbacks", "Done", "Dropped", "Job", "OperationWork", "lateness", "run_aside", "seconds"]
+__all__ = ["Callbacks", "Done", "Dropped", "Future", "Job", "OperationWork", "lateness", "run_aside", "seconds"]
 
 #: ns that ``get_future`` waits itself; waking a thread that then wakes the caller takes about as long.
 SOON = 200_000
+SMALL = 1 << 14  # bytes; the results of older dropped Works are kept up to this size
 MANY = 64  # dropped Works that are not looked at, since there are so few
 UNSET = timedelta(0)  # torch passes this for the group's timeout
 
@@ -77,11 +78,12 @@ class Callbacks:
     of their own (:class:`.queues.Queue`), whose order is that of the callbacks.
     """
 
-    running: dict[int, str] = {}  # by thread: the queue of calls of the callback that the thread runs now
+    running: dict[int, Callbacks] = {}  # by thread: whose callback the thread runs now
     failure: BaseException | None = None  # the error of the first failed call of this queue
 
-    def __init__(self, name: str):
-        self.name = name
+    def __init__(self, name: str, members: frozenset[str] = frozenset()):
+        """``name`` is that of the queue of calls, ``members`` the names of its processes."""
+        self.name, self.members = name, members
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -106,9 +108,9 @@ class Callbacks:
     def _serve(self) -> None:
         ident = threading.get_ident()
         while (job := self._jobs.get()) is not None:
-            self.running[ident] = self.name
+            self.running[ident] = self
             job()
-            del self.running[ident]
+            del self.running[ident], job  # futures, which must not be freed in C++ while the interpreter ends
 
     def catch_up(self, done: Callable[[], bool]) -> None:
         """Called when a callback waits for a later one: run the callbacks up to that one, within the first.
@@ -174,19 +176,27 @@ class Job(dist.Work):
     """The base class of this backend's Works: a call whose end must be waited for."""
 
     #: Works that the program dropped without asking how they end. torch may still ask soon, in C++ (DDP's ``join``),
-    #: where the methods are found only while the Python object lives. So the latest 64 are kept.
+    #: where the methods are found only while the Python object lives. So the latest 64 are kept, but large results
+    #: only of the latest 4.
     _let_go: ClassVar[deque[Job]] = deque(maxlen=64)
     _asked = False
 
     def __init__(self, results: list[Any]):
         super().__init__()
-        self._results = results
+        self._results: list[Any] | None = results
         self._future: torch.futures.Future | None = None
         self._failure: BaseException | None = None
 
     def __del__(self) -> None:
         if not self._asked:
             self._let_go.append(self)
+            if len(self._let_go) > 4:
+                self._let_go[-5]._shed()
+
+    def _shed(self) -> None:
+        """Let go of large results."""
+        if self._results is not None and sum(map(_nbytes, self._results)) > SMALL:
+            self._results = None
 
     def wait(self, timeout: timedelta = UNSET) -> bool:
         """Wait for the end of the call, up to a timeout (default: the group's); raises the error of a failed call."""
@@ -223,6 +233,8 @@ class Job(dist.Work):
 
     def result(self) -> list[Any]:
         """The tensors with the result, as in the value of the future."""
+        if self._results is None:
+            raise RuntimeError("the results of a Work that was dropped are no longer kept")
         return self._results
 
     def synchronize(self) -> None:
@@ -255,11 +267,12 @@ class Job(dist.Work):
         assert self._future is not None
         try:
             wait()
+            values = [_value(result) for result in self.result()]
         except BaseException as e:
             self._has_failed(e)
             self._future.set_exception(e)
         else:
-            self._future.set_result([_value(result) for result in self._results])
+            self._future.set_result(values)
 
     def source_rank(self) -> int:
         """The rank that sent the message that a receive got. RuntimeError for other calls."""
@@ -275,6 +288,10 @@ def _value(result: Any) -> Any:
     if isinstance(result, list) and len({tensor.shape for tensor in result}) == 1:
         return torch.stack(result)
     return result
+
+
+def _nbytes(result: Any) -> int:
+    return sum(map(_nbytes, result)) if isinstance(result, list) else result.numel() * result.element_size()
 
 
 class _Lasting(Protocol):

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from jobs import ROOT, mpiexec
@@ -69,13 +70,13 @@ MESSAGES = "tests/torch/programs/messages.py"
 def test_waits_for_messages_over_mpi():
     done = mpiexec("torch", 2, MESSAGES, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["3 passed"]
+    assert done.stdout.splitlines() == ["6 passed"]
 
 
 def test_waits_for_messages_without_mpi():
     done = torchrun(2, MESSAGES)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["3 passed"]
+    assert done.stdout.splitlines() == ["6 passed"]
 
 
 @pytest.mark.parametrize("launched", [lambda *command: mpiexec("torch", 2, *command), lambda *c: torchrun(2, *c)])
@@ -90,10 +91,38 @@ def test_messages_that_are_dropped():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+ABORTED = "tests/torch/programs/aborted.py"
+
+
+@pytest.mark.parametrize("launched", [lambda: mpiexec("torch", 2, ABORTED), lambda: torchrun(2, ABORTED)])
+def test_calls_end_when_a_group_is_aborted(launched):
+    calls = "blocking", "scattered", "work", "future", "message"
+    expected = ["1 idle None", *(f"{rank} {call} True" for rank in range(2) for call in calls)]
+    done = launched()  # over MPI it does not return 0: ranks end without MPI_Finalize
+    assert sorted(done.stdout.splitlines()) == sorted(expected), done.stderr
+
+
+def test_two_mpi_programs_are_no_single_one(tmp_path):
+    """Though a group of ranks of both has each rank of such a program once."""
+    command = "tests/torch/programs/two_programs.py", str(tmp_path / "meeting")
+    with ThreadPoolExecutor() as pool:
+        jobs = [pool.submit(mpiexec, "torch", 2, *command, str(first), timeout=60) for first in (0, 2)]
+        for job in jobs:
+            done = job.result()
+            assert done.returncode == 0, done.stderr
+            assert sorted(done.stdout.splitlines()) == [
+                "MPIEngine",
+                "MPIEngine",
+                "StoreEngine",
+                "StoreEngine",
+                "StoreEngine",
+            ]
+
+
 def test_receives_from_any_rank_between_hosts():
     done = mpiexec("torch", 3, "tests/torch/programs/any_source.py", timeout=100)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["3 passed"]
+    assert done.stdout.splitlines() == ["5 passed"]
 
 
 @pytest.mark.parametrize("hosts", ["a,b,b", pytest.param("a,a,b,b", marks=pytest.mark.slow)])

@@ -59,6 +59,39 @@ def test_a_rank_that_is_named_is_not_kept_from_its_message():
     dist.barrier()
 
 
+LONG = 1 << 20  # elements: more than MPI sends before the receiver has begun
+
+
+def test_ranks_that_send_meanwhile():
+    """Each waits for its own message to go before it looks at its receive."""
+    x = torch.zeros(LONG)
+    work = dist.irecv(x)
+    dist.send(torch.full((LONG,), RANK + 1.0), (RANK + 1) % 3)
+    work.wait()
+    assert x.eq((RANK - 1) % 3 + 1).all()
+    dist.barrier()
+
+
+def test_ranks_that_wait_for_a_collective_meanwhile():
+    """Of the same group, and of another one: to these the other rank comes when its message has gone."""
+    for call in (
+        dist.barrier,
+        lambda: dist.barrier(group=OTHER),
+        lambda: dist.barrier(group=OTHER, async_op=True).wait(),
+        lambda: dist.barrier(group=OTHER, async_op=True).get_future().wait(),
+    ):
+        x = torch.full((LONG,), RANK + 1.0)
+        if RANK == 0:
+            work = dist.irecv(x)
+        elif RANK == 1:
+            dist.send(x, 0)
+        call()
+        if RANK == 0:
+            work.wait()
+            assert x.eq(2).all()
+    dist.barrier()
+
+
 def test_a_signal_handler_may_test_within_a_test():
     if RANK == 0:
         a = torch.zeros(1)
@@ -76,5 +109,6 @@ def test_a_signal_handler_may_test_within_a_test():
 
 if __name__ == "__main__":
     dist.init_process_group("collectives", timeout=timedelta(seconds=20))
+    OTHER = dist.new_group(timeout=timedelta(seconds=20))
     WITHOUT_0 = dist.new_group([1, 2])
     run(globals())

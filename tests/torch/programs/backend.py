@@ -11,6 +11,7 @@ import datetime
 import sys
 import warnings
 
+import kinds
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -105,19 +106,6 @@ def test_negated_and_conjugated_on_reading():
     assert found.tolist() == [-2] * SIZE
     assert dist.group.WORLD.allreduce([z := torch.tensor([1 + 2j]).conj()]).wait()
     assert z.tolist() == [SIZE * (1 - 2j)]
-
-
-def test_sparse():
-    x = torch.sparse_coo_tensor([[RANK, SIZE]], torch.ones(2), (SIZE + 1,), check_invariants=True)
-    dist.all_reduce(x)
-    assert x.to_dense().tolist() == [1.0] * SIZE + [SIZE]
-    dist.all_reduce(x, op=dist.ReduceOp.AVG)
-    assert x.to_dense().tolist() == [1.0] * SIZE + [SIZE]
-    refused(TypeError, "sparse", lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX))
-    x = torch.sparse_coo_tensor([[0]], torch.tensor([1]), (1,), check_invariants=True)
-    refused(TypeError, "ReduceOp.AVG with torch.int64", lambda: dist.all_reduce(x, op=dist.ReduceOp.AVG))
-    dist.all_reduce(x)
-    assert x.to_dense().tolist() == [SIZE]
 
 
 def test_reduce():
@@ -392,4 +380,4 @@ if __name__ == "__main__":
     assert (RANK, SIZE) == (dist.get_rank(), dist.get_world_size())
     if RANK == 0:
         print(f"mpi4py {'is' if 'mpi4py' in sys.modules else 'is not'} there")
-    run(vars(works) | globals())
+    run(vars(works) | vars(kinds) | globals())

@@ -43,7 +43,7 @@ def begin(request):
 
     def begun(comm, use=lambda work: None):
         memory = np.zeros(10)  # which the garbage collector does not know, so that the reference lasts as it does
-        use(getattr(MPIMessages(comm, CONTEXT), request.param)(torch.from_numpy(memory), 0, 0))
+        use(getattr(MPIMessages(comm, CONTEXT, None), request.param)(torch.from_numpy(memory), 0, 0))
         return weakref.ref(memory)
 
     return begun

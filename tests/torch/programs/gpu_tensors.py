@@ -51,7 +51,7 @@ class Event:
         Event.waits += stream.cuda_stream == STREAM
 
     def query(self):
-        return True
+        return False
 
 
 class Future(failed.Future):
@@ -78,6 +78,8 @@ def calls(n):
     work = dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True)
     work.wait()
     assert Event.waits == before + 1
+    assert not work.is_completed()
+    assert work.get_future().done()  # as NCCL's; so callbacks make their calls where they are attached
     assert work.get_future().wait()[0] is x
     same(x, np.arange(n) + SIZE - 1)
     x = on_gpu(mine)

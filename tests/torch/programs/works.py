@@ -7,7 +7,10 @@ import itertools
 import os
 import threading
 import time
+import weakref
+from datetime import timedelta
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from ranks import RANK, SIZE
@@ -69,6 +72,20 @@ def test_works_that_only_torch_holds():
             torch.testing.assert_close(net.module.weight.grad, mean)
 
 
+def test_results_of_dropped_works_are_not_kept():
+    """Only of the latest, and small ones."""
+    results = []
+    for n in [20_000] * 8 + [20]:
+        memory = np.zeros(n, np.float32)
+        dist.all_reduce(x := torch.from_numpy(memory), async_op=True)
+        results.append(weakref.ref(memory))
+        del x, memory
+        dist.barrier()
+    gc.collect()
+    assert sum(one() is not None for one in results) <= 6
+    assert results[-1]() is not None
+
+
 def test_futures_run_callbacks_in_one_order():
     """Callbacks make calls of their own, while the program makes others: each has its place on all ranks."""
     futures, values = [], [torch.full((3,), float(i)) for i in range(4)]
@@ -84,16 +101,62 @@ def test_futures_run_callbacks_in_one_order():
         assert future.wait().tolist() == [float((i * SIZE + i) * SIZE)] * 3
 
 
+def test_callbacks_of_groups_that_have_other_names_elsewhere():
+    """As those of the ranks of a node: each rank's group is known to itself only."""
+    alone = [dist.new_group([rank]) for rank in range(SIZE)][RANK]
+    for value in (1.0, 2.0):
+        x = torch.full((4,), value)
+        future = dist.all_reduce(x, group=alone, async_op=True).get_future().then(lambda _, x=x: dist.all_reduce(x))
+        future.wait()
+        assert x.tolist() == [SIZE * value] * 4
+
+
+def test_calls_over_the_store_while_a_callback_makes_its_first_call():
+    """On one rank after it, on the others before it."""
+    soon = timedelta(seconds=10)
+    for meet in (dist.monitored_barrier, lambda group: dist.new_group(timeout=soon)):
+        group, x = dist.new_group(timeout=soon), torch.ones(4)
+
+        def again(_, group=group, x=x):
+            if RANK == 0:
+                time.sleep(0.1)
+            dist.all_reduce(x, group=group)
+
+        future = dist.all_reduce(x, group=group, async_op=True).get_future().then(again)
+        for step in [lambda: meet(group), future.wait][:: 1 if RANK == 0 else -1]:  # noqa: B023
+            step()
+        assert x.tolist() == [SIZE**2] * 4
+
+
+def test_callbacks_of_two_groups_begin_in_different_order():
+    groups, x = [dist.new_group(timeout=timedelta(seconds=10)) for _ in range(2)], torch.ones(2)
+
+    def again(i):
+        if i == (RANK == 0):
+            time.sleep(0.1)
+        dist.all_reduce(x[i : i + 1])
+
+    works = [dist.barrier(group=group, async_op=True) for group in groups]
+    for future in [work.get_future().then(lambda _, i=i: again(i)) for i, work in enumerate(works)]:
+        future.wait()
+    assert x.tolist() == [SIZE] * 2
+
+
 def test_a_callback_waits_for_a_later_one():
     """It is run within the first; on Gloo other threads run it, as long as one is free."""
     if os.environ.get("MPI4PY_RC_THREAD_LEVEL") == "serialized":  # where a callback runs as soon as it is attached
         assert dist.barrier(async_op=True).get_future().then(lambda future: 5).done()
         return
+    for wait in (lambda future: future.wait(), lambda future: torch.futures.wait_all([future, future])[1]):
+        hold_a_wait_within_a_callback(wait)
+
+
+def hold_a_wait_within_a_callback(wait):
     futures, ready = [], threading.Event()
 
     def waiting(future):
         ready.wait()
-        return futures[2].wait() + 1
+        return wait(futures[2]) + 1
 
     def again(future):
         return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
@@ -104,7 +167,7 @@ def test_a_callback_waits_for_a_later_one():
     assert [future.wait()[0].item() for future in futures] == [2 * SIZE**2 + 1, SIZE**2, 2 * SIZE**2]
 
     later, ready = [], threading.Event()
-    loop = dist.barrier(async_op=True).get_future().then(lambda future: ready.wait() and later[0].wait())
+    loop = dist.barrier(async_op=True).get_future().then(lambda future: ready.wait() and wait(later[0]))
     later.append(loop.then(lambda future: future.value()))
     ready.set()
     refused(RuntimeError, "can end only after the callback", loop.wait)

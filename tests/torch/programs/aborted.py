@@ -1,0 +1,72 @@
+"""Groups that one rank aborts while it is in a call: ``mpiexec -n 2 python aborted.py``, or by ``torchrun``.
+
+Each rank prints a line for each kind of call: its rank, the kind, and whether the call ended soon by the error. The
+group of all ranks works to the end.
+"""
+
+import os
+import threading
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from ranks import RANK
+
+import collectives.torch
+
+WORDS = "the process group has been aborted"
+CALLS = {
+    "blocking": lambda group: dist.all_reduce(torch.ones(4), group=group),
+    "scattered": lambda group: dist.all_reduce(torch.ones(8)[::2], group=group),
+    "work": lambda group: dist.all_reduce(torch.ones(4), group=group, async_op=True).wait(),
+    "future": lambda group: dist.all_reduce(torch.ones(4), group=group, async_op=True).get_future().wait(),
+    "message": lambda group: group.recv([torch.ones(4)], 1, 0).wait(),
+}
+
+
+def ends_by_the_error(call, group):
+    began = time.monotonic()
+    try:
+        call(group)
+    except collectives.CollectiveError as e:
+        return WORDS in str(e) and time.monotonic() - began < 5
+    return False
+
+
+def aborted(name, call):
+    group, found = dist.new_group(timeout=timedelta(seconds=20)), []
+    dist.barrier(group=group)
+    if RANK == 0:
+        thread = threading.Thread(target=lambda: found.append(ends_by_the_error(call, group)))
+        thread.start()
+        time.sleep(0.1)
+        group.abort()
+        thread.join()
+        dist.barrier()
+    else:
+        dist.barrier()  # the other calls are shorter than a look at the other ranks
+        other = CALLS["work"] if name != "message" else lambda group: group.send([torch.ones(4)], 0, 0).wait()
+        found.append(ends_by_the_error(other, group))
+    print(RANK, name, *found, flush=True)
+    dist.barrier()
+
+
+def idle():
+    """Calls that are complete are none under way: the others do not hear of the end of the group."""
+    group = dist.new_group()
+    dist.all_reduce(torch.ones(4), group=group, async_op=True).wait()
+    dist.barrier(group=group)
+    if RANK == 0:
+        group.abort()
+    else:
+        time.sleep(0.1)
+        print(RANK, "idle", group.engine.context.broken, flush=True)
+    dist.barrier()
+
+
+dist.init_process_group("collectives", timeout=timedelta(seconds=20))
+for name, call in CALLS.items():
+    aborted(name, call)
+idle()
+os._exit(0)  # MPI_Finalize is not for a process with a broken communicator
