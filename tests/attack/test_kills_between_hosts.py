@@ -6,7 +6,7 @@ import pytest
 from between_hosts import COLLECTIVES, TIMEOUT, WITHIN, Job, hosts_or_skip
 from jobs import LIVE_ON
 
-STUCK = r"PeerFailure: [^\n]*rank (\d+, )*{} died; stuck in a call of MPI's"  # the watchdog; MPICH may end others by a crash
+STUCK = r"PeerFailure: [^\n]*rank (\d+, )*{} died; stuck in a call of MPI's"  # the watchdog
 HIERARCHICAL = [f"hierarchical_{name}" for name in (
     "allreduce", "iallreduce", "lasting", "bcast", "reduce", "barrier", "allgather", "reduce_scatter_block", "gather",
     "scatter", "alltoall",
