@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -24,6 +24,28 @@ from .work import Callbacks, run_aside
 __all__ = ["StoreMessages"]
 
 FOREVER = 1e8  # seconds
+LAST_WORDS = 0.3  # seconds that a message of a rank that has failed may still take: it may be on its way
+
+
+class _Waited:
+    """The messages that threads wait for. The context has this, which does not have the context."""
+
+    def __init__(self) -> None:
+        self.messages: set[StoreMessage] = set()
+
+    def interrupt(self, of: Callable[[StoreMessage], bool] = lambda message: True) -> None:
+        """Let waits in Gloo end."""
+        for message in list(self.messages):
+            if of(message):
+                message.interrupt()
+
+    def after_news(self, rank: int) -> None:
+        """Soon end the program's waits for a rank that has failed. Gloo ends them only if they began before it noticed
+        that the rank has closed the connection."""
+        timer = threading.Timer(LAST_WORDS, self.interrupt, [lambda message: message.needs([rank])])
+        timer.daemon = True
+        with contextlib.suppress(RuntimeError):  # no thread can be started
+            timer.start()
 
 
 class StoreMessages:
@@ -35,7 +57,8 @@ class StoreMessages:
     def __init__(self, exchange: Exchange, context: Context, callbacks: Callbacks):
         """``callbacks`` runs those of messages' futures."""
         self.context, self.callbacks = context, callbacks
-        self.waited: set[StoreMessage] = set()  # that threads wait for
+        self.waited = _Waited()
+        context.after_news = self.waited.after_news  # type: ignore[method-assign]
         options = dist.ProcessGroupGloo._Options()
         options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
         options._timeout = exchange.timeout
@@ -44,8 +67,7 @@ class StoreMessages:
 
     def interrupt(self) -> None:
         """Let the waits for messages end."""
-        for message in list(self.waited):
-            message.interrupt()
+        self.waited.interrupt()
 
     def _check(self) -> None:
         self.context.check()
@@ -114,7 +136,7 @@ class StoreMessage(Message):
 
     def __init__(self, messages: StoreMessages, *about: Any):
         super().__init__(messages, *about)
-        self._waited = messages.waited
+        self._waited = messages.waited.messages
 
     def begin(self, send: Callable[[], dist.Work]) -> StoreMessage:
         """Let Gloo send or receive the message. If Gloo does not begin it, the error is handled like that of a wait."""
@@ -138,18 +160,32 @@ class StoreMessage(Message):
             self._attend(FOREVER)
         self._over = True
 
-    def _wait(self, timeout: float | None) -> None:
-        try:
-            self._attend(self._context.timeout if timeout is None else timeout)
-        except BaseException as e:
-            self._context.fail(self, self._meanwhile() or e)
+    def needs(self, failed: Collection[int]) -> bool:
+        """Whether the program waits for one of the ranks ``failed``; of those that might send, each counts."""
+        return self._over is None and any(rank in failed for rank in self.waiting() or failed)
 
-    def _meanwhile(self) -> CollectiveError | None:
-        """The error of a group that has been aborted."""
+    def _wait(self, timeout: float | None) -> None:
+        limit = self._context.timeout if timeout is None else timeout
+        if self.needs(self._context.heard):
+            limit = min(limit or LAST_WORDS, LAST_WORDS)
         try:
-            self._context.meanwhile()
+            self._attend(limit)
+        except BaseException as e:
+            cause = self._cause() if isinstance(e, Exception) else None
+            self._context.fail(self, cause or e)
+
+    def _cause(self) -> CollectiveError | None:
+        """The error of a group that has been aborted, or of a rank that has failed and is waited for."""
+        context = self._context
+        try:
+            context.meanwhile()
         except CollectiveError as e:
             return e
+        heard = dict(context.heard)
+        for rank in self.waiting() or heard:
+            found = context.judged(self, heard[rank]) if rank in heard else None
+            if found is not None:
+                return context.error_of(self, *found, [rank])
         return None
 
     def interrupt(self) -> None:

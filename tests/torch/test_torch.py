@@ -96,8 +96,8 @@ ABORTED = "tests/torch/programs/aborted.py"
 
 @pytest.mark.parametrize("launched", [lambda: mpiexec("torch", 2, ABORTED), lambda: torchrun(2, ABORTED)])
 def test_calls_end_when_a_group_is_aborted(launched):
-    calls = "blocking", "scattered", "work", "future", "message"
-    expected = ["1 idle None", *(f"{rank} {call} True" for rank in range(2) for call in calls)]
+    calls = "blocking", "scattered", "work", "future", "message", "awaited", "later"
+    expected = ["1 idle None", "1 told True", *(f"{rank} {call} True" for rank in range(2) for call in calls)]
     done = launched()  # over MPI it does not return 0: ranks end without MPI_Finalize
     assert sorted(done.stdout.splitlines()) == sorted(expected), done.stderr
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from ranks import RANK
 
 import collectives.torch
+from collectives.diagnostics.diagnosis import Answer
 
 WORDS = "the process group has been aborted"
 CALLS = {
@@ -52,6 +53,39 @@ def aborted(name, call):
     dist.barrier()
 
 
+def awaited(name, late):
+    """A rank waits for a message of one that aborts the group, or begins to when it has heard of that."""
+    group = dist.new_group(timeout=timedelta(seconds=20))
+    dist.barrier(group=group)
+    if RANK == 0:
+        work = dist.all_reduce(torch.ones(4), group=group, async_op=True)
+        time.sleep(0.3)
+        group.abort()
+        found = ends_by_the_error(lambda group: work.wait(), group)
+        if late:
+            dist.barrier()
+    else:
+        if late:
+            dist.barrier()
+        found = ends_by_the_error(lambda group: group.recv([torch.ones(4)], 0, 0).wait(), group)
+    print(RANK, name, found, flush=True)
+    dist.barrier()
+
+
+def told():
+    """Gloo may miss that a rank has closed its connections. Here none has: only the news can end the wait."""
+    group = dist.new_group(timeout=timedelta(seconds=20))
+    dist.barrier(group=group)
+    if RANK == 1:
+        news = Answer(0, place="a.py:1", failure=("CollectiveError", WORDS))
+        timer = threading.Timer(0.2, group.engine.context.hear, [news])
+        timer.start()
+        found = ends_by_the_error(lambda group: group.recv([torch.ones(4)], 0, 0).wait(), group)
+        print(RANK, "told", found, flush=True)
+        timer.join()
+    dist.barrier()
+
+
 def idle():
     """Calls that are complete are none under way: the others do not hear of the end of the group."""
     group = dist.new_group()
@@ -68,5 +102,8 @@ def idle():
 dist.init_process_group("collectives", timeout=timedelta(seconds=20))
 for name, call in CALLS.items():
     aborted(name, call)
+awaited("awaited", late=False)
+awaited("later", late=True)
+told()
 idle()
 os._exit(0)  # MPI_Finalize is not for a process with a broken communicator
