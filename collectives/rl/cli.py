@@ -33,6 +33,10 @@ ERRORS = (ValueError, OSError, ImportError)
 Say = Callable[[str], None]
 
 
+class NotSaved(Exception):
+    """A checkpoint could not be written, as all ranks that train know. Any other error of a run may be one rank's."""
+
+
 def main(args: argparse.Namespace, comm: Any = None) -> int:
     """Run ``rl`` with parsed `args` on `comm` (default: the world). Collective. Returns the exit status, 0 or 2."""
     comm = train.communicator(comm)
@@ -54,7 +58,10 @@ def main(args: argparse.Namespace, comm: Any = None) -> int:
         except ERRORS as error:  # on all ranks that train
             problem = str(error)
         else:
-            course = follow(player, chosen, numbers, args.seed, say, lambda: _save(player, kept, comm))
+            try:
+                course = follow(player, chosen, numbers, args.seed, say, lambda: _save(player, kept, comm))
+            except NotSaved as error:
+                problem = str(error)
     player.close()
     ranks, comm = comm.size, comm if player.everyone is None else player.everyone
     problem = next((text for text in comm.allgather(problem) if text is not None), None)
@@ -132,10 +139,17 @@ def _filled(
 
 
 def _save(player: Any, kept: Checkpoints | None, alone: Any) -> None:
-    """Save a checkpoint, if that is wanted; `alone` is a communicator of this rank if it trains alone. Collective."""
-    if kept is not None:
-        state = player.state_dict()
+    """Save a checkpoint, if that is wanted; `alone` is a communicator of this rank if it trains alone. Collective.
+
+    NotSaved on all ranks if the disk does not take it.
+    """
+    if kept is None:
+        return
+    state = player.state_dict()
+    try:
         player.together(lambda comm: kept.save(alone if comm is None else comm, player.steps, state))
+    except OSError as error:
+        raise NotSaved(str(error)) from error
 
 
 def _plain(numbers: Settings) -> dict[str, Any]:

@@ -72,26 +72,25 @@ def _natural(text: str) -> int:
 def given(texts: list[str]) -> dict[str, Any]:
     """The settings in the arguments of ``--set``. ValueError for what is no setting or no value of it."""
     known = {field.name: field.default for field in fields(Settings)}
+    optional = {field.name for field in fields(Settings) if "None" in str(field.type)}
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or name not in known:
             raise ValueError(f"--set {text}: expected NAME=VALUE with one of {', '.join(known)}")
         try:
-            found[name] = _value(value, known[name])
+            found[name] = None if value == "none" and name in optional else _value(value, known[name])
         except ValueError as error:
             raise ValueError(f"--set {text}: {error}") from None
     return found
 
 
 def _value(text: str, like: Any) -> Any:
-    """The value of `text`, of the type of `like`; only numbers with a fraction may be none."""
+    """The value of `text`, of the type of `like`."""
     if isinstance(like, bool):
         if text not in ("true", "false"):
             raise ValueError("expected true or false")
         return text == "true"
     if isinstance(like, tuple):
         return tuple(int(part) for part in text.split(","))
-    if isinstance(like, float) and text == "none":
-        return None
     return type(like)(text)

@@ -137,6 +137,7 @@ def test_a_file_that_one_rank_cannot_read(algorithm, tmp_path, capsys):
         (["dqn", "--env", "Nothing-v0"], "no environment"),
         (["dqn", "--set", "speed=1"], "--set speed=1"),
         (["dqn", "--set", "n=0"], "n must be at least 1"),
+        (["dqn", "--set", "lr=none"], "--set lr=none"),
         (["dqn", "--resume"], "--resume needs a folder"),
         (["dqn", "--json", "/nowhere/file"], "cannot write /nowhere/file"),
         (["dqn", "--checkpoints", "/dev/null/out"], "/dev/null/out"),
@@ -146,6 +147,19 @@ def test_a_file_that_one_rank_cannot_read(algorithm, tmp_path, capsys):
 def test_errors(options, text, capsys):
     assert main(*options) == 2
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("algorithm", "ranks"), [("dqn", 1), ("gorila", 3)])
+def test_a_checkpoint_that_cannot_be_written(algorithm, ranks, tmp_path, capsys, monkeypatch):
+    """In the middle of the run; the servers end, too."""
+
+    def full(self, comm, step, state):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cli.Checkpoints, "save", full)
+    found = threads.run(ranks, lambda comm: main(algorithm, "--checkpoints", str(tmp_path), comm=comm), timeout=20)
+    assert found == [2] * ranks
+    assert "rl: error: [Errno 28] No space left on device" in capsys.readouterr().err
 
 
 @pytest.mark.quick("True-apex", "False-gorila")

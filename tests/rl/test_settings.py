@@ -43,7 +43,7 @@ def test_values_of_options():
     assert dataclasses.asdict(rl.settings("dqn", "none", **{**found, "library": "numpy"}))["clip"] is None
 
 
-@pytest.mark.parametrize("text", ["lr", "speed=1", "n=2.5", "dueling=yes", "hidden=64,", "n=none"])
+@pytest.mark.parametrize("text", ["lr", "speed=1", "n=2.5", "dueling=yes", "hidden=64,", "n=none", "lr=none"])
 def test_options_of_a_wrong_form(text):
     with pytest.raises(ValueError, match="--set"):
         given([text])

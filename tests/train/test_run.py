@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from collectives import train
 from collectives.train.run.progress import Progress, wants_bar
+from collectives.train.run.strategies import Strategies
 
 
 def loader(n=10, batch=4):
@@ -246,3 +247,19 @@ def test_import_needs_no_mpi():
         "assert 'collectives.core._core' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_strategies_of_several_optimizers_are_as_one():
+    def opt(strategy, within=False):
+        strategy.buckets = SimpleNamespace(accumulating=within)
+        return SimpleNamespace(strategy=strategy)
+
+    def told(**objects):
+        one = Strategies(objects)
+        return one.lockstep, one.accumulating, one.hands_out
+
+    synchronous, free = opt(train.AllReduce()), opt(train.AsyncParameterServer(), within=True)
+    assert told(net=SimpleNamespace()) == (True, False, False)
+    assert told(opt=synchronous) == (True, False, False)
+    assert told(opt=free, same=free) == (False, True, True)
+    assert told(opt=free, other=synchronous) == (False, True, False)

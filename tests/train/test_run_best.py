@@ -1,10 +1,13 @@
 """The best epoch of a run: which it is, that its checkpoint stays, and patience. On one rank."""
 
 import contextlib
+from types import SimpleNamespace
 
 from lone_runs import COMM, go, names, parts
 
 from collectives import train
+from collectives.train.run.keeping import Keeping
+from collectives.train.run.states import OWN, RUN
 
 
 def accuracies(values):
@@ -70,3 +73,15 @@ def test_patience_ends_a_run_and_survives_it(tmp_path):
     go(tmp_path, parts(), epochs=4, checkpoint_every=3, evaluate=accuracies(values), **options)
     run = go(tmp_path, parts(), epochs=9, checkpoint_every=3, evaluate=accuracies(values[4:]), **options)
     assert (run.resumed, run.stopped, run.step) == (12, "patience", 15)
+
+
+def test_a_best_that_was_lost_with_a_rank_marks_no_other_checkpoint(tmp_path):
+    """The survivors have gone back behind the step that was the best, and save the next one."""
+    marked = []
+    run = SimpleNamespace(best_checkpoint=32, best_is_in=marked.append, position=lambda: {RUN: {}, OWN: {}})
+    keeping = Keeping(tmp_path, COMM, parts(), run, None, keep=2, every=None, seconds=None, best=True)
+    keeping.want_best()
+    keeping.move(COMM)
+    keeping.save_if_due(61, late=False)
+    keeping.finish()
+    assert (marked, [path.name for path in tmp_path.iterdir()]) == ([], ["step-000000061"])

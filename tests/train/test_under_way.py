@@ -106,6 +106,16 @@ def test_memory_of_complete_messages_is_freed(kind):
     assert all(memory() is None for memory in comm.memory)
 
 
+def test_a_message_that_is_not_expected_any_more_does_not_come():
+    """MPI calls the request of a cancelled receive complete."""
+    comm = Messages()
+    made = Inbox(comm, 1, 0, 8000)
+    assert made.take() is None
+    comm.complete = True
+    made.close()
+    assert made.take() is None
+
+
 @pytest.mark.parametrize("kind", [exchange, active, passive])
 def test_memory_of_revoked_messages_is_freed(kind, monkeypatch):
     monkeypatch.setattr(under_way, "is_death", lambda error: isinstance(error, Revoked))

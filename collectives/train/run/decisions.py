@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from ..strategies import Strategy
 from .keeping import Keeping
 from .signals import Signals
+from .strategies import Strategies
 from .votes import News, Votes
 
 
@@ -33,14 +33,13 @@ class Decisions:
         """Forget an earlier signal: steps begin. Not collective."""
         self._signal, self.between = 0, False
 
-    def settle(self, step: int, strategy: Strategy | None) -> str | None:
+    def settle(self, step: int, strategies: Strategies) -> str | None:
         """Begin a checkpoint after `step` if one is due. Or return the name of a signal that is to stop steps.
 
         Ranks that wait for each other in every step act on what they have told each other after the step before. Others
         may not meet again for many steps, so they wait here for what they tell each other now.
         """
-        lockstep = strategy is None or strategy.lockstep
-        between = strategy is not None and strategy.accumulating
+        lockstep, between = strategies.lockstep, strategies.accumulating
         if not lockstep:
             self._cast(between)
         news = self._votes.result()

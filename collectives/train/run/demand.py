@@ -6,22 +6,22 @@ from collections.abc import Generator
 from typing import Any
 
 from ..data.loader import Loader
-from ..strategies import Strategy
+from .strategies import Strategies
 
 
-def to_ends_of_steps(data: Loader, strategy: Strategy, comm: Any) -> Generator[tuple[Any, ...], None, None]:
+def to_ends_of_steps(data: Loader, strategies: Strategies, comm: Any) -> Generator[tuple[Any, ...], None, None]:
     """The batches with which this rank completes a step of which it has made micro-batches; none if it has not.
 
     When the iterator ends, all ranks are between two steps, or at the end of the epoch, and `data` is at the same
     position on all. Collective over `comm`.
     """
-    waits = not strategy.accumulating
+    waits = not strategies.accumulating
     if not waits:
-        for batch in data.on_demand(len(data), strategy.take):
+        for batch in data.on_demand(len(data), strategies.take):
             yield batch
-            if not strategy.accumulating:
+            if not strategies.accumulating:
                 break
-    strategy.meet()
+    strategies.meet()
     if waits:
-        strategy.take(object())  # of the others' series, which is over: the next one has the same number on all ranks
+        strategies.take(object())  # of the others' series, which is over: the next one has the same number on all ranks
     data.meet(comm)

@@ -119,13 +119,14 @@ class Keeping:
     def move(self, comm: Any) -> None:
         """Go on with the ranks of `comm`, after others were lost. Collective.
 
-        Checkpoints that were being written are given up; the next step is saved.
+        Checkpoints that were being written are given up; the next step is saved, and is no best one: a best that was
+        wanted is of a step that the run has gone back from.
         """
         self._comm = comm
         if self._saver is not None:
             self._saver.move(comm)
             self._saved = set(on_rank_0(comm, self._saver.folder.steps))
-        self._prepared, self.wanted = False, True
+        self._prepared, self.wanted, self._best_due = False, True, False
 
     def _save(self, step: int) -> None:
         assert self._saver is not None

@@ -11,7 +11,6 @@ from ..counts import count
 from ..data.loader import Loader, left_to
 from ..mesh import Mesh
 from ..roles import Role
-from ..strategies import Strategy
 from .states import check, check_whole
 
 
@@ -62,12 +61,12 @@ def check_options(
         raise ValueError(f'replace_ranks: state["{local[0]}"] has placement="local", and a new rank has no samples')
 
 
-def leave_out_servers(strategy: Strategy | None, role: Role | None, things: Iterable[Any]) -> None:
+def leave_out_servers(state: Mapping[str, Any], role: Role | None, things: Iterable[Any]) -> None:
     """Deal the samples of loaders among `things` to the ranks that train, if there are servers. Collective over these
     ranks."""
     if role is None:
         return
-    if strategy is None:
+    if getattr(state.get("opt"), "strategy", None) is None:
         raise ValueError('with servers, state needs "opt": the run lets them go at its end')
     for data in things if role.trains else ():
         if isinstance(data, Loader):

@@ -15,7 +15,6 @@ from ..counts import count
 from ..data.loader import Loader
 from ..mesh import Mesh
 from ..optim.schedules import get_lr, set_lr
-from ..strategies import Strategy
 from ..weights import check_weights as compare_weights
 from .callbacks import Callback
 from .decisions import Decisions
@@ -27,6 +26,7 @@ from .options import check_options, check_same, folder_of, leave_out_servers, ra
 from .records import Means, numbers
 from .reports import Reports
 from .states import OWN, RUN, Itself, replicas
+from .strategies import Strategies
 
 
 class Run:
@@ -37,8 +37,9 @@ class Run:
       tensor ranks count a sample once. Checkpoints have the whole model (see `WholeNet`), so any other mesh can go on;
       only the same one if ranks keep arrays of their own: with strategies that let them differ, compressed gradients,
       or parameters of 16 bits. On a mesh with several tasks, files are in ``out/task-<number>``.
-    * `state`: the objects of the run by name, each with ``state_dict`` and ``load_state_dict``; "opt" is the optimizer.
-      The loader that `steps` gets must be among them if there are checkpoints. What a strategy keeps is saved, too.
+    * `state`: the objects of the run by name, each with ``state_dict`` and ``load_state_dict``. "opt" is the optimizer
+      whose rate `lr` sets and records have. The loader that `steps` gets must be among them if there are checkpoints.
+      The strategies of all optimizers there are saved, too, and end with the steps (``finish`` and ``close``).
     * `name`: the run's name in the log. Runs of different names may share a folder.
     * `evaluate`: a collective function without arguments, called after each epoch. Its dict of numbers goes into the
       record of that epoch. Numbers are also those of NumPy, and arrays and tensors of one element.
@@ -72,8 +73,8 @@ class Run:
 
     `comm` may have servers (see `train.ParameterServer`), which `distribute` has set apart before the run is made. The
     run is then that of the ranks that train, and loaders in `state` are dealt to these; ``trains`` says whether this
-    rank is one of them. If servers hand out samples, as asynchronous ones do, and any rank may use any sample, a rank
-    gets as many samples of an epoch as it has time for.
+    rank is one of them. If servers hand out samples, as asynchronous ones do, there is no other strategy, and any rank
+    may use any sample, a rank gets as many samples of an epoch as it has time for.
 
     ``records`` is the list of records so far, the same on all ranks except for "seconds". A record is a dict with
     "epoch" (completed epochs), "step", "samples" (of all ranks), "seconds" (of training), "lr", the logged means and,
@@ -119,7 +120,7 @@ class Run:
         self.trains = self._role is None or self._role.trains
         if not self.trains:  # nothing of the run is this rank's
             out, checkpoint_every, checkpoint_seconds, best, patience, callbacks = None, None, None, None, None, ()
-        leave_out_servers(self._strategy, self._role, self.state.values())
+        leave_out_servers(self.state, self._role, self.state.values())
         self.name, self.every, self.settings = name, every, dict(settings or {})
         self._evaluate, self._lr = evaluate, lr
         self._check_weights, self._replicas = check_weights, replicas(self.state, check_weights)
@@ -143,21 +144,18 @@ class Run:
             self._reports.prepare()
             self.resumed = self._keeping.resume(resume)
 
-    @property
-    def _strategy(self) -> Strategy | None:
-        return getattr(self.state.get("opt"), "strategy", None)
-
     def steps(self, data: Loader, epochs: int) -> Iterator[tuple[Any, ...]]:
         """Yield this rank's batches of `data`, from the position of `data` until the end of epoch `epochs`. Collective.
 
-        After each epoch the network is evaluated and the log written; after the last one, ``finish`` of the strategy
+        After each epoch the network is evaluated and the log written; after the last one, ``finish`` of the strategies
         comes before that. Ends early by a signal or by `patience`; see ``stopped``. A loop that all ranks left by
         ``break`` can be entered again; that step is not counted. Raises on all ranks: ValueError unless `epochs` is
         at least 1, and for a loader that is not in the state, if the run saves it or is elastic; FloatingPointError if
         the mean of a logged value, or a weight to be saved, is not finite; what writing a checkpoint raised on any
         rank, at a later step.
 
-        A rank that has served has no steps. At the end the strategy is closed, and all ranks have the records.
+        A rank that has served has no steps. At the end strategies are closed, and all ranks have the records. With
+        servers, and with `PeerAsync`, no step can follow: it is a RuntimeError.
         """
         count("epochs", epochs)
         goes_back = self._keeping.saves or self._elastic is not None
@@ -165,7 +163,8 @@ class Run:
             raise ValueError("a run that goes back needs the position in the data: put the loader into state")
         if self._role is None and role_of(self.comm) is not None:
             raise ValueError("make the run after distribute, which has set servers apart")
-        leave_out_servers(self._strategy, self._role, [data])
+        leave_out_servers(self.state, self._role, [data])
+        self._strategies = Strategies(self.state)
         if self.trains:
             yield from self._guarded(data, epochs)
         self._close()
@@ -186,9 +185,8 @@ class Run:
                 self._seconds, self._begin = self.seconds, None
 
     def _close(self) -> None:
-        """Let the strategy's servers go; then all ranks have what the run has found. Collective over all ranks."""
-        if self._strategy is not None:
-            self._strategy.close()
+        """Let the servers go; then all ranks have what the run has found. Collective over all ranks."""
+        self._strategies.close()
         if self._role is None:
             return
         found = (self.step, self.samples, self.seconds, self.records, self.stopped)
@@ -198,7 +196,7 @@ class Run:
         """All steps from the current position on, and what comes after them. Collective."""
         self.stopped = "patience" if self._improvement.exhausted and data.epoch < epochs else None
         if self._left and self._deals(data):
-            self._meet()
+            self._strategies.meet()
             data.meet(self.comm)
         self._left = False
         self._decisions.begin()
@@ -209,9 +207,8 @@ class Run:
 
     def _rest_of_epoch(self, data: Loader, epochs: int) -> Iterator[tuple[Any, ...]]:
         self._set_rate(data)
-        strategy = self._strategy
-        if strategy is not None and self._deals(data):
-            yield from self._on_demand(data, strategy)
+        if self._deals(data):
+            yield from self._on_demand(data)
         else:
             yield from self._alike(data)
         if self.stopped is None:
@@ -221,7 +218,7 @@ class Run:
 
     def _deals(self, data: Loader) -> bool:
         """Whether ranks get the samples of `data` as they have time for them."""
-        return self._strategy is not None and self._strategy.hands_out and data.serves_any
+        return self._strategies.hands_out and data.serves_any
 
     def _alike(self, data: Loader) -> Iterator[tuple[Any, ...]]:
         """The rest of an epoch, in which all ranks make the same steps, or up to an early end."""
@@ -235,7 +232,7 @@ class Run:
                 if self.stopped is not None:
                     return
 
-    def _on_demand(self, data: Loader, strategy: Strategy) -> Iterator[tuple[Any, ...]]:
+    def _on_demand(self, data: Loader) -> Iterator[tuple[Any, ...]]:
         """The same, from one meeting of the ranks to the next; meanwhile each takes what it has time for.
 
         A step is one of all ranks together, by the samples of a batch.
@@ -245,9 +242,9 @@ class Run:
             to_record = max(1, self._recorded + self.every - self.step)  # `every` may be less than before a checkpoint
             begin, steps = data.step, min(to_record, self._keeping.steps_left(self.step))
             if self._decisions.waiting:
-                batches = to_ends_of_steps(data, strategy, self.comm)
+                batches = to_ends_of_steps(data, self._strategies, self.comm)
             else:
-                batches = data.on_demand(steps, strategy.take)
+                batches = data.on_demand(steps, self._strategies.take)
             for batch in batches:
                 self._batch = len(batch[0])
                 yield batch
@@ -264,17 +261,11 @@ class Run:
     def _after_step(self, data: Loader) -> None:
         """Do what is due after a step within an epoch."""
         due = self.step - self._recorded >= self.every
-        lockstep = self._strategy is None or self._strategy.lockstep
-        if due or lockstep or self._keeping.counts(self.step) or self._decisions.waiting:
-            self._meet()
+        if due or self._strategies.lockstep or self._keeping.counts(self.step) or self._decisions.waiting:
+            self._strategies.meet()
             if due:
                 self._reports.record(self._record(data.epoch))
             self._settle()
-
-    def _meet(self) -> None:
-        """Ranks that did not wait for each other communicate from here on. Collective."""
-        if self._strategy is not None:
-            self._strategy.meet()
 
     def _count_step(self) -> None:
         """Count the step that the loop has made, and check its weights."""
@@ -295,7 +286,7 @@ class Run:
 
     def _settle(self) -> None:
         """Do after a step what all ranks have agreed on."""
-        self.stopped = self._decisions.settle(self.step, self._strategy)
+        self.stopped = self._decisions.settle(self.step, self._strategies)
         if self.stopped is None and self._elastic is not None:
             self._elastic.end_step(self._decisions.between)
 
@@ -338,10 +329,10 @@ class Run:
         return record
 
     def _end_epoch(self, epoch: int, last: bool) -> None:
-        self._meet()
+        self._strategies.meet()
         record = self._record(epoch)
-        if last and self._strategy is not None:
-            self._strategy.finish()
+        if last:
+            self._strategies.finish()
         if self._evaluate is not None:
             found = self._evaluate()
             record.update(together(self.comm, lambda: numbers(found)))
@@ -352,8 +343,7 @@ class Run:
             self._keeping.want_best()
         if self._improvement.exhausted and not last:
             self.stopped = "patience"
-            if self._strategy is not None:
-                self._strategy.finish()
+            self._strategies.finish()
 
     def position(self) -> dict[str, Any]:
         """The states of the run itself, by name, for a checkpoint: that of all ranks, and this rank's own."""

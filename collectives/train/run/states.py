@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -267,7 +268,8 @@ def restore(found: Mapping[str, Member], checkpoint: Checkpoint, comm: Any, save
     state of rank (own rank mod saved ranks). If ranks hold other parts of a model than before, arrays that are a
     rank's own fit nowhere.
     On all ranks alike: ValueError if the checkpoint is of other objects or has such arrays, which is found out before
-    anything is changed; and what ``load_state_dict`` raises.
+    anything is changed; and what ``load_state_dict`` raises. Objects are loaded one after the other, and strategies
+    last: their loads may be collective, so that no rank may begin one after another rank's error.
     """
     moved = saved != mine and (in_parts(saved) or in_parts(mine))
     names = checkpoint.names - {RUN, OWN}
@@ -290,21 +292,20 @@ def restore(found: Mapping[str, Member], checkpoint: Checkpoint, comm: Any, save
 
     loaded = together(comm, read)
 
-    def load() -> None:
-        for key, state in loaded.items():
-            try:
-                if state is not None:
-                    take(found[key], state, comm.rank >= checkpoint.ranks)
-            except KeyError as error:
-                raise ValueError(
-                    f"{checkpoint.folder}: the state of {key} has no {error}; it is of other options"
-                ) from error
-            except RuntimeError as error:  # which torch raises for parameters of other names or shapes
-                if not is_own(error):
-                    raise
-                raise ValueError(f"{checkpoint.folder}, {key}: {error}") from error
+    def load(key: str) -> None:
+        try:
+            if loaded[key] is not None:
+                take(found[key], loaded[key], comm.rank >= checkpoint.ranks)
+        except KeyError as error:
+            why = f"the state of {key} has no {error}; it is of other options"
+            raise ValueError(f"{checkpoint.folder}: {why}") from error
+        except RuntimeError as error:  # which torch raises for parameters of other names or shapes
+            if not is_own(error):
+                raise
+            raise ValueError(f"{checkpoint.folder}, {key}: {error}") from error
 
-    together(comm, load)
+    for key in sorted(loaded, key=lambda key: (key.endswith(STRATEGY), key)):
+        together(comm, functools.partial(load, key))
 
 
 def _read(checkpoint: Checkpoint, key: str, member: Member, rank: int, place: int | None) -> Any:

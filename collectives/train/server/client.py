@@ -81,17 +81,27 @@ class Client:
 
     ``links`` has a link for each server, `layout` which elements of which bucket it has. ``place`` of ``workers`` is
     this rank's number among the workers. ``gap``, ``lag`` and ``dropped`` are the largest that any server has recorded
-    (see `Clocks`).
+    (see `Clocks`). After `leave` every request raises RuntimeError: nobody would answer it.
     """
 
     def __init__(
         self, links: Sequence[Link], layout: Sequence[Sequence[Range]], buckets: Sequence[Bucket], place: int,
         workers: int,
     ) -> None:  # fmt: skip
-        self._links, self._layout = list(links), layout
+        self._all, self._layout, self._gone = list(links), layout, False
         self._progress, self._samples = buckets[0].progress, 0
         self.place, self.workers, self.servers = place, workers, len(links)
         self.gap = self.lag = self.dropped = 0
+
+    def check(self) -> None:
+        """Raise RuntimeError if the servers have left."""
+        if self._gone:
+            raise RuntimeError("the servers have left; distribute a copy of the network with a new optimizer")
+
+    @property
+    def _links(self) -> list[Link]:
+        self.check()
+        return self._all
 
     def push(self, bucket: int, samples: int, data: Array) -> None:
         """Begin to push `data`, of the length of a bucket: its gradient over `samples` samples, for example.
@@ -203,6 +213,7 @@ class Client:
             link.ask(Kind.LEAVE)
         for link in self._links:
             link.reply()
+        self._gone = True
 
     def _asked(self, server: int, kind: Kind, first: int = 0, second: int = 0, *arrays: Array) -> Message:
         self._links[server].ask(kind, first, second, *arrays)

@@ -62,12 +62,12 @@ class Clocks:
     def _running(self) -> set[int]:
         return self.clock.keys() - self._resting
 
-    def end(self, worker: int) -> int:
-        """`worker` ends its clock; without ``fold`` that is an update. Returns the lag of its gradient, -1 if it is too
-        old."""
+    def end(self, worker: int, counts: bool = True) -> int:
+        """`worker` ends its clock; without ``fold`` that is an update if it `counts`. Returns the lag of its gradient,
+        -1 if it is too old, and 0 if it does not count."""
         self._resting.discard(worker)
         self.clock[worker] += 1
-        lag = self.version - self._read[worker]
+        lag = self.version - self._read[worker] if counts else 0
         if lag > self._oldest:
             self.dropped += 1
             return -1
@@ -75,7 +75,7 @@ class Clocks:
         if self._fold:
             self._ended.add(worker)
         else:
-            self.version += 1
+            self.version += counts
         return lag
 
     def complete(self) -> list[int]:

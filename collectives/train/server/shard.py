@@ -103,7 +103,7 @@ class Shard:
         """`worker` ends its clock of `samples` samples, with these learning rates by group of the optimizer."""
         self._staged[worker].samples = samples
         self._rates[worker] = list(rates)
-        lag = self.clocks.end(worker)
+        lag = self.clocks.end(worker, samples > 0)
         if self.policy.attraction:
             self._attract(worker)
         elif self.policy.fold:
@@ -191,8 +191,26 @@ class Shard:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore a state, with whole arrays in the place of the leaves; parameters alone, if it has no more."""
-        by_name = {piece.name: piece for piece in self.pieces}
-        if "optimizer" in state:
-            self._handle.load(state["optimizer"], lambda work, whole: by_name[work.name].read(whole))
-        for piece in self.pieces:
-            piece.data[...] = piece.read(state["parameters"][piece.name])
+        _load(state, self.pieces, self._handle)
+
+
+def _load(state: Mapping[str, Any], pieces: Sequence[Piece], handle: Handle) -> None:
+    by_name = {piece.name: piece for piece in pieces}
+    if set(state["parameters"]) != set(by_name):
+        raise ValueError(f"the state is for {sorted(state['parameters'])}, not for the buckets of this run")
+    if "optimizer" in state:
+        handle.load(state["optimizer"], lambda work, whole: by_name[work.name].read(whole))
+    for piece in pieces:
+        piece.data[...] = piece.read(state["parameters"][piece.name])
+
+
+def check_state(state: Mapping[str, Any], buckets: Sequence[Bucket], handle: Handle) -> None:
+    """Raise ValueError if servers of `buckets`, with copies of `handle`, cannot load `state`: it is loaded into one
+    that has everything, and is dropped."""
+    pieces, handle = [Piece(bucket, Range(bucket.index, 0, len(bucket))) for bucket in buckets], handle.copy()
+    handle.replace(pieces)
+    try:
+        _load(state, pieces, handle)
+    except LookupError as error:
+        found = f"{type(error).__name__}: {error}"
+        raise ValueError(f"the state of the servers is of another network or optimizer ({found})") from error

@@ -93,7 +93,7 @@ class Table:
     def pull(self, keys: Any) -> Array:
         """The rows of `keys`, integers of any shape, as a new array of shape (*keys.shape, width).
 
-        IndexError for a key that is no row, RuntimeError on a rank that does not train.
+        IndexError for a key that is no row, RuntimeError on a rank that does not train, and when the servers have left.
         """
         wanted = self._checked(keys)
         return self._read(wanted.reshape(-1), 0).reshape(*wanted.shape, self.width)

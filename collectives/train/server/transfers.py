@@ -17,7 +17,7 @@ YIELDS = 20  # looks before the first sleep
 
 
 class Transfer:
-    """A message to or from `peer`. ``failed``: it will not be completed, since MPI has noticed the death of a rank."""
+    """A message to or from `peer`. ``failed``: it will not be completed: MPI noticed a death, or it was cancelled."""
 
     def __init__(self, begin: Callable[[], Any], peer: int) -> None:
         self.peer, self.failed, self._complete = peer, False, False
@@ -37,6 +37,7 @@ class Transfer:
         if not (self._complete or self.failed) and hasattr(self._request, "Cancel"):  # ranks that are threads need not
             self._request.Cancel()
             self._tried(self._request.Wait)
+        self.failed = True  # MPI would call a cancelled request complete
         release(self._held)
 
     def _tried(self, call: Callable[[], Any]) -> Any:
@@ -78,7 +79,7 @@ class Inbox:
 
     @property
     def failed(self) -> bool:
-        """Whether no message will come any more, since `peer` has died in a job that goes on (ULFM)."""
+        """Whether no message will come any more: `peer` has died in a job that goes on (ULFM), or after `close`."""
         return self._coming.failed
 
     def take(self) -> Bytes | None:

@@ -60,7 +60,7 @@ class AsyncEASGD(Central):
 
     def on_bucket(self, bucket: Bucket) -> None:
         """Gradients are the worker's own; that of no samples may be NaN, and counts as zeros."""
-        self._check_trains()
+        self._client.check()
         if not bucket.samples:
             bucket.grads.fill(0)
 
@@ -69,7 +69,7 @@ class AsyncEASGD(Central):
 
     def before_step(self) -> bool:
         """Let the worker's optimizer step; before that, centre and workers take parameters that were loaded."""
-        self._check_trains()
+        self._client.check()
         self._publish_loaded()
         return True
 

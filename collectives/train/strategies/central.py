@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..agree import together
 from ..counts import count
 from ..flat.model import check_fresh, narrow
 from ..loading import fields
@@ -19,6 +20,7 @@ from ..server.assembly import Assembly
 from ..server.clocks import Policy
 from ..server.layout import Places, ranges
 from ..server.lifeline import lifeline
+from ..server.shard import check_state
 from ..server.tables import Table
 from ..server.transfers import Pause
 from .base import Strategy
@@ -28,6 +30,7 @@ from .pattern import GRADIENTS, Pattern, central
 if TYPE_CHECKING:
     from ..flat.buckets import Bucket
     from ..flat.model import Handle, Model
+    from ..server.client import Client
 
 
 class Central(Strategy):
@@ -53,6 +56,8 @@ class Central(Strategy):
         self.tables = dict(sorted((tables or {}).items(), key=lambda item: str(item[0])))  # servers number them
         self.worker = True
         self._closed, self._loaded = False, False
+        self._side: Client | None = None  # of a worker
+        self._told = [0, 0, 0]  # gap, lag and dropped, to a rank that has served
         self._pulled: list[int] = []  # marks of the parameters that were read last
         self._series: object = None  # the latest of `take`, and its number
         self._number_of_series = -1
@@ -107,9 +112,16 @@ class Central(Strategy):
             self.handle.replace([])
         self._options = self.handle.options()
         if self.worker:
-            self._client = parts.client(self._watch)
+            self._side = parts.client(self._watch)
             self.model.on_load(self._note_load, parts=True)
             self._note_pulled()
+
+    @property
+    def _client(self) -> Client:
+        """This worker's side of the servers. RuntimeError on a rank that has served."""
+        if self._side is None:
+            raise RuntimeError("this rank has served; only ranks with opt.strategy.worker run the loop")
+        return self._side
 
     def begin(self) -> None:
         """Serve, on a rank that does not train, until all workers have left; start the thread of one that does."""
@@ -174,19 +186,13 @@ class Central(Strategy):
 
     def on_bucket(self, bucket: Bucket) -> None:
         """Push the gradient of this bucket."""
-        self._check_trains()
         self._publish_loaded()
         self._client.push(bucket.index, bucket.samples, bucket.grads)
 
-    def _check_trains(self) -> None:
-        if not self.worker:
-            raise RuntimeError("this rank has served; only ranks with opt.strategy.worker run the loop")
-        if self._closed:
-            raise RuntimeError("the servers have left; distribute the network and a new optimizer again")
-
     def discard(self) -> None:
-        """Let the servers drop what was pushed and no step has used."""
-        self._client.discard()
+        """Let the servers drop what was pushed and no step has used; those that have left have dropped it."""
+        if not self._closed:
+            self._client.discard()
 
     def before_step(self) -> bool:
         """Pull the parameters after all gradients were pushed. The worker's own optimizer has nothing to work on.
@@ -195,7 +201,7 @@ class Central(Strategy):
         than the learning rate has changed, or if the program has changed parameters, which would be undone. Servers
         then drop what this worker has pushed.
         """
-        self._check_trains()
+        self._client.check()
         if self.problem is None:
             self._check_step()
             self._client.step(get_lrs(self.opt), self._targets)
@@ -235,17 +241,17 @@ class Central(Strategy):
     @property
     def gap(self) -> int:
         """The most clocks by which a worker that went on was ahead of the slowest, so far (see `Clocks`)."""
-        return self._client.gap
+        return self._told[0] if self._side is None else self._side.gap
 
     @property
     def lag(self) -> int:
         """The most updates by others between a worker's pull and the update by its gradient, so far."""
-        return self._client.lag
+        return self._told[1] if self._side is None else self._side.lag
 
     @property
     def dropped(self) -> int:
         """The gradients of all workers that were too old to become updates, so far (see `Policy`)."""
-        return self._client.dropped
+        return self._told[2] if self._side is None else self._side.dropped
 
     def take(self, series: object) -> int:
         """See `Strategy.take`."""
@@ -289,14 +295,17 @@ class Central(Strategy):
         self._lifeline.close()
 
     def _hand_over(self) -> None:
-        """Give the parameters, and buffers such as statistics of the first worker, to ranks that have served."""
+        """Give the parameters, what the first worker knows, and its buffers such as statistics, to ranks that have
+        served."""
         given, extras = [bucket.data.copy() for bucket in self.buckets.list], self.model.extras()
+        told = np.array([self.gap, self.lag, self.dropped])
 
         def broadcast(comm: Any) -> None:
-            for data in [*(data.view(np.uint8) for data in given), *(data for data, _ in extras)]:
+            for data in [*(data.view(np.uint8) for data in (*given, told)), *(data for data, _ in extras)]:
                 comm.Bcast(data, root=0)
 
         if self._lifeline.together(broadcast):
+            self._told = told.tolist()
             for bucket, data in zip(self.buckets.list, given, strict=True):
                 bucket.data[...] = data
             self.buckets.deliver()
@@ -336,11 +345,21 @@ class Central(Strategy):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state, for any number of servers. Collective over the workers, which take the parameters.
 
-        TypeError for what is no mapping, ValueError without the servers' state.
+        On all workers, before anything is sent: TypeError for what is no mapping, ValueError without the servers'
+        state, and for that of other buckets or of another optimizer.
         """
-        (servers,) = fields(type(self).__name__, state, servers=dict if self._client.place == 0 else lambda held: held)
+        first = self._client.place == 0
+        self._client.check()
+
+        def checked() -> Any:
+            (servers,) = fields(type(self).__name__, state, servers=dict if first else lambda held: held)
+            if first:
+                check_state(servers, self.buckets.list, self.handle)
+            return servers
+
+        servers = together(self.comm, checked)
         self._client.meet()
-        if self._client.place == 0:
+        if first:
             self._client.load(servers)
         self._take_parameters()
         self._loaded = False

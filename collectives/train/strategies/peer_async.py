@@ -75,7 +75,10 @@ class PeerAsync(Strategy):
         return None
 
     def before_step(self) -> bool:
-        """Send this rank's gradient, and add those that have come to it. FloatingPointError if it is not finite."""
+        """Send this rank's gradient, and add those that have come to it. FloatingPointError if it is not finite,
+        RuntimeError after `close`."""
+        if self._closed:
+            raise RuntimeError("the ranks have parted; distribute a copy of the network with a new optimizer")
         if self._finishing:
             self.problem = None  # a step without a backward pass, for what came last
         if self.problem is not None:
@@ -110,7 +113,9 @@ class PeerAsync(Strategy):
             peer.advance()
 
     def _drain(self) -> None:
-        """Exchange until nothing is under way. Collective."""
+        """Exchange until nothing is under way, as after `close`. Collective."""
+        if self._closed:
+            return
         for peer in self._peers.values():
             peer.end()
         pause, left = Pause(), set(self._peers)
@@ -138,7 +143,7 @@ class PeerAsync(Strategy):
                 bucket.data[...] = mean
 
     def close(self) -> None:
-        """Finish, and part from the other ranks. Collective."""
+        """Finish, and part from the other ranks. Collective. A step is a RuntimeError afterwards."""
         if not self._closed:
             self.finish()
             pause = Pause()

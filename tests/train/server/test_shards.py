@@ -67,6 +67,18 @@ def test_gradients_that_are_too_old_change_nothing(count):
     np.testing.assert_array_equal(np.concatenate(servers.data[2]), servers.parameters())
 
 
+def test_gradients_of_no_samples_make_no_other_late():
+    servers = Servers(*parts(), 2, Policy(float("inf"), fold=False, oldest=0))
+    before, ones = servers.parameters(), [np.ones_like(bucket.data) for bucket in servers.buckets]
+    nothing = [np.nan * one for one in ones]
+    servers.step(0, nothing, samples=0)
+    servers.step(1, ones, rate=0.25)
+    servers.step(0, nothing, samples=0)  # late, but nothing is lost by that
+    np.testing.assert_allclose(servers.parameters(), before - 0.25)
+    clocks = servers.services[0].shard.clocks
+    assert (clocks.version, clocks.lag, clocks.dropped) == (1, 0, 0)
+
+
 def test_the_state_of_all_servers_has_the_steps_of_the_one_that_made_most():
     servers = Servers(*parts(train.Adam), 2, Policy(float("inf"), fold=False, oldest=0), servers=2)
     for server, workers in ((0, [0, 1]), (1, [0, 0])):  # server 0 drops the second gradient

@@ -207,6 +207,27 @@ def test_the_consensus_distance_can_be_logged():
         assert [value < 1e-25 for value in logged] == [False, False, False, True] * 2
 
 
+@pytest.mark.parametrize("strategy", [lambda: train.LocalSGD(1000), train.ADPSGD, train.PeerAsync])
+def test_a_run_ends_the_strategies_of_all_its_optimizers(strategy):
+    """As in a GAN. Ranks with other labels would differ without that."""
+
+    def on_rank(comm):
+        parts = [begin(comm, strategy(), momentum) for _ in range(2)]
+        (one, opt_g), (other, opt_d) = parts
+        data = train.Loader((np.random.default_rng(0).standard_normal((48, 8)), np.arange(48) % 3), 12,
+                            shard="sorted", comm=comm)  # fmt: skip
+        state = {"gen": one, "opt_g": opt_g, "disc": other, "opt_d": opt_d, "data": data}
+        run = train.Run(comm=comm, state=state, progress=None)
+        for x, y in run.steps(data, epochs=1):
+            for net, opt in parts:
+                opt.zero_grad()
+                backward(net, x, y)
+                opt.step()
+        return [train.same_bits(net, comm) for net, _ in parts]
+
+    assert threads.run(2, on_rank) == [[True, True]] * 2
+
+
 def test_a_rate_is_scaled_by_the_batches_of_which_an_update_is_the_mean():
     found = {name: Choice.parse(name).make().batches(8) for name in STRATEGIES}
     one = {"nocomm", "diloco", "async_parameter_server", "peer_async", "ssp"}
