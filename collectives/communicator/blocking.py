@@ -179,7 +179,7 @@ class Blocking:
     ) -> tuple[Draft, Choice]:
         """Check a call's arguments and choose its algorithm; ``threads``: the progress thread may have to run it."""
         context = self._entered
-        draft = self._draft(context, collective, arguments)
+        draft = self._draft(context, collective, arguments, options.timeout)
         if options.stream is not None:
             raise ValueError("stream: no argument is an array on a GPU")
         obstacle = draft.obstacle
@@ -256,7 +256,10 @@ class Blocking:
         context = self._entered
         yield from wide_accumulation.parts(draft, context.rank, context.size, most, form)
 
-    def _draft(self, context: MPIContext, collective: Collective, arguments: Arguments) -> Draft:
+    def _draft(
+        self, context: MPIContext, collective: Collective, arguments: Arguments, timeout: float | None = None
+    ) -> Draft:
+        """Check a call; ``timeout`` bounds the exchange that a reduce-scatter without ``recvcounts`` needs for that."""
         if collective.rooted:
             arguments.root = checked_root(arguments.root, context.size)
         if collective is _BARRIER:
@@ -264,7 +267,7 @@ class Blocking:
             return Draft(collective, shape, context.token, context.token, 0, context)
         if collective.reduces:
             if collective.name == "reduce_scatter" and arguments.recvcounts is None:
-                arguments.recvcounts = self._counts_of_all(arguments)
+                arguments.recvcounts = self._counts_of_all(arguments, timeout)
             return reductions.draft(collective, arguments, context.library, context.rank, context.size)
         if collective.exchanges:
             return exchanges.draft(collective, arguments, self._peers(context, collective), context.rank, context.size)
@@ -284,14 +287,14 @@ class Blocking:
             context.near_peers = _core.Peers(context.size, sources, targets, crossed)
         return context.near_peers
 
-    def _counts_of_all(self, arguments: Arguments) -> Any:
+    def _counts_of_all(self, arguments: Arguments, timeout: float | None) -> Any:
         """All-gather the numbers of elements that ranks receive, for a reduce-scatter without ``recvcounts``."""
         if in_place(arguments.sendbuf):
             raise TypeError("recvcounts: needed where sendbuf is MPI.IN_PLACE")
         mine = np.array([reductions.parse(arguments.recvbuf, "recvbuf", True).count])
         counts = np.zeros(self._entered.size, mine.dtype)
         self._entered.turn.part()
-        self._run(COLLECTIVES["allgather"], Arguments(mine, counts))
+        self._run(COLLECTIVES["allgather"], Arguments(mine, counts), Options(timeout=timeout))
         return counts
 
     # COLLECTIVES_CHECK

@@ -57,7 +57,7 @@ def prepared(
         raise TypeError(f"{found} with algorithm 'mpi'")
     stream = None if options.stream is None else stream_of(options.stream)
     placed, arrays = _placed(collective, arguments, context)
-    call = _call(comm._draft(context, collective, placed), in_place(placed.sendbuf), arrays, context)
+    call = _call(comm._draft(context, collective, placed, options.timeout), in_place(placed.sendbuf), arrays, context)
     used = [array for array in arrays.values() if array.nbytes]  # others need no order, and may be of another GPU
     lane = lane_of(_device(used or list(arrays.values())))
     return call, functools.partial(Order, lane, used, stream if used else None)

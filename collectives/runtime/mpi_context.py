@@ -171,7 +171,7 @@ class MPIContext(MPIWaiting, Context):
         found = np.empty_like(numbers)
         shape = Shape("allreduce", 0, numbers.size, numbers.itemsize, *LEAST, False)
         forced = "shm" if self.apart is None else None
-        choice = self.choose(Demand("allreduce", numbers.nbytes, forced, mpi="never"))
+        choice = self.choose(Demand("allreduce", numbers.nbytes, forced, mpi="never", ruled=False))
         operation = self.operation(choice, shape)
         tag = self.tag(choice, shape)
         try:

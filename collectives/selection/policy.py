@@ -111,7 +111,8 @@ class Demand(NamedTuple):
     ``nbytes``: bytes of the vector; ``forced``: the algorithm that the call names; ``commutes``: whether the op does;
     ``linear``: only folds in rank order, element by element, will do; ``apart``: why the ranks do not share memory,
     None if they do; ``exact``: partial results are longer than operands; ``flat``: why the call cannot be hierarchical,
-    None if only op and fold may prevent it.
+    None if only op and fold may prevent it; ``ruled``: False for a call that the library adds of its own accord, since
+    what the program set for all-reduces, for example, is not meant for those.
     """
 
     collective: str
@@ -123,6 +124,7 @@ class Demand(NamedTuple):
     exact: bool = False
     mpi: ByMPI = "chosen"
     flat: str | None = hierarchy.NO_NODES
+    ruled: bool = True
 
 
 @dataclass(frozen=True)
@@ -254,7 +256,7 @@ def _chosen(rules: Rules, demand: Demand) -> Choice:
     nbytes, forced = demand.nbytes, demand.forced
     registry.algorithms(demand.collective)  # raises ValueError for an unknown collective
     source, collective = "asked for in the call", registry.rules(demand.collective)
-    by_rule = rules.forced_for(demand.collective)
+    by_rule = rules.forced_for(demand.collective) if demand.ruled else None
     if forced is None and by_rule is not None and not (demand.mpi == "never" and by_rule == "mpi"):
         forced, source = by_rule, "set by COLLECTIVES_ALGORITHM"
     if forced is not None:

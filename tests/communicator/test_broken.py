@@ -46,3 +46,31 @@ def test_a_checked_call_that_cannot_begin_is_given_up():
     """, env={"COLLECTIVES_CHECK": "1"})  # fmt: skip
     assert output.count("rank 1: CollectiveError") == output.count("rank 0: KeyboardInterrupt") == 2, output
     assert output.count("rank 0 gave up at") == 2, output
+
+
+@pytest.mark.parametrize("algorithm", [None, "ring"])
+def test_the_timeout_of_a_call_bounds_the_exchange_of_its_counts(algorithm):
+    code, output = run("openmpi", f"""
+        comm = collectives.Communicator(MPI.COMM_WORLD)
+        comm.timeout = 60
+        try:
+            if rank == 0:
+                comm.Reduce_scatter(np.ones(4), np.ones(2), timeout=0.3, algorithm={algorithm!r})
+        except collectives.CollectiveTimeout as e:
+            report("late", e)
+        time.sleep(2)
+        os._exit(0)
+    """)  # fmt: skip
+    assert "rank 0: late allgather" in output, output
+    assert "not complete after 0.3 s" in output, output
+
+
+def test_what_the_program_set_is_not_for_calls_of_the_library():
+    """Here the exchange of checks: no all-gather on one node can be hierarchical."""
+    code, output = run("openmpi", """
+        comm = collectives.Communicator(MPI.COMM_WORLD)
+        comm.Barrier()
+        report("done")
+    """, env={"COLLECTIVES_CHECK": "1", "COLLECTIVES_ALGORITHM": "allgather=hierarchical"})  # fmt: skip
+    assert code == 0, output
+    assert output.count("done") == 2, output
