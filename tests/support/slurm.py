@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from faults import Hosts
+from free_port import free_port
 from jobs import variables
 
 __all__ = ["Slurm"]
@@ -26,11 +27,6 @@ CORES = 2  # of each node, whatever the machine has
 PATIENCE = 60  # seconds
 REQUEUED_FOR = 10  # seconds that a requeued job waits at least: what credentials live
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
-
-
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as listening:
-        return listening.getsockname()[1]
 
 
 class Slurm:
@@ -55,7 +51,7 @@ class Slurm:
         key.write_bytes(secrets.token_bytes(128))
         lines = [
             "ClusterName=tests", f"SlurmctldHost={socket.gethostname()}({hosts.outside})",
-            f"SlurmctldPort={_free_port()}", "SlurmUser=root", "AuthType=auth/munge",
+            f"SlurmctldPort={free_port()}", "SlurmUser=root", "AuthType=auth/munge",
             f"AuthInfo=socket={folder}/munge.socket,cred_expire={REQUEUED_FOR}",
             "SchedulerParameters=sched_interval=2", "CredType=cred/munge", f"StateSaveLocation={folder}/state",
             f"SlurmdSpoolDir={folder}/%n", f"TmpFS={folder}/%n", f"SlurmctldPidFile={folder}/ctld.pid",

@@ -20,7 +20,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -31,6 +30,7 @@ from pathlib import Path
 import torch.distributed as dist
 import torch_models  # noqa: F401  # further ways
 import torch_ways
+from free_port import free_port
 
 from collectives import CollectiveError
 
@@ -163,8 +163,7 @@ def forked(rank: int, how: str, way: str, port: int, told: Path) -> int:
 def trial(how: str, way: str) -> list[str]:
     """What is wrong with a way."""
     told = Path(tempfile.mkdtemp(dir=os.environ["SCRATCH"]))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     errors = os.dup(2)
     with open(told / "stderr", "wb") as file:
         os.dup2(file.fileno(), 2)

@@ -1,6 +1,5 @@
 """Ranks that are started by torch.multiprocessing and meet by a file or an address: no launcher, no MPI."""
 
-import socket
 import sys
 import tempfile
 from datetime import timedelta
@@ -8,6 +7,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
+from free_port import free_port
 
 import collectives.torch  # noqa: F401  before the ranks are forked, too
 
@@ -60,8 +60,7 @@ def replace():
 
 if __name__ == "__main__":
     for how in ("spawn", "fork"):
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            port = listening.getsockname()[1]
+        port = free_port()
         with tempfile.TemporaryDirectory() as folder:
             for method in (f"file://{folder}/meeting", f"tcp://127.0.0.1:{port}"):
                 multiprocessing.start_processes(work, (how, method), SIZE, start_method=how)
