@@ -47,9 +47,6 @@ class Messages(Protocol):
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> dist.Work:
         """Begin to receive; from any rank if ``peer`` is None."""
 
-    def interrupt(self) -> None:
-        """Let the waits for messages end that do not look at the group themselves."""
-
 
 class Engine(Protocol):
     """Runs calls. All ranks of a group have an engine of the same kind."""

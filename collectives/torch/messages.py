@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ..arguments.signature import Call
-from ..errors import CollectiveError, CollectiveMismatch
+from ..errors import CollectiveMismatch
 from .any_source import Receives, Unmatched, match_all
 from .tensors import Inward, Outward
 from .work import Callbacks, Dropped, Future, Job
@@ -42,9 +42,6 @@ class MPIMessages:
         if not 0 <= tag <= self._last_tag:
             raise ValueError(f"tag: {tag} is not between 0 and {self._last_tag}, the last of this MPI's")
         MPIMessage.dropped.look()
-
-    def interrupt(self) -> None:
-        """Nothing: waits look at the group."""
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int) -> dist.Work:
         """Begin to send."""
@@ -92,6 +89,7 @@ class Message(Job):
         self._bytes = sum(tensor.numel() * tensor.element_size() for tensor in results)
         self.buffers = owner
         self.plan = self  # waits ask plan.waiting() for the ranks that are waited for
+        self._looking, self._polled = _Looking(self, 0.0), False
 
     def __del__(self) -> None:
         super().__del__()
@@ -121,6 +119,59 @@ class Message(Job):
     def withdraw(self) -> int:
         """Take the message back if possible; returns the number of messages that still come."""
         return 0
+
+    def _look(self, nap: float, limit: float) -> bool:
+        """Whether the message is received or sent within ``limit`` seconds; raises the error that has ended it."""
+        raise NotImplementedError
+
+    def _fails(self, error: BaseException) -> None:
+        """Raise the ``error`` of a wait or a look as the program is to see it; return if the message has come."""
+        raise NotImplementedError
+
+    def _wait(self, timeout: float | None) -> None:
+        self._watched(self._looking, timeout)
+
+    def _wait_aside(self) -> None:
+        self._watched(_Looking(self, LONGEST_NAP), None)
+
+    def _watched(self, looking: _Looking, timeout: float | None) -> None:
+        try:
+            self._context.wait(self, timeout, looking)
+        except BaseException as e:
+            self._fails(e)
+
+    def is_completed(self) -> bool:
+        """Whether the message has been received or sent, or has failed: then the next wait raises the error.
+
+        If not, looks at the other ranks as a wait does, unless a thread waits.
+        """
+        if self._failure is None:
+            try:
+                return self._poll()
+            except Exception as e:
+                self._has_failed(e)
+        return True
+
+    def _poll(self) -> bool:
+        ended = True
+        try:
+            ended = self._look(0.0, 0.0)
+            if not ended and all(wait.run is not self for wait in self._context.listed()):
+                self._polled = True
+                self._context.glance(self, self._looking)
+        except Exception as e:
+            ended = True
+            self._fails(e)
+        finally:
+            if ended and self._polled:
+                self._context.end_glances(self._looking)
+        return ended
+
+    def _is_completed_soon(self) -> bool:
+        try:
+            return self._look(0.0, 0.0)
+        except Exception:  # the next wait raises it
+            return True
 
     def _finish(self) -> None:
         """Do what must be done when the message has come; the caller has the lock, and does this once."""
@@ -185,13 +236,6 @@ class MPIMessage(Message):
         if found != self._bytes:
             raise CollectiveMismatch(f"{self}: the message is shorter than the tensor, {found} bytes")
 
-    def is_completed(self) -> bool:
-        """Whether the message has been received or sent, or has failed: then the next wait raises the error."""
-        try:
-            return self._test()
-        except (self._mpi.Exception, CollectiveError):
-            return True
-
     def get_future(self) -> torch.futures.Future:
         """As of any Work. Below MPI.THREAD_MULTIPLE this waits until the message has been received or sent."""
         if not self._context.background:
@@ -209,21 +253,12 @@ class MPIMessage(Message):
                 os.sched_yield()
         return True
 
-    def _wait(self, timeout: float | None) -> None:
-        self._watched(_Looking(self, 0.0), timeout)
-
-    def _wait_aside(self) -> None:
-        self._watched(_Looking(self, LONGEST_NAP), None)
-
-    def _watched(self, looking: _Looking, timeout: float | None) -> None:
-        try:
-            self._context.wait(self, timeout, looking)
-        except BaseException as e:
-            wrong = self._wrong_length(e)
-            if wrong is not None:
-                self._context.leave(self)
-                raise wrong from None
-            self._context.fail(self, e)
+    def _fails(self, error: BaseException) -> None:
+        wrong = self._wrong_length(error)
+        if wrong is not None:
+            self._context.leave(self)
+            raise wrong from None
+        self._context.fail(self, error)
 
     def _wrong_length(self, error: BaseException) -> CollectiveMismatch | None:
         """The error of a message of another length than the tensor, after which the group goes on; None for others."""
@@ -241,7 +276,7 @@ class MPIMessage(Message):
 class _Looking:
     """Waits for a message by looking at it again and again."""
 
-    def __init__(self, message: MPIMessage, nap: float):
+    def __init__(self, message: Message, nap: float):
         self._message, self._nap = message, nap
 
     def wait(self, yield_at_once: bool, limit: int) -> bool:

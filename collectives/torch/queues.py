@@ -42,7 +42,6 @@ class Queue:
         """End the calls under way by an error, on the other ranks too. Waits end where they wait, within 20 ms."""
         context = self.engine.context
         self._meanwhile.aborted = CollectiveError("the process group has been aborted")
-        self.engine.messages.interrupt()
         for operation in context.pending()[:1]:  # with it all that are queued
             context.note(operation, self._meanwhile.aborted)
 

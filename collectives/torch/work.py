@@ -201,6 +201,8 @@ class Job(dist.Work):
     def wait(self, timeout: timedelta = UNSET) -> bool:
         """Wait for the end of the call, up to a timeout (default: the group's); raises the error of a failed call."""
         self._asked = True
+        if isinstance(self._failure, Exception):
+            raise self._failure
         try:
             self._wait(seconds(timeout))
         except BaseException as e:
@@ -225,10 +227,10 @@ class Job(dist.Work):
 
     def is_success(self) -> bool:
         """Whether the call has ended without an error."""
-        return self._failure is None and self.is_completed()
+        return self.is_completed() and self._failure is None
 
     def exception(self) -> BaseException | None:
-        """The error of a failed call, once a wait for it has found the error; else None."""
+        """The error of a failed call, once a wait for it or :meth:`is_completed` has found the error; else None."""
         return self._failure
 
     def result(self) -> list[Any]:
@@ -371,14 +373,19 @@ class OperationWork(Job):
                 Asleep(operation).wait_for(operation.context, self._limit)
 
     def is_completed(self) -> bool:
-        """Whether the collectives have ended, well or with an error; progresses them."""
-        return self._ends_within(0)
+        """Whether the collectives have ended, well or with an error, which the next wait raises.
+
+        Progresses them, and looks at the other ranks as a wait does.
+        """
+        if self._failure is None:
+            try:
+                return all(o.test() for o in self.operations)
+            except Exception as e:
+                self._has_failed(e)
+        return True
 
     def _is_completed_soon(self) -> bool:
-        return self._ends_within(SOON)
-
-    def _ends_within(self, limit: int) -> bool:
         try:
-            return all(o.done or o.wait(limit > 0 and o.context.yield_at_once, limit) for o in self.operations)
+            return all(o.done or o.wait(o.context.yield_at_once, SOON) for o in self.operations)
         except (RuntimeError, ValueError):  # the next wait raises it, with a full message
             return True

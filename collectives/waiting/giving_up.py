@@ -55,10 +55,6 @@ class GivingUp(_core.Calls):
         """Record that the rank of ``answer`` has failed and has given up its calls. Any thread may call this."""
         self.heard[answer.rank] = answer
         self.close()  # the fast path does not look at ``heard``
-        self.after_news(answer.rank)
-
-    def after_news(self, rank: int) -> None:
-        """What else happens when ``rank`` tells that it has failed, for who replaces it. It must not take long."""
 
     def quitters(self) -> list[int]:
         """Other ranks of this node that have given up a call, by the engine's flags; sends no message."""

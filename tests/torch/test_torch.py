@@ -57,7 +57,7 @@ def test_without_mpi(ranks):
 
 
 def test_started_by_torch_multiprocessing():
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}", "OMP_NUM_THREADS": "1"}
     line = ["timeout", "-k", "5", "100", BIN / "python", "tests/torch/programs/spawned.py"]
     done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=env, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
@@ -70,19 +70,19 @@ MESSAGES = "tests/torch/programs/messages.py"
 def test_waits_for_messages_over_mpi():
     done = mpiexec("torch", 2, MESSAGES, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["6 passed"]
+    assert done.stdout.splitlines() == ["9 passed"]
 
 
 def test_waits_for_messages_without_mpi():
     done = torchrun(2, MESSAGES)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["6 passed"]
+    assert done.stdout.splitlines() == ["9 passed"]
 
 
 @pytest.mark.parametrize("launched", [lambda *command: mpiexec("torch", 2, *command), lambda *c: torchrun(2, *c)])
 def test_several_waits_for_a_message_that_does_not_come(launched):
     done = launched(MESSAGES, "lost")  # over MPI it does not return 0: a communicator is broken
-    assert done.stdout.splitlines() == ["1 passed"], done.stderr
+    assert done.stdout.splitlines() == ["2 passed"], done.stderr
 
 
 def test_messages_that_are_dropped():
@@ -96,8 +96,10 @@ ABORTED = "tests/torch/programs/aborted.py"
 
 @pytest.mark.parametrize("launched", [lambda: mpiexec("torch", 2, ABORTED), lambda: torchrun(2, ABORTED)])
 def test_calls_end_when_a_group_is_aborted(launched):
-    calls = "blocking", "scattered", "work", "future", "message", "awaited", "later"
-    expected = ["1 idle None", "1 told True", *(f"{rank} {call} True" for rank in range(2) for call in calls)]
+    calls = "blocking", "scattered", "work", "future", "message", "any"
+    calls += "awaited", "later", "awaited any", "later any"
+    expected = [f"{rank} {call} True" for rank in range(2) for call in calls]
+    expected += ["1 idle None", "1 told True", "1 told any True"]
     done = launched()  # over MPI it does not return 0: ranks end without MPI_Finalize
     assert sorted(done.stdout.splitlines()) == sorted(expected), done.stderr
 
@@ -183,10 +185,17 @@ def test_split_sizes_on_one_rank_only(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_death_is_named(tmp_path):
-    found = errors("death", tmp_path)
-    assert sorted(found) == [0, 1]
-    assert all(kind == "PeerFailure" and "rank 2 died" in words for _, kind, words in found.values())
+@pytest.mark.parametrize(
+    ("case", "ranks"), [("death", 3), ("death_polled", 3), ("death_of_a_sender_polled", 3), ("death_in_a_message", 2)]
+)
+def test_a_death_is_named(case, ranks, tmp_path):
+    """Long before the timeout."""
+    found = errors(case, tmp_path, ranks)
+    assert sorted(found) == list(range(ranks - 1))
+    for seconds, kind, words in found.values():
+        assert kind == "PeerFailure"
+        assert f"rank {ranks - 1} died" in words
+        assert seconds < 5
 
 
 @pytest.mark.slow

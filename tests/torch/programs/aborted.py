@@ -23,7 +23,16 @@ CALLS = {
     "work": lambda group: dist.all_reduce(torch.ones(4), group=group, async_op=True).wait(),
     "future": lambda group: dist.all_reduce(torch.ones(4), group=group, async_op=True).get_future().wait(),
     "message": lambda group: group.recv([torch.ones(4)], 1, 0).wait(),
+    "any": lambda group: group.recv_anysource([torch.ones(4)], 0).wait(),
 }
+RECEIVES = {
+    "": lambda group: group.recv([torch.ones(4)], 0, 0).wait(),
+    " any": lambda group: group.recv_anysource([torch.ones(4)], 0).wait(),
+}
+
+
+def send(group):
+    group.send([torch.ones(4)], 0, 0).wait()
 
 
 def ends_by_the_error(call, group):
@@ -47,13 +56,13 @@ def aborted(name, call):
         dist.barrier()
     else:
         dist.barrier()  # the other calls are shorter than a look at the other ranks
-        other = CALLS["work"] if name != "message" else lambda group: group.send([torch.ones(4)], 0, 0).wait()
+        other = send if name in ("message", "any") else CALLS["work"]
         found.append(ends_by_the_error(other, group))
     print(RANK, name, *found, flush=True)
     dist.barrier()
 
 
-def awaited(name, late):
+def awaited(name, receive, late):
     """A rank waits for a message of one that aborts the group, or begins to when it has heard of that."""
     group = dist.new_group(timeout=timedelta(seconds=20))
     dist.barrier(group=group)
@@ -67,12 +76,12 @@ def awaited(name, late):
     else:
         if late:
             dist.barrier()
-        found = ends_by_the_error(lambda group: group.recv([torch.ones(4)], 0, 0).wait(), group)
+        found = ends_by_the_error(receive, group)
     print(RANK, name, found, flush=True)
     dist.barrier()
 
 
-def told():
+def told(name, receive):
     """Gloo may miss that a rank has closed its connections. Here none has: only the news can end the wait."""
     group = dist.new_group(timeout=timedelta(seconds=20))
     dist.barrier(group=group)
@@ -80,8 +89,8 @@ def told():
         news = Answer(0, place="a.py:1", failure=("CollectiveError", WORDS))
         timer = threading.Timer(0.2, group.engine.context.hear, [news])
         timer.start()
-        found = ends_by_the_error(lambda group: group.recv([torch.ones(4)], 0, 0).wait(), group)
-        print(RANK, "told", found, flush=True)
+        found = ends_by_the_error(receive, group)
+        print(RANK, name, found, flush=True)
         timer.join()
     dist.barrier()
 
@@ -102,8 +111,9 @@ def idle():
 dist.init_process_group("collectives", timeout=timedelta(seconds=20))
 for name, call in CALLS.items():
     aborted(name, call)
-awaited("awaited", late=False)
-awaited("later", late=True)
-told()
+for which, receive in RECEIVES.items():
+    awaited(f"awaited{which}", receive, late=False)
+    awaited(f"later{which}", receive, late=True)
+    told(f"told{which}", receive)
 idle()
 os._exit(0)  # MPI_Finalize is not for a process with a broken communicator

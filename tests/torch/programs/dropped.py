@@ -1,6 +1,7 @@
 """Works of messages that the program drops: ``python -m pytest tests/torch/programs/dropped.py``, in one process."""
 
 import gc
+import threading
 import types
 import weakref
 
@@ -10,6 +11,7 @@ import torch
 from mpi4py import MPI
 
 from collectives.torch.messages import MPIMessages
+from collectives.torch.store_messages import StoreMessage
 from collectives.torch.work import MANY
 
 CONTEXT = types.SimpleNamespace(check=lambda: None, mpi_queries=None)
@@ -87,3 +89,32 @@ def test_memory_of_receives_that_were_taken_back_stays(begin):
     comm.complete = True
     assert there([begin(comm) for _ in range(20 * MANY)]) < 20 * MANY
     assert there(memory) == 2 * MANY
+
+
+class GlooWork:
+    """A Work of Gloo's, whose end only one wait is told."""
+
+    def __init__(self):
+        self.waits, self.came = 0, threading.Semaphore(0)
+
+    def wait(self, timeout):
+        self.waits += 1
+        self.came.acquire()
+
+
+def test_one_thread_waits_in_gloo():
+    """However often the program looks; others learn of the end from it."""
+    work, context = GlooWork(), types.SimpleNamespace(check=lambda: None, listed=list, glance=print, end_glances=print)
+    group = types.SimpleNamespace(context=context, callbacks=None)
+    message = StoreMessage(group, "receive", 1, None, [torch.zeros(1)]).begin(lambda: work)
+    assert not any(message.is_completed() for _ in range(10))
+    waiting = [threading.Thread(target=message._look, args=(0.0, 20.0)) for _ in range(2)]
+    for thread in waiting:
+        thread.start()
+    work.came.release()
+    for thread in waiting:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert message.is_completed()
+    assert message.is_success()
+    assert work.waits == 1

@@ -22,6 +22,12 @@ LAST = SIZE - 1
 x = torch.ones(1000)
 
 
+def poll(work):
+    while not work.is_completed():
+        time.sleep(0.01)
+    work.wait()
+
+
 def call():
     if CASE == "timeout":
         dist.all_reduce(x)
@@ -33,6 +39,12 @@ def call():
         dist.barrier(timeout=datetime.timedelta(seconds=0.5))
     elif CASE == "message":
         dist.recv(x, LAST)
+    elif CASE == "death_in_a_message":
+        dist.recv(long, LAST)
+    elif CASE == "death_polled":
+        poll(dist.all_reduce(x, async_op=True))
+    elif CASE == "death_of_a_sender_polled":
+        poll(dist.irecv(x, LAST))
     elif CASE == "monitored":
         dist.monitored_barrier(wait_all_ranks=True)
     elif CASE == "splits":
@@ -42,9 +54,14 @@ def call():
 
 
 dist.all_reduce(x)
-dist.group.WORLD.set_timeout(datetime.timedelta(seconds=1))
+dist.group.WORLD.set_timeout(datetime.timedelta(seconds=20 if "death_" in CASE else 1))
+if CASE == "death_in_a_message":
+    long = torch.ones(1 << 26)
+    work = dist.isend(long, 0) if RANK == LAST else None
+    dist.barrier()
 began = time.monotonic()
-if RANK == LAST and CASE == "death":
+if RANK == LAST and "death" in CASE:
+    time.sleep(0.03)  # part of a long message has gone
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.kill(os.getpid(), signal.SIGKILL)
 if RANK == LAST and CASE not in ("mismatch", "splits"):

@@ -1,11 +1,12 @@
 """Messages whose end several waits ask for: ``mpiexec -n 2 python messages.py``, or by ``torchrun``, without MPI.
 
-With the argument "lost", a message that does not come. The last line is "N passed".
+With the argument "lost", a message that does not come, and calls that differ. The last line is "N passed".
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import time
 from datetime import timedelta
@@ -41,6 +42,14 @@ def by_mpi(work):
     return isinstance(work, collectives.torch.messages.MPIMessage)
 
 
+def until_complete(work):
+    """Poll."""
+    end = time.monotonic() + 10
+    while not work.is_completed():
+        assert time.monotonic() < end
+        time.sleep(1e-4)
+
+
 def received(tag=0):
     """On rank 0 a receive into scattered memory of what rank 1 sends late, and the memory; else None."""
     if RANK == 0:
@@ -57,6 +66,7 @@ def test_a_message_is_received_once_whoever_waits_again():
         lambda work: work.wait(),
         lambda work: work.get_future().wait(),
         lambda work: work.is_completed(),
+        until_complete,
     ]
     for again in agains:
         if found := received():
@@ -96,6 +106,45 @@ def test_a_future_and_a_wait_at_once():
             assert request is None or (request.tests > 2 and request.together == 0)
 
 
+def test_a_message_is_received_by_polling():
+    if found := received():
+        x, work = found
+        until_complete(work)
+        assert work.is_success()
+        assert x.eq(5).all()
+        work.wait()
+
+
+def test_messages_to_oneself():
+    """In any order, with and without gaps, by tags."""
+    for first, tag in itertools.product((0, 1), (0, 7)):
+        x, y, z = torch.arange(6.0), torch.zeros(3, 2).t(), torch.zeros(6)
+        begin = [lambda: [dist.isend(x + 1, RANK, tag=tag), dist.isend(x, RANK, tag=3)]]  # noqa: B023
+        begin.insert(first, lambda: [dist.irecv(z, RANK, tag=3), dist.irecv(y, RANK, tag=tag)])  # noqa: B023
+        works = [work for begun in begin for work in begun()]
+        for work in works:
+            assert work.wait()
+        assert works[2 * first + 1].source_rank() == RANK
+        assert y.flatten().tolist() == [1, 2, 3, 4, 5, 6]
+        assert z.tolist() == [0, 1, 2, 3, 4, 5]
+    if not by_mpi(works[0]):
+        work = dist.isend(torch.ones(3), RANK)
+        with pytest.raises(ValueError, match="longer than the tensor"):
+            dist.irecv(torch.zeros(2), RANK)
+        dist.irecv(x, RANK).wait()
+        work.wait()
+        assert x.tolist() == [1, 1, 1, 3, 4, 5]
+    dist.barrier()
+
+
+def test_tags_are_checked():
+    x = torch.ones(1)
+    for tag, begin in itertools.product((-1, 1 << 31), (dist.isend, dist.irecv)):
+        with pytest.raises(ValueError, match="tag: "):
+            begin(x, 1 - RANK, tag=tag)
+    dist.barrier()
+
+
 def test_messages_of_another_length():
     """By MPI an error, after which the group goes on. Gloo does not tell the length; the rest of the tensor stays."""
     if RANK == 1:
@@ -104,6 +153,8 @@ def test_messages_of_another_length():
     else:
         for x in (torch.full((4, 3), 7.0).t(), torch.full((12,), 7.0)):
             work = dist.irecv(x, 1)
+            until_complete(work)
+            assert work.is_success() != by_mpi(work)
             for _ in range(2):
                 if by_mpi(work):
                     with pytest.raises(collectives.CollectiveMismatch, match="shorter than the tensor, 8 bytes"):
@@ -178,6 +229,18 @@ def lost():
     dist.barrier()
 
 
+def polled():
+    """Who asks again and again gets the error as who waits does."""
+    group = dist.new_group([0, 1])
+    work = dist.all_reduce(torch.ones(4 + RANK), group=group, async_op=True)
+    until_complete(work)
+    assert not work.is_success()
+    assert isinstance(work.exception(), collectives.CollectiveMismatch)
+    with pytest.raises(collectives.CollectiveMismatch):
+        work.wait()
+    dist.barrier()
+
+
 if __name__ == "__main__":
     dist.init_process_group("collectives", timeout=timedelta(seconds=20))
-    run({"test_lost": lost} if sys.argv[1:] == ["lost"] else globals())
+    run({"test_lost": lost, "test_polled": polled} if sys.argv[1:] == ["lost"] else globals())
