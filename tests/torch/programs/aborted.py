@@ -5,6 +5,7 @@ group of all ranks works to the end.
 """
 
 import os
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -35,6 +36,12 @@ def send(group):
     group.send([torch.ones(4)], 0, 0).wait()
 
 
+def tell(*words):
+    """Print in one piece: torchrun's ranks write to one pipe, without a buffer."""
+    sys.stdout.write(" ".join(map(str, (RANK, *words))) + "\n")
+    sys.stdout.flush()
+
+
 def ends_by_the_error(call, group):
     began = time.monotonic()
     try:
@@ -58,7 +65,7 @@ def aborted(name, call):
         dist.barrier()  # the other calls are shorter than a look at the other ranks
         other = send if name in ("message", "any") else CALLS["work"]
         found.append(ends_by_the_error(other, group))
-    print(RANK, name, *found, flush=True)
+    tell(name, *found)
     dist.barrier()
 
 
@@ -77,7 +84,7 @@ def awaited(name, receive, late):
         if late:
             dist.barrier()
         found = ends_by_the_error(receive, group)
-    print(RANK, name, found, flush=True)
+    tell(name, found)
     dist.barrier()
 
 
@@ -90,7 +97,7 @@ def told(name, receive):
         timer = threading.Timer(0.2, group.engine.context.hear, [news])
         timer.start()
         found = ends_by_the_error(receive, group)
-        print(RANK, name, found, flush=True)
+        tell(name, found)
         timer.join()
     dist.barrier()
 
@@ -104,7 +111,7 @@ def idle():
         group.abort()
     else:
         time.sleep(0.1)
-        print(RANK, "idle", group.engine.context.broken, flush=True)
+        tell("idle", group.engine.context.broken)
     dist.barrier()
 
 
