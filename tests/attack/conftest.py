@@ -104,7 +104,9 @@ def attack(tally) -> Callable[..., str]:
         flags: Sequence[str] = (), code: int | None = 0, lines: int = 1,
     ) -> str:  # fmt: skip
         job, since = uuid.uuid4().hex, time.time()
-        variables = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}", **(env or {}), MARK: job}
+        more = env or {}
+        paths = str(ROOT), str(ROOT / "tests/support"), *filter(None, [more.get("PYTHONPATH")])
+        variables = {**more, "PYTHONPATH": ":".join(paths), MARK: job}
         command = (str(PROGRAMS / f"{program}.py"), *arguments)
         done = mpiexec(mpi, ranks, *command, timeout=timeout, env=variables, flags=flags)
         output = done.stdout + done.stderr[-20_000:]
