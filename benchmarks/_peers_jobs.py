@@ -18,6 +18,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests/support"))
+
+from free_port import free_port  # type: ignore[import-not-found]  # noqa: E402
+
 ENVIRONMENTS = ROOT / ".venvs"
 WORKER = Path(__file__).with_name("_peers_worker.py")
 
@@ -290,13 +294,6 @@ def command_line(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
-
-
-def free_port() -> int:
-    """A TCP port of the loopback interface that nobody uses at present."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def usable_cores() -> int:

@@ -16,11 +16,11 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import socket
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +33,9 @@ from collectives import train
 from collectives.files import write_json
 from collectives.launch.usage import file_to_write
 from collectives.train.pipeline.interleaved_1f1b import Interleaved1F1B
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/support"))
+from free_port import free_port  # type: ignore[import-not-found]  # noqa: E402
 
 WIDTH = 16
 SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved_1f1b": 2}  # with the chunks of a stage
@@ -157,9 +160,7 @@ def line(found: dict[str, Any]) -> str:
 
 def start_gloo(comm: Any) -> None:
     """Let torch's processes of this job know each other."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = comm.bcast(found.getsockname()[1], root=0)
+    port = comm.bcast(free_port(), root=0)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     dist.init_process_group("gloo", rank=comm.rank, world_size=comm.size)
 
