@@ -13,12 +13,13 @@ from mpi4py import MPI
 from ..errors import PeerFailure
 from ..system import mpi_library
 
-__all__ = ["are_told", "by_death", "failure", "means_death", "missed", "named"]
+__all__ = ["are_told", "by_death", "ended", "failure", "means_death", "missed", "named"]
 
 NAMES = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
 #: Error classes that mean that a process died, or that another rank has noticed it; empty if this MPI has none, for
 #: which mpi4py has ERR_UNKNOWN in their place.
 DEATHS = {getattr(MPI, name, MPI.ERR_UNKNOWN) for name in NAMES} - {MPI.ERR_UNKNOWN}
+UNCLEAR = {MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN}  # error classes that do not say what happened
 
 
 def means_death(code: int) -> bool:
@@ -29,6 +30,14 @@ def means_death(code: int) -> bool:
 def by_death(error: BaseException) -> bool:
     """Whether ``error`` is an exception by which MPI says that a rank died."""
     return isinstance(error, MPI.Exception) and error.Get_error_class() in DEATHS
+
+
+def ended(comm: MPI.Comm, error: MPI.Exception) -> bool:
+    """Whether a death may have made a call that makes or frees a communicator end by ``error``.
+
+    Open MPI 5 may end such a call by MPI_ERR_OTHER if a rank dies within it. MPI then knows that rank to be dead.
+    """
+    return by_death(error) or error.Get_error_class() in UNCLEAR and bool(missed(comm))
 
 
 def are_told() -> bool:
@@ -58,10 +67,11 @@ def failure(comm: MPI.Comm, what: str, error: MPI.Exception) -> PeerFailure:
 
 @contextlib.contextmanager
 def named(comm: MPI.Comm, what: str) -> Iterator[None]:
-    """Within this context, turn MPI's errors that mean a death into PeerFailure; ``what`` names the call."""
+    """Within this context, turn MPI's errors by a death into PeerFailure; ``what`` names the call, which makes or frees
+    a communicator."""
     try:
         yield
     except MPI.Exception as e:
-        if by_death(e):
+        if ended(comm, e):
             raise failure(comm, what, e) from e
         raise

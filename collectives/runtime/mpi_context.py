@@ -67,7 +67,7 @@ def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracom
     try:
         return comm.Dup(info)
     except MPI.Exception as e:
-        if deaths.by_death(e):
+        if deaths.ended(comm, e):
             raise deaths.failure(comm, "Dup", e) from e
         if e.Get_error_class() in (MPI.ERR_COMM, MPI.ERR_TRUNCATE):
             raise

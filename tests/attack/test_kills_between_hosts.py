@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from attacks import CRASHED
 from between_hosts import COLLECTIVES, TIMEOUT, WITHIN, Job, hosts_or_skip
 from jobs import LIVE_ON
 
@@ -47,6 +48,7 @@ def kill(mpi, hosts, folder, collective, tally, each):
     # One may be in a send to the dead process, from which these two MPIs do not return: the other's abort ends it, or
     # the watchdog does, which says what the error would have said.
     stuck = mpi != "openmpi" and re.search(STUCK.format(victim), job.output)
+    stuck = stuck or collective == "split" and re.search(CRASHED, job.output)
     assert sorted(raised) == list(range(victim)) or mpi != "openmpi" and raised or stuck, output
     for line in raised.values():
         # Without word from MPI a rank whose time is over may wait for one that waits for the dead one.

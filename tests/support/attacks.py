@@ -10,6 +10,11 @@ from jobs import ROOT
 
 MARK = "COLLECTIVES_ATTACK"
 PROGRAMS = ROOT / "tests/attack/programs"
+#: Open MPI 5.0.11 itself may crash if a rank dies while it makes a communicator.
+CRASHED = (
+    r"Segmentation fault\n(.*\n)*?Current thread .*\n"
+    r'  File ".*/(mpi_context\.py", line \d+ in duplicate|derived\.py", line \d+ in _make)\n'
+)
 
 
 class UnnamedHang(AssertionError):
